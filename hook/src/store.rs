@@ -24,6 +24,8 @@
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
+//! | [`records`] | where that is kept, and who may touch it |
+//! | [`rescue`] | what puts a context right after an error |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`content`] | digests of models and adapters |
@@ -39,9 +41,14 @@
 //! them off first.
 //!
 //! **Whose thread.** Everything here runs on the thread that called the engine, but for the files, which
-//! the shelf's writer has. One lock protects the state. Threads of ours hold it for some ten microseconds at a
-//! time ([`told`], [`neighbours`]). A server uses one context with one thread; in a program that uses several contexts at
-//! the same time, one waits while a prompt of another is loaded or copied out.
+//! the shelf's writer has. What is known of a context has a lock of its own, which no other thread takes ([`records`]).
+//! The shelf has one that threads of ours hold for some ten microseconds at a time ([`told`], [`neighbours`]), or for
+//! longer if they lose the processor, which they get last. So a prompt waits for them a few milliseconds at most, a
+//! generated token not at all ([`ShelfHeld`]); whoever does not get the shelf goes on as before its folder was read. A
+//! server uses one context with one thread; in a program that uses several contexts at the same time, a prompt waits
+//! while one of another context is loaded or copied out.
+//!
+//! **After an error of ours** on any thread, each context is put right by its own next call: [`rescue`].
 //!
 //! **If anything is not known** (a batch, a layout, a call, a failed load), tokens are evaluated as ever.
 //! After a failed load the hook itself evaluates what the engine lost.
@@ -59,37 +66,35 @@ pub(crate) mod outputs;
 pub(crate) mod params;
 pub(crate) mod purpose;
 mod rates;
+mod records;
+mod rescue;
 mod shelf;
 pub(crate) mod state;
 mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_publisher::Stored;
 use contextpilot_settings::StoreAt;
 
 use self::context::ContextStore;
+use self::records::{Row, try_lock};
 use self::shelf::Shelf;
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
-use crate::base::mode;
+use crate::base::{faults, mode};
 
 /// A store is asked for, and nothing was found that makes it impossible.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Everything that is known. `None`: the library was not asked for a store.
-static STATE: Mutex<State> = Mutex::new(State {
-    shelf: None,
-    contexts: Vec::new(),
-});
+/// The store itself, once its folder has been read.
+static SHELF: Mutex<Option<Shelf>> = Mutex::new(None);
 
-struct State {
-    /// The store itself, once its folder has been read.
-    shelf: Option<Shelf>,
-    contexts: Vec<ContextStore>,
-}
+/// The host's threads use the shelf in turn, and threads of ours do not take part: they have a lower priority, and
+/// whoever waited for one of them would have the same.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Called by the constructor: a store is asked for.
 pub(crate) fn engage() {
@@ -113,7 +118,7 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String>
     content::begin_engine();
     // On a thread of ours, which needs no guard.
     let opened = Shelf::open(at, |shelf| {
-        on_state(|state| state.shelf = Some(shelf));
+        on_shelf(|ours| *ours = Some(shelf));
         figures::FOLDER_READ.store(true, Ordering::Release);
     });
     let opened = opened.and_then(|()| routers.map_or(Ok(()), told::start));
@@ -127,80 +132,146 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String>
 /// The process ends: waits until what is queued is written, at most until then.
 pub(crate) fn finish(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
-    with_state(|state| {
-        if let Some(shelf) = &mut state.shelf {
-            shelf.flush(left);
-        }
+    guard::compute(|| {
+        on_shelf(|shelf| {
+            if let Some(shelf) = shelf {
+                shelf.flush(left);
+            }
+        });
     });
 }
 
 /// How long the end of the process may wait for the store's files.
 pub(crate) const FLUSH: Duration = Duration::from_secs(2);
 
-/// Whether the store acts on this call. If the library has stopped, this puts the engine into the state
-/// that the server believes in, and from then on there is no store.
-fn acts(call: &EngineCall) -> bool {
-    if !is_on() || !call.is_hosts() {
-        return false;
-    }
-    if mode::is_active() {
-        return true;
-    }
-    ON.store(false, Ordering::SeqCst);
-    ahead::remove_all();
-    false
+/// How long a call waits in all for a thread of ours that has the shelf.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Whether the store works, on a thread of ours.
+fn works() -> bool {
+    is_on() && mode::is_active()
 }
 
-/// Runs `work` on the state, on a thread of ours, which needs no guard.
-fn on_state<R>(work: impl FnOnce(&mut State) -> R) -> R {
-    work(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
+/// Whether the store hears of this call, which may be over.
+fn hears(call: &EngineCall) -> bool {
+    is_on() && call.is_hosts()
+}
+
+/// Whether the store acts on this call, before the engine's function runs. If the library has stopped, this puts the
+/// context right, and from then on it has no store.
+fn acts(call: &EngineCall, context: Pointer) -> bool {
+    hears(call) && rescue::goes_on(context)
+}
+
+/// What comes before the engine's function. If the library stops meanwhile, the context is right at the end.
+fn before(call: &EngineCall, context: Pointer, work: impl FnOnce()) {
+    if acts(call, context) {
+        be_patient(context, PATIENCE);
+        work();
+        rescue::goes_on(context);
+    }
+}
+
+/// How long the call that lasts may wait for the shelf, in all.
+fn be_patient(context: Pointer, patience: Duration) {
+    if let Some(row) = records::row(context) {
+        row.set_patience(patience);
+    }
+}
+
+/// Runs `work` on the shelf, on a thread of ours, which needs no guard.
+fn on_shelf<R>(work: impl FnOnce(&mut Option<Shelf>) -> R) -> R {
+    let mut shelf = SHELF.lock().unwrap_or_else(PoisonError::into_inner);
+    faults::hold_shelf();
+    work(&mut shelf)
 }
 
 /// How many tokens at the beginning of a prompt would be loaded if the server had nothing else of it, and the request
 /// named no adapter. On a thread of ours.
 pub(crate) fn length_of(tokens: &[i32]) -> Option<usize> {
-    if !is_on() {
+    if !works() {
         return None;
     }
-    let mut state = state_soon()?;
-    let state = &mut *state;
-    let fingerprint = state.contexts.first_mut()?.without_adapters(&[])?;
+    let fingerprint = records::oldest()?.fingerprint(&[])?;
     // No prompt has others; a chunk may.
     let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
     let tokens = &tokens[..of_vocabulary];
-    Some(state.shelf.as_mut()?.length_of(&fingerprint, tokens))
+    // This thread also reports evictions. A prompt that is being loaded may have the shelf for a second, and they do not
+    // wait for that.
+    let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
+    Some(shelf.as_mut()?.length_of(&fingerprint, tokens))
 }
 
-/// The state, on the thread that also reports evictions: a prompt that is being loaded may have it for a second, and
-/// evictions do not wait for that. `None`: somebody had it for ten milliseconds.
-fn state_soon() -> Option<MutexGuard<'static, State>> {
-    for _ in 0..20 {
-        match STATE.try_lock() {
-            Ok(state) => return Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(500)),
+/// The lock, if it is free within this time, from which the wait is taken.
+fn lock_within<'a, T>(lock: &'a Mutex<T>, patience: &mut Duration) -> Option<MutexGuard<'a, T>> {
+    const TURN: Duration = Duration::from_micros(50);
+    if let Some(held) = try_lock(lock) {
+        return Some(held);
+    }
+    let start = Instant::now();
+    let most = std::mem::take(patience);
+    while start.elapsed() < most {
+        std::thread::sleep(TURN);
+        if let Some(held) = try_lock(lock) {
+            *patience = most.saturating_sub(start.elapsed());
+            return Some(held);
         }
     }
     None
 }
 
-/// Runs `work` on the state. `None` if it did not run to its end.
-fn with_state<R>(work: impl FnOnce(&mut State) -> R) -> Option<R> {
-    guard::compute(|| work(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner)))
+/// The shelf, on a thread of the host's.
+struct ShelfHeld {
+    shelf: MutexGuard<'static, Option<Shelf>>,
+    _turn: MutexGuard<'static, ()>,
 }
 
-/// Runs `work` on the state of a context, which is created if this is the first that is heard of it.
-fn with_context<R>(
+impl ShelfHeld {
+    /// `None`: somebody has it, and the call has waited long enough. A call without any patience waits for nobody.
+    fn take(row: &Row) -> Option<Self> {
+        let mut patience = row.patience();
+        let turn = match patience.is_zero() {
+            true => try_lock(&TURN)?,
+            false => TURN.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        let shelf = lock_within(&SHELF, &mut patience);
+        row.set_patience(patience);
+        Some(Self {
+            shelf: shelf?,
+            _turn: turn,
+        })
+    }
+}
+
+/// Runs `work` on the record of a context, which is made if this is the first that is heard of it. `None` if it did not
+/// run to its end: the library has stopped.
+fn with_record<R>(context: Pointer, work: impl FnOnce(&mut ContextStore) -> R) -> Option<R> {
+    in_row(context, |_, one| work(one))
+}
+
+/// As [`with_record`], with the shelf. It is `None` before its folder has been read, or if somebody else has it.
+fn with_shelf<R>(
     context: Pointer,
     work: impl FnOnce(&mut Option<Shelf>, &mut ContextStore) -> R,
 ) -> Option<R> {
-    with_state(|state| {
-        let address = context.addr();
-        let known = state.contexts.iter().position(|one| one.is(address));
-        let at = known.unwrap_or_else(|| {
-            state.contexts.push(ContextStore::new(address));
-            state.contexts.len() - 1
-        });
-        work(&mut state.shelf, &mut state.contexts[at])
+    in_row(context, |row, one| match ShelfHeld::take(row) {
+        Some(mut held) => work(&mut held.shelf, one),
+        None => work(&mut None, one),
+    })
+}
+
+fn in_row<R>(
+    context: Pointer,
+    work: impl FnOnce(&'static Row, &mut ContextStore) -> R,
+) -> Option<R> {
+    if !mode::is_active() {
+        return None;
+    }
+    let row = records::row(context)?;
+    guard::compute(|| {
+        faults::at_record();
+        let result = row.with(|one| work(row, one));
+        faults::behind_record();
+        result
     })
 }

@@ -4,6 +4,7 @@
 
 mod account;
 mod engine;
+mod errors;
 mod loading;
 mod program;
 mod python;

@@ -73,6 +73,15 @@ impl Run {
     /// If the answers differ from those of another run of the same program.
     #[track_caller]
     pub(crate) fn must_answer_as(&self, plain: &Self) {
+        self.must_answer_within(plain, 0.001);
+    }
+
+    /// As [`Self::must_answer_as`], with this much room for rounding.
+    ///
+    /// # Panics
+    /// As there.
+    #[track_caller]
+    pub(crate) fn must_answer_within(&self, plain: &Self, rounding: f64) {
         assert_eq!(self.steps.len(), plain.steps.len(), "{self:?}");
         for (ours, theirs) in self.steps.iter().zip(&plain.steps) {
             assert_eq!(ours.name, theirs.name);
@@ -81,7 +90,7 @@ impl Run {
             let rounding = if ours.name.starts_with("each") {
                 0.5
             } else {
-                0.001
+                rounding
             };
             for ((_, first), (_, second)) in pairs {
                 assert!((first - second).abs() < rounding, "{ours:?}\n{theirs:?}");
@@ -120,6 +129,11 @@ pub(crate) struct Program {
 impl Program {
     /// `None`, after a line on stderr, if the server is linked statically with llama.cpp, or there is no Python.
     pub(crate) fn find() -> Option<Self> {
+        Self::with(Arch::Llama)
+    }
+
+    /// The same with another model.
+    pub(crate) fn with(arch: Arch) -> Option<Self> {
         let server = llama_server();
         let (Some(folder), Ok(python)) = (server.parent(), which::which("python3")) else {
             skip("no python3 here");
@@ -146,7 +160,7 @@ impl Program {
         }
         Some(Self {
             line,
-            model: Model::tiny(Arch::Llama),
+            model: Model::tiny(arch),
             folder: tempfile::tempdir().expect("a temporary folder"),
         })
     }

@@ -5,11 +5,17 @@
 //! - `ledger:N`: the ledger panics at the Nth event (`Event::Quiet` is not counted);
 //! - `hook:N`: a hook panics at the Nth request that is posted;
 //! - `load:N`: from the Nth state on that the prefix store loads, the engine gets them without their ends;
+//! - `record:N`: the prefix store panics before its Nth look at what it knows of a context;
+//! - `recorded:N`: the same, behind it;
+//! - `broken:FILE`: the same before each look, while this file exists;
+//! - `shelf:FILE`: while this file exists, a thread of ours that gets the prefix store's shelf keeps it;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 
 #[cfg(debug_assertions)]
-pub(crate) use on_demand::{at_event, at_load, at_request, room, stall};
+pub(crate) use on_demand::{
+    at_event, at_load, at_record, at_request, behind_record, hold_shelf, room, stall,
+};
 
 #[cfg(debug_assertions)]
 mod on_demand {
@@ -23,6 +29,10 @@ mod on_demand {
         ledger: Option<u64>,
         hook: Option<u64>,
         load: Option<u64>,
+        record: Option<u64>,
+        recorded: Option<u64>,
+        broken: Option<PathBuf>,
+        shelf: Option<PathBuf>,
         room: Option<usize>,
         stall: Option<PathBuf>,
     }
@@ -37,6 +47,10 @@ mod on_demand {
                     "ledger" => faults.ledger = value.parse().ok(),
                     "hook" => faults.hook = value.parse().ok(),
                     "load" => faults.load = value.parse().ok(),
+                    "record" => faults.record = value.parse().ok(),
+                    "recorded" => faults.recorded = value.parse().ok(),
+                    "broken" => faults.broken = Some(value.into()),
+                    "shelf" => faults.shelf = Some(value.into()),
                     "room" => faults.room = value.parse().ok(),
                     "stall" => faults.stall = Some(value.into()),
                     _ => {}
@@ -73,12 +87,33 @@ mod on_demand {
         }
     }
 
+    pub(crate) fn at_record() {
+        static RECORDS: AtomicU64 = AtomicU64::new(0);
+        count(&RECORDS, faults().record);
+        if faults().broken.as_ref().is_some_and(|file| file.exists()) {
+            panic!("an error on demand");
+        }
+    }
+
+    pub(crate) fn behind_record() {
+        static RECORDS: AtomicU64 = AtomicU64::new(0);
+        count(&RECORDS, faults().recorded);
+    }
+
+    pub(crate) fn hold_shelf() {
+        wait_while(faults().shelf.as_ref());
+    }
+
     pub(crate) fn room(usual: usize) -> usize {
         faults().room.unwrap_or(usual)
     }
 
     pub(crate) fn stall() {
-        if let Some(file) = &faults().stall {
+        wait_while(faults().stall.as_ref());
+    }
+
+    fn wait_while(file: Option<&PathBuf>) {
+        if let Some(file) = file {
             while file.exists() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -90,6 +125,9 @@ mod on_demand {
 mod never {
     pub(crate) const fn at_event() {}
     pub(crate) const fn at_request() {}
+    pub(crate) const fn at_record() {}
+    pub(crate) const fn behind_record() {}
+    pub(crate) const fn hold_shelf() {}
     pub(crate) const fn at_load(size: usize) -> usize {
         size
     }
@@ -100,4 +138,6 @@ mod never {
 }
 
 #[cfg(not(debug_assertions))]
-pub(crate) use never::{at_event, at_load, at_request, room, stall};
+pub(crate) use never::{
+    at_event, at_load, at_record, at_request, behind_record, hold_shelf, room, stall,
+};

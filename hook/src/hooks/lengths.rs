@@ -28,7 +28,9 @@ fn ends(call: &EngineCall, context: Option<Pointer>, sequence: i32) -> Option<(i
 
 pub(crate) unsafe fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
-    match ends(&call, contexts::owner(memory), sequence) {
+    let context = contexts::owner(memory);
+    ahead::about_to_ask(&call, context);
+    match ends(&call, context, sequence) {
         Some((first, _)) => first,
         None => original!(llama_memory_seq_pos_min(memory, sequence)),
     }
@@ -36,18 +38,22 @@ pub(crate) unsafe fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) ->
 
 pub(crate) unsafe fn llama_memory_seq_pos_max(memory: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
+    let context = contexts::owner(memory);
+    ahead::about_to_ask(&call, context);
     let answer = original!(llama_memory_seq_pos_max(memory, sequence));
-    last(&call, contexts::owner(memory), sequence, answer)
+    last(&call, context, sequence, answer)
 }
 
 pub(crate) unsafe fn llama_kv_self_seq_pos_max(context: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
+    ahead::about_to_ask(&call, Some(context));
     let answer = original!(llama_kv_self_seq_pos_max(context, sequence));
     last(&call, Some(context), sequence, answer)
 }
 
 pub(crate) unsafe fn llama_kv_cache_seq_pos_max(context: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
+    ahead::about_to_ask(&call, Some(context));
     let answer = original!(llama_kv_cache_seq_pos_max(context, sequence));
     last(&call, Some(context), sequence, answer)
 }

@@ -1,24 +1,31 @@
 //! Tokens that the engine holds and the server has not asked for yet.
 
-use super::{acts, engine, exact, with_context, with_state};
+use super::{acts, before, engine, exact, rescue, with_record};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
-use crate::capture::contexts;
 
 /// How many tokens of a sequence the server believes in, if the engine holds more.
 pub(crate) fn believed(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
-    if !acts(call) {
+    if !acts(call, context) {
         return None;
     }
-    with_context(context, |_, one| one.session.ahead_of(sequence)).flatten()
+    with_record(context, |one| one.session.ahead_of(sequence)).flatten()
+}
+
+/// The host is about to ask a question that the engine would answer otherwise: if the library has stopped, the context is
+/// put right first.
+pub(crate) fn about_to_ask(call: &EngineCall, context: Option<Pointer>) {
+    if let Some(context) = context {
+        acts(call, context);
+    }
 }
 
 /// Removes what a sequence has ahead, and pays what is [owed](super::exact) of it; a negative sequence stands for all. Whoever is about to read or change
 /// a sequence calls this first.
 pub(crate) fn remove(call: &EngineCall, context: Pointer, sequence: i32) {
-    if acts(call) {
+    before(call, context, || {
         remove_in(context, sequence);
-    }
+    });
 }
 
 /// Whether a sequence holds nothing from a position on but what is ahead: nothing that the server
@@ -49,7 +56,7 @@ pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
         exact::pay(context, sequence);
         return false;
     }
-    let all = with_context(context, |_, one| {
+    let all = with_record(context, |one| {
         let all = one.session.ahead();
         let all: Vec<_> = all
             .filter(|(id, _)| sequence < 0 || *id == sequence)
@@ -63,18 +70,7 @@ pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
     for &(sequence, believed) in &all {
         // SAFETY: our caller's caller uses the context.
         unsafe { engine::cut(context, sequence, believed) };
+        rescue::tighten(context, sequence);
     }
     !all.is_empty()
-}
-
-/// Removes everything that is ahead in any context: the library has stopped.
-pub(super) fn remove_all() {
-    let contexts = with_state(|state| {
-        let contexts = state.contexts.iter();
-        contexts.map(|one| one.pointer()).collect::<Vec<_>>()
-    });
-    for context in contexts.unwrap_or_default() {
-        let _engine = contexts::enter_engine_of(context);
-        remove_in(context, -1);
-    }
 }

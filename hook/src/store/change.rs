@@ -9,23 +9,27 @@ use contextpilot_kv_store::{Run, State as SequenceState, worth};
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
 use super::shelf::Shelf;
-use super::{acts, ahead, engine, exact, with_context};
+use super::{
+    FLUSH, ahead, be_patient, before, engine, exact, hears, rescue, with_record, with_shelf,
+};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
 pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequence: i32, kept: i32) {
-    let Some(context) = context.filter(|_| acts(call)) else {
+    let Some(context) = context else {
         return;
     };
     let kept = usize::try_from(kept).unwrap_or(0);
-    let sequences = with_context(context, |_, one| match sequence {
-        0.. => vec![sequence],
-        _ => one.session.sequences().collect(),
+    before(call, context, || {
+        let sequences = with_record(context, |one| match sequence {
+            0.. => vec![sequence],
+            _ => one.session.sequences().collect(),
+        });
+        for sequence in sequences.unwrap_or_default() {
+            save(context, sequence, kept);
+        }
     });
-    for sequence in sequences.unwrap_or_default() {
-        save(context, sequence, kept);
-    }
 }
 
 /// Another sequence wants what this one holds: as if that were about to be lost.
@@ -35,47 +39,54 @@ pub(super) fn share(context: Pointer, sequence: i32) {
 
 /// As [`about_to_lose`], of all sequences but one.
 pub(crate) fn about_to_keep(call: &EngineCall, context: Option<Pointer>, kept: i32) {
-    let Some(context) = context.filter(|_| acts(call)) else {
+    let Some(context) = context else {
         return;
     };
-    let sequences = with_context(context, |_, one| {
-        let all = one.session.sequences();
-        all.filter(|id| *id != kept).collect::<Vec<_>>()
+    before(call, context, || {
+        let sequences = with_record(context, |one| {
+            let all = one.session.sequences();
+            all.filter(|id| *id != kept).collect::<Vec<_>>()
+        });
+        for sequence in sequences.unwrap_or_default() {
+            save(context, sequence, 0);
+        }
     });
-    for sequence in sequences.unwrap_or_default() {
-        save(context, sequence, 0);
-    }
 }
 
 /// The context is about to be freed: what it holds is saved, the longest sequence first.
 pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant) {
-    if !acts(call) {
-        return;
-    }
-    let sequences = with_context(context, |_, one| {
-        let all = one.session.sequences();
-        let length = |id| one.session.believed(id).map_or(0, <[i32]>::len);
-        let mut all: Vec<_> = all.map(|id| (length(id), id)).collect();
-        all.sort_unstable_by(|a, b| b.cmp(a));
-        all
-    });
-    for (_, sequence) in sequences.unwrap_or_default() {
-        if Instant::now() < until {
-            save(context, sequence, 0);
+    before(call, context, || {
+        // Nobody waits for a token.
+        be_patient(context, FLUSH);
+        let sequences = with_record(context, |one| {
+            let all = one.session.sequences();
+            let length = |id| one.session.believed(id).map_or(0, <[i32]>::len);
+            let mut all: Vec<_> = all.map(|id| (length(id), id)).collect();
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            all
+        });
+        for (_, sequence) in sequences.unwrap_or_default() {
+            if Instant::now() < until {
+                save(context, sequence, 0);
+            }
         }
+    });
+    if hears(call) {
+        super::evaluate::forget(context);
     }
-    super::evaluate::forget(context);
 }
 
 /// A run was evaluated, and its sequence is about to lose nothing. If an answer has just begun, what is new is saved
 /// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
 /// Nobody waits for it: the answer's first token has gone out.
 pub(super) fn save_early(context: Pointer, run: &Run) {
-    let milestone = with_context(context, |_, one| {
-        one.session.is_milestone(run, worth::STEPS)
+    let due = with_record(context, |one| {
+        let is_step = run.leading == 0 && run.tokens.len() == 1;
+        let was_due = is_step && one.postponed.remove(&run.sequence);
+        was_due || one.session.is_milestone(run, worth::STEPS)
     });
-    if milestone == Some(true) {
-        save_if(context, run.sequence, 0, worth::MARGIN);
+    if due == Some(true) && !save_if(context, run.sequence, 0, worth::MARGIN) {
+        with_record(context, |one| one.postponed.insert(run.sequence));
     }
 }
 
@@ -84,15 +95,20 @@ fn save(context: Pointer, sequence: i32, kept: usize) {
     save_if(context, sequence, kept, 1);
 }
 
-fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) {
+/// Returns false if somebody else has the shelf.
+fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool {
     if exact::is_exact(context) {
         return exact::save(context, sequence, kept, margin);
     }
-    let wanted = with_context(context, |shelf, one| {
-        is_worth_saving(shelf, one, sequence, kept, margin)
+    let wanted = with_shelf(context, |shelf, one| {
+        let wanted = is_worth_saving(shelf, one, sequence, kept, margin);
+        (shelf.is_some(), wanted)
     });
-    let Some(mut buffer) = wanted.flatten() else {
-        return;
+    let Some((asked, wanted)) = wanted else {
+        return true;
+    };
+    let Some(mut buffer) = wanted else {
+        return asked;
     };
     ahead::remove_in(context, sequence);
     let start = Instant::now();
@@ -100,7 +116,7 @@ fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) {
     let saved = unsafe { engine::save(context, sequence, &mut buffer) };
     let took = start.elapsed();
     figures::add_time(&FIGURES.save_nanos, took);
-    with_context(context, |shelf, one| {
+    let kept = with_shelf(context, |shelf, one| {
         if saved {
             let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
             one.rates.saved(tokens, took);
@@ -110,7 +126,9 @@ fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) {
             buffer = Arc::try_unwrap(state).unwrap_or_default();
         }
         one.buffer = buffer;
+        shelf.is_some()
     });
+    kept != Some(false)
 }
 
 /// The memory for the state, if the state is wanted: what it has that the store has not must have taken `margin`
@@ -123,7 +141,7 @@ fn is_worth_saving(
     margin: usize,
 ) -> Option<Vec<u8>> {
     let shelf = shelf.as_mut()?;
-    let bytes = one.layout.as_ref()?.bytes_per_token();
+    let bytes = one.layout()?.bytes_per_token();
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
@@ -138,7 +156,7 @@ fn is_worth_saving(
     if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
         return None;
     }
-    let size = one.layout.as_ref()?.state_size(tokens.len());
+    let size = one.layout()?.state_size(tokens.len());
     Some(shelf.buffer(&mut one.buffer, size))
 }
 
@@ -157,7 +175,7 @@ pub(super) fn keep(
     let fingerprint = one.fingerprint(conditions);
     let (Some(shelf), Some(layout), Some(fingerprint), Some(tokens)) = (
         shelf,
-        &one.layout,
+        one.layout(),
         fingerprint,
         one.session.believed(sequence),
     ) else {
@@ -179,6 +197,13 @@ pub(super) fn keep(
     }
 }
 
+/// Runs `work` on the record after the host has changed a sequence; negative: all of them.
+pub(super) fn hear(context: Pointer, sequence: i32, work: impl FnOnce(&mut ContextStore)) {
+    if with_record(context, work).is_none() {
+        rescue::unheard(context, sequence);
+    }
+}
+
 /// Positions of a sequence were removed.
 pub(crate) fn removed(
     call: &EngineCall,
@@ -187,29 +212,55 @@ pub(crate) fn removed(
     from: i32,
     to: i32,
 ) {
-    if let Some(context) = context.filter(|_| acts(call)) {
-        with_context(context, |_, one| one.session.removed(sequence, from, to));
-        exact::check_window(context, sequence);
+    let Some(context) = context.filter(|_| hears(call)) else {
+        return;
+    };
+    if from <= 0 && to < 0 {
+        rescue::removed(context, sequence);
+    }
+    hear(context, sequence, |one| {
+        one.session.removed(sequence, from, to);
+    });
+    exact::check_window(context, sequence);
+}
+
+/// Everything was removed.
+pub(crate) fn cleared(call: &EngineCall, context: Option<Pointer>) {
+    if let Some(context) = context.filter(|_| hears(call)) {
+        rescue::removed(context, -1);
+        hear(context, -1, |one| one.session.cleared());
     }
 }
 
-macro_rules! noted {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident),*) => $method:ident;)*) => {$(
-        $(#[$doc])*
-        pub(crate) fn $name(call: &EngineCall, context: Option<Pointer>, $($argument: i32),*) {
-            if let Some(context) = context.filter(|_| acts(call)) {
-                with_context(context, |_, one| one.session.$method($($argument),*));
-            }
-        }
-    )*};
+/// A sequence was copied.
+pub(crate) fn copied(
+    call: &EngineCall,
+    context: Option<Pointer>,
+    source: i32,
+    target: i32,
+    from: i32,
+    to: i32,
+) {
+    if let Some(context) = context.filter(|_| hears(call)) {
+        rescue::tighten(context, target);
+        hear(context, target, |one| {
+            one.session.copied(source, target, from, to);
+        });
+    }
 }
-noted! {
-    /// Everything was removed.
-    cleared() => cleared;
-    /// A sequence was copied.
-    copied(source, target, from, to) => copied;
-    /// All sequences but one were removed.
-    kept(sequence) => kept;
-    /// What a sequence holds is not known any more; negative: of all.
-    obscured(sequence) => obscure;
+
+/// All sequences but one were removed.
+pub(crate) fn kept(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
+    if let Some(context) = context.filter(|_| hears(call)) {
+        let heard = with_record(context, |one| one.session.kept(sequence));
+        rescue::kept(context, sequence, heard.is_some());
+    }
+}
+
+/// What a sequence holds is not known any more; negative: of all.
+pub(crate) fn obscured(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
+    if let Some(context) = context.filter(|_| hears(call)) {
+        rescue::tighten(context, sequence);
+        hear(context, sequence, |one| one.session.obscure(sequence));
+    }
 }

@@ -1,7 +1,7 @@
 //! What is known of a context: its sequences, and what its KV depends on besides the tokens.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock};
 
 use contextpilot_kv_store::{
     self as kv, Conditions, Fingerprint, Layout, Origin, Session, Shape, What,
@@ -35,11 +35,11 @@ pub(super) struct ContextStore {
     pub(super) session: Session,
     pub(super) rates: Rates,
     /// Why this context has no store.
-    pub(super) refused: Option<String>,
+    refused: Option<String>,
     /// The layout of its states, once it was proven that they can be taken apart and put together.
-    pub(super) layout: Option<Layout>,
+    layout: Option<Layout>,
     /// The same of a context that cannot go back to any position, and how far it looks back.
-    pub(super) shape: Option<Shape>,
+    shape: Option<Shape>,
     pub(super) bounds: Option<Bounds>,
     /// Tails that the server has taken there.
     pub(super) waiting: Vec<Waiting>,
@@ -50,11 +50,11 @@ pub(super) struct ContextStore {
     /// The conditions now, as an index.
     now: usize,
     /// Embeddings are asked for: every token of a batch may be needed.
-    pub(super) embeddings: bool,
-    /// The entries that were left out of the last evaluation.
-    pub(super) left_out: Vec<u32>,
-    /// A batch of ours (`llama_batch_ext`), as an address; zero: there is none.
-    pub(super) batch: usize,
+    embeddings: bool,
+    /// Sequences that were to be copied out when somebody else had the shelf.
+    pub(super) postponed: BTreeSet<i32>,
+    /// Its [basis](Self::basis) may have changed.
+    pub(super) has_news: bool,
     /// For states. Kept, because fresh memory takes longer than the copy.
     pub(super) buffer: Vec<u8>,
     saved: HashMap<usize, Saved>,
@@ -64,7 +64,7 @@ pub(super) struct ContextStore {
     /// The context is longer than the model was trained for; some models then use other frequencies.
     long: bool,
     /// What the context was created with, where that does not follow from a server's flags.
-    pub(super) params: Option<Vec<u8>>,
+    params: Option<Vec<u8>>,
 }
 
 /// What tokens were evaluated under.
@@ -136,8 +136,8 @@ impl ContextStore {
             all_conditions: vec![UnderAdapters::default()],
             now: 0,
             embeddings: false,
-            left_out: Vec::new(),
-            batch: 0,
+            postponed: BTreeSet::new(),
+            has_news: true,
             buffer: Vec::new(),
             saved: HashMap::new(),
             size: 0,
@@ -147,11 +147,7 @@ impl ContextStore {
         }
     }
 
-    pub(super) fn is(&self, address: usize) -> bool {
-        self.address == address
-    }
-
-    pub(super) fn pointer(&self) -> Pointer {
+    fn pointer(&self) -> Pointer {
         std::ptr::with_exposed_provenance_mut(self.address)
     }
 
@@ -161,6 +157,7 @@ impl ContextStore {
     }
 
     pub(super) fn describe(&mut self, facts: &Facts) {
+        self.has_news = true;
         self.size = facts.size.max(1);
         self.size_of_one = facts.size_of_one;
         self.long = facts.trained > 0 && facts.size_of_one > facts.trained;
@@ -185,8 +182,49 @@ impl ContextStore {
                 .refuse("how many tokens it computes at once is not known (sliding window)");
         }
         let at_once = at_once.filter(|_| facts.window > 0);
+        self.has_news = true;
         self.bounds = Some(Bounds { window, at_once });
         self.session.bind();
+    }
+
+    /// The layout of its states.
+    pub(super) fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
+    pub(super) fn set_layout(&mut self, layout: Layout) {
+        self.has_news = true;
+        self.layout = Some(layout);
+    }
+
+    /// The same of a context that cannot go back to any position.
+    pub(super) fn shape(&self) -> Option<&Shape> {
+        self.shape.as_ref()
+    }
+
+    pub(super) fn set_shape(&mut self, shape: Shape) {
+        self.has_news = true;
+        self.shape = Some(shape);
+    }
+
+    /// Whether embeddings are asked for: every token of a batch may be needed.
+    pub(super) fn has_embeddings(&self) -> bool {
+        self.embeddings
+    }
+
+    /// Returns whether they were asked for before.
+    pub(super) fn set_embeddings(&mut self, value: bool) -> bool {
+        self.has_news |= value != self.embeddings;
+        std::mem::replace(&mut self.embeddings, value)
+    }
+
+    pub(super) fn set_params(&mut self, params: Vec<u8>) {
+        self.has_news = true;
+        self.params = Some(params);
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
     }
 
     /// Whether its states are understood.
@@ -202,6 +240,7 @@ impl ContextStore {
     /// From now on this context has no store. The first reason stays.
     pub(super) fn refuse(&mut self, why: &str) {
         if self.refused.is_none() {
+            self.has_news = true;
             self.refused = Some(why.to_owned());
             figures::note_refusal(why);
         }
@@ -215,6 +254,7 @@ impl ContextStore {
         let mut all = self.all_conditions.iter();
         let known = all.position(|one| one.adapters == applied);
         self.now = known.unwrap_or_else(|| {
+            self.has_news = true;
             self.all_conditions.push(UnderAdapters {
                 adapters: applied,
                 fingerprint: None,
@@ -243,25 +283,21 @@ impl ContextStore {
         under.fingerprint
     }
 
-    /// The same for a request that names no adapters. Not known if there are any, as a server may apply some to such
-    /// requests; nor told of a context that cannot go back.
-    ///
-    /// Before the first prompt, when nobody has seen a state of this context, it is that of an earlier server whose
-    /// origin differs in nothing else, if there is just one.
-    pub(super) fn without_adapters(&mut self, origins: &[Origin]) -> Option<Fingerprint> {
-        let plain = Conditions(0);
+    /// What a request that names no adapters depends on here. Not known if there are any, as a server may apply some to
+    /// such requests; nor told of a context that cannot go back.
+    pub(super) fn basis(&self) -> Option<Basis> {
         let known = matches!(&self.all_conditions[..], [only] if only.adapters.is_empty());
-        if !known || self.embeddings || self.bounds.is_some() || self.refused.is_some() {
+        if !known || self.embeddings || self.bounds.is_some() || self.is_refused() {
             return None;
         }
-        if self.layout.is_some() {
-            return self.fingerprint(plain);
-        }
-        let mut alike = origins.iter().filter_map(|origin| {
-            let facts = self.facts_with(plain, origin.facts.layout()?.to_vec())?;
-            (facts == origin.facts).then(|| facts.fingerprint())
-        });
-        alike.next().filter(|_| alike.next().is_none())
+        Some(Basis {
+            engine: self.engine,
+            model: Arc::clone(self.model.as_ref()?),
+            layout: self.layout.as_ref().map(|layout| layout.digest().to_vec()),
+            long: self.long,
+            params: self.params.clone(),
+            made: OnceLock::new(),
+        })
     }
 
     /// Of what the fingerprint under these conditions is made; `None`: that is not known, or not yet.
@@ -270,23 +306,10 @@ impl ContextStore {
             Some(shape) => shape.digest(),
             None => self.layout.as_ref()?.digest(),
         };
-        self.facts_with(conditions, layout.to_vec())
-    }
-
-    /// The same with this layout.
-    fn facts_with(&self, conditions: Conditions, layout: Vec<u8>) -> Option<kv::Facts> {
-        // Threads of ours ask, too, and they are in no engine.
-        let _engine = Entered::new(self.engine);
         let under = self.all_conditions.get(conditions.0 as usize)?;
-        let model = *self.model.as_ref()?.digest()?;
-        let mut facts = kv::Facts::default();
-        facts.push(What::Program, content::surroundings()?);
-        facts.push(What::Layout, layout);
-        facts.push(What::Model, model.to_vec());
-        facts.push(What::Context, vec![u8::from(self.long)]);
-        if let Some(params) = &self.params {
-            facts.push(What::Parameters, params.clone());
-        }
+        let params = self.params.as_ref();
+        let model = self.model.as_ref()?;
+        let mut facts = facts_without_adapters(model, layout.to_vec(), self.long, params)?;
         for &(adapter, scale) in &under.adapters {
             let content = content::of_adapter(adapter)?;
             facts.push(What::Adapter, content.digest()?.to_vec());
@@ -344,4 +367,59 @@ impl ContextStore {
     pub(super) fn saved(&self, buffer: usize) -> Option<&Saved> {
         self.saved.get(&buffer)
     }
+}
+
+/// What the KV of a request that names no adapters depends on in a context: what threads of ours may know of it.
+pub(super) struct Basis {
+    engine: usize,
+    model: Arc<Content>,
+    /// The digest of the layout. `None`: nobody has seen a state of this context yet.
+    layout: Option<Vec<u8>>,
+    long: bool,
+    params: Option<Vec<u8>>,
+    made: OnceLock<Fingerprint>,
+}
+
+impl Basis {
+    /// Before the first prompt, when nobody has seen a state of the context, it is that of an earlier server whose
+    /// origin differs in nothing else, if there is just one. `None`: not known, or not yet.
+    pub(super) fn fingerprint(&self, origins: &[Origin]) -> Option<Fingerprint> {
+        if let Some(made) = self.made.get() {
+            return Some(*made);
+        }
+        if let Some(layout) = &self.layout {
+            let made = self.facts(layout.clone())?.fingerprint();
+            return Some(*self.made.get_or_init(|| made));
+        }
+        let mut alike = origins.iter().filter_map(|origin| {
+            let facts = self.facts(origin.facts.layout()?.to_vec())?;
+            (facts == origin.facts).then(|| facts.fingerprint())
+        });
+        alike.next().filter(|_| alike.next().is_none())
+    }
+
+    fn facts(&self, layout: Vec<u8>) -> Option<kv::Facts> {
+        // Threads of ours are in no engine.
+        let _engine = Entered::new(self.engine);
+        facts_without_adapters(&self.model, layout, self.long, self.params.as_ref())
+    }
+}
+
+/// On a thread that is in the context's engine.
+fn facts_without_adapters(
+    model: &Content,
+    layout: Vec<u8>,
+    long: bool,
+    params: Option<&Vec<u8>>,
+) -> Option<kv::Facts> {
+    let model = *model.digest()?;
+    let mut facts = kv::Facts::default();
+    facts.push(What::Program, content::surroundings()?);
+    facts.push(What::Layout, layout);
+    facts.push(What::Model, model.to_vec());
+    facts.push(What::Context, vec![u8::from(long)]);
+    if let Some(params) = params {
+        facts.push(What::Parameters, params.clone());
+    }
+    Some(facts)
 }

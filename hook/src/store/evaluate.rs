@@ -5,7 +5,7 @@ mod load;
 mod parts;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use contextpilot_kv_store::{Layout, LayoutError, Run, Shape, prove, worth};
 use contextpilot_residency::{Entry, Event};
@@ -18,10 +18,14 @@ use self::parts::parts;
 use super::context::{ContextStore, Facts};
 use super::figures::{self, FIGURES};
 use super::shelf::Shelf;
-use super::{ahead, change, engine, exact, outputs, with_context};
+use super::{
+    PATIENCE, ahead, be_patient, change, engine, exact, hears, outputs, records, rescue,
+    with_record, with_shelf,
+};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
-use crate::base::{guard, log};
+use crate::base::guard::{self, EngineCall};
+use crate::base::log;
 use crate::capture::contexts;
 use crate::channel::push;
 
@@ -41,26 +45,40 @@ enum Content {
     Other(Option<Vec<i32>>),
 }
 
+/// Evaluates a batch as it is. Returns the engine's result.
+fn without_store(call: &EngineCall, context: Pointer, whole: impl FnOnce() -> i32) -> i32 {
+    if hears(call) {
+        if rescue::is_any_lost(context) {
+            return LOST;
+        }
+        outputs::set(context, Vec::new());
+    }
+    whole()
+}
+
 /// Evaluates a batch, without what the store has of it. Returns the engine's result.
 fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
     if contexts::memory_of(context).is_none() {
         return batch.whole();
     }
+    be_patient(context, PATIENCE);
     describe(context);
     match content {
         Content::Plain(entries) => evaluate_tokens(context, &entries, batch),
         Content::Other(sequences) => {
             for sequence in sequences.unwrap_or_else(|| vec![-1]) {
                 ahead::remove_in(context, sequence);
-                with_context(context, |_, one| one.session.obscure(sequence));
+                with_record(context, |one| one.session.obscure(sequence));
             }
-            if with_context(context, |_, one| one.session.is_any_lost()) == Some(true) {
+            let is_lost = with_record(context, |one| one.session.is_any_lost());
+            let is_lost_now = !rescue::goes_on(context) && rescue::is_any_lost(context);
+            if is_lost == Some(true) || is_lost_now {
                 return LOST;
             }
             outputs::set(context, Vec::new());
             let result = batch.whole();
             if result == 0 {
-                with_context(context, |_, one| one.session.updated());
+                with_record(context, |one| one.session.updated());
             }
             result
         }
@@ -69,32 +87,34 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
 
 fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
+    if parts.iter().all(|part| part.run.leading == 0) {
+        // Generated tokens wait for nobody.
+        be_patient(context, Duration::ZERO);
+    }
     learn_layout(context, &parts, batch);
     let is_exact = exact::is_exact(context);
-    if is_exact {
-        pay_for_room(context, entries.len());
-    }
-    for part in &parts {
-        let result = match is_exact {
-            true => exact::prepare(context, part),
-            false if prepare(context, part, batch) => 0,
-            // The engine lost a sequence that the server believes in, and it cannot be repaired.
-            false => LOST,
-        };
-        if result != 0 {
-            exact::undo(context, -1);
-            return result;
-        }
-    }
     let mut whole = true;
-    if is_exact {
-        let result = exact::in_pieces(context, &parts, entries.len(), &mut whole);
-        if result != 0 {
+    let result = prepare_all(context, &parts, entries.len(), is_exact, &mut whole, batch);
+    if result != 0 {
+        if is_exact {
             exact::undo(context, -1);
-            return result;
+        } else {
+            ahead::remove_in(context, -1);
+        }
+        return result;
+    }
+    let mut left_out = left_out(context, &parts).unwrap_or_default();
+    // Behind this nothing is asked of the record until the engine has evaluated.
+    if !rescue::goes_on(context) {
+        if rescue::is_any_lost(context) {
+            return LOST;
+        }
+        left_out.clear();
+        for part in &parts {
+            part.owed.set(false);
+            part.ours.set(0);
         }
     }
-    let left_out = left_out(context, &parts);
     outputs::set(context, left_out.clone());
     EVALUATING.fetch_add(1, Ordering::Relaxed);
     // Ends as "not known" if the engine throws.
@@ -110,19 +130,27 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         _ => batch.without(entries, &left_out),
     };
     let took = start.elapsed();
+    if result == 0 {
+        note_evaluated(context, &parts);
+    }
     let evaluated = entries.len() - left_out.len();
     if result == 0 && evaluated > 0 {
-        with_context(context, |_, one| {
+        with_record(context, |one| {
             one.rates.evaluated(evaluated, took);
             one.session.updated();
         });
     }
     if is_exact && result != 0 {
         exact::undo(context, -1);
-    } else if result != 0 && ahead::remove_in(context, -1) {
-        // What is ahead takes room that the server believes to be free.
-        outputs::set(context, Vec::new());
-        result = batch.whole();
+    } else if result != 0 {
+        let is_loose = rescue::is_any_loose(context);
+        ahead::remove_in(context, -1);
+        rescue::goes_on(context);
+        if is_loose {
+            // What was ahead took room that the server believes to be free.
+            outputs::set(context, Vec::new());
+            result = batch.whole();
+        }
     }
     open.ended = true;
     if result == 0 {
@@ -144,12 +172,50 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     result
 }
 
+/// Does what is to be done before a batch is evaluated. The result that the server gets if that is not possible; 0: it is
+/// done. `whole` is set to false if more is left for one call than may be.
+fn prepare_all(
+    context: Pointer,
+    parts: &[Part],
+    entries: usize,
+    is_exact: bool,
+    whole: &mut bool,
+    batch: &impl Batches,
+) -> i32 {
+    if is_exact {
+        pay_for_room(context, entries);
+    }
+    for part in parts {
+        let result = match is_exact {
+            true => exact::prepare(context, part),
+            false if prepare(context, part, batch) => 0,
+            // The engine lost a sequence that the server believes in, and it cannot be repaired.
+            false => LOST,
+        };
+        if result != 0 {
+            return result;
+        }
+    }
+    match is_exact {
+        true => exact::in_pieces(context, parts, entries, whole),
+        false => 0,
+    }
+}
+
+/// The server believes in the tokens of these parts now. (Those that are owed are noted by [`end`].)
+fn note_evaluated(context: Pointer, parts: &[Part]) {
+    for part in parts.iter().filter(|part| !part.owed.get()) {
+        let first = usize::try_from(part.run.first).unwrap_or(0);
+        rescue::evaluated(context, part.run.sequence, first + part.run.tokens.len());
+    }
+}
+
 /// What the server is told if a sequence was lost: "compute error". It then clears its slots.
 pub(super) const LOST: i32 = -3;
 
 /// More was evaluated by one call than may be: what became of it is not for the store.
 fn forget_all(context: Pointer, parts: &[Part]) {
-    with_context(context, |_, one| {
+    with_record(context, |one| {
         for part in parts.iter().filter(|part| !part.owed.get()) {
             one.session.obscure(part.run.sequence);
         }
@@ -158,7 +224,7 @@ fn forget_all(context: Pointer, parts: &[Part]) {
 
 /// What is owed takes room that the server believes to be taken. It is paid before anybody else gets it.
 fn pay_for_room(context: Pointer, entries: usize) {
-    let is_short = with_context(context, |_, one| {
+    let is_short = with_record(context, |one| {
         one.session.owing().next().is_some() && one.session.held() + entries > one.size
     });
     if is_short == Some(true) {
@@ -168,7 +234,7 @@ fn pay_for_room(context: Pointer, entries: usize) {
 
 /// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
 fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
-    let advice = with_context(context, |shelf, one| {
+    let advice = with_shelf(context, |shelf, one| {
         if !part.follows {
             let cut = one.session.ahead_of(part.run.sequence);
             return (contextpilot_kv_store::Advice { cut, search: None }, true);
@@ -176,7 +242,7 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
         expect(shelf.as_ref(), one, &part.run);
         let conditions = one.conditions();
         let mut advice = one.session.advise(&part.run, conditions, worth::LEAST);
-        if one.embeddings {
+        if one.has_embeddings() {
             advice.cut = one.session.ahead_of(part.run.sequence);
             advice.search = None;
         }
@@ -188,10 +254,12 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
     if let Some(length) = advice.cut {
         // SAFETY: our caller's caller uses the context.
         unsafe { engine::cut(context, part.run.sequence, length) };
-        with_context(context, |_, one| one.session.cut(part.run.sequence, length));
+        let believed = usize::try_from(part.run.first).unwrap_or(0);
+        rescue::loosen(context, part.run.sequence, believed, length);
+        with_record(context, |one| one.session.cut(part.run.sequence, length));
     }
     if foreign {
-        with_context(context, |_, one| one.session.obscure(part.run.sequence));
+        with_record(context, |one| one.session.obscure(part.run.sequence));
     }
     match advice.search {
         Some(held) => load::load(context, &part.run, held, batch),
@@ -202,14 +270,14 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
 /// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready.
 fn expect(shelf: Option<&Shelf>, one: &ContextStore, run: &Run) {
     let held = one.session.believed(run.sequence);
-    if let (Some(shelf), Some(layout), Some(held)) = (shelf, &one.layout, held) {
+    if let (Some(shelf), Some(layout), Some(held)) = (shelf, one.layout(), held) {
         shelf.expect(layout.state_size(held.len() + run.tokens.len()));
     }
 }
 
-/// The indexes of the entries that the engine holds already.
-fn left_out<'a>(context: Pointer, parts: impl IntoIterator<Item = &'a Part>) -> Vec<u32> {
-    let left_out = with_context(context, |_, one| {
+/// The indexes of the entries that the engine holds already. `None`: the library has stopped.
+fn left_out<'a>(context: Pointer, parts: impl IntoIterator<Item = &'a Part>) -> Option<Vec<u32>> {
+    with_record(context, |one| {
         let mut all = Vec::new();
         for part in parts {
             let there = match part.owed.get() {
@@ -220,8 +288,7 @@ fn left_out<'a>(context: Pointer, parts: impl IntoIterator<Item = &'a Part>) -> 
         }
         all.sort_unstable();
         all
-    });
-    left_out.unwrap_or_default()
+    })
 }
 
 /// Tells the worker which entries were not evaluated because the engine held them. (Of those that are owed it is not
@@ -233,8 +300,8 @@ fn note_loaded(context: Pointer, entries: &[Entry], parts: &[Part]) {
     let ours: usize = parts.iter().map(|part| part.ours.get()).sum();
     let paid = parts.iter().filter(|part| !part.owed.get());
     let paid = match ours {
-        0 => left_out(context, paid),
-        _ => with_context(context, |_, one| {
+        0 => left_out(context, paid).unwrap_or_default(),
+        _ => with_record(context, |one| {
             let of_store = |part: &Part| {
                 let there = one.session.there(&part.run) - part.ours.get();
                 part.indexes[..there].to_vec()
@@ -264,7 +331,7 @@ fn end(context: Pointer, parts: &[Part], result: i32) {
     if matches!(result, 1 | -1) {
         return;
     }
-    with_context(context, |_, one| {
+    let noted = with_record(context, |one| {
         for part in parts {
             let sequence = part.run.sequence;
             match result {
@@ -282,6 +349,11 @@ fn end(context: Pointer, parts: &[Part], result: i32) {
             }
         }
     });
+    if noted.is_none() && result == 0 {
+        for part in parts.iter().filter(|part| part.owed.get()) {
+            rescue::owe(context, &part.run);
+        }
+    }
 }
 
 /// An evaluation that has not ended yet. If the engine throws an exception, nobody knows what it did.
@@ -302,13 +374,13 @@ impl Drop for Open<'_> {
 
 /// Asks the engine what it says of a context, once.
 fn describe(context: Pointer) {
-    let known = with_context(context, |_, one| one.is_described());
+    let known = with_record(context, |one| one.is_described());
     if known != Some(false) {
         return;
     }
     // SAFETY: our caller's caller uses the context.
     let facts = unsafe { Facts::of(context) };
-    with_context(context, |_, one| {
+    with_record(context, |one| {
         one.describe(&facts);
         if contexts::is_bounded(context) {
             one.bind(&facts);
@@ -321,8 +393,8 @@ fn describe(context: Pointer) {
 /// evaluated again with the rest, or loaded.
 fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
     const ENOUGH: usize = 2;
-    let wanted = with_context(context, |_, one| {
-        let wanted = !one.is_proven() && one.refused.is_none() && !one.embeddings;
+    let wanted = with_record(context, |one| {
+        let wanted = !one.is_proven() && !one.is_refused() && !one.has_embeddings();
         let fresh = |part: &&Part| {
             let run = &part.run;
             let empty = one.session.believed(run.sequence) == Some(&[]);
@@ -347,8 +419,8 @@ fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
 /// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
 /// Until then it has no store.
 fn prove_layout(context: Pointer, parts: &[Part]) {
-    let wanted = with_context(context, |_, one| {
-        let wanted = !one.is_proven() && one.refused.is_none();
+    let wanted = with_record(context, |one| {
+        let wanted = !one.is_proven() && !one.is_refused();
         wanted.then(|| std::mem::take(&mut one.buffer))
     });
     let Some(mut state) = wanted.flatten() else {
@@ -370,7 +442,7 @@ fn prove_layout(context: Pointer, parts: &[Part]) {
             let saved = saved && unsafe { engine::save_partial(context, sequence, &mut partial) };
             saved.then(|| guard::compute(|| Understood::Exact(Shape::prove(&state, &partial))))
         });
-    with_context(context, |_, one| {
+    with_record(context, |one| {
         one.buffer = std::mem::take(&mut state);
         if let Some(proven) = proven.flatten() {
             learn(one, proven);
@@ -386,8 +458,8 @@ enum Understood {
 
 fn learn(one: &mut ContextStore, proven: Understood) {
     match proven {
-        Understood::Dense(Ok(layout)) => one.layout = Some(layout),
-        Understood::Exact(Ok(shape)) => one.shape = Some(shape),
+        Understood::Dense(Ok(layout)) => one.set_layout(layout),
+        Understood::Exact(Ok(shape)) => one.set_shape(shape),
         Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
             let why = format!("the state of its sequences is not understood ({error})");
             if figures::note_refusal(&why) {
@@ -402,15 +474,12 @@ fn learn(one: &mut ContextStore, proven: Understood) {
 
 /// A context is about to be freed.
 pub(super) fn forget(context: Pointer) {
-    let batch = super::with_state(|state| {
-        let at = state
-            .contexts
-            .iter()
-            .position(|one| one.is(context.addr()))?;
-        // In order: the oldest is the one with the slots.
-        Some(state.contexts.remove(at).batch)
-    });
-    if let Some(batch) = batch.flatten().filter(|batch| *batch != 0) {
+    let Some(row) = records::find(context) else {
+        return;
+    };
+    let batch = row.batch.swap(0, Ordering::Relaxed);
+    guard::compute(|| row.free());
+    if batch != 0 {
         let batch = std::ptr::with_exposed_provenance_mut(batch);
         original!(llama_batch_ext_free(batch));
     }

@@ -45,10 +45,12 @@ use contextpilot_settings::Bounded as StoredBounded;
 pub(super) use self::pay::{pay, prepare, undo};
 pub(super) use self::pieces::in_pieces;
 pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
-use super::{acts, engine, is_on, with_context};
+use super::context::ContextStore;
+use super::{acts, engine, is_on, with_record, with_shelf};
 use crate::attach::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
+use crate::capture::contexts;
 
 /// What the engine says of a context that cannot go back to any position.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +95,7 @@ pub(super) fn is_wanted(window: usize) -> bool {
 
 /// Whether a context is one of these.
 pub(super) fn is_exact(context: Pointer) -> bool {
-    with_context(context, |_, one| one.bounds.is_some()) == Some(true)
+    with_record(context, |one| one.bounds.is_some()) == Some(true)
 }
 
 /// How many tokens the server believes in, if the engine holds fewer.
@@ -101,13 +103,13 @@ pub(crate) fn believed(context: Pointer, sequence: i32) -> Option<usize> {
     if !is_on() {
         return None;
     }
-    with_context(context, |_, one| one.session.believed_on_credit(sequence)).flatten()
+    with_record(context, |one| one.session.believed_on_credit(sequence)).flatten()
 }
 
 /// The first and last position of a sequence as the host must see them, if the engine holds fewer.
 pub(crate) fn ends(context: Pointer, sequence: i32) -> Option<(i32, i32)> {
     let believed = believed(context, sequence)?;
-    let bounds = with_context(context, |_, one| one.bounds).flatten()?;
+    let bounds = with_record(context, |one| one.bounds).flatten()?;
     let number = |position: usize| i32::try_from(position).ok();
     Some((number(bounds.first(believed))?, number(believed - 1)?))
 }
@@ -121,10 +123,11 @@ pub(crate) fn removes_only_owed(
     from: i32,
     to: i32,
 ) -> bool {
-    let Some(context) = context.filter(|_| acts(call) && sequence >= 0 && to < 0) else {
+    let Some(context) = context.filter(|context| acts(call, *context) && sequence >= 0 && to < 0)
+    else {
         return false;
     };
-    let only = with_context(context, |_, one| {
+    let only = with_record(context, |one| {
         let in_engine = one.session.in_engine(sequence);
         one.session.believed_on_credit(sequence)?;
         let only = usize::try_from(from).is_ok_and(|from| from > 0 && from >= in_engine);
@@ -140,8 +143,8 @@ pub(crate) fn removes_only_owed(
 
 /// The host replaces a sequence: what is owed of it is not owed any more.
 pub(crate) fn forgive(call: &EngineCall, context: Pointer, sequence: i32) {
-    if acts(call) {
-        with_context(context, |_, one| {
+    if acts(call, context) {
+        with_record(context, |one| {
             let in_engine = one.session.in_engine(sequence);
             if one.session.believed_on_credit(sequence).is_some() {
                 one.session.cut(sequence, in_engine);
@@ -153,7 +156,7 @@ pub(crate) fn forgive(call: &EngineCall, context: Pointer, sequence: i32) {
 /// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
 /// else, and not for the store. (Servers take care of that.)
 pub(super) fn check_window(context: Pointer, sequence: i32) {
-    let needed = with_context(context, |_, one| {
+    let needed = with_record(context, |one| {
         let window = one.bounds.map(|bounds| bounds.window)?;
         let tokens = one.session.in_engine(sequence);
         let is_known = one.session.believed(sequence).is_some();
@@ -166,8 +169,17 @@ pub(super) fn check_window(context: Pointer, sequence: i32) {
     let first = unsafe { engine::first(context, sequence) };
     let reaches = first.is_some_and(|first| first <= needed);
     if !reaches {
-        with_context(context, |_, one| one.session.obscure(sequence));
+        with_record(context, |one| one.session.obscure(sequence));
     }
+}
+
+/// How many tokens are evaluated by one call of ours.
+pub(super) fn at_a_time(context: Pointer, one: &ContextStore) -> usize {
+    /// If it is not known how many the engine takes.
+    const FEW: usize = 8;
+    let most = contexts::batch_of(context).map_or(FEW, |batch| batch as usize);
+    let at_once = one.bounds.and_then(|bounds| bounds.at_once);
+    at_once.unwrap_or(most).min(one.size).max(1)
 }
 
 /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state.
@@ -181,10 +193,10 @@ fn may_owe(context: Pointer, run: &Run) -> bool {
     if !goes_on || !hidden {
         return false;
     }
-    let may = with_context(context, |shelf, one| {
+    let may = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         // When the debt is paid, another adapter may be applied.
-        let may = !one.embeddings && one.is_always_the_same();
+        let may = !one.has_embeddings() && one.is_always_the_same();
         if !may || !one.session.may_load(run.sequence) {
             return None;
         }

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use contextpilot_kv_files::Watch;
 
 use super::shelf::Shelf;
-use super::{is_on, on_state};
+use super::{on_shelf, works};
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ const UNFINISHED: Duration = Duration::from_secs(600);
 /// Looks at the folder until the process ends, on a thread of its own.
 pub(super) fn look_for_life(mut watch: Watch) {
     contextpilot_admission::give_way();
-    while is_on() {
+    while works() {
         thread::sleep(LOOK);
         let mut written = Vec::new();
         // A folder that is gone is made again when something is written.
@@ -51,7 +51,7 @@ pub(super) fn look_for_life(mut watch: Watch) {
 }
 
 fn with_shelf<T>(work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
-    on_state(|state| state.shelf.as_mut().map(work))
+    on_shelf(|shelf| shelf.as_mut().map(work))
 }
 
 /// The time by which all processes order what they used: nanoseconds since 1970, as of files.

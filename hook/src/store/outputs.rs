@@ -3,12 +3,18 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::with_context;
+use super::records;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
 /// Entries were left out of the last evaluation of some context.
 static ANY: AtomicBool = AtomicBool::new(false);
+
+/// What was left out: noted outside the record, since it stays true after an error.
+fn with<R>(context: Pointer, work: impl FnOnce(&mut Vec<u32>) -> R) -> Option<R> {
+    let mut rescue = records::find(context)?.rescue()?;
+    Some(work(&mut rescue.left_out))
+}
 
 /// Entries of the evaluation that follows are left out: their indexes, in order.
 pub(super) fn set(context: Pointer, left_out: Vec<u32>) {
@@ -16,7 +22,7 @@ pub(super) fn set(context: Pointer, left_out: Vec<u32>) {
     if !some && !ANY.load(Ordering::Relaxed) {
         return;
     }
-    with_context(context, |_, one| one.left_out = left_out);
+    with(context, |now| *now = left_out);
     if some {
         ANY.store(true, Ordering::Release);
     }
@@ -24,7 +30,7 @@ pub(super) fn set(context: Pointer, left_out: Vec<u32>) {
 
 /// Whether entries were left out of the last evaluation of a context.
 pub(super) fn are_left_out(context: Pointer) -> bool {
-    with_context(context, |_, one| !one.left_out.is_empty()) == Some(true)
+    with(context, |left_out| !left_out.is_empty()) == Some(true)
 }
 
 /// The engine's index for an entry of the host's batch. Negative indexes count outputs from the end, and
@@ -33,7 +39,7 @@ pub(crate) fn index_in_engine(call: &EngineCall, context: Pointer, index: i32) -
     if !ANY.load(Ordering::Acquire) || !call.is_hosts() || index < 0 {
         return index;
     }
-    let translated = with_context(context, |_, one| translate(&one.left_out, index));
+    let translated = with(context, |left_out| translate(left_out, index));
     translated.unwrap_or(index)
 }
 

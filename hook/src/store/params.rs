@@ -4,14 +4,14 @@
 //! The structures differ by version. So the engine is asked for its defaults, in which the parts that matter can
 //! be told by their neighbours. If they cannot, there is no store.
 
-use super::{acts, purpose, with_context};
+use super::{acts, hears, purpose, with_record};
 use crate::attach::{is_embedded, plain, unstorable};
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 
 /// A context was created with these parameters.
 pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &ContextParams) {
-    if context.is_null() || !is_embedded() || !acts(call) {
+    if context.is_null() || !is_embedded() || !acts(call, context) {
         return;
     }
     if let Some(why) = unstorable() {
@@ -34,15 +34,15 @@ pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &Context
             "the program looks at each evaluation (cb_eval)",
         );
     }
-    with_context(context, |_, one| {
-        one.params = Some(read.relevant);
-        one.embeddings = read.embeddings;
+    with_record(context, |one| {
+        one.set_params(read.relevant);
+        one.set_embeddings(read.embeddings);
     });
 }
 
 /// Whether a model that is loaded with these parameters is what its file says.
 pub(crate) fn may_store_model(call: &EngineCall, params: &ContextParams) -> bool {
-    if !is_embedded() || !acts(call) {
+    if !is_embedded() || !hears(call) {
         return true;
     }
     // SAFETY: no preconditions.

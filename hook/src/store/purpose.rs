@@ -4,30 +4,32 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::content::{self, Content};
-use super::{acts, ahead, with_context};
+use super::{ahead, before, hears, with_record};
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
+use crate::base::mode;
 
 /// The context has no store from now on.
 pub(crate) fn refuse(call: &EngineCall, context: Pointer, why: &str) {
-    if acts(call) {
+    before(call, context, || {
         ahead::remove_in(context, -1);
-        with_context(context, |_, one| one.refuse(why));
-    }
+        with_record(context, |one| one.refuse(why));
+    });
 }
 
 /// Whether the following batches are evaluated for their embeddings. The server says so before each batch.
 pub(crate) fn set_embeddings(call: &EngineCall, context: Pointer, value: bool) {
-    if !acts(call) {
-        return;
-    }
-    let turned_on = with_context(context, |_, one| {
-        let before = std::mem::replace(&mut one.embeddings, value);
-        value && !before
+    before(call, context, || {
+        let before = with_record(context, |one| one.set_embeddings(value));
+        if value && before == Some(false) {
+            ahead::remove_in(context, -1);
+        }
     });
-    if turned_on == Some(true) {
-        ahead::remove_in(context, -1);
-    }
+}
+
+/// Whether the store takes note of files.
+fn notes(call: &EngineCall) -> bool {
+    hears(call) && mode::is_active()
 }
 
 /// A file that is about to be loaded.
@@ -35,7 +37,7 @@ pub(crate) struct Opening(Option<Arc<Content>>);
 
 /// The engine is about to load a model from this file.
 pub(crate) fn open_model(call: &EngineCall, path: Option<&CStr>) -> Opening {
-    let wanted = path.filter(|_| acts(call));
+    let wanted = path.filter(|_| notes(call));
     let begin = |path| {
         content::begin_engine();
         content::begin(path)
@@ -52,14 +54,14 @@ pub(crate) fn note_model(opening: Opening, model: Pointer) {
 
 /// The model is about to be freed.
 pub(crate) fn forget_model(call: &EngineCall, model: Pointer) {
-    if acts(call) {
+    if notes(call) {
         guard::compute(|| content::disown(model.addr()));
     }
 }
 
 /// An adapter has been loaded from this file.
 pub(crate) fn note_adapter(call: &EngineCall, adapter: Pointer, path: &CStr) {
-    if acts(call) {
+    if notes(call) {
         guard::compute(|| content::own(adapter.addr(), content::begin(path)));
     }
 }
@@ -68,5 +70,5 @@ pub(crate) fn note_adapter(call: &EngineCall, adapter: Pointer, path: &CStr) {
 pub(crate) fn set_adapters(context: Pointer, applied: &[(usize, f32)]) {
     let applied = applied.iter().map(|(one, scale)| (*one, scale.to_bits()));
     let applied = applied.collect();
-    with_context(context, |_, one| one.set_adapters(applied));
+    with_record(context, |one| one.set_adapters(applied));
 }

@@ -5,7 +5,7 @@ use contextpilot_kv_store::Conditions;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::{acts, ahead, change, exact, with_context};
+use super::{ahead, change, exact, hears, rescue, with_record, with_shelf};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
@@ -20,7 +20,7 @@ pub(crate) unsafe fn saved(
     target: *const u8,
     size: usize,
 ) {
-    if !acts(call) || target.is_null() {
+    if !hears(call) || target.is_null() {
         return;
     }
     // SAFETY: the caller's promise.
@@ -29,7 +29,7 @@ pub(crate) unsafe fn saved(
     if is_exact {
         exact::keep(context, sequence, state);
     }
-    with_context(context, |shelf, one| {
+    with_shelf(context, |shelf, one| {
         if !is_exact {
             change::keep(shelf, one, sequence, state, None);
         }
@@ -61,12 +61,12 @@ pub(crate) unsafe fn checkpointed(
     target: *const u8,
     size: usize,
 ) {
-    if !acts(call) || target.is_null() || !exact::is_exact(context) {
+    if !hears(call) || target.is_null() || !exact::is_exact(context) {
         return;
     }
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
-    with_context(context, |_, one| {
+    with_record(context, |one| {
         remember(one, sequence, target, state);
         exact::keep_checkpoint(one, sequence, state);
     });
@@ -84,10 +84,10 @@ pub(crate) unsafe fn rewound(
     size: usize,
     done: bool,
 ) {
-    if !acts(call) {
+    if !hears(call) {
         return;
     }
-    with_context(context, |_, one| {
+    change::hear(context, sequence, |one| {
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.rewound(sequence, &tokens, conditions),
@@ -126,10 +126,11 @@ pub(crate) unsafe fn restored(
     size: usize,
     done: bool,
 ) {
-    if !acts(call) {
+    if !hears(call) {
         return;
     }
-    with_context(context, |_, one| {
+    rescue::removed(context, sequence);
+    change::hear(context, sequence, |one| {
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.replaced(sequence, tokens, conditions),

@@ -17,8 +17,8 @@ use contextpilot_kv_publisher::{MOST_BLOCKS, Run, Stored};
 use contextpilot_kv_store::{Change, Changes, Chunk, Fingerprint, Name, Origin};
 
 use super::shelf::Shelf;
-use super::{State, is_on, on_state};
-use crate::base::{guard, mode};
+use super::{on_shelf, records, works};
+use crate::base::guard;
 
 /// How often the thread looks at what has changed.
 const TURN: Duration = Duration::from_millis(100);
@@ -43,14 +43,13 @@ pub(super) fn start(stored: Stored) -> Result<(), String> {
 fn tell_for_life(mut stored: Stored) {
     let mut told = None;
     let mut origins: Option<Vec<Origin>> = None;
-    while is_on() && mode::is_active() {
+    while works() {
         thread::sleep(TURN);
         // Until all is said, further changes wait in the tree, which bounds them.
         if !stored.publish() {
             continue;
         }
-        let (now, changes) =
-            on_state(|state| changes(state, origins.as_deref().unwrap_or_default()));
+        let (now, changes) = changes(origins.as_deref().unwrap_or_default());
         let is_new = origins.is_none() || !changes.chunks.is_empty() || changes.too_many;
         if now.is_none() && is_new {
             // One may have been written since, by a neighbour.
@@ -74,19 +73,18 @@ fn tell_for_life(mut stored: Stored) {
 }
 
 /// What the server would load now, and what has changed.
-fn changes(state: &mut State, origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
-    let Some(shelf) = &mut state.shelf else {
+fn changes(origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
+    let changes = on_shelf(|shelf| shelf.as_mut().map(Shelf::changes));
+    let Some(changes) = changes else {
         return Default::default();
     };
-    let changes = shelf.changes();
-    // The server's slots are in its oldest context.
-    let first = state.contexts.first_mut();
-    (first.and_then(|one| one.without_adapters(origins)), changes)
+    let basis = records::oldest();
+    (basis.and_then(|basis| basis.fingerprint(origins)), changes)
 }
 
 /// `None`: the folder has not been read yet.
 fn read_origins() -> Option<Vec<Origin>> {
-    let folder = on_state(|state| state.shelf.as_ref().map(Shelf::folder))?;
+    let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder))?;
     Some(folder.origins())
 }
 
@@ -95,10 +93,7 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
     let mut all: Vec<(u64, Chunk)> = Vec::new();
     let mut last = None;
     loop {
-        let some = on_state(|state| {
-            let shelf = state.shelf.as_ref()?;
-            Some(shelf.chunks_after(last, AT_A_TIME))
-        });
+        let some = on_shelf(|shelf| Some(shelf.as_ref()?.chunks_after(last, AT_A_TIME)));
         let Some(some) = some.filter(|some| !some.is_empty()) else {
             break;
         };
@@ -125,8 +120,8 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
 
 fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
     for some in changes.chunks.chunks(AT_A_TIME) {
-        let found = on_state(|state| {
-            let shelf = state.shelf.as_ref();
+        let found = on_shelf(|shelf| {
+            let shelf = shelf.as_ref();
             let find = |name: &Name| shelf.and_then(|shelf| shelf.chunk(name)).cloned();
             let each = some.iter().map(|change| match change {
                 // It may have left again.

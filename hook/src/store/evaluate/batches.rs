@@ -1,13 +1,15 @@
 //! The two kinds of batches, and how a smaller one is made.
 
+use std::sync::atomic::Ordering;
+
 use contextpilot_residency::Entry;
 
-use super::{Content, evaluate};
+use super::{Content, evaluate, without_store};
 use crate::attach::original::{self, original};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::capture::shadow;
-use crate::store::{acts, with_context};
+use crate::store::{acts, records};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`.
 const DECODE: i32 = 1;
@@ -27,9 +29,9 @@ pub(super) trait Batches {
 /// # Safety
 /// The caller passes the batch for evaluation by this context.
 pub(crate) unsafe fn extended(call: &EngineCall, context: Pointer, batch: Pointer) -> i32 {
-    let whole = || original!(llama_process(context, DECODE, batch));
-    if !acts(call) {
-        return whole();
+    if !acts(call, context) {
+        let whole = || original!(llama_process(context, DECODE, batch));
+        return without_store(call, context, whole);
     }
     // SAFETY: the caller uses the batch.
     let content = guard::compute(|| unsafe { shadow::with(batch, content_of_shadow) });
@@ -62,8 +64,9 @@ pub(crate) unsafe fn legacy(
     batch: Batch,
     entries: Option<&[Entry]>,
 ) -> i32 {
-    if !acts(call) {
-        return original!(llama_decode(context, batch));
+    if !acts(call, context) {
+        let whole = || original!(llama_decode(context, batch));
+        return without_store(call, context, whole);
     }
     let content = guard::compute(|| match entries {
         Some(all) if !batch.token.is_null() && all.len() == batch.len as usize => {
@@ -83,15 +86,18 @@ struct Extended {
 impl Extended {
     /// Our own batch with these entries; null if the engine does not take them.
     fn fill<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> Pointer {
-        let known = with_context(self.context, |_, one| one.batch).unwrap_or(0);
-        let batch: Pointer = match known {
+        let Some(row) = records::row(self.context) else {
+            return std::ptr::null_mut();
+        };
+        let batch: Pointer = match row.batch.load(Ordering::Relaxed) {
             0 => original!(llama_batch_ext_init(self.context)),
             known => std::ptr::with_exposed_provenance_mut(known),
         };
         if batch.is_null() {
             return batch;
         }
-        with_context(self.context, |_, one| one.batch = batch.expose_provenance());
+        row.batch
+            .store(batch.expose_provenance(), Ordering::Relaxed);
         original!(llama_batch_ext_clear(batch));
         for entry in entries {
             let index = original!(llama_batch_ext_add_token(

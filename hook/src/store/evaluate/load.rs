@@ -9,7 +9,7 @@ use crate::base::abi::Pointer;
 use crate::base::log;
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Offer;
-use crate::store::{change, engine, with_context};
+use crate::store::{change, engine, rescue, with_record, with_shelf};
 
 /// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
 /// it held, and it could not be evaluated again.
@@ -22,6 +22,8 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         return true;
     };
     let sequence = run.sequence;
+    let believed = usize::try_from(run.first).unwrap_or(0);
+    rescue::loosen(context, sequence, believed, rescue::ANYTHING);
     // All of it; then without what the server has not asked for; then what was there before.
     let mut lengths = vec![offer.tokens.len(), offer.wanted, held];
     lengths.dedup();
@@ -61,7 +63,8 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         unsafe { engine::cut(context, sequence, 0) };
         // The engine takes as many tokens at a time as the server's batch has.
         if batch.tokens(sequence, &tokens[..held], run.tokens.len()) != 0 {
-            with_context(context, |_, one| {
+            rescue::tighten(context, sequence);
+            with_record(context, |one| {
                 one.session.removed(sequence, -1, -1);
                 one.session.obscure(sequence);
                 one.buffer = state;
@@ -69,8 +72,9 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             return false;
         }
     }
+    rescue::loosen(context, sequence, believed, kept);
     let took = start.elapsed();
-    with_context(context, |_, one| {
+    with_record(context, |one| {
         one.session.loaded(sequence, tokens[..kept].to_vec());
         one.buffer = state;
         if loaded > held {
@@ -88,7 +92,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
 /// worth copying it out and in. (A server with several free slots may take the one that does not hold the
 /// prompt, and so it does if the other one was just given away.)
 fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
-    let better = with_context(context, |shelf, one| {
+    let better = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         let conditions = one.conditions();
         let wanted = one.session.wanted(run);
@@ -108,10 +112,10 @@ fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
 fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
-    let found = with_context(context, |shelf, one| {
+    let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         let fingerprint = one.fingerprint(one.conditions())?;
-        let layout = one.layout.clone()?;
+        let layout = one.layout().cloned()?;
         shelf.note_origin(fingerprint, || one.origin(one.conditions()));
         shelf.settle();
         let wanted = one.session.wanted(run);
@@ -145,9 +149,9 @@ fn compose(
     sequence: i32,
     state: &mut Vec<u8>,
 ) -> bool {
-    let composed = with_context(context, |shelf, one| {
+    let composed = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let layout = one.layout.clone()?;
+        let layout = one.layout().cloned()?;
         Some(shelf.compose(offer, length, &layout, sequence, state))
     });
     composed.flatten() == Some(true)

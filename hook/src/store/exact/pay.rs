@@ -5,7 +5,7 @@ use std::time::Instant;
 use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::Event;
 
-use super::{check_window, may_owe};
+use super::{at_a_time, check_window, may_owe};
 use crate::base::abi::Pointer;
 use crate::base::{guard, log};
 use crate::capture::contexts;
@@ -15,17 +15,14 @@ use crate::store::evaluate::{LOST, Part, evaluate_own};
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
-use crate::store::{change, engine, with_context};
-
-/// Tokens that are evaluated at a time, if it is not known how many the engine takes.
-const FEW: usize = 8;
+use crate::store::{PATIENCE, be_patient, change, engine, rescue, with_record, with_shelf};
 
 /// Does what is to be done before a part of a batch is evaluated. The result that the server gets if that is not
 /// possible; 0: it is done.
 pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
     let sequence = part.run.sequence;
     check_window(context, sequence);
-    let known = with_context(context, |_, one| {
+    let known = with_record(context, |one| {
         let conditions = one.conditions();
         let continues = part.follows && one.session.continues(&part.run, conditions);
         (continues, one.session.is_lost(sequence))
@@ -39,7 +36,7 @@ pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
     if !continues {
         let result = reach(context, sequence, None);
         if result == 0 {
-            with_context(context, |_, one| one.session.obscure(sequence));
+            with_record(context, |one| one.session.obscure(sequence));
         }
         return result;
     }
@@ -52,14 +49,14 @@ pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
 
 /// Gives the engine what it lacks of a sequence that somebody is about to look at; a negative sequence stands for all.
 pub(in crate::store) fn pay(context: Pointer, sequence: i32) {
-    let owing = with_context(context, |_, one| {
+    let owing = with_record(context, |one| {
         let owing = one.session.owing();
         let owing = owing.filter(|id| sequence < 0 || *id == sequence);
         owing.collect::<Vec<_>>()
     });
     for sequence in owing.unwrap_or_default() {
         if reach(context, sequence, None) != 0 {
-            with_context(context, |_, one| one.session.lose(sequence));
+            with_record(context, |one| one.session.lose(sequence));
         }
     }
 }
@@ -67,7 +64,7 @@ pub(in crate::store) fn pay(context: Pointer, sequence: i32) {
 /// The engine did not evaluate a batch for which states were loaded: what they hold of the batch must not stay, and
 /// as they cannot be cut, nothing of them does. Negative: of all sequences.
 pub(in crate::store) fn undo(context: Pointer, sequence: i32) {
-    let ahead = with_context(context, |_, one| {
+    let ahead = with_record(context, |one| {
         let ahead = one.session.ahead().map(|(id, _)| id);
         let ahead = ahead.filter(|id| sequence < 0 || *id == sequence);
         ahead.collect::<Vec<_>>()
@@ -78,15 +75,24 @@ pub(in crate::store) fn undo(context: Pointer, sequence: i32) {
 }
 
 fn empty(context: Pointer, sequence: i32) {
+    let believed = with_record(context, |one| {
+        one.session.believed(sequence).map(<[_]>::len)
+    });
+    if let Some(believed) = believed.flatten() {
+        rescue::loosen(context, sequence, believed, rescue::ANYTHING);
+    }
     // SAFETY: our caller's caller uses the context.
     unsafe { engine::cut(context, sequence, 0) };
-    with_context(context, |_, one| one.session.set_in_engine(sequence, 0));
+    let noted = with_record(context, |one| one.session.set_in_engine(sequence, 0));
+    if noted.is_some() {
+        rescue::tighten(context, sequence);
+    }
 }
 
 /// Gives the engine all that the server believes in of a sequence, and as much of the run behind it as there is a state
 /// for. Returns what the engine said to the evaluation of the rest.
 fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
-    let begun = with_context(context, |_, one| {
+    let begun = with_record(context, |one| {
         let owed = one.session.believed_on_credit(sequence).is_some();
         let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
         if !owed && !is_long {
@@ -107,32 +113,38 @@ fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
     if owed && !same {
         return LOST;
     }
+    if owed {
+        // Even if a generated token is what asks for it: evaluating takes longer.
+        be_patient(context, PATIENCE);
+    }
     if let Some(run) = run {
         if let Some(other) = better_than_stored(context, run, &wanted) {
             change::share(context, other);
         }
     }
+    rescue::loosen(context, sequence, believed, rescue::ANYTHING);
     load(context, sequence, &wanted, believed);
-    let held = with_context(context, |_, one| one.session.in_engine(sequence)).unwrap_or(0);
+    // `None`, here and below: the library has stopped, and whoever puts the context right begins anew.
+    let Some(held) = with_record(context, |one| one.session.in_engine(sequence)) else {
+        return 0;
+    };
     if held >= believed {
+        rescue::loosen(context, sequence, believed, held);
         return 0;
     }
-    let most = contexts::batch_of(context).map_or(FEW, |batch| batch as usize);
-    let most = with_context(context, |_, one| {
-        let at_once = one.bounds.and_then(|bounds| bounds.at_once);
-        at_once.unwrap_or(most).min(one.size)
-    });
-    let rest = &wanted[held..believed];
-    let result = evaluate_own(context, sequence, held, rest, most.unwrap_or(FEW));
-    match result {
-        0 => with_context(context, |_, one| {
-            one.session.set_in_engine(sequence, believed);
-        }),
-        _ => {
-            empty(context, sequence);
-            None
-        }
+    let Some(most) = with_record(context, |one| at_a_time(context, one)) else {
+        return 0;
     };
+    let rest = &wanted[held..believed];
+    let result = evaluate_own(context, sequence, held, rest, most);
+    if result == 0 {
+        let noted = with_record(context, |one| one.session.set_in_engine(sequence, believed));
+        if noted.is_some() {
+            rescue::tighten(context, sequence);
+        }
+    } else {
+        empty(context, sequence);
+    }
     match result {
         // No room: the server makes some, and tries again.
         0 | 1 => result,
@@ -152,7 +164,7 @@ fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
     let length = unsafe { engine::length(context, sequence) };
     let taken = taken && length.is_none_or(|length| length == position);
     let took = start.elapsed();
-    with_context(context, |_, one| {
+    with_record(context, |one| {
         std::mem::swap(&mut one.buffer, &mut state);
         if taken && position > believed {
             one.session.loaded(sequence, wanted[..position].to_vec());
@@ -204,9 +216,9 @@ fn search(
 ) -> Option<(usize, Vec<u8>, usize)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
-    let found = with_context(context, |shelf, one| {
+    let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        if one.embeddings || !one.session.may_load(sequence) {
+        if one.has_embeddings() || !one.session.may_load(sequence) {
             return None;
         }
         let fingerprint = one.fingerprint(one.conditions())?;
@@ -242,7 +254,7 @@ fn compose(
     offer: &ExactOffer,
     sequence: i32,
 ) -> Option<Vec<u8>> {
-    let shape = one.shape.clone()?;
+    let shape = one.shape().cloned()?;
     let mut state = std::mem::take(&mut one.buffer);
     if shelf.compose_exact(offer, &shape, sequence, &mut state) {
         return Some(state);
@@ -254,7 +266,7 @@ fn compose(
 /// Another sequence of the context that holds a beginning of what is wanted, and nothing else, and more than the store
 /// has a state for.
 fn better_than_stored(context: Pointer, run: &Run, wanted: &[i32]) -> Option<i32> {
-    let better = with_context(context, |shelf, one| {
+    let better = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         let conditions = one.conditions();
         let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::base::abi::Pointer;
 use crate::store::evaluate::{LOST, Part, evaluate_own};
-use crate::store::with_context;
+use crate::store::{rescue, with_record};
 
 /// Evaluates the beginnings of parts, so that no more tokens of the batch are left than are computed at once. They
 /// are then *ahead*, and left out. The result that the server gets if the engine refuses.
@@ -16,7 +16,7 @@ pub(in crate::store) fn in_pieces(
     all: usize,
     whole: &mut bool,
 ) -> i32 {
-    let begun = with_context(context, |_, one| {
+    let begun = with_record(context, |one| {
         let there = parts.iter().map(|part| match part.owed.get() {
             true => part.indexes.len(),
             false => one.session.there(&part.run),
@@ -31,7 +31,7 @@ pub(in crate::store) fn in_pieces(
             break;
         }
         let run = &part.run;
-        let known = with_context(context, |_, one| {
+        let known = with_record(context, |one| {
             let believed = one.session.believed(run.sequence)?.len();
             let follows = part.follows && usize::try_from(run.first) == Ok(believed);
             follows.then(|| (believed, one.session.there(run)))
@@ -46,23 +46,25 @@ pub(in crate::store) fn in_pieces(
         let tokens = &run.tokens[there..end];
         let start = Instant::now();
         let from = believed + there;
+        rescue::loosen(context, run.sequence, believed, rescue::ANYTHING);
         match evaluate_own(context, run.sequence, from, tokens, at_once) {
             0 => {}
             // No room. It is not known how much of it there is.
             result => {
-                with_context(context, |_, one| {
+                with_record(context, |one| {
                     let tokens = one.session.after(run, end);
                     one.session.loaded(run.sequence, tokens);
                 });
                 return if result == 1 { 1 } else { LOST };
             }
         }
-        with_context(context, |_, one| {
+        with_record(context, |one| {
             let tokens = one.session.after(run, end);
             one.session.loaded(run.sequence, tokens);
             one.session.updated();
             one.rates.evaluated(count, start.elapsed());
         });
+        rescue::loosen(context, run.sequence, believed, believed + end);
         part.ours.set(count);
         left -= count;
     }

@@ -9,7 +9,7 @@ use crate::base::abi::Pointer;
 use crate::store::context::ContextStore;
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Shelf;
-use crate::store::{engine, with_context};
+use crate::store::{engine, with_record, with_shelf};
 
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
@@ -29,7 +29,7 @@ pub(in crate::store) struct Waiting {
 /// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well: then nobody waits for
 /// them now.
 pub(in crate::store) fn keep_checkpoint(one: &mut ContextStore, sequence: i32, partial: &[u8]) {
-    let (Some(conditions), Some(shape)) = (one.session.conditions(sequence), &one.shape) else {
+    let (Some(conditions), Some(shape)) = (one.session.conditions(sequence), one.shape()) else {
         return;
     };
     let (Some(tokens), Some(tail)) = (one.session.believed(sequence), shape.tail_of(partial))
@@ -79,7 +79,7 @@ fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32
 pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
     let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
     let is_far = || {
-        with_context(context, |shelf, one| {
+        with_shelf(context, |shelf, one| {
             let conditions = one.session.conditions(run.sequence)?;
             let fingerprint = one.fingerprint(conditions)?;
             let tokens = one.session.believed(run.sequence)?;
@@ -96,59 +96,74 @@ pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
 }
 
 /// Takes the state of a sequence that is about to keep only its first `kept` tokens. What is new must have taken `margin`
-/// times as long to evaluate as copying all of it takes.
-pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margin: usize) {
-    let wanted = with_context(context, |shelf, one| {
+/// times as long to evaluate as copying all of it takes. Returns false if somebody else has the shelf.
+pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool {
+    let wanted = with_shelf(context, |shelf, one| {
         keep_waiting(shelf, one, sequence);
-        is_worth_saving(shelf, one, sequence, kept, margin)
+        let wanted = is_worth_saving(shelf, one, sequence, kept, margin);
+        (shelf.is_some(), wanted)
     });
-    let Some(mut buffer) = wanted.flatten() else {
-        return;
+    let Some((asked, wanted)) = wanted else {
+        return true;
+    };
+    let Some(mut buffer) = wanted else {
+        return asked;
     };
     let start = Instant::now();
     // SAFETY: our caller's caller uses the context.
     let saved = unsafe { engine::save(context, sequence, &mut buffer) };
     let took = start.elapsed();
     figures::add_time(&FIGURES.save_nanos, took);
-    if saved {
-        keep(context, sequence, &buffer);
-    }
-    with_context(context, |_, one| {
+    let asked = !saved || keep(context, sequence, &buffer);
+    with_record(context, |one| {
         if saved {
             let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
             one.rates.saved(tokens, took);
         }
         one.buffer = buffer;
     });
+    asked
 }
 
-/// Keeps what is new in the state that a sequence has now.
-pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: &[u8]) {
+/// Keeps what is new in the state that a sequence has now. Returns false if somebody else has the shelf.
+pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: &[u8]) -> bool {
     // SAFETY: our caller's caller uses the context, here and below.
     let partial = unsafe { engine::partial_size(context, sequence) };
     // SAFETY: see above.
     let length = unsafe { engine::length(context, sequence) };
     let Some(partial) = partial else {
-        return;
+        return true;
     };
-    with_context(context, |shelf, one| {
-        let conditions = one.session.conditions(sequence)?;
-        let fingerprint = one.fingerprint(conditions)?;
-        let shape = one.shape.as_ref()?;
-        let tokens = one.session.believed(sequence)?;
-        let shelf = shelf.as_mut()?;
-        if length != Some(tokens.len()) || shelf.last_state_in(&fingerprint, tokens) == tokens.len()
-        {
-            return None;
-        }
-        // Else the engine holds something else than was seen: nothing is kept.
-        let (dense, tail) = shape.divide(state, partial, tokens.len())?;
-        shelf.name_model(fingerprint, || one.model_name(conditions));
-        shelf.note_origin(fingerprint, || one.origin(conditions));
-        shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail);
-        Some(())
+    let asked = with_shelf(context, |shelf, one| {
+        keep_new(shelf, one, sequence, state, partial, length);
+        keep_waiting(shelf, one, sequence);
+        shelf.is_some()
     });
-    with_context(context, |shelf, one| keep_waiting(shelf, one, sequence));
+    asked != Some(false)
+}
+
+fn keep_new(
+    shelf: &mut Option<Shelf>,
+    one: &mut ContextStore,
+    sequence: i32,
+    state: &[u8],
+    partial: usize,
+    length: Option<usize>,
+) -> Option<()> {
+    let conditions = one.session.conditions(sequence)?;
+    let fingerprint = one.fingerprint(conditions)?;
+    let shape = one.shape()?;
+    let tokens = one.session.believed(sequence)?;
+    let shelf = shelf.as_mut()?;
+    if length != Some(tokens.len()) || shelf.last_state_in(&fingerprint, tokens) == tokens.len() {
+        return None;
+    }
+    // Else the engine holds something else than was seen: nothing is kept.
+    let (dense, tail) = shape.divide(state, partial, tokens.len())?;
+    shelf.name_model(fingerprint, || one.model_name(conditions));
+    shelf.note_origin(fingerprint, || one.origin(conditions));
+    shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail);
+    Some(())
 }
 
 /// The memory for the state, if the state is wanted.
@@ -160,7 +175,7 @@ fn is_worth_saving(
     margin: usize,
 ) -> Option<Vec<u8>> {
     let shelf = shelf.as_mut()?;
-    let dense = one.shape.as_ref()?.dense();
+    let dense = one.shape()?.dense();
     let bytes = dense.map_or(0, |layout| layout.bytes_per_token());
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;

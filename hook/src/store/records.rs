@@ -1,0 +1,150 @@
+//! A row for each context: its record, and what other threads may see of it.
+//!
+//! A row's locks are taken by the thread that uses the context, and llama.cpp allows one at a time. So that thread never
+//! waits for them, and needs no other lock for what it knows of its own context. The one exception is
+//! [`Row::basis`], which threads of ours read: it is written only if nobody reads it at that moment, else by the next call.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use super::context::{Basis, ContextStore};
+use super::rescue::Rescue;
+use crate::base::abi::Pointer;
+use crate::base::bounds::CONTEXTS;
+use crate::base::mode;
+
+/// What is kept of a context.
+pub(super) struct Row {
+    /// Its address. Zero: the row is free.
+    context: AtomicUsize,
+    /// Rows that were taken before this one.
+    age: AtomicU64,
+    /// A batch of ours (`llama_batch_ext`), as an address; zero: there is none.
+    pub(super) batch: AtomicUsize,
+    /// How long the call that lasts may still wait for the shelf, in microseconds.
+    patience: AtomicU32,
+    /// `None`: nothing was noted yet, or the library has stopped and the context is as its host believes.
+    record: Mutex<Option<Box<ContextStore>>>,
+    rescue: Mutex<Rescue>,
+    /// What threads of ours may know.
+    basis: Mutex<Option<Arc<Basis>>>,
+}
+
+static ROWS: [Row; CONTEXTS] = [const { Row::new() }; CONTEXTS];
+
+/// The row of a context, if it has one.
+pub(super) fn find(context: Pointer) -> Option<&'static Row> {
+    let address = context.addr();
+    let is_it = |row: &&Row| address != 0 && row.context.load(Ordering::Acquire) == address;
+    ROWS.iter().find(is_it)
+}
+
+/// The row of a context, which is taken if this is the first that is heard of it. `None`: all are taken.
+pub(super) fn row(context: Pointer) -> Option<&'static Row> {
+    find(context).or_else(|| take(context))
+}
+
+#[cold]
+fn take(context: Pointer) -> Option<&'static Row> {
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    let address = context.expose_provenance();
+    let take = |row: &&Row| {
+        let free = &row.context;
+        let taken = free.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
+        address != 0 && taken.is_ok()
+    };
+    let row = ROWS.iter().find(take)?;
+    let age = TAKEN.fetch_add(1, Ordering::Relaxed);
+    row.age.store(age, Ordering::Release);
+    Some(row)
+}
+
+/// What threads of ours may know of the oldest context: the one with the server's slots.
+pub(super) fn oldest() -> Option<Arc<Basis>> {
+    let taken = ROWS
+        .iter()
+        .filter(|row| row.context.load(Ordering::Acquire) != 0);
+    let oldest = taken.min_by_key(|row| row.age.load(Ordering::Acquire))?;
+    let basis = oldest.basis.lock().unwrap_or_else(PoisonError::into_inner);
+    basis.clone()
+}
+
+/// The lock, without waiting for it.
+pub(super) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match lock.try_lock() {
+        Ok(held) => Some(held),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl Row {
+    const fn new() -> Self {
+        Self {
+            context: AtomicUsize::new(0),
+            age: AtomicU64::new(0),
+            batch: AtomicUsize::new(0),
+            patience: AtomicU32::new(0),
+            record: Mutex::new(None),
+            rescue: Mutex::new(Rescue::NONE),
+            basis: Mutex::new(None),
+        }
+    }
+
+    /// Runs `work` on the record, which is made if there is none.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut ContextStore) -> R) -> R {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = self.context.load(Ordering::Acquire);
+        let one = record.get_or_insert_with(|| Box::new(ContextStore::new(address)));
+        let result = work(one);
+        if one.has_news {
+            if let Some(mut basis) = try_lock(&self.basis) {
+                *basis = one.basis().map(Arc::new);
+                one.has_news = false;
+            }
+        }
+        result
+    }
+
+    /// The record, which is gone then.
+    pub(super) fn take_record(&self) -> Option<Box<ContextStore>> {
+        lock(&self.record)?.take()
+    }
+
+    pub(super) fn rescue(&self) -> Option<MutexGuard<'_, Rescue>> {
+        lock(&self.rescue)
+    }
+
+    /// The context is freed: another one may get its address, and its row.
+    pub(super) fn free(&self) {
+        drop(self.take_record());
+        if let Some(mut rescue) = self.rescue() {
+            *rescue = Rescue::NONE;
+        }
+        if let Some(mut basis) = try_lock(&self.basis) {
+            *basis = None;
+        }
+        self.context.store(0, Ordering::Release);
+    }
+
+    /// How long the call that lasts may wait for the shelf, in all.
+    pub(super) fn set_patience(&self, patience: Duration) {
+        let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
+        self.patience.store(patience, Ordering::Relaxed);
+    }
+
+    /// What is left of it.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_micros(self.patience.load(Ordering::Relaxed).into())
+    }
+}
+
+/// A lock of a row, on the thread that uses the context. In a forked child a thread may have held it that is no more:
+/// there nobody waits.
+fn lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mode::is_active() {
+        true => Some(lock.lock().unwrap_or_else(PoisonError::into_inner)),
+        false => try_lock(lock),
+    }
+}

@@ -1,0 +1,62 @@
+//! Errors inside the hook, made on demand: wherever one comes, the program goes on as without the hook.
+#![cfg(debug_assertions)] // A release build has no errors on demand.
+
+use contextpilot_testbed::Arch;
+
+use crate::program::{Program, Run, hooked};
+
+/// Tokens of an answer are evaluated with others when they come again. Other tokens would make ten times that.
+const ROUNDING: f64 = 0.02;
+
+const STOPPED: &str = "Stopped after an internal error";
+
+/// A run of the program in which the prefix store makes these errors.
+fn faulty(program: &Program, what: &str, fault: &str, more: &[(&str, &str)]) -> Run {
+    let store = tempfile::tempdir().unwrap();
+    let mut variables = hooked(store.path()).to_vec();
+    variables.extend([
+        ("CONTEXTPILOT_STORE_BOUNDED", "1"),
+        ("CONTEXTPILOT_FAULT", fault),
+    ]);
+    variables.extend(more);
+    program.run_with(what, &variables)
+}
+
+/// Looks at what is known of a context that come before an error, and how many there are between two that are tried.
+/// All of them were tried once: the steps take some minutes for each.
+const FIRST: usize = 7;
+const STEP: usize = 97;
+
+/// Each of these programs looks some two thousand times.
+fn all_errors_are_survived(arch: Arch, bounded: &str) {
+    let Some(program) = Program::with(arch) else {
+        return;
+    };
+    let more = [("BOUNDED", bounded)];
+    let plain = program.run_with("errors", &more);
+    let mut reached = 0;
+    for look in (FIRST..).step_by(STEP) {
+        let mut ended = true;
+        for kind in ["record", "recorded"] {
+            let run = faulty(&program, "errors", &format!("{kind}:{look}"), &more);
+            run.must_answer_within(&plain, ROUNDING);
+            let said = run.stderr.contains(STOPPED);
+            ended &= !said;
+            reached += usize::from(said);
+        }
+        if ended {
+            break;
+        }
+    }
+    assert!(reached > 10, "{reached}");
+}
+
+#[test]
+fn wherever_an_error_comes_a_program_is_answered_as_without_the_hook() {
+    all_errors_are_survived(Arch::Llama, "");
+}
+
+#[test]
+fn wherever_an_error_comes_a_model_that_cannot_go_back_answers_as_without_the_hook() {
+    all_errors_are_survived(Arch::Jamba, "1");
+}
