@@ -24,6 +24,7 @@
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
+//! | [`conditions`] | the adapters that tokens were evaluated under |
 //! | [`records`] | where that is kept, and who may touch it |
 //! | [`rescue`] | what puts a context right after an error |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
@@ -55,6 +56,7 @@
 
 pub(crate) mod ahead;
 pub(crate) mod change;
+mod conditions;
 pub(crate) mod content;
 mod context;
 mod engine;
@@ -274,4 +276,30 @@ fn in_row<R>(
         faults::behind_record();
         result
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_somebody_has_is_waited_for_as_long_as_the_call_may() {
+        let lock = Mutex::new(());
+        let mut patience = Duration::from_millis(3);
+        assert!(lock_within(&lock, &mut patience).is_some());
+        assert_eq!(patience, Duration::from_millis(3));
+        let held = lock.lock().unwrap();
+        let start = Instant::now();
+        assert!(lock_within(&lock, &mut patience).is_none());
+        assert!(start.elapsed() >= Duration::from_millis(3));
+        // What comes after it in the same call does not wait.
+        assert_eq!(patience, Duration::ZERO);
+        assert!(lock_within(&lock, &mut patience).is_none());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| lock_within(&lock, &mut Duration::from_secs(60)).is_some());
+            std::thread::sleep(Duration::from_millis(1));
+            drop(held);
+            assert!(waits.join().unwrap());
+        });
+    }
 }

@@ -60,3 +60,24 @@ fn wherever_an_error_comes_a_program_is_answered_as_without_the_hook() {
 fn wherever_an_error_comes_a_model_that_cannot_go_back_answers_as_without_the_hook() {
     all_errors_are_survived(Arch::Jamba, "1");
 }
+
+/// Each context is put right by the thread that uses it, when that is done with what it does.
+#[test]
+fn an_error_on_one_thread_leaves_alone_what_another_one_evaluates() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let broken = program.folder().join("broken");
+    let fault = format!("broken:{}", broken.display());
+    let plain = program.run("apart");
+    let broken = broken.to_str().unwrap();
+    let run = faulty(&program, "apart", &fault, &[("BROKEN", broken)]);
+    run.must_answer_within(&plain, ROUNDING);
+    assert!(run.stderr.contains(STOPPED), "{run:?}");
+    // The first half was loaded.
+    let (ours, theirs) = (
+        run.step("evaluated").evaluated,
+        plain.step("evaluated").evaluated,
+    );
+    assert!(ours + 900 < theirs, "{ours} {theirs}\n{run:?}");
+}

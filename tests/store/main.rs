@@ -15,6 +15,7 @@ mod refusals;
 mod remote;
 mod restart;
 mod reuse;
+mod shelf;
 mod stale;
 
 use std::path::{Path, PathBuf};

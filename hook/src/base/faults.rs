@@ -8,7 +8,7 @@
 //! - `record:N`: the prefix store panics before its Nth look at what it knows of a context;
 //! - `recorded:N`: the same, behind it;
 //! - `broken:FILE`: the same before each look, while this file exists;
-//! - `shelf:FILE`: while this file exists, a thread of ours that gets the prefix store's shelf keeps it;
+//! - `shelf:FILE`: while this file exists, a thread of ours that gets the prefix store's shelf keeps it, and says so in the file;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 
@@ -19,6 +19,8 @@ pub(crate) use on_demand::{
 
 #[cfg(debug_assertions)]
 mod on_demand {
+    use std::fs::OpenOptions;
+    use std::io::Write;
     use std::path::PathBuf;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +103,12 @@ mod on_demand {
     }
 
     pub(crate) fn hold_shelf() {
-        wait_while(faults().shelf.as_ref());
+        let file = faults().shelf.as_ref();
+        if let Some(mut file) = file.and_then(|file| OpenOptions::new().write(true).open(file).ok())
+        {
+            let _ = file.write_all(b"held");
+        }
+        wait_while(file);
     }
 
     pub(crate) fn room(usual: usize) -> usize {

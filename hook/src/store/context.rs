@@ -7,6 +7,7 @@ use contextpilot_kv_store::{
     self as kv, Conditions, Fingerprint, Layout, Origin, Session, Shape, What,
 };
 
+use super::conditions::AllConditions;
 use super::content::{self, Content};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
@@ -45,10 +46,7 @@ pub(super) struct ContextStore {
     pub(super) waiting: Vec<Waiting>,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
-    /// The conditions that there were so far: the adapters that were applied, and their scales.
-    all_conditions: Vec<UnderAdapters>,
-    /// The conditions now, as an index.
-    now: usize,
+    conditions: AllConditions,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
     /// Sequences that were to be copied out when somebody else had the shelf.
@@ -65,14 +63,6 @@ pub(super) struct ContextStore {
     long: bool,
     /// What the context was created with, where that does not follow from a server's flags.
     params: Option<Vec<u8>>,
-}
-
-/// What tokens were evaluated under.
-#[derive(Default)]
-struct UnderAdapters {
-    adapters: Vec<(usize, u32)>,
-    /// Made when it is needed: the digests of the files take a moment.
-    fingerprint: Option<Fingerprint>,
 }
 
 /// What the engine says of a context.
@@ -133,8 +123,7 @@ impl ContextStore {
             bounds: None,
             waiting: Vec::new(),
             model: None,
-            all_conditions: vec![UnderAdapters::default()],
-            now: 0,
+            conditions: AllConditions::new(),
             embeddings: false,
             postponed: BTreeSet::new(),
             has_news: true,
@@ -234,7 +223,7 @@ impl ContextStore {
 
     /// Whether all of its tokens were evaluated under the same conditions so far.
     pub(super) fn is_always_the_same(&self) -> bool {
-        self.all_conditions.len() == 1
+        self.conditions.are_always_the_same()
     }
 
     /// From now on this context has no store. The first reason stays.
@@ -248,24 +237,12 @@ impl ContextStore {
 
     /// These adapters are applied from now on.
     pub(super) fn set_adapters(&mut self, applied: Vec<(usize, u32)>) {
-        // A scale of 0 has no effect.
-        let mut applied = applied;
-        applied.retain(|(_, scale)| f32::from_bits(*scale) != 0.0);
-        let mut all = self.all_conditions.iter();
-        let known = all.position(|one| one.adapters == applied);
-        self.now = known.unwrap_or_else(|| {
-            self.has_news = true;
-            self.all_conditions.push(UnderAdapters {
-                adapters: applied,
-                fingerprint: None,
-            });
-            self.all_conditions.len() - 1
-        });
+        self.has_news |= self.conditions.apply(applied);
     }
 
     /// Under what tokens are evaluated now.
     pub(super) fn conditions(&self) -> Conditions {
-        Conditions(u32::try_from(self.now).unwrap_or(u32::MAX))
+        self.conditions.now()
     }
 
     /// What the KV of tokens depends on that were evaluated under these conditions; `None`: that is not known,
@@ -274,10 +251,10 @@ impl ContextStore {
         if self.refused.is_some() {
             return None;
         }
-        let under = self.all_conditions.get(conditions.0 as usize)?;
+        let under = self.conditions.get(conditions)?;
         if under.fingerprint.is_none() {
             let made = self.facts(conditions)?.fingerprint();
-            self.all_conditions[conditions.0 as usize].fingerprint = Some(made);
+            self.conditions.set_fingerprint(conditions, made);
             return Some(made);
         }
         under.fingerprint
@@ -286,7 +263,7 @@ impl ContextStore {
     /// What a request that names no adapters depends on here. Not known if there are any, as a server may apply some to
     /// such requests; nor told of a context that cannot go back.
     pub(super) fn basis(&self) -> Option<Basis> {
-        let known = matches!(&self.all_conditions[..], [only] if only.adapters.is_empty());
+        let known = self.conditions.are_always_none();
         if !known || self.embeddings || self.bounds.is_some() || self.is_refused() {
             return None;
         }
@@ -306,7 +283,7 @@ impl ContextStore {
             Some(shape) => shape.digest(),
             None => self.layout.as_ref()?.digest(),
         };
-        let under = self.all_conditions.get(conditions.0 as usize)?;
+        let under = self.conditions.get(conditions)?;
         let params = self.params.as_ref();
         let model = self.model.as_ref()?;
         let mut facts = facts_without_adapters(model, layout.to_vec(), self.long, params)?;
@@ -332,7 +309,7 @@ impl ContextStore {
 
     /// What people call the model with the adapters that these conditions apply.
     pub(super) fn model_name(&self, conditions: Conditions) -> String {
-        let under = self.all_conditions.get(conditions.0 as usize);
+        let under = self.conditions.get(conditions);
         let adapters = under.into_iter().flat_map(|under| &under.adapters);
         let adapters = adapters.filter_map(|&(adapter, _)| content::of_adapter(adapter));
         let parts = self.model.iter().cloned().chain(adapters);

@@ -1,0 +1,137 @@
+//! Under what the tokens of a context were evaluated: the adapters that were applied, and their scales.
+
+use contextpilot_kv_store::{Conditions, Fingerprint};
+
+/// Sets of adapters that are remembered: requests may name ever new scales. What was evaluated under a set that is
+/// forgotten is not stored any more, and the set counts as a new one.
+const MOST: usize = 64;
+
+/// A set of adapters.
+pub(super) struct UnderAdapters {
+    number: Conditions,
+    /// Addresses, and scales as bits.
+    pub(super) adapters: Vec<(usize, u32)>,
+    /// Made when it is needed: the digests of the files take a moment.
+    pub(super) fingerprint: Option<Fingerprint>,
+}
+
+/// The sets that were applied so far.
+pub(super) struct AllConditions {
+    /// The one that was applied last comes last.
+    known: Vec<UnderAdapters>,
+    /// How many numbers were given.
+    count: u32,
+}
+
+/// Stands for all sets if there are no numbers left. Nothing is stored of them.
+const NONE_LEFT: Conditions = Conditions(u32::MAX);
+
+impl AllConditions {
+    /// At first no adapters are applied.
+    pub(super) fn new() -> Self {
+        let mut all = Self {
+            known: Vec::new(),
+            count: 0,
+        };
+        all.add(Vec::new());
+        all
+    }
+
+    fn add(&mut self, adapters: Vec<(usize, u32)>) {
+        self.known.push(UnderAdapters {
+            number: Conditions(self.count),
+            adapters,
+            fingerprint: None,
+        });
+        self.count = self.count.saturating_add(1);
+        if self.known.len() > MOST {
+            self.known.remove(0);
+        }
+    }
+
+    /// These adapters are applied from now on. Returns whether they are new.
+    pub(super) fn apply(&mut self, mut adapters: Vec<(usize, u32)>) -> bool {
+        // A scale of 0 has no effect.
+        adapters.retain(|(_, scale)| f32::from_bits(*scale) != 0.0);
+        let known = self.known.iter().position(|one| one.adapters == adapters);
+        match known {
+            Some(at) => self.known[at..].rotate_left(1),
+            None => self.add(adapters),
+        }
+        known.is_none()
+    }
+
+    /// Those that are applied now.
+    pub(super) fn now(&self) -> Conditions {
+        self.known.last().map_or(NONE_LEFT, |one| one.number)
+    }
+
+    /// Whether they never changed.
+    pub(super) fn are_always_the_same(&self) -> bool {
+        self.count == 1
+    }
+
+    /// Whether there never were any adapters.
+    pub(super) fn are_always_none(&self) -> bool {
+        let mut known = self.known.iter();
+        self.are_always_the_same() && known.all(|one| one.adapters.is_empty())
+    }
+
+    /// `None`: it was forgotten.
+    pub(super) fn get(&self, conditions: Conditions) -> Option<&UnderAdapters> {
+        let mut known = self.known.iter();
+        known.find(|one| one.number == conditions && conditions != NONE_LEFT)
+    }
+
+    pub(super) fn set_fingerprint(&mut self, conditions: Conditions, made: Fingerprint) {
+        let mut known = self.known.iter_mut();
+        if let Some(one) = known.find(|one| one.number == conditions) {
+            one.fingerprint = Some(made);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scaled(scale: f32) -> Vec<(usize, u32)> {
+        vec![(1, scale.to_bits())]
+    }
+
+    #[test]
+    fn however_many_scales_requests_name_few_are_remembered() {
+        let mut all = AllConditions::new();
+        assert!(all.are_always_none());
+        assert!(!all.apply(scaled(0.0)), "no effect");
+        let plain = all.now();
+        assert!(all.apply(scaled(0.5)));
+        let half = all.now();
+        for nth in 0_u8..200 {
+            assert!(all.apply(scaled(1.0 + f32::from(nth))));
+            assert!(!all.apply(scaled(0.5)));
+            assert_eq!(all.now(), half);
+            assert!(all.known.len() <= MOST);
+        }
+        assert!(!all.are_always_the_same());
+        assert_eq!(
+            all.get(half).map(|one| one.adapters.clone()),
+            Some(scaled(0.5))
+        );
+        // Forgotten: under its number nothing is found, and it gets another one.
+        assert!(all.get(plain).is_none());
+        assert!(all.apply(Vec::new()));
+        assert_ne!(all.now(), plain);
+    }
+
+    #[test]
+    fn if_no_numbers_are_left_nothing_is_found() {
+        let mut all = AllConditions::new();
+        all.count = u32::MAX;
+        for scale in [0.5, 0.6] {
+            assert!(all.apply(scaled(scale)));
+            assert_eq!(all.now(), NONE_LEFT);
+            assert!(all.get(all.now()).is_none());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A thread of ours has the store's tree when a prompt wants it, and does not go on: it has a low priority, and may have
+//! lost the processor.
+#![cfg(debug_assertions)] // A release build has no errors on demand.
+
+use std::fs;
+
+use contextpilot_testbed::until;
+
+use super::{Stored, folder, one_slot, started, tokens};
+
+#[test]
+fn a_prompt_does_not_wait_for_a_thread_that_keeps_the_tree() {
+    let (folder, own) = (folder(), folder());
+    let held = own.path().join("held");
+    let builder = one_slot()
+        .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
+        .env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
+    let mut stored = Stored::start(&builder, folder.path());
+    let plain = started(&one_slot());
+    let [tea, sea, owl] = [1, 2, 3].map(|seed| tokens(seed, 600));
+    for prompt in [&tea, &sea] {
+        stored.ask_as(&plain, prompt);
+    }
+    fs::write(&held, "").unwrap();
+    until("the thread that tells routers has the tree", || {
+        (fs::read(&held).unwrap() == b"held").then_some(())
+    });
+    // What is stored is not found, and what is lost is not stored.
+    for prompt in [&tea, &owl, &tea] {
+        let account = stored.ask_as(&plain, prompt);
+        assert_eq!((account.from.store, account.evaluated), (0, 600));
+    }
+    fs::remove_file(&held).unwrap();
+    let before = stored.figures();
+    until("the tree can be read again", || {
+        stored.ask_as(&plain, &owl);
+        (stored.ask_as(&plain, &tea).from.store == 599).then_some(())
+    });
+    let after = stored.figures();
+    assert!(after.loads > before.loads, "{after:?}");
+    assert_eq!((after.failed_loads, after.problem), (0, None));
+    assert_eq!(after.refused, [""; 0]);
+    // What was evaluated meanwhile is known as well as ever.
+    assert_eq!(stored.ask_as(&plain, &owl).from.store, 599);
+}
