@@ -18,7 +18,7 @@ use crate::base::mode;
 pub(super) struct Row {
     /// Its address. Zero: the row is free.
     context: AtomicUsize,
-    /// Rows that were taken before this one.
+    /// Rows that were taken before this one; of a free row the greatest number.
     age: AtomicU64,
     /// A batch of ours (`llama_batch_ext`), as an address; zero: there is none.
     pub(super) batch: AtomicUsize,
@@ -83,7 +83,7 @@ impl Row {
     const fn new() -> Self {
         Self {
             context: AtomicUsize::new(0),
-            age: AtomicU64::new(0),
+            age: AtomicU64::new(u64::MAX),
             batch: AtomicUsize::new(0),
             patience: AtomicU32::new(0),
             record: Mutex::new(None),
@@ -125,6 +125,7 @@ impl Row {
         if let Some(mut basis) = try_lock(&self.basis) {
             *basis = None;
         }
+        self.age.store(u64::MAX, Ordering::Release);
         self.context.store(0, Ordering::Release);
     }
 
