@@ -22,12 +22,11 @@ fn faulty(program: &Program, what: &str, fault: &str, more: &[(&str, &str)]) -> 
     program.run_with(what, &variables)
 }
 
-/// Looks at what is known of a context that come before an error, and how many there are between two that are tried.
-/// All of them were tried once: the steps take some minutes for each.
+/// The first look at what is known of a context at which an error comes, and how many looks lie between two of them. A
+/// program looks some two thousand times.
 const FIRST: usize = 7;
-const STEP: usize = 97;
+const STEP: usize = 193;
 
-/// Each of these programs looks some two thousand times.
 fn all_errors_are_survived(arch: Arch, bounded: &str) {
     let Some(program) = Program::with(arch) else {
         return;
