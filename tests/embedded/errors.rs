@@ -73,10 +73,4 @@ fn an_error_on_one_thread_leaves_alone_what_another_one_evaluates() {
     let run = faulty(&program, "apart", &fault, &[("BROKEN", broken)]);
     run.must_answer_within(&plain, ROUNDING);
     assert!(run.stderr.contains(STOPPED), "{run:?}");
-    // The first half was loaded.
-    let (ours, theirs) = (
-        run.step("evaluated").evaluated,
-        plain.step("evaluated").evaluated,
-    );
-    assert!(ours + 900 < theirs, "{ours} {theirs}\n{run:?}");
 }
