@@ -155,11 +155,11 @@ impl Mirror {
                 .iter()
                 .map(|(_, chunk)| (chunk.name, chunk.cost()))
                 .collect();
-            let there = self.remote.has(&of, &names)?;
+            let there = self.remote.0.has(&of, &names)?;
             for ((key, chunk), there) in some.iter().zip(there) {
                 // It may have been removed since, or be damaged: a server will find that out.
                 if let (false, Ok(whole)) = (there, self.folder.whole(chunk)) {
-                    self.remote.put(&of, &chunk.name, chunk.cost(), &whole)?;
+                    self.remote.0.put(&of, &chunk.name, chunk.cost(), &whole)?;
                     moved.sent += 1;
                     moved.sent_bytes += whole.len() as u64;
                 }
@@ -170,7 +170,7 @@ impl Mirror {
             }
         }
         if moved.sent_bytes > begin {
-            self.remote.publish()?;
+            self.remote.0.publish()?;
         }
         Ok(self.unsent.is_empty())
     }
@@ -184,7 +184,7 @@ impl Mirror {
             'of_model: loop {
                 let some = match self.seen.get(&of) {
                     None => self.latest(&of)?,
-                    Some(&nth) => self.remote.after(&of, nth, AT_ONCE)?,
+                    Some(&nth) => self.remote.0.after(&of, nth, AT_ONCE)?,
                 };
                 let is_over = some.len() < AT_ONCE;
                 for listed in some {
@@ -206,7 +206,7 @@ impl Mirror {
     /// Of what was sent before this began, as many of the last ones as there is room for, in order.
     fn latest(&mut self, of: &Fingerprint) -> Result<Vec<Listed>, RemoteError> {
         let mut room = (self.limit / 10 * FILLED).saturating_sub(self.here.values().sum());
-        let last = self.remote.last(of, LOOK_BACK)?;
+        let last = self.remote.0.last(of, LOOK_BACK)?;
         let newest = last.first().map_or(0, |listed| listed.nth);
         let fits = |listed: &Listed| {
             let size = if self.here.contains_key(&listed.name) {
@@ -238,14 +238,14 @@ impl Mirror {
             if self.here.contains_key(&name) {
                 continue;
             }
-            let whole = self.remote.get(of, &name)?;
+            let whole = self.remote.0.get(of, &name)?;
             let size = whole.as_ref().map(|whole| whole.len() as u64);
             let chunk = whole.and_then(|whole| read_whole(whole).ok());
             let chunk = chunk.filter(|(chunk, _)| chunk.name == name && chunk.fingerprint == *of);
             let Some((chunk, rows)) = chunk else {
                 moved.damaged += u64::from(size.is_some());
                 if let Some(listed) = listed {
-                    self.remote.forget(of, listed)?;
+                    self.remote.0.forget(of, listed)?;
                 }
                 continue;
             };

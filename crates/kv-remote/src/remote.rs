@@ -25,21 +25,55 @@ pub(crate) struct Listed {
 }
 
 /// A Redis or a bucket that holds chunks. Nothing is opened before something is asked.
-pub struct Remote(Kind);
+pub struct Remote(pub(crate) Box<dyn Holder>);
 
-enum Kind {
-    Redis(Box<Redis>),
-    S3(Box<S3>),
-}
+/// What a remote is asked.
+pub(crate) trait Holder: Send {
+    /// The address, without a password.
+    fn shown(&self) -> &str;
 
-/// What is asked of either.
-macro_rules! either {
-    ($remote:expr, $it:ident => $asked:expr) => {
-        match $remote {
-            Kind::Redis($it) => $asked,
-            Kind::S3($it) => $asked,
-        }
-    };
+    /// From one look at what is new to the next.
+    fn pause(&self) -> Duration;
+
+    /// The longest time from an error to the next attempt.
+    fn longest_retry(&self) -> Duration;
+
+    /// Asks whether it can be used, without looking at what is there.
+    fn reach(&mut self) -> Result<(), RemoteError>;
+
+    /// Which of these are there.
+    fn has(&mut self, of: &Fingerprint, chunks: &[(Name, u64)]) -> Result<Vec<bool>, RemoteError>;
+
+    /// Sends a chunk: `whole` is as its file has it. Others may hear of it with [`publish`](Self::publish) only.
+    fn put(
+        &mut self,
+        of: &Fingerprint,
+        name: &Name,
+        size: u64,
+        whole: &[u8],
+    ) -> Result<(), RemoteError>;
+
+    /// Tells others what was sent, if they were not told with each chunk.
+    fn publish(&mut self) -> Result<(), RemoteError> {
+        Ok(())
+    }
+
+    /// What was sent after the `nth`, in order; at most so many.
+    fn after(
+        &mut self,
+        of: &Fingerprint,
+        nth: u64,
+        most: usize,
+    ) -> Result<Vec<Listed>, RemoteError>;
+
+    /// The last that were sent, the last one first; at most so many.
+    fn last(&mut self, of: &Fingerprint, most: usize) -> Result<Vec<Listed>, RemoteError>;
+
+    /// A chunk, if it is there.
+    fn get(&mut self, of: &Fingerprint, name: &Name) -> Result<Option<Vec<u8>>, RemoteError>;
+
+    /// Takes a chunk off the list, and removes it if it is there.
+    fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError>;
 }
 
 impl Remote {
@@ -53,10 +87,10 @@ impl Remote {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, RemoteError> {
         if url.starts_with(s3::SCHEME) {
-            return Ok(Self(Kind::S3(Box::new(S3::new(url, environment)?))));
+            return Ok(Self(Box::new(S3::new(url, environment)?)));
         }
         if redis::SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
-            return Ok(Self(Kind::Redis(Box::new(Redis::new(url)?))));
+            return Ok(Self(Box::new(Redis::new(url)?)));
         }
         Err(RemoteError::address(
             &shown(url),
@@ -66,23 +100,17 @@ impl Remote {
 
     /// The address, without a password.
     pub fn shown(&self) -> &str {
-        either!(&self.0, it => it.shown())
+        self.0.shown()
     }
 
     /// From one look at what is new to the next. A bucket's requests cost money.
     pub fn pause(&self) -> Duration {
-        match &self.0 {
-            Kind::Redis(_) => redis::PAUSE,
-            Kind::S3(_) => s3::PAUSE,
-        }
+        self.0.pause()
     }
 
     /// The longest time from an error to the next attempt.
     pub fn longest_retry(&self) -> Duration {
-        match &self.0 {
-            Kind::Redis(_) => redis::LONGEST_RETRY,
-            Kind::S3(_) => s3::LONGEST_RETRY,
-        }
+        self.0.longest_retry()
     }
 
     /// Asks whether it can be used, without looking at what is there.
@@ -90,72 +118,7 @@ impl Remote {
     /// # Errors
     /// It cannot.
     pub fn reach(&mut self) -> Result<(), RemoteError> {
-        either!(&mut self.0, it => it.reach())
-    }
-
-    /// Which of these are there.
-    pub(crate) fn has(
-        &mut self,
-        of: &Fingerprint,
-        chunks: &[(Name, u64)],
-    ) -> Result<Vec<bool>, RemoteError> {
-        either!(&mut self.0, it => it.has(of, chunks))
-    }
-
-    /// Sends a chunk: `whole` is as its file has it. Others may hear of it with [`publish`](Self::publish) only.
-    pub(crate) fn put(
-        &mut self,
-        of: &Fingerprint,
-        name: &Name,
-        size: u64,
-        whole: &[u8],
-    ) -> Result<(), RemoteError> {
-        either!(&mut self.0, it => it.put(of, name, size, whole))
-    }
-
-    /// Tells others what was sent.
-    pub(crate) fn publish(&mut self) -> Result<(), RemoteError> {
-        match &mut self.0 {
-            // It was told with each chunk.
-            Kind::Redis(_) => Ok(()),
-            Kind::S3(bucket) => bucket.publish(),
-        }
-    }
-
-    /// What was sent after the `nth`, in order; at most so many.
-    pub(crate) fn after(
-        &mut self,
-        of: &Fingerprint,
-        nth: u64,
-        most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        either!(&mut self.0, it => it.after(of, nth, most))
-    }
-
-    /// The last that were sent, the last one first; at most so many.
-    pub(crate) fn last(
-        &mut self,
-        of: &Fingerprint,
-        most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        either!(&mut self.0, it => it.last(of, most))
-    }
-
-    /// A chunk, if it is there.
-    pub(crate) fn get(
-        &mut self,
-        of: &Fingerprint,
-        name: &Name,
-    ) -> Result<Option<Vec<u8>>, RemoteError> {
-        match &mut self.0 {
-            Kind::Redis(redis) => redis.get(name),
-            Kind::S3(bucket) => bucket.get(of, name),
-        }
-    }
-
-    /// Takes a chunk off the list, and removes it if it is there.
-    pub(crate) fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
-        either!(&mut self.0, it => it.forget(of, listed))
+        self.0.reach()
     }
 }
 
@@ -260,6 +223,7 @@ mod tests {
     fn who_does_not_answer_is_away() {
         let mut remote = new("redis://127.0.0.1:1").ok().unwrap();
         let error = remote
+            .0
             .get(&Fingerprint([0; 16]), &Name([0; 16]))
             .unwrap_err();
         assert_eq!(error.trouble, Trouble::Away, "{error}");

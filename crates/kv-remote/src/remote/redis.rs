@@ -13,14 +13,14 @@ use contextpilot_kv_store::{Fingerprint, Name};
 use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, cmd, pipe};
 use rustls::AlertDescription;
 
-use super::{Listed, NO_TLS, RemoteError, Trouble, shown, tls_advice};
+use super::{Holder, Listed, NO_TLS, RemoteError, Trouble, shown, tls_advice};
 
 const PREFIX: &str = "contextpilot:kv:1";
 const CONNECT: Duration = Duration::from_secs(2);
 /// For one question. A chunk has some megabytes.
 const ANSWER: Duration = Duration::from_secs(30);
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
-pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 pub(super) const SCHEMES: [&str; 3] = ["redis://", "rediss://", "redis+unix://"];
 
@@ -53,95 +53,6 @@ impl Redis {
         })
     }
 
-    pub(super) fn shown(&self) -> &str {
-        &self.shown
-    }
-
-    pub(super) fn reach(&mut self) -> Result<(), RemoteError> {
-        // Whoever may only connect may not ask this.
-        self.ask(|connection| cmd("EXISTS").arg(PREFIX).exec(connection))
-    }
-
-    pub(super) fn has(
-        &mut self,
-        of: &Fingerprint,
-        chunks: &[(Name, u64)],
-    ) -> Result<Vec<bool>, RemoteError> {
-        let mut questions = pipe();
-        for (name, size) in chunks {
-            questions.cmd("EXISTS").arg(chunk_key(name));
-            questions
-                .cmd("ZSCORE")
-                .arg(model_key(of))
-                .arg(member(name, *size));
-        }
-        let answers: Vec<(bool, Option<f64>)> = self.ask(|connection| {
-            let flat: Vec<redis::Value> = questions.query(connection)?;
-            let mut pairs = flat.chunks_exact(2);
-            let pairs = pairs.by_ref().map(|pair| {
-                let there = redis::from_redis_value_ref(&pair[0])?;
-                Ok((there, redis::from_redis_value_ref(&pair[1])?))
-            });
-            pairs.collect()
-        })?;
-        Ok(answers
-            .into_iter()
-            .map(|(there, listed)| there && listed.is_some())
-            .collect())
-    }
-
-    pub(super) fn put(
-        &mut self,
-        of: &Fingerprint,
-        name: &Name,
-        size: u64,
-        whole: &[u8],
-    ) -> Result<(), RemoteError> {
-        self.ask(|connection| {
-            cmd("SET")
-                .arg(chunk_key(name))
-                .arg(whole)
-                .exec(connection)?;
-            let nth: u64 = cmd("INCR")
-                .arg(format!("{PREFIX}:sent"))
-                .query(connection)?;
-            let mut list = cmd("ZADD");
-            list.arg(model_key(of)).arg(nth).arg(member(name, size));
-            list.exec(connection)
-        })
-    }
-
-    pub(super) fn after(
-        &mut self,
-        of: &Fingerprint,
-        nth: u64,
-        most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        let mut question = cmd("ZRANGE");
-        question
-            .arg(model_key(of))
-            .arg(format!("({nth}"))
-            .arg("+inf")
-            .arg("BYSCORE");
-        question.arg("LIMIT").arg(0).arg(most).arg("WITHSCORES");
-        self.listed(&question)
-    }
-
-    pub(super) fn last(
-        &mut self,
-        of: &Fingerprint,
-        most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        let mut question = cmd("ZRANGE");
-        question
-            .arg(model_key(of))
-            .arg(0)
-            .arg(most.saturating_sub(1))
-            .arg("REV")
-            .arg("WITHSCORES");
-        self.listed(&question)
-    }
-
     fn listed(&mut self, question: &redis::Cmd) -> Result<Vec<Listed>, RemoteError> {
         let members: Vec<(String, f64)> = self.ask(|connection| question.query(connection))?;
         let listed = members.iter().filter_map(|(member, nth)| {
@@ -154,21 +65,6 @@ impl Redis {
             })
         });
         Ok(listed.collect())
-    }
-
-    pub(super) fn get(&mut self, name: &Name) -> Result<Option<Vec<u8>>, RemoteError> {
-        self.ask(|connection| cmd("GET").arg(chunk_key(name)).query(connection))
-    }
-
-    pub(super) fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
-        let member = member(&listed.name, listed.size);
-        self.ask(|connection| {
-            cmd("ZREM")
-                .arg(model_key(of))
-                .arg(member)
-                .exec(connection)?;
-            cmd("UNLINK").arg(chunk_key(&listed.name)).exec(connection)
-        })
     }
 
     fn ask<T>(
@@ -216,6 +112,112 @@ impl Redis {
             None => "",
         };
         RemoteError::new(trouble, format!("{}: {what}{advice}", self.shown))
+    }
+}
+
+impl Holder for Redis {
+    fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    fn pause(&self) -> Duration {
+        PAUSE
+    }
+
+    fn longest_retry(&self) -> Duration {
+        LONGEST_RETRY
+    }
+
+    fn reach(&mut self) -> Result<(), RemoteError> {
+        // Whoever may only connect may not ask this.
+        self.ask(|connection| cmd("EXISTS").arg(PREFIX).exec(connection))
+    }
+
+    fn has(&mut self, of: &Fingerprint, chunks: &[(Name, u64)]) -> Result<Vec<bool>, RemoteError> {
+        let mut questions = pipe();
+        for (name, size) in chunks {
+            questions.cmd("EXISTS").arg(chunk_key(name));
+            questions
+                .cmd("ZSCORE")
+                .arg(model_key(of))
+                .arg(member(name, *size));
+        }
+        let answers: Vec<(bool, Option<f64>)> = self.ask(|connection| {
+            let flat: Vec<redis::Value> = questions.query(connection)?;
+            let mut pairs = flat.chunks_exact(2);
+            let pairs = pairs.by_ref().map(|pair| {
+                let there = redis::from_redis_value_ref(&pair[0])?;
+                Ok((there, redis::from_redis_value_ref(&pair[1])?))
+            });
+            pairs.collect()
+        })?;
+        Ok(answers
+            .into_iter()
+            .map(|(there, listed)| there && listed.is_some())
+            .collect())
+    }
+
+    fn put(
+        &mut self,
+        of: &Fingerprint,
+        name: &Name,
+        size: u64,
+        whole: &[u8],
+    ) -> Result<(), RemoteError> {
+        self.ask(|connection| {
+            cmd("SET")
+                .arg(chunk_key(name))
+                .arg(whole)
+                .exec(connection)?;
+            let nth: u64 = cmd("INCR")
+                .arg(format!("{PREFIX}:sent"))
+                .query(connection)?;
+            let mut list = cmd("ZADD");
+            list.arg(model_key(of)).arg(nth).arg(member(name, size));
+            list.exec(connection)
+        })
+    }
+
+    fn after(
+        &mut self,
+        of: &Fingerprint,
+        nth: u64,
+        most: usize,
+    ) -> Result<Vec<Listed>, RemoteError> {
+        let mut question = cmd("ZRANGE");
+        question
+            .arg(model_key(of))
+            .arg(format!("({nth}"))
+            .arg("+inf")
+            .arg("BYSCORE");
+        question.arg("LIMIT").arg(0).arg(most).arg("WITHSCORES");
+        self.listed(&question)
+    }
+
+    fn last(&mut self, of: &Fingerprint, most: usize) -> Result<Vec<Listed>, RemoteError> {
+        let mut question = cmd("ZRANGE");
+        question
+            .arg(model_key(of))
+            .arg(0)
+            .arg(most.saturating_sub(1))
+            .arg("REV")
+            .arg("WITHSCORES");
+        self.listed(&question)
+    }
+
+    fn get(&mut self, _: &Fingerprint, name: &Name) -> Result<Option<Vec<u8>>, RemoteError> {
+        self.ask(|connection| cmd("GET").arg(chunk_key(name)).query(connection))
+    }
+
+    fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
+        let member = member(&listed.name, listed.size);
+        self.ask(|connection| {
+            cmd("ZREM")
+                .arg(model_key(of))
+                .arg(member)
+                .exec(connection)?;
+            cmd("UNLINK").arg(chunk_key(&listed.name)).exec(connection)
+        })
     }
 }
 

@@ -16,13 +16,13 @@ use self::answers::{News, Object, Page};
 use self::requests::{Answer, Requests};
 #[cfg(test)]
 pub(crate) use self::tests::Bucket;
-use super::{Listed, RemoteError};
+use super::{Holder, Listed, RemoteError};
 
 pub(super) const SCHEME: &str = "s3://";
 /// Each look costs a `GET` for each model.
-pub(super) const PAUSE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_secs(5);
 /// The attempt may list all, which costs more.
-pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(300);
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
 /// All is listed at most so often. What the news lack is found then.
 const LIST_EVERY: Duration = Duration::from_secs(300);
 /// A list may be so old if it is to be whole.
@@ -75,120 +75,6 @@ impl S3 {
             requests: Requests::new(address),
             models: HashMap::new(),
         })
-    }
-
-    pub(super) fn shown(&self) -> &str {
-        self.requests.shown()
-    }
-
-    pub(super) fn reach(&mut self) -> Result<(), RemoteError> {
-        self.requests.list(&self.root, None).map(drop)
-    }
-
-    pub(super) fn has(
-        &mut self,
-        of: &Fingerprint,
-        chunks: &[(Name, u64)],
-    ) -> Result<Vec<bool>, RemoteError> {
-        let model = self.model(of)?;
-        let has = chunks
-            .iter()
-            .map(|(name, _)| model.there.contains_key(name));
-        Ok(has.collect())
-    }
-
-    pub(super) fn put(
-        &mut self,
-        of: &Fingerprint,
-        name: &Name,
-        _: u64,
-        whole: &[u8],
-    ) -> Result<(), RemoteError> {
-        let sent = self.requests.put(&self.key(of, name), whole);
-        self.note(sent)?;
-        let size = whole.len() as u64;
-        let model = self.model(of)?;
-        model.add(*name, size);
-        model.told.push((*name, size, TIMES_TOLD));
-        Ok(())
-    }
-
-    /// Writes what was sent into the news.
-    pub(super) fn publish(&mut self) -> Result<(), RemoteError> {
-        let with_new = |(of, model): (&Fingerprint, &Model)| {
-            let is_new = model.told.iter().any(|(.., left)| *left == TIMES_TOLD);
-            is_new.then_some(*of)
-        };
-        let models: Vec<_> = self.models.iter().filter_map(with_new).collect();
-        for of in models {
-            self.exchange(&of)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn after(
-        &mut self,
-        of: &Fingerprint,
-        nth: u64,
-        most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        if self.models.get(of).is_none_or(|model| nth >= model.nth()) {
-            self.exchange(of)?;
-            let model = self.model(of)?;
-            if model.has_changed && model.listed.elapsed() > LIST_EVERY {
-                self.list(of)?;
-            }
-        }
-        let model = self.model(of)?;
-        let begin = usize::try_from(nth).unwrap_or(usize::MAX);
-        let after = model.found.get(begin..).unwrap_or_default();
-        let after = after.iter().zip(nth + 1..).take(most);
-        Ok(after.map(listed).collect())
-    }
-
-    pub(super) fn last(
-        &mut self,
-        of: &Fingerprint,
-        most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        if self.model(of)?.listed.elapsed() > FRESH {
-            self.list(of)?;
-        }
-        let model = self.model(of)?;
-        let found = model.found.iter().rev().zip((1..=model.nth()).rev());
-        Ok(found.take(most).map(listed).collect())
-    }
-
-    pub(super) fn get(
-        &mut self,
-        of: &Fingerprint,
-        name: &Name,
-    ) -> Result<Option<Vec<u8>>, RemoteError> {
-        let known = self.models.get(of).and_then(|model| model.there.get(name));
-        let largest = known.copied().unwrap_or(LARGEST);
-        let got = self.requests.get(&self.key(of, name), None, largest);
-        Ok(match self.note(got)? {
-            Answer::Whole { bytes, .. } => Some(bytes),
-            // Not what was sent: it is taken for damaged.
-            Answer::TooLarge => Some(Vec::new()),
-            Answer::Same | Answer::Nothing => {
-                if let Some(model) = self.models.get_mut(of) {
-                    model.remove(name);
-                }
-                None
-            }
-        })
-    }
-
-    pub(super) fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
-        let name = &listed.name;
-        if self.model(of)?.gone.contains(name) {
-            return Ok(());
-        }
-        let removed = self.requests.delete(&self.key(of, name));
-        self.note(removed)?;
-        self.model(of)?.remove(name);
-        Ok(())
     }
 
     /// What is known of a model's folder, which is listed if nothing is.
@@ -291,6 +177,118 @@ impl S3 {
             self.models.clear();
         }
         done
+    }
+}
+
+impl Holder for S3 {
+    fn shown(&self) -> &str {
+        self.requests.shown()
+    }
+
+    fn pause(&self) -> Duration {
+        PAUSE
+    }
+
+    fn longest_retry(&self) -> Duration {
+        LONGEST_RETRY
+    }
+
+    fn reach(&mut self) -> Result<(), RemoteError> {
+        self.requests.list(&self.root, None).map(drop)
+    }
+
+    fn has(&mut self, of: &Fingerprint, chunks: &[(Name, u64)]) -> Result<Vec<bool>, RemoteError> {
+        let model = self.model(of)?;
+        let has = chunks
+            .iter()
+            .map(|(name, _)| model.there.contains_key(name));
+        Ok(has.collect())
+    }
+
+    fn put(
+        &mut self,
+        of: &Fingerprint,
+        name: &Name,
+        _: u64,
+        whole: &[u8],
+    ) -> Result<(), RemoteError> {
+        let sent = self.requests.put(&self.key(of, name), whole);
+        self.note(sent)?;
+        let size = whole.len() as u64;
+        let model = self.model(of)?;
+        model.add(*name, size);
+        model.told.push((*name, size, TIMES_TOLD));
+        Ok(())
+    }
+
+    /// Writes what was sent into the news.
+    fn publish(&mut self) -> Result<(), RemoteError> {
+        let with_new = |(of, model): (&Fingerprint, &Model)| {
+            let is_new = model.told.iter().any(|(.., left)| *left == TIMES_TOLD);
+            is_new.then_some(*of)
+        };
+        let models: Vec<_> = self.models.iter().filter_map(with_new).collect();
+        for of in models {
+            self.exchange(&of)?;
+        }
+        Ok(())
+    }
+
+    fn after(
+        &mut self,
+        of: &Fingerprint,
+        nth: u64,
+        most: usize,
+    ) -> Result<Vec<Listed>, RemoteError> {
+        if self.models.get(of).is_none_or(|model| nth >= model.nth()) {
+            self.exchange(of)?;
+            let model = self.model(of)?;
+            if model.has_changed && model.listed.elapsed() > LIST_EVERY {
+                self.list(of)?;
+            }
+        }
+        let model = self.model(of)?;
+        let begin = usize::try_from(nth).unwrap_or(usize::MAX);
+        let after = model.found.get(begin..).unwrap_or_default();
+        let after = after.iter().zip(nth + 1..).take(most);
+        Ok(after.map(listed).collect())
+    }
+
+    fn last(&mut self, of: &Fingerprint, most: usize) -> Result<Vec<Listed>, RemoteError> {
+        if self.model(of)?.listed.elapsed() > FRESH {
+            self.list(of)?;
+        }
+        let model = self.model(of)?;
+        let found = model.found.iter().rev().zip((1..=model.nth()).rev());
+        Ok(found.take(most).map(listed).collect())
+    }
+
+    fn get(&mut self, of: &Fingerprint, name: &Name) -> Result<Option<Vec<u8>>, RemoteError> {
+        let known = self.models.get(of).and_then(|model| model.there.get(name));
+        let largest = known.copied().unwrap_or(LARGEST);
+        let got = self.requests.get(&self.key(of, name), None, largest);
+        Ok(match self.note(got)? {
+            Answer::Whole { bytes, .. } => Some(bytes),
+            // Not what was sent: it is taken for damaged.
+            Answer::TooLarge => Some(Vec::new()),
+            Answer::Same | Answer::Nothing => {
+                if let Some(model) = self.models.get_mut(of) {
+                    model.remove(name);
+                }
+                None
+            }
+        })
+    }
+
+    fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
+        let name = &listed.name;
+        if self.model(of)?.gone.contains(name) {
+            return Ok(());
+        }
+        let removed = self.requests.delete(&self.key(of, name));
+        self.note(removed)?;
+        self.model(of)?.remove(name);
+        Ok(())
     }
 }
 
