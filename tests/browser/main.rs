@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use contextpilot_testbed::skip;
+use contextpilot_testbed::{script, skip};
 use support::{Hooked, LAUNCHER, ask, bare, model, text};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -47,23 +47,14 @@ impl Browser {
         };
         found.get_or_init(|| {
             page("tools")?;
-            Ok(page(self.names().0)?.trim().into())
+            Ok(page(self.names().0)?.into())
         })
     }
 }
 
 /// What `scripts/page` prints, or why it cannot.
 fn page(what: &str) -> Result<String, String> {
-    let output = Command::new(repository().join("scripts/page"))
-        .arg(what)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    match output.status.code() {
-        Some(0) => Ok(String::from_utf8(output.stdout).unwrap()),
-        Some(77) => Err(said),
-        code => panic!("scripts/page {what}: {code:?}: {said}"),
-    }
+    script("page", &[what]).map_err(|why| why.why_skipped().to_owned())
 }
 
 /// What drives Chromium. `None`: it cannot run here.

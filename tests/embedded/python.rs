@@ -5,26 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use contextpilot_testbed::{Arch, Index, Model, skip_optional};
+use contextpilot_testbed::{Arch, Index, Model, script, skip_optional};
 
 use crate::program::{Run, hooked, without_ours};
 
 /// The Python that has it.
 pub(crate) fn python() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let script = root.join("scripts/llama-cpp-python");
-    let output = Command::new(script).output().expect("the script starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() {
-        Some(0) => {}
-        Some(77) => {
-            skip_optional(said.trim_end());
-            return None;
-        }
-        _ => panic!("{said}"),
-    }
-    let path = String::from_utf8(output.stdout).expect("a path");
-    Some(path.trim_end().into())
+    script("llama-cpp-python", &[])
+        .inspect_err(|why| skip_optional(why.why_skipped()))
+        .ok()
+        .map(PathBuf::from)
 }
 
 /// A program among the fixtures.

@@ -1,15 +1,8 @@
 //! The Python that runs the real index server, where there is one.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::OnceLock,
-};
+use std::{path::PathBuf, sync::OnceLock};
 
-use contextpilot_testbed::skip;
-
-/// The exit code of `scripts/index-server` if there is no Python.
-const NO_PYTHON: i32 = 77;
+use contextpilot_testbed::{NoScript, script, skip};
 
 /// The Python with the index server. `None`, after a line that says why, if the test is skipped.
 ///
@@ -17,25 +10,11 @@ const NO_PYTHON: i32 = 77;
 /// In CI, if there is no Python. Everywhere, if there is a Python but the index server could not be
 /// installed.
 pub(crate) fn python() -> Option<PathBuf> {
-    static FOUND: OnceLock<Result<PathBuf, (Option<i32>, String)>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/index-server");
-        let output = Command::new(&script)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| (None, format!("{}: {error}", script.display())))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        match output.status.success() {
-            true => Ok(PathBuf::from(text(&output.stdout))),
-            false => Err((output.status.code(), text(&output.stderr))),
-        }
-    });
-    match found {
-        Ok(python) => Some(python.clone()),
-        Err((Some(NO_PYTHON), why)) => {
-            skip(why);
-            None
-        }
-        Err((_, why)) => panic!("scripts/index-server: {why}"),
-    }
+    static FOUND: OnceLock<Result<PathBuf, NoScript>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| script("index-server", &[]).map(PathBuf::from));
+    found
+        .as_ref()
+        .inspect_err(|why| skip(why.why_skipped()))
+        .ok()
+        .cloned()
 }

@@ -17,6 +17,12 @@ use tempfile::TempDir;
 use super::moved::{companion, companion_command, good, refused};
 use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
 
+/// Nobody listens there.
+fn free_port() -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap()
+}
+
 /// A Redis of the test's own.
 struct Redis {
     process: Child,
@@ -26,10 +32,7 @@ struct Redis {
 impl Redis {
     /// `None`: there is none on this machine.
     fn start(arguments: &[&str]) -> Option<Self> {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = free.local_addr().unwrap();
-        drop(free);
-        Self::start_at(at, arguments)
+        Self::start_at(free_port(), arguments)
     }
 
     fn start_at(at: SocketAddr, arguments: &[&str]) -> Option<Self> {

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use contextpilot_page::{Request, answer, report};
-use contextpilot_testbed::skip;
+use contextpilot_testbed::{script, skip};
 use sha2::{Digest, Sha256};
 
 /// Bytes that the page may have.
@@ -68,15 +67,8 @@ fn the_page_was_built_from_these_sources() {
 
 #[test]
 fn a_build_gives_what_is_committed() {
-    let check = Command::new(repository().join("scripts/page"))
-        .arg("check")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&check.stderr);
-    match check.status.code() {
-        Some(0) => {}
-        Some(77) => skip(said.trim()),
-        code => panic!("{code:?}: {said}"),
+    if let Err(why) = script("page", &["check"]) {
+        skip(why.why_skipped());
     }
 }
 

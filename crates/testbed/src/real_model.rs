@@ -1,13 +1,8 @@
 //! A small real model, where one can be had.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
-use crate::engine::repository;
-use crate::{Arch, Error, Model, Result, skip_case};
-
-/// The exit code of `scripts/model` if there is no Python with pip.
-const NO_PYTHON: i32 = 77;
+use crate::{Arch, Error, Model, NoScript, Result, script, skip_case};
 
 /// SmolLM2-135M-Instruct, by `scripts/model`. `None`, after a line that says why, if the case `what` has to
 /// be skipped: there is no Python to fetch the model with.
@@ -18,20 +13,12 @@ const NO_PYTHON: i32 = 77;
 /// # Panics
 /// As [`skip_case`], under CI.
 pub fn real_model(what: &str) -> Result<Option<Model>> {
-    let output = Command::new(repository().join("scripts/model"))
-        .stdin(Stdio::null())
-        .output()?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    let why = text(&output.stderr);
-    match output.status.code() {
-        Some(0) => {
-            let path = PathBuf::from(text(&output.stdout));
-            Ok(Some(Model::file(path, Arch::Llama)))
-        }
-        Some(NO_PYTHON) => {
+    match script("model", &[]) {
+        Ok(path) => Ok(Some(Model::file(PathBuf::from(path), Arch::Llama))),
+        Err(NoScript::NotHere(why)) => {
             skip_case(what, why);
             Ok(None)
         }
-        _ => Err(Error::new(format!("scripts/model: {why}"))),
+        Err(NoScript::Failed(why)) => Err(Error::new(why)),
     }
 }

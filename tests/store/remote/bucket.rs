@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
-use contextpilot_testbed::Certificate;
+use contextpilot_testbed::{Certificate, script};
 
 use super::*;
 
@@ -80,24 +80,10 @@ impl Drop for Bucket {
 }
 
 fn program() -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/s3-server");
-    let output = Command::new(script).stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() {
-        Some(0) => {}
-        Some(77) => {
-            skip(said.trim());
-            return None;
-        }
-        _ => panic!("scripts/s3-server: {said}"),
-    }
-    let path = String::from_utf8(output.stdout).unwrap();
-    Some(PathBuf::from(path.trim()))
-}
-
-fn free_port() -> SocketAddr {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap()
+    script("s3-server", &[])
+        .inspect_err(|why| skip(why.why_skipped()))
+        .ok()
+        .map(PathBuf::from)
 }
 
 fn url() -> String {

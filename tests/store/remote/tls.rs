@@ -8,9 +8,7 @@ use super::*;
 
 /// A Redis that also listens with TLS, what it shows there, and the address.
 fn redis(certificate: &Certificate, arguments: &[&str]) -> Option<(Redis, String)> {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = free.local_addr().unwrap();
-    drop(free);
+    let at = free_port();
     let (port, key) = (at.port().to_string(), certificate.key_file());
     let (file, key) = (certificate.file(), key.to_str().unwrap().to_owned());
     let file = file.to_str().unwrap();
