@@ -149,7 +149,7 @@ pub(crate) const FLUSH: Duration = Duration::from_secs(2);
 /// How long a call waits in all for a thread of ours that has the shelf.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Whether the store works, on a thread of ours.
+/// Whether the store works.
 fn works() -> bool {
     is_on() && mode::is_active()
 }

@@ -111,15 +111,9 @@ fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool 
         return asked;
     };
     ahead::remove_in(context, sequence);
-    let start = Instant::now();
-    // SAFETY: our caller's caller uses the context.
-    let saved = unsafe { engine::save(context, sequence, &mut buffer) };
-    let took = start.elapsed();
-    figures::add_time(&FIGURES.save_nanos, took);
+    let saved = copy_out(context, sequence, &mut buffer);
     let kept = with_shelf(context, |shelf, one| {
         if saved {
-            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
-            one.rates.saved(tokens, took);
             let state = Arc::new(buffer);
             keep(shelf, one, sequence, &state, Some(&state));
             // Else the writer has it.
@@ -129,6 +123,23 @@ fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool 
         shelf.is_some()
     });
     kept != Some(false)
+}
+
+/// Copies the state of a sequence out of the engine, into this memory, and takes note of how long that took. False if
+/// the engine refuses.
+pub(super) fn copy_out(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> bool {
+    let start = Instant::now();
+    // SAFETY: our caller's caller uses the context.
+    let saved = unsafe { engine::save(context, sequence, state) };
+    let took = start.elapsed();
+    figures::add_time(&FIGURES.save_nanos, took);
+    if saved {
+        with_record(context, |one| {
+            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
+            one.rates.saved(tokens, took);
+        });
+    }
+    saved
 }
 
 /// The memory for the state, if the state is wanted: what it has that the store has not must have taken `margin`

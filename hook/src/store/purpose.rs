@@ -4,10 +4,9 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::content::{self, Content};
-use super::{ahead, before, hears, with_record};
+use super::{ahead, before, with_record, works};
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
-use crate::base::mode;
 
 /// The context has no store from now on.
 pub(crate) fn refuse(call: &EngineCall, context: Pointer, why: &str) {
@@ -29,7 +28,7 @@ pub(crate) fn set_embeddings(call: &EngineCall, context: Pointer, value: bool) {
 
 /// Whether the store takes note of files.
 fn notes(call: &EngineCall) -> bool {
-    hears(call) && mode::is_active()
+    works() && call.is_hosts()
 }
 
 /// A file that is about to be loaded.

@@ -1,13 +1,12 @@
 //! Takes states.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use contextpilot_kv_store::{Conditions, Run, worth};
 
 use crate::base::abi::Pointer;
+use crate::store::change::copy_out;
 use crate::store::context::ContextStore;
-use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Shelf;
 use crate::store::{engine, with_record, with_shelf};
 
@@ -109,19 +108,9 @@ pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margi
     let Some(mut buffer) = wanted else {
         return asked;
     };
-    let start = Instant::now();
-    // SAFETY: our caller's caller uses the context.
-    let saved = unsafe { engine::save(context, sequence, &mut buffer) };
-    let took = start.elapsed();
-    figures::add_time(&FIGURES.save_nanos, took);
+    let saved = copy_out(context, sequence, &mut buffer);
     let asked = !saved || keep(context, sequence, &buffer);
-    with_record(context, |one| {
-        if saved {
-            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
-            one.rates.saved(tokens, took);
-        }
-        one.buffer = buffer;
-    });
+    with_record(context, |one| one.buffer = buffer);
     asked
 }
 
