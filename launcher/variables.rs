@@ -20,6 +20,12 @@ pub(crate) trait Lookup: Fn(&str) -> Option<OsString> {
     fn non_empty(&self, name: &str) -> Option<OsString> {
         self(name).filter(|value| !value.is_empty())
     }
+
+    /// The value as text, with empty as unset. What is not UTF-8 is replaced.
+    fn text(&self, name: &str) -> Option<String> {
+        let value = self.non_empty(name)?;
+        Some(value.to_string_lossy().into_owned())
+    }
 }
 
 impl<F: Fn(&str) -> Option<OsString>> Lookup for F {}

@@ -208,8 +208,7 @@ fn remove(options: &Options, mut contents: Contents, to: u64) -> Result<ExitCode
 
 /// The budget: as of a server that runs on the folder, else as a server would have it that is started now.
 fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result<u64, String> {
-    if let Some(text) = of_process.non_empty(env::STORE_GB) {
-        let text = text.to_string_lossy();
+    if let Some(text) = of_process.text(env::STORE_GB) {
         return read_gigabytes(&text).ok_or_else(|| {
             format!(
                 "{} is {}: give a number of 10⁹ bytes",

@@ -4,6 +4,7 @@
 //! at each multiple of [`GRID`]: the hash of the previous link and the tokens since. So the names
 //! of a prompt's whole chunks are the same on every machine, however the prompt grew there.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -41,6 +42,14 @@ impl Fingerprint {
 }
 
 impl Name {
+    /// The names among these that begin with this byte, in order.
+    pub(crate) fn all_with<V>(all: &BTreeMap<Self, V>, first: u8) -> impl Iterator<Item = &Self> {
+        let mut from = Self([0; 16]);
+        from.0[0] = first;
+        let names = all.range(from..).map(|(name, _)| name);
+        names.take_while(move |name| name.0[0] == first)
+    }
+
     /// The name of the chunk that begins `skip` tokens behind a multiple of [`GRID`]. `self` is the
     /// link at that multiple, `tokens` are those from there to the chunk's end, at most [`GRID`].
     ///

@@ -323,7 +323,7 @@ impl Store {
                     self.attach(chunk, parent, last_used);
                     ready.extend(std::iter::from_fn(|| self.next_waiting(&name)));
                 }
-                Err(Misplaced::NoParent) if chunk.parent.is_some() => {
+                Err(Misplaced::NoParent) => {
                     let size = Size::of(&chunk);
                     if self.waiting.add(chunk, last_used) {
                         self.size = self.size.and(size);
@@ -336,7 +336,7 @@ impl Store {
                     ready.push((chunk, last_used));
                 }
                 Err(Misplaced::Taken(_)) => self.displace(chunk.name),
-                Err(Misplaced::Malformed | Misplaced::NoParent) => self.stray.push(chunk.name),
+                Err(Misplaced::Malformed) => self.stray.push(chunk.name),
             }
         }
     }

@@ -91,10 +91,7 @@ impl Tree {
 
     /// The names that begin with this byte, in order.
     pub(crate) fn names(&self, first: u8) -> impl Iterator<Item = &Name> {
-        let mut from = Name([0; 16]);
-        from.0[0] = first;
-        let all = self.names.range(from..).map(|(name, _)| name);
-        all.take_while(move |name| name.0[0] == first)
+        Name::all_with(&self.names, first)
     }
 
     /// The names behind this one, in order; `None`: all.

@@ -62,9 +62,6 @@ impl Waiting {
 
     /// Those whose names begin with this byte.
     pub(crate) fn names(&self, first: u8) -> impl Iterator<Item = &Name> {
-        let mut from = Name([0; 16]);
-        from.0[0] = first;
-        let all = self.chunks.range(from..).map(|(name, _)| name);
-        all.take_while(move |name| name.0[0] == first)
+        Name::all_with(&self.chunks, first)
     }
 }

@@ -64,13 +64,9 @@ pub(super) fn examine(located: &Located, follows: bool, folder: Option<&Path>) -
 /// Asks the remote, if there is one, as `store sync` will.
 pub(super) fn remote() -> Option<Finding> {
     let variable = env::STORE_REMOTE;
-    let text = |name: &str| {
-        let value = of_process.non_empty(name)?;
-        Some(value.to_string_lossy().into_owned())
-    };
-    let url = text(variable)?;
+    let url = of_process.text(variable)?;
     let found = |grade, text| Some(Finding::new("store remote", grade, text));
-    let reached = Remote::new(&url, text).and_then(|mut remote| {
+    let reached = Remote::new(&url, |name| of_process.text(name)).and_then(|mut remote| {
         remote.reach()?;
         Ok(remote)
     });
@@ -79,7 +75,7 @@ pub(super) fn remote() -> Option<Finding> {
             Grade::Limited,
             format!("{why}; until that is right, this machine has a store of its own"),
         ),
-        Ok(_) if text(env::STORE).is_none() => found(
+        Ok(_) if of_process.non_empty(env::STORE).is_none() => found(
             Grade::Limited,
             format!(
                 "{variable} does nothing without {}: set it, too",

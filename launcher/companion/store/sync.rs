@@ -45,20 +45,16 @@ pub(super) fn run(
     running: &[Running],
     json: bool,
 ) -> Result<(), String> {
-    let set = of_process.non_empty(env::STORE_REMOTE);
     let url = options.url.clone();
-    let url = url.or_else(|| set.map(|url| url.to_string_lossy().into_owned()));
+    let url = url.or_else(|| of_process.text(env::STORE_REMOTE));
     let url = url.ok_or_else(|| {
         format!(
             "No remote is known: give redis://host:6379 or s3://bucket/prefix, or set {}",
             env::STORE_REMOTE
         )
     })?;
-    let environment = |name: &str| {
-        let value = of_process.non_empty(name)?;
-        Some(value.to_string_lossy().into_owned())
-    };
-    let remote = Remote::new(&url, environment).map_err(|error| error.to_string())?;
+    let remote =
+        Remote::new(&url, |name| of_process.text(name)).map_err(|error| error.to_string())?;
     let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let limit = limit(&folder, path, running)?;
     let mirror = Mirror::new(folder, remote, limit);
