@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use contextpilot_testbed::{Completion, Request};
 use serde_json::{Value, json};
@@ -85,6 +86,29 @@ fn it_shows_what_a_server_has_stored() {
     assert!(text.contains(name.as_str().unwrap()), "{text}");
     let path = good(&on(folder.path(), &["path"]).output().unwrap());
     assert_eq!(path.trim_end(), folder.path().to_string_lossy());
+}
+
+#[test]
+fn from_when_to_when_is_only_said_if_it_differs() {
+    let (mut watched, folder, _) = filled();
+    watched.server.stop(15).unwrap();
+    let files = chunks(folder.path());
+    assert!(files.len() > 1);
+    let use_then = |file: &Path, hours: u64| {
+        let then = SystemTime::now() - Duration::from_secs(hours * 3600);
+        fs::File::open(file).unwrap().set_modified(then).unwrap();
+    };
+    let said = || {
+        let text = good(&on(folder.path(), &[]).output().unwrap());
+        text.lines().nth(1).unwrap().to_owned()
+    };
+    files.iter().for_each(|file| use_then(file, 3));
+    let line = said();
+    assert_eq!(line.matches(" ago").count(), 1, "{line}");
+    assert!(!line.contains(" to "), "{line}");
+    use_then(&files[0], 5);
+    let line = said();
+    assert!(line.contains(" to 5 h") && line.ends_with(" ago"), "{line}");
 }
 
 #[test]

@@ -79,13 +79,13 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
 
 /// When the chunks were last used.
 fn used(contents: &Contents) -> String {
-    match (contents.headers.last(), contents.headers.first()) {
-        (Some(last), Some(first)) => format!(
-            "; last used {} to {} ago",
-            ago(last.last_used),
-            ago(first.last_used)
-        ),
-        _ => String::new(),
+    let times = match (contents.headers.last(), contents.headers.first()) {
+        (Some(last), Some(first)) => [last, first].map(|one| ago(one.last_used)),
+        _ => return String::new(),
+    };
+    match &times {
+        [last, first] if last == first => format!("; last used {last} ago"),
+        [last, first] => format!("; last used {last} to {first} ago"),
     }
 }
 
