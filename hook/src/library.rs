@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
-use contextpilot_observer::Now;
+use contextpilot_observer::{Now, Stored};
 use contextpilot_residency::{Arrival, BufferId, RequestId, Token};
 use contextpilot_server_flags::ServerFlags;
 use contextpilot_worker::{Item, Library, Lost, Rest, Source, Withdrawn};
@@ -123,8 +123,15 @@ impl Library for HookLibrary {
         store::figures::all()
     }
 
-    fn stored(&self, tokens: &[Token]) -> Option<u64> {
-        store::length_of(tokens).map(|length| length as u64)
+    fn has_store(&self) -> bool {
+        store::is_on()
+    }
+
+    fn stored(&self, tokens: &[Token]) -> Option<Stored> {
+        Some(Stored {
+            tokens: store::length_of(tokens)? as u64,
+            least: store::LEAST as u64,
+        })
     }
 
     fn count_gap(&self) {

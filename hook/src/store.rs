@@ -188,6 +188,9 @@ fn on_shelf<R>(work: impl FnOnce(&mut Option<Shelf>) -> R) -> R {
     work(&mut shelf)
 }
 
+/// Fewer tokens are not loaded.
+pub(crate) const LEAST: usize = contextpilot_kv_store::worth::LEAST;
+
 /// How many tokens at the beginning of a prompt would be loaded if the server had nothing else of it, and the request
 /// named no adapter. On a thread of ours.
 pub(crate) fn length_of(tokens: &[i32]) -> Option<usize> {

@@ -156,7 +156,7 @@ impl Control {
         self.http.post("/match", &body, patience)?.json()
     }
 
-    /// The same for a prompt that begins like that of a cached request, with an answer within this
+    /// The same for a prompt that begins like that of an earlier request, with an answer within this
     /// time or none.
     ///
     /// # Errors

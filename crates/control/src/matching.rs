@@ -9,7 +9,7 @@ pub struct MatchRequest {
     /// prompt).
     #[serde(default)]
     pub tokens: Vec<i32>,
-    /// Instead of tokens: it begins like the prompt of a cached request.
+    /// Instead of tokens: it begins like the prompt of an earlier request.
     #[serde(default)]
     pub like: Option<Like>,
     /// The slot that the request would name.
@@ -17,11 +17,12 @@ pub struct MatchRequest {
     pub id_slot: Option<i32>,
 }
 
-/// A prompt that begins like the prompt of a cached request, and then differs from everything that is
-/// cached. For clients that know texts and lengths, but no tokens.
+/// A prompt that begins like the prompt of an earlier request, and then differs from everything that is
+/// cached or stored. For clients that know texts and lengths, but no tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Like {
-    /// The request's id. If the request is not cached, [`tokens`](Match::tokens) in the answer are 0.
+    /// The request's id. The request is cached; or the server has a prefix store, and the prompt is still remembered
+    /// (by the limits of [`Evaluation`](crate::Evaluation)). Otherwise [`tokens`](Match::tokens) in the answer are 0.
     pub id: String,
     /// Tokens that both begin with.
     pub common: u32,
@@ -51,10 +52,13 @@ pub struct Match {
     pub loads: Option<u64>,
     /// Tokens that would be reused there.
     pub reused: u64,
-    /// Tokens at the beginning of the prompt that the prefix store has. Those beyond [`reused`](Self::reused) are
-    /// loaded, if they are worth the copy, and not evaluated; a prompt's last token always is. `None`: there is no store,
-    /// or it is not known what it has for such a prompt.
+    /// Tokens at the beginning of the prompt that the prefix store has. `None`: there is no store, or it is not known
+    /// what it has for such a prompt.
     pub stored: Option<u64>,
+    /// Tokens beyond [`reused`](Self::reused) that would be loaded and not evaluated: those that are stored, or that
+    /// another slot holds, whose content is then copied to the store first. Few tokens of a long prompt may be evaluated
+    /// nevertheless, if they are not worth the copy. `None`, where `stored` is.
+    pub loaded: Option<u64>,
 }
 
 /// A slot, compared with the prompt.

@@ -49,6 +49,7 @@ mod work;
 pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;
 pub use evaluations::MOST_EVALUATIONS;
 pub use gone::MOST_GONE;
+pub use matching::Stored;
 pub use names::{MOST_MOVED, MOST_NAMED};
 pub use note::{Note, Now, Stamp};
 pub use observer::{Observer, Output};

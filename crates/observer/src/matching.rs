@@ -15,14 +15,24 @@ const NO_TOKEN: Token = Token::MAX;
 /// query can ask for.
 const LONGEST: u32 = 1 << 20;
 
+/// What the prefix store has of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Tokens at its beginning.
+    pub tokens: u64,
+    /// Fewer tokens than these are not loaded.
+    pub least: u64,
+}
+
 impl Observer {
-    /// What the engine would reuse for a prompt. `None`: this observer has no accounts.
+    /// What the engine would reuse for a prompt. `None`: this observer has no accounts. `store` says what the prefix
+    /// store has of some tokens, if that is known; it is `None` if there is no store.
     #[must_use]
     pub fn matching(
         &self,
         asked: &MatchRequest,
         ledger: &Ledger,
-        stored: impl FnOnce(&[Token]) -> Option<u64>,
+        store: Option<impl FnOnce(&[Token]) -> Option<Stored>>,
     ) -> Option<Match> {
         let accounts = self.accounts.as_ref()?;
         let context = ledger.primary().and_then(|id| self.contexts.get(&id));
@@ -34,7 +44,7 @@ impl Observer {
         let pinned = asked.id_slot.filter(|&slot| slot >= 0);
         let tokens = match &asked.like {
             None => Cow::from(&asked.tokens),
-            Some(like) => match prompt_like(like, ledger) {
+            Some(like) => match self.prompt_like(like, ledger, store.is_some()) {
                 Some(tokens) => Cow::from(tokens),
                 None => return Some(Match::default()),
             },
@@ -45,7 +55,6 @@ impl Observer {
             slot: found.choice.map(|(slot, _)| slot),
             chosen_by: found.choice.map(|(_, how)| choice_out(how)),
             reused: found.reused.into(),
-            stored: stored(&tokens),
             ..Match::default()
         };
         for (place, one) in found.all.iter().enumerate() {
@@ -69,15 +78,79 @@ impl Observer {
                 }),
             }
         }
+        let stored = store.and_then(|store| store(&tokens));
+        answer.stored = stored.map(|stored| stored.tokens);
+        answer.loaded = stored.map(|stored| loaded(&answer, stored));
         Some(answer)
+    }
+
+    /// A prompt that begins like that of an earlier request, followed by tokens that no slot has. `None`: that request is
+    /// not cached, and not `stored` or forgotten.
+    ///
+    /// What a request that was evicted left in the store is found by its tokens, which accounts remember anyway. The
+    /// names of its chunks would take less, but a chunk at the end of a prompt leaves the store before the others do: then
+    /// a name that is gone says nothing of the beginning that is still there. And an eviction costs nothing more: while
+    /// it is told, the thread that made it often has the store, to load what comes in place of the prompt.
+    fn prompt_like(&self, like: &Like, ledger: &Ledger, stored: bool) -> Option<Vec<Token>> {
+        let length = like.tokens.min(LONGEST);
+        let common = like.common.min(length);
+        let live = ledger.beginning_of(&like.id, common);
+        let mut tokens = match live {
+            None if stored => self.remembered(&like.id)?,
+            live => live?,
+        };
+        tokens.truncate(common as usize);
+        tokens.resize(length as usize, NO_TOKEN);
+        Some(tokens)
+    }
+
+    /// The last prompt of a request, whether anything of it is cached or not.
+    fn remembered(&self, id: &str) -> Option<Vec<Token>> {
+        let (nth, _) = self.evaluations.get(id)?;
+        self.accounts.as_ref()?.prompt(nth)
     }
 }
 
-/// A prompt that begins like that of a live request, followed by tokens that no slot has. `None`: that
-/// request is not cached.
-fn prompt_like(like: &Like, ledger: &Ledger) -> Option<Vec<Token>> {
-    let length = like.tokens.min(LONGEST);
-    let mut tokens = ledger.beginning_of(&like.id, like.common.min(length))?;
-    tokens.resize(length as usize, NO_TOKEN);
-    Some(tokens)
+/// Tokens that would be loaded beyond those that are reused.
+fn loaded(found: &Match, stored: Stored) -> u64 {
+    let others = found.slots.iter();
+    let others = others.filter(|one| Some(one.slot) != found.slot);
+    let other = others.map(|one| one.common).max().unwrap_or(0);
+    // A slot's content is copied to the store if it has enough that is in neither.
+    let shared = other >= stored.tokens.max(found.reused) + stored.least;
+    let there = if shared { other } else { stored.tokens };
+    // The last token is always evaluated.
+    let more = there.min(found.tokens.saturating_sub(1));
+    let more = more.saturating_sub(found.reused);
+    if more < stored.least { 0 } else { more }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_comes_from_the_store_or_from_another_slot() {
+        let slot = |slot, common| SlotMatch {
+            slot,
+            common,
+            ..SlotMatch::default()
+        };
+        let found = |reused| Match {
+            tokens: 100,
+            slot: Some(0),
+            slots: vec![slot(0, 90), slot(1, 60)],
+            reused,
+            ..Match::default()
+        };
+        let loads = |reused, tokens| loaded(&found(reused), Stored { tokens, least: 8 });
+        assert_eq!(loads(0, 70), 70, "more than another slot has");
+        assert_eq!(loads(20, 70), 50, "beyond what is reused");
+        assert_eq!(loads(0, 40), 60, "another slot has more");
+        assert_eq!(loads(0, 53), 53, "but not enough more for a copy");
+        assert_eq!(loads(63, 70), 0, "too few");
+        assert_eq!(loads(62, 70), 8);
+        assert_eq!(loads(20, 100), 79, "not the last token");
+        assert_eq!(loads(95, 40), 0);
+    }
 }

@@ -192,7 +192,7 @@ impl Accounts {
     /// not remembered.
     #[must_use]
     pub fn cached_tokens(&self, nth: u64, ledger: &Ledger) -> Option<u32> {
-        let prompt = self.past.read(self.losses.end(nth)?)?;
+        let prompt = self.prompt(nth)?;
         let most = (prompt.len() as u32).saturating_sub(1);
         let all = ledger.holdings(&prompt).into_iter();
         let best = all.map(|one| {
@@ -203,6 +203,12 @@ impl Accounts {
         Some(best.max().unwrap_or(0))
     }
 
+    /// The tokens of an evaluated prompt. `None`: it is not remembered.
+    #[must_use]
+    pub fn prompt(&self, nth: u64) -> Option<Vec<Token>> {
+        self.past.read(self.losses.end(nth)?)
+    }
+
     /// The last prompts and their tokens, the latest first: `most` of them, with `tokens` tokens together at
     /// most. Those that are not remembered are left out.
     #[must_use]
@@ -211,7 +217,7 @@ impl Accounts {
         let last = self.losses.last();
         let recent = (0..=last).rev().take(most).filter_map(|nth| {
             let asker = self.losses.asker(nth)?;
-            let prompt = self.past.read(self.losses.end(nth)?)?;
+            let prompt = self.prompt(nth)?;
             Some((asker, prompt))
         });
         recent

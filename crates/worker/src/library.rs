@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
-use contextpilot_observer::{Note, Now, Stamp};
+use contextpilot_observer::{Note, Now, Stamp, Stored};
 use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId, Token};
 use contextpilot_server_flags::ServerFlags;
 
@@ -69,8 +69,11 @@ pub trait Library: Sync {
     /// The prefix store; `None`: there is none.
     fn store(&self) -> Option<PrefixStore>;
 
-    /// How many tokens at the beginning of a prompt the prefix store has; `None`: there is none, or that is not known.
-    fn stored(&self, tokens: &[Token]) -> Option<u64>;
+    /// Whether there is a prefix store.
+    fn has_store(&self) -> bool;
+
+    /// What the prefix store has of a prompt; `None`: there is none, or that is not known.
+    fn stored(&self, tokens: &[Token]) -> Option<Stored>;
 
     /// Counts a gap: the ledger had to start from empty.
     fn count_gap(&self);

@@ -144,7 +144,8 @@ impl Telemetry {
             }
             Question::Match(asked, to) => {
                 let stored = |tokens: &[Token]| library.stored(tokens);
-                let found = ledger.and_then(|ledger| observer.matching(&asked, ledger, stored));
+                let store = library.has_store().then_some(stored);
+                let found = ledger.and_then(|ledger| observer.matching(&asked, ledger, store));
                 let _ = to.send(found);
             }
             Question::Latest(most, to) => {
