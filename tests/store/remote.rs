@@ -1,6 +1,7 @@
 //! Several machines with one store: folders that are kept alike through a real Redis, or a bucket.
 
 mod bucket;
+mod machines;
 mod tls;
 
 use std::collections::BTreeSet;
@@ -41,7 +42,8 @@ impl Redis {
             return None;
         };
         let mut command = Command::new(program);
-        command.args(["--port", &at.port().to_string(), "--bind", "127.0.0.1"]);
+        let (port, address) = (at.port().to_string(), at.ip().to_string());
+        command.args(["--port", &port, "--bind", &address]);
         command
             .args(["--save", "", "--appendonly", "no"])
             .args(arguments);
