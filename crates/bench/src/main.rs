@@ -45,7 +45,7 @@ struct Options {
     python: Option<PathBuf>,
     /// A real model.
     model: Option<PathBuf>,
-    /// Models that are also tried after a restart.
+    /// Models that are also tried: after a restart, and with sliding windows.
     also: Vec<PathBuf>,
     /// Recorded sessions, and how many requests of each are taken.
     sessions: Option<PathBuf>,

@@ -36,7 +36,7 @@ pub(crate) fn all(
     let ledger = ledger.map(Path::to_owned);
     let python = python.map(PathBuf::from);
     let restarted = sessions.clone();
-    let also = also.to_vec();
+    let (also, windowed) = (also.to_vec(), also.to_vec());
     vec![
         ("launch", Box::new(launch::run)),
         ("opened", Box::new(opened::run)),
@@ -65,6 +65,10 @@ pub(crate) fn all(
             Box::new(move |lab, page| store::resumed(&also, lab, page)),
         ),
         ("store", Box::new(store::prompts)),
+        (
+            "windows",
+            Box::new(move |lab, page| store::windows(&windowed, lab, page)),
+        ),
         ("neighbour", Box::new(store::neighbour)),
         (
             "others",

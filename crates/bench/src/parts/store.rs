@@ -1,6 +1,7 @@
 //! What the prefix store brings, and what it costs where it can bring nothing.
 
 mod latency;
+mod nothing;
 mod restarts;
 mod resumed;
 mod traffic;
@@ -38,7 +39,14 @@ pub(super) fn resumed(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()
 /// Single prompts.
 pub(super) fn prompts(lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("The prefix store: single prompts");
-    latency::run(lab, page)
+    latency::again(lab, page)?;
+    nothing::dense(lab, page)
+}
+
+/// Single prompts with sliding windows. `also`: models to try besides a random one.
+pub(super) fn windows(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()> {
+    page.section("The prefix store: sliding windows");
+    nothing::windowed(also, lab, page)
 }
 
 /// The longest gap of a slot while the other one is saved.

@@ -1,5 +1,4 @@
-//! What the store costs where it can bring nothing, what a stored prompt's first token takes, and how long
-//! a save keeps another slot waiting.
+//! What a stored prompt's first token takes, and how long a save keeps another slot waiting.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -12,23 +11,19 @@ use super::super::serving::{ask, prompt};
 use super::Stored;
 use crate::lab::{Lab, failed, resident};
 use crate::page::{Aim, Page};
-use crate::sample::{Comparison, Sample, Verdict, order};
+use crate::sample::{Comparison, Sample, order};
 
-/// Targets: the first token with nothing to gain, a stored prompt's first token, and the longest gap.
-const NOTHING: f64 = 1.03;
+/// Targets: a stored prompt's first token, and the longest gap.
 const SOONER: f64 = 50.0;
 const GAP: f64 = 1.2;
 
-pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
-    if let Some(model) = &lab.model {
-        again(lab, page, &Model::file(model.clone(), Arch::Llama))?;
-    }
-    nothing_to_gain(lab, page)
-}
-
 /// The time to the first token of prompts that are asked again, on one slot.
-fn again(lab: &Lab, page: &mut Page, model: &Model) -> Result<()> {
+pub(super) fn again(lab: &Lab, page: &mut Page) -> Result<()> {
     const TOKENS: usize = 3_000;
+    let Some(model) = &lab.model else {
+        return Ok(());
+    };
+    let model = &Model::file(model.clone(), Arch::Llama);
     let plain =
         Server::builder()
             .model(model)
@@ -68,68 +63,6 @@ fn again(lab: &Lab, page: &mut Page, model: &Model) -> Result<()> {
         &format!("{sooner:.0}"),
         Aim::met_if(sooner >= SOONER),
     );
-    Ok(())
-}
-
-/// The time to the first token of prompts that have nothing in common.
-fn nothing_to_gain(lab: &Lab, page: &mut Page) -> Result<()> {
-    let tiny = Spec::new(Arch::Llama);
-    let larger = Spec {
-        layers: 8,
-        width: 512,
-        ..tiny.clone()
-    };
-    let mut loads = vec![("the tiny model", tiny, 200, lab.rounds(300, 2))];
-    if !lab.quick {
-        loads.push(("a model of 85 MB", larger, 200, 40));
-    }
-    for (name, spec, tokens, rounds) in loads {
-        let plain = Server::builder().model(&Model::of(&spec)).bare_slots(2);
-        let hooked = || {
-            plain
-                .clone()
-                .launcher(&lab.launcher)
-                .env("XDG_CACHE_HOME", lab.cache())
-                .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-                .spawn()
-        };
-        let folder = tempfile::tempdir_in(lab.scratch(""))?;
-        let stored = Stored::start(lab, &plain, folder.path())?;
-        let others = [hooked()?, hooked()?];
-        let servers = [&others[0], &others[1], &stored.server];
-        let mut first = Comparison::new(&[
-            "no store",
-            "no store, again",
-            "a store with nothing to gain",
-        ]);
-        for round in 0..rounds {
-            for side in order(round, servers.len()) {
-                let request = Request::completion(prompt(round, tokens))
-                    .predict(8)
-                    .streamed();
-                first.add(side, ask(servers[side], &request)?[0]);
-            }
-        }
-        if stored.figures()?.saves == 0 && rounds > 4 {
-            return Err(failed("nothing was stored"));
-        }
-        page.say(format!(
-            "**Nothing to gain**: prompts of {tokens} tokens that have nothing in common, {name}. Each is stored\n\
-             when the next but one takes its slot. Time to the first token:"
-        ));
-        page.say(first.table("ms"));
-        let ratio = first.ratio(2);
-        page.aim(
-            &format!("The first token with a store and nothing to gain, {name}"),
-            &format!("at most {NOTHING}"),
-            &ratio.show(3),
-            match first.verdict(2) {
-                _ if ratio.middle <= NOTHING => Aim::Met,
-                Verdict::Noise => Aim::Noise,
-                _ => Aim::Missed,
-            },
-        );
-    }
     Ok(())
 }
 
