@@ -159,6 +159,16 @@ impl Cached {
         *self = Self::default();
     }
 
+    /// A prompt of just these blocks.
+    #[must_use]
+    pub fn prompt_of(&self, blocks: &[Block]) -> Option<u64> {
+        let mut at = NONE;
+        for &block in blocks {
+            at = *self.children.get(&(at, block))?;
+        }
+        self.nodes.get(at as usize)?.ending.last().copied()
+    }
+
     /// How many of these blocks, in this order, are a cached prefix that can be used, and a prompt that
     /// has it. `least`: prefixes of less weight cannot be used either.
     #[must_use]
@@ -249,40 +259,42 @@ impl Cached {
     /// blocks. For ordering a batch elsewhere.
     #[must_use]
     pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Self {
+        Self::renumbered_from(&[self], numbers, limit)
+    }
+
+    /// The same of several, in one.
+    pub(crate) fn renumbered_from(
+        trees: &[&Self],
+        numbers: &HashMap<Block, Block>,
+        limit: usize,
+    ) -> Self {
         let mut copy = Self::new();
         // Nodes to visit, and the copy of the node above each.
-        let mut first: Vec<u32> = numbers
-            .keys()
-            .filter_map(|block| self.children.get(&(NONE, *block)).copied())
-            .collect();
-        // The most popular is pushed last, so it is visited first.
-        first.sort_unstable_by_key(|at| (self.nodes[*at as usize].prompts, *at));
-        let mut waiting: Vec<(u32, u32)> = first.into_iter().map(|at| (at, NONE)).collect();
-        while let Some((at, parent)) = waiting.pop() {
-            let node = &self.nodes[at as usize];
+        let mut waiting: Vec<(&Self, u32, u32)> = Vec::new();
+        for tree in trees {
+            let first = numbers
+                .keys()
+                .filter_map(|block| tree.children.get(&(NONE, *block)));
+            waiting.extend(first.map(|at| (*tree, *at, NONE)));
+        }
+        // The most popular is last, so it is visited first.
+        waiting.sort_by_key(|(tree, at, _)| (tree.nodes[*at as usize].prompts, *at));
+        while let Some((tree, at, parent)) = waiting.pop() {
+            let node = &tree.nodes[at as usize];
             let Some(number) = numbers.get(&node.block) else {
                 continue;
             };
-            let made = copy.grow(parent, *number);
-            let length = match parent {
-                NONE => 1,
-                parent => copy.ends[&u64::from(parent)].length + 1,
+            let made = match copy.children.get(&(parent, *number)) {
+                Some(made) => *made,
+                None => copy.grow_end(parent, *number),
             };
-            // A prompt ends at each node. Those below it are counted at the end.
-            let end = End {
-                at: made,
-                length,
-                from: 0,
-            };
-            copy.ends.insert(u64::from(made), end);
-            copy.nodes[made as usize].ending.insert(u64::from(made));
             if copy.nodes() >= limit {
                 break;
             }
             let mut child = node.child;
             while child != NONE {
-                waiting.push((child, made));
-                child = self.nodes[child as usize].next;
+                waiting.push((tree, child, made));
+                child = tree.nodes[child as usize].next;
             }
         }
         // Each stands behind its parent.
@@ -321,6 +333,24 @@ impl Cached {
             }
         }
         any
+    }
+
+    /// A new node, at which a prompt with the node's number ends.
+    fn grow_end(&mut self, parent: u32, block: Block) -> u32 {
+        let made = self.grow(parent, block);
+        let length = match parent {
+            NONE => 1,
+            parent => self.ends[&u64::from(parent)].length + 1,
+        };
+        // That it goes through the nodes above is for the caller to count.
+        let end = End {
+            at: made,
+            length,
+            from: 0,
+        };
+        self.ends.insert(u64::from(made), end);
+        self.nodes[made as usize].ending.insert(u64::from(made));
+        made
     }
 
     fn grow(&mut self, parent: u32, block: Block) -> u32 {

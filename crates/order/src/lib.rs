@@ -8,8 +8,8 @@
 //!   [`linkage()`]). Its answers are those of ContextPilot's index 0.5.0 (except that repeated
 //!   blocks are kept), and the clustering is scipy's, ties included.
 //! - [`batch_sharing`] orders many contexts so that most is shared, after what is [`Cached`].
-//! - [`online()`] orders one context: the heaviest prefix that is [`Cached`] now, then the others
-//!   by their [`Frequency`].
+//! - [`online()`] orders one context: the heaviest prefix that is [`Cached`] now, in the engine or in a store below it
+//!   ([`Tiers`]), then the others by their [`Frequency`].
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ mod frequency;
 mod linkage;
 mod online;
 mod sharing;
+mod tiers;
 mod tree;
 
 pub use batch::{Batch, BatchOptions, batch, batch_after, is_permutation};
@@ -27,8 +28,9 @@ pub use cached::{Beginning, Cached};
 pub use distance::{Condensed, distances};
 pub use frequency::Frequency;
 pub use linkage::{Linkage, Merge, linkage};
-pub use online::{Online, OnlineOptions, importance_note, least, online};
+pub use online::{Online, OnlineOptions, importance_note, online};
 pub use sharing::{Join, batch_sharing, joins};
+pub use tiers::Tiers;
 
 /// A block: a number for its content. Equal content has equal numbers.
 pub type Block = u32;

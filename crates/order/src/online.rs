@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{Block, Cached, Frequency};
+use crate::{Block, Frequency, Tiers};
 
 /// Options for what may be moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,15 +29,16 @@ pub struct Online {
 /// most often together with it ([`Frequency::sort_after`]). Equally frequent blocks keep their
 /// order, and so do blocks that were never requested. `weight` is the weight of a block, in tokens.
 #[must_use]
-pub fn online(
+pub fn online<'a>(
     blocks: &[Block],
-    cached: &Cached,
+    cached: impl Into<Tiers<'a>>,
     frequency: &Frequency,
     weight: impl Fn(Block) -> u64,
     options: &OnlineOptions,
 ) -> Online {
     let (kept, movable) = blocks.split_at(options.keep_first.min(blocks.len()));
-    let least = least(blocks, &weight);
+    let cached = cached.into();
+    let least = cached.least(blocks, &weight);
     let beginning = cached.best_beginning(kept, movable, &weight, least);
     let mut ordered = kept.to_vec();
     ordered.extend(&beginning.blocks);
@@ -56,14 +57,6 @@ pub fn online(
         cached: length,
         prompt: prompt.filter(|_| length > 0),
     }
-}
-
-/// The least weight of a prefix for which llama-server chooses a slot: a tenth of the prompt
-/// (`--slot-prompt-similarity`).
-#[must_use]
-pub fn least(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
-    let weights = blocks.iter().map(|block| weight(*block).max(1));
-    weights.fold(0, u64::saturating_add) / 10
 }
 
 /// Removes each of `taken` once.

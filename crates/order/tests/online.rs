@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use contextpilot_order::{Block, Cached, Frequency, OnlineOptions, is_permutation, online};
+use contextpilot_order::{Block, Cached, Frequency, OnlineOptions, Tiers, is_permutation, online};
 use proptest::prelude::*;
 
 fn order(
@@ -188,6 +188,48 @@ fn blocks_that_cannot_be_used_now_are_not_promised() {
     assert_eq!(order(&long[..9], &cached, &any).1, 2);
 }
 
+#[test]
+fn the_longer_prefix_of_two_tiers_wins() {
+    let mut engine = cached(&[(1, &[1, 2]), (2, &[7])]);
+    let store = cached(&[(3, &[4, 1, 2]), (4, &[7, 8]), (5, &[9])]);
+    let frequency = Frequency::new(64.0, 1000);
+    let order = |engine: &Cached, blocks: &[Block]| {
+        let tiers = Tiers::with_store(engine, &store);
+        let any = OnlineOptions::default();
+        let ordered = online(blocks, tiers, &frequency, |_| 1, &any);
+        (ordered.blocks, ordered.cached, ordered.prompt)
+    };
+    assert_eq!(
+        order(&engine, &[1, 2, 3, 4]),
+        (vec![4, 1, 2, 3], 3, Some(3))
+    );
+    assert_eq!(order(&engine, &[1, 2, 9]), (vec![1, 2, 9], 2, Some(1)));
+    // As long: the engine's.
+    assert_eq!(order(&engine, &[3, 7]), (vec![7, 3], 1, Some(2)));
+    // Less than a tenth is worth a load.
+    let long: Vec<Block> = (9..60).collect();
+    assert_eq!(order(&engine, &long).1, 1);
+    // What the engine itself would not use.
+    engine.usable_from(1, 2);
+    assert_eq!(order(&engine, &[1, 9]), (vec![9, 1], 1, Some(5)));
+    let tiers = Tiers::with_store(&engine, &store);
+    assert_eq!(tiers.longest(&[1, 2, 9]), (2, Some(1)));
+    assert_eq!(tiers.longest(&[4, 1, 9]), (2, Some(3)));
+    assert_eq!(tiers.beginning_of(&[7, 8], |_| 1, 0), (2, Some(4)));
+    assert_eq!(tiers.beginning_of(&[8, 7], |_| 1, 0), (0, None));
+}
+
+#[test]
+fn a_prompt_is_found_by_all_of_its_blocks() {
+    let mut cached = cached(&[(1, &[1, 2]), (2, &[1, 2, 3]), (3, &[1, 2])]);
+    assert_eq!(cached.prompt_of(&[1, 2]), Some(3));
+    assert_eq!(cached.prompt_of(&[1]), None);
+    assert_eq!(cached.prompt_of(&[2]), None);
+    assert_eq!(cached.prompt_of(&[]), None);
+    cached.remove(3);
+    assert_eq!(cached.prompt_of(&[1, 2]), Some(1));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64, Vec<Block>),
@@ -272,5 +314,43 @@ proptest! {
             &online(&blocks, &cached, &frequency, |_| 1, &options),
             &ordered
         );
+    }
+
+    /// Whatever prompts are in which tier, the order is that of one tier with all of them.
+    #[test]
+    fn two_tiers_are_as_good_as_one_with_all(
+        prompts in prop::collection::vec((any::<bool>(), prop::collection::vec(0..6_u32, 1..6)), 0..12),
+        blocks in prop::collection::vec(0..6_u32, 0..8),
+        keep_first in 0..3_usize,
+    ) {
+        let [mut engine, mut store, mut both] = [Cached::new(), Cached::new(), Cached::new()];
+        for (number, (stored, blocks)) in prompts.iter().enumerate() {
+            let tier = if *stored { &mut store } else { &mut engine };
+            tier.insert(number as u64, blocks);
+            both.insert(number as u64, blocks);
+        }
+        let frequency = Frequency::new(8.0, 4);
+        let options = OnlineOptions { keep_first, ..OnlineOptions::default() };
+        let tiers = Tiers::with_store(&engine, &store);
+        let ordered = online(&blocks, tiers, &frequency, |_| 1, &options);
+        let one = online(&blocks, &both, &frequency, |_| 1, &options);
+        prop_assert_eq!(ordered.cached, one.cached);
+        prop_assert!(is_permutation(&blocks, &ordered.blocks));
+        prop_assert_eq!(both.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
+        if let Some(prompt) = ordered.prompt {
+            let (_, whole) = &prompts[prompt as usize];
+            prop_assert!(whole.starts_with(&ordered.blocks[..ordered.cached]));
+        }
+
+        // In other numbers, too.
+        let numbers: HashMap<Block, Block> = (0..5).map(|block| (block, block + 10)).collect();
+        let copy = tiers.renumbered(&numbers, usize::MAX);
+        prop_assert_eq!(copy.nodes(), both.renumbered(&numbers, usize::MAX).nodes());
+        for (_, blocks) in &prompts {
+            let renumbered: Vec<Block> = blocks.iter().map(|block| block + 10).collect();
+            let known = blocks.iter().take_while(|block| **block < 5).count();
+            prop_assert_eq!(copy.longest(&renumbered).0, known);
+        }
+        prop_assert!(tiers.renumbered(&numbers, 3).nodes() <= 3);
     }
 }

@@ -1,0 +1,114 @@
+//! What is cached, in the engine and below it.
+
+use std::collections::HashMap;
+
+use crate::{Beginning, Block, Cached};
+
+/// Cached prefixes, by where they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiers<'a> {
+    engine: &'a Cached,
+    store: Option<&'a Cached>,
+}
+
+impl<'a> From<&'a Cached> for Tiers<'a> {
+    /// Only the engine has any.
+    fn from(engine: &'a Cached) -> Self {
+        Self {
+            engine,
+            store: None,
+        }
+    }
+}
+
+impl<'a> Tiers<'a> {
+    /// There is also a store, from which prefixes are loaded into the engine. Then a prefix that the engine holds can
+    /// be used however short it is: the store takes it from wherever it is.
+    #[must_use]
+    pub fn with_store(engine: &'a Cached, store: &'a Cached) -> Self {
+        Self {
+            engine,
+            store: Some(store),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'a Cached> {
+        [Some(self.engine), self.store].into_iter().flatten()
+    }
+
+    /// Whether nothing is cached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all().all(|tier| tier.prompts() == 0)
+    }
+
+    /// The least weight of a prefix of these blocks that can be used. Without a store that is a tenth of the prompt, for
+    /// which llama-server chooses a slot (`--slot-prompt-similarity`).
+    #[must_use]
+    pub fn least(&self, blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
+        match self.store {
+            Some(_) => 0,
+            None => weight_of(blocks, weight) / 10,
+        }
+    }
+
+    /// How many of these blocks, in this order, are a cached prefix that can be used, and a prompt that has it. Of two
+    /// tiers with as many, the engine's. `least`: prefixes of less weight cannot be used.
+    #[must_use]
+    pub fn beginning_of(
+        &self,
+        blocks: &[Block],
+        weight: impl Fn(Block) -> u64,
+        least: u64,
+    ) -> (usize, Option<u64>) {
+        let all = self.all();
+        longest(all.map(|tier| tier.beginning_of(blocks, &weight, least)))
+    }
+
+    /// How many of these blocks, in this order, are a cached prefix, whether it can be used or not, and a prompt that
+    /// has it.
+    #[must_use]
+    pub fn longest(&self, blocks: &[Block]) -> (usize, Option<u64>) {
+        longest(self.all().map(|tier| tier.longest(blocks)))
+    }
+
+    /// The cached prefix with the greatest weight that can be made of these blocks, after `first`: see
+    /// [`Cached::best_beginning`]. Of two tiers with equal ones, the engine's.
+    pub(crate) fn best_beginning(
+        &self,
+        first: &[Block],
+        blocks: &[Block],
+        weight: impl Fn(Block) -> u64,
+        least: u64,
+    ) -> Beginning {
+        // A prefix of any prompt is a prefix of one in the one tier or in the other.
+        let held = self.engine.best_beginning(first, blocks, &weight, least);
+        let Some(store) = self.store else {
+            return held;
+        };
+        let stored = store.best_beginning(first, blocks, &weight, least);
+        let worth = |one: &Beginning| weight_of(&one.blocks[..one.usable], &weight);
+        match worth(&stored) > worth(&held) {
+            true => stored,
+            false => held,
+        }
+    }
+
+    /// The prefixes of all tiers together: see [`Cached::renumbered`].
+    #[must_use]
+    pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Cached {
+        let all: Vec<&Cached> = self.all().collect();
+        Cached::renumbered_from(&all, numbers, limit)
+    }
+}
+
+/// The first of the longest.
+fn longest(all: impl Iterator<Item = (usize, Option<u64>)>) -> (usize, Option<u64>) {
+    let longer = |a: (usize, _), b: (usize, _)| if b.0 > a.0 { b } else { a };
+    all.reduce(longer).unwrap_or_default()
+}
+
+fn weight_of(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
+    let weights = blocks.iter().map(|block| weight(*block).max(1));
+    weights.fold(0, u64::saturating_add)
+}
