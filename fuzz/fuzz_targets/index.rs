@@ -2,7 +2,9 @@
 //! answered as permutations of what was asked, and the bounds hold.
 #![no_main]
 
-use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Next, Outcome, Query, Truth, timings};
+use contextpilot_index::{
+    Answer, Endpoint, Found, Index, Limits, Mode, Next, Outcome, Query, Truth, timings,
+};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -38,12 +40,14 @@ fuzz_target!(|data: &[u8]| {
             // Not requests: how the index learns what is cached, and events of the engine.
             b'!' => index.set_truth(Truth::Engine),
             b'?' => index.set_truth(Truth::Guess),
-            b'+' | b'-' | b'>' | b'<' => {
+            b'=' => index.set_store(!index.has_store()),
+            b'+' | b'-' | b'_' | b'>' | b'<' => {
                 let number = body.first().copied().unwrap_or(0) % 16;
                 let id = format!("req-{number:012x}");
                 match first {
                     b'+' => index.cached(&id, body.len() as u64 * 7),
                     b'-' => index.evicted(&id),
+                    b'_' => index.left_engine(&id),
                     b'>' => index.moved_to_host(&[id], 50),
                     _ => {
                         index.restored(std::slice::from_ref(&id));
@@ -91,9 +95,16 @@ fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> Answer {
             Next::Answer => break,
         }
     }
-    if let Some(question) = work.question() {
-        let reused = question.common / 2;
-        index.answered(&mut work, reused);
+    let mut asked = 0;
+    while let Some(question) = work.question() {
+        let found = Found {
+            tokens: question.tokens * u64::from(*ids % 3 > 0),
+            reused: question.common / 2,
+            loaded: (*ids % 5 > 0).then_some(question.common % 9),
+        };
+        index.answered(&mut work, found);
+        asked += 1;
+        assert!(asked <= 4, "questions end");
     }
     work.answer()
 }

@@ -163,7 +163,10 @@ POLICIES = {
 class Bench:
     """What a measurement needs: the commands, a model, and the Python index if there is one."""
 
-    def __init__(self, model=None):
+    def __init__(self, model=None, store=False):
+        self.store = store
+        # Tokens that the last server evaluated, if it had a store.
+        self.evaluated = None
         self.companion = program("contextpilot-llama")
         self.launcher = program("contextpilot-llama-server")
         self.model = str(model or next((ROOT / "target" / "testbed").glob("llama-2x64-*.gguf")))
@@ -192,6 +195,12 @@ class Bench:
             time.sleep(0.02)
         return server
 
+    def figures(self, control):
+        """What the hook says."""
+        stats = subprocess.run([self.companion, "stats", "--control", control, "--json"],
+                               stdout=subprocess.PIPE, check=True)
+        return json.loads(stats.stdout)
+
     def order(self, policy, contexts, texts, url):
         if policy == "as retrieved":
             return as_retrieved(contexts, None)
@@ -206,8 +215,8 @@ class Bench:
         return online(contexts, url, texts)
 
     def run(self, policy, contexts, texts, queries, server=(), clients=1, timed=False):
-        """The share of prompt tokens that the engine reused, in percent; the index's own errors;
-        and the seconds until each first token."""
+        """The share of prompt tokens that the engine reused (with a store: or loaded), in percent; the index's
+        own errors; and the seconds until each first token."""
         engine, index = port(), port()
         url, index_url = f"http://127.0.0.1:{engine}", f"http://127.0.0.1:{index}"
         folder = tempfile.mkdtemp(prefix="index-bench-")
@@ -217,8 +226,12 @@ class Bench:
         env = {"CONTEXTPILOT_LISTEN": control}
         if policy == "python, told":
             env["CONTEXTPILOT_INDEX_URL"] = index_url
+        if self.store:
+            env |= {"CONTEXTPILOT_STORE": f"{folder}/store", "CONTEXTPILOT_STORE_GB": "4"}
         counts, first = [0, 0], []
         with Process(command, f"{url}/health", **env) as _:
+            while self.store and not self.figures(control)["store"]["ready"]:
+                time.sleep(0.02)
             before = self.index(policy, index, url, control)
             through = index_url if policy.startswith("ours") else url
             ordered = enumerate(self.order(policy, contexts, texts, index_url))
@@ -250,6 +263,9 @@ class Bench:
             prediction = None
             if policy in ("ours", "ours, guess", "ours, batches live"):
                 prediction = ask(f"{index_url}/stats")["prediction"]
+            if self.store:
+                total = self.figures(control)["reuse"]["total"]
+                counts, self.evaluated = [total["reused"], total["reused"] + total["evaluated"]], total["evaluated"]
             if before:
                 before.__exit__()
         return 100 * counts[0] / counts[1], prediction, first

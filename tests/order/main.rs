@@ -7,6 +7,7 @@ mod learning;
 mod python;
 mod secure;
 mod soak;
+mod stored;
 mod support;
 
 use std::process::{Command, Stdio};

@@ -142,8 +142,12 @@ impl Index {
     }
 
     /// The content of a slot was copied to host memory: so many tokens, with the prompts of these
-    /// requests. llama-server loads it for a prompt that has at least a quarter of it.
+    /// requests. llama-server loads it for a prompt that has at least a quarter of it. A prefix store, which has it
+    /// from then on, loads any part of it.
     pub fn moved_to_host(&mut self, ids: &[String], tokens: u64) {
+        if self.has_store() {
+            return;
+        }
         for id in ids {
             let Some(request) = self.requests.get(id) else {
                 continue;
@@ -165,7 +169,8 @@ impl Index {
         }
     }
 
-    /// The prompt of a request is no longer cached.
+    /// The prompt of a request is no longer cached, and nothing is kept of it. Of one that the engine had, call
+    /// [`left_engine`](Self::left_engine) instead.
     pub fn evicted(&mut self, id: &str) {
         self.end_conversation(id);
         self.forget(id);
@@ -200,35 +205,55 @@ impl Index {
             .collect()
     }
 
-    /// The engine has answered a request, with the number of reused tokens.
+    /// The engine has answered a request, with the number of reused tokens. With a prefix store, which loads tokens that
+    /// the engine does not count as reused, call [`finished`](Self::finished) and then [`compare`](Self::compare).
     pub fn completed(&mut self, id: &str, timings: Timings) {
+        self.finished(id, timings.prompt);
+        self.compare(id, timings.reused);
+    }
+
+    /// The engine has answered a request, whose whole prompt has so many tokens.
+    pub fn finished(&mut self, id: &str, prompt: Option<u64>) {
         let Some(request) = self.requests.get_mut(id) else {
             return;
         };
         request.answered = true;
-        let blocks = request.blocks.clone();
-        let expected = request.expected.take();
-        if let Some(prompt) = timings.prompt.filter(|_| !blocks.is_empty()) {
-            self.predictor.note_prompt(prompt, &blocks, &self.blocks);
-        }
-        if let Some(expected) = expected {
-            self.errors.note(expected.tokens, timings.reused);
-            if expected.whole {
-                let beginning = &blocks[..expected.blocks.min(blocks.len())];
-                self.predictor
-                    .learn(beginning, timings.reused, &self.blocks);
-            }
+        if let Some(prompt) = prompt.filter(|_| !request.blocks.is_empty()) {
+            self.predictor
+                .note_prompt(prompt, &request.blocks, &self.blocks);
         }
         if self.truth == Truth::Guess {
-            self.cached(id, timings.prompt.unwrap_or(0));
+            self.cached(id, prompt.unwrap_or(0));
+        }
+    }
+
+    /// So many tokens of a request that was answered were reused or loaded. Compares that with the forecast, once.
+    pub fn compare(&mut self, id: &str, reused: u64) {
+        let Some(request) = self.requests.get_mut(id) else {
+            return;
+        };
+        let Some(expected) = request.expected.take() else {
+            return;
+        };
+        self.errors.note(expected.tokens, reused);
+        if expected.whole {
+            let length = expected.blocks.min(request.blocks.len());
+            let beginning = &request.blocks[..length];
+            self.predictor.learn(beginning, reused, &self.blocks);
         }
     }
 
     /// Stops tracking a request, and frees its memory.
     pub(crate) fn forget(&mut self, id: &str) -> Option<Request> {
+        let request = self.take(id)?;
+        self.blocks.release_all(&request.blocks, &self.frequency);
+        Some(request)
+    }
+
+    /// Stops tracking a request, whose blocks stay in use.
+    pub(crate) fn take(&mut self, id: &str) -> Option<Request> {
         let request = self.requests.remove(id)?;
         self.cached.remove(request.number);
-        self.blocks.release_all(&request.blocks, &self.frequency);
         self.counters.evictions += 1;
         Some(request)
     }

@@ -1,26 +1,61 @@
-//! The forecast: how many tokens the engine is expected to reuse.
+//! The forecast: how many tokens the engine is expected to reuse, or to load from the prefix store.
 
 use contextpilot_order::{Block, Online};
 
-use crate::Index;
+use crate::numbering::places;
+use crate::reorder::Reordering;
 use crate::requests::Expected;
+use crate::{Index, Truth};
+
+/// How often a context is ordered by what the prefix store may have, if it then turns out not to have it.
+pub(crate) const TRIES: usize = 3;
 
 /// A query for the hook, which knows better than the index: how much would be reused for a prompt that
 /// begins like this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The id of a request that is cached.
+    /// The id of a request that is cached, or that the prefix store may have.
     pub id: String,
     /// Tokens that the new prompt has in common with it.
     pub common: u64,
     /// Tokens of the new prompt, about.
     pub tokens: u64,
-    /// The blocks in these.
+    /// The blocks in common.
     blocks: usize,
+    /// Its number, if it has left the engine.
+    stored: Option<u64>,
+}
+
+/// What the hook answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Tokens of the prompt; 0: the hook does not know the request.
+    pub tokens: u64,
+    /// Tokens that would be reused.
+    pub reused: u64,
+    /// Tokens beyond these that would be loaded from the prefix store; `None`: there is none, or it is not known what it
+    /// has.
+    pub loaded: Option<u64>,
+}
+
+impl Found {
+    /// Tokens that would not be evaluated.
+    pub(crate) fn all(&self) -> u64 {
+        self.reused.saturating_add(self.loaded.unwrap_or(0))
+    }
 }
 
 impl Question {
-    /// The forecast after the hook's answer: so many tokens would be reused.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// The number of the request, if its prompt has left the engine.
+    pub(crate) fn stored(&self) -> Option<u64> {
+        self.stored
+    }
+
+    /// The forecast after the hook's answer: so many tokens would be reused, or loaded.
     pub(crate) fn expected(&self, reused: u64) -> Expected {
         Expected {
             blocks: self.blocks,
@@ -34,7 +69,7 @@ impl Index {
     pub(crate) fn expected(&self, ordered: &Online) -> Expected {
         let beginning = &ordered.blocks[..ordered.cached];
         let tokens = match ordered.cached {
-            0 if self.cached.prompts() == 0 => 0,
+            0 if self.tiers(true).is_empty() => 0,
             _ => self.predictor.tokens(beginning, &self.blocks),
         };
         Expected {
@@ -45,11 +80,11 @@ impl Index {
     }
 
     /// The query for the prompt of these blocks: the request with the longest common prefix that
-    /// is cached anywhere, whether the engine would reuse it or not.
-    pub(crate) fn question(&self, blocks: &[Block]) -> Option<Question> {
-        let (length, prompt) = self.cached.longest(blocks);
+    /// is cached anywhere, whether the engine would reuse it or not. `store`: or that the prefix store may have.
+    pub(crate) fn question(&self, blocks: &[Block], store: bool) -> Option<Question> {
+        let (length, prompt) = self.tiers(store).longest(blocks);
         let id = match prompt {
-            Some(prompt) => self.requests.id(prompt)?,
+            Some(prompt) => self.id_of(prompt)?,
             // Only the template is in common.
             None => self.requests.cached_ids().next_back()?.1,
         };
@@ -58,6 +93,127 @@ impl Index {
             common: self.predictor.tokens(&blocks[..length], &self.blocks),
             tokens: self.predictor.prompt(blocks, &self.blocks),
             blocks: length,
+            stored: prompt.filter(|prompt| self.requests.id(*prompt).is_none()),
         })
+    }
+
+    /// The id of a request by its number, whether its prompt has left the engine or not.
+    pub(crate) fn id_of(&self, number: u64) -> Option<&str> {
+        let stored = || self.stored()?.id(number);
+        self.requests.id(number).or_else(stored)
+    }
+
+    /// The forecast for a context in its order, and what to ask the hook of it.
+    pub(crate) fn foresee(
+        &mut self,
+        job: &mut Reordering,
+        at: usize,
+        given: &[Block],
+        ordered: &Online,
+    ) {
+        let alone = job.reorder.contexts.len() == 1;
+        if alone && self.truth == Truth::Engine {
+            job.question = self.question(&ordered.blocks, job.store);
+        }
+        let expected = self.expected(ordered);
+        let held = match self.has_store() {
+            true => self.held(job, ordered).min(expected.tokens),
+            false => expected.tokens,
+        };
+        let from = ordered.prompt.and_then(|prompt| self.id_of(prompt));
+        let from = from.map(str::to_owned);
+        let placed = &mut job.placed[at];
+        self.counters.matches = self.counters.matches.saturating_sub(placed.matched.into());
+        self.counters.matches += u64::from(ordered.cached > 0);
+        if let Some(request) = self.requests.get_mut(&placed.id) {
+            request.expected = Some(expected);
+        }
+        placed.expected = expected.tokens;
+        placed.stored = expected.tokens - held;
+        placed.from = from;
+        placed.matched = ordered.cached > 0;
+        job.places[at] = places(given, &ordered.blocks);
+    }
+
+    /// How many tokens of a context the engine itself is expected to reuse.
+    fn held(&self, job: &Reordering, ordered: &Online) -> u64 {
+        let (length, _) = self.longest(self.tiers(false), &job.planned, &ordered.blocks);
+        let beginning = &ordered.blocks[..length.min(ordered.cached)];
+        self.predictor.tokens(beginning, &self.blocks)
+    }
+
+    /// The hook has answered. If it has less of the prompt than was thought, the context is ordered anew, and another
+    /// question may follow.
+    pub(crate) fn hook_answered(&mut self, job: &mut Reordering, found: Found) {
+        let Some(question) = job.question.take() else {
+            return;
+        };
+        if self.has_store() && job.store && !self.is_confirmed(&question, found) {
+            job.asks = job.asks.saturating_sub(1);
+            let is_silent = found.tokens > 0 && found.loaded.is_none();
+            job.store = job.asks > 0 && !(is_silent && self.is_store_silent());
+            if is_silent && !job.store {
+                self.store_speaks(false);
+            }
+            if self.order_again(job) {
+                return;
+            }
+        }
+        if found.tokens == 0 {
+            return;
+        }
+        let expected = question.expected(found.all());
+        for placed in &mut job.placed {
+            if let Some(request) = self.requests.get_mut(&placed.id) {
+                request.expected = Some(expected);
+            }
+            placed.expected = found.all();
+            placed.stored = found.loaded.unwrap_or(0);
+            if placed.expected == 0 || expected.blocks == 0 {
+                placed.from = None;
+            } else if expected.whole {
+                placed.from = Some(question.id.clone());
+            }
+        }
+    }
+
+    /// Whether the hook has what was thought, as far as the prefix store is concerned.
+    fn is_confirmed(&mut self, question: &Question, found: Found) -> bool {
+        match (question.stored(), found.loaded) {
+            (Some(number), _) if found.tokens == 0 => {
+                self.unknown_to_hook(number);
+                false
+            }
+            (None, _) if found.tokens == 0 => true,
+            // The store is being read or written, or it has nothing for this server.
+            (_, None) => false,
+            (number, Some(_)) => {
+                self.store_speaks(true);
+                let short = |number| self.learn_stored(number, question, found.all());
+                !number.is_some_and(short)
+            }
+        }
+    }
+
+    /// Orders a single context by what is known by now. Returns false if its order stays as it is.
+    fn order_again(&mut self, job: &mut Reordering) -> bool {
+        let [context] = &job.reorder.contexts[..] else {
+            return false;
+        };
+        // The documents in their order were compared with those of earlier turns.
+        if job.reorder.deduplicate || job.placed.len() != 1 {
+            return false;
+        }
+        let given = context.keys.iter().map(|key| self.blocks.known(*key));
+        let given: Option<Vec<Block>> = given.collect();
+        let id = job.placed[0].id.clone();
+        // Others may have taken its room since.
+        let (Some(given), true) = (given, self.tracks(&id)) else {
+            return false;
+        };
+        let ordered = self.ordered(job, 0, &given);
+        self.foresee(job, 0, &given, &ordered);
+        self.requests.reorder(&id, ordered.blocks);
+        true
     }
 }

@@ -10,6 +10,7 @@ use crate::predict::Predictor;
 use crate::query::Query;
 use crate::requests::Requests;
 use crate::status::Listing;
+use crate::stored::StoredTier;
 use crate::turns::Turns;
 use crate::work::Work;
 use crate::{Answer, Endpoint, Errors, Limits};
@@ -83,6 +84,8 @@ pub struct Index {
     pub(crate) blocks: Blocks,
     pub(crate) requests: Requests,
     pub(crate) cached: Cached,
+    /// Prompts that have left the engine; `None`: it has no prefix store.
+    pub(crate) stored: Option<StoredTier>,
     pub(crate) frequency: Frequency,
     pub(crate) turns: Turns,
     pub(crate) predictor: Predictor,
@@ -131,6 +134,7 @@ impl Index {
             blocks: Blocks::default(),
             requests: Requests::default(),
             cached: Cached::new(),
+            stored: None,
             turns: Turns::default(),
             predictor: Predictor::default(),
             errors: Errors::default(),
@@ -219,6 +223,7 @@ impl Index {
         let before = std::mem::replace(self, fresh);
         // Keep what is known of the engine.
         self.truth = before.truth;
+        self.set_store(before.has_store());
         self.initialized = before.initialized;
         self.warning.clone_from(&before.warning);
         self.errors = before.errors.clone();

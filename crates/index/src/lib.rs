@@ -12,8 +12,11 @@
 //! together. All work is linear in the length of a request, or nearly so (`n log n`), but for batches, whose
 //! comparisons have a bound of their own.
 //!
+//! With a prefix store below the engine, prompts that have left the engine are a tier of their own
+//! ([`Index::left_engine`]), and orders continue those, too.
+//!
 //! The index learns what is cached from three sources: the events of the hook's control endpoint
-//! ([`Index::cached`], [`Index::evicted`]), `POST /evict`, and answers that pass through it
+//! ([`Index::cached`], [`Index::left_engine`]), `POST /evict`, and answers that pass through it
 //! ([`Index::completed`]). Without these it guesses, and its answers say so.
 
 #![forbid(unsafe_code)]
@@ -37,6 +40,7 @@ mod requests;
 mod room;
 mod search;
 mod status;
+mod stored;
 mod timings;
 mod turns;
 mod validate;
@@ -45,7 +49,7 @@ mod work;
 
 pub use answer::Answer;
 pub use errors::Errors;
-pub use forecast::Question;
+pub use forecast::{Found, Question};
 pub use index::{Forgotten, Index, Mode, Outcome, Truth, Wish};
 pub use limits::Limits;
 pub use query::{Endpoint, Query};

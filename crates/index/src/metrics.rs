@@ -30,6 +30,14 @@ pub(crate) fn text(index: &Index) -> String {
         "Tracked requests whose prompt is cached",
         number(index.requests.cached()),
     );
+    if let Some(stored) = index.stored() {
+        one(
+            "stored_requests",
+            "gauge",
+            "Requests whose prompt has left the engine, and that the prefix store may have",
+            number(stored.len()),
+        );
+    }
     one(
         "cached_blocks",
         "gauge",
@@ -89,13 +97,13 @@ pub(crate) fn text(index: &Index) -> String {
     one(
         "expected_tokens_total",
         "counter",
-        "Tokens that the forecast expected to be reused, summed over predictions_total",
+        "Tokens that the forecast expected to be reused or loaded, summed over predictions_total",
         expected,
     );
     one(
         "reused_tokens_total",
         "counter",
-        "Tokens that the engine reused (cache_n), summed over predictions_total",
+        "Tokens that the engine reused (cache_n), or the prefix store loaded, summed over predictions_total",
         reused,
     );
     for (name, share) in [("median", 0.5), ("p99", 0.99)] {

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use contextpilot_order::{
-    Batch, Block, Cached, Online, batch, batch_after, batch_sharing, least, online,
+    Batch, Block, Cached, Online, Tiers, batch, batch_after, batch_sharing, online,
 };
 
 use serde_json::Value;
 
 use crate::context::Context;
 use crate::deduplicate::{NewTurn, Sum};
-use crate::forecast::Question;
+use crate::forecast::{Question, TRIES};
 use crate::numbering::places;
 use crate::query::{Reorder, Wanted};
 use crate::work::{HALF, Next, Piece, REQUEST};
@@ -31,7 +31,7 @@ pub(crate) struct Reordering {
     /// For each context, the original positions of its blocks, in the new order.
     pub(crate) places: Vec<Vec<usize>>,
     /// The contexts that were placed already: prompts of the batch itself.
-    planned: Cached,
+    pub(crate) planned: Cached,
     /// The contexts that are still to be placed, in the order of the schedule.
     left: VecDeque<usize>,
     pub(crate) placed: Vec<Placed>,
@@ -45,8 +45,11 @@ pub(crate) struct Reordering {
     before: u64,
     sum: Sum,
     refused: Option<Answer>,
-    /// A query for the hook before the answer.
+    /// A query for the hook before the answer, and how many may still follow.
     pub(crate) question: Option<Question>,
+    pub(crate) asks: usize,
+    /// What the prefix store may have counts. If the hook does not confirm it, the order is made without.
+    pub(crate) store: bool,
     /// What the answer says of the state, after all contexts are placed.
     pub(crate) facts: Option<Facts>,
 }
@@ -78,6 +81,8 @@ enum Phase {
 pub(crate) struct Facts {
     pub(crate) stats: Value,
     pub(crate) truth: Truth,
+    /// The engine has a prefix store.
+    pub(crate) store: bool,
     pub(crate) warning: Option<String>,
     pub(crate) deduplication: Option<Value>,
 }
@@ -87,6 +92,8 @@ pub(crate) struct Facts {
 pub(crate) struct Placed {
     pub(crate) id: String,
     pub(crate) expected: u64,
+    /// Of these, tokens that are expected to be loaded from the prefix store.
+    pub(crate) stored: u64,
     pub(crate) from: Option<String>,
     pub(crate) matched: bool,
 }
@@ -156,7 +163,7 @@ impl Reordering {
     }
 
     /// One context in an index that has ordered some before.
-    fn is_single(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         self.kind == Kind::Incremental && self.reorder.contexts.len() == 1
     }
 
@@ -212,6 +219,8 @@ impl Index {
             sum: Sum::default(),
             refused: None,
             question: None,
+            asks: TRIES,
+            store: true,
             facts: None,
         })
     }
@@ -254,7 +263,7 @@ impl Index {
         job.phase = Phase::Known(to);
         if to == job.reorder.numbers.keys.len() {
             let known = std::mem::take(&mut job.known);
-            job.cached = self.cached.renumbered(&known, COPIED);
+            job.cached = self.tiers_of_batch().renumbered(&known, COPIED);
             job.phase = Phase::Order;
         }
     }
@@ -327,28 +336,11 @@ impl Index {
         job.facts = Some(Facts {
             stats: self.index_stats(),
             truth: self.truth,
+            store: self.has_store(),
             warning: self.warning.clone(),
             deduplication: job.reorder.deduplicate.then(|| sum.member()),
         });
         Phase::Done
-    }
-
-    pub(crate) fn hook_answered(&mut self, job: &mut Reordering, reused: u64) {
-        let Some(question) = job.question.take() else {
-            return;
-        };
-        let expected = question.expected(reused);
-        for placed in &mut job.placed {
-            if let Some(request) = self.requests.get_mut(&placed.id) {
-                request.expected = Some(expected);
-            }
-            placed.expected = reused;
-            if reused == 0 || expected.blocks == 0 {
-                placed.from = None;
-            } else if expected.whole {
-                placed.from = Some(question.id.clone());
-            }
-        }
     }
 
     /// Gives a context its final order, and an id.
@@ -359,35 +351,10 @@ impl Index {
         new_id: &mut dyn FnMut() -> String,
     ) -> Result<(), Box<Answer>> {
         let given = self.admitted(job, at)?;
-        let by_tree: Vec<Block> = job.places[at].iter().map(|place| given[*place]).collect();
-        let alone = job.reorder.contexts.len() == 1;
-        let ordered = match job.reorder.order {
-            Wanted::Auto | Wanted::Clustered if job.is_single() => {
-                let weight = |block| self.predictor.weight(block, &self.blocks);
-                let options = &job.reorder.online;
-                online(&given, &self.cached, &self.frequency, weight, options)
-            }
-            _ => {
-                let (cached, prompt) = self.longest(&job.planned, &by_tree);
-                Online {
-                    blocks: by_tree,
-                    cached,
-                    prompt,
-                }
-            }
-        };
-        if alone && self.truth == Truth::Engine {
-            job.question = self.question(&ordered.blocks);
-        }
-        let expected = self.expected(&ordered);
-        let from = ordered
-            .prompt
-            .and_then(|prompt| self.requests.id(prompt))
-            .map(str::to_owned);
+        let ordered = self.ordered(job, at, &given);
         self.frequency.note(&given);
         self.counters.contexts += 1;
         self.counters.searches += u64::from(job.kind == Kind::Incremental);
-        self.counters.matches += u64::from(ordered.cached > 0);
 
         let mut key = ordered.blocks.clone();
         key.sort_unstable();
@@ -404,22 +371,40 @@ impl Index {
                 id
             }
         };
-        if let Some(request) = self.requests.get_mut(&id) {
-            request.expected = Some(expected);
+        job.placed[at].id.clone_from(&id);
+        self.foresee(job, at, &given, &ordered);
+        if let Some(request) = self.requests.get(&id) {
             job.planned.insert(request.number, &ordered.blocks);
         }
         if self.truth == Truth::Guess {
             self.cached(&id, job.reorder.tokens);
             self.guess_no_more_than();
         }
-        job.places[at] = places(&given, &ordered.blocks);
-        job.placed[at] = Placed {
-            id,
-            expected: expected.tokens,
-            from,
-            matched: ordered.cached > 0,
-        };
         Ok(())
+    }
+
+    /// The order of a context.
+    pub(crate) fn ordered(&self, job: &Reordering, at: usize, given: &[Block]) -> Online {
+        let weight = |block| self.predictor.weight(block, &self.blocks);
+        match job.reorder.order {
+            Wanted::Auto | Wanted::Clustered if job.is_single() => {
+                let (tiers, options) = (self.tiers(job.store), &job.reorder.online);
+                online(given, tiers, &self.frequency, weight, options)
+            }
+            _ => {
+                let blocks: Vec<Block> = job.places[at].iter().map(|place| given[*place]).collect();
+                let tiers = match job.reorder.contexts.len() {
+                    1 => self.tiers(job.store),
+                    _ => self.tiers_of_batch(),
+                };
+                let (cached, prompt) = self.longest(tiers, &job.planned, &blocks);
+                Online {
+                    blocks,
+                    cached,
+                    prompt,
+                }
+            }
+        }
     }
 
     /// The blocks of a context, for which there is room. They may be admitted already; if others have taken their room
@@ -436,10 +421,15 @@ impl Index {
         self.admit(context, 1, job.before)
     }
 
-    fn longest(&self, planned: &Cached, blocks: &[Block]) -> (usize, Option<u64>) {
+    pub(crate) fn longest(
+        &self,
+        tiers: Tiers<'_>,
+        planned: &Cached,
+        blocks: &[Block],
+    ) -> (usize, Option<u64>) {
         let weight = |block| self.predictor.weight(block, &self.blocks);
-        let least = least(blocks, weight);
-        let now = self.cached.beginning_of(blocks, weight, least);
+        let least = tiers.least(blocks, weight);
+        let now = tiers.beginning_of(blocks, weight, least);
         let then = planned.beginning_of(blocks, weight, least);
         let (length, prompt) = if now.0 > then.0 { now } else { then };
         (length, prompt.filter(|_| length > 0))

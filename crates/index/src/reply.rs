@@ -103,6 +103,9 @@ impl Reordering {
             "expected_from": of(|placed| json!(placed.from)),
             "cache_truth": facts.truth.as_str(),
         });
+        if facts.store {
+            body["expected_stored_tokens"] = of(|placed| json!(placed.stored));
+        }
         body["reordered_contexts"] = contexts;
         if self.kind == Kind::Initial {
             body["message"] = json!("Index built successfully");

@@ -148,6 +148,14 @@ impl Requests {
         Some(request)
     }
 
+    /// The order in which the blocks of a request are answered has changed.
+    pub(crate) fn reorder(&mut self, id: &str, blocks: Vec<Block>) {
+        if let Some(request) = self.by_id.get_mut(id) {
+            debug_assert_eq!(request.blocks.len(), blocks.len());
+            request.blocks = blocks;
+        }
+    }
+
     /// The oldest that is not known to be cached, if it came before this number.
     pub(crate) fn oldest_waiting(&self, before: u64) -> Option<String> {
         let number = self.waiting.first().filter(|number| **number < before)?;

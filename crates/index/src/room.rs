@@ -6,6 +6,7 @@ use contextpilot_order::Block;
 
 use crate::block::Key;
 use crate::context::Context;
+use crate::stored::StoredTier;
 use crate::{Answer, Index, Truth};
 
 /// Bytes of a known block, with its place in every table.
@@ -112,6 +113,8 @@ impl Index {
         self.blocks.len() * BLOCK
             + self.requests.len() * REQUEST
             + self.requests.blocks() * IN_REQUEST
+            + self.stored().map_or(0, StoredTier::len) * REQUEST
+            + self.stored().map_or(0, StoredTier::blocks) * IN_REQUEST
             + self.turns.len() * TURN
             + self.turns.blocks() * IN_TURN
     }
@@ -125,8 +128,11 @@ impl Index {
         before: u64,
     ) -> Result<(), Box<Answer>> {
         let limits = self.limits;
-        while self.requests.len() + requests > limits.requests {
-            self.drop_waiting(before)
+        while self.requests.len() + self.stored().map_or(0, StoredTier::len) + requests
+            > limits.requests
+        {
+            self.drop_stored()
+                .or_else(|| self.drop_waiting(before))
                 .ok_or_else(|| full("requests", limits.requests, "--max-requests"))?;
         }
         while self.blocks.len() + new > limits.blocks {
@@ -144,10 +150,11 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets what is missed least: a block, or else something of the kind that comes, so that many turns do not
-    /// drive out requests, nor many requests turns.
+    /// Forgets what is missed least: a block, a prompt that has left the engine, or else something of the kind that
+    /// comes, so that many turns do not drive out requests, nor many requests turns.
     fn drop_any(&mut self, requests: usize, before: u64) -> Option<()> {
-        self.drop_rarest().or_else(|| match requests {
+        let least = self.drop_rarest().or_else(|| self.drop_stored());
+        least.or_else(|| match requests {
             0 => self.drop_turn().or_else(|| self.drop_waiting(before)),
             _ => self.drop_waiting(before).or_else(|| self.drop_turn()),
         })

@@ -82,7 +82,7 @@ impl Index {
 
     pub(crate) fn stats(&self, now: f64) -> Answer {
         let (expected, reused) = self.errors.tokens();
-        Answer::ok(json!({
+        let mut answer = Answer::ok(json!({
             "status": "success",
             "index_stats": self.index_stats(),
             "cache_truth": self.truth.as_str(),
@@ -101,7 +101,11 @@ impl Index {
             },
             "warning": self.warning,
             "timestamp": now,
-        }))
+        }));
+        if let Some(stored) = self.stored() {
+            answer.body["stored_requests"] = json!(stored.len());
+        }
+        answer
     }
 
     pub(crate) fn index_stats(&self) -> Value {

@@ -5,7 +5,7 @@
 
 use crate::deduplicate::Deduplication;
 use crate::evict::Eviction;
-use crate::forecast::Question;
+use crate::forecast::{Found, Question};
 use crate::reorder::Reordering;
 use crate::status::Listing;
 use crate::{Answer, Index};
@@ -126,7 +126,7 @@ impl Work {
     }
 
     /// A query whose answer makes the forecast more exact ([`Index::answered`]). Only for a single context,
-    /// while the hook reports what is cached.
+    /// while the hook reports what is cached. With a prefix store another query may follow.
     #[must_use]
     pub fn question(&self) -> Option<&Question> {
         match &self.0 {
@@ -159,10 +159,10 @@ impl Index {
         }
     }
 
-    /// The engine's hook has answered [`Work::question`]: so many tokens would be reused.
-    pub fn answered(&mut self, work: &mut Work, reused: u64) {
+    /// The engine's hook has answered [`Work::question`].
+    pub fn answered(&mut self, work: &mut Work, found: Found) {
         if let Job::Reorder(job) = &mut work.0 {
-            self.hook_answered(job, reused);
+            self.hook_answered(job, found);
         }
     }
 

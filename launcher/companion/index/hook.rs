@@ -1,19 +1,27 @@
-//! Asks the hook what the engine would reuse for a prompt.
+//! Asks the hook what the engine would reuse for a prompt, and what it did not evaluate.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contextpilot_client::Control;
-use contextpilot_client::control::Like;
-use contextpilot_index::Question;
+use contextpilot_client::control::{Evaluation, Like};
+use contextpilot_index::{Found, Question};
 use tokio::sync::Semaphore;
 
-/// How long an order waits for the hook at most. The hook answers in a fraction of a
+/// How long an order waits for the hook at most, for all of its questions. The hook answers in a fraction of a
 /// millisecond if it works.
-const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Queries at a time. Beyond, the index uses its own estimate.
 const AT_A_TIME: usize = 8;
+
+/// The waits before each query for an account, in milliseconds. The hook may learn of an evaluation a moment after the client has the
+/// answer.
+const ACCOUNT: [u64; 5] = [0, 5, 20, 100, 500];
+
+/// Accounts that are waited for at a time. Beyond, a forecast is not compared.
+const ACCOUNTS: usize = 64;
 
 /// Queries to the hook.
 #[derive(Clone)]
@@ -21,6 +29,9 @@ pub(super) struct Hook {
     /// `None`: it is not known.
     control: Arc<Mutex<Option<Control>>>,
     places: Arc<Semaphore>,
+    accounts: Arc<Semaphore>,
+    /// The server has a prefix store.
+    store: Arc<AtomicBool>,
 }
 
 impl Default for Hook {
@@ -28,6 +39,8 @@ impl Default for Hook {
         Self {
             control: Arc::default(),
             places: Arc::new(Semaphore::new(AT_A_TIME)),
+            accounts: Arc::new(Semaphore::new(ACCOUNTS)),
+            store: Arc::default(),
         }
     }
 }
@@ -42,9 +55,19 @@ impl Hook {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tokens that would be reused. `None` if the hook does not answer in time.
-    pub(super) async fn ask(&self, question: &Question) -> Option<u64> {
-        let control = self.control().clone()?;
+    pub(super) fn set_store(&self, there: bool) {
+        self.store.store(there, Ordering::Relaxed);
+    }
+
+    /// Whether the server has a prefix store: then not all that it says to evaluate is evaluated.
+    pub(super) fn has_store(&self) -> bool {
+        self.store.load(Ordering::Relaxed)
+    }
+
+    /// `None` if the hook does not answer until then.
+    pub(super) async fn ask(&self, question: &Question, until: Instant) -> Option<Found> {
+        let left = until.saturating_duration_since(Instant::now());
+        let control = self.control().clone().filter(|_| !left.is_zero())?;
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let tokens = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let like = Like {
@@ -53,12 +76,31 @@ impl Hook {
             tokens: tokens(question.tokens),
         };
         let asked = tokio::task::spawn_blocking(move || {
-            let found = control.matching_like(&like, PATIENCE);
+            let found = control.matching_like(&like, left);
             drop(place);
             found
         });
         let found = asked.await.ok()?.ok()?;
-        // 0: no longer cached, or an older hook that does not know this query.
-        (found.tokens > 0).then_some(found.reused)
+        Some(Found {
+            tokens: found.tokens,
+            reused: found.reused,
+            loaded: found.loaded,
+        })
+    }
+
+    /// The account of a request whose answer has just ended. `None` if the hook does not have it soon.
+    pub(super) async fn account(&self, id: &str) -> Option<Evaluation> {
+        let control = self.control().clone()?;
+        let _place = Arc::clone(&self.accounts).try_acquire_owned().ok()?;
+        for wait in ACCOUNT {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            let (control, id) = (control.clone(), id.to_owned());
+            let asked = tokio::task::spawn_blocking(move || control.request(&id));
+            let state = asked.await.ok()?.ok()?;
+            if let Some(evaluation) = state.evaluation() {
+                return Some(evaluation.clone());
+            }
+        }
+        None
     }
 }

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_index::{
     Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Wish, Work, timings, weight,
@@ -17,7 +17,7 @@ use hyper::body::Bytes;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, StatusCode};
 
-use super::hook::Hook;
+use super::hook::{Hook, PATIENCE};
 use super::lanes::{Lanes, not_done, work_off, work_off_here};
 use super::rooms::Rooms;
 use super::{Behind, SharedIndex, ids};
@@ -207,13 +207,15 @@ impl Service {
         turn.run(move || last(*work, held)).await
     }
 
-    /// Asks the hook what the engine would reuse: it knows the engine's rules and which slots are busy.
+    /// Asks the hook what the engine would reuse or load: it knows the engine's rules, which slots are busy, and what
+    /// the prefix store has.
     async fn foresee(&self, work: &mut Work) {
-        let Some(question) = work.question() else {
-            return;
-        };
-        if let Some(reused) = self.hook.ask(question).await {
-            self.shared.lock().await.answered(work, reused);
+        let until = Instant::now() + PATIENCE;
+        while let Some(question) = work.question() {
+            let Some(found) = self.hook.ask(question, until).await else {
+                return;
+            };
+            self.shared.lock().await.answered(work, found);
         }
     }
 
@@ -273,6 +275,7 @@ impl Service {
                 let tail = Tail {
                     id,
                     shared: self.shared.clone(),
+                    hook: self.hook.clone(),
                     end: Vec::new(),
                 };
                 response.map(|body| body.tapped(tail))
@@ -377,6 +380,7 @@ fn now() -> f64 {
 struct Tail {
     id: String,
     shared: SharedIndex,
+    hook: Hook,
     end: Vec<u8>,
 }
 
@@ -391,9 +395,30 @@ impl Tap for Tail {
 
     fn end(&mut self, complete: bool) {
         let found: Option<Timings> = complete.then(|| timings(&self.end)).flatten();
-        if let Some(timings) = found {
-            let id = std::mem::take(&mut self.id);
-            self.shared.soon(move |index| index.completed(&id, timings));
+        let Some(timings) = found else {
+            return;
+        };
+        let id = std::mem::take(&mut self.id);
+        if !self.hook.has_store() {
+            return self.shared.soon(move |index| index.completed(&id, timings));
         }
+        let (shared, hook) = (self.shared.clone(), self.hook.clone());
+        tokio::spawn(async move {
+            shared.lock().await.finished(&id, timings.prompt);
+            if let Some(reused) = reused_or_loaded(&hook, &id, timings).await {
+                shared.lock().await.compare(&id, reused);
+            }
+        });
     }
+}
+
+/// The tokens that were not evaluated for an answer. The server counts those that the prefix store has loaded as
+/// evaluated; the hook does not.
+async fn reused_or_loaded(hook: &Hook, id: &str, timings: Timings) -> Option<u64> {
+    let account = hook.account(id).await?;
+    // A request with several prompts has one account.
+    let is_same = timings
+        .prompt
+        .is_none_or(|prompt| prompt == account.prompt_tokens);
+    is_same.then_some(account.reused)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_client::control::{Change, Place, RequestState, RequestsQuery};
+use contextpilot_client::control::{Change, Memory, Place, Reason, RequestState, RequestsQuery};
 use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
@@ -24,118 +24,146 @@ const DOUBT: Duration = Duration::from_millis(100);
 /// A thread that follows the hook that `find` returns.
 pub(super) fn start(mut find: FindHook, asked: Hook, shared: SharedIndex) {
     thread::spawn(move || {
-        let mut told = None;
-        let mut met = false;
+        let mut watch = Watch {
+            asked,
+            shared,
+            told: None,
+            met: false,
+            epoch: None,
+        };
         loop {
-            let Some(control) = find() else {
-                thread::sleep(AGAIN);
-                continue;
-            };
-            asked.found(&control);
-            let ended = follow(&control, &shared, &mut told, &mut met);
-            // Cached requests may still be cached. From now on the index guesses.
-            shared.set_truth(Truth::Guess);
-            let why = match ended {
-                Ok(()) => format!("The stream of {} has ended", control.address()),
-                // While a server loads its model, the hook may not answer yet.
-                Err(Error::Unreachable { .. }) if !met => {
-                    format!("Waiting for the hook at {}", control.address())
-                }
-                Err(error) => hook_says(&control, &error),
-            };
-            if told.as_ref() != Some(&why) {
-                say(format_args!(
-                    "{why}; the index guesses what is cached until then"
-                ));
-                told = Some(why);
+            if let Some(control) = find() {
+                watch.follow_to_the_end(&control);
             }
             thread::sleep(AGAIN);
         }
     });
 }
 
-/// Until the stream ends.
-fn follow(
-    control: &Control,
-    shared: &SharedIndex,
-    told: &mut Option<String>,
-    met: &mut bool,
-) -> Result<(), Error> {
-    // The stream has what happens from here on. Ask for everything before.
-    let mut events = control.events(None)?;
-    let taken_for_cached = {
-        let ids = shared.wait().cached_ids().into_iter().collect();
-        shared.set_truth(Truth::Learning);
-        ids
-    };
-    ask(control, shared, &taken_for_cached)?;
-    shared.set_truth(Truth::Engine);
-    say(format_args!(
-        "The hook at {} says what is cached",
-        control.address()
-    ));
-    (*told, *met) = (None, true);
-    let mut cached = 0_u64;
-    for update in &mut events {
-        match update? {
-            Update::Event(event) => {
-                note(shared, &event.change);
-                cached += u64::from(matches!(event.change, Change::Cached { .. }));
-                // The server keeps checkpoints only after a prompt of some length.
-                if matches!(event.change, Change::Cached { .. }) && cached.is_power_of_two() {
-                    look_for_checkpoints(control, shared)?;
-                }
+/// The index, and what is known of the hook that it follows.
+struct Watch {
+    asked: Hook,
+    shared: SharedIndex,
+    /// What was said last of its absence.
+    told: Option<String>,
+    /// There was one.
+    met: bool,
+    /// The epoch of the last one.
+    epoch: Option<String>,
+}
+
+impl Watch {
+    fn follow_to_the_end(&mut self, control: &Control) {
+        self.asked.found(control);
+        let ended = self.follow(control);
+        // Cached requests may still be cached. From now on the index guesses.
+        self.shared.set_truth(Truth::Guess);
+        let why = match ended {
+            Ok(()) => format!("The stream of {} has ended", control.address()),
+            // While a server loads its model, the hook may not answer yet.
+            Err(Error::Unreachable { .. }) if !self.met => {
+                format!("Waiting for the hook at {}", control.address())
             }
-            Update::Missed(missed) => {
-                if missed.missed.is_none() {
-                    // Another process, with an empty cache.
-                    return Ok(());
-                }
-                ask(control, shared, &HashSet::new())?;
-            }
+            Err(error) => hook_says(control, &error),
+        };
+        if self.told.as_ref() != Some(&why) {
+            say(format_args!(
+                "{why}; the index guesses what is cached until then"
+            ));
+            self.told = Some(why);
         }
     }
-    Ok(())
+
+    /// Until the stream ends.
+    fn follow(&mut self, control: &Control) -> Result<(), Error> {
+        // The stream has what happens from here on. Ask for everything before.
+        let mut events = control.events(None)?;
+        let taken_for_cached = {
+            let ids = self.shared.wait().cached_ids().into_iter().collect();
+            self.shared.set_truth(Truth::Learning);
+            ids
+        };
+        self.ask(control, &taken_for_cached)?;
+        self.shared.set_truth(Truth::Engine);
+        say(format_args!(
+            "The hook at {} says what is cached",
+            control.address()
+        ));
+        (self.told, self.met) = (None, true);
+        let mut cached = 0_u64;
+        for update in &mut events {
+            match update? {
+                Update::Event(event) => {
+                    note(&self.shared, &event.change);
+                    cached += u64::from(matches!(event.change, Change::Cached { .. }));
+                    // The server keeps checkpoints only after a prompt of some length.
+                    if matches!(event.change, Change::Cached { .. }) && cached.is_power_of_two() {
+                        self.look_at_server(control)?;
+                    }
+                }
+                Update::Missed(missed) => {
+                    if missed.missed.is_none() {
+                        // Another process, with an empty cache.
+                        return Ok(());
+                    }
+                    self.ask(control, &HashSet::new())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for the state of each request. A request that was answered or is `taken_for_cached`, but that the
+    /// hook does not know, is gone: the server is another process, or has forgotten it.
+    fn ask(&mut self, control: &Control, taken_for_cached: &HashSet<String>) -> Result<(), Error> {
+        self.look_at_server(control)?;
+        let shared = &self.shared;
+        let mut ids = shared.wait().ids();
+        for _ in 0..DOUBTS {
+            ids = ask_for(control, shared, taken_for_cached, ids)?;
+            if ids.is_empty() {
+                return Ok(());
+            }
+            thread::sleep(DOUBT);
+        }
+        let mut index = shared.wait();
+        ids.iter().for_each(|id| index.evicted(id));
+        Ok(())
+    }
+
+    /// If the model keeps checkpoints, adds a warning to every order that it is worth little. If the server has a prefix
+    /// store that tells what it has, what leaves the engine is kept.
+    fn look_at_server(&mut self, control: &Control) -> Result<(), Error> {
+        let stats = control.stats()?;
+        let checkpoints = stats.host.checkpoints > 0;
+        let memory = stats.flags.map(|flags| flags.memory);
+        let has_store = stats.store.is_some() && memory.unwrap_or_default() == Memory::Full;
+        self.asked.set_store(has_store);
+        let mut index = self.shared.wait();
+        index.warn(checkpoints.then(|| WARNING.to_owned()));
+        index.set_store(has_store);
+        if self.epoch.as_ref() != Some(&stats.epoch) {
+            // It is not told what an earlier process had.
+            index.forget_stored();
+            self.epoch = Some(stats.epoch);
+        }
+        Ok(())
+    }
 }
 
 fn note(shared: &SharedIndex, change: &Change) {
     match change {
         Change::Cached { id, tokens, .. } => shared.wait().cached(id, u64::from(*tokens)),
-        Change::Evicted { id, .. } => shared.wait().evicted(id),
+        Change::Evicted { id, reason, .. } => match reason {
+            Reason::NeverCached => shared.wait().evicted(id),
+            _ => shared.wait().left_engine(id),
+        },
         Change::MovedToHost { ids, tokens, .. } => {
             shared.wait().moved_to_host(ids, u64::from(*tokens));
         }
         Change::Restored { ids, .. } => shared.wait().restored(ids),
         Change::Other => {}
     }
-}
-
-/// Asks for the state of each request. A request that was answered or is `taken_for_cached`, but that the
-/// hook does not know, is gone: the server is another process, or has forgotten it.
-fn ask(
-    control: &Control,
-    shared: &SharedIndex,
-    taken_for_cached: &HashSet<String>,
-) -> Result<(), Error> {
-    look_for_checkpoints(control, shared)?;
-    let mut ids = shared.wait().ids();
-    for _ in 0..DOUBTS {
-        ids = ask_for(control, shared, taken_for_cached, ids)?;
-        if ids.is_empty() {
-            return Ok(());
-        }
-        thread::sleep(DOUBT);
-    }
-    let mut index = shared.wait();
-    ids.iter().for_each(|id| index.evicted(id));
-    Ok(())
-}
-
-/// If the model keeps checkpoints, adds a warning to every order that it is worth little.
-fn look_for_checkpoints(control: &Control, shared: &SharedIndex) -> Result<(), Error> {
-    let checkpoints = control.stats()?.host.checkpoints > 0;
-    shared.wait().warn(checkpoints.then(|| WARNING.to_owned()));
-    Ok(())
 }
 
 /// Asks for the state of these requests. Returns those that are in doubt.
@@ -182,7 +210,10 @@ fn learn(
                 index.moved_to_host(&[id], u64::from(tokens));
             }
         }
-        RequestState::Evicted { id, .. } => shared.wait().evicted(&id),
+        RequestState::Evicted { id, tokens, .. } => match tokens {
+            Some(_) => shared.wait().left_engine(&id),
+            None => shared.wait().evicted(&id),
+        },
         RequestState::Unknown { id, .. } => {
             // Otherwise the request was not sent yet.
             if taken_for_cached.contains(&id) || shared.wait().is_answered(&id) {

@@ -3,4 +3,5 @@
 mod bounds;
 mod golden;
 mod state;
+mod stored;
 mod support;

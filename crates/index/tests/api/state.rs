@@ -64,7 +64,7 @@ fn the_hooks_forecast_is_answered_and_learned_from() {
     assert_eq!(body["expected_from"], json!([first]));
 
     // The whole common prefix: the engine's figures say how much that is.
-    asked.hook = Some(|question| question.common);
+    asked.reuses(|question| question.common);
     let (body, second) = order(&mut asked, json!(["y", "b", "a"]));
     assert_eq!(body["expected_from"], json!([first]));
     asked.index.completed(&second, reused(41));
@@ -72,7 +72,7 @@ fn the_hooks_forecast_is_answered_and_learned_from() {
     assert_eq!(body["expected_cached_tokens"], json!([41]));
 
     // Less: by its rules the engine reuses nothing now. That says nothing about the blocks.
-    asked.hook = Some(|_| 0);
+    asked.reuses(|_| 0);
     asked.index.completed(&third, reused(41));
     let (body, fourth) = order(&mut asked, json!(["u", "b", "a"]));
     assert_eq!(body["expected_cached_tokens"], json!([0]));
@@ -84,7 +84,7 @@ fn the_hooks_forecast_is_answered_and_learned_from() {
     assert_eq!(body["expected_cached_tokens"], json!([41]));
 
     // The query names the most similar request or, without one, only the template.
-    asked.hook = Some(|question| {
+    asked.reuses(|question| {
         assert_eq!(question.id, "req-000000000001");
         7
     });

@@ -1,12 +1,19 @@
 //! An index, and requests to it, in one thread.
 
-use contextpilot_index::{Answer, Endpoint, Index, Limits, Mode, Next, Outcome, Query, Question};
+use contextpilot_index::{
+    Answer, Endpoint, Found, Index, Limits, Mode, Next, Outcome, Query, Question,
+};
 use serde_json::Value;
+
+/// What the engine's hook answers.
+pub(crate) type Hook = Box<dyn Fn(&Question) -> Found>;
 
 pub(crate) struct Asked {
     pub(crate) index: Index,
     /// What the engine's hook says to a question, if there is one.
-    pub(crate) hook: Option<fn(&Question) -> u64>,
+    pub(crate) hook: Option<Hook>,
+    /// How many questions were asked for the last request.
+    pub(crate) questions: usize,
     ids: u64,
 }
 
@@ -15,6 +22,7 @@ impl Asked {
         Self {
             index: Index::new(mode, limits),
             hook: None,
+            questions: 0,
             ids: 0,
         }
     }
@@ -45,11 +53,22 @@ impl Asked {
                 Next::Answer => break,
             }
         }
-        let said = self.hook.and_then(|hook| work.question().map(hook));
-        if let Some(reused) = said {
-            self.index.answered(&mut work, reused);
+        self.questions = 0;
+        while let (Some(hook), Some(question)) = (&self.hook, work.question()) {
+            let found = hook(question);
+            self.questions += 1;
+            self.index.answered(&mut work, found);
         }
         work.answer()
+    }
+
+    /// From now on the hook says of each question that so many tokens would be reused. There is no store.
+    pub(crate) fn reuses(&mut self, reused: impl Fn(&Question) -> u64 + 'static) {
+        self.hook = Some(Box::new(move |question| Found {
+            tokens: question.tokens.max(1),
+            reused: reused(question),
+            loaded: None,
+        }));
     }
 
     pub(crate) fn post(&mut self, path: &str, body: Value) -> Answer {

@@ -1,0 +1,239 @@
+//! The tier of prompts that have left the engine, and that the prefix store may have.
+//!
+//! With a prefix store (docs/store.md) a prompt that was evicted is not gone: the engine loads it, which takes a small part
+//! of the time of evaluating it. So the index keeps its documents, and orders others by them. For everybody else it is as
+//! evicted as ever: it is not tracked, not listed, and cannot be evicted again.
+//!
+//! Nobody tells the index what the store drops. Instead it asks the hook before it relies on a prompt of this tier
+//! ([`Question`](crate::Question)), and forgets what is not there any more. An eviction says nothing of the store: just then
+//! the server often has it, to load the next prompt.
+//!
+//! Of equal prompts the last is kept, and of all of them those that were used last.
+
+use std::collections::{BTreeMap, HashMap};
+
+use contextpilot_order::{Block, Cached, Tiers};
+
+use crate::forecast::Question;
+use crate::requests::Request;
+use crate::{Index, Truth};
+
+/// How many prompts are kept at most. The hook does not remember more.
+const MOST: usize = 10_000;
+
+/// What the store has may be a few tokens less than the index expects of some documents: so many are no document.
+const NEAR: u64 = 16;
+
+/// A prompt that has left the engine.
+#[derive(Debug)]
+struct Prompt {
+    id: String,
+    /// Those of its documents that the store may have.
+    blocks: Vec<Block>,
+    /// When it was used last, as a number that ascends.
+    used: u64,
+}
+
+/// All of them, by the numbers that they had as requests.
+#[derive(Debug, Default)]
+pub(crate) struct StoredTier {
+    prompts: HashMap<u64, Prompt>,
+    /// The least recently used first.
+    by_use: BTreeMap<u64, u64>,
+    uses: u64,
+    cached: Cached,
+    /// In all of them.
+    blocks: usize,
+    /// The last answers of the hook did not say what the store has: it may have nothing for this server.
+    silent: bool,
+}
+
+impl StoredTier {
+    pub(crate) fn len(&self) -> usize {
+        self.prompts.len()
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(crate) fn id(&self, number: u64) -> Option<&str> {
+        self.prompts.get(&number).map(|prompt| prompt.id.as_str())
+    }
+
+    fn add(&mut self, number: u64, id: String, blocks: Vec<Block>) {
+        self.cached.insert(number, &blocks);
+        self.blocks += blocks.len();
+        let prompt = Prompt {
+            id,
+            blocks,
+            used: 0,
+        };
+        self.prompts.insert(number, prompt);
+        self.touch(number);
+    }
+
+    /// It was used now.
+    fn touch(&mut self, number: u64) {
+        if let Some(prompt) = self.prompts.get_mut(&number) {
+            self.uses += 1;
+            self.by_use.remove(&prompt.used);
+            self.by_use.insert(self.uses, number);
+            prompt.used = self.uses;
+        }
+    }
+
+    /// Returns its blocks.
+    fn remove(&mut self, number: u64) -> Option<Vec<Block>> {
+        let prompt = self.prompts.remove(&number)?;
+        self.by_use.remove(&prompt.used);
+        self.cached.remove(number);
+        self.blocks -= prompt.blocks.len();
+        Some(prompt.blocks)
+    }
+
+    /// Keeps only the first `length` of its blocks. Returns the others.
+    fn shorten(&mut self, number: u64, length: usize) -> Vec<Block> {
+        let Some(prompt) = self.prompts.get_mut(&number) else {
+            return Vec::new();
+        };
+        let lost = prompt.blocks.split_off(length.min(prompt.blocks.len()));
+        self.blocks -= lost.len();
+        self.cached.insert(number, &prompt.blocks);
+        lost
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.by_use.first_key_value().map(|(_, number)| *number)
+    }
+}
+
+impl Index {
+    /// Whether the engine has a prefix store. Without one nothing is kept of prompts that leave the engine.
+    pub fn set_store(&mut self, there: bool) {
+        match there {
+            true => drop(self.stored.get_or_insert_default()),
+            false => {
+                self.forget_stored();
+                self.stored = None;
+            }
+        }
+    }
+
+    /// Whether the engine has a prefix store.
+    #[must_use]
+    pub fn has_store(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// The hook does not know any more which prompts have left the engine: it is another process.
+    pub fn forget_stored(&mut self) {
+        while self.drop_stored().is_some() {}
+    }
+
+    /// The prompt of a request has left the engine. The prefix store may have it, if there is one.
+    pub fn left_engine(&mut self, id: &str) {
+        self.end_conversation(id);
+        let Some(request) = self.take(id) else {
+            return;
+        };
+        let has_blocks = !request.blocks.is_empty();
+        if self.stored.is_none() || !has_blocks {
+            self.blocks.release_all(&request.blocks, &self.frequency);
+            return;
+        }
+        self.keep_stored(id, request);
+    }
+
+    fn keep_stored(&mut self, id: &str, request: Request) {
+        let equal = self.stored.as_ref();
+        if let Some(equal) = equal.and_then(|tier| tier.cached.prompt_of(&request.blocks)) {
+            self.lose_stored(equal);
+        }
+        if let Some(tier) = &mut self.stored {
+            tier.add(request.number, id.to_owned(), request.blocks);
+        }
+        while self.stored().map_or(0, StoredTier::len) > MOST {
+            self.drop_stored();
+        }
+    }
+
+    /// Forgets a prompt that has left the engine.
+    fn lose_stored(&mut self, number: u64) -> Option<()> {
+        let blocks = self.stored.as_mut()?.remove(number)?;
+        self.blocks.release_all(&blocks, &self.frequency);
+        Some(())
+    }
+
+    /// Forgets the one that was used longest ago. `None`: there is none.
+    pub(crate) fn drop_stored(&mut self) -> Option<()> {
+        let oldest = self.stored.as_ref()?.oldest()?;
+        self.lose_stored(oldest)
+    }
+
+    pub(crate) fn stored(&self) -> Option<&StoredTier> {
+        self.stored.as_ref()
+    }
+
+    /// What is cached. `store`: with what the store may have.
+    pub(crate) fn tiers(&self, store: bool) -> Tiers<'_> {
+        let store = store && self.truth == Truth::Engine;
+        match self.stored.as_ref().filter(|_| store) {
+            Some(tier) => Tiers::with_store(&self.cached, &tier.cached),
+            None => Tiers::from(&self.cached),
+        }
+    }
+
+    /// The same for many contexts, which are ordered without asking the hook.
+    pub(crate) fn tiers_of_batch(&self) -> Tiers<'_> {
+        self.tiers(!self.is_store_silent())
+    }
+
+    /// Whether the last answers of the hook did not say what the store has.
+    pub(crate) fn is_store_silent(&self) -> bool {
+        self.stored().is_some_and(|tier| tier.silent)
+    }
+
+    /// Whether the hook's answers say what the store has.
+    pub(crate) fn store_speaks(&mut self, speaks: bool) {
+        if let Some(tier) = &mut self.stored {
+            tier.silent = !speaks;
+        }
+    }
+
+    /// The hook has said how many of the first tokens of a prompt of this tier are to be had. Returns whether these are
+    /// fewer than was thought.
+    pub(crate) fn learn_stored(&mut self, number: u64, question: &Question, there: u64) -> bool {
+        let Some(tier) = &mut self.stored else {
+            return false;
+        };
+        let Some(prompt) = tier.prompts.get(&number) else {
+            return true;
+        };
+        let known = &prompt.blocks[..question.blocks().min(prompt.blocks.len())];
+        let fits = |length: &usize| {
+            let tokens = self.predictor.tokens(&known[..*length], &self.blocks);
+            tokens <= there.saturating_add(NEAR)
+        };
+        let length = match there >= question.common {
+            true => known.len(),
+            false => (1..=known.len()).rev().find(fits).unwrap_or(0),
+        };
+        if length == known.len() {
+            tier.touch(number);
+            return false;
+        }
+        if length == 0 {
+            self.lose_stored(number);
+        } else {
+            let lost = tier.shorten(number, length);
+            self.blocks.release_all(&lost, &self.frequency);
+        }
+        true
+    }
+
+    /// The hook does not know this prompt any more.
+    pub(crate) fn unknown_to_hook(&mut self, number: u64) {
+        self.lose_stored(number);
+    }
+}

@@ -1,0 +1,196 @@
+//! The index in front of a server with a prefix store (`CONTEXTPILOT_STORE`): prompts that have left the engine are
+//! continued, and the forecast counts what is loaded.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use contextpilot_client::Control;
+use contextpilot_client::control::{Evaluation, Like, RequestState};
+use contextpilot_testbed::Server;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Index, companion, control, until, watched};
+use crate::{ELM, ICE, OWL, SEA, TEA, two_slots};
+
+/// A server with two slots and a store, and the index in front of it.
+struct Stored {
+    server: Server,
+    control: Control,
+    index: Index,
+    sent: Vec<String>,
+    folder: TempDir,
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("control.sock")
+}
+
+impl Stored {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = two_slots().env("CONTEXTPILOT_STORE", folder.path().join("store"));
+        let builder = builder.env("CONTEXTPILOT_STORE_GB", "1");
+        let server = watched(&builder, &socket(folder.path()));
+        let control = control(&socket(folder.path()));
+        until("the store is in use", || {
+            let store = control.stats().unwrap().store.unwrap();
+            (store.ready || store.problem.is_some()).then_some(())
+        });
+        let index = Index::told(server.address(), &socket(folder.path()));
+        Self {
+            server,
+            control,
+            index,
+            sent: Vec::new(),
+            folder,
+        }
+    }
+
+    /// Orders a context and sends its prompt. Returns the index's answer, and the account of the prompt.
+    fn ask(&mut self, context: &[&str]) -> (Value, Evaluation) {
+        let (answer, id, prompt) = self.index.order(context);
+        let account = self.send(&id, &prompt);
+        self.index.agrees(&self.control, &self.sent);
+        (answer, account)
+    }
+
+    fn send(&mut self, id: &str, prompt: &str) -> Evaluation {
+        self.index.complete(prompt, id);
+        self.sent.push(id.to_owned());
+        until("the request's account", || {
+            let state = self.control.request(id).unwrap();
+            state.evaluation().cloned()
+        })
+    }
+
+    /// Other prompts take both slots.
+    fn overwrite(&mut self) {
+        let before = self.sent.clone();
+        for text in ["1 2 3 4 5 6 7 8 9", "A B C D E F G H I"] {
+            self.ask(&[text]);
+        }
+        until("both slots have other prompts", || {
+            let evicted = |id: &String| {
+                let state = self.control.request(id).unwrap();
+                matches!(state, RequestState::Evicted { .. })
+            };
+            before.iter().all(evicted).then_some(())
+        });
+    }
+
+    /// Removes everything from the store, and waits until the server has seen it.
+    fn clear(&self) {
+        let mut clear = companion(&["store", "clear", "--folder"]);
+        clear.arg(self.folder.path().join("store"));
+        let output = clear.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let like = Like {
+            id: self.sent[0].clone(),
+            common: 100,
+            tokens: 200,
+        };
+        until("the server has seen that the store is empty", || {
+            let found = self.control.matching_like(&like, Duration::from_secs(10));
+            (found.unwrap().stored == Some(0)).then_some(())
+        });
+    }
+}
+
+fn first(answer: &Value, name: &str) -> u64 {
+    answer[name][0]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name}: {answer}"))
+}
+
+/// The template and the question around the documents, and where documents begin alike.
+const NEAR: u64 = 16;
+
+#[test]
+fn a_prompt_that_left_the_engine_is_continued_and_loaded_as_foreseen() {
+    let mut stored = Stored::start();
+    let (_, account) = stored.ask(&[TEA, SEA, OWL]);
+    let whole = account.prompt_tokens;
+    stored.overwrite();
+    assert_eq!(stored.index.get("/stats")["stored_requests"], 1);
+    for (round, context) in [
+        &[ELM, OWL, TEA, SEA][..],
+        &[OWL, SEA, TEA, ICE],
+        &[SEA, ICE, ELM, OWL, TEA],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (answer, account) = stored.ask(context);
+        let ordered = answer["reordered_contexts"][0].as_array().unwrap();
+        assert_eq!(ordered[..3], [TEA, SEA, OWL].map(Value::from), "{answer}");
+        let (expected, loaded) = (
+            first(&answer, "expected_cached_tokens"),
+            first(&answer, "expected_stored_tokens"),
+        );
+        assert!(
+            expected.abs_diff(account.reused) <= NEAR,
+            "{expected} tokens were foreseen: {account:?}"
+        );
+        assert!(
+            loaded.abs_diff(account.from.store) <= NEAR,
+            "{loaded} tokens were to be loaded: {account:?}"
+        );
+        assert!(account.from.store + NEAR > whole / 2, "{account:?}");
+        stored.overwrite();
+        let prediction = until("the forecast is compared with the account", || {
+            let prediction = stored.index.get("/stats")["prediction"].clone();
+            let sent = stored.sent.len() as u64;
+            (prediction["requests"] == sent).then_some(prediction)
+        });
+        let error = prediction["error_tokens_p99"].as_u64().unwrap();
+        assert!(error <= NEAR, "round {round}: {prediction}");
+    }
+    // In a batch, too.
+    let contexts = json!({"contexts": [[ICE, ELM], [OWL, TEA, SEA]]});
+    let answer = stored.index.post("/reorder", &contexts).json().unwrap();
+    assert_eq!(answer["original_indices"], json!([1, 0]), "{answer}");
+    let ordered = answer["reordered_contexts"][0].as_array().unwrap();
+    assert_eq!(ordered[..], [TEA, SEA, OWL].map(Value::from), "{answer}");
+    let expected = answer["expected_stored_tokens"][1].as_u64().unwrap();
+    let id = answer["request_ids"][1].as_str().unwrap();
+    let prompt = format!("{}\nWhat of it?", [TEA, SEA, OWL].join("\n"));
+    let account = stored.send(id, &prompt);
+    assert!(
+        expected.abs_diff(account.from.store) <= NEAR,
+        "{expected} {account:?}"
+    );
+}
+
+#[test]
+fn what_left_the_store_too_does_not_count() {
+    let mut stored = Stored::start();
+    stored.ask(&[TEA, SEA, OWL]);
+    stored.overwrite();
+    stored.clear();
+    let (answer, account) = stored.ask(&[ELM, OWL, TEA, SEA]);
+    assert_eq!(answer["expected_from"], json!([null]), "{answer}");
+    assert_eq!(answer["expected_stored_tokens"], json!([0]), "{answer}");
+    let expected = first(&answer, "expected_cached_tokens");
+    assert!(
+        expected.abs_diff(account.reused) <= NEAR,
+        "{answer} {account:?}"
+    );
+    // Without any store there is nothing to keep.
+    stored.server.stop(15).unwrap();
+    stored.index.wait_truth("own guess");
+    let again = two_slots().args([
+        "--port".to_owned(),
+        stored.server.address().port().to_string(),
+    ]);
+    stored.server = watched(&again, &socket(stored.folder.path()));
+    stored.index.wait_truth("engine");
+    stored.sent.clear();
+    stored.ask(&[TEA, SEA]);
+    stored.overwrite();
+    let (answer, account) = stored.ask(&[SEA, TEA]);
+    assert!(first(&answer, "expected_cached_tokens") <= NEAR, "{answer}");
+    assert!(account.reused <= NEAR, "{account:?}");
+    let stats = stored.index.get("/stats");
+    assert_eq!(stats["stored_requests"], Value::Null, "{stats}");
+}
