@@ -14,10 +14,7 @@ const STOPPED: &str = "Stopped after an internal error";
 fn faulty(program: &Program, what: &str, fault: &str, more: &[(&str, &str)]) -> Run {
     let store = tempfile::tempdir().unwrap();
     let mut variables = hooked(store.path()).to_vec();
-    variables.extend([
-        ("CONTEXTPILOT_STORE_BOUNDED", "1"),
-        ("CONTEXTPILOT_FAULT", fault),
-    ]);
+    variables.push(("CONTEXTPILOT_FAULT", fault));
     variables.extend(more);
     program.run_with(what, &variables)
 }

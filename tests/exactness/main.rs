@@ -166,9 +166,7 @@ fn run(case: &Case, unseen: Option<&Path>) -> contextpilot_testbed::Result<Verdi
         .observed();
     let store = tempfile::tempdir()?;
     if has_store() {
-        hooked = hooked
-            .env("CONTEXTPILOT_STORE", store.path())
-            .env("CONTEXTPILOT_STORE_BOUNDED", "1");
+        hooked = hooked.env("CONTEXTPILOT_STORE", store.path());
     }
     let server = hooked.spawn()?;
     let answers = case.trace.run(&server).inspect_err(|_| {

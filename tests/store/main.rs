@@ -57,17 +57,11 @@ impl Stored {
 
     /// With a budget of so many 10⁹ bytes.
     fn start_within(builder: &Builder, folder: &Path, budget: &str) -> Self {
-        Self::start_as(builder, folder, budget, "1")
-    }
-
-    /// With this value of `CONTEXTPILOT_STORE_BOUNDED`; empty: as if it were not set.
-    fn start_as(builder: &Builder, folder: &Path, budget: &str, bounded: &str) -> Self {
         let mut server = builder
             .clone()
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .env("CONTEXTPILOT_STORE", folder)
             .env("CONTEXTPILOT_STORE_GB", budget)
-            .env("CONTEXTPILOT_STORE_BOUNDED", bounded)
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
             .start()
             .unwrap();

@@ -22,15 +22,11 @@ fn a_window_that_is_kept_whole_is_refused_by_name() {
 
 #[test]
 fn models_that_cannot_go_back_are_refused_by_name_if_they_are_not_wanted() {
-    for (arch, bounded) in [
-        (Arch::Gemma2, "0"),
-        (Arch::Mamba, "0"),
-        (Arch::Jamba, "0"),
-        (Arch::Gemma2, ""),
-    ] {
+    for arch in [Arch::Gemma2, Arch::Mamba, Arch::Jamba] {
         let folder = folder();
         let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
-        let mut stored = Stored::start_as(&builder, folder.path(), "1", bounded);
+        let unwanted = builder.env("CONTEXTPILOT_STORE_BOUNDED", "0");
+        let mut stored = Stored::start(&unwanted, folder.path());
         for seed in [1, 2, 1] {
             let (_, account) = stored.ask(&tokens(seed, 200));
             assert_eq!(account.from.store, 0);
@@ -43,11 +39,11 @@ fn models_that_cannot_go_back_are_refused_by_name_if_they_are_not_wanted() {
 }
 
 #[test]
-fn recurrent_and_hybrid_models_are_stored_unless_they_are_not_wanted() {
-    for arch in [Arch::Mamba, Arch::Jamba] {
+fn models_that_cannot_go_back_are_stored_unless_they_are_not_wanted() {
+    for arch in [Arch::Gemma2, Arch::Mamba, Arch::Jamba] {
         let folder = folder();
         let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
-        let mut stored = Stored::start_as(&builder, folder.path(), "1", "");
+        let mut stored = Stored::start(&builder, folder.path());
         for seed in [1, 2] {
             stored.ask(&tokens(seed, 200));
         }

@@ -74,7 +74,7 @@ fn what_follows_the_servers_stale_checkpoint_is_answered_as_ever_and_not_stored(
         }
 
         let folder = folder();
-        let mut stored = Stored::start_as(&one_slot(arch), folder.path(), "1", "");
+        let mut stored = Stored::start(&one_slot(arch), folder.path());
         for (prompt, theirs) in prompts().iter().zip(&answers) {
             let (ours, account) = stored.send(request(prompt));
             assert!(
@@ -86,7 +86,7 @@ fn what_follows_the_servers_stale_checkpoint_is_answered_as_ever_and_not_stored(
         assert!(!files(folder.path()).is_empty());
 
         // The store has the third prompt, and not the last one: the server went back to a state of something else.
-        let mut next = Stored::start_as(&one_slot(arch), folder.path(), "1", "");
+        let mut next = Stored::start(&one_slot(arch), folder.path());
         let (ours, account) = next.ask(&prompts()[3]);
         assert!(are_equal(&said(&ours), &right), "{arch}: {account:?}");
         let (_, account) = next.ask(&prompts()[2]);

@@ -30,6 +30,6 @@ pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_LISTEN_CONNECTIONS, DEFAULT_ROUTERS, DEFAULT_TIMEOUT, Error,
     Settings, TrafficFile, flag, is_wanted,
 };
-pub use store::{Bounded, StoreAt, read_gigabytes};
+pub use store::{StoreAt, read_gigabytes};
 pub use table::env;
 pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

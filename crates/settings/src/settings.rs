@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
 use crate::listen::{Listen, ListenAddressError};
 use crate::secret::Secret;
-use crate::store::{Bounded, LARGEST_GB, StoreAt, read_gigabytes};
+use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
 use crate::table::{self, Flag, Number, Setting, env};
 use crate::url::{IndexUrl, IndexUrlError};
 
@@ -237,15 +237,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             read_gigabytes(&text).ok_or_else(|| Error::new(env::STORE_GB, Cause::Gigabytes(text)))
         });
         let limit = limit.transpose()?;
-        let bounded = match self.text(env::STORE_BOUNDED)?.as_deref() {
-            None => Bounded::default(),
-            Some("0") => Bounded::Neither,
-            Some("1") => Bounded::All,
-            Some(other) => {
-                let cause = Cause::NotAFlag(other.to_owned());
-                return Err(Error::new(env::STORE_BOUNDED, cause));
-            }
-        };
+        let bounded = self.flag(&table::STORE_BOUNDED)?;
         let remote = self.text(env::STORE_REMOTE)?.map(Secret::new);
         let Some(folder) = self.path(env::STORE) else {
             return Ok(None);

@@ -14,20 +14,8 @@ pub struct StoreAt {
     pub limit: Option<u64>,
     /// The address of a Redis or a bucket that holds the store for several machines, as it was given. Nothing for the hook.
     pub remote: Option<Secret>,
-    /// Which contexts that cannot go back to any position have a store, too.
-    pub bounded: Bounded,
-}
-
-/// Which contexts that cannot go back to any position have a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bounded {
-    /// None of them.
-    Neither,
-    /// Those with a recurrent state, but for those that have sliding windows as well.
-    #[default]
-    Recurrent,
-    /// All.
-    All,
+    /// Whether contexts that cannot go back to any position have a store, too.
+    pub bounded: bool,
 }
 
 /// A million times 10⁹ bytes. More is taken for a typing error.

@@ -224,9 +224,9 @@ settings! {
     STORE_REMOTE = "CONTEXTPILOT_STORE_REMOTE", Text: text("none"),
         "a Redis or a bucket that [holds the store for several machines](docs/store.md#several-machines), as \
          `redis://host:6379`, `rediss://…` with TLS, or `s3://bucket/prefix`: the launcher starts `contextpilot-llama store sync`";
-    STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Text: text("recurrent and hybrid models"),
-        "for which [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) to any position there is a \
-         prefix store, too. `1`: also for those with sliding windows; `0`: for none";
+    STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Flag: flag(true),
+        "whether there is a prefix store for [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) \
+         to any position, too";
     KV_EVENTS_REPLAY = "CONTEXTPILOT_KV_EVENTS_REPLAY", Text: text("the next port"),
         "where routers ask for events that they missed, or `off`";
     KV_EVENTS_TOPIC = "CONTEXTPILOT_KV_EVENTS_TOPIC", Text: text("empty"),

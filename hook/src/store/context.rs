@@ -158,7 +158,7 @@ impl ContextStore {
 
     /// The context cannot go back to any position.
     pub(super) fn bind(&mut self, facts: &Facts) {
-        if !exact::is_wanted(facts.window) {
+        if !exact::is_wanted() {
             return self.refuse(exact::NOT_WANTED);
         }
         if original::llama_state_seq_get_size_ext().is_none() {

@@ -40,7 +40,6 @@ mod take;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_kv_store::Run;
-use contextpilot_settings::Bounded as StoredBounded;
 
 pub(super) use self::pay::{pay, prepare, undo};
 pub(super) use self::pieces::in_pieces;
@@ -71,26 +70,21 @@ impl Bounds {
     }
 }
 
-/// Which of these contexts have a store: `CONTEXTPILOT_STORE_BOUNDED`.
-static RECURRENT: AtomicBool = AtomicBool::new(false);
-static WINDOWED: AtomicBool = AtomicBool::new(false);
+/// Whether these contexts have a store: `CONTEXTPILOT_STORE_BOUNDED`.
+static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Why one of these contexts has no store.
 pub(super) const NOT_WANTED: &str = "its cache cannot go back to any position (sliding window, recurrent), and \
-                                     CONTEXTPILOT_STORE_BOUNDED is not 1";
+                                     CONTEXTPILOT_STORE_BOUNDED is 0";
 
 /// Called when the store is started.
-pub(super) fn want(which: StoredBounded) {
-    RECURRENT.store(which != StoredBounded::Neither, Ordering::Relaxed);
-    WINDOWED.store(which == StoredBounded::All, Ordering::Relaxed);
+pub(super) fn want(wanted: bool) {
+    WANTED.store(wanted, Ordering::Relaxed);
 }
 
-/// Whether such a context has a store: one with sliding windows of so many tokens (0: without), else a recurrent one.
-pub(super) fn is_wanted(window: usize) -> bool {
-    match window {
-        0 => RECURRENT.load(Ordering::Relaxed),
-        _ => WINDOWED.load(Ordering::Relaxed),
-    }
+/// Whether such a context has a store.
+pub(super) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
 }
 
 /// Whether a context is one of these.

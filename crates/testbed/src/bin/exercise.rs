@@ -112,7 +112,6 @@ fn stored(program: &OsStr, hook: &OsStr) -> Result<()> {
                 .preload(hook)
                 .env("CONTEXTPILOT_STORE", folder.path())
                 .env("CONTEXTPILOT_STORE_GB", "1")
-                .env("CONTEXTPILOT_STORE_BOUNDED", "1")
                 .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
                 .ready_within(PATIENCE)
                 .spawn()?;

@@ -57,7 +57,7 @@ pub(super) fn windowed(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<(
         name: "a random model with sliding windows".to_owned(),
         model: Model::of(&spec),
         tokens: lab.rounds(1_500, 200),
-        rounds: lab.rounds(24, 2),
+        rounds: lab.rounds(12, 2),
     };
     let also = also.iter().map(|path| Load {
         name: path
@@ -101,8 +101,7 @@ fn measure(load: &Load, lab: &Lab, page: &mut Page) -> Result<()> {
             .spawn()
     };
     let folder = tempfile::tempdir_in(lab.scratch(""))?;
-    let with_store = plain.clone().env("CONTEXTPILOT_STORE_BOUNDED", "1");
-    let stored = Stored::start(lab, &with_store, folder.path())?;
+    let stored = Stored::start(lab, &plain, folder.path())?;
     let others = [hooked()?, hooked()?];
     let servers = [&others[0], &others[1], &stored.server];
     let mut first = Comparison::new(&[

@@ -150,7 +150,6 @@ impl Talk {
             .bare_slots(1)
             .args(["-c".to_owned(), context.to_string()])
             .args(["-t".to_owned(), threads.to_string()])
-            .env("CONTEXTPILOT_STORE_BOUNDED", "1")
     }
 
     /// The conversation, and so many tokens more, which are others in each round.
