@@ -57,6 +57,11 @@ fn wherever_an_error_comes_a_model_that_cannot_go_back_answers_as_without_the_ho
     all_errors_are_survived(Arch::Jamba, "1");
 }
 
+#[test]
+fn wherever_an_error_comes_a_model_with_sliding_windows_answers_as_without_the_hook() {
+    all_errors_are_survived(Arch::Gemma2, "1");
+}
+
 /// Each context is put right by the thread that uses it, when that is done with what it does.
 #[test]
 fn an_error_on_one_thread_leaves_alone_what_another_one_evaluates() {
