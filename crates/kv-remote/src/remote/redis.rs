@@ -17,8 +17,11 @@ use super::{Holder, Listed, NO_TLS, RemoteError, Trouble, shown, tls_advice};
 
 const PREFIX: &str = "contextpilot:kv:1";
 const CONNECT: Duration = Duration::from_secs(2);
-/// For one question. A chunk has some megabytes.
+/// Until something of an answer comes.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Until something of a question is taken. What the system takes of a chunk before it waits counts as taken, so of one
+/// that nobody takes twice this time passes.
+const TAKEN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -143,11 +146,12 @@ impl Holder for Redis {
                 .arg(member(name, *size));
         }
         let answers: Vec<(bool, Option<f64>)> = self.ask(|connection| {
-            let flat: Vec<redis::Value> = questions.query(connection)?;
-            let mut pairs = flat.chunks_exact(2);
-            let pairs = pairs.by_ref().map(|pair| {
-                let there = redis::from_redis_value_ref(&pair[0])?;
-                Ok((there, redis::from_redis_value_ref(&pair[1])?))
+            connection.send_packed_command(&questions.get_packed_pipeline())?;
+            // The client's own way to ask several questions waits for each answer, also after one did not come in time.
+            let mut answer = || connection.recv_response()?.extract_error();
+            let pairs = chunks.iter().map(|_| {
+                let there = redis::from_redis_value(answer()?)?;
+                Ok((there, redis::from_redis_value(answer()?)?))
             });
             pairs.collect()
         })?;
@@ -230,7 +234,7 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
 fn connect(client: &Client) -> RedisResult<Connection> {
     let connection = client.get_connection_with_timeout(CONNECT)?;
     connection.set_read_timeout(Some(ANSWER))?;
-    connection.set_write_timeout(Some(ANSWER))?;
+    connection.set_write_timeout(Some(TAKEN))?;
     Ok(connection)
 }
 
