@@ -115,16 +115,16 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
             // There is more.
             Ok(false) if !is_late => continue,
             Ok(true) => {
-                if !std::mem::replace(&mut begun, true) {
+                if told.take().is_some() {
+                    say(format_args!("{shown} is there again: {}", text(&moved)));
+                } else if !begun {
                     let path = Visible(&path.to_string_lossy()).to_string();
                     say(format_args!(
                         "The store {path} and {shown} are kept alike: {}",
                         text(&moved)
                     ));
-                } else if told.is_some() {
-                    say(format_args!("{shown} is there again: {}", text(&moved)));
                 }
-                told = None;
+                begun = true;
                 retry = RETRY;
                 if ended.is_some() {
                     return;
