@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use contextpilot_kv_files::Folder;
 use contextpilot_kv_remote::{Mirror, Moved, Remote};
+use contextpilot_random::Random;
 use contextpilot_settings::env;
 use rustix::process::{Pid, getppid, test_kill_process};
 use serde_json::json;
@@ -101,6 +102,8 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
     let mut ended: Option<Instant> = None;
     let mut begun = false;
     let mut retry = RETRY;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut spread = Random(now.map_or(0, |now| now.as_nanos() as u64));
     loop {
         if ended.is_none() && has_ended(server.as_ref()) {
             ended = Some(Instant::now());
@@ -150,6 +153,8 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
                 pause
             }
         };
+        // Two that began together would else go on writing at the same moments, and each remove what the other one tells.
+        let pause = pause.mul_f64(0.8 + spread.below(400) as f64 / 1000.0);
         match ended {
             // It knows that already, and has little time left.
             Some(_) => thread::sleep(pause.min(RETRY)),
