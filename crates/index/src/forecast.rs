@@ -181,7 +181,7 @@ impl Index {
     fn is_confirmed(&mut self, question: &Question, found: Found) -> bool {
         match (question.stored(), found.loaded) {
             (Some(number), _) if found.tokens == 0 => {
-                self.unknown_to_hook(number);
+                self.lose_stored(number);
                 false
             }
             (None, _) if found.tokens == 0 => true,

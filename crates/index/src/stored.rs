@@ -159,7 +159,7 @@ impl Index {
     }
 
     /// Forgets a prompt that has left the engine.
-    fn lose_stored(&mut self, number: u64) -> Option<()> {
+    pub(crate) fn lose_stored(&mut self, number: u64) -> Option<()> {
         let blocks = self.stored.as_mut()?.remove(number)?;
         self.blocks.release_all(&blocks, &self.frequency);
         Some(())
@@ -230,10 +230,5 @@ impl Index {
             self.blocks.release_all(&lost, &self.frequency);
         }
         true
-    }
-
-    /// The hook does not know this prompt any more.
-    pub(crate) fn unknown_to_hook(&mut self, number: u64) {
-        self.lose_stored(number);
     }
 }

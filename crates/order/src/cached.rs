@@ -162,11 +162,25 @@ impl Cached {
     /// A prompt of just these blocks.
     #[must_use]
     pub fn prompt_of(&self, blocks: &[Block]) -> Option<u64> {
-        let mut at = NONE;
-        for &block in blocks {
-            at = *self.children.get(&(at, block))?;
-        }
-        self.nodes.get(at as usize)?.ending.last().copied()
+        let (length, at) = self.deepest(blocks);
+        let node = self.nodes.get(at as usize);
+        node.filter(|_| length == blocks.len())?
+            .ending
+            .last()
+            .copied()
+    }
+
+    /// The nodes of these blocks, in this order, as far as they are cached.
+    fn path(&self, blocks: &[Block]) -> impl Iterator<Item = u32> {
+        blocks.iter().scan(NONE, |at, block| {
+            *at = *self.children.get(&(*at, *block))?;
+            Some(*at)
+        })
+    }
+
+    /// How many of these blocks, in this order, are cached, and the node of the last one.
+    fn deepest(&self, blocks: &[Block]) -> (usize, u32) {
+        (1..).zip(self.path(blocks)).last().unwrap_or((0, NONE))
     }
 
     /// How many of these blocks, in this order, are a cached prefix that can be used, and a prompt that
@@ -178,15 +192,10 @@ impl Cached {
         weight: impl Fn(Block) -> u64,
         least: u64,
     ) -> (usize, Option<u64>) {
-        let mut at = NONE;
         let mut best = (0, NONE);
         let mut sum = 0;
-        for (place, &block) in blocks.iter().enumerate() {
-            match self.children.get(&(at, block)) {
-                Some(child) => at = *child,
-                None => break,
-            }
-            sum += weight(block).max(1);
+        for (place, at) in self.path(blocks).enumerate() {
+            sum += weight(blocks[place]).max(1);
             if self.nodes[at as usize].usable > 0 && sum >= least {
                 best = (place + 1, at);
             }
@@ -198,14 +207,7 @@ impl Cached {
     /// a prompt that has it.
     #[must_use]
     pub fn longest(&self, blocks: &[Block]) -> (usize, Option<u64>) {
-        let mut at = NONE;
-        let mut length = 0;
-        for &block in blocks {
-            let Some(child) = self.children.get(&(at, block)) else {
-                break;
-            };
-            (at, length) = (*child, length + 1);
-        }
+        let (length, at) = self.deepest(blocks);
         (length, self.prompt_below(at, usize::MAX))
     }
 
@@ -234,15 +236,11 @@ impl Cached {
         least: u64,
         steps: &mut u64,
     ) -> Beginning {
-        let mut at = NONE;
-        let mut sum = 0_u64;
-        for &block in first {
-            match self.children.get(&(at, block)) {
-                Some(child) => at = *child,
-                None => return Beginning::default(),
-            }
-            sum = sum.saturating_add(weight(block).max(1));
+        let (length, at) = self.deepest(first);
+        if length < first.len() {
+            return Beginning::default();
         }
+        let sum = weight_of(first, &weight);
         let allowed = STEPS.min(*steps);
         let mut search = Search::new(self, blocks, weight, least, allowed);
         search.below(at, sum);
@@ -255,16 +253,9 @@ impl Cached {
         best
     }
 
-    /// The cached prefixes of only these blocks, with other numbers for blocks and prompts, and at most `limit`
-    /// blocks. For ordering a batch elsewhere.
-    #[must_use]
-    pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Self {
-        Self::renumbered_from(&[self], numbers, limit)
-    }
-
-    /// The same of several, in one.
-    pub(crate) fn renumbered_from(
-        trees: &[&Self],
+    /// The prefixes of several, in one: see [`Tiers::renumbered`](crate::Tiers::renumbered).
+    pub(crate) fn renumbered<'a>(
+        trees: impl Iterator<Item = &'a Self>,
         numbers: &HashMap<Block, Block>,
         limit: usize,
     ) -> Self {
@@ -275,7 +266,7 @@ impl Cached {
             let first = numbers
                 .keys()
                 .filter_map(|block| tree.children.get(&(NONE, *block)));
-            waiting.extend(first.map(|at| (*tree, *at, NONE)));
+            waiting.extend(first.map(|at| (tree, *at, NONE)));
         }
         // The most popular is last, so it is visited first.
         waiting.sort_by_key(|(tree, at, _)| (tree.nodes[*at as usize].prompts, *at));
@@ -414,4 +405,10 @@ impl Cached {
             self.children = HashMap::new();
         }
     }
+}
+
+/// What blocks weigh together. Each weighs 1 at least.
+pub(crate) fn weight_of(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
+    let weights = blocks.iter().map(|block| weight(*block).max(1));
+    weights.fold(0, u64::saturating_add)
 }

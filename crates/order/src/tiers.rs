@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::cached::weight_of;
 use crate::{Beginning, Block, Cached};
 
 /// Cached prefixes, by where they are.
@@ -94,11 +95,11 @@ impl<'a> Tiers<'a> {
         }
     }
 
-    /// The prefixes of all tiers together: see [`Cached::renumbered`].
+    /// The cached prefixes of only these blocks, with other numbers for blocks and prompts, and at most `limit`
+    /// blocks. For ordering a batch elsewhere.
     #[must_use]
     pub fn renumbered(&self, numbers: &HashMap<Block, Block>, limit: usize) -> Cached {
-        let all: Vec<&Cached> = self.all().collect();
-        Cached::renumbered_from(&all, numbers, limit)
+        Cached::renumbered(self.all(), numbers, limit)
     }
 }
 
@@ -106,9 +107,4 @@ impl<'a> Tiers<'a> {
 fn longest(all: impl Iterator<Item = (usize, Option<u64>)>) -> (usize, Option<u64>) {
     let longer = |a: (usize, _), b: (usize, _)| if b.0 > a.0 { b } else { a };
     all.reduce(longer).unwrap_or_default()
-}
-
-fn weight_of(blocks: &[Block], weight: impl Fn(Block) -> u64) -> u64 {
-    let weights = blocks.iter().map(|block| weight(*block).max(1));
-    weights.fold(0, u64::saturating_add)
 }

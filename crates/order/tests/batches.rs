@@ -1,7 +1,7 @@
 //! Orders of batches: equal to the Python index's, and always permutations.
 
 use contextpilot_order::{
-    Batch, BatchOptions, Block, Cached, Linkage, batch, batch_after, is_permutation,
+    Batch, BatchOptions, Block, Cached, Linkage, Tiers, batch, batch_after, is_permutation,
 };
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -82,11 +82,11 @@ fn cached_prefixes_can_be_renumbered() {
     cached.insert(2, &[10, 40, 20]);
     cached.insert(3, &[50]);
     let numbers = [(10, 1), (20, 2), (40, 4)].into_iter().collect();
-    let copy = cached.renumbered(&numbers, 100);
+    let copy = Tiers::from(&cached).renumbered(&numbers, 100);
     assert_eq!(copy.beginning_of(&[1, 2, 3], |_| 1, 0).0, 2);
     assert_eq!(copy.beginning_of(&[1, 4, 2], |_| 1, 0).0, 3);
     assert_eq!(copy.nodes(), 4);
-    assert_eq!(cached.renumbered(&numbers, 2).nodes(), 2);
+    assert_eq!(Tiers::from(&cached).renumbered(&numbers, 2).nodes(), 2);
 }
 
 fn check(contexts: &[Vec<Block>], batch: &Batch) {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use contextpilot_order::{
-    Batch, BatchOptions, Block, Cached, Frequency, OnlineOptions, batch_after, batch_sharing,
-    importance_note, is_permutation, online,
+    Batch, BatchOptions, Block, Cached, Frequency, OnlineOptions, Tiers, batch_after,
+    batch_sharing, importance_note, is_permutation, online,
 };
 
 /// Far above what is right on a busy machine, and far below what the square of `MANY` takes.
@@ -67,7 +67,9 @@ fn a_batch_of_two_long_contexts() {
         ordered(batch_after(&given, &cached, &BatchOptions::default()));
     });
     let numbers: HashMap<Block, Block> = (0..MANY).map(|block| (block, block)).collect();
-    let copy = in_time("a copy", || cached.renumbered(&numbers, usize::MAX));
+    let copy = in_time("a copy", || {
+        Tiers::from(&cached).renumbered(&numbers, usize::MAX)
+    });
     assert_eq!(copy.nodes(), cached.nodes());
     in_time("removal", || {
         for prompt in 0..=u64::from(MANY) {

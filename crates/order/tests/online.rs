@@ -345,7 +345,7 @@ proptest! {
         // In other numbers, too.
         let numbers: HashMap<Block, Block> = (0..5).map(|block| (block, block + 10)).collect();
         let copy = tiers.renumbered(&numbers, usize::MAX);
-        prop_assert_eq!(copy.nodes(), both.renumbered(&numbers, usize::MAX).nodes());
+        prop_assert_eq!(copy.nodes(), Tiers::from(&both).renumbered(&numbers, usize::MAX).nodes());
         for (_, blocks) in &prompts {
             let renumbered: Vec<Block> = blocks.iter().map(|block| block + 10).collect();
             let known = blocks.iter().take_while(|block| **block < 5).count();
