@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): every seed gives an unrelated stream.
@@ -10,6 +11,13 @@ use std::ops::Range;
 pub struct Random(pub u64);
 
 impl Random {
+    /// Another stream each time, of which nobody knows the seed.
+    #[must_use]
+    pub fn of_system() -> Self {
+        // RandomState is seeded by the system.
+        Self(RandomState::new().build_hasher().finish())
+    }
+
     /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);

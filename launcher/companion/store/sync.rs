@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use contextpilot_kv_files::Folder;
@@ -102,8 +102,7 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
     let mut ended: Option<Instant> = None;
     let mut begun = false;
     let mut retry = RETRY;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let mut spread = Random(now.map_or(0, |now| now.as_nanos() as u64));
+    let mut spread = Random::of_system();
     loop {
         if ended.is_none() && has_ended(server.as_ref()) {
             ended = Some(Instant::now());

@@ -1,7 +1,5 @@
 //! One round of the sender thread: wait for a batch, post it, judge the answer.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,8 +70,7 @@ impl Round {
     pub(super) fn new(config: Config, client: Client) -> Self {
         Round {
             pace: Pace::new(config.retry),
-            // RandomState is seeded by the system.
-            random: Random(RandomState::new().build_hasher().finish()),
+            random: Random::of_system(),
             config,
             client,
             outage_named: false,
