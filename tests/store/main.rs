@@ -62,7 +62,7 @@ impl Stored {
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .env("CONTEXTPILOT_STORE", folder)
             .env("CONTEXTPILOT_STORE_GB", budget)
-            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+            .observed()
             .start()
             .unwrap();
         let control = server.await_control().unwrap();

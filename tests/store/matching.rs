@@ -122,7 +122,7 @@ fn what_another_slot_holds_is_told_as_loaded() {
 fn without_a_store_an_evicted_request_is_like_nothing() {
     let mut server = one_slot()
         .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
-        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+        .observed()
         .start()
         .unwrap();
     let control = server.await_control().unwrap();

@@ -65,13 +65,15 @@ impl Lab {
         cache(&self.scratch)
     }
 
+    /// The server under the launcher.
+    pub(crate) fn launched(&self, plain: &Builder) -> Builder {
+        let builder = plain.clone().launcher(&self.launcher);
+        builder.env("XDG_CACHE_HOME", self.cache())
+    }
+
     /// The server under the launcher, with an index.
     pub(crate) fn hooked(&self, plain: &Builder, index: &str) -> Builder {
-        plain
-            .clone()
-            .launcher(&self.launcher)
-            .env("XDG_CACHE_HOME", self.cache())
-            .index_url(index)
+        self.launched(plain).index_url(index)
     }
 
     /// A command that runs in a known environment.

@@ -91,14 +91,14 @@ impl Machines {
     fn connect(&self) -> bool {
         let cable = |number: usize| {
             let (one, holder) = (&self.two[number], self.two[number].holder.id());
-            let (near, far) = (Self::address(number), 2);
+            let near = Self::address(number);
             self.middle.ip(&format!(
                 "link add cable{number} type veth peer name cable netns {holder}"
             )) && self
                 .middle
                 .ip(&format!("address add {near}/24 dev cable{number}"))
                 && self.middle.ip(&format!("link set cable{number} up"))
-                && one.ip(&format!("address add 10.91.{number}.{far}/24 dev cable"))
+                && one.ip(&format!("address add 10.91.{number}.2/24 dev cable"))
                 && one.ip("link set cable up")
                 && one.ip("link set lo up")
         };
@@ -140,11 +140,10 @@ fn a_conversation_moves_to_another_machine_and_waits_for_no_cable() {
     };
     let [here, there] = &machines.two;
     let folders = [folder(), folder()];
-    let [one, other] = [0, 1].map(|number| {
+    let [mut one, mut other] = [0, 1].map(|number| {
         machines.two[number]
             .within(|| Stored::start(&of_machine(number, &redis), folders[number].path()))
     });
-    let (mut one, mut other) = (one, other);
     let plain = there.within(|| started(&one_slot()));
     // They have nothing else in common than the machine in the middle.
     let across = SocketAddr::new(Ipv4Addr::new(10, 91, 1, 2).into(), 6379);

@@ -90,12 +90,8 @@ fn server(lab: &Lab, megabytes: &str) -> Result<Server> {
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(1)
         .args(["-c".to_owned(), CONTEXT.to_string()]);
-    let hooked = plain
-        .launcher(&lab.launcher)
-        .env("XDG_CACHE_HOME", lab.cache())
-        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-        .env("CONTEXTPILOT_EXPLAIN_MB", megabytes);
-    hooked.spawn()
+    let hooked = lab.launched(&plain).observed();
+    hooked.env("CONTEXTPILOT_EXPLAIN_MB", megabytes).spawn()
 }
 
 /// The processor time that a server has used, once the hook's threads have done all that there is to

@@ -73,11 +73,9 @@ impl Stored {
 
     /// The server is ready. Its store may not be.
     fn starting(lab: &Lab, plain: &Builder, folder: &Path) -> Result<Self> {
-        let mut server = plain
-            .clone()
-            .launcher(&lab.launcher)
-            .env("XDG_CACHE_HOME", lab.cache())
-            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+        let mut server = lab
+            .launched(plain)
+            .observed()
             .env("CONTEXTPILOT_STORE", folder)
             .env("CONTEXTPILOT_STORE_GB", "20")
             .start()?;

@@ -100,11 +100,7 @@ fn server(lab: &Lab) -> Result<Server> {
     let plain = Server::builder()
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2);
-    plain
-        .launcher(&lab.launcher)
-        .env("XDG_CACHE_HOME", lab.cache())
-        .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-        .spawn()
+    lab.launched(&plain).observed().spawn()
 }
 
 /// Sends requests for so long, one each [`EACH`]. The processor time of a second: the server's threads, and ours in it; ms.

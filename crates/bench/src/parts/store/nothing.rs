@@ -23,28 +23,18 @@ struct Load {
 
 /// Models that can go back to any position.
 pub(super) fn dense(lab: &Lab, page: &mut Page) -> Result<()> {
+    let load = |name: &str, spec, rounds| Load {
+        name: name.to_owned(),
+        model: Model::of(&spec),
+        tokens: 200,
+        rounds,
+    };
     let tiny = Spec::new(Arch::Llama);
-    let larger = larger(Arch::Llama);
-    measure(
-        &Load {
-            name: "the tiny model".to_owned(),
-            model: Model::of(&tiny),
-            tokens: 200,
-            rounds: lab.rounds(300, 2),
-        },
-        lab,
-        page,
-    )?;
+    measure(load("the tiny model", tiny, lab.rounds(300, 2)), lab, page)?;
     if lab.quick {
         return Ok(());
     }
-    let load = Load {
-        name: "a model of 85 MB".to_owned(),
-        model: Model::of(&larger),
-        tokens: 200,
-        rounds: 40,
-    };
-    measure(&load, lab, page)
+    measure(load("a model of 85 MB", larger(Arch::Llama), 40), lab, page)
 }
 
 /// Sliding windows, whose batches are evaluated in parts. `also`: models to try besides a random one.
@@ -70,7 +60,7 @@ pub(super) fn windowed(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<(
         rounds: lab.rounds(12, 2),
     });
     for load in std::iter::once(random).chain(also) {
-        measure(&load, lab, page)?;
+        measure(load, lab, page)?;
     }
     Ok(())
 }
@@ -84,25 +74,20 @@ fn larger(arch: Arch) -> Spec {
 }
 
 /// The time to the first token of prompts that have nothing in common.
-fn measure(load: &Load, lab: &Lab, page: &mut Page) -> Result<()> {
-    let &Load {
-        ref name,
-        ref model,
+fn measure(load: Load, lab: &Lab, page: &mut Page) -> Result<()> {
+    let Load {
+        name,
+        model,
         tokens,
         rounds,
     } = load;
-    let plain = Server::builder().model(model).bare_slots(2);
-    let hooked = || {
-        plain
-            .clone()
-            .launcher(&lab.launcher)
-            .env("XDG_CACHE_HOME", lab.cache())
-            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-            .spawn()
-    };
+    let plain = Server::builder().model(&model).bare_slots(2);
     let folder = tempfile::tempdir_in(lab.scratch(""))?;
     let stored = Stored::start(lab, &plain, folder.path())?;
-    let others = [hooked()?, hooked()?];
+    let others = [
+        lab.launched(&plain).observed().spawn()?,
+        lab.launched(&plain).observed().spawn()?,
+    ];
     let servers = [&others[0], &others[1], &stored.server];
     let mut first = Comparison::new(&[
         "no store",
