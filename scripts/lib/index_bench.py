@@ -165,8 +165,6 @@ class Bench:
 
     def __init__(self, model=None, store=False):
         self.store = store
-        # Tokens that the last server evaluated, if it had a store.
-        self.evaluated = None
         self.companion = program("contextpilot-llama")
         self.launcher = program("contextpilot-llama-server")
         self.model = str(model or next((ROOT / "target" / "testbed").glob("llama-2x64-*.gguf")))
@@ -216,7 +214,7 @@ class Bench:
 
     def run(self, policy, contexts, texts, queries, server=(), clients=1, timed=False):
         """The share of prompt tokens that the engine reused (with a store: or loaded), in percent; the index's
-        own errors; and the seconds until each first token."""
+        own errors; the seconds until each first token; and the tokens that were evaluated."""
         engine, index = port(), port()
         url, index_url = f"http://127.0.0.1:{engine}", f"http://127.0.0.1:{index}"
         folder = tempfile.mkdtemp(prefix="index-bench-")
@@ -265,7 +263,7 @@ class Bench:
                 prediction = ask(f"{index_url}/stats")["prediction"]
             if self.store:
                 total = self.figures(control)["reuse"]["total"]
-                counts, self.evaluated = [total["reused"], total["reused"] + total["evaluated"]], total["evaluated"]
+                counts = [total["reused"], total["reused"] + total["evaluated"]]
             if before:
                 before.__exit__()
-        return 100 * counts[0] / counts[1], prediction, first
+        return 100 * counts[0] / counts[1], prediction, first, counts[1] - counts[0]
