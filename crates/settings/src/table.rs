@@ -225,8 +225,8 @@ settings! {
         "a Redis or a bucket that [holds the store for several machines](docs/store.md#several-machines), as \
          `redis://host:6379`, `rediss://…` with TLS, or `s3://bucket/prefix`: the launcher starts `contextpilot-llama store sync`";
     STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Flag: flag(true),
-        "whether there is a prefix store for [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) \
-         to any position, too";
+        "`0`: no prefix store for [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) to any \
+         position (sliding windows, recurrent and hybrid ones)";
     KV_EVENTS_REPLAY = "CONTEXTPILOT_KV_EVENTS_REPLAY", Text: text("the next port"),
         "where routers ask for events that they missed, or `off`";
     KV_EVENTS_TOPIC = "CONTEXTPILOT_KV_EVENTS_TOPIC", Text: text("empty"),
