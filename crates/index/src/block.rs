@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use contextpilot_order::{Block, Frequency};
+use foldhash::fast::RandomState;
 use serde_json::Value;
 
 /// Decides whether two documents are equal. Text is identified by a hash of 128 bits. Two texts with the
@@ -88,8 +89,9 @@ pub(crate) struct Info {
 /// room is needed.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    by_key: HashMap<Key, Block>,
-    infos: HashMap<Block, Info>,
+    by_key: HashMap<Key, Block, RandomState>,
+    /// By block: their numbers have no gaps but those of `free`, and a large context looks up thousands.
+    infos: Vec<Option<Info>>,
     /// Those in no request and no turn, the rarest first.
     unused: BTreeSet<(u64, Block)>,
     free: Vec<Block>,
@@ -98,15 +100,19 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn len(&self) -> usize {
-        self.infos.len()
+        self.by_key.len()
     }
 
     pub(crate) fn info(&self, block: Block) -> Option<&Info> {
-        self.infos.get(&block)
+        self.infos.get(block as usize)?.as_ref()
+    }
+
+    fn info_mut(&mut self, block: Block) -> Option<&mut Info> {
+        self.infos.get_mut(block as usize)?.as_mut()
     }
 
     pub(crate) fn set_tokens(&mut self, block: Block, tokens: u32) {
-        if let Some(info) = self.infos.get_mut(&block) {
+        if let Some(info) = self.info_mut(block) {
             info.tokens = Some(tokens);
         }
     }
@@ -121,7 +127,10 @@ impl Blocks {
         if let Some(block) = self.by_key.get(&key) {
             return *block;
         }
-        let block = self.free.pop().unwrap_or(self.infos.len() as Block);
+        let block = self.free.pop().unwrap_or_else(|| {
+            self.infos.push(None);
+            (self.infos.len() - 1) as Block
+        });
         let info = Info {
             key,
             number: self.seen,
@@ -132,30 +141,34 @@ impl Blocks {
         };
         self.seen += 1;
         self.by_key.insert(key, block);
-        self.infos.insert(block, info);
+        self.infos[block as usize] = Some(info);
         self.unused.insert((0, block));
         block
     }
 
     pub(crate) fn use_all(&mut self, blocks: &[Block]) {
-        for block in blocks {
-            if let Some(info) = self.infos.get_mut(block) {
-                if info.uses == 0 {
-                    self.unused.remove(&(info.rank, *block));
-                }
-                info.uses = info.uses.saturating_add(1);
+        for &block in blocks {
+            let Some(info) = self.info_mut(block) else {
+                continue;
+            };
+            let (uses, rank) = (info.uses, info.rank);
+            info.uses = uses.saturating_add(1);
+            if uses == 0 {
+                self.unused.remove(&(rank, block));
             }
         }
     }
 
     pub(crate) fn release_all(&mut self, blocks: &[Block], frequency: &Frequency) {
-        for block in blocks {
-            if let Some(info) = self.infos.get_mut(block) {
-                info.uses = info.uses.saturating_sub(1);
-                if info.uses == 0 {
-                    info.rank = ascending(frequency.rank(*block));
-                    self.unused.insert((info.rank, *block));
-                }
+        for &block in blocks {
+            let Some(info) = self.info_mut(block) else {
+                continue;
+            };
+            info.uses = info.uses.saturating_sub(1);
+            if info.uses == 0 {
+                info.rank = ascending(frequency.rank(block));
+                let rank = info.rank;
+                self.unused.insert((rank, block));
             }
         }
     }
@@ -163,7 +176,8 @@ impl Blocks {
     /// Forgets the rarest of those in no request and no turn.
     pub(crate) fn forget_rarest(&mut self) -> Option<Block> {
         let (_, block) = self.unused.pop_first()?;
-        if let Some(info) = self.infos.remove(&block) {
+        let info = self.infos.get_mut(block as usize).and_then(Option::take);
+        if let Some(info) = info {
             self.by_key.remove(&info.key);
         }
         self.free.push(block);

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use contextpilot_order::Block;
+use foldhash::fast::RandomState;
 use serde_json::Value;
 
 use crate::block::Key;
@@ -22,7 +23,7 @@ pub(crate) struct Numbers {
 impl Numbers {
     pub(crate) fn of(contexts: &[Context]) -> Self {
         let mut keys: Vec<Key> = Vec::new();
-        let mut numbers: HashMap<Key, Block> = HashMap::new();
+        let mut numbers: HashMap<Key, Block, RandomState> = HashMap::default();
         for key in contexts.iter().flat_map(|context| &context.keys) {
             numbers.entry(*key).or_insert_with(|| {
                 keys.push(*key);
@@ -64,7 +65,8 @@ pub(crate) fn are_texts(contexts: &[Context]) -> bool {
 
 /// The position in the first list of each block of the second. Equal blocks are taken in order.
 pub(crate) fn places(before: &[Block], after: &[Block]) -> Vec<usize> {
-    let mut at: HashMap<Block, VecDeque<usize>> = HashMap::with_capacity(before.len());
+    let mut at: HashMap<Block, VecDeque<usize>, RandomState> = HashMap::default();
+    at.reserve(before.len());
     for (place, block) in before.iter().enumerate() {
         at.entry(*block).or_default().push_back(place);
     }

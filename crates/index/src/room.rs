@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use contextpilot_order::Block;
+use foldhash::fast::RandomState;
 
 use crate::block::Key;
 use crate::context::Context;
@@ -47,7 +48,7 @@ impl Index {
         requests: usize,
         before: u64,
     ) -> Result<Vec<Block>, Box<Answer>> {
-        let (mut known, mut new) = (Vec::new(), HashSet::<Key>::new());
+        let (mut known, mut new) = (Vec::new(), HashSet::<Key, RandomState>::default());
         for key in &context.keys {
             match self.blocks.known(*key) {
                 Some(block) => known.push(block),

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use foldhash::fast::RandomState;
+
 use crate::Block;
 
 mod search;
@@ -18,7 +20,7 @@ pub struct Cached {
     nodes: Vec<Node>,
     /// Indices of freed nodes.
     free: Vec<u32>,
-    children: HashMap<(u32, Block), u32>,
+    children: HashMap<(u32, Block), u32, RandomState>,
     ends: HashMap<u64, End>,
 }
 
@@ -402,7 +404,7 @@ impl Cached {
             // Nothing is left: free the memory.
             self.nodes = Vec::new();
             self.free = Vec::new();
-            self.children = HashMap::new();
+            self.children = HashMap::default();
         }
     }
 }

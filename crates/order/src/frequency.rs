@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use foldhash::fast::RandomState;
+
 use crate::Block;
 
 /// Decaying counts: a request `half_life` contexts ago counts half.
@@ -11,7 +13,7 @@ pub struct Frequency {
     /// Blocks kept at most.
     limit: usize,
     contexts: u64,
-    counts: HashMap<Block, Count>,
+    counts: HashMap<Block, Count, RandomState>,
     /// The last contexts, the latest one first.
     recent: VecDeque<Vec<Block>>,
     /// Blocks in them.
@@ -36,6 +38,14 @@ struct Count {
     at: u64,
 }
 
+impl Count {
+    /// What is left of it at a later context, or the same.
+    fn at_context(&self, context: u64, half_life: f64) -> f64 {
+        let age = (context - self.at) as f64;
+        self.value * (-age / half_life).exp2()
+    }
+}
+
 impl Frequency {
     /// Counts that halve every `half_life` contexts (at least one), for about `limit`
     /// blocks: beyond that, the rarest are forgotten.
@@ -45,7 +55,7 @@ impl Frequency {
             half_life: half_life.max(1.0),
             limit: limit.max(1),
             contexts: 0,
-            counts: HashMap::new(),
+            counts: HashMap::default(),
             recent: VecDeque::new(),
             recent_blocks: 0,
         }
@@ -54,16 +64,11 @@ impl Frequency {
     /// A context was requested.
     pub fn note(&mut self, blocks: &[Block]) {
         self.contexts += 1;
+        let at = self.contexts;
         for &block in blocks {
-            let value = self.of(block);
-            let at = self.contexts;
-            self.counts.insert(
-                block,
-                Count {
-                    value: value + 1.0,
-                    at,
-                },
-            );
+            let count = self.counts.entry(block).or_insert(Count { value: 0.0, at });
+            let value = count.at_context(at, self.half_life) + 1.0;
+            *count = Count { value, at };
         }
         if self.counts.len() > 2 * self.limit {
             self.forget();
@@ -80,13 +85,7 @@ impl Frequency {
     /// that was requested most often together with all before it. Ties keep their order, and
     /// so do blocks that were never requested.
     pub fn sort_after(&self, first: &[Block], blocks: &mut Vec<Block>) {
-        // By their own frequency, which decides ties. Stable.
-        let mut rated: Vec<(f64, Block)> = blocks
-            .iter()
-            .map(|block| (self.of(*block), *block))
-            .collect();
-        rated.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut wanted: HashMap<Block, Contexts> = HashMap::new();
+        let mut wanted: HashMap<Block, Contexts, RandomState> = HashMap::default();
         for block in first.iter().chain(&*blocks) {
             wanted.insert(*block, Contexts::default());
         }
@@ -101,13 +100,19 @@ impl Frequency {
         for block in first {
             together = both(&together, &wanted[block]);
         }
+        // By their own frequency, which decides ties. Stable. With their contexts: they are looked at many times.
+        let mut rated: Vec<(f64, Block, Contexts)> = blocks
+            .iter()
+            .map(|block| (self.of(*block), *block, wanted[block]))
+            .collect();
+        rated.sort_by(|a, b| b.0.total_cmp(&a.0));
         let decay = self.decay();
         for place in 0..rated.len().min(CHOSEN) {
             if together.iter().all(|bits| *bits == 0) {
                 break;
             }
-            let worth = |(own, block): &(f64, Block)| {
-                weight(&both(&together, &wanted[block]), &decay) + ALONE * own
+            let worth = |(own, _, contexts): &(f64, Block, Contexts)| {
+                weight(&both(&together, contexts), &decay) + ALONE * own
             };
             let mut best = (place, worth(&rated[place]));
             for (other, block) in rated.iter().enumerate().skip(place + 1) {
@@ -117,9 +122,9 @@ impl Frequency {
                 }
             }
             rated[place..=best.0].rotate_right(1);
-            together = both(&together, &wanted[&rated[place].1]);
+            together = both(&together, &rated[place].2);
         }
-        for (place, (_, block)) in rated.into_iter().enumerate() {
+        for (place, (_, block, _)) in rated.into_iter().enumerate() {
             blocks[place] = block;
         }
     }
@@ -132,10 +137,8 @@ impl Frequency {
     /// How often a block was requested lately; 0: never.
     #[must_use]
     pub fn of(&self, block: Block) -> f64 {
-        self.counts.get(&block).map_or(0.0, |count| {
-            let age = (self.contexts - count.at) as f64;
-            count.value * (-age / self.half_life).exp2()
-        })
+        let count = self.counts.get(&block);
+        count.map_or(0.0, |count| count.at_context(self.contexts, self.half_life))
     }
 
     /// What [`of`](Self::of) says, on a scale that does not change as time goes by: of two blocks, the one with the
