@@ -9,6 +9,8 @@ use contextpilot_testbed::{Arch, Builder, Connection, Model, Response, Server, u
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::watch::resident;
+
 const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 
@@ -24,6 +26,8 @@ pub(crate) struct Target {
 /// A server, and what passes requests on to it.
 pub(crate) struct Front {
     pub(crate) server: Server,
+    /// MiB of the server at its start.
+    pub(crate) resident: u64,
     pub(crate) index: Service,
     pub(crate) gateway: Service,
 }
@@ -149,6 +153,7 @@ impl Front {
         let index = Service::start(&index.collect::<Vec<_>>());
         let gateway = Service::start(&["gateway", "--port", "0", "--server", &engine]);
         Self {
+            resident: resident(server.pid()),
             server,
             index,
             gateway,

@@ -27,7 +27,7 @@ pub(crate) struct Held {
     /// How long health checks and evictions took, ascending.
     latencies: Vec<Duration>,
     pub(crate) unanswered: Vec<String>,
-    /// MiB at most: of the server, more than before; of the index; of the gateway.
+    /// MiB at most: of the server, more than at its start; of the index; of the gateway.
     pub(crate) memory: [u64; 3],
 }
 
@@ -67,7 +67,6 @@ pub(crate) fn watch(target: &Target, until: Instant, attack: impl FnOnce() -> Se
     let front = &target.front;
     let server = front.server.pid();
     let pids = [server, front.index.pid(), front.gateway.pid()];
-    let before = resident(server);
     let work = Work::of(server);
     let latencies = Mutex::new(Vec::new());
     let unanswered = Mutex::new(Vec::new());
@@ -116,7 +115,7 @@ pub(crate) fn watch(target: &Target, until: Instant, attack: impl FnOnce() -> Se
     let mut latencies = latencies.into_inner().unwrap();
     latencies.sort_unstable();
     let mut memory = memory.into_inner().unwrap();
-    memory[0] = memory[0].saturating_sub(before);
+    memory[0] = memory[0].saturating_sub(front.resident);
     let mut unanswered = unanswered.into_inner().unwrap();
     unanswered.truncate(5);
     Held {
@@ -131,15 +130,14 @@ pub(crate) fn watch(target: &Target, until: Instant, attack: impl FnOnce() -> Se
     }
 }
 
-/// MiB that a plain server takes at most, more than before, beside the same attack and the same client.
+/// MiB that a plain server takes at most, more than at its start, beside the same attack and the same client.
 pub(crate) fn memory_of_plain(
     front: &Front,
     until: Instant,
     attack: impl FnOnce() -> Sent + Send,
 ) -> u64 {
     let server = front.server.pid();
-    let before = resident(server);
-    let mut most = before;
+    let mut most = 0;
     thread::scope(|scope| {
         scope.spawn(attack);
         scope.spawn(|| generate(front.server.address(), until, &AtomicU64::new(0)));
@@ -148,7 +146,7 @@ pub(crate) fn memory_of_plain(
             thread::sleep(PACE);
         }
     });
-    most - before
+    most.saturating_sub(front.resident)
 }
 
 /// A client that always has something to ask.
@@ -208,7 +206,7 @@ fn ticks(file: &std::path::Path) -> u64 {
 }
 
 /// MiB.
-fn resident(pid: u32) -> u64 {
+pub(crate) fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
