@@ -49,7 +49,7 @@ impl Chunk {
         *self.tokens == [TAIL]
     }
 
-    /// Whether the chunk can stand in a tree at all.
+    /// Whether the chunk can stand in a tree at all. A tail stands behind some tokens, and is in no run of them.
     pub(crate) fn is_well_formed(&self) -> bool {
         let start = self.start as usize;
         let room = GRID - start % GRID;
@@ -57,7 +57,11 @@ impl Chunk {
             Some((name, tokens)) => name != self.name && tokens > 0 && tokens <= self.start,
             None => start == 0,
         };
-        parent && !self.tokens.is_empty() && self.tokens.len() <= room
+        let tail = match self.is_tail() {
+            true => self.parent.is_some(),
+            false => !self.tokens.contains(&TAIL),
+        };
+        parent && tail && !self.tokens.is_empty() && self.tokens.len() <= room
     }
 }
 

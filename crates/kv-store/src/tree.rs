@@ -252,7 +252,8 @@ impl Tree {
                 let key = self.key(&name).ok_or(Misplaced::NoParent)?;
                 let node = self.nodes.get(key).ok_or(Misplaced::NoParent)?;
                 let next = node.chunk.tokens.get(tokens as usize);
-                if tokens as usize > node.chunk.tokens.len()
+                if node.chunk.is_tail()
+                    || tokens as usize > node.chunk.tokens.len()
                     || node.chunk.start + tokens != chunk.start
                     || node.chunk.fingerprint != chunk.fingerprint
                     || next == Some(&chunk.tokens[0])

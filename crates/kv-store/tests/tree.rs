@@ -1,6 +1,6 @@
 //! The store, case by case.
 
-use contextpilot_kv_store::{Chunk, Fingerprint, GRID, Name, Refused, Store};
+use contextpilot_kv_store::{Chunk, Fingerprint, GRID, Name, Refused, Store, TAIL};
 
 const MODEL: Fingerprint = Fingerprint([7; 16]);
 /// Bytes a token: a chunk of 100 tokens takes 100 blocks and one for header and tokens.
@@ -190,6 +190,15 @@ fn what_cannot_be_is_refused() {
             bad(&|chunk| chunk.fingerprint.0[0] += 1),
             Refused::Malformed,
         ),
+        // No prompt leads to a tail at position 0, or has its token.
+        (
+            bad(&|chunk| (chunk.parent, chunk.start, chunk.tokens) = (None, 0, [TAIL].into())),
+            Refused::Malformed,
+        ),
+        (
+            bad(&|chunk| chunk.tokens = [1, TAIL].into()),
+            Refused::Malformed,
+        ),
         // What the parent has there itself.
         (
             bad(&|chunk| {
@@ -208,6 +217,11 @@ fn what_cannot_be_is_refused() {
         store.load(chunk.clone(), 1);
         assert_eq!(store.orphans(u64::MAX), [chunk.name]);
     }
+    let tail = store.missing_tail(&MODEL, &run(0, 100), 1).expect("none");
+    assert_eq!(store.insert(tail.clone()), Ok(vec![]));
+    let mut behind = bad(&|chunk| chunk.parent = Some((tail.name, 1)));
+    (behind.start, behind.tokens) = (tail.start + 1, [1].into());
+    assert_eq!(store.insert(behind), Err(Refused::Malformed));
     assert_eq!(store.insert(good.clone()), Ok(vec![]));
     assert_eq!(store.insert(good.clone()), Err(Refused::Known));
     // A file that is there twice is no orphan.
