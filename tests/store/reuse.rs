@@ -90,6 +90,29 @@ fn small_batches_load_once_and_leave_out_batch_by_batch() {
     );
 }
 
+/// What is loaded ahead of the server's batch is no part of the batch's tokens: a recording would say that tokens are
+/// large, and `advise` and `simulate` that little room is left.
+#[test]
+fn the_size_of_a_token_is_measured_without_what_is_loaded_ahead() {
+    let folder = folder();
+    let builder = one_slot().args(["-b", "64", "-ub", "32"]);
+    let tea = tokens(22, 700);
+    let of_token = |stored: &Stored| stored.control.stats().unwrap().kv.bytes_per_token;
+    let mut first = Stored::start(&builder, folder.path());
+    first.ask(&tea);
+    let known = of_token(&first).expect("it was measured");
+    first.server.stop(SIGTERM).unwrap();
+
+    let mut second = Stored::start(&builder, folder.path());
+    let (_, account) = second.ask(&tea);
+    assert_eq!(account.from.store, 699, "{account:?}");
+    let measured = of_token(&second).expect("it was measured");
+    assert!(
+        (measured / known - 1.0).abs() < 0.05,
+        "{measured}, not {known}"
+    );
+}
+
 #[test]
 fn what_another_slot_holds_is_as_good_as_stored() {
     let folder = folder();

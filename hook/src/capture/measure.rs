@@ -19,6 +19,12 @@ pub(crate) struct Longest {
     tokens: u32,
 }
 
+impl Longest {
+    pub(crate) fn sequence(self) -> i32 {
+        self.sequence
+    }
+}
+
 /// Whether a batch makes a sequence twice as long as any that was measured, which happens some
 /// twenty times in the life of a context at most.
 pub(crate) fn worth_measuring(context: Pointer, entries: &[Entry]) -> Option<Longest> {

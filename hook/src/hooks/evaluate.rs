@@ -11,7 +11,7 @@ use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
 use crate::channel::push;
-use crate::store::{self, exact};
+use crate::store::{self, ahead, exact};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -122,7 +122,12 @@ impl<'a> Evaluation<'a> {
             // The engine may hold less than the batch said.
             let is_whole = |id: &i32| exact::ends(self.context, *id).is_none();
             let is_whole = result == 0 && self.sequences.iter().all(is_whole);
+            // With what is ahead its state is larger than that.
+            let holds_more = |longest: &Longest| {
+                ahead::believed(self.call, self.context, longest.sequence()).is_some()
+            };
             let longest = self.longest.take().filter(|_| is_whole);
+            let longest = longest.filter(|longest| !holds_more(longest));
             let size = longest.map(|longest| (longest, measure::ask_size(self.context, longest)));
             let failed = match result {
                 0 => Vec::new(),
