@@ -56,8 +56,11 @@ pub(crate) struct Server<'a> {
     queue: VecDeque<Coming>,
     /// With a number that keeps the order of what happens at the same time.
     ahead: BinaryHeap<Reverse<(u64, u64, Coming)>>,
-    /// What comes after a job, and how long after.
-    after: Vec<Vec<(Coming, u64)>>,
+    /// What comes after a job, and when.
+    after: Vec<Vec<(Coming, Wait)>>,
+    /// How many answers have just ended, in the same batch.
+    together: u64,
+    crowding: u64,
     /// For what waits for several jobs: for how many still, and when it comes at the earliest.
     waiting: HashMap<Coming, (usize, u64)>,
     /// Slots that still work on a job.
@@ -105,6 +108,8 @@ impl<'a> Server<'a> {
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
+            together: 1,
+            crowding: timeline.crowding,
             waiting: HashMap::new(),
             at_work: vec![0; jobs.len()],
             files: Files::of(traffic),
@@ -118,8 +123,8 @@ impl<'a> Server<'a> {
             match arrival {
                 Arrival::At(time) => server.plan(*time, coming),
                 Arrival::After(waits) => {
-                    for &Wait { job, pause } in waits {
-                        server.after[job].push((coming, pause));
+                    for &wait in waits {
+                        server.after[wait.job].push((coming, wait));
                     }
                     if waits.len() > 1 {
                         server.waiting.insert(coming, (waits.len(), 0));
@@ -164,10 +169,12 @@ impl<'a> Server<'a> {
     /// Slots end after the same batch, in their order. Each calls one of those that wait, and puts it in front of those
     /// that were called before. What came during that batch has not been looked at yet, and stands behind those.
     fn release_all(&mut self, ended: &[usize]) {
+        self.together = ended.len() as u64;
         let called: Vec<Coming> = ended
             .iter()
             .filter_map(|slot| self.release(*slot))
             .collect();
+        self.together = 1;
         called.into_iter().rev().for_each(|one| self.offer(one));
     }
 
@@ -268,8 +275,11 @@ impl<'a> Server<'a> {
     }
 
     fn finish(&mut self, job: usize) {
-        for (next, pause) in std::mem::take(&mut self.after[job]) {
-            let mut time = self.now + pause;
+        for (next, wait) in std::mem::take(&mut self.after[job]) {
+            let mut time = self.now + wait.pause;
+            if wait.is_quick {
+                time += self.crowding * (self.together - 1);
+            }
             if let Some((left, earliest)) = self.waiting.get_mut(&next) {
                 *left -= 1;
                 *earliest = time.max(*earliest);

@@ -18,6 +18,8 @@ pub(crate) enum Arrival {
 pub(crate) struct Wait {
     pub(crate) job: usize,
     pub(crate) pause: u64,
+    /// The client does not think, so it is later if other answers end with its own: [`Timeline::crowding`].
+    pub(crate) is_quick: bool,
 }
 
 /// A request, and those that share its prompt (`n`).
@@ -48,14 +50,20 @@ pub(crate) struct Timeline {
     pub(crate) jobs: Vec<Job>,
     /// When each change comes.
     changes: Vec<Arrival>,
+    /// By how much a quick client is later for each other answer that ends in the same batch, microseconds.
+    pub(crate) crowding: u64,
 }
 
 impl Timeline {
     /// Of a recording.
     pub(crate) fn of(traffic: &Traffic) -> Self {
-        let jobs = jobs(traffic);
+        let (jobs, crowding) = jobs(traffic);
         let changes = changes(traffic, &jobs);
-        Self { jobs, changes }
+        Self {
+            jobs,
+            changes,
+            crowding,
+        }
     }
 
     /// What comes when. Changes first: whatever is planned for the same time happens in this order.
@@ -67,8 +75,8 @@ impl Timeline {
     }
 }
 
-/// The jobs of a recording, in the order of their arrivals.
-fn jobs(traffic: &Traffic) -> Vec<Job> {
+/// The jobs of a recording, in the order of their arrivals, and [`Timeline::crowding`].
+fn jobs(traffic: &Traffic) -> (Vec<Job>, u64) {
     let requests = &traffic.requests;
     let mut jobs: Vec<Job> = Vec::new();
     let mut children = Vec::new();
@@ -98,12 +106,12 @@ fn jobs(traffic: &Traffic) -> Vec<Job> {
     ends.sort_unstable();
     let mut queued = queued(requests, &ends, &mut jobs);
     let mut delays = delays(requests, &jobs, &mut queued).into_iter();
-    let arrivals = clients::arrivals(requests, &jobs, &queued);
+    let (arrivals, crowding) = clients::arrivals(requests, &jobs, &queued);
     for (job, arrival) in jobs.iter_mut().zip(arrivals) {
         job.delay = delays.next().unwrap_or(0);
         job.arrival = arrival;
     }
-    jobs
+    (jobs, crowding)
 }
 
 /// How long it took to take each job on. That is known of one that waited for a slot, and where the server's thread had
@@ -279,6 +287,7 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
             Some(last) => Arrival::After(vec![Wait {
                 job: ends[last].1,
                 pause: record.at - ends[last].0,
+                is_quick: false,
             }]),
             None => Arrival::At(record.at),
         }
