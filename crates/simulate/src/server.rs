@@ -63,6 +63,8 @@ pub(crate) struct Server<'a> {
     crowding: u64,
     /// For what waits for several jobs: for how many still, and when it comes at the earliest.
     waiting: HashMap<Coming, (usize, u64)>,
+    /// Slots with prompts of which nothing was evaluated yet, if there is a prefix store.
+    fresh: Vec<usize>,
     /// Slots that still work on a job.
     at_work: Vec<usize>,
     files: Files,
@@ -111,6 +113,7 @@ impl<'a> Server<'a> {
             together: 1,
             crowding: timeline.crowding,
             waiting: HashMap::new(),
+            fresh: Vec::new(),
             at_work: vec![0; jobs.len()],
             files: Files::of(traffic),
             arrived: vec![0; jobs.len()],

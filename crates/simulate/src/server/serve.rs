@@ -29,14 +29,9 @@ impl Server<'_> {
             return;
         }
         let reused = self.reuse(nth, request);
-        let loaded = match &mut self.store {
-            Some(store) => store.evaluate(nth, request, reused),
-            None => 0,
-        };
-        self.evaluate(nth, request, reused);
         self.slots[nth].phase = Phase::Prompt {
             at: reused,
-            loaded: reused + loaded,
+            loaded: reused,
         };
         let slots = std::iter::once(nth).chain(children.iter().copied());
         let requests = std::iter::once(&self.jobs[job].request).chain(&self.jobs[job].children);
@@ -47,15 +42,62 @@ impl Server<'_> {
             self.outcomes[answer] = Some(Outcome {
                 slot: slot as u32,
                 reused,
-                loaded,
-                evaluated: record.prompt - reused - loaded,
+                loaded: 0,
+                evaluated: record.prompt - reused,
                 arrived: self.arrived[job],
                 launched: self.now,
                 ended: self.now,
             });
         }
+        match self.store {
+            // What it has of the prompt shows when the batch is evaluated: see `load`.
+            Some(_) => self.fresh.push(nth),
+            None => self.take_up(nth, reused),
+        }
+    }
+
+    /// What the prefix store has of the prompts that were taken on since the last batch. By now all of their slots have
+    /// let go what they held, so that is stored first, and what leaves the store for it is not there any more.
+    pub(super) fn load(&mut self) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.sort_unstable();
+        for &nth in &fresh {
+            let (Phase::Prompt { at, .. }, Some(job)) =
+                (self.slots[nth].phase, self.slots[nth].job)
+            else {
+                continue;
+            };
+            let request = self.request(job);
+            let Some(store) = &mut self.store else {
+                continue;
+            };
+            let loaded = store.evaluate(nth, request, at);
+            self.slots[nth].phase = Phase::Prompt {
+                at,
+                loaded: at + loaded,
+            };
+            let answers = std::iter::once(&self.jobs[job].request).chain(&self.jobs[job].children);
+            for &answer in answers {
+                if let Some(outcome) = &mut self.outcomes[answer] {
+                    outcome.loaded = loaded;
+                    outcome.evaluated -= loaded;
+                }
+            }
+        }
+        for nth in fresh {
+            if let Phase::Prompt { at, .. } = self.slots[nth].phase {
+                self.take_up(nth, at);
+            }
+        }
         // What is copied for the store is copied by the same thread.
         self.now += self.copies();
+    }
+
+    /// What a slot holds once it has evaluated its prompt from a position on, and answered.
+    fn take_up(&mut self, nth: usize, from: u32) {
+        if let Some(job) = self.slots[nth].job {
+            self.evaluate(nth, self.request(job), from);
+        }
         self.make_room(nth);
         self.save_file(nth);
     }

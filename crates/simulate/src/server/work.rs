@@ -41,6 +41,7 @@ impl Server<'_> {
 
     /// One batch: a token for each answer, and then tokens of prompts, in the order of the slots.
     fn batch(&mut self) {
+        self.load();
         let answers = self.advance(1);
         let mut room = self.setting.batch_size.saturating_sub(answers).max(1);
         let mut time = 0.0;
