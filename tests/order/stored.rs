@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluation, Like, RequestState};
-use contextpilot_testbed::Server;
+use contextpilot_testbed::{Builder, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -15,6 +15,7 @@ use crate::{ELM, ICE, OWL, SEA, TEA, two_slots};
 
 /// A server with two slots and a store, and the index in front of it.
 struct Stored {
+    builder: Builder,
     server: Server,
     control: Control,
     index: Index,
@@ -33,18 +34,28 @@ impl Stored {
         let builder = builder.env("CONTEXTPILOT_STORE_GB", "1");
         let server = watched(&builder, &socket(folder.path()));
         let control = control(&socket(folder.path()));
-        until("the store is in use", || {
-            let store = control.stats().unwrap().store.unwrap();
-            (store.ready || store.problem.is_some()).then_some(())
-        });
+        await_store(&control);
         let index = Index::told(server.address(), &socket(folder.path()));
         Self {
+            builder,
             server,
             control,
             index,
             sent: Vec::new(),
             folder,
         }
+    }
+
+    /// Another process of the server, on the same store.
+    fn restart(&mut self) {
+        let port = self.server.address().port().to_string();
+        self.server.stop(15).unwrap();
+        self.index.wait_truth("own guess");
+        let again = self.builder.clone().args(["--port".to_owned(), port]);
+        self.server = watched(&again, &socket(self.folder.path()));
+        await_store(&self.control);
+        self.index.wait_truth("engine");
+        self.sent.clear();
     }
 
     /// Orders a context and sends its prompt. Returns the index's answer, and the account of the prompt.
@@ -95,6 +106,13 @@ impl Stored {
             (found.unwrap().stored == Some(0)).then_some(())
         });
     }
+}
+
+fn await_store(control: &Control) {
+    until("the store is in use", || {
+        let store = control.stats().ok()?.store?;
+        (store.ready || store.problem.is_some()).then_some(())
+    });
 }
 
 fn first(answer: &Value, name: &str) -> u64 {
@@ -159,6 +177,36 @@ fn a_prompt_that_left_the_engine_is_continued_and_loaded_as_foreseen() {
     assert!(
         expected.abs_diff(account.from.store) <= NEAR,
         "{expected} {account:?}"
+    );
+}
+
+/// Both what the earlier process had evicted and what it had at its end.
+#[test]
+fn after_a_restart_contexts_continue_what_the_earlier_process_stored() {
+    let mut stored = Stored::start();
+    let (evicted, _) = stored.ask(&[TEA, SEA, OWL]);
+    stored.overwrite();
+    let (held, _) = stored.ask(&[ICE, ELM, SEA]);
+    stored.restart();
+    assert_eq!(stored.index.get("/requests")["num_requests"], 0);
+    for (context, before) in [([OWL, SEA, TEA], evicted), ([SEA, ELM, ICE], held)] {
+        let (answer, account) = stored.ask(&context);
+        let ordered = &answer["reordered_contexts"];
+        assert_eq!(ordered, &before["reordered_contexts"], "{answer}");
+        assert_ne!(ordered, &json!([context]), "it is not the given order");
+        assert_eq!(answer["expected_stored_tokens"], json!([0]), "{answer}");
+        assert!(
+            account.from.store + NEAR > account.prompt_tokens / 2,
+            "{account:?}"
+        );
+    }
+    // What the new process has had itself is known again.
+    stored.overwrite();
+    let (answer, account) = stored.ask(&[OWL, SEA, TEA]);
+    let loaded = first(&answer, "expected_stored_tokens");
+    assert!(
+        loaded > 0 && loaded.abs_diff(account.from.store) <= NEAR,
+        "{answer} {account:?}"
     );
 }
 

@@ -82,7 +82,11 @@ impl Index {
     /// The query for the prompt of these blocks: the request with the longest common prefix that
     /// is cached anywhere, whether the engine would reuse it or not. `store`: or that the prefix store may have.
     pub(crate) fn question(&self, blocks: &[Block], store: bool) -> Option<Question> {
-        let (length, prompt) = self.tiers(store).longest(blocks);
+        let longest = self.tiers(store).longest(blocks);
+        let (length, prompt) = match self.is_earlier(longest.1) {
+            true => self.tiers(false).longest(blocks),
+            false => longest,
+        };
         let id = match prompt {
             Some(prompt) => self.id_of(prompt)?,
             // Only the template is in common.
@@ -116,30 +120,36 @@ impl Index {
             job.question = self.question(&ordered.blocks, job.store);
         }
         let expected = self.expected(ordered);
-        let held = match self.has_store() {
-            true => self.held(job, ordered).min(expected.tokens),
-            false => expected.tokens,
+        let (held, holder) = match self.has_store() {
+            true => self.held(job, ordered),
+            false => (expected.tokens, ordered.prompt),
         };
-        let from = ordered.prompt.and_then(|prompt| self.id_of(prompt));
+        let held = held.min(expected.tokens);
+        // Of what an earlier process may have stored nothing is claimed, and nothing is learned.
+        let (expected, prompt, known) = match self.is_earlier(ordered.prompt) {
+            true => (held, holder.filter(|_| held > 0), None),
+            false => (expected.tokens, ordered.prompt, Some(expected)),
+        };
+        let from = prompt.and_then(|prompt| self.id_of(prompt));
         let from = from.map(str::to_owned);
         let placed = &mut job.placed[at];
         self.counters.matches = self.counters.matches.saturating_sub(placed.matched.into());
         self.counters.matches += u64::from(ordered.cached > 0);
         if let Some(request) = self.requests.get_mut(&placed.id) {
-            request.expected = Some(expected);
+            request.expected = known;
         }
-        placed.expected = expected.tokens;
-        placed.stored = expected.tokens - held;
+        placed.expected = expected;
+        placed.stored = expected - held;
         placed.from = from;
         placed.matched = ordered.cached > 0;
         job.places[at] = places(given, &ordered.blocks);
     }
 
-    /// How many tokens of a context the engine itself is expected to reuse.
-    fn held(&self, job: &Reordering, ordered: &Online) -> u64 {
-        let (length, _) = self.longest(self.tiers(false), &job.planned, &ordered.blocks);
+    /// How many tokens of a context the engine itself is expected to reuse, and of which prompt.
+    fn held(&self, job: &Reordering, ordered: &Online) -> (u64, Option<u64>) {
+        let (length, prompt) = self.longest(self.tiers(false), &job.planned, &ordered.blocks);
         let beginning = &ordered.blocks[..length.min(ordered.cached)];
-        self.predictor.tokens(beginning, &self.blocks)
+        (self.predictor.tokens(beginning, &self.blocks), prompt)
     }
 
     /// The hook has answered. If it has less of the prompt than was thought, the context is ordered anew, and another
@@ -164,8 +174,9 @@ impl Index {
         }
         let expected = question.expected(found.all());
         for placed in &mut job.placed {
-            if let Some(request) = self.requests.get_mut(&placed.id) {
-                request.expected = Some(expected);
+            let compared = self.requests.get_mut(&placed.id);
+            if let Some(before) = compared.and_then(|request| request.expected.as_mut()) {
+                *before = expected;
             }
             placed.expected = found.all();
             placed.stored = found.loaded.unwrap_or(0);

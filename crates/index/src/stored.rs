@@ -8,6 +8,10 @@
 //! ([`Question`](crate::Question)), and forgets what is not there any more. An eviction says nothing of the store: just then
 //! the server often has it, to load the next prompt.
 //!
+//! Another process of the server has the same store, but its hook knows none of the prompts before: it cannot be asked about
+//! these. They still say in which order documents were stored, and any other order is worth nothing for sure. So contexts
+//! are ordered by them, and nothing is claimed of them. Once such a prompt was sent again, the new process knows it.
+//!
 //! Of equal prompts the last is kept, and of all of them those that were used last.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +36,8 @@ struct Prompt {
     blocks: Vec<Block>,
     /// When it was used last, as a number that ascends.
     used: u64,
+    /// An earlier process of the server had it, so the hook cannot be asked about it.
+    is_earlier: bool,
 }
 
 /// All of them, by the numbers that they had as requests.
@@ -68,6 +74,7 @@ impl StoredTier {
             id,
             blocks,
             used: 0,
+            is_earlier: false,
         };
         self.prompts.insert(number, prompt);
         self.touch(number);
@@ -103,6 +110,13 @@ impl StoredTier {
         lost
     }
 
+    /// Whether it is a prompt about which the hook cannot be asked.
+    pub(crate) fn is_earlier(&self, number: u64) -> bool {
+        self.prompts
+            .get(&number)
+            .is_some_and(|prompt| prompt.is_earlier)
+    }
+
     fn oldest(&self) -> Option<u64> {
         self.by_use.first_key_value().map(|(_, number)| *number)
     }
@@ -126,8 +140,27 @@ impl Index {
         self.stored.is_some()
     }
 
-    /// The hook does not know any more which prompts have left the engine: it is another process.
-    pub fn forget_stored(&mut self) {
+    /// The server is another process. Its prefix store has what the earlier one left there, but its hook knows none of
+    /// the prompts.
+    pub fn other_process(&mut self) {
+        let prompts = self.stored.iter_mut();
+        for prompt in prompts.flat_map(|tier| tier.prompts.values_mut()) {
+            prompt.is_earlier = true;
+        }
+    }
+
+    /// The prompt of a request was in the engine of a process that has ended. The prefix store may have it, if there is
+    /// one.
+    pub fn left_with_process(&mut self, id: &str) {
+        let number = self.requests.get(id).map(|request| request.number);
+        self.left_engine(id);
+        let prompts = self.stored.as_mut().map(|tier| &mut tier.prompts);
+        if let Some(prompt) = number.and_then(|number| prompts?.get_mut(&number)) {
+            prompt.is_earlier = true;
+        }
+    }
+
+    fn forget_stored(&mut self) {
         while self.drop_stored().is_some() {}
     }
 
@@ -169,6 +202,12 @@ impl Index {
     pub(crate) fn drop_stored(&mut self) -> Option<()> {
         let oldest = self.stored.as_ref()?.oldest()?;
         self.lose_stored(oldest)
+    }
+
+    /// Whether a prompt was stored by an earlier process of the server, if at all.
+    pub(crate) fn is_earlier(&self, prompt: Option<u64>) -> bool {
+        let both = self.stored().zip(prompt);
+        both.is_some_and(|(tier, number)| tier.is_earlier(number))
     }
 
     pub(crate) fn stored(&self) -> Option<&StoredTier> {

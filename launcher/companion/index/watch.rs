@@ -116,7 +116,7 @@ impl Watch {
     /// Asks for the state of each request. A request that was answered or is `taken_for_cached`, but that the
     /// hook does not know, is gone: the server is another process, or has forgotten it.
     fn ask(&mut self, control: &Control, taken_for_cached: &HashSet<String>) -> Result<(), Error> {
-        self.look_at_server(control)?;
+        let is_new = self.look_at_server(control)?;
         let shared = &self.shared;
         let mut ids = shared.wait().ids();
         for _ in 0..DOUBTS {
@@ -127,13 +127,16 @@ impl Watch {
             thread::sleep(DOUBT);
         }
         let mut index = shared.wait();
-        ids.iter().for_each(|id| index.evicted(id));
+        ids.iter().for_each(|id| match is_new {
+            true => index.left_with_process(id),
+            false => index.evicted(id),
+        });
         Ok(())
     }
 
     /// If the model keeps checkpoints, adds a warning to every order that it is worth little. If the server has a prefix
-    /// store that tells what it has, what leaves the engine is kept.
-    fn look_at_server(&mut self, control: &Control) -> Result<(), Error> {
+    /// store that tells what it has, what leaves the engine is kept. Whether it is another process than the last time.
+    fn look_at_server(&mut self, control: &Control) -> Result<bool, Error> {
         let stats = control.stats()?;
         let checkpoints = stats.host.checkpoints > 0;
         let memory = stats.flags.map(|flags| flags.memory);
@@ -142,12 +145,12 @@ impl Watch {
         let mut index = self.shared.wait();
         index.warn(checkpoints.then(|| WARNING.to_owned()));
         index.set_store(has_store);
-        if self.epoch.as_ref() != Some(&stats.epoch) {
-            // It is not told what an earlier process had.
-            index.forget_stored();
+        let is_new = self.epoch.as_ref() != Some(&stats.epoch);
+        if is_new {
+            index.other_process();
             self.epoch = Some(stats.epoch);
         }
-        Ok(())
+        Ok(is_new)
     }
 }
 

@@ -77,10 +77,49 @@ fn what_left_the_engine_is_continued_and_is_not_live_for_anybody_else() {
     assert_eq!(body["reordered_contexts"], json!([["a", "b", "c", "y"]]));
     assert_eq!(body["expected_from"], json!([first]));
 
-    // Another process of the server remembers nothing of it.
-    asked.index.forget_stored();
+    // Another process of the server remembers nothing of it: the order stays, what the engine holds is expected.
+    asked.index.other_process();
     let (body, _) = order(&mut asked, json!(["y", "c", "b", "a"]));
+    assert_eq!(body["reordered_contexts"], json!([["a", "b", "c", "y"]]));
     assert_eq!(body["expected_from"], json!([second]));
+}
+
+#[test]
+fn what_an_earlier_process_stored_gives_the_order_and_nothing_is_claimed_of_it() {
+    let mut asked = live(Limits::default());
+    lost(&mut asked, json!(["a", "b", "c"]));
+    let (_, held) = order(&mut asked, json!(["d", "e"]));
+    asked.index.cached(&held, 20);
+    asked.index.other_process();
+    asked.index.left_with_process(&held);
+    assert_eq!(asked.index.ids(), [""; 0]);
+    let mut ids = Vec::new();
+    asked.hook = Some(Box::new(|question| panic!("it knows none: {question:?}")));
+    for (context, ordered) in [
+        (json!(["x", "b", "a"]), json!([["a", "b", "x"]])),
+        (json!(["e", "y", "d"]), json!([["d", "e", "y"]])),
+    ] {
+        let (body, id) = order(&mut asked, context);
+        assert_eq!(body["reordered_contexts"], ordered);
+        assert_eq!(body["expected_cached_tokens"], json!([0]));
+        assert_eq!(body["expected_stored_tokens"], json!([0]));
+        assert_eq!(body["expected_from"], json!([null]));
+        ids.push(id);
+    }
+    // Loading them is no error of the forecast.
+    for id in &ids {
+        asked.index.finished(id, Some(40));
+        asked.index.compare(id, 30);
+    }
+    let stats = asked.ask("GET", "/stats", b"").body;
+    assert_eq!(stats["prediction"]["requests"], json!(0), "{stats}");
+
+    // The new process knows what it had itself.
+    let known = lost(&mut asked, json!(["a", "b", "c"]));
+    asked.hook = Some(Box::new(whole));
+    let (body, _) = order(&mut asked, json!(["z", "c", "b", "a"]));
+    assert_eq!(body["expected_from"], json!([known]));
+    assert_ne!(body["expected_stored_tokens"], json!([0]));
 }
 
 #[test]
