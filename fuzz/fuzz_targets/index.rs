@@ -41,13 +41,15 @@ fuzz_target!(|data: &[u8]| {
             b'!' => index.set_truth(Truth::Engine),
             b'?' => index.set_truth(Truth::Guess),
             b'=' => index.set_store(!index.has_store()),
-            b'+' | b'-' | b'_' | b'>' | b'<' => {
+            b'~' => index.other_process(),
+            b'+' | b'-' | b'_' | b'|' | b'>' | b'<' => {
                 let number = body.first().copied().unwrap_or(0) % 16;
                 let id = format!("req-{number:012x}");
                 match first {
                     b'+' => index.cached(&id, body.len() as u64 * 7),
                     b'-' => index.evicted(&id),
                     b'_' => index.left_engine(&id),
+                    b'|' => index.left_with_process(&id),
                     b'>' => index.moved_to_host(&[id], 50),
                     _ => {
                         index.restored(std::slice::from_ref(&id));
