@@ -25,11 +25,12 @@ const ASKED_AGAIN: usize = 12;
 /// What a client does in one trace.
 const ACTIONS: usize = 6;
 
-/// What two logarithms of a probability may differ by. Servers without a store differ by that much among
-/// themselves, if their batches are of other sizes: of 2,567 answers of plain servers the worst was off by 0.03.
+/// What two logarithms of a probability may differ by. Servers without a store differ by nearly that much among
+/// themselves, if their batches are of other sizes: of 3,400 answers of plain servers, 304,000 tokens in all, the worst were
+/// off by 0.047, 0.044 and 0.040.
 /// A single wrong token in a prompt makes a difference of more, as a rule: see
 /// `another_token_makes_a_larger_difference`.
-const ROUNDING: f64 = 0.05;
+const ROUNDING: f64 = 0.06;
 
 fn count() -> usize {
     let given = std::env::var("CONTEXTPILOT_TEST_STORE_TRACES").ok();
@@ -130,9 +131,13 @@ fn difference(one: &[Step], other: &[Step]) -> f64 {
 #[derive(Default)]
 struct Compared {
     answers: usize,
-    worst: f64,
+    /// By how much the answers differ that differ most; at most [`WORST`].
+    worst: Vec<f64>,
     wrong: Vec<Wrong>,
 }
+
+/// How many differences are shown.
+const WORST: usize = 5;
 
 /// An answer that is not the reference's.
 struct Wrong {
@@ -165,15 +170,19 @@ impl Compared {
                 );
                 self.wrong.push(Wrong { text, is_servers });
             }
-            self.worst = self.worst.max(difference);
+            let at = self.worst.partition_point(|&worse| worse >= difference);
+            self.worst.insert(at, difference);
+            self.worst.truncate(WORST);
             self.answers += 1;
         }
     }
 
     fn said(&self) -> String {
+        let worst: Vec<_> = self.worst.iter().map(|by| format!("{by:.4}")).collect();
         format!(
-            "{} answers compared, the worst differs by {:.4}",
-            self.answers, self.worst
+            "{} answers compared, the worst differ by {}",
+            self.answers,
+            worst.join(", ")
         )
     }
 
@@ -295,26 +304,33 @@ fn random_traffic_is_answered_as_without_a_store() {
     assert!(answers > 10 * count(), "{answers}");
 }
 
-/// The engine's own mistakes are not in these traces.
+/// The engine's own mistakes are not in these traces, and what rounding does is within [`ROUNDING`].
 #[test]
-#[ignore = "says nothing of the store: for whoever changes the traces"]
+#[ignore = "says nothing of the store: for whoever changes the traces, by scripts/soak plain"]
 fn the_same_traffic_is_answered_rightly_by_a_plain_server() {
+    // As many answers of the first model as of all others.
+    let kinds = |seed: u64| match seed % 2 {
+        0 => 0,
+        _ => (seed / 2) as usize % MODELS.len(),
+    };
     let mut references = MODELS.map(|kind| Reference::start(kind, "2048"));
-    let mut compared = Compared::default();
+    let mut compared = MODELS.map(|_| Compared::default());
     let first = first();
     let folder = folder();
     for seed in first..first + count() as u64 {
-        let at = seed as usize % MODELS.len();
-        let (kind, reference) = (MODELS[at], &mut references[at]);
+        let at = kinds(seed);
+        let kind = MODELS[at];
         let mut random = Random(seed);
         let life = Life::new(&mut random, kind.0 == Arch::Llama, kind.0 == Arch::Gemma2);
         let what = format!("seed {seed}, {kind:?} {}", life.flags.join(" "));
         let server = started(&flags(kind, &life, folder.path()));
         let answers = play(&server, &Prompts::new(), &life, &mut random);
-        compared.add(&what, &answers, reference, false);
+        compared[at].add(&what, &answers, &mut references[at], is_bounded(kind.0));
     }
-    eprintln!("{}", compared.said());
-    compared.judge();
+    for (kind, compared) in MODELS.iter().zip(&compared) {
+        eprintln!("{kind:?}: {}", compared.said());
+    }
+    compared.into_iter().for_each(Compared::judge);
 }
 
 /// The tolerance is small enough to find a wrong token, and large enough for batches of other sizes.
