@@ -58,8 +58,6 @@ pub(crate) struct Server<'a> {
     ahead: BinaryHeap<Reverse<(u64, u64, Coming)>>,
     /// What comes after a job, and when.
     after: Vec<Vec<(Coming, Wait)>>,
-    /// How many answers have just ended, in the same batch.
-    together: u64,
     crowding: u64,
     /// For what waits for several jobs: for how many still, and when it comes at the earliest.
     waiting: HashMap<Coming, (usize, u64)>,
@@ -110,7 +108,6 @@ impl<'a> Server<'a> {
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
-            together: 1,
             crowding: timeline.crowding,
             waiting: HashMap::new(),
             fresh: Vec::new(),
@@ -172,12 +169,10 @@ impl<'a> Server<'a> {
     /// Slots end after the same batch, in their order. Each calls one of those that wait, and puts it in front of those
     /// that were called before. What came during that batch has not been looked at yet, and stands behind those.
     fn release_all(&mut self, ended: &[usize]) {
-        self.together = ended.len() as u64;
         let called: Vec<Coming> = ended
             .iter()
-            .filter_map(|slot| self.release(*slot))
+            .filter_map(|slot| self.release(*slot, ended.len() as u64 - 1))
             .collect();
-        self.together = 1;
         called.into_iter().rev().for_each(|one| self.offer(one));
     }
 
@@ -210,7 +205,7 @@ impl<'a> Server<'a> {
         let children = self.jobs[job].children.len();
         if children >= self.slots.len() {
             // The server refuses it: more answers than slots.
-            self.finish(job);
+            self.finish(job, 0);
             return true;
         }
         let mut free = self.idle();
@@ -232,8 +227,8 @@ impl<'a> Server<'a> {
         true
     }
 
-    /// `server_slot::release`; returns what waited longest, or for this slot.
-    fn release(&mut self, nth: usize) -> Option<Coming> {
+    /// `server_slot::release`; returns what waited longest, or for this slot. `others`: how many end with it.
+    fn release(&mut self, nth: usize, others: u64) -> Option<Coming> {
         let slot = &mut self.slots[nth];
         let job = slot.job.take()?;
         slot.phase = Phase::Idle;
@@ -241,8 +236,7 @@ impl<'a> Server<'a> {
         slot.last_used = self.releases;
         let request = self.jobs[job].request;
         let is_child = self.outcomes[request].is_some_and(|first| first.slot as usize != nth);
-        let of_job = std::iter::once(&request).chain(&self.jobs[job].children);
-        for &answer in of_job {
+        for answer in self.jobs[job].requests() {
             if let Some(outcome) = self.outcomes[answer]
                 .as_mut()
                 .filter(|o| o.slot as usize == nth)
@@ -256,7 +250,7 @@ impl<'a> Server<'a> {
         }
         self.at_work[job] -= 1;
         if self.at_work[job] == 0 {
-            self.finish(job);
+            self.finish(job, others);
         }
         let wants = |coming: &Coming| {
             let Coming::Job(job) = *coming else {
@@ -277,11 +271,12 @@ impl<'a> Server<'a> {
         self.positions.cut(nth, kept);
     }
 
-    fn finish(&mut self, job: usize) {
+    /// The job is answered, in the same batch as so many others.
+    fn finish(&mut self, job: usize, others: u64) {
         for (next, wait) in std::mem::take(&mut self.after[job]) {
             let mut time = self.now + wait.pause;
             if wait.is_quick {
-                time += self.crowding * (self.together - 1);
+                time += self.crowding * others;
             }
             if let Some((left, earliest)) = self.waiting.get_mut(&next) {
                 *left -= 1;

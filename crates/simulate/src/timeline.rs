@@ -34,6 +34,13 @@ pub(crate) struct Job {
     pub(crate) delay: u64,
 }
 
+impl Job {
+    /// The indices of all its requests: they share a prompt.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::once(self.request).chain(self.children.iter().copied())
+    }
+}
+
 /// What comes to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Coming {
@@ -151,9 +158,7 @@ fn delays(requests: &[TrafficRequest], jobs: &[Job], queued: &mut [u64]) -> Vec<
     };
     let measured: Vec<(u64, bool, bool)> = jobs.iter().zip(queued.iter()).map(measure).collect();
     let known = measured.iter().filter(|(_, is_known, _)| *is_known);
-    let mut sorted: Vec<u64> = known.map(|(most, ..)| *most).collect();
-    sorted.sort_unstable();
-    let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0);
+    let median = median(known.map(|(most, ..)| *most));
     let mut earliest = 0;
     let taken = jobs.iter().zip(queued).zip(measured);
     let delays = taken.map(|((job, queued), (most, is_known, evaluates))| {
@@ -263,9 +268,15 @@ fn batch_began(prompts: impl Iterator<Item = (u64, u64)>, end: u64) -> u64 {
 
 /// When a job was answered.
 fn ended(job: &Job, requests: &[TrafficRequest]) -> u64 {
-    let all = std::iter::once(&job.request).chain(&job.children);
-    let ends = all.map(|&request| requests[request].record.ended);
+    let ends = job.requests().map(|nth| requests[nth].record.ended);
     ends.max().unwrap_or(0)
+}
+
+/// 0: there are none.
+fn median(of: impl Iterator<Item = u64>) -> u64 {
+    let mut all: Vec<u64> = of.collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
 /// A change that came while nothing was at work comes after the last of what had been.

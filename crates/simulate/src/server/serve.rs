@@ -34,8 +34,7 @@ impl Server<'_> {
             loaded: reused,
         };
         let slots = std::iter::once(nth).chain(children.iter().copied());
-        let requests = std::iter::once(&self.jobs[job].request).chain(&self.jobs[job].children);
-        for (slot, &answer) in slots.zip(requests) {
+        for (slot, answer) in slots.zip(self.jobs[job].requests()) {
             if slot != nth {
                 self.slots[slot].phase = Phase::Waits { answer };
             }
@@ -76,8 +75,7 @@ impl Server<'_> {
                 at,
                 loaded: at + loaded,
             };
-            let answers = std::iter::once(&self.jobs[job].request).chain(&self.jobs[job].children);
-            for &answer in answers {
+            for answer in self.jobs[job].requests() {
                 if let Some(outcome) = &mut self.outcomes[answer] {
                     outcome.loaded = loaded;
                     outcome.evaluated -= loaded;

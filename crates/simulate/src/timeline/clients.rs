@@ -21,7 +21,7 @@ use std::collections::HashMap;
 
 use contextpilot_traffic::TrafficRequest;
 
-use super::{Arrival, Job, Wait, ended};
+use super::{Arrival, Job, Wait, ended, median};
 use crate::prefixes::Prefixes;
 
 /// Nobody thinks so briefly, microseconds.
@@ -118,13 +118,6 @@ fn crowding(arrivals: &[Arrival], others: impl Fn(&Wait) -> u64) -> u64 {
             .iter()
             .map(|wait| wait.pause.saturating_sub(usual) / others(wait)),
     )
-}
-
-/// 0: there are none.
-fn median(of: impl Iterator<Item = u64>) -> u64 {
-    let mut all: Vec<u64> = of.collect();
-    all.sort_unstable();
-    all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
 /// The job whose session each goes on with.
