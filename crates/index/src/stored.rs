@@ -110,13 +110,6 @@ impl StoredTier {
         lost
     }
 
-    /// Whether it is a prompt about which the hook cannot be asked.
-    pub(crate) fn is_earlier(&self, number: u64) -> bool {
-        self.prompts
-            .get(&number)
-            .is_some_and(|prompt| prompt.is_earlier)
-    }
-
     fn oldest(&self) -> Option<u64> {
         self.by_use.first_key_value().map(|(_, number)| *number)
     }
@@ -206,8 +199,8 @@ impl Index {
 
     /// Whether a prompt was stored by an earlier process of the server, if at all.
     pub(crate) fn is_earlier(&self, prompt: Option<u64>) -> bool {
-        let both = self.stored().zip(prompt);
-        both.is_some_and(|(tier, number)| tier.is_earlier(number))
+        let prompt = prompt.and_then(|number| self.stored()?.prompts.get(&number));
+        prompt.is_some_and(|prompt| prompt.is_earlier)
     }
 
     pub(crate) fn stored(&self) -> Option<&StoredTier> {
