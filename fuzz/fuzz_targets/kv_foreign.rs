@@ -1,15 +1,17 @@
 //! Whatever chunks other processes, other machines and packs bring, with checksums that are right: nothing panics, what
 //! is found is the prompt, everything that is counted is there, and nothing is counted that has left.
 //!
-//! The first byte of an input says how many chunks stand in the file that is damaged. A chunk is 13 bytes, some tokens
-//! and rows. Chunks are short here (see `GRID`).
+//! The first byte of an input says of how many chunks the checksums are put right. A chunk is nine bytes and some tokens;
+//! what is no chunk says how the pack is damaged. Chunks are short here (see `GRID`).
 #![no_main]
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
 use contextpilot_kv_files::{Pack, PackError, PackWriter, read_whole};
-use contextpilot_kv_store::{Chunk, Facts, Fingerprint, GRID, Name, Origin, Store, TAIL, What};
+use contextpilot_kv_store::{
+    Chunk, Facts, Fingerprint, GRID, HEADER_BYTES, Name, Origin, Store, TAIL, What,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// Different names. Few, so that chunks meet.
@@ -17,7 +19,7 @@ const NAMES: u8 = 24;
 /// Where the checksums of a head are, and where its tokens begin (`crates/kv-files/src/format.rs`).
 const ROWS_CHECK: usize = 112;
 const HEAD_CHECK: usize = 124;
-const HEAD: usize = 128;
+const HEAD: usize = HEADER_BYTES as usize;
 /// Of a pack.
 const START: usize = 32;
 const SUM: usize = 32;
@@ -46,8 +48,8 @@ fn origin() -> Origin {
 
 /// A chunk, and when it was used last. Its rows are as many bytes, all of one kind.
 fn next(rest: &mut &[u8]) -> Option<(Chunk, u64)> {
-    let (&[name, link, parent, offset, start, count, bytes, used, kind, ..], after) =
-        rest.split_first_chunk::<13>()?;
+    let (&[name, link, parent, offset, start, count, bytes, used, kind], after) =
+        rest.split_first_chunk()?;
     let count = usize::from(count) % (GRID + 1);
     let (tokens, after) = after.split_at_checked(count)?;
     *rest = after;
