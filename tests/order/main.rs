@@ -7,6 +7,8 @@ mod learning;
 mod python;
 mod secure;
 mod soak;
+#[path = "../support/store.rs"]
+mod store;
 mod stored;
 mod support;
 

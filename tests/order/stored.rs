@@ -10,6 +10,7 @@ use contextpilot_testbed::{Builder, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::store::await_store;
 use crate::support::{Index, companion, control, until, watched};
 use crate::{ELM, ICE, OWL, SEA, TEA, two_slots};
 
@@ -106,13 +107,6 @@ impl Stored {
             (found.unwrap().stored == Some(0)).then_some(())
         });
     }
-}
-
-fn await_store(control: &Control) {
-    until("the store is in use", || {
-        let store = control.stats().ok()?.store?;
-        (store.ready || store.problem.is_some()).then_some(())
-    });
 }
 
 fn first(answer: &Value, name: &str) -> u64 {

@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::client::{Client, Sampling, phrases};
 use crate::prompts::text;
 use crate::recorded::{LAUNCHER, SIGTERM};
-use crate::sessions::{await_store, loaded, with_store};
+use crate::sessions::{loaded, with_store};
+use crate::store::await_store;
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 /// How far the promised share may be off.

@@ -41,6 +41,8 @@ mod page;
 mod prompts;
 mod recorded;
 mod sessions;
+#[path = "../support/store.rs"]
+mod store;
 mod traffic;
 
 use std::process::ExitCode;

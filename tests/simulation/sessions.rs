@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_simulate::{Point, Setting, simulate};
-use contextpilot_testbed::{Arch, Builder, Error, Model, Need, Result, Server, Sessions, until};
+use contextpilot_testbed::{Arch, Builder, Error, Model, Need, Result, Server, Sessions};
 use contextpilot_traffic::{Traffic, read};
 
 use crate::recorded::{LAUNCHER, SIGTERM};
+use crate::store::await_store;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -188,14 +189,6 @@ pub(super) fn with_store(builder: Builder, folder: &Path, bytes: u64) -> Builder
         "CONTEXTPILOT_STORE_GB",
         format!("{:.9}", bytes as f64 / 1e9),
     )
-}
-
-/// Waits until the store is in use.
-pub(super) fn await_store(control: &Control) {
-    until("the store is in use", || {
-        let store = control.stats().ok()?.store?;
-        (store.ready || store.problem.is_some()).then_some(())
-    });
 }
 
 /// How many tokens of prompts came from the store. 0: there is none.

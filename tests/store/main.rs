@@ -18,6 +18,8 @@ mod restart;
 mod reuse;
 mod shelf;
 mod stale;
+#[path = "../support/store.rs"]
+mod store;
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,7 @@ use contextpilot_client::Control;
 use contextpilot_control::{Evaluated, Evaluation, PrefixStore};
 use contextpilot_testbed::{Arch, Builder, Completion, Model, Random, Request, Server, until};
 use serde_json::Value;
+use store::await_store;
 use tempfile::TempDir;
 
 const SIGKILL: i32 = 9;
@@ -72,10 +75,7 @@ impl Stored {
             control: Control::new(&control.to_string()).unwrap(),
             next: 0,
         };
-        until("the store is in use", || {
-            let figures = stored.figures();
-            (figures.ready || figures.problem.is_some()).then_some(())
-        });
+        await_store(&stored.control);
         stored
     }
 
