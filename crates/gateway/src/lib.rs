@@ -27,7 +27,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream, serve};
+use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream};
 use contextpilot_proxy::{error_response, json_response, metrics, metrics_response};
 use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
@@ -88,24 +88,16 @@ impl Gateway {
     /// # Errors
     /// The system has no threads or sockets left.
     pub fn run(self, listener: TcpListener) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            let (hosts, limits, tally) = (self.hosts.clone(), self.limits, self.tally.clone());
-            serve(listener, self, hosts, limits, tally, std::future::pending()).await;
-            Ok(())
-        })
+        let (hosts, limits, tally) = (self.hosts.clone(), self.limits, self.tally.clone());
+        contextpilot_proxy::run(listener, self, hosts, limits, tally)
     }
 }
 
 const METRICS: &str = "/gateway/metrics";
 
 impl Handler for Gateway {
-    fn urgent(&self, request: &Request) -> bool {
-        matches!(request.uri().path(), "/health" | METRICS)
+    fn urgent(&self, _: &str, path: &str) -> bool {
+        matches!(path, "/health" | METRICS)
     }
 
     async fn handle(&self, request: Request) -> Response {

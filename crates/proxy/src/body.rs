@@ -12,6 +12,8 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::room::Held;
 
+/// Bytes of a body that are received without a turn. Most requests have less.
+const FIRST: usize = 16 << 10;
 /// Bytes of a body that are received before others have their turn.
 const TURN: usize = 64 << 10;
 
@@ -93,7 +95,7 @@ impl Body {
 
     /// The same, for a client's request: what has arrived counts as held.
     ///
-    /// Of clients that send more than 64 KiB, as fast as they can, two have their turn at a time. A thread that serves
+    /// Of clients that send more than 16 KiB, as fast as they can, two have their turn at a time. A thread that serves
     /// always has only a few pieces of bodies before it, and then looks who else wants something. A client that has
     /// nothing to send leaves its turn.
     ///
@@ -136,13 +138,19 @@ impl Body {
             }
             all.extend_from_slice(&data);
             in_turn += data.len();
-            if in_turn >= TURN {
+            if in_turn >= if turn.is_some() { TURN } else { FIRST } {
                 in_turn = 0;
                 // With the turn, or the next would have it before anybody else is looked at.
-                tokio::task::yield_now().await;
+                match turn {
+                    Some(_) => held.rest().await,
+                    None => tokio::task::yield_now().await,
+                }
                 drop(turn.take());
                 turn = held.turn().await;
             }
+        }
+        if turn.is_some() {
+            held.rest().await;
         }
         Ok(all.into())
     }
@@ -298,7 +306,7 @@ mod tests {
             })
             .collect();
         // Each may begin. From then on a neighbour has its turn after a few pieces, and not after some of each client.
-        while received.load(Ordering::Relaxed) < clients.len() * TURN / PIECE {
+        while received.load(Ordering::Relaxed) < 2 * clients.len() * FIRST / PIECE {
             tokio::task::yield_now().await;
         }
         let mut most = 0;

@@ -8,7 +8,7 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream, json_response, serve};
+//! use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream, json_response, run};
 //! use contextpilot_settings::AllowedHosts;
 //!
 //! struct Gateway {
@@ -24,12 +24,11 @@
 //!     }
 //! }
 //!
-//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let gateway = Gateway { upstream: Upstream::new("http://127.0.0.1:8080")? };
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8081").await?;
+//! let listener = std::net::TcpListener::bind("127.0.0.1:8081")?;
 //! let (hosts, limits) = (AllowedHosts::default(), Limits::default());
-//! let tally = Arc::<Tally>::default();
-//! serve(listener, gateway, hosts, limits, tally, std::future::pending()).await;
+//! run(listener, gateway, hosts, limits, Arc::<Tally>::default())?;
 //! # Ok(())
 //! # }
 //! ```
@@ -55,6 +54,9 @@
 //! requests, and a client that reads nothing of its answer. If all places are taken, clients that are expected
 //! to send something lose theirs to new ones. Beyond that there is a reserve for urgent requests
 //! ([`Handler::urgent`]). A [`Tally`] counts all of it.
+//!
+//! **Urgent requests** have a thread of their own, which has little to do: it accepts, and hands all others over
+//! ([`run`]).
 //!
 //! **Memory.** A [`Room`] bounds what all requests together hold while they are received, worked on and
 //! answered: [`Body::collect_in`] counts what has arrived, and [`Body::holding`] what was not sent yet.
@@ -87,7 +89,7 @@ pub use metrics::{metrics, metrics_response};
 pub use places::{Counts, Tally};
 pub use rid::{generates, give_id, request_id};
 pub use room::{FREE, Held, NoRoom, Room};
-pub use server::{Handler, Limits, serve};
+pub use server::{Handler, Limits, run, serve};
 pub use upstream::{AddressError, Upstream};
 
 /// A client's request.

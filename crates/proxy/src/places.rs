@@ -89,6 +89,8 @@ pub(crate) enum Step {
     Body,
     /// Nothing: to wait for its answer.
     Answer,
+    /// To read the end of its answer, which is being written.
+    End,
 }
 
 #[derive(Debug)]
@@ -133,6 +135,14 @@ impl Progress {
         }
     }
 
+    /// Everything there was to write has been passed to the system.
+    pub(crate) fn flushed(&self) {
+        let mut doing = lock(&self.0);
+        if doing.step == Step::End {
+            (doing.step, doing.since) = (Step::Idle, Instant::now());
+        }
+    }
+
     /// Whether the client reads what there is to write.
     pub(crate) fn reads(&self, reads: bool) {
         let mut doing = lock(&self.0);
@@ -152,16 +162,16 @@ impl Progress {
             || match doing.step {
                 Step::Idle => longer(doing.since, limits.idle),
                 Step::Head => longer(doing.since, limits.head),
-                Step::Body | Step::Answer => false,
+                Step::Body | Step::Answer | Step::End => false,
             }
     }
 
     /// Those that come first lose their places first. `None`: not this one.
-    fn rank(&self) -> Option<(u8, Instant)> {
+    fn rank(&self, now: Instant) -> Option<(u8, Instant)> {
         let doing = lock(&self.0);
         let class = match doing.step {
-            Step::Answer => return None,
-            Step::Head | Step::Body if doing.since.elapsed() > SLOW => 0,
+            Step::Answer | Step::End => return None,
+            Step::Head | Step::Body if now.saturating_duration_since(doing.since) > SLOW => 0,
             Step::Idle => 1,
             Step::Head | Step::Body => 2,
         };
@@ -261,7 +271,8 @@ impl Places {
             .connections
             .iter()
             .filter(|(_, one)| one.reserved == reserved);
-        let ranked = of_kind.filter_map(|(number, one)| Some((one.progress.rank()?, *number)));
+        let now = Instant::now();
+        let ranked = of_kind.filter_map(|(number, one)| Some((one.progress.rank(now)?, *number)));
         let Some((_, number)) = ranked.min() else {
             return false;
         };
@@ -403,6 +414,19 @@ mod tests {
         assert!(!is_open(&slow));
         let _fifth = enter();
         assert!(!is_open(&idle) && is_open(&quick));
+    }
+
+    #[test]
+    fn who_is_still_to_read_the_end_of_its_answer_is_not_idle() {
+        let places = places(1, 1);
+        let enter = || places.try_enter().expect("a place");
+        let reads = enter();
+        reads.progress.step(Step::End);
+        let second = enter();
+        assert!(is_open(&reads) && !second.is_for_all());
+        reads.progress.flushed();
+        let _third = enter();
+        assert!(!is_open(&reads));
     }
 
     #[test]

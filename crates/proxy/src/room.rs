@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -12,6 +13,9 @@ pub const FREE: usize = 128 << 10;
 
 /// Large bodies that are received at the same time.
 const RECEIVED: usize = 2;
+
+/// How long nothing is received after each piece of a large body if others wait for their turn.
+const REST: Duration = Duration::from_millis(1);
 
 /// Bytes that requests may hold together.
 #[derive(Clone, Debug)]
@@ -23,6 +27,8 @@ struct State {
     held: AtomicUsize,
     refused: AtomicU64,
     received: Arc<Semaphore>,
+    /// Those who wait for their turn to be received.
+    waiting: AtomicUsize,
 }
 
 /// What one request holds. Given back when this is dropped.
@@ -31,6 +37,22 @@ pub struct Held {
     room: Room,
     /// Beyond [`FREE`].
     bytes: usize,
+}
+
+/// One more waits, until this is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn among(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request may not hold that much.
@@ -91,6 +113,7 @@ impl Room {
             held: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             received: Arc::new(Semaphore::new(RECEIVED)),
+            waiting: AtomicUsize::new(0),
         }))
     }
 
@@ -119,9 +142,21 @@ impl Room {
 impl Held {
     /// Waits until more of a large body may be received. Nobody may wait for a client while this is kept.
     pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        let state = &*self.room.0;
+        let received = Arc::clone(&state.received);
+        let _waiting = Waiting::among(&state.waiting);
         // It is never closed.
-        let received = Arc::clone(&self.room.0.received);
         received.acquire_owned().await.ok()
+    }
+
+    /// Lets others be served behind a piece of a large body, before the turn goes to the next one. If there is one, all of
+    /// them together want more than is received of them: then the threads that serve have nothing to do for a while,
+    /// and neither do the processors.
+    pub(crate) async fn rest(&self) {
+        match self.room.0.waiting.load(Ordering::Relaxed) {
+            0 => tokio::task::yield_now().await,
+            _ => tokio::time::sleep(REST).await,
+        }
     }
 
     /// Counts a request as refused that is too large for another reason.

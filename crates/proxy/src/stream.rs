@@ -58,7 +58,11 @@ impl Write for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        if polled.is_ready() {
+            self.progress.flushed();
+        }
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -63,23 +63,13 @@ pub(super) fn serve(
         tally: Arc::clone(&tally),
     };
     let cannot = |e: std::io::Error| format!("The index cannot serve ({e}): try again");
-    listener.set_nonblocking(true).map_err(cannot)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(cannot)?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
-        let stop = std::future::pending();
-        contextpilot_proxy::serve(listener, service, hosts, clients, tally, stop).await;
-        Ok(())
-    })
+    contextpilot_proxy::run(listener, service, hosts, clients, tally).map_err(cannot)
 }
 
 impl Handler for Service {
-    fn urgent(&self, request: &Request) -> bool {
+    fn urgent(&self, method: &str, path: &str) -> bool {
         matches!(
-            Endpoint::of(request.method().as_str(), request.uri().path()),
+            Endpoint::of(method, path),
             Ok(Some(
                 Endpoint::Health | Endpoint::Ready | Endpoint::Metrics | Endpoint::Evict
             ))

@@ -165,6 +165,29 @@ fn if_all_places_wait_for_answers_urgent_requests_alone_are_answered() {
 }
 
 #[test]
+fn an_urgent_request_is_answered_while_all_threads_for_others_are_busy() {
+    let (mut server, proxy) = within(Limits::default());
+    let block = b"GET /block HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    // A connection that began with an urgent request asks for something else, too.
+    let mut mixed = send(&proxy, OWN);
+    assert!(read_to(&mut mixed, "mine").contains("200 OK"));
+    mixed.write_all(block).expect("it is kept");
+    let mut blocked = [mixed, send(&proxy, block)];
+    // Both threads wait for this.
+    let mut blocking = [server.accept(), server.accept()];
+    for _ in 0..3 {
+        let mut urgent = send(&proxy, OWN);
+        assert!(read_to(&mut urgent, "mine").contains("200 OK"));
+    }
+    for server in &mut blocking {
+        server.write_all(b"x").expect("it waits");
+    }
+    for client in &mut blocked {
+        assert!(read_to(client, "\r\n\r\n1").contains("200 OK"));
+    }
+}
+
+#[test]
 fn a_clients_malformed_or_broken_body_is_not_the_servers_fault() {
     let (mut fake, proxy) = within(Limits::default());
     let start = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";

@@ -34,16 +34,23 @@ impl Fake {
     }
 }
 
-struct Own(Upstream);
+/// The server, and its address.
+struct Own(Upstream, String);
 
 impl Handler for Own {
-    fn urgent(&self, request: &Request) -> bool {
-        request.uri().path() == "/own"
+    fn urgent(&self, _: &str, path: &str) -> bool {
+        path == "/own"
     }
 
     async fn handle(&self, request: Request) -> Response {
         match request.uri().path() {
             "/own" => json_response(200, "mine"),
+            "/block" => {
+                let address = self.1.strip_prefix("http://").expect("a URL");
+                let mut stream = TcpStream::connect(address).expect("the test listens");
+                let blocked = stream.read(&mut [0]).expect("a byte");
+                json_response(200, blocked.to_string())
+            }
             "/pieces" => json_response(200, largest_piece(request).await.to_string()),
             _ => self.0.forward(request).await,
         }
@@ -81,24 +88,30 @@ impl Proxied {
     pub(crate) fn within(limits: Limits, host: &str, upstream: &str) -> Self {
         let tally = Arc::<Tally>::default();
         let counted = Arc::clone(&tally);
-        let own = Own(Upstream::new(upstream).expect("an address"));
+        let server = Upstream::new(upstream).expect("an address");
+        let service = Own(server, upstream.to_owned());
         let listener = TcpListener::bind((host, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("non-blocking");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel();
         let running = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
+            let others = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(async {
+            let own = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            own.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 let stopped = async {
                     let _ = stopped.await;
                 };
                 let hosts = AllowedHosts::default();
-                serve(listener, own, hosts, limits, tally, stopped).await;
+                let threads = others.handle().clone();
+                serve(listener, service, hosts, limits, tally, threads, stopped).await;
             });
         });
         Self {
