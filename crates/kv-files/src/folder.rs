@@ -142,6 +142,14 @@ impl Folder {
         })
     }
 
+    /// Whether the file of a chunk is gone for certain. Whatever else is wrong with it shows when it is read.
+    #[must_use]
+    pub fn lacks(&self, name: &Name) -> bool {
+        let found =
+            rustix::fs::statat(&*self.private(), file_name(name), AtFlags::SYMLINK_NOFOLLOW);
+        matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
+    }
+
     /// Opens a chunk's file. Follows no link, and waits for nobody.
     fn file(&self, name: &Name) -> Result<File, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -357,8 +357,9 @@ impl Shelf {
     pub(super) fn lose(&mut self, there: &Listing) -> Vec<Name> {
         let is_gone = |name: &&Name| there.names.binary_search(name).is_err();
         let all = self.tree.known(there.first).filter(is_gone);
+        // What this process wrote after the folder was read is there, and no longer to be written.
         let gone: Vec<Name> = all
-            .filter(|name| !self.writer.is_pending(name))
+            .filter(|name| !self.writer.is_pending(name) && self.folder.lacks(name))
             .copied()
             .collect();
         self.forget(|tree| tree.share([], &gone));
@@ -418,3 +419,6 @@ fn say_problem(problem: &str) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests;

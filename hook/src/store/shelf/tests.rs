@@ -1,0 +1,55 @@
+use std::time::Duration;
+
+use contextpilot_testbed::private_folder;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// The watch reads a folder, then tells the shelf what is there. In between this process may have written more, and
+/// not be about to write it any more. All of that was taken for removed, and was removed, with what continues it.
+#[test]
+fn what_was_written_after_the_folder_was_read_stays() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("a folder");
+    let mut watch = Watch::new(folder.clone());
+    let mut shelf = Shelf::read(folder, u64::MAX, &mut watch).expect("a shelf");
+    let tokens: Vec<i32> = (0..1000).collect();
+    let chunks = shelf.tree.missing(&Fingerprint([5; 16]), &tokens, 8);
+    assert!(chunks.len() > 2);
+    let folders_were_read: Vec<Listing> = chunks.iter().map(|chunk| empty(&chunk.name)).collect();
+    for chunk in &chunks {
+        shelf.tree.insert(chunk.clone()).expect("it is new");
+        let rows = Arc::new(vec![7; usize::try_from(chunk.bytes).expect("small")]);
+        shelf.writer.write(chunk, rows).expect("it is taken");
+    }
+    shelf.flush(LONG);
+    for there in &folders_were_read {
+        shelf.lose(there);
+    }
+    for chunk in &chunks {
+        assert!(shelf.tree.has(&chunk.name) && !shelf.folder.lacks(&chunk.name));
+    }
+    // What another process removed is gone, and so is what continues it.
+    let file = |chunk: &Chunk| {
+        let name = chunk.name.to_string();
+        home.path()
+            .join("v1")
+            .join(&name[..2])
+            .join(format!("{name}.kv"))
+    };
+    std::fs::remove_file(file(&chunks[1])).expect("it is there");
+    shelf.lose(&empty(&chunks[1].name));
+    assert!(shelf.tree.has(&chunks[0].name));
+    assert!(!shelf.tree.has(&chunks[1].name) && !shelf.tree.has(&chunks[2].name));
+    shelf.flush(LONG);
+    assert!(!file(&chunks[2]).exists());
+}
+
+/// Nothing is there.
+fn empty(of: &Name) -> Listing {
+    Listing {
+        first: of.0[0],
+        names: Vec::new(),
+    }
+}
