@@ -76,6 +76,36 @@ fn chunks_of_a_state_are_what_was_cut_out_of_it() {
 }
 
 #[test]
+fn chunks_of_several_states_are_not_mixed_up() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = common::writer(&folder);
+    // As large as each other, and all stands elsewhere.
+    let backwards: Vec<usize> = (0..TOKENS).rev().collect();
+    let states = [state(), Arc::new(engine().state(0, &backwards))];
+    assert_eq!(states[0].len(), states[1].len());
+    let of_prompt = |prompt: u8| {
+        let tokens: Vec<i32> = (0..TOKENS as i32).collect();
+        let row = State::read(&states[0]).expect("a state");
+        let row = row.layout().bytes_per_token();
+        Store::new(0).missing(&Fingerprint([prompt; 16]), &tokens, row)
+    };
+    let both = [of_prompt(1), of_prompt(2)];
+    for nth in 0..both[0].len() {
+        for (chunks, state) in both.iter().zip(&states) {
+            assert_eq!(writer.write_from(&chunks[nth], state), Ok(()));
+        }
+    }
+    assert!(writer.flush(LONG));
+    let mut out = Vec::new();
+    for chunk in both.iter().flatten() {
+        let read = folder.read(&chunk.name, chunk.bytes, &mut out);
+        read.expect("it is written");
+        assert_eq!(out, rows(chunk));
+    }
+}
+
+#[test]
 fn a_state_that_lacks_the_tokens_stops_nothing_else() {
     let home = private_folder();
     let folder = Folder::open(home.path()).expect("it opens");

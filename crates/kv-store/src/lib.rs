@@ -48,5 +48,5 @@ pub use name::{Fingerprint, Name, NameError};
 pub use prove::prove;
 pub use session::{Advice, Conditions, Run, Session};
 pub use shape::Shape;
-pub use state::State;
+pub use state::{State, StateMap};
 pub use store::{Change, Changes, MEMORY, Model, Refused, Store};

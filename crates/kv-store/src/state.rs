@@ -1,5 +1,6 @@
 //! Reads the state of a sequence, and cuts rows out of it.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::layout::{LAYER_HEAD, MAGIC, MOST, MOST_EXTRA, Rows, WORDS, cell_size};
@@ -9,6 +10,15 @@ use crate::{Layout, LayoutError};
 #[derive(Clone, Debug)]
 pub struct State<'a> {
     bytes: &'a [u8],
+    map: Cow<'a, StateMap>,
+}
+
+/// What stands where in a state. To find it takes a look at every cell: whoever wants rows of one state again and again
+/// keeps it.
+#[derive(Clone, Debug)]
+pub struct StateMap {
+    /// Of the state, bytes.
+    size: usize,
     layout: Layout,
     sequence: i32,
     cells: usize,
@@ -189,15 +199,25 @@ impl<'a> State<'a> {
             return Err(LayoutError::Unknown);
         }
         let (runs, positions) = order(list, layout.cell_size());
-        Ok(Self {
-            bytes,
+        let map = StateMap {
+            size: bytes.len(),
             sequence: head.sequence,
             cells,
             cells_at: layout.cells_at(stream),
             layout,
             runs,
             positions,
+        };
+        Ok(Self {
+            bytes,
+            map: Cow::Owned(map),
         })
+    }
+
+    /// What stands where, for [`StateMap::of`].
+    #[must_use]
+    pub fn into_map(self) -> StateMap {
+        self.map.into_owned()
     }
 
     /// All of it.
@@ -207,34 +227,35 @@ impl<'a> State<'a> {
 
     /// How the state is laid out.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.map.layout
     }
 
     /// Whose state it is.
     pub fn sequence(&self) -> i32 {
-        self.sequence
+        self.map.sequence
     }
 
     /// How many tokens it has (the engine's cells).
     pub fn tokens(&self) -> usize {
-        self.cells
+        self.map.cells
     }
 
     /// The positions of the tokens, if each is there once and none between them is missing.
     pub fn positions(&self) -> Option<Range<usize>> {
-        self.positions.clone()
+        self.map.positions.clone()
     }
 
     /// Positions are 0 to [`tokens`](Self::tokens), each once, in whatever order of cells.
     pub fn is_whole(&self) -> bool {
-        self.positions
+        self.map
+            .positions
             .as_ref()
             .is_some_and(|range| range.start == 0)
     }
 
     /// Whether the cells are in the order of their positions, as in a composed state.
     pub(crate) fn is_in_order(&self) -> bool {
-        self.positions.is_some() && self.runs.len() == 1
+        self.map.positions.is_some() && self.map.runs.len() == 1
     }
 
     /// Appends the rows of these positions in the store's own order: the extra words, then for
@@ -243,7 +264,7 @@ impl<'a> State<'a> {
     /// `false`, and nothing is appended, if the state does not have each of these positions once.
     #[must_use]
     pub fn extract(&self, range: Range<usize>, out: &mut Vec<u8>) -> bool {
-        out.reserve(range.len() * self.layout.bytes_per_token());
+        out.reserve(range.len() * self.map.layout.bytes_per_token());
         self.slices(range)
             .map(|slices| slices.for_each(|slice| out.extend_from_slice(slice)))
             .is_some()
@@ -258,21 +279,21 @@ impl<'a> State<'a> {
         range: Range<usize>,
     ) -> Option<impl Iterator<Item = &'a [u8]> + use<'_, 'a>> {
         let has = |all: &Range<usize>| all.start <= range.start && range.end <= all.end;
-        if range.start > range.end || !self.positions.as_ref().is_some_and(has) {
+        if range.start > range.end || !self.map.positions.as_ref().is_some_and(has) {
             return None;
         }
         let bytes = self.bytes;
-        let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
+        let (size, extra) = (self.map.layout.cell_size(), 4 * self.map.layout.extra);
         let cells = self.cells_of(&range).flatten().filter(move |_| extra > 0);
         let words = cells.map(move |cell| {
-            let at = self.cells_at + cell * size + 8;
+            let at = self.map.cells_at + cell * size + 8;
             &bytes[at..at + extra]
         });
-        let places = self.layout.in_state(self.cells_at, self.cells);
+        let places = self.map.layout.in_state(self.map.cells_at, self.map.cells);
         let rows = places.flat_map(move |place| {
             let range = range.clone();
             (0..place.repeats).flat_map(move |repeat| {
-                let rows = place.at + repeat * self.cells * place.unit;
+                let rows = place.at + repeat * self.map.cells * place.unit;
                 self.cells_of(&range).map(move |cells| {
                     let from = rows + cells.start * place.unit;
                     &bytes[from..from + cells.len() * place.unit]
@@ -285,8 +306,8 @@ impl<'a> State<'a> {
     /// The cells that hold these positions, in their order.
     fn cells_of(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<'_> {
         let Range { start, end } = range.clone();
-        let first = self.runs.partition_point(|run| run.end() <= start);
-        self.runs[first..]
+        let first = self.map.runs.partition_point(|run| run.end() <= start);
+        self.map.runs[first..]
             .iter()
             .take_while(move |run| (run.position as usize) < end)
             .map(move |run| {
@@ -294,6 +315,16 @@ impl<'a> State<'a> {
                 let (from, to) = (start.max(position), end.min(run.end()));
                 cell + from - position..cell + to - position
             })
+    }
+}
+
+impl StateMap {
+    /// A state in which all stands where it stood in that of which this is the map: the same bytes, wherever they are.
+    /// `None`: it has another size.
+    #[must_use]
+    pub fn of<'a>(&'a self, bytes: &'a [u8]) -> Option<State<'a>> {
+        let map = Cow::Borrowed(self);
+        (bytes.len() == self.size).then_some(State { bytes, map })
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::rows::Rows;
+use super::rows::{Read, Rows};
 use crate::folder::{Folder, NEW, file_name, inner_of};
 use crate::format::Head;
 use crate::models;
@@ -28,6 +28,7 @@ pub(super) struct Disk {
     written: u64,
     /// What is written next. Its memory is used again.
     piece: Vec<u8>,
+    read: Read,
 }
 
 impl Disk {
@@ -37,6 +38,7 @@ impl Disk {
             new: None,
             written: 0,
             piece: Vec::with_capacity(PIECE),
+            read: Read::default(),
         }
     }
 
@@ -65,7 +67,7 @@ impl Disk {
             Some(new) => new,
             None => self.folder.inner(NEW)?,
         };
-        let piece = &mut self.piece;
+        let (piece, read) = (&mut self.piece, &mut self.read);
         // After a failure it may hold something.
         piece.clear();
         let content = |file: &mut File| {
@@ -80,7 +82,8 @@ impl Disk {
             };
             let lacks =
                 || io::Error::new(io::ErrorKind::InvalidData, "the state lacks these tokens");
-            rows.each(|slice| pieces.add(slice)).ok_or_else(lacks)??;
+            rows.each(read, |slice| pieces.add(slice))
+                .ok_or_else(lacks)??;
             let (written, crc) = pieces.finish()?;
             file.rewind()?;
             file.write_all(&Head::write(chunk, written, crc))

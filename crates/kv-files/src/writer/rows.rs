@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use contextpilot_kv_store::{Chunk, State};
+use contextpilot_kv_store::{Chunk, State, StateMap};
 
 /// Rows of a chunk: cut out already, or still within the state of a sequence.
 ///
@@ -20,6 +20,26 @@ pub(super) enum Rows {
 pub(super) enum Waiting {
     Cut(Weak<Vec<u8>>),
     InState(Weak<Vec<u8>>, Range<usize>),
+}
+
+/// The state that was read last. Most chunks are of the same state as the one before: to read it for each of them would
+/// take as long as its tokens are many, for each 256 of them (2 s of a processor for 100,000 tokens).
+#[derive(Debug, Default)]
+pub(super) struct Read(Option<(Weak<Vec<u8>>, StateMap)>);
+
+impl Read {
+    /// `None`: it is no state.
+    fn state<'a>(&'a mut self, bytes: &'a Arc<Vec<u8>>) -> Option<State<'a>> {
+        // Where the address is the same, it is the same state: the address is not used again while it is kept here.
+        let is_this =
+            |(last, _): &(Weak<Vec<u8>>, _)| std::ptr::eq(last.as_ptr(), &raw const **bytes);
+        if !self.0.as_ref().is_some_and(is_this) {
+            let map = State::read(bytes).ok()?.into_map();
+            self.0 = Some((Arc::downgrade(bytes), map));
+        }
+        let (_, map) = self.0.as_ref()?;
+        map.of(bytes)
+    }
 }
 
 impl Rows {
@@ -47,12 +67,13 @@ impl Rows {
     /// Passes the rows on in order, slice by slice, until `take` refuses one. `None` as for [`cut`](Self::cut).
     pub(super) fn each<E>(
         &self,
+        read: &mut Read,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         match self {
             Self::Cut(rows) => Some(take(rows)),
             Self::InState(state, range) => {
-                let state = State::read(state).ok()?;
+                let state = read.state(state)?;
                 state
                     .slices(range.clone())
                     .map(|mut slices| slices.try_for_each(take))
