@@ -17,7 +17,7 @@ mod rows;
 mod spare;
 mod thread;
 
-use rows::{Rows, Waiting};
+use rows::{Read, Rows, Waiting};
 use spare::Spares;
 
 /// How many names wait to be touched, at most. More are forgotten: the order of their last uses
@@ -40,6 +40,8 @@ pub struct Writer {
     queue_bytes: u64,
     /// The rows that are not on disk yet, for as long as the thread has them.
     pending: Mutex<HashMap<Name, Waiting>>,
+    /// For whoever asks for these rows. The thread has its own.
+    read: Mutex<Read>,
 }
 
 /// What the writer and its thread share.
@@ -127,6 +129,7 @@ impl Writer {
             shared,
             queue_bytes,
             pending: Mutex::default(),
+            read: Mutex::default(),
         })
     }
 
@@ -206,7 +209,8 @@ impl Writer {
     /// The rows of a chunk that is not on disk yet.
     pub fn pending(&self, name: &Name) -> Option<Arc<Vec<u8>>> {
         let rows = self.waiting().get(name)?.rows()?;
-        rows.cut()
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.cut(&mut read)
     }
 
     /// Whether a chunk is still to be written.

@@ -51,12 +51,12 @@ impl Rows {
     }
 
     /// The rows by themselves. `None`: the state is not one, or does not have these positions.
-    pub(super) fn cut(&self) -> Option<Arc<Vec<u8>>> {
+    pub(super) fn cut(&self, read: &mut Read) -> Option<Arc<Vec<u8>>> {
         match self {
             Self::Cut(rows) => Some(Arc::clone(rows)),
             Self::InState(state, range) => {
                 let mut rows = Vec::new();
-                let state = State::read(state).ok()?;
+                let state = read.state(state)?;
                 state
                     .extract(range.clone(), &mut rows)
                     .then(|| Arc::new(rows))
