@@ -202,15 +202,12 @@ impl<H: Handler> Client<H> {
         let Ok(stream) = stream.into_std() else {
             return;
         };
-        // It ends with this one.
-        let mut there = JoinSet::new();
         let serving = async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 self.serve(stream, None).await;
             }
         };
-        there.spawn_on(serving, &others);
-        there.join_next().await;
+        done_by(&others, serving).await;
     }
 
     /// `others`: those who answer what is not urgent, if not this thread.
@@ -279,12 +276,20 @@ async fn ended(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// Answers a request on other threads than that which serves its connection. It is dropped if the client leaves.
-async fn handled_by<H: Handler>(others: &Handle, handler: Arc<H>, request: Request) -> Response {
+/// Does this on other threads. It is dropped when this future is. `None`: it has panicked.
+async fn done_by<T: Send + 'static>(
+    others: &Handle,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
     let mut there = JoinSet::new();
-    there.spawn_on(async move { handler.handle(request).await }, others);
-    let response = there.join_next().await.and_then(Result::ok);
-    response.unwrap_or_else(|| {
+    there.spawn_on(work, others);
+    there.join_next().await?.ok()
+}
+
+/// Answers a request on other threads than that which serves its connection.
+async fn handled_by<H: Handler>(others: &Handle, handler: Arc<H>, request: Request) -> Response {
+    let response = done_by(others, async move { handler.handle(request).await });
+    response.await.unwrap_or_else(|| {
         let why = "the work for this request failed, which is a bug: report it";
         error_response(500, "server_error", why)
     })
