@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin, StateMap};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::{Folder, Problem};
@@ -17,7 +17,7 @@ mod rows;
 mod spare;
 mod thread;
 
-use rows::{Read, Rows, Waiting};
+use rows::{Rows, Waiting};
 use spare::Spares;
 
 /// How many names wait to be touched, at most. More are forgotten: the order of their last uses
@@ -40,8 +40,6 @@ pub struct Writer {
     queue_bytes: u64,
     /// The rows that are not on disk yet, for as long as the thread has them.
     pending: Mutex<HashMap<Name, Waiting>>,
-    /// For whoever asks for these rows. The thread has its own.
-    read: Mutex<Read>,
 }
 
 /// What the writer and its thread share.
@@ -129,7 +127,6 @@ impl Writer {
             shared,
             queue_bytes,
             pending: Mutex::default(),
-            read: Mutex::default(),
         })
     }
 
@@ -141,15 +138,23 @@ impl Writer {
         self.send(chunk, Rows::Cut(rows))
     }
 
-    /// As [`write`](Self::write), with the rows that the chunk has in this state. The
+    /// As [`write`](Self::write), with the rows that the chunk has in this state, of which this is the map. The
     /// state stays in memory until all of its chunks are written.
     ///
     /// # Errors
     /// As there.
-    pub fn write_from(&self, chunk: &Chunk, state: &Arc<Vec<u8>>) -> Result<(), Refusal> {
+    pub fn write_from(
+        &self,
+        chunk: &Chunk,
+        state: &Arc<Vec<u8>>,
+        map: &Arc<StateMap>,
+    ) -> Result<(), Refusal> {
         let from = chunk.start as usize;
         let range = from..from + chunk.tokens.len();
-        self.send(chunk, Rows::InState(Arc::clone(state), range))
+        self.send(
+            chunk,
+            Rows::InState(Arc::clone(state), Arc::clone(map), range),
+        )
     }
 
     fn send(&self, chunk: &Chunk, rows: Rows) -> Result<(), Refusal> {
@@ -209,8 +214,7 @@ impl Writer {
     /// The rows of a chunk that is not on disk yet.
     pub fn pending(&self, name: &Name) -> Option<Arc<Vec<u8>>> {
         let rows = self.waiting().get(name)?.rows()?;
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.cut(&mut read)
+        rows.cut()
     }
 
     /// Whether a chunk is still to be written.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use common::LONG;
 use contextpilot_kv_files::{Done, Folder, ReadError, Writer};
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, StateMap, Store};
 use contextpilot_testbed::private_folder;
 use engine::Engine;
 
@@ -22,14 +22,22 @@ fn state() -> Arc<Vec<u8>> {
     Arc::new(engine().state(0, &(0..TOKENS).collect::<Vec<_>>()))
 }
 
+fn map(state: &[u8]) -> Arc<StateMap> {
+    Arc::new(State::read(state).expect("a state").map().clone())
+}
+
 fn chunks(tokens: usize) -> Vec<Chunk> {
+    chunks_of(7, tokens)
+}
+
+fn chunks_of(model: u8, tokens: usize) -> Vec<Chunk> {
     let state = state();
     let row = State::read(&state)
         .expect("a state")
         .layout()
         .bytes_per_token();
     let tokens: Vec<i32> = (0..tokens as i32).collect();
-    Store::new(0).missing(&Fingerprint([7; 16]), &tokens, row)
+    Store::new(0).missing(&Fingerprint([model; 16]), &tokens, row)
 }
 
 fn rows(chunk: &Chunk) -> Vec<u8> {
@@ -46,9 +54,10 @@ fn chunks_of_a_state_are_what_was_cut_out_of_it() {
     let writer =
         Writer::start(folder.clone(), u64::MAX, || drop(GO.lock()), || false).expect("a thread");
     let (state, chunks) = (state(), chunks(TOKENS));
+    let map = map(&state);
     assert_eq!(chunks.len(), 3);
     for chunk in &chunks {
-        assert_eq!(writer.write_from(chunk, &state), Ok(()));
+        assert_eq!(writer.write_from(chunk, &state, &map), Ok(()));
     }
     // Before they are written.
     for chunk in &chunks {
@@ -84,16 +93,11 @@ fn chunks_of_several_states_are_not_mixed_up() {
     let backwards: Vec<usize> = (0..TOKENS).rev().collect();
     let states = [state(), Arc::new(engine().state(0, &backwards))];
     assert_eq!(states[0].len(), states[1].len());
-    let of_prompt = |prompt: u8| {
-        let tokens: Vec<i32> = (0..TOKENS as i32).collect();
-        let row = State::read(&states[0]).expect("a state");
-        let row = row.layout().bytes_per_token();
-        Store::new(0).missing(&Fingerprint([prompt; 16]), &tokens, row)
-    };
-    let both = [of_prompt(1), of_prompt(2)];
+    let maps = [map(&states[0]), map(&states[1])];
+    let both = [chunks_of(1, TOKENS), chunks_of(2, TOKENS)];
     for nth in 0..both[0].len() {
-        for (chunks, state) in both.iter().zip(&states) {
-            assert_eq!(writer.write_from(&chunks[nth], state), Ok(()));
+        for ((chunks, state), map) in both.iter().zip(&states).zip(&maps) {
+            assert_eq!(writer.write_from(&chunks[nth], state, map), Ok(()));
         }
     }
     assert!(writer.flush(LONG));
@@ -112,11 +116,11 @@ fn a_state_that_lacks_the_tokens_stops_nothing_else() {
     let writer = common::writer(&folder);
     let (state, chunks) = (state(), chunks(TOKENS + 300));
     let (has, lacks) = (&chunks[0], &chunks[3]);
-    let nonsense = Arc::new(vec![7; 5000]);
-    assert_eq!(writer.write_from(lacks, &state), Ok(()));
+    let (map, nonsense) = (map(&state), Arc::new(vec![7; 5000]));
+    assert_eq!(writer.write_from(lacks, &state, &map), Ok(()));
     assert_eq!(writer.pending(&chunks[2].name), None);
-    assert_eq!(writer.write_from(&chunks[1], &nonsense), Ok(()));
-    assert_eq!(writer.write_from(has, &state), Ok(()));
+    assert_eq!(writer.write_from(&chunks[1], &nonsense, &map), Ok(()));
+    assert_eq!(writer.write_from(has, &state, &map), Ok(()));
     assert!(writer.flush(LONG));
     let done: Vec<_> = writer.done().collect();
     assert!(
@@ -144,8 +148,9 @@ fn a_state_is_read_from_its_files() {
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = common::writer(&folder);
     let (whole, chunks) = (state(), chunks(TOKENS));
+    let map = map(&whole);
     for chunk in &chunks {
-        writer.write_from(chunk, &whole).expect("it is taken");
+        writer.write_from(chunk, &whole, &map).expect("it is taken");
     }
     assert!(writer.flush(LONG));
     let layout = State::read(&whole).expect("a state").layout().clone();

@@ -214,10 +214,9 @@ impl<'a> State<'a> {
         })
     }
 
-    /// What stands where, for [`StateMap::of`].
-    #[must_use]
-    pub fn into_map(self) -> StateMap {
-        self.map.into_owned()
+    /// What stands where.
+    pub fn map(&self) -> &StateMap {
+        &self.map
     }
 
     /// All of it.

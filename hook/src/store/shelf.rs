@@ -284,6 +284,7 @@ impl Shelf {
             // Its rows would be cut out into fresh memory.
             None => self.copy(state.bytes()),
         };
+        let ours = ours.map(|bytes| (bytes, Arc::new(state.map().clone())));
         for chunk in missing {
             if self.writer.accepts(chunk.bytes).is_err() {
                 // The disk is too slow, or refused something a moment ago: less is kept.
@@ -313,7 +314,7 @@ impl Shelf {
                 self.writer.remove(name);
             }
             let taken = match (&ours, rows) {
-                (Some(state), _) => self.writer.write_from(&chunk, state),
+                (Some((bytes, map)), _) => self.writer.write_from(&chunk, bytes, map),
                 (None, rows) => self.writer.write(&chunk, rows.unwrap_or_default()),
             };
             if taken.is_err() {

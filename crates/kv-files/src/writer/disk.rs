@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::rows::{Read, Rows};
+use super::rows::Rows;
 use crate::folder::{Folder, NEW, file_name, inner_of};
 use crate::format::Head;
 use crate::models;
@@ -28,7 +28,6 @@ pub(super) struct Disk {
     written: u64,
     /// What is written next. Its memory is used again.
     piece: Vec<u8>,
-    read: Read,
 }
 
 impl Disk {
@@ -38,7 +37,6 @@ impl Disk {
             new: None,
             written: 0,
             piece: Vec::with_capacity(PIECE),
-            read: Read::default(),
         }
     }
 
@@ -67,7 +65,7 @@ impl Disk {
             Some(new) => new,
             None => self.folder.inner(NEW)?,
         };
-        let (piece, read) = (&mut self.piece, &mut self.read);
+        let piece = &mut self.piece;
         // After a failure it may hold something.
         piece.clear();
         let content = |file: &mut File| {
@@ -82,8 +80,7 @@ impl Disk {
             };
             let lacks =
                 || io::Error::new(io::ErrorKind::InvalidData, "the state lacks these tokens");
-            rows.each(read, |slice| pieces.add(slice))
-                .ok_or_else(lacks)??;
+            rows.each(|slice| pieces.add(slice)).ok_or_else(lacks)??;
             let (written, crc) = pieces.finish()?;
             file.rewind()?;
             file.write_all(&Head::write(chunk, written, crc))

@@ -31,19 +31,13 @@ fn what_was_written_after_the_folder_was_read_stays() {
         assert!(shelf.tree.has(&chunk.name) && !shelf.folder.lacks(&chunk.name));
     }
     // What another process removed is gone, and so is what continues it.
-    let file = |chunk: &Chunk| {
-        let name = chunk.name.to_string();
-        home.path()
-            .join("v1")
-            .join(&name[..2])
-            .join(format!("{name}.kv"))
-    };
-    std::fs::remove_file(file(&chunks[1])).expect("it is there");
+    let removed = shelf.folder.remove(&chunks[1].name);
+    removed.expect("it may be removed");
     shelf.lose(&empty(&chunks[1].name));
     assert!(shelf.tree.has(&chunks[0].name));
     assert!(!shelf.tree.has(&chunks[1].name) && !shelf.tree.has(&chunks[2].name));
     shelf.flush(LONG);
-    assert!(!file(&chunks[2]).exists());
+    assert!(shelf.folder.lacks(&chunks[2].name));
 }
 
 /// Nothing is there.
