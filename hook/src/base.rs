@@ -8,4 +8,5 @@ pub(crate) mod guard;
 pub(crate) mod inactive;
 pub(crate) mod log;
 pub(crate) mod mode;
+pub(crate) mod signals;
 pub(crate) mod status;

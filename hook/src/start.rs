@@ -4,7 +4,6 @@ mod embedded;
 
 use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
 use std::panic;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +19,7 @@ use contextpilot_worker::{self as worker, Handle, Task, Trace};
 use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Transitions};
-use crate::base::{clock, guard, log};
+use crate::base::{clock, guard, log, signals};
 use crate::capture::{contexts, host_buffers, prompts, recent, requests};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
@@ -165,7 +164,7 @@ fn ensure_running() {
     };
     panic::set_hook(Box::new(mode::note_panic));
     attach::patch_late();
-    let started = without_signals(|| run(&prepared.settings, &prepared.library));
+    let started = signals::blocked(|| run(&prepared.settings, &prepared.library));
     match started {
         Ok(()) => prepared.library.0.announce(&prepared.settings),
         Err(error) => {
@@ -302,24 +301,6 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
 /// A forked child has the parent's memory but not its threads, so nothing would read the queue.
 unsafe extern "C" fn in_forked_child() {
     mode::disable();
-}
-
-/// Runs `work` with all signals blocked. Threads that it starts inherit that, so the host's signal
-/// handlers run on the host's threads only.
-fn without_signals<R>(work: impl FnOnce() -> R) -> R {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: fills the set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: one set is filled, the other is to be filled.
-    let blocked =
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    let result = work();
-    if blocked == 0 {
-        // SAFETY: the set was filled by the successful call above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    }
-    result
 }
 
 /// How much of the time at the end is kept for closing the journal.

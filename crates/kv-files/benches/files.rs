@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_files::{Folder, Writer};
+use contextpilot_kv_files::{Folder, Readers, Writer};
 use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
 use engine::Engine;
 
@@ -63,24 +63,22 @@ fn loading(home: &Path, rounds: usize) {
     }
     assert!(writer.flush(LONG));
 
+    let pieces = chunks.iter().map(|chunk| Piece {
+        name: chunk.name,
+        start: chunk.start as usize,
+        chunk_tokens: chunk.tokens.len(),
+        take: chunk.tokens.len(),
+    });
+    let pieces: Vec<Piece> = pieces.collect();
     let (mut rows, mut buffer, mut copy) = (Vec::new(), Vec::new(), vec![0; bytes.len()]);
     let mut times: [Vec<Duration>; 4] = Default::default();
     for _ in 0..rounds {
         let start = Instant::now();
         let mut composer =
             Composer::new(state.layout(), 0, 0..TOKENS, &mut buffer).expect("it can be");
-        for chunk in &chunks {
-            let count = chunk.tokens.len();
-            let piece = Piece {
-                name: chunk.name,
-                start: chunk.start as usize,
-                chunk_tokens: count,
-                take: count,
-            };
-            folder
-                .compose(&mut composer, &piece, count, &mut rows)
-                .expect("it is there");
-        }
+        folder
+            .compose(&mut composer, &pieces, &mut rows, Readers::ALONE)
+            .expect("it is there");
         assert_eq!(
             composer.finish().expect("it is complete").len(),
             bytes.len()

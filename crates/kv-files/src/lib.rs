@@ -20,7 +20,8 @@
 //! misses other damage once in 2³².
 //!
 //! # Who waits
-//! [`Folder::read`] reads on the caller's thread. Everything else happens on the thread of the
+//! [`Folder::read`] reads on the caller's thread, [`Folder::compose`] also on others, for as long as the call takes.
+//! Everything else happens on the thread of the
 //! [`Writer`], whose methods never wait for it.
 //!
 //! # Who can read it
@@ -41,6 +42,7 @@ mod watch;
 mod whole;
 mod writer;
 
+pub use compose::Readers;
 pub use folder::{Folder, FolderError, ReadError};
 pub use list::{Header, Headers};
 pub use pack::{Pack, PackError, PackWriter};

@@ -153,28 +153,35 @@ impl<'b> Composer<'b> {
         Ok(())
     }
 
-    /// The places of a chunk's rows, in the order in which the chunk has them: to be filled there, without a copy
-    /// in between. Call [`placed`](Self::placed) then. `None`: the rows are scattered or do not fit here, and
+    /// The places of the rows of chunks that follow one another from `at` on, and have so many tokens each: for each
+    /// chunk, in the order in which it has its rows. They are to be filled there, without a copy in between, by one thread
+    /// or by several. Call [`placed`](Self::placed) then. `None`: the rows are scattered or do not fit here, and
     /// [`put`](Self::put) is for them.
-    pub fn places(&mut self, at: usize, chunk_tokens: usize) -> Option<Vec<&mut [u8]>> {
-        let fits = at == self.next && chunk_tokens <= self.positions.end - self.next;
+    pub fn places(&mut self, at: usize, chunks: &[usize]) -> Option<Vec<Vec<&mut [u8]>>> {
+        let tokens = chunks
+            .iter()
+            .try_fold(0, |all: usize, one| all.checked_add(*one))?;
+        let fits = at == self.next && tokens <= self.positions.end - self.next;
         if !fits || self.layout.extra > 0 {
             return None;
         }
         let cell = at - self.positions.start;
         let targets = self.layout.in_state(self.cells_at, self.positions.len());
-        let mut places = Vec::with_capacity(self.layout.layers().count());
+        let layers = self.layout.layers().count();
+        let mut places: Vec<_> = chunks.iter().map(|_| Vec::with_capacity(layers)).collect();
         let (mut rest, mut passed) = (&mut *self.bytes, 0);
         for target in targets {
             if target.repeats != 1 {
                 return None;
             }
             let from = target.at + cell * target.unit;
-            let (_, behind) = rest.split_at_mut_checked(from - passed)?;
-            let (place, behind) = behind.split_at_mut_checked(chunk_tokens * target.unit)?;
-            places.push(place);
-            passed = from + chunk_tokens * target.unit;
-            rest = behind;
+            (_, rest) = rest.split_at_mut_checked(from - passed)?;
+            for (tokens, places) in chunks.iter().zip(&mut places) {
+                let (place, behind) = rest.split_at_mut_checked(tokens * target.unit)?;
+                places.push(place);
+                rest = behind;
+            }
+            passed = from + tokens * target.unit;
         }
         Some(places)
     }

@@ -172,14 +172,20 @@ fn whole_chunks_are_placed_without_a_copy_where_their_rows_are_together() {
         let layout = State::read(&bytes).expect("understood").layout().clone();
         let mut buffer = vec![0xaa; bytes.len()];
         let mut composer = Composer::new(&layout, 0, 0..30, &mut buffer).expect("it can be");
-        assert!(composer.places(1, 5).is_none(), "not the next positions");
-        assert!(composer.places(0, 31).is_none(), "too many");
-        for range in [0..12, 12..29, 29..30] {
-            let rows = engine.chunk(range.clone());
-            let count = range.len();
-            assert_eq!(composer.bytes_of(count), rows.len() as u64);
-            match composer.places(range.start, count) {
-                Some(places) => {
+        assert!(composer.places(1, &[5]).is_none(), "not the next positions");
+        for too_many in [&[31][..], &[12, 19], &[usize::MAX, 2]] {
+            assert!(composer.places(0, too_many).is_none(), "{too_many:?}");
+        }
+        // Several at once, and one alone.
+        for counts in [&[5, 7, 1][..], &[16], &[1]] {
+            let start = composer.next();
+            let chunks = counts.iter().scan(start, |end, count| {
+                *end += count;
+                Some((*count, engine.chunk(*end - count..*end)))
+            });
+            if let Some(places) = composer.places(start, counts) {
+                assert_eq!(places.len(), counts.len());
+                for (places, (_, rows)) in places.into_iter().zip(chunks) {
                     let mut rest = &rows[..];
                     for place in places {
                         let (now, later) = rest.split_at(place.len());
@@ -187,12 +193,16 @@ fn whole_chunks_are_placed_without_a_copy_where_their_rows_are_together() {
                         rest = later;
                     }
                     assert!(rest.is_empty());
-                    composer.placed(count);
-                    placed += 1;
                 }
-                None => composer
-                    .put(range.start, &rows, count, 0, count)
-                    .expect("it fits"),
+                composer.placed(counts.iter().sum());
+                placed += 1;
+            } else {
+                for (count, rows) in chunks {
+                    assert_eq!(composer.bytes_of(count), rows.len() as u64);
+                    composer
+                        .put(composer.next(), &rows, count, 0, count)
+                        .expect("it fits");
+                }
             }
         }
         assert_eq!(composer.finish(), Ok(&bytes[..]), "{engine:?}");

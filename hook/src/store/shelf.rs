@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_kv_files::{Done, Folder, Header, Listing, ReadError, Watch, Writer};
+use contextpilot_kv_files::{Done, Folder, Header, Listing, ReadError, Readers, Watch, Writer};
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, Refused, State,
     Store,
@@ -15,10 +15,13 @@ use contextpilot_settings::StoreAt;
 
 use super::figures::{self, FIGURES};
 use super::{evaluate, neighbours};
-use crate::base::{guard, log};
+use crate::base::{guard, log, signals};
 
 /// Bytes of rows that may wait for the disk.
 const QUEUE: u64 = 512 << 20;
+
+/// Threads that read a state, at most: more would wait for the memory.
+const MOST_READERS: usize = 4;
 
 /// The store itself.
 pub(super) struct Shelf {
@@ -27,6 +30,7 @@ pub(super) struct Shelf {
     writer: Writer,
     /// For rows that are read.
     rows: Vec<u8>,
+    readers: Readers,
     /// The models whose names were written down.
     named: Vec<Fingerprint>,
     /// Those whose origins were.
@@ -57,7 +61,7 @@ impl Shelf {
         let read = move || {
             guard::enter_for_life();
             let mut watch = Watch::new(folder.clone());
-            match Self::read(folder, limit, &mut watch) {
+            match Self::load(folder, limit, &mut watch) {
                 Ok(shelf) => {
                     ready(shelf);
                     neighbours::look_for_life(watch);
@@ -72,7 +76,7 @@ impl Shelf {
             .map_err(|e| format!("no thread can be started ({e})"))
     }
 
-    fn read(folder: Folder, limit: u64, watch: &mut Watch) -> Result<Self, std::io::Error> {
+    fn load(folder: Folder, limit: u64, watch: &mut Watch) -> Result<Self, std::io::Error> {
         let mut tree = Store::new(limit);
         let mut future = Vec::new();
         watch.look(|header| match header.last_used > neighbours::time() {
@@ -97,6 +101,10 @@ impl Shelf {
             folder,
             writer,
             rows: Vec::new(),
+            readers: Readers {
+                most: thread::available_parallelism().map_or(1, |all| all.get().min(MOST_READERS)),
+                on_start: guard::enter_for_life,
+            },
             named: Vec::new(),
             noted: Vec::new(),
         };
@@ -189,20 +197,47 @@ impl Shelf {
 
     /// Puts pieces into a state of this length. False if one of them is gone or damaged; then it has left the store.
     fn put(&mut self, composer: &mut Composer<'_>, pieces: &[Piece], length: usize) -> bool {
-        for piece in pieces {
-            let take = piece.take.min(length - piece.start);
-            let put = match self.writer.pending(&piece.name) {
-                Some(rows) => composer
-                    .put(piece.start, &rows, piece.chunk_tokens, 0, take)
-                    .map_err(|_| ReadError::Damaged("its rows do not fit the state")),
-                None => self.folder.compose(composer, piece, take, &mut self.rows),
-            };
-            if let Err(why) = put {
-                self.cannot_read(piece.name, &why);
+        let pieces: Vec<Piece> = pieces
+            .iter()
+            .map(|&piece| Piece {
+                take: piece.take.min(length - piece.start),
+                ..piece
+            })
+            .collect();
+        let mut left = &pieces[..];
+        while !left.is_empty() {
+            let is_pending = |piece: &Piece| self.writer.is_pending(&piece.name);
+            let there = left.iter().take_while(|piece| !is_pending(piece)).count();
+            let (in_files, rest) = left.split_at(there);
+            let mut put = self.read(composer, in_files);
+            left = rest;
+            if let (Ok(()), Some((piece, rest))) = (&put, rest.split_first()) {
+                put = match self.writer.pending(&piece.name) {
+                    Some(rows) => composer
+                        .put(piece.start, &rows, piece.chunk_tokens, 0, piece.take)
+                        .map_err(|_| ReadError::Damaged("its rows do not fit the state"))
+                        .map_err(|why| (piece.name, why)),
+                    // It has just been written.
+                    None => self.read(composer, std::slice::from_ref(piece)),
+                };
+                left = rest;
+            }
+            if let Err((name, why)) = put {
+                self.cannot_read(name, &why);
                 return false;
             }
         }
         true
+    }
+
+    /// Reads pieces from their files into a state.
+    fn read(
+        &mut self,
+        composer: &mut Composer<'_>,
+        pieces: &[Piece],
+    ) -> Result<(), (Name, ReadError)> {
+        let folder = &self.folder;
+        signals::blocked(|| folder.compose(composer, pieces, &mut self.rows, self.readers))
     }
 
     /// A state of this size may soon be copied.

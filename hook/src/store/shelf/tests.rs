@@ -13,7 +13,7 @@ fn what_was_written_after_the_folder_was_read_stays() {
     let home = private_folder();
     let folder = Folder::open(home.path()).expect("a folder");
     let mut watch = Watch::new(folder.clone());
-    let mut shelf = Shelf::read(folder, u64::MAX, &mut watch).expect("a shelf");
+    let mut shelf = Shelf::load(folder, u64::MAX, &mut watch).expect("a shelf");
     let tokens: Vec<i32> = (0..1000).collect();
     let chunks = shelf.tree.missing(&Fingerprint([5; 16]), &tokens, 8);
     assert!(chunks.len() > 2);
