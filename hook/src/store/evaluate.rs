@@ -32,9 +32,26 @@ use crate::channel::push;
 /// How many batches are being evaluated, as far as the store knows: one, or one on each of several threads.
 static EVALUATING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether an engine evaluates a batch now.
+/// Whether an engine evaluates a batch now, or what the store has of one is loaded.
 pub(super) fn is_busy() -> bool {
     EVALUATING.load(Ordering::Relaxed) > 0
+}
+
+/// A batch that is being evaluated.
+struct Busy;
+
+impl Busy {
+    fn begin() -> Self {
+        EVALUATING.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Busy {
+    /// Also if the engine throws an exception.
+    fn drop(&mut self) {
+        EVALUATING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What a batch holds, as far as it is known.
@@ -61,12 +78,13 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
     if contexts::memory_of(context).is_none() {
         return batch.whole();
     }
+    let _busy = Busy::begin();
     be_patient(context, PATIENCE);
     describe(context);
     match content {
         Content::Plain(entries) => evaluate_tokens(context, &entries, batch),
         Content::Other(sequences) => {
-            for sequence in sequences.unwrap_or_else(|| vec![-1]) {
+            for &sequence in sequences.as_deref().unwrap_or(&[-1]) {
                 ahead::remove_in(context, sequence);
                 with_record(context, |one| one.session.obscure(sequence));
             }
@@ -79,6 +97,9 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
             let result = batch.whole();
             if result == 0 {
                 with_record(context, |one| one.session.updated());
+                if let Some([sequence]) = sequences.as_deref() {
+                    learn_from_warm_up(context, *sequence);
+                }
             }
             result
         }
@@ -116,7 +137,6 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         }
     }
     outputs::set(context, left_out.clone());
-    EVALUATING.fetch_add(1, Ordering::Relaxed);
     // Ends as "not known" if the engine throws.
     let mut open = Open {
         context,
@@ -365,7 +385,6 @@ struct Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        EVALUATING.fetch_sub(1, Ordering::Relaxed);
         if !self.ended {
             end(self.context, self.parts, -2);
         }
@@ -388,22 +407,36 @@ fn describe(context: Pointer) {
     });
 }
 
+/// Tokens that are enough to see of what the state of a sequence consists.
+const ENOUGH: usize = 2;
+
+/// A server that warms up evaluates two tokens before its first prompt, and so shows the state of a sequence. (If
+/// that is not understood, a prompt's may be.)
+fn learn_from_warm_up(context: Pointer, sequence: i32) {
+    // SAFETY: our caller's caller uses the context.
+    if !is_to_learn(context) || unsafe { engine::length(context, sequence) } != Some(ENOUGH) {
+        return;
+    }
+    let proven = prove_one(context, sequence);
+    with_record(context, |one| match proven {
+        Some(Understood::Dense(Err(_)) | Understood::Exact(Err(_))) | None => {}
+        Some(proven) => learn(one, proven),
+    });
+}
+
 /// Before the first prompt of a context whose layout is not known: evaluates its first two tokens, to see
-/// the state of a sequence. (A server that warms up has evaluated some before.) They are then removed, and
-/// evaluated again with the rest, or loaded.
+/// the state of a sequence. They are then removed, and evaluated again with the rest, or loaded.
 fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
-    const ENOUGH: usize = 2;
+    if !is_to_learn(context) {
+        return;
+    }
     let wanted = with_record(context, |one| {
-        let wanted = !one.is_proven() && !one.is_refused() && !one.has_embeddings();
-        let fresh = |part: &&Part| {
+        let fresh = |part: &Part| {
             let run = &part.run;
             let empty = one.session.believed(run.sequence) == Some(&[]);
             part.follows && run.first == 0 && run.leading > ENOUGH && empty
         };
-        parts
-            .iter()
-            .filter(|_| wanted)
-            .position(|part| fresh(&part))
+        parts.iter().position(fresh)
     });
     let Some(part) = wanted.flatten().map(|at| &parts[at]) else {
         return;
@@ -416,38 +449,46 @@ fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
     unsafe { engine::cut(context, sequence, 0) };
 }
 
+/// Whether a context could have a store if its states were understood.
+fn is_to_learn(context: Pointer) -> bool {
+    let is =
+        |one: &mut ContextStore| !one.is_proven() && !one.is_refused() && !one.has_embeddings();
+    with_record(context, is) == Some(true)
+}
+
 /// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
 /// Until then it has no store.
 fn prove_layout(context: Pointer, parts: &[Part]) {
-    let wanted = with_record(context, |one| {
-        let wanted = !one.is_proven() && !one.is_refused();
-        wanted.then(|| std::mem::take(&mut one.buffer))
-    });
-    let Some(mut state) = wanted.flatten() else {
+    let wanted = with_record(context, |one| !one.is_proven() && !one.is_refused());
+    if wanted != Some(true) {
         return;
-    };
-    let is_exact = exact::is_exact(context);
-    let sequences = parts.iter().map(|part| part.run.sequence);
-    let proven = sequences
-        // SAFETY: our caller's caller uses the context.
-        .filter(|&sequence| unsafe { engine::length(context, sequence) } >= Some(2))
-        .find_map(|sequence| {
-            // SAFETY: as above.
-            let saved = unsafe { engine::save(context, sequence, &mut state) };
-            if !is_exact {
-                return saved.then(|| guard::compute(|| Understood::Dense(prove(&state))));
-            }
+    }
+    let mut sequences = parts.iter().map(|part| part.run.sequence);
+    if let Some(proven) = sequences.find_map(|sequence| prove_one(context, sequence)) {
+        with_record(context, |one| learn(one, proven));
+    }
+}
+
+/// `None`: this sequence is too short, or the engine does not give its state.
+fn prove_one(context: Pointer, sequence: i32) -> Option<Understood> {
+    // SAFETY: our caller's caller uses the context.
+    unsafe { engine::length(context, sequence) }.filter(|&length| length >= ENOUGH)?;
+    let mut state = with_record(context, |one| std::mem::take(&mut one.buffer))?;
+    // SAFETY: as above.
+    let saved = unsafe { engine::save(context, sequence, &mut state) };
+    let proven = match exact::is_exact(context) {
+        _ if !saved => None,
+        false => guard::compute(|| Understood::Dense(prove(&state))),
+        true => {
             let mut partial = Vec::new();
             // SAFETY: as above.
-            let saved = saved && unsafe { engine::save_partial(context, sequence, &mut partial) };
-            saved.then(|| guard::compute(|| Understood::Exact(Shape::prove(&state, &partial))))
-        });
-    with_record(context, |one| {
-        one.buffer = std::mem::take(&mut state);
-        if let Some(proven) = proven.flatten() {
-            learn(one, proven);
+            let saved = unsafe { engine::save_partial(context, sequence, &mut partial) };
+            let prove = || Understood::Exact(Shape::prove(&state, &partial));
+            saved.then(|| guard::compute(prove)).flatten()
         }
-    });
+    };
+    with_record(context, |one| one.buffer = std::mem::take(&mut state));
+    proven
 }
 
 /// What came of a proof.
