@@ -71,8 +71,14 @@ impl Shelf {
         };
         let pieces = offer.found.pieces().iter().copied();
         let pieces: Vec<Piece> = pieces.take_while(|piece| piece.start < length).collect();
-        state.clear();
-        state.reserve(shape.state_size(length, bytes));
+        let size = shape.state_size(length, bytes);
+        if size > isize::MAX as usize {
+            return false;
+        }
+        if state.capacity() < size {
+            // The system clears these pages when they are first used. `reserve` would leave that to whoever fills them.
+            *state = vec![0; size];
+        }
         match shape.dense() {
             None => shape.begin(sequence, state),
             Some(layout) => {
