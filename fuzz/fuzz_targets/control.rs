@@ -51,9 +51,18 @@ fuzz_target!(|data: &[u8]| {
     let mut answers = Vec::new();
     let _ = client.read_to_end(&mut answers);
     if ended.is_ok() {
-        let lines = answers.windows(9).filter(|bytes| *bytes == b"HTTP/1.1 ").count();
-        let interim = answers.windows(12).filter(|bytes| *bytes == b"HTTP/1.1 100").count();
+        let lines = answers
+            .windows(9)
+            .filter(|bytes| *bytes == b"HTTP/1.1 ")
+            .count();
+        let interim = answers
+            .windows(12)
+            .filter(|bytes| *bytes == b"HTTP/1.1 100")
+            .count();
         // The method is in the answer, and may be anything that is a token.
-        assert!(lines - interim >= requests + refused, "{lines} {interim} {requests}");
+        assert!(
+            lines - interim >= requests + refused,
+            "{lines} {interim} {requests}"
+        );
     }
 });

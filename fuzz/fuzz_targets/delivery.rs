@@ -19,7 +19,10 @@ const STATUSES: [u16; 16] = [
 const MOST: usize = 8;
 
 fuzz_target!(|data: &[u8]| {
-    let mut outbox = Outbox::new(Limits { ids: 64, bytes: 4096 });
+    let mut outbox = Outbox::new(Limits {
+        ids: 64,
+        bytes: 4096,
+    });
     // What was evicted and is not settled.
     let mut open = BTreeSet::new();
     let mut next = 0_u64;
@@ -44,7 +47,11 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(sent.len(), batch.len(), "an id is twice in one POST");
         let status = STATUSES[usize::from(status) % STATUSES.len()];
         let retry_after = (body.len() % 3 == 0).then_some("7");
-        let answer = Answer { status, retry_after, body };
+        let answer = Answer {
+            status,
+            retry_after,
+            body,
+        };
         match judged(&answer) {
             Verdict::Delivered | Verdict::NothingThere => {
                 outbox.delivered();

@@ -24,9 +24,8 @@ thread_local! {
 fn start() -> (Runtime, Gateway) {
     let runtime = Builder::new_current_thread().enable_all().build();
     let upstream = Upstream::new("unix:/nowhere/llama.sock").expect("an address");
-    let settings = Settings::from(|name| {
-        (name == "CONTEXTPILOT_KV_EVENTS").then(|| "tcp://*:5557".into())
-    });
+    let settings =
+        Settings::from(|name| (name == "CONTEXTPILOT_KV_EVENTS").then(|| "tcp://*:5557".into()));
     let events = settings.expect("settings").kv_events;
     let events = events.as_ref().and_then(KvEventsOf::only).cloned();
     (runtime.expect("a runtime"), Gateway::new(upstream, events))

@@ -10,7 +10,15 @@ use serde_json::Value;
 
 /// The first byte of a line selects the path.
 const PATHS: [&str; 9] = [
-    "/reorder", "/build", "/schedule", "/deduplicate", "/evict", "/reset", "/search", "/insert", "/stats",
+    "/reorder",
+    "/build",
+    "/schedule",
+    "/deduplicate",
+    "/evict",
+    "/reset",
+    "/search",
+    "/insert",
+    "/stats",
 ];
 
 const LIMITS: Limits = Limits {
@@ -134,7 +142,10 @@ fn check(answer: &Value, body: &[u8]) {
         };
         // A number may be written differently in the answer, so only texts are compared.
         assert_eq!(blocks(context).len(), blocks(&given[place]).len());
-        if given[place].as_array().is_some_and(|all| all.iter().all(Value::is_string)) {
+        if given[place]
+            .as_array()
+            .is_some_and(|all| all.iter().all(Value::is_string))
+        {
             assert_eq!(blocks(context), blocks(&given[place]));
         }
     }

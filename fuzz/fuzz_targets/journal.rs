@@ -23,7 +23,9 @@ static WORDS: LazyLock<Vec<AtomicU64>> =
 static RING: Mutex<Option<File>> = Mutex::new(None);
 
 fn map(file: &File, _: usize) -> io::Result<&'static [AtomicU64]> {
-    WORDS.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    WORDS
+        .iter()
+        .for_each(|word| word.store(0, Ordering::Relaxed));
     *RING.lock().unwrap() = Some(file.try_clone()?);
     Ok(WORDS.as_slice())
 }
@@ -41,7 +43,9 @@ fn open(home: &Path) -> (Journal, BTreeSet<Arc<str>>) {
 /// The process is killed.
 fn kill(journal: Journal) {
     if let Some(ring) = RING.lock().unwrap().take() {
-        let bytes = WORDS.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let bytes = WORDS
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
         let bytes: Vec<u8> = bytes.collect();
         ring.write_all_at(&bytes, 0).expect("a file in memory");
     }
@@ -66,7 +70,10 @@ struct Model {
 
 impl Model {
     fn restart(&mut self, lost: BTreeSet<Arc<str>>) {
-        self.ids = lost.iter().map(|id| (Arc::clone(id), Belief::Evicted)).collect();
+        self.ids = lost
+            .iter()
+            .map(|id| (Arc::clone(id), Belief::Evicted))
+            .collect();
         self.written = lost;
         self.ring.clear();
     }
@@ -116,7 +123,11 @@ fuzz_target!(|data: &[u8]| {
             }
             3 => {
                 journal.note_gone(&id);
-                if model.ids.get(&id).is_some_and(|belief| *belief != Belief::Returned) {
+                if model
+                    .ids
+                    .get(&id)
+                    .is_some_and(|belief| *belief != Belief::Returned)
+                {
                     model.ids.remove(&id);
                 }
             }
@@ -136,8 +147,12 @@ fuzz_target!(|data: &[u8]| {
             6 => {
                 kill(journal);
                 let (again, lost) = open(home.path());
-                let expected: BTreeSet<_> =
-                    model.written.iter().chain(model.ring.values()).cloned().collect();
+                let expected: BTreeSet<_> = model
+                    .written
+                    .iter()
+                    .chain(model.ring.values())
+                    .cloned()
+                    .collect();
                 assert_eq!(lost, expected);
                 model.restart(lost);
                 journal = again;

@@ -132,7 +132,9 @@ fn counts(store: &Store) {
     assert_eq!(store.tokens(), tokens);
     let bytes: u64 = there.values().map(|chunk| chunk.cost()).sum();
     assert!(store.bytes() >= bytes);
-    let waiting = (0..=u8::MAX).flat_map(|first| store.known(first)).any(|name| !store.has(name));
+    let waiting = (0..=u8::MAX)
+        .flat_map(|first| store.known(first))
+        .any(|name| !store.has(name));
     assert!(waiting || store.bytes() == bytes);
     let models: u64 = store.models().map(|(_, model)| model.bytes).sum();
     assert_eq!(models, bytes);
@@ -157,7 +159,12 @@ fn prompts(store: &Store, chunks: &[(Chunk, u64)]) {
         if there.is_tail() {
             let found = store.find(&there.fingerprint, &prompt);
             assert_eq!(found.tokens(), prompt.len());
-            assert!(store.tails(&found).iter().any(|tail| tail.piece.name == there.name));
+            assert!(
+                store
+                    .tails(&found)
+                    .iter()
+                    .any(|tail| tail.piece.name == there.name)
+            );
             continue;
         }
         let found = store.find(&there.fingerprint, &whole);
@@ -180,7 +187,9 @@ fn tokens_before(store: &Store, chunk: &Chunk) -> Vec<i32> {
     let Some((parent, offset)) = chunk.parent else {
         return Vec::new();
     };
-    let (parent, _) = store.chunk(&parent).expect("what a chunk continues is there");
+    let (parent, _) = store
+        .chunk(&parent)
+        .expect("what a chunk continues is there");
     let mut tokens = tokens_before(store, parent);
     tokens.extend(&parent.tokens[..offset as usize]);
     tokens

@@ -2,7 +2,9 @@
 //! the last byte, and are the same after they were taken apart and put together.
 #![no_main]
 
-use contextpilot_kv_store::{LayoutError, State, prove};
+use std::ops::Range;
+
+use contextpilot_kv_store::{Composer, LayoutError, State, prove};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -21,6 +23,7 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(rows.len(), layout.bytes_per_token() * all.len());
             assert!(!state.extract(all.start..all.end + 1, &mut rows));
             assert_eq!(prove(input).as_ref(), Ok(layout));
+            composes_in_both_ways(&state, all);
         }
         None => {
             assert!(!state.extract(0..1, &mut rows));
@@ -28,3 +31,42 @@ fuzz_target!(|input: &[u8]| {
         }
     }
 });
+
+/// Rows that are read to their places give the same state as rows that are put there.
+fn composes_in_both_ways(state: &State<'_>, all: Range<usize>) {
+    let chunk = |range: Range<usize>| {
+        let mut rows = Vec::new();
+        assert!(state.extract(range, &mut rows));
+        rows
+    };
+    let tokens = all.len();
+    let (mut buffer, mut other) = (Vec::new(), Vec::new());
+    let new = |buffer| Composer::new(state.layout(), state.sequence(), all.clone(), buffer);
+    let mut composer = new(&mut buffer).expect("there is such a state");
+    composer
+        .put(all.start, &chunk(all.clone()), tokens, 0, tokens)
+        .expect("all of its rows");
+    let put = composer.finish().expect("it is complete");
+
+    let mut composer = new(&mut other).expect("there is such a state");
+    // The first token alone, half of the others, the rest.
+    let half = (tokens - 1) / 2;
+    let counts = [1, half, tokens - 1 - half];
+    let Some(places) = composer.places(all.start, &counts) else {
+        return;
+    };
+    let mut at = all.start;
+    for (count, places) in counts.into_iter().zip(places) {
+        let rows = chunk(at..at + count);
+        let mut rest = &rows[..];
+        for place in places {
+            let (its, later) = rest.split_at(place.len());
+            place.copy_from_slice(its);
+            rest = later;
+        }
+        assert!(rest.is_empty());
+        at += count;
+    }
+    composer.placed(tokens);
+    assert_eq!(composer.finish(), Ok(put));
+}

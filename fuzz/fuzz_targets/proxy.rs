@@ -63,7 +63,14 @@ fn start() -> SocketAddr {
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         let (hosts, limits) = (AllowedHosts::default(), Limits::default());
-        run(listener, Behind(upstream), hosts, limits, Arc::<Tally>::default()).expect("it serves");
+        run(
+            listener,
+            Behind(upstream),
+            hosts,
+            limits,
+            Arc::<Tally>::default(),
+        )
+        .expect("it serves");
     });
     address
 }
@@ -92,7 +99,11 @@ fn answered(request: &[u8], leaves: bool) -> Vec<u8> {
     let mut answer = Vec::new();
     if let Err(error) = client.read_to_end(&mut answer) {
         let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-        assert!(!late, "no end of an answer: {:?}", String::from_utf8_lossy(&answer));
+        assert!(
+            !late,
+            "no end of an answer: {:?}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     answer
 }
@@ -105,7 +116,8 @@ fuzz_target!(|data: &[u8]| {
     match side % 2 {
         0 => {
             SERVER.lock().unwrap().0 = rest.to_vec();
-            let request = b"GET /slots HTTP/1.1\r\nHost: localhost\r\nOrigin: http://page.example\r\n\
+            let request =
+                b"GET /slots HTTP/1.1\r\nHost: localhost\r\nOrigin: http://page.example\r\n\
                 Connection: close\r\n\r\n";
             let answer = answered(request, false);
             if answer.is_empty() {
@@ -125,11 +137,15 @@ fuzz_target!(|data: &[u8]| {
         _ => {
             {
                 let mut server = SERVER.lock().unwrap();
-                server.0 = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".to_vec();
+                server.0 =
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".to_vec();
                 server.1.clear();
             }
             let answer = answered(rest, true);
-            assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."), "{answer:?}");
+            assert!(
+                answer.is_empty() || answer.starts_with(b"HTTP/1."),
+                "{answer:?}"
+            );
             let sent = std::mem::take(&mut SERVER.lock().unwrap().1);
             let Some(end) = sent.windows(4).position(|four| four == b"\r\n\r\n") else {
                 return;
