@@ -270,6 +270,9 @@ fn counted(trace: &str, folder: &Path) -> BTreeMap<String, usize> {
         if name.starts_with('<') {
             continue; // The second half of a call.
         }
+        if name.starts_with('?') {
+            continue; // "???": the thread was ended at the entry, and strace could not read which call it was.
+        }
         let word = |start: &str| {
             let mut words = arguments.split(|c: char| !c.is_alphanumeric() && c != '_');
             words.find(|word| word.starts_with(start)).unwrap_or("")
