@@ -7,7 +7,7 @@ use contextpilot_client::Control;
 use contextpilot_control::{Like, Match, RequestState};
 use contextpilot_testbed::until;
 
-use super::{Stored, asking, folder, one_slot, tokens};
+use super::{SIGTERM, Stored, asking, folder, one_slot, tokens};
 
 fn like(control: &Control, id: &str, common: usize, tokens: usize) -> Match {
     let like = Like {
@@ -82,6 +82,26 @@ fn what_an_evicted_request_left_in_the_store_is_told_and_then_loaded() {
     assert_eq!(found.loaded, Some(0), "{found:?}");
     let (_, account) = stored.ask(&prompt);
     assert_eq!(account.from.store, 0, "{account:?}");
+}
+
+/// A server that warms up knows the layout of its states before the first prompt.
+#[test]
+fn what_an_earlier_server_left_is_told_before_the_first_prompt() {
+    let folder = folder();
+    let tea = tokens(1, 600);
+    let mut earlier = Stored::start(&one_slot(), folder.path());
+    earlier.ask(&tea);
+    earlier.server.stop(SIGTERM).unwrap();
+
+    let mut later = Stored::start(&one_slot(), folder.path());
+    let ids: Vec<i32> = tea.iter().map(|&token| token as i32).collect();
+    let found = until("the store is told", || {
+        let found = later.control.matching(&ids).unwrap();
+        found.stored.is_some().then_some(found)
+    });
+    assert_eq!((found.stored, found.loaded), (Some(600), Some(599)));
+    let (_, account) = later.ask(&tea);
+    assert_eq!(account.from.store, 599, "{account:?}");
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! Evaluations: what the store has of a batch is loaded, and left out of it.
 
 mod batches;
+mod learn;
 mod load;
 mod parts;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_store::{Layout, LayoutError, Run, Shape, prove, worth};
+use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::{Entry, Event};
 
 use self::batches::Batches;
 pub(super) use self::batches::evaluate_own;
 pub(crate) use self::batches::{extended, legacy};
+use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
 pub(super) use self::parts::Part;
 use self::parts::parts;
 use super::context::{ContextStore, Facts};
@@ -25,7 +27,6 @@ use super::{
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
-use crate::base::log;
 use crate::capture::contexts;
 use crate::channel::push;
 
@@ -405,112 +406,6 @@ fn describe(context: Pointer) {
             one.bind(&facts);
         }
     });
-}
-
-/// Tokens that are enough to see of what the state of a sequence consists.
-const ENOUGH: usize = 2;
-
-/// A server that warms up evaluates two tokens before its first prompt, and so shows the state of a sequence. (If
-/// that is not understood, a prompt's may be.)
-fn learn_from_warm_up(context: Pointer, sequence: i32) {
-    // SAFETY: our caller's caller uses the context.
-    if !is_to_learn(context) || unsafe { engine::length(context, sequence) } != Some(ENOUGH) {
-        return;
-    }
-    let proven = prove_one(context, sequence);
-    with_record(context, |one| match proven {
-        Some(Understood::Dense(Err(_)) | Understood::Exact(Err(_))) | None => {}
-        Some(proven) => learn(one, proven),
-    });
-}
-
-/// Before the first prompt of a context whose layout is not known: evaluates its first two tokens, to see
-/// the state of a sequence. They are then removed, and evaluated again with the rest, or loaded.
-fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
-    if !is_to_learn(context) {
-        return;
-    }
-    let wanted = with_record(context, |one| {
-        let fresh = |part: &Part| {
-            let run = &part.run;
-            let empty = one.session.believed(run.sequence) == Some(&[]);
-            part.follows && run.first == 0 && run.leading > ENOUGH && empty
-        };
-        parts.iter().position(fresh)
-    });
-    let Some(part) = wanted.flatten().map(|at| &parts[at]) else {
-        return;
-    };
-    let sequence = part.run.sequence;
-    if batch.tokens(sequence, &part.run.tokens[..ENOUGH], ENOUGH) == 0 {
-        prove_layout(context, std::slice::from_ref(part));
-    }
-    // SAFETY: our caller's caller uses the context.
-    unsafe { engine::cut(context, sequence, 0) };
-}
-
-/// Whether a context could have a store if its states were understood.
-fn is_to_learn(context: Pointer) -> bool {
-    let is =
-        |one: &mut ContextStore| !one.is_proven() && !one.is_refused() && !one.has_embeddings();
-    with_record(context, is) == Some(true)
-}
-
-/// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
-/// Until then it has no store.
-fn prove_layout(context: Pointer, parts: &[Part]) {
-    let wanted = with_record(context, |one| !one.is_proven() && !one.is_refused());
-    if wanted != Some(true) {
-        return;
-    }
-    let mut sequences = parts.iter().map(|part| part.run.sequence);
-    if let Some(proven) = sequences.find_map(|sequence| prove_one(context, sequence)) {
-        with_record(context, |one| learn(one, proven));
-    }
-}
-
-/// `None`: this sequence is too short, or the engine does not give its state.
-fn prove_one(context: Pointer, sequence: i32) -> Option<Understood> {
-    // SAFETY: our caller's caller uses the context.
-    unsafe { engine::length(context, sequence) }.filter(|&length| length >= ENOUGH)?;
-    let mut state = with_record(context, |one| std::mem::take(&mut one.buffer))?;
-    // SAFETY: as above.
-    let saved = unsafe { engine::save(context, sequence, &mut state) };
-    let proven = match exact::is_exact(context) {
-        _ if !saved => None,
-        false => guard::compute(|| Understood::Dense(prove(&state))),
-        true => {
-            let mut partial = Vec::new();
-            // SAFETY: as above.
-            let saved = unsafe { engine::save_partial(context, sequence, &mut partial) };
-            let prove = || Understood::Exact(Shape::prove(&state, &partial));
-            saved.then(|| guard::compute(prove)).flatten()
-        }
-    };
-    with_record(context, |one| one.buffer = std::mem::take(&mut state));
-    proven
-}
-
-/// What came of a proof.
-enum Understood {
-    Dense(Result<Layout, LayoutError>),
-    Exact(Result<Shape, LayoutError>),
-}
-
-fn learn(one: &mut ContextStore, proven: Understood) {
-    match proven {
-        Understood::Dense(Ok(layout)) => one.set_layout(layout),
-        Understood::Exact(Ok(shape)) => one.set_shape(shape),
-        Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
-            let why = format!("the state of its sequences is not understood ({error})");
-            if figures::note_refusal(&why) {
-                log::line(format_args!(
-                    "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
-                ));
-            }
-            one.refuse(&why);
-        }
-    }
 }
 
 /// A context is about to be freed.
