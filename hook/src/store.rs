@@ -197,7 +197,8 @@ pub(crate) fn length_of(tokens: &[i32]) -> Option<usize> {
     if !works() {
         return None;
     }
-    let fingerprint = records::oldest()?.fingerprint(&[])?;
+    let basis = records::oldest().filter(|basis| basis.goes_back())?;
+    let fingerprint = basis.fingerprint(&[])?;
     // No prompt has others; a chunk may.
     let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
     let tokens = &tokens[..of_vocabulary];

@@ -110,8 +110,6 @@ fn a_server_loads_what_one_on_another_machine_evaluated() {
     let (tea, sea) = (tokens(134, 700), tokens(135, 500));
     one.ask(&tea);
     one.ask(&sea);
-    // From its first prompt on it is known what is of use there.
-    other.ask(&tokens(142, 40));
     // What is only in the slot is stored when the server ends, and sent after that.
     one.server.stop(SIGTERM).unwrap();
     until("the other one has all", || {
@@ -132,7 +130,6 @@ fn a_server_loads_what_one_on_another_machine_evaluated() {
     );
     // A server on an empty folder gets all that was sent before it came, too.
     let mut third = Stored::start(&shared(&redis), elsewhere.path());
-    third.ask(&tokens(143, 40));
     until("all is fetched", || has_all_of(&third, &elsewhere, &here));
     let (_, account) = third.compare(&plain, &tea);
     assert_eq!(account.from.store, 699, "{account:?}");

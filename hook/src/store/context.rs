@@ -261,32 +261,48 @@ impl ContextStore {
     }
 
     /// What a request that names no adapters depends on here. Not known if there are any, as a server may apply some to
-    /// such requests; nor told of a context that cannot go back.
+    /// such requests.
     pub(super) fn basis(&self) -> Option<Basis> {
         let known = self.conditions.are_always_none();
-        if !known || self.embeddings || self.bounds.is_some() || self.is_refused() {
+        if !known || self.embeddings || self.is_refused() {
             return None;
         }
         Some(Basis {
             engine: self.engine,
             model: Arc::clone(self.model.as_ref()?),
-            layout: self.layout.as_ref().map(|layout| layout.digest().to_vec()),
+            layout: self.layout_digest(),
+            rows: self.layout_of_rows().cloned(),
+            goes_back: self.bounds.is_none(),
             long: self.long,
             params: self.params.clone(),
             made: OnceLock::new(),
         })
     }
 
-    /// Of what the fingerprint under these conditions is made; `None`: that is not known, or not yet.
-    fn facts(&self, conditions: Conditions) -> Option<kv::Facts> {
-        let layout = match &self.shape {
+    /// `None`: nobody has seen a state of this context yet.
+    fn layout_digest(&self) -> Option<Vec<u8>> {
+        let digest = match &self.shape {
             Some(shape) => shape.digest(),
             None => self.layout.as_ref()?.digest(),
         };
+        Some(digest.to_vec())
+    }
+
+    /// `None`: it has none that can be divided, or that is not known yet.
+    fn layout_of_rows(&self) -> Option<&Layout> {
+        match &self.shape {
+            Some(shape) => shape.dense(),
+            None => self.layout.as_ref(),
+        }
+    }
+
+    /// Of what the fingerprint under these conditions is made; `None`: that is not known, or not yet.
+    fn facts(&self, conditions: Conditions) -> Option<kv::Facts> {
+        let layout = self.layout_digest()?;
         let under = self.conditions.get(conditions)?;
         let params = self.params.as_ref();
         let model = self.model.as_ref()?;
-        let mut facts = facts_without_adapters(model, layout.to_vec(), self.long, params)?;
+        let mut facts = facts_without_adapters(model, layout, self.long, params)?;
         for &(adapter, scale) in &under.adapters {
             let content = content::of_adapter(adapter)?;
             facts.push(What::Adapter, content.digest()?.to_vec());
@@ -300,10 +316,7 @@ impl ContextStore {
         Some(Origin {
             model: self.model_name(conditions),
             facts: self.facts(conditions)?,
-            layout: match &self.shape {
-                Some(shape) => shape.dense().cloned(),
-                None => self.layout.clone(),
-            },
+            layout: self.layout_of_rows().cloned(),
         })
     }
 
@@ -352,6 +365,9 @@ pub(super) struct Basis {
     model: Arc<Content>,
     /// The digest of the layout. `None`: nobody has seen a state of this context yet.
     layout: Option<Vec<u8>>,
+    rows: Option<Layout>,
+    /// The context can go back to any position.
+    goes_back: bool,
     long: bool,
     params: Option<Vec<u8>>,
     made: OnceLock<Fingerprint>,
@@ -373,6 +389,20 @@ impl Basis {
             (facts == origin.facts).then(|| facts.fingerprint())
         });
         alike.next().filter(|_| alike.next().is_none())
+    }
+
+    /// Whether a prompt can be loaded as far as it is stored. Else it is loaded up to a state that lies on its way.
+    pub(super) fn goes_back(&self) -> bool {
+        self.goes_back
+    }
+
+    /// The same for others who read the store. `None`: not known yet.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        Some(Origin {
+            model: self.model.name.clone(),
+            facts: self.facts(self.layout.clone()?)?,
+            layout: self.rows.clone(),
+        })
     }
 
     fn facts(&self, layout: Vec<u8>) -> Option<kv::Facts> {

@@ -13,13 +13,15 @@
 //! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
 //! next process that starts: the times of files that are known already are not looked at again.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use contextpilot_kv_files::Watch;
 
+use super::context::Basis;
 use super::shelf::Shelf;
-use super::{on_shelf, works};
+use super::{on_shelf, records, works};
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -33,8 +35,10 @@ const UNFINISHED: Duration = Duration::from_secs(600);
 /// Looks at the folder until the process ends, on a thread of its own.
 pub(super) fn look_for_life(mut watch: Watch) {
     contextpilot_admission::give_way();
+    let mut noted = None;
     while works() {
         thread::sleep(LOOK);
+        note_origin(&mut noted);
         let mut written = Vec::new();
         // A folder that is gone is made again when something is written.
         let Ok(changed) = watch.look(|header| written.push(header)) else {
@@ -47,6 +51,24 @@ pub(super) fn look_for_life(mut watch: Watch) {
             let unknown = with_shelf(|shelf| shelf.lose(one));
             watch.again(&unknown.unwrap_or_default());
         }
+    }
+}
+
+/// Writes down of what the chunks are made that this server will use, as soon as that is known: before its first prompt,
+/// if it warms up. So who keeps the folder and a remote alike fetches them in time.
+fn note_origin(noted: &mut Option<Arc<Basis>>) {
+    let Some(basis) = records::oldest() else {
+        return;
+    };
+    if noted
+        .as_ref()
+        .is_some_and(|noted| Arc::ptr_eq(noted, &basis))
+    {
+        return;
+    }
+    if let Some(origin) = basis.origin() {
+        with_shelf(|shelf| shelf.note_origin(origin.facts.fingerprint(), || Some(origin)));
+        *noted = Some(basis);
     }
 }
 

@@ -78,7 +78,7 @@ fn changes(origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
     let Some(changes) = changes else {
         return Default::default();
     };
-    let basis = records::oldest();
+    let basis = records::oldest().filter(|basis| basis.goes_back());
     (basis.and_then(|basis| basis.fingerprint(origins)), changes)
 }
 

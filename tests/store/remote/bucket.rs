@@ -137,8 +137,6 @@ fn a_server_loads_what_another_machine_has_sent_to_a_bucket() {
     let plain = started(&one_slot());
     let (tea, sea) = (tokens(150, 700), tokens(151, 500));
     one.ask(&tea);
-    // From its first prompt on it is known what is of use there.
-    other.ask(&tokens(152, 40));
     until("the other one has all", || {
         has_all_of(&other, &there, &here)
     });
