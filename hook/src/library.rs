@@ -128,9 +128,11 @@ impl Library for HookLibrary {
     }
 
     fn stored(&self, tokens: &[Token]) -> Option<Stored> {
+        let found = store::beginning_of(tokens)?;
         Some(Stored {
-            tokens: store::length_of(tokens)? as u64,
+            tokens: found.tokens as u64,
             least: store::LEAST as u64,
+            whole: !found.goes_back,
         })
     }
 

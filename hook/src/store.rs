@@ -191,21 +191,37 @@ fn on_shelf<R>(work: impl FnOnce(&mut Option<Shelf>) -> R) -> R {
 /// Fewer tokens are not loaded.
 pub(crate) const LEAST: usize = contextpilot_kv_store::worth::LEAST;
 
-/// How many tokens at the beginning of a prompt would be loaded if the server had nothing else of it, and the request
-/// named no adapter. On a thread of ours.
-pub(crate) fn length_of(tokens: &[i32]) -> Option<usize> {
+/// What the store has of a prompt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    /// How many tokens would be loaded if the server had nothing of it, and the request named no adapter.
+    pub(crate) tokens: usize,
+    /// The context can go back to any position, so a part of what a slot holds is of use, too.
+    pub(crate) goes_back: bool,
+}
+
+/// What the store has of a prompt. On a thread of ours.
+pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
     if !works() {
         return None;
     }
-    let basis = records::oldest().filter(|basis| basis.goes_back())?;
+    let basis = records::oldest()?;
     let fingerprint = basis.fingerprint(&[])?;
+    let goes_back = basis.goes_back();
     // No prompt has others; a chunk may.
     let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
     let tokens = &tokens[..of_vocabulary];
     // This thread also reports evictions. A prompt that is being loaded may have the shelf for a second, and they do not
     // wait for that.
     let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
-    Some(shelf.as_mut()?.length_of(&fingerprint, tokens))
+    let shelf = shelf.as_mut()?;
+    let tokens = match (goes_back, tokens.split_last()) {
+        (true, _) => shelf.length_of(&fingerprint, tokens),
+        // A state behind the last token, which is always evaluated, is of no use.
+        (false, Some((_, before))) => shelf.last_state_in(&fingerprint, before),
+        (false, None) => 0,
+    };
+    Some(Beginning { tokens, goes_back })
 }
 
 /// The lock, if it is free within this time, from which the wait is taken.

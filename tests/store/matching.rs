@@ -7,7 +7,7 @@ use contextpilot_client::Control;
 use contextpilot_control::{Like, Match, RequestState};
 use contextpilot_testbed::until;
 
-use super::{SIGTERM, Stored, asking, folder, one_slot, tokens};
+use super::{SIGTERM, Stored, asking, exact, folder, one_slot, tokens};
 
 fn like(control: &Control, id: &str, common: usize, tokens: usize) -> Match {
     let like = Like {
@@ -136,6 +136,38 @@ fn what_another_slot_holds_is_told_as_loaded() {
     assert_eq!(found.loaded, Some(60), "{found:?}");
     let (_, account) = stored.ask(&prompt);
     assert_eq!(account.from.store, 60, "{account:?}");
+}
+
+/// There a prompt is loaded up to a state that lies on its way.
+#[test]
+fn of_a_model_that_cannot_go_back_it_is_told_as_far_as_there_is_a_state() {
+    for arch in exact::ALL {
+        let folder = folder();
+        let mut stored = Stored::start(&exact::one_slot(arch), folder.path());
+        let (tea, sea) = (tokens(1, 600), tokens(2, 600));
+        let longer = [&tea[..], &tokens(3, 300)].concat();
+        let turned_off = [&tea[..400], &tokens(4, 300)].concat();
+        stored.ask(&tea);
+        let mut loads = Vec::new();
+        for prompt in [&tea, &longer, &longer, &turned_off, &tea] {
+            stored.ask(&sea);
+            let ids: Vec<i32> = prompt.iter().map(|&token| token as i32).collect();
+            let found = stored.control.matching(&ids).unwrap();
+            let (_, account) = stored.ask(prompt);
+            assert_eq!(
+                (Some(account.from.store), account.reused),
+                (found.loaded, found.reused + found.loaded.unwrap_or(0)),
+                "{arch}: {found:?} {account:?}"
+            );
+            assert!(found.stored >= found.loaded, "{arch}: {found:?}");
+            loads.push(account.from.store);
+        }
+        assert!(
+            loads[..3].iter().all(|&tokens| tokens > 500),
+            "{arch}: {loads:?}"
+        );
+        assert!(loads[3] <= 400, "{arch}: {loads:?}");
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub struct Stored {
     pub tokens: u64,
     /// Fewer tokens than these are not loaded.
     pub least: u64,
+    /// What another slot holds is of use only if all of it is the beginning of the prompt, for it cannot be cut back.
+    pub whole: bool,
 }
 
 impl Observer {
@@ -115,6 +117,7 @@ impl Observer {
 fn loaded(found: &Match, stored: Stored) -> u64 {
     let others = found.slots.iter();
     let others = others.filter(|one| Some(one.slot) != found.slot);
+    let others = others.filter(|one| !stored.whole || one.common == one.tokens);
     let other = others.map(|one| one.common).max().unwrap_or(0);
     // A slot's content is copied to the store if it has enough that is in neither.
     let shared = other >= stored.tokens.max(found.reused) + stored.least;
@@ -143,7 +146,12 @@ mod tests {
             reused,
             ..Match::default()
         };
-        let loads = |reused, tokens| loaded(&found(reused), Stored { tokens, least: 8 });
+        let stored = |tokens, whole| Stored {
+            tokens,
+            least: 8,
+            whole,
+        };
+        let loads = |reused, tokens| loaded(&found(reused), stored(tokens, false));
         assert_eq!(loads(0, 70), 70, "more than another slot has");
         assert_eq!(loads(20, 70), 50, "beyond what is reused");
         assert_eq!(loads(0, 40), 60, "another slot has more");
@@ -152,5 +160,9 @@ mod tests {
         assert_eq!(loads(62, 70), 8);
         assert_eq!(loads(20, 100), 79, "not the last token");
         assert_eq!(loads(95, 40), 0);
+        let mut other = found(0);
+        assert_eq!(loaded(&other, stored(40, true)), 40, "it goes on otherwise");
+        other.slots[1].tokens = 60;
+        assert_eq!(loaded(&other, stored(40, true)), 60);
     }
 }
