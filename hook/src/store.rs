@@ -41,8 +41,8 @@
 //! leave them out; at a token that differs they are cut off. Every other call that could see them cuts
 //! them off first.
 //!
-//! **Whose thread.** Everything here runs on the thread that called the engine, but for the files, which
-//! the shelf's writer has. What is known of a context has a lock of its own, which no other thread takes ([`records`]).
+//! **Whose thread.** Everything here runs on the thread that called the engine, but for what the shelf's writer does with
+//! files; and to read a large state, that thread has others help it while it waits. What is known of a context has a lock of its own, which no other thread takes ([`records`]).
 //! The shelf has one that threads of ours hold for some ten microseconds at a time ([`told`], [`neighbours`]), or for
 //! longer if they lose the processor, which they get last. So a prompt waits for them a few milliseconds at most, a
 //! generated token not at all ([`ShelfHeld`]); whoever does not get the shelf goes on as before its folder was read. A

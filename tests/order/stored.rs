@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluation, Like, RequestState};
-use contextpilot_testbed::{Builder, Server};
+use contextpilot_testbed::{Arch, Builder, Model, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -30,8 +30,12 @@ fn socket(folder: &Path) -> PathBuf {
 
 impl Stored {
     fn start() -> Self {
+        Self::start_as(two_slots())
+    }
+
+    fn start_as(builder: Builder) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let builder = two_slots().env("CONTEXTPILOT_STORE", folder.path().join("store"));
+        let builder = builder.env("CONTEXTPILOT_STORE", folder.path().join("store"));
         let builder = builder.env("CONTEXTPILOT_STORE_GB", "1");
         let server = watched(&builder, &socket(folder.path()));
         let control = control(&socket(folder.path()));
@@ -235,4 +239,18 @@ fn what_left_the_store_too_does_not_count() {
     assert!(account.reused <= NEAR, "{account:?}");
     let stats = stored.index.get("/stats");
     assert_eq!(stats["stored_requests"], Value::Null, "{stats}");
+}
+
+/// There a common beginning is loaded up to a state that happens to lie in it: the index counts nothing of that.
+#[test]
+fn of_a_model_that_cannot_go_back_nothing_is_expected_from_the_store() {
+    let builder = Server::builder().model(&Model::tiny(Arch::Gemma2));
+    let mut stored = Stored::start_as(builder.bare_slots(2).args(["-c", "8192"]));
+    let long = TEA.repeat(20);
+    stored.ask(&[&long]);
+    stored.overwrite();
+    let (answer, account) = stored.ask(&[&long]);
+    assert!(account.from.store > 500, "{account:?}");
+    assert_eq!(answer["expected_cached_tokens"], json!([0]), "{answer}");
+    assert_eq!(answer["expected_stored_tokens"], Value::Null, "{answer}");
 }

@@ -1,12 +1,11 @@
 //! Servers that use one folder at once.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use contextpilot_testbed::{Arch, until};
+use contextpilot_testbed::until;
 
-use super::{SIGTERM, Stored, exact, files, folder, one_slot, started, tokens};
+use super::{Stored, files, folder, one_slot, started, tokens};
 
 /// Bytes of all chunks' files, in whole blocks.
 pub(super) fn bytes(folder: &Path) -> u64 {
@@ -40,33 +39,6 @@ fn a_server_loads_what_its_neighbour_wrote_a_moment_ago() {
     });
     let (_, account) = one.compare(&plain, &sea);
     assert_eq!(account.from.store, 399, "{account:?}");
-}
-
-/// Who keeps the folder and a remote alike fetches what is of use here: it is told before the first prompt.
-#[test]
-fn of_what_a_servers_chunks_will_be_is_written_down_once_it_has_warmed_up() {
-    for arch in [Arch::Llama].into_iter().chain(exact::ALL) {
-        let folder = folder();
-        let origins = || -> Vec<OsString> {
-            let all = fs::read_dir(folder.path().join("v1/origins"));
-            let all = all.into_iter().flatten();
-            all.map(|entry| entry.unwrap().file_name()).collect()
-        };
-        let mut stored = Stored::start(&exact::one_slot(arch), folder.path());
-        let before = until("the origin is there", || {
-            Some(origins()).filter(|all| !all.is_empty())
-        });
-        assert!(files(folder.path()).is_empty(), "{arch}");
-        for seed in [39, 40] {
-            stored.ask(&tokens(seed, 500));
-        }
-        until("a prompt is stored", || {
-            (stored.figures().chunks > 0).then_some(())
-        });
-        stored.server.stop(SIGTERM).unwrap();
-        assert_eq!(origins(), before, "{arch}: its chunks are others");
-        assert_eq!(before.len(), 1, "{arch}");
-    }
 }
 
 #[test]

@@ -6,17 +6,18 @@ mod tls;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use contextpilot_testbed::{Builder, private_folder, skip, until};
+use contextpilot_testbed::{Arch, Builder, private_folder, skip, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::moved::{companion, companion_command, good, refused};
-use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
+use super::{SIGTERM, Stored, exact, files, folder, one_slot, started, tokens};
 
 /// Nobody listens there.
 fn free_port() -> SocketAddr {
@@ -96,6 +97,35 @@ fn once(folder: &Path, redis: &Redis) -> Value {
         folder,
         &["sync", &redis.url(), "--once", "--json"],
     ))
+}
+
+/// Who keeps a folder and a remote alike learns what is of use there before the first prompt.
+#[test]
+fn of_what_a_servers_chunks_will_be_is_written_down_once_it_has_warmed_up() {
+    for arch in [Arch::Llama].into_iter().chain(exact::ALL) {
+        let folder = folder();
+        let origins = || -> Vec<OsString> {
+            let all = fs::read_dir(folder.path().join("v1/origins"));
+            let all = all.into_iter().flatten();
+            all.map(|entry| entry.unwrap().file_name()).collect()
+        };
+        let remote = format!("redis://{}", free_port());
+        let builder = exact::one_slot(arch).env("CONTEXTPILOT_STORE_REMOTE", remote);
+        let mut stored = Stored::start(&builder, folder.path());
+        let before = until("the origin is there", || {
+            Some(origins()).filter(|all| !all.is_empty())
+        });
+        assert!(files(folder.path()).is_empty(), "{arch}");
+        for seed in [39, 40] {
+            stored.ask(&tokens(seed, 500));
+        }
+        until("a prompt is stored", || {
+            (stored.figures().chunks > 0).then_some(())
+        });
+        stored.server.stop(SIGTERM).unwrap();
+        assert_eq!(origins(), before, "{arch}: its chunks are others");
+        assert_eq!(before.len(), 1, "{arch}");
+    }
 }
 
 #[test]

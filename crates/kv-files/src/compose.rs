@@ -51,7 +51,8 @@ impl Folder {
         rows: &mut Vec<u8>,
         readers: Readers,
     ) -> Result<(), (Name, ReadError)> {
-        for alike in pieces.chunk_by(|a, b| is_whole(a) == is_whole(b)) {
+        let goes_on = |a: &Piece, b: &Piece| a.start + a.take == b.start;
+        for alike in pieces.chunk_by(|a, b| is_whole(a) == is_whole(b) && goes_on(a, b)) {
             if !self.read_whole(composer, alike, readers)? {
                 for piece in alike {
                     let read = self.put(composer, piece, rows);
@@ -76,29 +77,31 @@ impl Folder {
         let Some(places) = composer.places(first.start, &tokens) else {
             return Ok(false);
         };
-        self.read_all(pieces, places, readers)?;
+        let read = self.read_all(pieces, places, readers);
+        read.map_err(|(nth, why)| (pieces[nth].name, why))?;
         composer.placed(tokens.iter().sum());
         Ok(true)
     }
 
-    /// Each thread takes the next chunk when it has read one: whoever gets the processor reads.
+    /// Each thread takes the next chunk when it has read one: whoever gets the processor reads. Of the chunks that cannot
+    /// be read, the error has the first one's number: the others may only continue it.
     fn read_all(
         &self,
         pieces: &[Piece],
         places: Vec<Vec<&mut [u8]>>,
         readers: Readers,
-    ) -> Result<(), (Name, ReadError)> {
+    ) -> Result<(), (usize, ReadError)> {
         let bytes = places.iter().flatten().map(|place| place.len()).sum();
         let (give, take) = unbounded();
-        for job in pieces.iter().zip(places) {
+        for job in pieces.iter().zip(places).enumerate() {
             let _ = give.send(job);
         }
         let read = || {
-            for (piece, mut places) in take.try_iter() {
+            for (nth, (piece, mut places)) in take.try_iter() {
                 if let Err(why) = self.read_to(&piece.name, &mut places) {
-                    // The others stop, too.
+                    // The others stop, too. All before this one were taken.
                     take.try_iter().for_each(drop);
-                    return Err((piece.name, why));
+                    return Err((nth, why));
                 }
             }
             Ok(())
@@ -117,9 +120,10 @@ impl Folder {
             let further: Vec<_> = further.collect();
             let own = read();
             let results = further.into_iter().map(|thread| thread.join());
-            results.fold(own, |all, one| {
-                all.and(one.unwrap_or_else(|panic| resume_unwind(panic)))
-            })
+            let results = results.map(|one| one.unwrap_or_else(|panic| resume_unwind(panic)));
+            let errors = [own].into_iter().chain(results).filter_map(Result::err);
+            let first = errors.min_by_key(|(nth, _)| *nth);
+            first.map_or(Ok(()), Err)
         })
     }
 

@@ -4,7 +4,7 @@
 //!  <folder>/v1/            0700, this user's
 //!    4f/4f0c….kv           0600, one for each chunk: header, tokens, rows
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
-//!    origins/<fingerprint> of what the fingerprint was made; for packs, and for people
+//!    origins/<fingerprint> of what the fingerprint was made; for packs, remotes, people
 //!    new/<process>-<n>     what is being written
 //! ```
 //!

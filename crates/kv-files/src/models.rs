@@ -40,7 +40,7 @@ impl Folder {
         (read.is_ok() && !name.is_empty()).then_some(name)
     }
 
-    /// Of what the fingerprint was made, as the server that wrote its first chunk said. `None`: an older program has
+    /// Of what the fingerprint was made, as the server that used it last said. `None`: an older program has
     /// written it, or it says something else.
     pub fn origin(&self, fingerprint: &Fingerprint) -> Option<Origin> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

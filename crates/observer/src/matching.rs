@@ -117,7 +117,8 @@ impl Observer {
 fn loaded(found: &Match, stored: Stored) -> u64 {
     let others = found.slots.iter();
     let others = others.filter(|one| Some(one.slot) != found.slot);
-    let others = others.filter(|one| !stored.whole || one.common == one.tokens);
+    let fits = |one: &&SlotMatch| one.common == one.tokens && one.common < found.tokens;
+    let others = others.filter(|one| !stored.whole || fits(one));
     let other = others.map(|one| one.common).max().unwrap_or(0);
     // A slot's content is copied to the store if it has enough that is in neither.
     let shared = other >= stored.tokens.max(found.reused) + stored.least;
@@ -164,5 +165,11 @@ mod tests {
         assert_eq!(loaded(&other, stored(40, true)), 40, "it goes on otherwise");
         other.slots[1].tokens = 60;
         assert_eq!(loaded(&other, stored(40, true)), 60);
+        (other.slots[1].tokens, other.slots[1].common) = (100, 100);
+        assert_eq!(
+            loaded(&other, stored(40, true)),
+            40,
+            "the last token is not wanted"
+        );
     }
 }

@@ -38,11 +38,11 @@ pub(super) fn is_busy() -> bool {
     EVALUATING.load(Ordering::Relaxed) > 0
 }
 
-/// A batch that is being evaluated.
-struct Busy;
+/// A batch that is being evaluated, or a state that is being loaded.
+pub(super) struct Busy;
 
 impl Busy {
-    fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         EVALUATING.fetch_add(1, Ordering::Relaxed);
         Self
     }

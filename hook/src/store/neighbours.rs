@@ -33,12 +33,15 @@ const AT_A_TIME: usize = 16;
 const UNFINISHED: Duration = Duration::from_secs(600);
 
 /// Looks at the folder until the process ends, on a thread of its own.
-pub(super) fn look_for_life(mut watch: Watch) {
+/// `has_remote`: somebody keeps the folder and a remote alike.
+pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
     contextpilot_admission::give_way();
     let mut noted = None;
     while works() {
         thread::sleep(LOOK);
-        note_origin(&mut noted);
+        if has_remote {
+            note_origin(&mut noted);
+        }
         let mut written = Vec::new();
         // A folder that is gone is made again when something is written.
         let Ok(changed) = watch.look(|header| written.push(header)) else {
@@ -55,7 +58,8 @@ pub(super) fn look_for_life(mut watch: Watch) {
 }
 
 /// Writes down of what the chunks are made that this server will use, as soon as that is known: before its first prompt,
-/// if it warms up. So who keeps the folder and a remote alike fetches them in time.
+/// if it warms up. So whoever keeps the folder and a remote alike fetches them in time. (The first prompt writes it down
+/// again: the disk may have refused.)
 fn note_origin(noted: &mut Option<Arc<Basis>>) {
     let Some(basis) = records::oldest() else {
         return;
@@ -67,7 +71,7 @@ fn note_origin(noted: &mut Option<Arc<Basis>>) {
         return;
     }
     if let Some(origin) = basis.origin() {
-        with_shelf(|shelf| shelf.note_origin(origin.facts.fingerprint(), || Some(origin)));
+        with_shelf(|shelf| shelf.tell_origin(origin));
         *noted = Some(basis);
     }
 }

@@ -58,13 +58,14 @@ impl Shelf {
     ) -> Result<(), String> {
         let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
         let limit = at.limit.unwrap_or_else(|| folder.usual_limit());
+        let has_remote = at.remote.is_some();
         let read = move || {
             guard::enter_for_life();
             let mut watch = Watch::new(folder.clone());
             match Self::load(folder, limit, &mut watch) {
                 Ok(shelf) => {
                     ready(shelf);
-                    neighbours::look_for_life(watch);
+                    neighbours::look_for_life(watch, has_remote);
                 }
                 Err(error) => say_problem(&format!("it cannot be written to ({error})")),
             }
@@ -293,6 +294,11 @@ impl Shelf {
                 self.writer.note_origin(origin);
             }
         }
+    }
+
+    /// Writes down of what a fingerprint is made, before there is anything of it.
+    pub(super) fn tell_origin(&self, origin: Origin) {
+        self.writer.note_origin(origin);
     }
 
     /// Keeps what is new in a state that holds these tokens. `ours`: the bytes of the state, if they may be

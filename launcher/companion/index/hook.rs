@@ -84,7 +84,8 @@ impl Hook {
         Some(Found {
             tokens: found.tokens,
             reused: found.reused,
-            loaded: found.loaded,
+            // Of a store that the index does not count, nothing is expected.
+            loaded: found.loaded.filter(|_| self.has_store()),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::base::{guard, log};
 use crate::capture::contexts;
 use crate::channel::push;
 use crate::store::context::ContextStore;
-use crate::store::evaluate::{LOST, Part, evaluate_own};
+use crate::store::evaluate::{Busy, LOST, Part, evaluate_own};
 use crate::store::figures::{self, FIGURES};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
@@ -154,6 +154,7 @@ fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
 
 /// Loads the last state that lies within what is wanted, if there is one and it is worth it.
 fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
+    let _busy = Busy::begin();
     let start = Instant::now();
     let Some((position, mut state, held)) = search(context, sequence, wanted, believed) else {
         return;
