@@ -64,7 +64,9 @@ pub(super) fn arrivals(
         let client = own
             .or_else(|| free.max_by_key(|&client| (next[clients[client]], ends[clients[client]])));
         let answer = client.map(|client| clients[client]);
-        let of_all = last.filter(|&last| done == job && last < job);
+        // One that names a slot does not stand in the queue, so it may have come before those in front of it.
+        let was_idle = |last: &usize| done == job && *last < job && ends[*last] <= at;
+        let of_all = last.filter(was_idle);
         let mut waits: Vec<Wait> = Vec::new();
         for earlier in answer.into_iter().chain(of_all) {
             let pause = at - ends[earlier];
@@ -232,6 +234,18 @@ mod tests {
         let thought: Vec<&u64> = pauses.iter().filter(|pause| **pause > QUICK).collect();
         assert_eq!(thought, [&1_006_000]);
         assert!(pauses.iter().all(|pause| [4000, 1_006_000].contains(pause)));
+    }
+
+    /// The second one came late, though it was launched before the third, which names a slot. By the time at which the
+    /// second one came, both others were answered, but not when the third came.
+    #[test]
+    fn what_came_before_those_in_front_of_it_waits_for_no_later_answer() {
+        let requests = [
+            request((0, 380), &[1]),
+            request((400, 600), &[2]),
+            request((150, 300), &[3]),
+        ];
+        assert_eq!(waits(&requests), [vec![], vec![(0, 20)], vec![]]);
     }
 
     /// All begin with run 1. What else they share is their session.
