@@ -136,7 +136,7 @@ impl Folder {
         let tokens = piece.chunk_tokens;
         self.read(&piece.name, composer.bytes_of(tokens), rows)?;
         let put = composer.put(piece.start, rows, tokens, 0, piece.take);
-        put.map_err(|_| ReadError::Damaged("its rows do not fit the state"))
+        put.map_err(|_| ReadError::DOES_NOT_FIT)
     }
 }
 

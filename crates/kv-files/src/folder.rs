@@ -327,6 +327,11 @@ pub enum ReadError {
     System(io::Error),
 }
 
+impl ReadError {
+    /// The rows have another size than the state's layout says.
+    pub const DOES_NOT_FIT: Self = Self::Damaged("its rows do not fit the state");
+}
+
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::System(error)

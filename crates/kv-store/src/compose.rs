@@ -39,12 +39,8 @@ impl<'b> Composer<'b> {
         if cells == 0 || positions.end > i32::MAX as usize || size > isize::MAX as usize {
             return Err(ComposeError::Positions);
         }
-        if size > buffer.capacity() {
-            // Not `resize`: that would write zeros, and copy what was there before.
-            *buffer = vec![0; size];
-        } else {
-            buffer.resize(size, 0);
-        }
+        make_room(buffer, size);
+        buffer.resize(size, 0);
         let cells_at = layout.cells_at(stream);
         let mut composer = Self {
             layout,
@@ -212,6 +208,14 @@ impl<'b> Composer<'b> {
         } else {
             Err(ComposeError::Positions)
         }
+    }
+}
+
+/// Makes room for a state of so many bytes. If there is not enough, what was there before is gone: the system clears fresh
+/// pages when they are first used, and `resize` would write zeros there once more, behind a copy of what nobody wants.
+pub fn make_room(buffer: &mut Vec<u8>, size: usize) {
+    if buffer.capacity() < size {
+        *buffer = vec![0; size];
     }
 }
 

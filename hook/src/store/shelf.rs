@@ -206,23 +206,22 @@ impl Shelf {
             })
             .collect();
         let mut left = &pieces[..];
-        while !left.is_empty() {
-            let is_pending = |piece: &Piece| self.writer.is_pending(&piece.name);
-            let there = left.iter().take_while(|piece| !is_pending(piece)).count();
-            let (in_files, rest) = left.split_at(there);
-            let mut put = self.read(composer, in_files);
-            left = rest;
-            if let (Ok(()), Some((piece, rest))) = (&put, rest.split_first()) {
-                put = match self.writer.pending(&piece.name) {
-                    Some(rows) => composer
+        while let Some((piece, rest)) = left.split_first() {
+            let put = match self.writer.pending(&piece.name) {
+                Some(rows) => {
+                    left = rest;
+                    composer
                         .put(piece.start, &rows, piece.chunk_tokens, 0, piece.take)
-                        .map_err(|_| ReadError::Damaged("its rows do not fit the state"))
-                        .map_err(|why| (piece.name, why)),
-                    // It has just been written.
-                    None => self.read(composer, std::slice::from_ref(piece)),
-                };
-                left = rest;
-            }
+                        .map_err(|_| (piece.name, ReadError::DOES_NOT_FIT))
+                }
+                None => {
+                    let is_there = |piece: &&Piece| !self.writer.is_pending(&piece.name);
+                    let (in_files, rest) =
+                        left.split_at(1 + rest.iter().take_while(is_there).count());
+                    left = rest;
+                    self.read(composer, in_files)
+                }
+            };
             if let Err((name, why)) = put {
                 self.cannot_read(name, &why);
                 return false;

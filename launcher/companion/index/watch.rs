@@ -135,7 +135,8 @@ impl Watch {
     }
 
     /// If the model keeps checkpoints, adds a warning to every order that it is worth little. If the server has a prefix
-    /// store, and loads as much of a prompt as is there, what leaves the engine is kept. Whether it is another process than the last time.
+    /// store, and loads as much of a prompt as is there, what leaves the engine is kept. Whether it is another process than
+    /// the last time.
     fn look_at_server(&mut self, control: &Control) -> Result<bool, Error> {
         let stats = control.stats()?;
         let checkpoints = stats.host.checkpoints > 0;

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail};
+use contextpilot_kv_store::{
+    Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail, make_room,
+};
 
 use super::Shelf;
 use crate::store::figures::{self, FIGURES};
@@ -75,10 +77,7 @@ impl Shelf {
         if size > isize::MAX as usize {
             return false;
         }
-        if state.capacity() < size {
-            // The system clears these pages when they are first used. `reserve` would leave that to whoever fills them.
-            *state = vec![0; size];
-        }
+        make_room(state, size);
         match shape.dense() {
             None => shape.begin(sequence, state),
             Some(layout) => {
