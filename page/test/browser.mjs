@@ -336,10 +336,15 @@ async function keyboard(browser) {
     assert.notEqual(first, second);
     await page.keyboard.press("z");
     await page.waitForSelector("nav.path:not([hidden])");
+    let answer;
+    world.may = new Promise((done) => (answer = done));
     await page.focus("[role=treeitem][tabindex='0']");
     await page.keyboard.press("Enter");
     await page.waitForSelector("#account:not([hidden])");
     await page.focus("#account button");
+    // What became of the request is drawn while the button has the focus, and must leave it there.
+    answer();
+    await page.waitForSelector("#account .state");
     await page.keyboard.press("Escape");
     await page.waitForSelector("#account[hidden]");
     await show(page, "requests");

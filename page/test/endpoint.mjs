@@ -34,6 +34,8 @@ export class World {
         this.total = { prompts: 0, reused: 0, evaluated: 0 };
         this.causes = structuredClone(NOTHING);
         this.seconds = 0;
+        /** What becomes of a single request is answered once this is fulfilled. */
+        this.may = Promise.resolve();
     }
 
     iso(ms) {
@@ -167,7 +169,7 @@ export async function serve(world, page, { each = 0, port = 0 } = {}) {
         } else if (url.pathname === "/stats") json(world.stats());
         else if (url.pathname === "/tree") json({ at: world.iso(world.now()), epoch: "made-up", resident: world.stats().tokens.resident, branches: world.branches });
         else if (url.pathname === "/requests/last") json({ requests: world.requests.slice(-Number(url.searchParams.get("n") ?? 10)).reverse() });
-        else if (url.pathname.startsWith("/requests/")) json(world.state(decodeURIComponent(url.pathname.slice(10))));
+        else if (url.pathname.startsWith("/requests/")) void world.may.then(() => json(world.state(decodeURIComponent(url.pathname.slice(10)))));
         else if (url.pathname === "/advice" && world.advice) json(world.advice);
         else if (url.pathname === "/events") {
             response.writeHead(200, { "Content-Type": "text/event-stream" });

@@ -44,7 +44,16 @@ export class Account {
         }
     }
 
+    /** Draws everything anew. Whoever is within by keyboard stays there, on a control of the same name if there is one. */
     private paint(chosen: Name): void {
+        const focused = this.host.contains(document.activeElement) ? document.activeElement : null;
+        this.fill(chosen);
+        if (!focused) return;
+        const controls = [...this.host.querySelectorAll<HTMLElement>("button, [tabindex]")];
+        (controls.find((one) => one.textContent === focused.textContent) ?? controls[0])?.focus();
+    }
+
+    private fill(chosen: Name): void {
         const req = this.model.find(chosen);
         const evaluation = req?.evaluation ?? this.state?.evaluation ?? null;
         fill(this.host, el("div", { class: "bar" }, el("h2", { class: "id" }, name(chosen)), button("Close", () => this.model.choose(null), { class: "quiet" })));
