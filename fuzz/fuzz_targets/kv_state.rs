@@ -23,7 +23,8 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(rows.len(), layout.bytes_per_token() * all.len());
             assert!(!state.extract(all.start..all.end + 1, &mut rows));
             assert_eq!(prove(input).as_ref(), Ok(layout));
-            composes_in_both_ways(&state, all);
+            composes_in_both_ways(&state, all.clone());
+            is_of_another_sequence(&state, all, input);
         }
         None => {
             assert!(!state.extract(0..1, &mut rows));
@@ -69,4 +70,30 @@ fn composes_in_both_ways(state: &State<'_>, all: Range<usize>) {
     }
     composer.placed(tokens);
     assert_eq!(composer.finish(), Ok(put));
+}
+
+/// What is readdressed is the state that is composed for the other sequence.
+fn is_of_another_sequence(state: &State<'_>, all: Range<usize>, input: &[u8]) {
+    // Magic number and sequence, in newer states.
+    let magic = 0xaf14_3cd8_u32.to_le_bytes();
+    let prefix = if input.starts_with(&magic) { 8 } else { 0 };
+    let (layout, tokens) = (state.layout(), all.len());
+    let mut rows = Vec::new();
+    assert!(state.extract(all.clone(), &mut rows));
+    for other in [0, 1, state.sequence().saturating_add(1)] {
+        let (mut copy, mut buffer) = (input.to_vec(), Vec::new());
+        if prefix > 0 {
+            copy[4..8].copy_from_slice(&other.to_le_bytes());
+        }
+        let done = layout.readdress(&mut copy[prefix..], other);
+        let Ok(mut composer) = Composer::new(layout, other, all.clone(), &mut buffer) else {
+            assert!(!done);
+            continue;
+        };
+        composer
+            .put(all.start, &rows, tokens, 0, tokens)
+            .expect("all of its rows");
+        assert!(done);
+        assert_eq!(composer.finish(), Ok(&copy[..]));
+    }
 }

@@ -161,44 +161,68 @@ fn a_prompt_may_turn_off_before_the_state_that_it_seemed_to_go_to() {
 }
 
 /// The file of a slot has the server's checkpoints in it. They must be those of a server without a store, byte for byte,
-/// if nothing was loaded, and if all was.
+/// if nothing was loaded, and if all was, into the slot that had it or into another one. Those that are taken on the way
+/// are in the store, and for them nothing is loaded.
 #[test]
 fn the_servers_own_checkpoints_are_those_of_a_plain_server() {
     for arch in ALL {
         let (folder, saves) = (folder(), folder());
         let at = saves.path().to_str().unwrap();
-        let builder = one_slot(arch).args(["--slot-save-path", at, "-t", "1"]);
+        let own = ["--no-kv-unified", "-t", "1", "--slot-save-path", at];
+        let builder = slots(arch, 2).args(own);
         let mut stored = Stored::start(&builder, folder.path());
         let plain = started(&builder);
         // Shorter than the cache of the windows, so that the engine's cells are in order.
         let (tea, sea) = (tokens(15, 230), tokens(16, 90));
-        let file = |server: &Server, name: &str| {
-            let saved = server.post("/slots/0?action=save", &json!({ "filename": name }));
+        let file = |server: &Server, slot: u32, name: &str| {
+            let path = format!("/slots/{slot}?action=save");
+            let saved = server.post(&path, &json!({ "filename": name }));
             assert_eq!(saved.unwrap().status, 200);
             fs::read(saves.path().join(name)).unwrap()
         };
-        let one = |server: &Server| server.complete(&asking(&tea).predict(1)).unwrap();
-        one(&plain);
-        let expected = file(&plain, "plain");
-        one(&stored.server);
-        assert!(file(&stored.server, "new") == expected, "{arch}: new");
-        stored.ask(&sea);
-        let before = stored.figures().loaded_tokens;
-        one(&stored.server);
-        let loaded = stored.figures().loaded_tokens - before;
-        assert!(loaded >= 220, "{arch}: {loaded}");
-        let found = file(&stored.server, "loaded");
-        assert_eq!(found.len(), expected.len(), "{arch}");
-        let differ = |at: &usize| found[*at] != expected[*at];
-        let differing: Vec<usize> = (0..found.len()).filter(differ).collect();
-        match arch {
-            // The server writes down from which position on a checkpoint reaches. A plain server says 0, because all
-            // of the prompt is still there; a state has the window, and no more.
-            Arch::Gemma2 => {
-                assert_eq!(differing.len(), 2, "{arch}: {differing:?}");
-                assert!(differing.iter().all(|at| expected[*at] == 0));
+        let one = |server: &Server, slot: u32, prompt: &[u32]| {
+            server
+                .complete(&asking(prompt).slot(slot).predict(1))
+                .unwrap();
+        };
+        for slot in [0, 1] {
+            one(&plain, slot, &tea);
+        }
+        let expected = [0, 1].map(|slot| file(&plain, slot, "plain"));
+        one(&stored.server, 0, &tea);
+        assert!(file(&stored.server, 0, "new") == expected[0], "{arch}: new");
+        one(&stored.server, 0, &sea);
+        for slot in [0, 1] {
+            // Else the other slot's content is copied.
+            one(&stored.server, 1 - slot, &sea);
+            let before = stored.figures();
+            one(&stored.server, slot, &tea);
+            let after = stored.figures();
+            let loaded = after.loaded_tokens - before.loaded_tokens;
+            assert!(loaded >= 220, "{arch}, slot {slot}: {loaded}");
+            assert_eq!(after.loads - before.loads, 1, "{arch}, slot {slot}");
+            let (found, expected) = (
+                file(&stored.server, slot, "loaded"),
+                &expected[slot as usize],
+            );
+            assert_eq!(found.len(), expected.len(), "{arch}");
+            let differ = |at: &usize| found[*at] != expected[*at];
+            // Few of them, so that a failure can be read.
+            let differing: Vec<usize> = (0..found.len()).filter(differ).take(9).collect();
+            match arch {
+                // The server writes down from which position on a checkpoint reaches. A plain server says 0, because
+                // all of the prompt is still there; a state has the window, and no more.
+                Arch::Gemma2 => {
+                    assert_eq!(
+                        differing.len(),
+                        2,
+                        "{arch} {slot} {}: {differing:?}",
+                        found.len()
+                    );
+                    assert!(differing.iter().all(|at| expected[*at] == 0));
+                }
+                _ => assert_eq!(differing, [0; 0], "{arch}, slot {slot}"),
             }
-            _ => assert_eq!(differing, [0; 0], "{arch}"),
         }
     }
 }

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod bytes;
 mod chunk;
 mod compose;
@@ -41,7 +42,7 @@ mod waiting;
 pub mod worth;
 
 pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
-pub use compose::{ComposeError, Composer, make_room};
+pub use compose::{ComposeError, Composer};
 pub use facts::{Facts, Origin, What};
 pub use layout::{Layout, LayoutError};
 pub use name::{Fingerprint, Name, NameError};

@@ -118,6 +118,14 @@ impl Shape {
         tail.starts_with(&self.first).then_some(tail)
     }
 
+    /// Makes of a tail that has sliding windows, and nothing else, what the engine writes of another sequence: see
+    /// [`Layout::readdress`]. The cells of both parts are written in the same way.
+    #[must_use]
+    pub fn readdress_windows(&self, tail: &mut [u8], sequence: i32) -> bool {
+        let dense = self.dense.as_ref();
+        dense.is_some_and(|dense| dense.readdress(tail, sequence))
+    }
+
     /// What a state of this sequence begins with, if it has no dense part.
     pub fn begin(&self, sequence: i32, state: &mut Vec<u8>) {
         state.clear();

@@ -3,11 +3,12 @@
 
 use std::ffi::c_char;
 
+use super::state::PARTIAL;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
-use crate::store::{ahead, exact};
+use crate::store::{ahead, exact, state as stored};
 
 /// The answer to a question for the last position of a sequence.
 fn last(call: &EngineCall, context: Option<Pointer>, sequence: i32, last: i32) -> i32 {
@@ -70,6 +71,11 @@ pub(crate) unsafe fn llama_state_seq_get_size_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    if flags == PARTIAL {
+        if let Some(size) = stored::checkpoint_size(&call, context, sequence) {
+            return size;
+        }
+    }
     ahead::remove(&call, context, sequence);
     original!(llama_state_seq_get_size_ext(context, sequence, flags))
 }

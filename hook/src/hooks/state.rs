@@ -14,13 +14,13 @@ use crate::capture::host_buffers::Content;
 use crate::capture::{contexts, host_buffers, slot_file};
 use crate::channel::{note, push};
 use crate::store::state as stored;
-use crate::store::{ahead, change};
+use crate::store::{ahead, change, exact};
 
 /// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
 /// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: a checkpoint, only of the state that sliding-window layers or
 /// a recurrent model cannot restore otherwise.
-const PARTIAL: u32 = 1;
+pub(super) const PARTIAL: u32 = 1;
 
 pub(crate) unsafe fn llama_state_seq_get_data(
     context: Pointer,
@@ -45,17 +45,25 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, sequence);
-    let written = original!(llama_state_seq_get_data_ext(
-        context, target, size, sequence, flags
-    ));
-    match flags {
-        // SAFETY: the engine has just written there.
-        WHOLE => unsafe { stored::saved(&call, context, sequence, target, written) },
-        // SAFETY: see above.
-        PARTIAL => unsafe { stored::checkpointed(&call, context, sequence, target, written) },
-        _ => {}
-    }
+    let from_store = match flags {
+        // SAFETY: the caller's promise to the engine.
+        PARTIAL => unsafe { stored::write_checkpoint(&call, context, sequence, target, size) },
+        _ => None,
+    };
+    let written = from_store.unwrap_or_else(|| {
+        ahead::remove(&call, context, sequence);
+        let written = original!(llama_state_seq_get_data_ext(
+            context, target, size, sequence, flags
+        ));
+        match flags {
+            // SAFETY: the engine has just written there.
+            WHOLE => unsafe { stored::saved(&call, context, sequence, target, written) },
+            // SAFETY: see above.
+            PARTIAL => unsafe { stored::checkpointed(&call, context, sequence, target, written) },
+            _ => {}
+        }
+        written
+    });
     let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
         true => Ends::of(context, sequence),
         false => Ends::default(),
@@ -195,8 +203,11 @@ impl Ends {
         let Some(first) = ask_reach(context, sequence) else {
             return Self(None);
         };
-        // SAFETY: a living context that is not evaluating: the engine has just read it.
-        let last = unsafe { contexts::last_position(context, sequence) };
+        let last = match exact::ends(context, sequence) {
+            Some((_, last)) => Some(last),
+            // SAFETY: a living context that is not evaluating: the engine has just read it.
+            None => unsafe { contexts::last_position(context, sequence) },
+        };
         Self(last.map(|last| (first, last)))
     }
 }

@@ -13,6 +13,9 @@
 //! Loading at each batch what lies within it would be simpler, and would save little: the batches of two prompts
 //! seldom end at the same places, and each load would copy the whole dense part.
 //!
+//! A checkpoint that the server takes at exactly a position of which the store has a state is taken from there
+//! ([`show`]), and costs no load: it is the state's tail.
+//!
 //! Newer servers ask for the first and the last position of a sequence at every batch. They are answered without
 //! paying. The last is that of the tokens believed in. The first is one that any state at this position has: the
 //! window, and not more than that. Going back to anything else is possible as well, because nothing of it is in the
@@ -35,6 +38,7 @@
 
 mod pay;
 mod pieces;
+mod show;
 mod take;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +47,7 @@ use contextpilot_kv_store::Run;
 
 pub(super) use self::pay::{pay, prepare, undo};
 pub(super) use self::pieces::in_pieces;
+pub(super) use self::show::checkpoint;
 pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
 use super::context::ContextStore;
 use super::{acts, engine, is_on, with_record, with_shelf};
@@ -60,7 +65,22 @@ pub(super) struct Bounds {
     pub(super) at_once: Option<usize>,
 }
 
+/// What keeps a context from going back.
+enum Kind {
+    Windows,
+    Recurrent,
+    Both,
+}
+
 impl Bounds {
+    fn kind(self) -> Kind {
+        match (self.window, self.at_once) {
+            (0, None) => Kind::Recurrent,
+            (0, Some(_)) => Kind::Both,
+            _ => Kind::Windows,
+        }
+    }
+
     /// The first position that a sequence of so many tokens holds at least.
     fn first(self, tokens: usize) -> usize {
         match self.window {

@@ -36,6 +36,17 @@ pub(super) struct Rescue {
     lost: Vec<i32>,
     /// The entries that were left out of the last evaluation.
     pub(super) left_out: Vec<u32>,
+    /// The host was told how large it is, and asks for it with its next call.
+    promised: Option<Checkpoint>,
+}
+
+/// What a host's checkpoint of a sequence that is owed gets.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    pub(super) sequence: i32,
+    /// How many tokens the host believed in.
+    pub(super) believed: usize,
+    pub(super) bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +73,7 @@ impl Rescue {
         kept: None,
         lost: Vec::new(),
         left_out: Vec::new(),
+        promised: None,
     };
 
     fn loosen(&mut self, one: Loose) {
@@ -72,6 +84,7 @@ impl Rescue {
     }
 
     fn evaluated(&mut self, sequence: i32, end: usize) {
+        self.promised = None;
         for one in &mut self.loose {
             if one.sequence == sequence {
                 one.believed = end;
@@ -160,6 +173,22 @@ pub(super) fn owe(context: Pointer, run: &Run) {
         tokens: run.tokens.clone(),
     };
     with(context, |rescue| rescue.owed.push(owed));
+}
+
+/// The host hears how large this checkpoint is, or that of the engine.
+pub(super) fn promise(context: Pointer, checkpoint: Option<Checkpoint>) {
+    with(context, |rescue| rescue.promised = checkpoint);
+}
+
+/// How large the checkpoint is that was promised, bytes.
+pub(super) fn promised(context: Pointer) -> Option<usize> {
+    let size = |rescue: &mut Rescue| Some(rescue.promised.as_ref()?.bytes.len());
+    with(context, size).flatten()
+}
+
+/// The checkpoint that was promised. It is not promised any more.
+pub(super) fn take_promised(context: Pointer) -> Option<Checkpoint> {
+    with(context, |rescue| rescue.promised.take()).flatten()
 }
 
 /// Whether the engine may hold something else of any sequence than the host believes.

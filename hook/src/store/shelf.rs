@@ -190,10 +190,15 @@ impl Shelf {
         if !self.put(&mut composer, &used, length) || composer.finish().is_err() {
             return false;
         }
-        self.tree.now(neighbours::time());
-        self.tree.used(&used);
-        self.writer.touch(used.iter().map(|piece| piece.name));
+        self.note_used(&used);
         true
+    }
+
+    /// These were of use now.
+    fn note_used(&mut self, pieces: &[Piece]) {
+        self.tree.now(neighbours::time());
+        self.tree.used(pieces);
+        self.writer.touch(pieces.iter().map(|piece| piece.name));
     }
 
     /// Puts pieces into a state of this length. False if one of them is gone or damaged; then it has left the store.

@@ -5,7 +5,8 @@ use contextpilot_kv_store::Conditions;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::{ahead, change, exact, hears, rescue, with_record, with_shelf};
+use super::rescue::Checkpoint;
+use super::{ahead, before, change, exact, hears, rescue, with_record, with_shelf};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 
@@ -48,6 +49,46 @@ fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u
         _ => None,
     };
     one.remember(target.addr(), saved);
+}
+
+/// The size of the part of a sequence that cannot be cut back, if it is owed and the store has it: then the server gets
+/// it from there ([`write_checkpoint`]), and nothing is loaded. It is what the engine would write behind a load.
+pub(crate) fn checkpoint_size(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
+    before(call, context, || {
+        rescue::promise(context, exact::checkpoint(context, sequence));
+    });
+    rescue::promised(context)
+}
+
+/// Writes what [`checkpoint_size`] told the size of, and returns that. `None`: the engine is to do it.
+///
+/// # Safety
+/// `target` has room for `size` bytes.
+pub(crate) unsafe fn write_checkpoint(
+    call: &EngineCall,
+    context: Pointer,
+    sequence: i32,
+    target: *mut u8,
+    size: usize,
+) -> Option<usize> {
+    if !hears(call) {
+        return None;
+    }
+    let Checkpoint {
+        sequence: of,
+        believed,
+        bytes,
+    } = rescue::take_promised(context)?;
+    // If the library has stopped since, the size was told, and what is in the engine may have another.
+    let now = with_record(context, |one| one.session.believed_on_credit(sequence));
+    let holds = now.is_none_or(|now| now == Some(believed));
+    if !holds || of != sequence || bytes.len() > size || target.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    with_record(context, |one| remember(one, sequence, target, &bytes));
+    Some(bytes.len())
 }
 
 /// The server has saved the part of a sequence that cannot be cut back, a checkpoint, to its own memory.

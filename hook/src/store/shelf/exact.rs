@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_kv_store::{
-    Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail, make_room,
-};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail};
 
 use super::Shelf;
 use crate::store::figures::{self, FIGURES};
@@ -77,7 +75,7 @@ impl Shelf {
         if size > isize::MAX as usize {
             return false;
         }
-        make_room(state, size);
+        *state = self.buffer(state, size);
         match shape.dense() {
             None => shape.begin(sequence, state),
             Some(layout) => {
@@ -89,34 +87,49 @@ impl Shelf {
                 }
             }
         }
-        let tail = offer.tail.piece;
-        let there = match self.writer.pending(&tail.name) {
-            Some(rows) => {
-                state.extend_from_slice(&rows);
-                rows.len() == bytes
-            }
-            None => match self
-                .folder
-                .read(&tail.name, offer.tail.bytes, &mut self.rows)
-            {
-                Ok(()) => {
-                    state.extend_from_slice(&self.rows);
-                    true
-                }
-                Err(error) => {
-                    self.cannot_read(tail.name, &error);
-                    false
-                }
-            },
-        };
-        if !there {
+        if !self.append_tail(&offer.tail, state) {
             return false;
         }
-        let used: Vec<_> = pieces.into_iter().chain([tail]).collect();
-        self.tree.now(neighbours::time());
-        self.tree.used(&used);
-        self.writer.touch(used.iter().map(|piece| piece.name));
+        let used: Vec<_> = pieces.into_iter().chain([offer.tail.piece]).collect();
+        self.note_used(&used);
         true
+    }
+
+    /// The tail that was taken behind exactly these tokens, behind what is in `partial` already. False if there is none.
+    pub(in crate::store) fn append_tail_at(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        partial: &mut Vec<u8>,
+    ) -> bool {
+        let offer = self.offer_exact(fingerprint, tokens, tokens.len() - 1);
+        let Some(ExactOffer { tail, .. }) = offer else {
+            return false;
+        };
+        let there = self.append_tail(&tail, partial);
+        if there {
+            self.note_used(&[tail.piece]);
+        }
+        there
+    }
+
+    /// False if it is gone or damaged; then it has left the store.
+    fn append_tail(&mut self, tail: &Tail, state: &mut Vec<u8>) -> bool {
+        let name = tail.piece.name;
+        if let Some(rows) = self.writer.pending(&name) {
+            state.extend_from_slice(&rows);
+            return rows.len() as u64 == tail.bytes;
+        }
+        match self.folder.read(&name, tail.bytes, &mut self.rows) {
+            Ok(()) => {
+                state.extend_from_slice(&self.rows);
+                true
+            }
+            Err(error) => {
+                self.cannot_read(name, &error);
+                false
+            }
+        }
     }
 
     /// Keeps what is new in a state that holds these tokens, and its tail.
