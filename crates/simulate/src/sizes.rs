@@ -3,13 +3,16 @@
 use contextpilot_traffic::{SizeKind, SizeSample};
 
 /// Sizes in bytes, by the number of tokens: the recorded samples, and straight lines between and beyond
-/// them.
+/// them, up to [`MOST`].
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
     /// Ascending by tokens.
     state: Vec<(u32, u64)>,
     checkpoint: Vec<(u32, u64)>,
 }
+
+/// No saved sequence or checkpoint is larger, bytes. A damaged recording may say so, and sums of sizes must not overflow.
+const MOST: u64 = 1 << 40;
 
 impl Sizes {
     /// From the recorded samples.
@@ -38,7 +41,7 @@ impl Sizes {
     /// The size of a saved sequence of this many tokens, bytes.
     #[must_use]
     pub fn state(&self, tokens: u32) -> u64 {
-        on_line(&self.state, tokens)
+        on_line(&self.state, tokens).min(MOST)
     }
 
     /// The size of one token of a saved sequence, bytes. 0: not known.
@@ -51,7 +54,7 @@ impl Sizes {
     /// The size of a checkpoint after this many tokens, bytes.
     #[must_use]
     pub fn checkpoint(&self, tokens: u32) -> u64 {
-        on_line(&self.checkpoint, tokens)
+        on_line(&self.checkpoint, tokens).min(MOST)
     }
 }
 
@@ -99,5 +102,18 @@ mod tests {
         let one = Sizes::new(&[sample(100, 1000)]);
         assert_eq!(one.state(250), 2500);
         assert!(!Sizes::default().are_known());
+    }
+
+    #[test]
+    fn sizes_that_no_state_has_are_bounded() {
+        let kind = SizeKind::Checkpoint;
+        let (tokens, bytes) = (7, u64::MAX);
+        let sizes = Sizes::new(&[SizeSample {
+            kind,
+            tokens,
+            bytes,
+        }]);
+        let sum: u64 = (0..1000).map(|tokens| sizes.checkpoint(tokens)).sum();
+        assert!(sum <= 1000 * MOST);
     }
 }
