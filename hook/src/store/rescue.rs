@@ -99,6 +99,7 @@ impl Rescue {
     }
 
     fn removed(&mut self, sequence: i32) {
+        self.promised = None;
         self.tighten(sequence);
         self.lost.retain(|one| sequence >= 0 && *one != sequence);
     }
@@ -350,6 +351,23 @@ mod tests {
         assert_eq!(rescue.loose, [loose(2, 0, 9)]);
         rescue.loosen(loose(2, 9, 9));
         assert_eq!(rescue.loose, []);
+    }
+
+    #[test]
+    fn a_checkpoint_is_promised_until_the_host_goes_on() {
+        let after = |work: fn(&mut Rescue)| {
+            let mut rescue = Rescue::NONE;
+            rescue.promised = Some(Checkpoint {
+                sequence: 1,
+                believed: 2,
+                bytes: vec![3],
+            });
+            work(&mut rescue);
+            rescue.promised.is_some()
+        };
+        assert!(after(|_| {}));
+        assert!(!after(|all| all.evaluated(1, 3)));
+        assert!(!after(|all| all.removed(-1)));
     }
 
     #[test]

@@ -54,10 +54,13 @@ fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u
 /// The size of the part of a sequence that cannot be cut back, if it is owed and the store has it: then the server gets
 /// it from there ([`write_checkpoint`]), and nothing is loaded. It is what the engine would write behind a load.
 pub(crate) fn checkpoint_size(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
+    let mut asked = false;
     before(call, context, || {
         rescue::promise(context, exact::checkpoint(context, sequence));
+        asked = true;
     });
-    rescue::promised(context)
+    // Nothing is promised any more if the library has stopped meanwhile.
+    asked.then(|| rescue::promised(context)).flatten()
 }
 
 /// Writes what [`checkpoint_size`] told the size of, and returns that. `None`: the engine is to do it.
