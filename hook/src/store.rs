@@ -59,7 +59,7 @@ pub(crate) mod change;
 mod conditions;
 pub(crate) mod content;
 mod context;
-mod engine;
+pub(crate) mod engine;
 pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;

@@ -170,7 +170,7 @@ fn the_servers_own_checkpoints_are_those_of_a_plain_server() {
         let at = saves.path().to_str().unwrap();
         let own = ["--no-kv-unified", "-t", "1", "--slot-save-path", at];
         let builder = slots(arch, 2).args(own);
-        let mut stored = Stored::start(&builder, folder.path());
+        let stored = Stored::start(&builder, folder.path());
         let plain = started(&builder);
         // Shorter than the cache of the windows, so that the engine's cells are in order.
         let (tea, sea) = (tokens(15, 230), tokens(16, 90));
@@ -224,6 +224,32 @@ fn the_servers_own_checkpoints_are_those_of_a_plain_server() {
                 _ => assert_eq!(differing, [0; 0], "{arch}, slot {slot}"),
             }
         }
+    }
+}
+
+/// A server that has gone back to a checkpoint which came from the store is known to hold what that stands for: what it
+/// evaluates from there is stored.
+#[test]
+fn what_is_evaluated_behind_a_checkpoint_from_the_store_is_stored() {
+    for arch in ALL {
+        let folder = folder();
+        let mut stored = Stored::start(&one_slot(arch), folder.path());
+        let plain = started(&one_slot(arch));
+        let (tea, sea) = (tokens(41, 600), tokens(42, 600));
+        // The server's checkpoints are 68 and 4 tokens before the end.
+        let branch = joined(&tea[..560], 43, 300);
+        for prompt in [&tea, &sea, &tea] {
+            stored.compare(&plain, prompt);
+        }
+        let before = stored.figures();
+        assert_eq!((before.loads, before.loaded_tokens), (1, 596), "{arch}");
+        // The server goes on at the checkpoint's last position or, if it reaches back to no other one, behind it.
+        let at = if arch == Arch::Gemma2 { 531 } else { 532 };
+        let ([ours, _], account) = stored.compare(&plain, &branch);
+        assert_eq!(ours.cache_n, at, "{arch}: {account:?}");
+        stored.compare(&plain, &sea);
+        let (_, account) = stored.compare(&plain, &branch);
+        assert_eq!(account.from.store, 856, "{arch}: {account:?}");
     }
 }
 

@@ -3,9 +3,9 @@
 use crate::Layout;
 
 impl Layout {
-    /// Makes of a part of a state, which begins with the number of streams, what the engine writes of another sequence
-    /// that has the same cells: they are in the stream of that sequence, and name it. (An engine that loads the part
-    /// overlooks both.) False if the part is not understood; then it may be anything.
+    /// Makes of a part of a state, without magic number and sequence, what the engine writes of another sequence that has
+    /// the same cells: they are in the stream of that sequence, and name it. An engine that loads the part overlooks
+    /// both; whoever compares files of slots does not. False if the part is not understood; then it may be anything.
     #[must_use]
     pub fn readdress(&self, part: &mut [u8], sequence: i32) -> bool {
         // The engines without streams do not write down whose cells they are.
@@ -25,6 +25,7 @@ impl Layout {
         if counts[end_of(from)?..].iter().any(|byte| *byte != 0) {
             return None;
         }
+        // Each stream without cells is one zero, before or behind those that are.
         match from > to {
             true => counts.rotate_left(4 * (from - to)),
             false => counts.rotate_right(4 * (to - from)),

@@ -213,7 +213,7 @@ impl<'b> Composer<'b> {
 
 /// Makes room for a state of so many bytes. If there is not enough, what was there before is gone: the system clears fresh
 /// pages when they are first used, and `resize` would write zeros there once more, behind a copy of what nobody wants.
-fn make_room(buffer: &mut Vec<u8>, size: usize) {
+pub fn make_room(buffer: &mut Vec<u8>, size: usize) {
     if buffer.capacity() < size {
         *buffer = vec![0; size];
     }

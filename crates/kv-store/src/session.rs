@@ -8,8 +8,8 @@
 //!
 //! Of a context that cannot go back to any position (see [`crate::Shape`]), the engine never holds more than the
 //! server's view when a call ends, but it may hold less: while a prompt goes on along what is stored, its tokens are
-//! *owed* ([`Session::owe`]). Whoever is about to ask for anything but evaluations first pays them: loads the state
-//! that is nearest, and evaluates the rest.
+//! *owed* ([`Session::owe`]). Whoever is about to ask for anything but evaluations, and for which the store has no
+//! answer, first pays them: loads the state that is nearest, and evaluates the rest.
 //!
 //! A sequence is *known* while its tokens stand at the positions 0, 1, 2, … and all of them were seen,
 //! evaluated under the same [`Conditions`]. The store neither reads nor writes other sequences. An empty

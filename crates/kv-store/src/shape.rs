@@ -126,7 +126,7 @@ impl Shape {
         dense.is_some_and(|dense| dense.readdress(tail, sequence))
     }
 
-    /// What a state of this sequence begins with, if it has no dense part.
+    /// What the state of a sequence begins with, before its dense part and its tail.
     pub fn begin(&self, sequence: i32, state: &mut Vec<u8>) {
         state.clear();
         if self.magic {

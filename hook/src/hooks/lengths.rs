@@ -3,11 +3,11 @@
 
 use std::ffi::c_char;
 
-use super::state::PARTIAL;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
+use crate::store::engine::PARTIAL;
 use crate::store::{ahead, exact, state as stored};
 
 /// The answer to a question for the last position of a sequence.

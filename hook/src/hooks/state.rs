@@ -13,14 +13,12 @@ use crate::base::status::STATUS;
 use crate::capture::host_buffers::Content;
 use crate::capture::{contexts, host_buffers, slot_file};
 use crate::channel::{note, push};
+use crate::store::engine::PARTIAL;
 use crate::store::state as stored;
 use crate::store::{ahead, change, exact};
 
 /// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
-/// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: a checkpoint, only of the state that sliding-window layers or
-/// a recurrent model cannot restore otherwise.
-pub(super) const PARTIAL: u32 = 1;
 
 pub(crate) unsafe fn llama_state_seq_get_data(
     context: Pointer,
@@ -65,7 +63,7 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
         written
     });
     let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
-        true => Ends::of(context, sequence),
+        true => Ends::of(context, sequence, from_store.is_some()),
         false => Ends::default(),
     };
     call.guarded(|| note_save(context, target, sequence, flags, written, ends));
@@ -199,11 +197,11 @@ pub(crate) unsafe fn llama_state_load_file(
 struct Ends(Option<(i32, i32)>);
 
 impl Ends {
-    fn of(context: Pointer, sequence: i32) -> Self {
+    fn of(context: Pointer, sequence: i32, is_from_store: bool) -> Self {
         let Some(first) = ask_reach(context, sequence) else {
             return Self(None);
         };
-        let last = match exact::ends(context, sequence) {
+        let last = match exact::ends(context, sequence).filter(|_| is_from_store) {
             Some((_, last)) => Some(last),
             // SAFETY: a living context that is not evaluating: the engine has just read it.
             None => unsafe { contexts::last_position(context, sequence) },

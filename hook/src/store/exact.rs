@@ -7,8 +7,8 @@
 //!
 //! **Owed.** The server shows a prompt batch by batch, and states are far apart. While a prompt goes on along what is
 //! stored, and a state lies ahead, its tokens are left out without anything being loaded: they are *owed*. The engine
-//! then holds less than the server believes, never more. Before anybody looks at the sequence (a checkpoint, a copy, an
-//! output), and when the prompt leaves the path, the debt is paid: the state that is nearest before is loaded, and what
+//! then holds less than the server believes, never more. Before anybody looks at the sequence (a copy, an output, most
+//! checkpoints), and when the prompt leaves the path, the debt is paid: the state that is nearest before is loaded, and what
 //! is behind it evaluated. So it does not matter where the prompt turns off, nor where the server's batches end.
 //! Loading at each batch what lies within it would be simpler, and would save little: the batches of two prompts
 //! seldom end at the same places, and each load would copy the whole dense part.

@@ -12,7 +12,7 @@
 //!
 //! The indexes of outputs are those of the last evaluation, so what it left out is kept until the next one.
 
-use contextpilot_kv_store::Run;
+use contextpilot_kv_store::{Conditions, Run};
 
 use super::context::ContextStore;
 use super::evaluate::evaluate_own;
@@ -36,16 +36,18 @@ pub(super) struct Rescue {
     lost: Vec<i32>,
     /// The entries that were left out of the last evaluation.
     pub(super) left_out: Vec<u32>,
-    /// The host was told how large it is, and asks for it with its next call.
-    promised: Option<Checkpoint>,
+    /// Of which the host was told how large they are: it asks for them next, and must get as much, whatever became of the
+    /// library.
+    promised: Vec<Checkpoint>,
 }
 
 /// What a host's checkpoint of a sequence that is owed gets.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     pub(super) sequence: i32,
-    /// How many tokens the host believed in.
-    pub(super) believed: usize,
+    /// What the host believes in, and under what it was evaluated.
+    pub(super) tokens: Vec<i32>,
+    pub(super) conditions: Conditions,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -73,7 +75,7 @@ impl Rescue {
         kept: None,
         lost: Vec::new(),
         left_out: Vec::new(),
-        promised: None,
+        promised: Vec::new(),
     };
 
     fn loosen(&mut self, one: Loose) {
@@ -84,7 +86,7 @@ impl Rescue {
     }
 
     fn evaluated(&mut self, sequence: i32, end: usize) {
-        self.promised = None;
+        self.break_promise(sequence);
         for one in &mut self.loose {
             if one.sequence == sequence {
                 one.believed = end;
@@ -99,7 +101,7 @@ impl Rescue {
     }
 
     fn removed(&mut self, sequence: i32) {
-        self.promised = None;
+        self.break_promise(sequence);
         self.tighten(sequence);
         self.lost.retain(|one| sequence >= 0 && *one != sequence);
     }
@@ -107,6 +109,11 @@ impl Rescue {
     fn kept(&mut self, sequence: i32) {
         self.loose.retain(|one| one.sequence == sequence);
         self.lost.retain(|one| *one == sequence);
+    }
+
+    fn break_promise(&mut self, sequence: i32) {
+        self.promised
+            .retain(|one| sequence >= 0 && one.sequence != sequence);
     }
 
     /// Whether the host has changed a sequence while the record did not hear of it.
@@ -176,20 +183,34 @@ pub(super) fn owe(context: Pointer, run: &Run) {
     with(context, |rescue| rescue.owed.push(owed));
 }
 
-/// The host hears how large this checkpoint is, or that of the engine.
-pub(super) fn promise(context: Pointer, checkpoint: Option<Checkpoint>) {
-    with(context, |rescue| rescue.promised = checkpoint);
+/// The host hears how large this checkpoint of a sequence is; `None`: it hears of the engine's. Returns how large, bytes.
+pub(super) fn promise(
+    context: Pointer,
+    sequence: i32,
+    checkpoint: Option<Checkpoint>,
+) -> Option<usize> {
+    let size = checkpoint.as_ref().map(|one| one.bytes.len());
+    let noted = with(context, |rescue| {
+        rescue.break_promise(sequence);
+        rescue.promised.extend(checkpoint);
+    });
+    noted.and(size)
 }
 
-/// How large the checkpoint is that was promised, bytes.
-pub(super) fn promised(context: Pointer) -> Option<usize> {
-    let size = |rescue: &mut Rescue| Some(rescue.promised.as_ref()?.bytes.len());
-    with(context, size).flatten()
+/// Whether a checkpoint of the sequence is promised.
+pub(super) fn is_promised(context: Pointer, sequence: i32) -> bool {
+    let is = |rescue: &mut Rescue| rescue.promised.iter().any(|one| one.sequence == sequence);
+    with(context, is) == Some(true)
 }
 
-/// The checkpoint that was promised. It is not promised any more.
-pub(super) fn take_promised(context: Pointer) -> Option<Checkpoint> {
-    with(context, |rescue| rescue.promised.take()).flatten()
+/// The checkpoint of the sequence that was promised. It is not promised any more.
+pub(super) fn take_promised(context: Pointer, sequence: i32) -> Option<Checkpoint> {
+    let take = |rescue: &mut Rescue| {
+        let mut all = rescue.promised.iter();
+        let place = all.position(|one| one.sequence == sequence)?;
+        Some(rescue.promised.swap_remove(place))
+    };
+    with(context, take).flatten()
 }
 
 /// Whether the engine may hold something else of any sequence than the host believes.
@@ -354,20 +375,25 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_is_promised_until_the_host_goes_on() {
-        let after = |work: fn(&mut Rescue)| {
+    fn a_promise_is_kept_until_the_sequence_is_evaluated_or_removed() {
+        let left = |work: fn(&mut Rescue)| {
             let mut rescue = Rescue::NONE;
-            rescue.promised = Some(Checkpoint {
-                sequence: 1,
-                believed: 2,
-                bytes: vec![3],
-            });
+            rescue.promised = [1, 2]
+                .map(|sequence| Checkpoint {
+                    sequence,
+                    tokens: vec![7],
+                    conditions: Conditions::default(),
+                    bytes: vec![3],
+                })
+                .into();
             work(&mut rescue);
-            rescue.promised.is_some()
+            let left = rescue.promised.iter().map(|one| one.sequence);
+            left.collect::<Vec<_>>()
         };
-        assert!(after(|_| {}));
-        assert!(!after(|all| all.evaluated(1, 3)));
-        assert!(!after(|all| all.removed(-1)));
+        assert_eq!(left(|_| {}), [1, 2]);
+        assert_eq!(left(|all| all.evaluated(1, 3)), [2]);
+        assert_eq!(left(|all| all.removed(2)), [1]);
+        assert_eq!(left(|all| all.removed(-1)), [0; 0]);
     }
 
     #[test]

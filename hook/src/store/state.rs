@@ -54,13 +54,12 @@ fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u
 /// The size of the part of a sequence that cannot be cut back, if it is owed and the store has it: then the server gets
 /// it from there ([`write_checkpoint`]), and nothing is loaded. It is what the engine would write behind a load.
 pub(crate) fn checkpoint_size(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
-    let mut asked = false;
+    let mut size = None;
     before(call, context, || {
-        rescue::promise(context, exact::checkpoint(context, sequence));
-        asked = true;
+        size = rescue::promise(context, sequence, exact::checkpoint(context, sequence));
     });
     // Nothing is promised any more if the library has stopped meanwhile.
-    asked.then(|| rescue::promised(context)).flatten()
+    size.filter(|_| rescue::is_promised(context, sequence))
 }
 
 /// Writes what [`checkpoint_size`] told the size of, and returns that. `None`: the engine is to do it.
@@ -78,19 +77,29 @@ pub(crate) unsafe fn write_checkpoint(
         return None;
     }
     let Checkpoint {
-        sequence: of,
-        believed,
+        tokens,
+        conditions,
         bytes,
-    } = rescue::take_promised(context)?;
-    // If the library has stopped since, the size was told, and what is in the engine may have another.
-    let now = with_record(context, |one| one.session.believed_on_credit(sequence));
-    let holds = now.is_none_or(|now| now == Some(believed));
-    if !holds || of != sequence || bytes.len() > size || target.is_null() {
+        ..
+    } = rescue::take_promised(context, sequence)?;
+    // If the library has stopped since, nobody knows, and the host has done nothing else: its calls break the promise.
+    let now = with_record(context, |one| {
+        one.session.believed(sequence) == Some(&tokens) && one.session.under(sequence) == conditions
+    });
+    if now == Some(false) || bytes.len() > size || target.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    with_record(context, |one| remember(one, sequence, target, &bytes));
+    with_record(context, |one| {
+        let sample = sample(&bytes);
+        let saved = Saved {
+            tokens,
+            conditions,
+            sample,
+        };
+        one.remember(target.addr(), Some(saved));
+    });
     Some(bytes.len())
 }
 

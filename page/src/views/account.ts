@@ -44,13 +44,14 @@ export class Account {
         }
     }
 
-    /** Draws everything anew. Whoever is within by keyboard stays there, on a control of the same name if there is one. */
+    /** Draws everything anew. Whoever is within by keyboard stays there, on the same control if it is still there. */
     private paint(chosen: Name): void {
         const focused = this.host.contains(document.activeElement) ? document.activeElement : null;
+        const controls = () => [...this.host.querySelectorAll<HTMLElement>("button, [tabindex]")];
+        const alike = () => controls().filter((one) => one.textContent === focused?.textContent);
+        const nth = alike().findIndex((one) => one === focused);
         this.fill(chosen);
-        if (!focused) return;
-        const controls = [...this.host.querySelectorAll<HTMLElement>("button, [tabindex]")];
-        (controls.find((one) => one.textContent === focused.textContent) ?? controls[0])?.focus();
+        if (focused) (alike()[nth] ?? controls()[0])?.focus({ preventScroll: true });
     }
 
     private fill(chosen: Name): void {

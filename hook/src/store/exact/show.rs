@@ -2,38 +2,54 @@
 
 use super::Kind;
 use crate::base::abi::Pointer;
+use crate::store::context::ContextStore;
 use crate::store::rescue::Checkpoint;
-use crate::store::with_shelf;
+use crate::store::{with_record, with_shelf};
 
 /// The server takes a checkpoint of a sequence that is owed. What it gets, if the store has a state of exactly this
 /// position; else the debt is to be paid.
 pub(in crate::store) fn checkpoint(context: Pointer, sequence: i32) -> Option<Checkpoint> {
+    // Servers take checkpoints while they generate, too: nobody waits for the shelf then.
+    if with_record(context, |one| may_come_from_store(one, sequence)) != Some(true) {
+        return None;
+    }
     let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let believed = one.session.believed_on_credit(sequence)?;
-        // Paying the debt fails then, and the server is to hear of it.
-        if one.session.is_lost(sequence) || one.session.under(sequence) != one.conditions() {
-            return None;
-        }
-        let fingerprint = one.fingerprint(one.conditions())?;
+        let conditions = one.conditions();
+        let fingerprint = one.fingerprint(conditions)?;
         let (shape, tokens) = (one.shape()?, one.session.believed(sequence)?);
         let mut bytes = Vec::new();
         shape.begin(sequence, &mut bytes);
         let begins_at = bytes.len();
         shelf.settle();
-        let there = shelf.append_tail_at(&fingerprint, tokens, &mut bytes);
-        // Another sequence may have had it.
-        let is_its_own = match one.bounds?.kind() {
-            Kind::Windows => shape.readdress_windows(&mut bytes[begins_at..], sequence),
-            // It names no sequence.
-            Kind::Recurrent => true,
-            Kind::Both => false,
-        };
-        (there && is_its_own).then_some(Checkpoint {
+        if !shelf.append_tail_at(&fingerprint, tokens, &mut bytes) {
+            return None;
+        }
+        // Another sequence may have had it. A recurrent state names none.
+        let is_its_own =
+            one.bounds?.window == 0 || shape.readdress_windows(&mut bytes[begins_at..], sequence);
+        is_its_own.then(|| Checkpoint {
             sequence,
-            believed,
+            tokens: tokens.to_vec(),
+            conditions,
             bytes,
         })
     });
     found.flatten()
+}
+
+/// Whether tokens of the sequence are owed, and its tails are understood as far as that is needed.
+fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
+    let is_owed = one.session.believed_on_credit(sequence).is_some();
+    // Else paying the debt fails, and the server is to hear of it.
+    let can_be_paid =
+        !one.session.is_lost(sequence) && one.session.under(sequence) == one.conditions();
+    let kind = one.bounds.map(|bounds| bounds.kind());
+    let has_dense = one.shape().is_some_and(|shape| shape.dense().is_some());
+    let is_understood = match kind {
+        Some(Kind::Windows) => has_dense,
+        Some(Kind::Recurrent) => true,
+        Some(Kind::Both) | None => false,
+    };
+    is_owed && can_be_paid && is_understood
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail};
+use contextpilot_kv_store::{
+    Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail, make_room,
+};
 
 use super::Shelf;
 use crate::store::figures::{self, FIGURES};
@@ -76,6 +78,7 @@ impl Shelf {
             return false;
         }
         *state = self.buffer(state, size);
+        make_room(state, size);
         match shape.dense() {
             None => shape.begin(sequence, state),
             Some(layout) => {
@@ -95,7 +98,7 @@ impl Shelf {
         true
     }
 
-    /// The tail that was taken behind exactly these tokens, behind what is in `partial` already. False if there is none.
+    /// Appends the tail that was taken behind exactly these tokens, which are one or more. False if there is none.
     pub(in crate::store) fn append_tail_at(
         &mut self,
         fingerprint: &Fingerprint,
