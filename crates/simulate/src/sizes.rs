@@ -3,7 +3,7 @@
 use contextpilot_traffic::{SizeKind, SizeSample};
 
 /// Sizes in bytes, by the number of tokens: the recorded samples, and straight lines between and beyond
-/// them, up to [`MOST`].
+/// them. None is beyond a TiB.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
     /// Ascending by tokens.
