@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         if let Some(setting) = Setting::recorded(&traffic) {
             let point = simulate(&traffic, &setting);
             assert_eq!(
-                point.reused_tokens + point.evaluated_tokens,
+                point.reused_tokens + point.loaded_tokens + point.evaluated_tokens,
                 point.prompt_tokens
             );
             assert!(point.refused as usize <= traffic.requests.len());
