@@ -23,8 +23,8 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(rows.len(), layout.bytes_per_token() * all.len());
             assert!(!state.extract(all.start..all.end + 1, &mut rows));
             assert_eq!(prove(input).as_ref(), Ok(layout));
-            composes_in_both_ways(&state, all.clone());
-            is_of_another_sequence(&state, all, input);
+            composes_in_both_ways(&state, &all);
+            is_of_another_sequence(&state, &all, input);
         }
         None => {
             assert!(!state.extract(0..1, &mut rows));
@@ -33,23 +33,31 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Rows that are read to their places give the same state as rows that are put there.
-fn composes_in_both_ways(state: &State<'_>, all: Range<usize>) {
-    let chunk = |range: Range<usize>| {
-        let mut rows = Vec::new();
-        assert!(state.extract(range, &mut rows));
-        rows
-    };
-    let tokens = all.len();
-    let (mut buffer, mut other) = (Vec::new(), Vec::new());
-    let new = |buffer| Composer::new(state.layout(), state.sequence(), all.clone(), buffer);
-    let mut composer = new(&mut buffer).expect("there is such a state");
-    composer
-        .put(all.start, &chunk(all.clone()), tokens, 0, tokens)
-        .expect("all of its rows");
-    let put = composer.finish().expect("it is complete");
+fn rows(state: &State<'_>, range: Range<usize>) -> Vec<u8> {
+    let mut rows = Vec::new();
+    assert!(state.extract(range, &mut rows));
+    rows
+}
 
-    let mut composer = new(&mut other).expect("there is such a state");
+/// The state of a sequence with all of these rows; `None`: there can be no such state.
+fn composed(state: &State<'_>, all: &Range<usize>, sequence: i32) -> Option<Vec<u8>> {
+    let (tokens, mut buffer) = (all.len(), Vec::new());
+    let mut composer = Composer::new(state.layout(), sequence, all.clone(), &mut buffer).ok()?;
+    composer
+        .put(all.start, &rows(state, all.clone()), tokens, 0, tokens)
+        .expect("all of its rows");
+    composer.finish().expect("it is complete");
+    Some(buffer)
+}
+
+/// Rows that are read to their places give the same state as rows that are put there.
+fn composes_in_both_ways(state: &State<'_>, all: &Range<usize>) {
+    let tokens = all.len();
+    let put = composed(state, all, state.sequence()).expect("there is such a state");
+
+    let mut other = Vec::new();
+    let mut composer = Composer::new(state.layout(), state.sequence(), all.clone(), &mut other)
+        .expect("there is such a state");
     // The first token alone, half of the others, the rest.
     let half = (tokens - 1) / 2;
     let counts = [1, half, tokens - 1 - half];
@@ -58,7 +66,7 @@ fn composes_in_both_ways(state: &State<'_>, all: Range<usize>) {
     };
     let mut at = all.start;
     for (count, places) in counts.into_iter().zip(places) {
-        let rows = chunk(at..at + count);
+        let rows = rows(state, at..at + count);
         let mut rest = &rows[..];
         for place in places {
             let (its, later) = rest.split_at(place.len());
@@ -69,35 +77,24 @@ fn composes_in_both_ways(state: &State<'_>, all: Range<usize>) {
         at += count;
     }
     composer.placed(tokens);
-    assert_eq!(composer.finish(), Ok(put));
+    assert_eq!(composer.finish(), Ok(&put[..]));
 }
 
 /// What is readdressed is the state that is composed for the other sequence.
-fn is_of_another_sequence(state: &State<'_>, all: Range<usize>, input: &[u8]) {
+fn is_of_another_sequence(state: &State<'_>, all: &Range<usize>, input: &[u8]) {
+    // Else its cells are in another order.
+    if composed(state, all, state.sequence()).as_deref() != Some(input) {
+        return;
+    }
     // Magic number and sequence, in newer states.
     let magic = 0xaf14_3cd8_u32.to_le_bytes();
     let prefix = if input.starts_with(&magic) { 8 } else { 0 };
-    let (layout, tokens) = (state.layout(), all.len());
-    let mut rows = Vec::new();
-    assert!(state.extract(all.clone(), &mut rows));
-    let compose = |sequence: i32| {
-        let mut buffer = Vec::new();
-        let mut composer = Composer::new(layout, sequence, all.clone(), &mut buffer).ok()?;
-        let put = composer.put(all.start, &rows, tokens, 0, tokens);
-        put.expect("all of its rows");
-        composer.finish().expect("it is complete");
-        Some(buffer)
-    };
-    // Else its cells are in another order.
-    if compose(state.sequence()).as_deref() != Some(input) {
-        return;
-    }
     for other in [0, 1, state.sequence().saturating_add(1)] {
         let mut copy = input.to_vec();
         if prefix > 0 {
             copy[4..8].copy_from_slice(&other.to_le_bytes());
         }
-        let done = layout.readdress(&mut copy[prefix..], other);
-        assert_eq!(done.then_some(copy), compose(other));
+        let done = state.layout().readdress(&mut copy[prefix..], other);
+        assert_eq!(done.then_some(copy), composed(state, all, other));
     }
 }

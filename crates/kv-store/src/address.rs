@@ -1,6 +1,7 @@
 //! Whose cells a part of a state has.
 
 use crate::Layout;
+use crate::state::{sequence_of, word};
 
 impl Layout {
     /// Makes of a part of a state, without magic number and sequence, what the engine writes of another sequence that has
@@ -15,10 +16,12 @@ impl Layout {
     fn put_address(&self, part: &mut [u8], sequence: i32) -> Option<()> {
         let to = self.stream(sequence)?;
         let (streams, counts) = part.split_at_mut_checked(4)?;
-        if word(streams) != self.streams as u32 {
+        if usize::try_from(word(streams, 0)) != Ok(self.streams) {
             return None;
         }
-        let from = counts.chunks_exact(4).position(|count| word(count) != 0)?;
+        let from = counts
+            .chunks_exact(4)
+            .position(|count| word(count, 0) != 0)?;
         // Where the counts of the streams behind one begin, which are at the end.
         let size = counts.len();
         let end_of = |stream| size.checked_sub(4 * self.streams.checked_sub(stream + 1)?);
@@ -34,20 +37,14 @@ impl Layout {
             .get_mut(4 * to..end_of(to)?)?
             .split_at_mut_checked(4)?;
         let size = self.cell_size();
-        let bytes = (word(count) as usize).checked_mul(size)?;
-        for cell in cells.get_mut(..bytes)?.chunks_exact_mut(size) {
-            let (before, name) = cell.split_at_mut(size - 4);
-            if word(&before[4..8]) != 1 {
-                return None;
-            }
-            name.copy_from_slice(&sequence.to_le_bytes());
+        let count = usize::try_from(word(count, 0)).ok()?;
+        let cells = cells.get_mut(..count.checked_mul(size)?)?;
+        sequence_of(cells, self.extra).ok()?;
+        for cell in cells.chunks_exact_mut(size) {
+            cell[size - 4..].copy_from_slice(&sequence.to_le_bytes());
         }
         Some(())
     }
-}
-
-fn word(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 #[cfg(test)]

@@ -347,12 +347,12 @@ struct Head {
     cells: usize,
 }
 
-fn word(cell: &[u8], at: usize) -> i32 {
+pub(crate) fn word(cell: &[u8], at: usize) -> i32 {
     i32::from_le_bytes([0, 1, 2, 3].map(|i| cell[at + i]))
 }
 
 /// The sequence of all cells, each of which belongs to no other.
-fn sequence_of(list: &[u8], extra: usize) -> Result<i32, LayoutError> {
+pub(crate) fn sequence_of(list: &[u8], extra: usize) -> Result<i32, LayoutError> {
     let size = cell_size(1, extra);
     let sequence = word(list, size - 4);
     let good =

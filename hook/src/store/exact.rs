@@ -65,22 +65,7 @@ pub(super) struct Bounds {
     pub(super) at_once: Option<usize>,
 }
 
-/// What keeps a context from going back.
-enum Kind {
-    Windows,
-    Recurrent,
-    Both,
-}
-
 impl Bounds {
-    fn kind(self) -> Kind {
-        match (self.window, self.at_once) {
-            (0, None) => Kind::Recurrent,
-            (0, Some(_)) => Kind::Both,
-            _ => Kind::Windows,
-        }
-    }
-
     /// The first position that a sequence of so many tokens holds at least.
     fn first(self, tokens: usize) -> usize {
         match self.window {

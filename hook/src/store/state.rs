@@ -82,7 +82,7 @@ pub(crate) unsafe fn write_checkpoint(
         bytes,
         ..
     } = rescue::take_promised(context, sequence)?;
-    // If the library has stopped since, nobody knows, and the host has done nothing else: its calls break the promise.
+    // If the library has stopped since, nobody knows: but a host asks for the bytes right behind their size.
     let now = with_record(context, |one| {
         one.session.believed(sequence) == Some(&tokens) && one.session.under(sequence) == conditions
     });

@@ -1,6 +1,5 @@
 //! Shows the server what it may look at while it is owed.
 
-use super::Kind;
 use crate::base::abi::Pointer;
 use crate::store::context::ContextStore;
 use crate::store::rescue::Checkpoint;
@@ -44,12 +43,11 @@ fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
     // Else paying the debt fails, and the server is to hear of it.
     let can_be_paid =
         !one.session.is_lost(sequence) && one.session.under(sequence) == one.conditions();
-    let kind = one.bounds.map(|bounds| bounds.kind());
-    let has_dense = one.shape().is_some_and(|shape| shape.dense().is_some());
-    let is_understood = match kind {
-        Some(Kind::Windows) => has_dense,
-        Some(Kind::Recurrent) => true,
-        Some(Kind::Both) | None => false,
-    };
+    let has_dense = || one.shape().is_some_and(|shape| shape.dense().is_some());
+    let is_understood = one.bounds.is_some_and(|bounds| match bounds.window {
+        // With windows beside a recurrent state, nobody knows where the sequence is named.
+        0 => bounds.at_once.is_none(),
+        _ => has_dense(),
+    });
     is_owed && can_be_paid && is_understood
 }
