@@ -67,10 +67,13 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
         text += "\n";
     }
     for User { process, store } in users {
+        let loads = match store.loads {
+            1 => "1 load".to_owned(),
+            loads => format!("{} loads", count(loads)),
+        };
         text += &format!(
-            "server {process}: {} tokens loaded in {} loads, at most {}\n",
+            "server {process}: {} tokens loaded in {loads}, at most {}\n",
             count(store.loaded_tokens),
-            count(store.loads),
             bytes(store.limit_bytes)
         );
     }
