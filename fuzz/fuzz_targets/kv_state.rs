@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(rows.len(), layout.bytes_per_token() * all.len());
             assert!(!state.extract(all.start..all.end + 1, &mut rows));
             assert_eq!(prove(input).as_ref(), Ok(layout));
-            composes_in_both_ways(&state, &all);
+            is_the_same_with_what_was_left_out(&state, &all);
             is_of_another_sequence(&state, &all, input);
         }
         None => {
@@ -50,34 +50,33 @@ fn composed(state: &State<'_>, all: &Range<usize>, sequence: i32) -> Option<Vec<
     Some(buffer)
 }
 
-/// Rows that are read to their places give the same state as rows that are put there.
-fn composes_in_both_ways(state: &State<'_>, all: &Range<usize>) {
+/// What is left out of a state is what its chunks have: filled in, the state is the same.
+fn is_the_same_with_what_was_left_out(state: &State<'_>, all: &Range<usize>) {
     let tokens = all.len();
     let put = composed(state, all, state.sequence()).expect("there is such a state");
 
-    let mut other = Vec::new();
-    let mut composer = Composer::new(state.layout(), state.sequence(), all.clone(), &mut other)
+    let mut other = vec![0; put.len()];
+    let layout = state.layout();
+    let mut composer = Composer::within(layout, state.sequence(), all.clone(), &mut other)
         .expect("there is such a state");
     // The first token alone, half of the others, the rest.
     let half = (tokens - 1) / 2;
-    let counts = [1, half, tokens - 1 - half];
-    let Some(places) = composer.places(all.start, &counts) else {
-        return;
-    };
-    let mut at = all.start;
-    for (count, places) in counts.into_iter().zip(places) {
+    let (mut at, mut missing) = (all.start, Vec::new());
+    for count in [1, half, tokens - 1 - half] {
         let rows = rows(state, at..at + count);
-        let mut rest = &rows[..];
-        for place in places {
-            let (its, later) = rest.split_at(place.len());
-            place.copy_from_slice(its);
-            rest = later;
-        }
-        assert!(rest.is_empty());
+        let words = &rows[..composer.words_size(count)];
+        let Ok(gaps) = composer.leave_out(at, words, count) else {
+            assert!(!layout.keeps_rows_together());
+            return;
+        };
+        missing.extend(gaps.map(|gap| (gap, rows[gap.from..gap.from + gap.bytes].to_vec())));
         at += count;
     }
-    composer.placed(tokens);
-    assert_eq!(composer.finish(), Ok(&put[..]));
+    composer.finish().expect("it is complete");
+    for (gap, rows) in missing {
+        other[gap.at..gap.at + gap.bytes].copy_from_slice(&rows);
+    }
+    assert_eq!(other, put);
 }
 
 /// What is readdressed is the state that is composed for the other sequence.

@@ -8,5 +8,6 @@ pub(crate) mod guard;
 pub(crate) mod inactive;
 pub(crate) mod log;
 pub(crate) mod mode;
+pub(crate) mod region;
 pub(crate) mod signals;
 pub(crate) mod status;

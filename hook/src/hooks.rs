@@ -21,6 +21,7 @@ mod pairs;
 mod prompts;
 mod purpose;
 mod replacements;
+mod rows;
 mod server;
 pub(crate) mod signal;
 mod state;

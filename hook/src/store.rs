@@ -30,6 +30,7 @@
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`content`] | digests of models and adapters |
+//! | [`flow`] | rows that go from the files into the engine without a copy of the state in between |
 //! | [`rates`] | how long evaluating and copying take here |
 //! | [`engine`] | the calls of the engine |
 //! | [`told`] | what routers are told of the store |
@@ -63,6 +64,7 @@ pub(crate) mod engine;
 pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;
+pub(crate) mod flow;
 mod neighbours;
 pub(crate) mod outputs;
 pub(crate) mod params;

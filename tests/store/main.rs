@@ -20,6 +20,7 @@ mod shelf;
 mod stale;
 #[path = "../support/store.rs"]
 mod store;
+mod straight;
 
 use std::path::{Path, PathBuf};
 

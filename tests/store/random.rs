@@ -253,7 +253,10 @@ fn ask_again(kind: (Arch, &[&str]), folder: &Path, prompts: &Prompts) -> Vec<Ans
 }
 
 fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
-    let builder = model(kind).args(&life.flags);
+    let mut builder = model(kind).args(&life.flags);
+    if life.goes_straight {
+        builder = builder.env("CONTEXTPILOT_FAULT", "straight:1");
+    }
     match life.with_files {
         true => builder.args(["--slot-save-path", folder.to_str().unwrap()]),
         false => builder,
@@ -264,7 +267,7 @@ fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
 fn random_traffic_is_answered_as_without_a_store() {
     let mut references = MODELS.map(|kind| Reference::start(kind, "2048"));
     let mut compared = Compared::default();
-    let (mut loads, mut loaded) = (0, 0);
+    let (mut loads, mut direct, mut loaded) = (0, 0, 0);
     let first = first();
     let mut shared = (folder(), Prompts::new());
     for seed in first..first + count() as u64 {
@@ -284,6 +287,7 @@ fn random_traffic_is_answered_as_without_a_store() {
         assert_eq!(figures.refused, [""; 0], "{what}");
         assert_eq!(figures.problem, None, "{what}");
         loads += figures.loads;
+        direct += figures.direct_loads;
         loaded += figures.loaded_tokens;
         let stats = stored.control.stats().unwrap();
         assert_eq!(stats.losses, Default::default(), "{what}");
@@ -297,7 +301,7 @@ fn random_traffic_is_answered_as_without_a_store() {
         }
     }
     let said = compared.said();
-    eprintln!("{said}; {loaded} tokens loaded in {loads} loads");
+    eprintln!("{said}; {loaded} tokens loaded in {loads} loads, {direct} of them straight");
     let answers = compared.answers;
     compared.judge();
     assert!(loaded > 100 * count() as u64, "{loaded}");

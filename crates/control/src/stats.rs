@@ -114,6 +114,8 @@ pub struct PrefixStore {
     pub chunks: u64,
     /// Sequences that were loaded, since the server's start, as are all numbers below.
     pub loads: u64,
+    /// Those of them whose rows went from the files into the engine without a copy of the state in between.
+    pub direct_loads: u64,
     /// Tokens that were loaded and not evaluated, those of draft models included.
     pub loaded_tokens: u64,
     /// Seconds that searching, reading and loading took.

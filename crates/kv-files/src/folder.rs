@@ -112,16 +112,7 @@ impl Folder {
         out.try_reserve(wanted.saturating_sub(out.len()))
             .map_err(|_| ReadError::System(io::ErrorKind::OutOfMemory.into()))?;
         out.resize(wanted, 0);
-        rows.read_to(&mut [out])
-    }
-
-    /// As [`read`](Self::read): the rows, in these places one after the other, which are as large as the rows.
-    ///
-    /// # Errors
-    /// As there. The places hold anything then.
-    pub(crate) fn read_to(&self, name: &Name, places: &mut [&mut [u8]]) -> Result<(), ReadError> {
-        let bytes = places.iter().map(|place| place.len() as u64).sum();
-        self.rows(name, bytes)?.read_to(places)
+        rows.read_to(out)
     }
 
     /// Opens the file of a chunk, which must have so many bytes of rows.
@@ -142,6 +133,13 @@ impl Folder {
         })
     }
 
+    /// The file of a chunk, which must have so many bytes of rows and is good but for these, and its head.
+    pub(crate) fn whole_file(&self, name: &Name, bytes: u64) -> Result<(File, Head), ReadError> {
+        let RowsOfFile { file, head, .. } = self.rows(name, bytes)?;
+        check_end(&file, &head)?;
+        Ok((file, head))
+    }
+
     /// Whether the file of a chunk is gone for certain. Whatever else is wrong with it shows when it is read.
     #[must_use]
     pub fn lacks(&self, name: &Name) -> bool {
@@ -151,7 +149,7 @@ impl Folder {
     }
 
     /// Opens a chunk's file. Follows no link, and waits for nobody.
-    fn file(&self, name: &Name) -> Result<File, ReadError> {
+    pub(crate) fn file(&self, name: &Name) -> Result<File, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&*self.private(), file_name(name), flags, Mode::empty()) {
             Ok(file) => Ok(file.into()),
@@ -245,32 +243,33 @@ struct RowsOfFile {
 }
 
 impl RowsOfFile {
-    /// Reads and verifies the rows. The places are as large as they.
-    fn read_to(mut self, places: &mut [&mut [u8]]) -> Result<(), ReadError> {
-        let mut first = &self.buffer[self.first];
+    /// Reads and verifies the rows. The place is as large as they.
+    fn read_to(mut self, place: &mut [u8]) -> Result<(), ReadError> {
+        let first = &self.buffer[self.first];
+        let there = first.len().min(place.len());
+        place[..there].copy_from_slice(&first[..there]);
         let mut crc = crc32fast::Hasher::new();
-        for place in places {
-            let there = first.len().min(place.len());
-            place[..there].copy_from_slice(&first[..there]);
-            crc.update(&place[..there]);
-            first = &first[there..];
-            for step in place[there..].chunks_mut(STEP) {
-                match self.file.read_exact(step) {
-                    Ok(()) => crc.update(step),
-                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                        return Err(ReadError::Damaged("it is cut off"));
-                    }
-                    Err(error) => return Err(error.into()),
+        crc.update(&place[..there]);
+        for step in place[there..].chunks_mut(STEP) {
+            match self.file.read_exact(step) {
+                Ok(()) => crc.update(step),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(ReadError::CUT);
                 }
+                Err(error) => return Err(error.into()),
             }
         }
         if crc.finalize() != self.head.rows_crc {
-            return Err(ReadError::Damaged("the checksum of its rows is wrong"));
+            return Err(ReadError::WRONG_SUM);
         }
-        if self.file.metadata()?.len() != Head::file_size(&self.head.chunk) {
-            return Err(ReadError::Damaged("something follows its rows"));
-        }
-        Ok(())
+        check_end(&self.file, &self.head)
+    }
+}
+
+fn check_end(file: &File, head: &Head) -> Result<(), ReadError> {
+    match file.metadata()?.len() == Head::file_size(&head.chunk) {
+        true => Ok(()),
+        false => Err(ReadError::Damaged("it has another size than it says")),
     }
 }
 
@@ -330,6 +329,8 @@ pub enum ReadError {
 impl ReadError {
     /// The rows have another size than the state's layout says.
     pub const DOES_NOT_FIT: Self = Self::Damaged("its rows do not fit the state");
+    pub(crate) const CUT: Self = Self::Damaged("it is cut off");
+    pub(crate) const WRONG_SUM: Self = Self::Damaged("the checksum of its rows is wrong");
 }
 
 impl From<io::Error> for ReadError {

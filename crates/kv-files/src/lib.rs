@@ -20,8 +20,8 @@
 //! misses other damage once in 2³².
 //!
 //! # Who waits
-//! [`Folder::read`] reads on the caller's thread, [`Folder::compose`] also on others, for as long as the
-//! call takes. Everything else happens on the thread of the [`Writer`], whose methods never wait for it.
+//! [`Folder::read`] reads on the caller's thread, [`LeftOut::read`] on others, for as long as the call
+//! takes. Everything else happens on the thread of the [`Writer`], whose methods never wait for it.
 //!
 //! # Who can read it
 //! Only this user. The folders above must belong to this user or root, and nobody else may write
@@ -30,7 +30,7 @@
 
 #![forbid(unsafe_code)]
 
-mod compose;
+mod flow;
 mod folder;
 mod format;
 mod list;
@@ -41,7 +41,7 @@ mod watch;
 mod whole;
 mod writer;
 
-pub use compose::Readers;
+pub use flow::{Flow, LeftOut, Lost, Readers, Span};
 pub use folder::{Folder, FolderError, ReadError};
 pub use list::{Header, Headers};
 pub use pack::{Pack, PackError, PackWriter};

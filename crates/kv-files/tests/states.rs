@@ -4,12 +4,11 @@ mod common;
 #[path = "../../kv-store/tests/engine/mod.rs"]
 mod engine;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::LONG;
-use contextpilot_kv_files::{Done, Folder, ReadError, Readers, Writer};
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, StateMap, Store};
+use contextpilot_kv_files::{Done, Folder, Writer};
+use contextpilot_kv_store::{Chunk, Fingerprint, State, StateMap, Store};
 use contextpilot_testbed::private_folder;
 use engine::Engine;
 
@@ -130,121 +129,4 @@ fn a_state_that_lacks_the_tokens_stops_nothing_else() {
     assert!(matches!(&done[1], Done::Failed(name, _) if *name == chunks[1].name));
     assert_eq!(done[2], Done::Written(has.name));
     assert_eq!((writer.queued(), writer.accepts(1)), (0, Ok(())));
-}
-
-/// The pieces of these chunks that a state of so many tokens is made of.
-fn pieces(chunks: &[Chunk], tokens: usize) -> Vec<Piece> {
-    let chunks = chunks.iter().filter(|one| (one.start as usize) < tokens);
-    let piece = |chunk: &Chunk| Piece {
-        name: chunk.name,
-        start: chunk.start as usize,
-        chunk_tokens: chunk.tokens.len(),
-        take: chunk.tokens.len().min(tokens - chunk.start as usize),
-    };
-    chunks.map(piece).collect()
-}
-
-/// Writes the chunks of a state, and waits for them.
-fn write(folder: &Folder, whole: &Arc<Vec<u8>>, chunks: &[Chunk]) {
-    let (writer, map) = (common::writer(folder), map(whole));
-    for chunk in chunks {
-        writer.write_from(chunk, whole, &map).expect("it is taken");
-    }
-    assert!(writer.flush(LONG));
-}
-
-#[test]
-fn a_state_is_read_from_its_files() {
-    let home = private_folder();
-    let folder = Folder::open(home.path()).expect("it opens");
-    let (whole, chunks) = (state(), chunks(TOKENS));
-    write(&folder, &whole, &chunks);
-    let layout = State::read(&whole).expect("a state").layout().clone();
-    let (mut buffer, mut rows) = (vec![0xaa; whole.len()], Vec::new());
-    // All of the last chunk, a part of it, one token of it, and whole ones alone.
-    for tokens in [TOKENS, 600, 513, 512] {
-        let mut composer = Composer::new(&layout, 0, 0..tokens, &mut buffer).expect("it can be");
-        folder
-            .compose(
-                &mut composer,
-                &pieces(&chunks, tokens),
-                &mut rows,
-                Readers::ALONE,
-            )
-            .expect("it is there");
-        let expected = engine().state(0, &(0..tokens).collect::<Vec<_>>());
-        assert_eq!(composer.finish(), Ok(&expected[..]), "{tokens}");
-    }
-
-    // Damage of any byte is found, also where rows are read to their places at once.
-    let file = common::path(&folder, &chunks[1].name);
-    let good = std::fs::read(&file).expect("it is there");
-    for at in (0..good.len()).step_by(997).chain([good.len() - 1]) {
-        let mut bad = good.clone();
-        bad[at] ^= 0x10;
-        std::fs::write(&file, &bad).expect("it is written");
-        let mut composer = Composer::new(&layout, 0, 0..512, &mut buffer).expect("it can be");
-        let pieces = pieces(&chunks, 512);
-        let read = folder.compose(&mut composer, &pieces, &mut rows, Readers::ALONE);
-        let damaged =
-            matches!(&read, Err((name, ReadError::Damaged(_))) if *name == chunks[1].name);
-        assert!(damaged, "{at}: {read:?}");
-        assert!(composer.finish().is_err(), "it is not given out");
-    }
-}
-
-#[test]
-fn a_large_state_is_read_by_several_threads() {
-    /// Threads that were started.
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    const TOKENS: usize = 3000;
-    let home = private_folder();
-    let folder = Folder::open(home.path()).expect("it opens");
-    let engine = Engine::dense(8, 512);
-    let positions: Vec<usize> = (0..TOKENS).collect();
-    let whole = Arc::new(engine.state(0, &positions));
-    let read = State::read(&whole).expect("a state");
-    let layout = read.layout().clone();
-    let tokens: Vec<i32> = (0..TOKENS as i32).collect();
-    let chunks = Store::new(0).missing(&Fingerprint([7; 16]), &tokens, layout.bytes_per_token());
-    write(&folder, &whole, &chunks);
-    let readers = Readers {
-        most: 3,
-        on_start: || {
-            STARTED.fetch_add(1, Ordering::Relaxed);
-        },
-    };
-    let (mut buffer, mut rows) = (vec![0xaa; whole.len()], Vec::new());
-    for tokens in [TOKENS, 2800] {
-        let mut composer = Composer::new(&layout, 0, 0..tokens, &mut buffer).expect("it can be");
-        let pieces = pieces(&chunks, tokens);
-        let read = folder.compose(&mut composer, &pieces, &mut rows, readers);
-        read.expect("it is there");
-        let expected = engine.state(0, &positions[..tokens]);
-        assert!(composer.finish() == Ok(&expected[..]), "{tokens}");
-    }
-    assert_eq!(STARTED.load(Ordering::Relaxed), 4);
-
-    // Whoever finds that one is gone, it is said which: the first.
-    for nth in [0, 5, chunks.len() - 1] {
-        for gone in &chunks[nth..] {
-            std::fs::remove_file(common::path(&folder, &gone.name)).expect("it is there");
-        }
-        let mut composer = Composer::new(&layout, 0, 0..TOKENS, &mut buffer).expect("it can be");
-        let pieces = pieces(&chunks, TOKENS);
-        let read = folder.compose(&mut composer, &pieces, &mut rows, readers);
-        let gone = matches!(&read, Err((name, ReadError::Gone)) if *name == chunks[nth].name);
-        assert!(gone, "{nth}: {read:?}");
-        assert!(composer.finish().is_err(), "it is not given out");
-        write(&folder, &whole, &chunks[nth..]);
-    }
-
-    // Chunks that do not follow each other make no state.
-    let mut composer = Composer::new(&layout, 0, 0..512, &mut buffer).expect("it can be");
-    let mut apart = pieces(&chunks, TOKENS);
-    apart.drain(1..3);
-    apart.truncate(2);
-    let read = folder.compose(&mut composer, &apart, &mut rows, readers);
-    assert!(matches!(read, Err((name, _)) if name == chunks[3].name));
-    assert!(composer.finish().is_err(), "it is not given out");
 }

@@ -33,18 +33,35 @@ impl<'b> Composer<'b> {
         positions: Range<usize>,
         buffer: &'b mut Vec<u8>,
     ) -> Result<Self, ComposeError> {
-        let cells = positions.len();
-        let stream = layout.stream(sequence).ok_or(ComposeError::Sequence)?;
-        let size = layout.state_size(cells);
-        if cells == 0 || positions.end > i32::MAX as usize || size > isize::MAX as usize {
+        let size = layout.state_size(positions.len());
+        if size > isize::MAX as usize {
             return Err(ComposeError::Positions);
         }
         make_room(buffer, size);
         buffer.resize(size, 0);
+        Self::within(layout, sequence, positions, buffer)
+    }
+
+    /// As [`new`](Self::new), in memory that has exactly the state's size.
+    ///
+    /// # Errors
+    /// As there, or it has another size.
+    pub fn within(
+        layout: &'b Layout,
+        sequence: i32,
+        positions: Range<usize>,
+        bytes: &'b mut [u8],
+    ) -> Result<Self, ComposeError> {
+        let cells = positions.len();
+        let stream = layout.stream(sequence).ok_or(ComposeError::Sequence)?;
+        let fits = layout.state_size(cells) == bytes.len();
+        if cells == 0 || positions.end > i32::MAX as usize || !fits {
+            return Err(ComposeError::Positions);
+        }
         let cells_at = layout.cells_at(stream);
         let mut composer = Self {
             layout,
-            bytes: buffer,
+            bytes,
             cells_at,
             next: positions.start,
             positions,
@@ -126,14 +143,8 @@ impl<'b> Composer<'b> {
         }
         let cells = self.positions.len();
         let cell = at - self.positions.start;
-        if self.layout.extra > 0 {
-            let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
-            let words = rows[skip * extra..(skip + take) * extra].chunks_exact(extra);
-            let list = &mut self.bytes[self.cells_at + cell * size..];
-            for (cell, words) in list.chunks_exact_mut(size).zip(words) {
-                cell[8..8 + extra].copy_from_slice(words);
-            }
-        }
+        let extra = 4 * self.layout.extra;
+        self.put_words(cell, &rows[skip * extra..(skip + take) * extra]);
         let sources = self.layout.in_chunk(chunk_tokens);
         let targets = self.layout.in_state(self.cells_at, cells);
         for (source, target) in sources.zip(targets) {
@@ -149,48 +160,56 @@ impl<'b> Composer<'b> {
         Ok(())
     }
 
-    /// The places of the rows of chunks that follow one another from `at` on, and have so many tokens each: for each
-    /// chunk, in the order in which it has its rows. They are to be filled there, without a copy in between, by one thread
-    /// or by several. Call [`placed`](Self::placed) then. `None`: the rows are scattered or do not fit here, and
-    /// [`put`](Self::put) is for them.
-    pub fn places(&mut self, at: usize, chunks: &[usize]) -> Option<Vec<Vec<&mut [u8]>>> {
-        let tokens = chunks
-            .iter()
-            .try_fold(0, |all: usize, one| all.checked_add(*one))?;
-        let fits = at == self.next && tokens <= self.positions.end - self.next;
-        if !fits || self.layout.extra > 0 {
-            return None;
-        }
-        let cell = at - self.positions.start;
-        let targets = self.layout.in_state(self.cells_at, self.positions.len());
-        let layers = self.layout.layers().count();
-        let mut places: Vec<_> = chunks.iter().map(|_| Vec::with_capacity(layers)).collect();
-        let (mut rest, mut passed) = (&mut *self.bytes, 0);
-        for target in targets {
-            if target.repeats != 1 {
-                return None;
+    /// The extra words of some cells, which stand first in a chunk.
+    fn put_words(&mut self, cell: usize, words: &[u8]) {
+        let (size, extra) = (self.layout.cell_size(), 4 * self.layout.extra);
+        if extra > 0 {
+            let list = &mut self.bytes[self.cells_at + cell * size..];
+            for (cell, words) in list.chunks_exact_mut(size).zip(words.chunks_exact(extra)) {
+                cell[8..8 + extra].copy_from_slice(words);
             }
-            let from = target.at + cell * target.unit;
-            (_, rest) = rest.split_at_mut_checked(from - passed)?;
-            for (tokens, places) in chunks.iter().zip(&mut places) {
-                let (place, behind) = rest.split_at_mut_checked(tokens * target.unit)?;
-                places.push(place);
-                rest = behind;
-            }
-            passed = from + tokens * target.unit;
         }
-        Some(places)
     }
 
-    /// The [`places`](Self::places) of so many tokens were filled.
-    pub fn placed(&mut self, tokens: usize) {
-        debug_assert!(tokens <= self.positions.end - self.next);
-        self.next += tokens;
+    /// Leaves out the rows of a whole chunk with so many tokens at the next positions, which begin at `at`. Somebody else
+    /// brings them to whoever takes the state: what is left out, in the order in which a state and a chunk have
+    /// it. `words`: the chunk's first [`words_size`](Layout::words_size) bytes, which are not left out.
+    ///
+    /// # Errors
+    /// The positions are not the next ones, or the rows are [scattered](Layout::keeps_rows_together) or have other words.
+    pub fn leave_out(
+        &mut self,
+        at: usize,
+        words: &[u8],
+        chunk_tokens: usize,
+    ) -> Result<impl Iterator<Item = Gap> + use<'_, 'b>, ComposeError> {
+        if at != self.next || chunk_tokens > self.positions.end - self.next {
+            return Err(ComposeError::Positions);
+        }
+        let layout = self.layout;
+        if !layout.keeps_rows_together() || words.len() != layout.words_size(chunk_tokens) {
+            return Err(ComposeError::Rows);
+        }
+        let cell = at - self.positions.start;
+        self.put_words(cell, words);
+        self.next += chunk_tokens;
+        let sources = layout.in_chunk(chunk_tokens);
+        let targets = layout.in_state(self.cells_at, self.positions.len());
+        Ok(sources.zip(targets).map(move |(source, target)| Gap {
+            at: target.at + cell * target.unit,
+            bytes: chunk_tokens * target.unit,
+            from: source.at,
+        }))
     }
 
     /// The bytes of the rows of a chunk.
     pub fn bytes_of(&self, chunk_tokens: usize) -> u64 {
         (chunk_tokens as u64).saturating_mul(self.layout.bytes_per_token() as u64)
+    }
+
+    /// See [`Layout::words_size`].
+    pub fn words_size(&self, chunk_tokens: usize) -> usize {
+        self.layout.words_size(chunk_tokens)
     }
 
     /// The next position that is missing.
@@ -209,6 +228,17 @@ impl<'b> Composer<'b> {
             Err(ComposeError::Positions)
         }
     }
+}
+
+/// Rows that a state lacks: see [`Composer::leave_out`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Where they belong in the state, bytes.
+    pub at: usize,
+    /// Their size, bytes.
+    pub bytes: usize,
+    /// Where the rows of the chunk have them, bytes.
+    pub from: usize,
 }
 
 /// Makes room for a state of so many bytes. If there is not enough, what was there before is gone: the system clears fresh

@@ -194,6 +194,16 @@ impl Layout {
         4 * self.extra + self.layers().map(Rows::bytes).sum::<usize>()
     }
 
+    /// The size of the extra words of so many tokens, with which the rows of a chunk begin, bytes.
+    pub fn words_size(&self, tokens: usize) -> usize {
+        4 * self.extra * tokens
+    }
+
+    /// Whether all that a layer has of a token stands together. (Not if the engine transposes V.)
+    pub fn keeps_rows_together(&self) -> bool {
+        self.layers().all(|rows| rows.repeats == 1)
+    }
+
     /// The size of a state with this many tokens, bytes. `usize::MAX` if there can be none.
     pub fn state_size(&self, tokens: usize) -> usize {
         let each = self.bytes_per_token() + self.cell_size() - 4 * self.extra;

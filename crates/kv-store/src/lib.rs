@@ -42,7 +42,7 @@ mod waiting;
 pub mod worth;
 
 pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
-pub use compose::{ComposeError, Composer, make_room};
+pub use compose::{ComposeError, Composer, Gap, make_room};
 pub use facts::{Facts, Origin, What};
 pub use layout::{Layout, LayoutError};
 pub use name::{Fingerprint, Name, NameError};

@@ -164,50 +164,64 @@ fn a_state_is_composed_of_parts_of_chunks() {
 }
 
 #[test]
-fn whole_chunks_are_placed_without_a_copy_where_their_rows_are_together() {
-    let mut placed = 0;
+fn whole_chunks_are_left_out_where_their_rows_are_together() {
+    let mut left_out = 0;
     for engine in engines() {
         let positions: Vec<usize> = (0..30).collect();
         let bytes = engine.state(0, &positions);
         let layout = State::read(&bytes).expect("understood").layout().clone();
-        let mut buffer = vec![0xaa; bytes.len()];
-        let mut composer = Composer::new(&layout, 0, 0..30, &mut buffer).expect("it can be");
-        assert!(composer.places(1, &[5]).is_none(), "not the next positions");
-        for too_many in [&[31][..], &[12, 19], &[usize::MAX, 2]] {
-            assert!(composer.places(0, too_many).is_none(), "{too_many:?}");
-        }
-        // Several at once, and one alone.
-        for counts in [&[5, 7, 1][..], &[16], &[1]] {
-            let start = composer.next();
-            let chunks = counts.iter().scan(start, |end, count| {
-                *end += count;
-                Some((*count, engine.chunk(*end - count..*end)))
-            });
-            if let Some(places) = composer.places(start, counts) {
-                assert_eq!(places.len(), counts.len());
-                for (places, (_, rows)) in places.into_iter().zip(chunks) {
-                    let mut rest = &rows[..];
-                    for place in places {
-                        let (now, later) = rest.split_at(place.len());
-                        place.copy_from_slice(now);
-                        rest = later;
-                    }
-                    assert!(rest.is_empty());
-                }
-                composer.placed(counts.iter().sum());
-                placed += 1;
+        let mut memory = vec![0; bytes.len()];
+        let mut composer = Composer::within(&layout, 0, 0..30, &mut memory).expect("it can be");
+        let mut gaps = Vec::new();
+        let mut rows_of = Vec::new();
+        for (nth, count) in [5, 7, 1, 16, 1].into_iter().enumerate() {
+            let at = composer.next();
+            let rows = engine.chunk(at..at + count);
+            let words = &rows[..composer.words_size(count)];
+            if layout.keeps_rows_together() && nth % 3 < 2 {
+                let mut refused = |at, words: &_, count| {
+                    let left_out = composer.leave_out(at, words, count);
+                    assert!(left_out.is_err(), "{at}, {count}");
+                };
+                refused(at + 1, words, count);
+                refused(at, &[words, &[0; 4]].concat(), count);
+                refused(at, words, 31 - at);
+                refused(at, words, usize::MAX);
+                let of_it = composer.leave_out(at, words, count).expect("it fits");
+                gaps.extend(of_it.map(|gap| (nth, gap)));
+                left_out += 1;
             } else {
-                for (count, rows) in chunks {
-                    assert_eq!(composer.bytes_of(count), rows.len() as u64);
-                    composer
-                        .put(composer.next(), &rows, count, 0, count)
-                        .expect("it fits");
+                if !layout.keeps_rows_together() {
+                    assert!(composer.leave_out(at, words, count).is_err());
                 }
+                composer.put(at, &rows, count, 0, count).expect("it fits");
             }
+            rows_of.push(rows);
         }
-        assert_eq!(composer.finish(), Ok(&bytes[..]), "{engine:?}");
+        composer.finish().expect("all is there or left out");
+        for (nth, gap) in gaps {
+            assert!(
+                memory[gap.at..gap.at + gap.bytes]
+                    .iter()
+                    .all(|byte| *byte == 0)
+            );
+            let rows = &rows_of[nth][gap.from..gap.from + gap.bytes];
+            memory[gap.at..gap.at + gap.bytes].copy_from_slice(rows);
+        }
+        assert_eq!(memory, bytes, "{engine:?}");
     }
-    assert!(placed > 0);
+    assert!(left_out > 0);
+}
+
+#[test]
+fn memory_must_have_the_size_of_the_state() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &[0, 1, 2]);
+    let layout = State::read(&bytes).expect("understood").layout().clone();
+    for size in [0, bytes.len() - 1, bytes.len() + 1] {
+        let mut memory = vec![0; size];
+        assert!(Composer::within(&layout, 0, 0..3, &mut memory).is_err());
+    }
 }
 
 /// A part of a sequence: what a spare sequence holds.

@@ -320,6 +320,8 @@ macro_rules! for_each_hooked {
             lengths   store     optional fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize;
             lengths   store     optional fn llama_state_save_file(context: Pointer, path: *const c_char, tokens: *const i32, count: usize) -> bool;
 
+            rows      store     optional fn ggml_backend_tensor_set(tensor: Pointer, source: *const u8, offset: usize, size: usize);
+
             purpose   store     optional fn llama_set_embeddings(context: Pointer, value: bool);
             purpose   store     optional fn _Z28llama_set_embeddings_nextnP13llama_contextbb(context: Pointer, value: bool, masked: bool);
             purpose   store     optional fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(context: Pointer, layer: u32, value: bool);

@@ -5,6 +5,8 @@
 //! - `ledger:N`: the ledger panics at the Nth event (`Event::Quiet` is not counted);
 //! - `hook:N`: a hook panics at the Nth request that is posted;
 //! - `load:N`: from the Nth state on that the prefix store loads, the engine gets them without their ends;
+//! - `straight:N`: states of N bytes or more are not put together in memory, but brought to the engine past it;
+//! - `astray`: the engine hands on the rows of such states in a way that is not seen;
 //! - `record:N`: the prefix store panics before its Nth look at what it knows of a context;
 //! - `recorded:N`: the same, behind it;
 //! - `broken:FILE`: the same before each look, while this file exists;
@@ -14,7 +16,8 @@
 
 #[cfg(debug_assertions)]
 pub(crate) use on_demand::{
-    at_event, at_load, at_record, at_request, behind_record, hold_shelf, room, stall,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_shelf, least_straight,
+    room, stall,
 };
 
 #[cfg(debug_assertions)]
@@ -31,6 +34,8 @@ mod on_demand {
         ledger: Option<u64>,
         hook: Option<u64>,
         load: Option<u64>,
+        straight: Option<usize>,
+        astray: bool,
         record: Option<u64>,
         recorded: Option<u64>,
         broken: Option<PathBuf>,
@@ -44,11 +49,13 @@ mod on_demand {
         FAULTS.get_or_init(|| {
             let mut faults = Faults::default();
             let text = std::env::var("CONTEXTPILOT_FAULT").unwrap_or_default();
+            faults.astray = text.split(',').any(|fault| fault == "astray");
             for (name, value) in text.split(',').filter_map(|fault| fault.split_once(':')) {
                 match name {
                     "ledger" => faults.ledger = value.parse().ok(),
                     "hook" => faults.hook = value.parse().ok(),
                     "load" => faults.load = value.parse().ok(),
+                    "straight" => faults.straight = value.parse().ok(),
                     "record" => faults.record = value.parse().ok(),
                     "recorded" => faults.recorded = value.parse().ok(),
                     "broken" => faults.broken = Some(value.into()),
@@ -87,6 +94,15 @@ mod on_demand {
             Some(first) if number >= first => size / 2,
             _ => size,
         }
+    }
+
+    /// The size of the smallest state that is brought to the engine past memory.
+    pub(crate) fn least_straight(usual: usize) -> usize {
+        faults().straight.unwrap_or(usual)
+    }
+
+    pub(crate) fn go_astray() -> bool {
+        faults().astray
     }
 
     pub(crate) fn at_record() {
@@ -138,6 +154,12 @@ mod never {
     pub(crate) const fn at_load(size: usize) -> usize {
         size
     }
+    pub(crate) const fn least_straight(usual: usize) -> usize {
+        usual
+    }
+    pub(crate) const fn go_astray() -> bool {
+        false
+    }
     pub(crate) const fn room(usual: usize) -> usize {
         usual
     }
@@ -146,5 +168,6 @@ mod never {
 
 #[cfg(not(debug_assertions))]
 pub(crate) use never::{
-    at_event, at_load, at_record, at_request, behind_record, hold_shelf, room, stall,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_shelf, least_straight,
+    room, stall,
 };

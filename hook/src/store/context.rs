@@ -53,6 +53,8 @@ pub(super) struct ContextStore {
     pub(super) postponed: BTreeSet<i32>,
     /// Its [basis](Self::basis) may have changed.
     pub(super) has_news: bool,
+    /// It was not seen to take the rows of a state in another way than [`super::flow`] knows.
+    pub(super) flows: bool,
     /// For states. Kept, because fresh memory takes longer than the copy.
     pub(super) buffer: Vec<u8>,
     saved: HashMap<usize, Saved>,
@@ -110,6 +112,13 @@ impl Facts {
 }
 
 impl ContextStore {
+    /// Keeps memory for states, if it is more than there is.
+    pub(super) fn keep_buffer(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() > self.buffer.capacity() {
+            self.buffer = buffer;
+        }
+    }
+
     /// On a thread that is in the context's engine.
     pub(super) fn new(address: usize) -> Self {
         Self {
@@ -127,6 +136,7 @@ impl ContextStore {
             embeddings: false,
             postponed: BTreeSet::new(),
             has_news: true,
+            flows: true,
             buffer: Vec::new(),
             saved: HashMap::new(),
             size: 0,

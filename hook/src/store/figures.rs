@@ -12,6 +12,8 @@ use contextpilot_control::PrefixStore;
 pub(crate) struct Figures {
     /// Sequences that were loaded.
     pub(crate) loads: AtomicU64,
+    /// Those of them whose rows went from the files into the engine without a copy of the state in between.
+    pub(crate) direct_loads: AtomicU64,
     /// Tokens that were left out of evaluations.
     pub(crate) loaded_tokens: AtomicU64,
     /// Time that loading took, in nanoseconds.
@@ -34,6 +36,7 @@ pub(crate) struct Figures {
 
 pub(crate) static FIGURES: Figures = Figures {
     loads: AtomicU64::new(0),
+    direct_loads: AtomicU64::new(0),
     loaded_tokens: AtomicU64::new(0),
     load_nanos: AtomicU64::new(0),
     saves: AtomicU64::new(0),
@@ -83,6 +86,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         limit_bytes: get(&FIGURES.limit),
         chunks: get(&FIGURES.chunks),
         loads: get(&FIGURES.loads),
+        direct_loads: get(&FIGURES.direct_loads),
         loaded_tokens: get(&FIGURES.loaded_tokens),
         load_seconds: seconds(&FIGURES.load_nanos),
         saves: get(&FIGURES.saves),

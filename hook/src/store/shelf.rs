@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_kv_files::{Done, Folder, Header, Listing, ReadError, Readers, Watch, Writer};
+use contextpilot_kv_files::{Done, Folder, Header, LeftOut, Listing, ReadError, Watch, Writer};
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, Refused, State,
     Store,
@@ -14,14 +14,13 @@ use contextpilot_kv_store::{
 use contextpilot_settings::StoreAt;
 
 use super::figures::{self, FIGURES};
+use super::flow::Outline;
 use super::{evaluate, neighbours};
-use crate::base::{guard, log, signals};
+use crate::base::region::Region;
+use crate::base::{guard, log};
 
 /// Bytes of rows that may wait for the disk.
 const QUEUE: u64 = 512 << 20;
-
-/// Threads that read a state, at most: more would wait for the memory.
-const MOST_READERS: usize = 4;
 
 /// The store itself.
 pub(super) struct Shelf {
@@ -30,7 +29,6 @@ pub(super) struct Shelf {
     writer: Writer,
     /// For rows that are read.
     rows: Vec<u8>,
-    readers: Readers,
     /// The models whose names were written down.
     named: Vec<Fingerprint>,
     /// Those whose origins were.
@@ -44,6 +42,31 @@ pub(super) struct Offer {
     /// How many of them were asked for. The others continue them.
     pub(super) wanted: usize,
     pieces: Vec<Piece>,
+}
+
+impl Offer {
+    /// How much of it may be loaded if more is refused: all of it; without what the server has not asked for; what was there
+    /// before.
+    pub(super) fn lengths(&self, held: usize) -> Vec<usize> {
+        let mut lengths = vec![self.tokens.len(), self.wanted, held];
+        lengths.dedup();
+        lengths
+    }
+
+    /// The pieces of its first tokens.
+    fn up_to(&self, length: usize) -> Vec<Piece> {
+        cut_to(&self.pieces, length)
+    }
+}
+
+/// The pieces of the first tokens of these.
+fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
+    let within = pieces.iter().take_while(|piece| piece.start < length);
+    let cut = within.map(|&piece| Piece {
+        take: piece.take.min(length - piece.start),
+        ..piece
+    });
+    cut.collect()
 }
 
 impl Shelf {
@@ -102,10 +125,6 @@ impl Shelf {
             folder,
             writer,
             rows: Vec::new(),
-            readers: Readers {
-                most: thread::available_parallelism().map_or(1, |all| all.get().min(MOST_READERS)),
-                on_start: guard::enter_for_life,
-            },
             named: Vec::new(),
             noted: Vec::new(),
         };
@@ -182,16 +201,35 @@ impl Shelf {
         sequence: i32,
         state: &mut Vec<u8>,
     ) -> bool {
-        let Ok(mut composer) = Composer::new(layout, sequence, 0..length, state) else {
+        let Ok(composer) = Composer::new(layout, sequence, 0..length, state) else {
             return false;
         };
-        let used = offer.pieces.iter().take_while(|piece| piece.start < length);
-        let used: Vec<Piece> = used.copied().collect();
-        if !self.put(&mut composer, &used, length) || composer.finish().is_err() {
+        let used = offer.up_to(length);
+        if !self.put_all(composer, &used, None) {
             return false;
         }
         self.note_used(&used);
         true
+    }
+
+    /// As [`compose`](Self::compose), without what can be brought from the files while the engine takes the state. `state`
+    /// has its size. `None`: false.
+    pub(super) fn outline(
+        &mut self,
+        offer: &Offer,
+        layout: &Layout,
+        sequence: i32,
+        mut state: Region,
+    ) -> Option<Outline> {
+        let length = offer.tokens.len();
+        let composer = Composer::within(layout, sequence, 0..length, &mut state).ok()?;
+        let mut left_out = LeftOut::of(&self.folder);
+        let used = offer.up_to(length);
+        if !self.put_all(composer, &used, Some(&mut left_out)) {
+            return None;
+        }
+        self.note_used(&used);
+        Some(Outline { state, left_out })
     }
 
     /// These were of use now.
@@ -201,48 +239,44 @@ impl Shelf {
         self.writer.touch(pieces.iter().map(|piece| piece.name));
     }
 
-    /// Puts pieces into a state of this length. False if one of them is gone or damaged; then it has left the store.
-    fn put(&mut self, composer: &mut Composer<'_>, pieces: &[Piece], length: usize) -> bool {
-        let pieces: Vec<Piece> = pieces
-            .iter()
-            .map(|&piece| Piece {
-                take: piece.take.min(length - piece.start),
-                ..piece
-            })
-            .collect();
-        let mut left = &pieces[..];
-        while let Some((piece, rest)) = left.split_first() {
-            let put = match self.writer.pending(&piece.name) {
-                Some(rows) => {
-                    left = rest;
-                    composer
-                        .put(piece.start, &rows, piece.chunk_tokens, 0, piece.take)
-                        .map_err(|_| (piece.name, ReadError::DOES_NOT_FIT))
+    /// Puts pieces into a state, all that it is made of. Those that can be brought later are left out, if somebody brings
+    /// them. False if one of them is gone or damaged; then it has left the store.
+    fn put_all(
+        &mut self,
+        mut composer: Composer<'_>,
+        pieces: &[Piece],
+        mut left_out: Option<&mut LeftOut>,
+    ) -> bool {
+        for piece in pieces {
+            let put = match &mut left_out {
+                Some(left_out)
+                    if piece.take == piece.chunk_tokens && !self.writer.is_pending(&piece.name) =>
+                {
+                    left_out.add(&mut composer, piece)
                 }
-                None => {
-                    let is_there = |piece: &&Piece| !self.writer.is_pending(&piece.name);
-                    let (in_files, rest) =
-                        left.split_at(1 + rest.iter().take_while(is_there).count());
-                    left = rest;
-                    self.read(composer, in_files)
-                }
+                _ => self.put(&mut composer, piece),
             };
-            if let Err((name, why)) = put {
-                self.cannot_read(name, &why);
+            if let Err(why) = put {
+                self.cannot_read(piece.name, &why);
                 return false;
             }
         }
-        true
+        composer.finish().is_ok()
     }
 
-    /// Reads pieces from their files into a state.
-    fn read(
-        &mut self,
-        composer: &mut Composer<'_>,
-        pieces: &[Piece],
-    ) -> Result<(), (Name, ReadError)> {
-        let folder = &self.folder;
-        signals::blocked(|| folder.compose(composer, pieces, &mut self.rows, self.readers))
+    fn put(&mut self, composer: &mut Composer<'_>, piece: &Piece) -> Result<(), ReadError> {
+        let tokens = piece.chunk_tokens;
+        let pending = self.writer.pending(&piece.name);
+        let rows = match &pending {
+            Some(rows) => rows,
+            None => {
+                let bytes = composer.bytes_of(tokens);
+                self.folder.read(&piece.name, bytes, &mut self.rows)?;
+                &self.rows
+            }
+        };
+        let put = composer.put(piece.start, rows, tokens, 0, piece.take);
+        put.map_err(|_| ReadError::DOES_NOT_FIT)
     }
 
     /// A state of this size may soon be copied.

@@ -33,6 +33,8 @@ pub(super) struct Life {
     pub(super) with_adapters: bool,
     /// Slots are saved to a file and restored.
     pub(super) with_files: bool,
+    /// What is loaded goes past the memory for a state, as large states do. (In a debug build.)
+    pub(super) goes_straight: bool,
     /// Some requests ask for two answers.
     with_several_answers: bool,
     /// What the server answers is what it would answer without a cache. It is not where tokens are moved.
@@ -78,6 +80,7 @@ impl Life {
             flags,
             with_adapters,
             with_files,
+            goes_straight: random.index(2) == 0,
             with_several_answers: is_unified || !saves,
             is_exact: !moved,
         }

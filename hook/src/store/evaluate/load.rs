@@ -8,6 +8,7 @@ use super::batches::Batches;
 use crate::base::abi::Pointer;
 use crate::base::log;
 use crate::store::figures::{self, FIGURES};
+use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Offer;
 use crate::store::{change, engine, rescue, with_record, with_shelf};
 
@@ -18,18 +19,35 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     if let Some(sequence) = better_than_stored(context, run, held) {
         change::share(context, sequence);
     }
-    let Some((offer, mut state)) = search(context, run, held) else {
+    let Some((mut offer, prepared)) = search(context, run, held, true) else {
         return true;
     };
     let sequence = run.sequence;
     let believed = usize::try_from(run.first).unwrap_or(0);
     rescue::loosen(context, sequence, believed, rescue::ANYTHING);
-    // All of it; then without what the server has not asked for; then what was there before.
-    let mut lengths = vec![offer.tokens.len(), offer.wanted, held];
-    lengths.dedup();
-    let mut composed = true;
+    let mut lengths = offer.lengths(held);
+    let (mut state, mut composed) = (Vec::new(), false);
     let mut done = None;
-    for (attempt, &length) in lengths.iter().enumerate() {
+    match prepared {
+        Prepared::Composed(bytes) => (state, composed) = (bytes, true),
+        Prepared::Outline(outline) => {
+            let length = offer.tokens.len();
+            // SAFETY: our caller's caller uses the context.
+            if unsafe { flow::load(context, sequence, outline) } && is_there(context, run, length) {
+                done = Some(length);
+                lengths.clear();
+            } else {
+                figures::add(&FIGURES.failed_loads, 1);
+                lengths = vec![held];
+                if let Some((other, Prepared::Composed(bytes))) = search(context, run, held, false)
+                {
+                    (offer, state, composed) = (other, bytes, true);
+                    lengths = offer.lengths(held);
+                }
+            }
+        }
+    }
+    for &length in &lengths {
         if length == 0 {
             // A state that was taken, but is not of the length that was asked for, must not stay.
             // SAFETY: our caller's caller uses the context.
@@ -37,17 +55,13 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             done = Some(0);
             break;
         }
-        if attempt > 0 {
-            composed = compose(context, &offer, length, sequence, &mut state);
-        }
+        let is_composed =
+            std::mem::take(&mut composed) || compose(context, &offer, length, sequence, &mut state);
         // SAFETY: our caller's caller uses the context.
-        if composed && unsafe { engine::load(context, sequence, &state) } {
-            // SAFETY: as above.
-            let there = unsafe { engine::length(context, sequence) };
-            if there.is_none_or(|there| there == length) {
-                done = Some(length);
-                break;
-            }
+        let taken = is_composed && unsafe { engine::load(context, sequence, &state) };
+        if taken && is_there(context, run, length) {
+            done = Some(length);
+            break;
         }
         figures::add(&FIGURES.failed_loads, 1);
     }
@@ -67,7 +81,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             with_record(context, |one| {
                 one.session.removed(sequence, -1, -1);
                 one.session.obscure(sequence);
-                one.buffer = state;
+                one.keep_buffer(state);
             });
             return false;
         }
@@ -76,7 +90,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     let took = start.elapsed();
     with_record(context, |one| {
         one.session.loaded(sequence, tokens[..kept].to_vec());
-        one.buffer = state;
+        one.keep_buffer(state);
         if loaded > held {
             one.rates.loaded(loaded, took);
         }
@@ -86,6 +100,13 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     }
     figures::add_time(&FIGURES.load_nanos, took);
     true
+}
+
+/// Whether the engine has so many tokens of a sequence.
+fn is_there(context: Pointer, run: &Run, length: usize) -> bool {
+    // SAFETY: our caller's caller uses the context.
+    let there = unsafe { engine::length(context, run.sequence) };
+    there.is_none_or(|there| there == length)
 }
 
 /// Another sequence of the context that holds more of what is wanted than the store has, and enough more to be
@@ -108,8 +129,8 @@ fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
     better.flatten()
 }
 
-/// What is worth loading, and its state.
-fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> {
+/// What is worth loading, and its state. `may_flow`: it need not be put together.
+fn search(context: Pointer, run: &Run, held: usize, may_flow: bool) -> Option<(Offer, Prepared)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
     let found = with_shelf(context, |shelf, one| {
@@ -131,9 +152,16 @@ fn search(context: Pointer, run: &Run, held: usize) -> Option<(Offer, Vec<u8>)> 
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            let mut state = shelf.buffer(&mut one.buffer, layout.state_size(all));
+            let size = layout.state_size(all);
+            if let Some(region) = flow::region(may_flow && one.flows, &layout, size) {
+                match shelf.outline(&offer, &layout, run.sequence, region) {
+                    Some(outline) => return Some((offer, Prepared::Outline(outline))),
+                    None => continue,
+                }
+            }
+            let mut state = shelf.buffer(&mut one.buffer, size);
             if shelf.compose(&offer, all, &layout, run.sequence, &mut state) {
-                return Some((offer, state));
+                return Some((offer, Prepared::Composed(state)));
             }
             one.buffer = state;
         }

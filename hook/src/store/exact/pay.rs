@@ -13,6 +13,7 @@ use crate::channel::push;
 use crate::store::context::ContextStore;
 use crate::store::evaluate::{Busy, LOST, Part, evaluate_own};
 use crate::store::figures::{self, FIGURES};
+use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
 use crate::store::{PATIENCE, be_patient, change, engine, rescue, with_record, with_shelf};
@@ -156,39 +157,56 @@ fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
 fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
     let _busy = Busy::begin();
     let start = Instant::now();
-    let Some((position, mut state, held)) = search(context, sequence, wanted, believed) else {
-        return;
-    };
-    // SAFETY: our caller's caller uses the context, here and below.
-    let taken = unsafe { engine::load(context, sequence, &state) };
-    // SAFETY: see above.
-    let length = unsafe { engine::length(context, sequence) };
-    let taken = taken && length.is_none_or(|length| length == position);
-    let took = start.elapsed();
-    with_record(context, |one| {
-        std::mem::swap(&mut one.buffer, &mut state);
-        if taken && position > believed {
-            one.session.loaded(sequence, wanted[..position].to_vec());
-        } else if taken {
-            one.session.set_in_engine(sequence, position);
-        }
+    let mut lost = 0;
+    // If what is left out of a state cannot be brought, the state is put together.
+    for may_flow in [true, false] {
+        let found = search(context, sequence, wanted, believed, may_flow);
+        let Some((position, prepared, held)) = found else {
+            break;
+        };
+        lost = lost.max(held);
+        let mut buffer = Vec::new();
+        let (taken, goes_on) = match prepared {
+            // SAFETY: our caller's caller uses the context, here and below.
+            Prepared::Outline(outline) => unsafe { (flow::load(context, sequence, outline), true) },
+            Prepared::Composed(state) => {
+                buffer = state;
+                // SAFETY: see above.
+                unsafe { (engine::load(context, sequence, &buffer), false) }
+            }
+        };
+        // SAFETY: see above.
+        let length = unsafe { engine::length(context, sequence) };
+        let taken = taken && length.is_none_or(|length| length == position);
+        let took = start.elapsed();
+        with_record(context, |one| {
+            one.keep_buffer(buffer);
+            if taken && position > believed {
+                one.session.loaded(sequence, wanted[..position].to_vec());
+            } else if taken {
+                one.session.set_in_engine(sequence, position);
+            }
+            if taken {
+                one.rates.loaded(position, took);
+            }
+        });
         if taken {
-            one.rates.loaded(position, took);
+            figures::add_time(&FIGURES.load_nanos, took);
+            figures::add(&FIGURES.loads, 1);
+            note_paid(context, sequence, held, position.min(believed));
+            return;
         }
-    });
-    figures::add_time(&FIGURES.load_nanos, took);
-    if taken {
-        figures::add(&FIGURES.loads, 1);
-        note_paid(context, sequence, held, position.min(believed));
-        return;
+        figures::add(&FIGURES.failed_loads, 1);
+        empty(context, sequence);
+        if !goes_on {
+            break;
+        }
     }
-    figures::add(&FIGURES.failed_loads, 1);
-    if held > 0 {
+    if lost > 0 {
         log::line(format_args!(
-            "Prefix store: the engine refused a state, {held} tokens are evaluated again"
+            "Prefix store: the engine refused a state, {lost} tokens are evaluated again"
         ));
     }
-    empty(context, sequence);
 }
 
 /// What the server had been told to be evaluated was loaded now.
@@ -214,7 +232,8 @@ fn search(
     sequence: i32,
     wanted: &[i32],
     believed: usize,
-) -> Option<(usize, Vec<u8>, usize)> {
+    may_flow: bool,
+) -> Option<(usize, Prepared, usize)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
     let found = with_shelf(context, |shelf, one| {
@@ -232,7 +251,7 @@ fn search(
             if !is_worth_loading(one, position, held, believed) {
                 return None;
             }
-            if let Some(state) = compose(shelf, one, &offer, sequence) {
+            if let Some(state) = prepare_state(shelf, one, &offer, sequence, may_flow) {
                 return Some((position, state, held));
             }
         }
@@ -249,16 +268,24 @@ fn is_worth_loading(one: &ContextStore, position: usize, held: usize, believed: 
         && gained * one.rates.worth_loading() >= position
 }
 
-fn compose(
+fn prepare_state(
     shelf: &mut Shelf,
     one: &mut ContextStore,
     offer: &ExactOffer,
     sequence: i32,
-) -> Option<Vec<u8>> {
+    may_flow: bool,
+) -> Option<Prepared> {
     let shape = one.shape().cloned()?;
+    if let Some(layout) = shape.dense() {
+        let size = shape.state_size(offer.position(), offer.tail_size());
+        if let Some(region) = flow::region(may_flow && one.flows, layout, size) {
+            let outline = shelf.outline_exact(offer, layout, sequence, region);
+            return outline.map(Prepared::Outline);
+        }
+    }
     let mut state = std::mem::take(&mut one.buffer);
     if shelf.compose_exact(offer, &shape, sequence, &mut state) {
-        return Some(state);
+        return Some(Prepared::Composed(state));
     }
     one.buffer = state;
     None

@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
+use contextpilot_kv_files::LeftOut;
 use contextpilot_kv_store::{
-    Chunk, Composer, Fingerprint, Found, Piece, Shape, State, Tail, make_room,
+    Chunk, Composer, Fingerprint, Found, Layout, Piece, Shape, State, Tail, make_room,
 };
 
-use super::Shelf;
+use super::{Shelf, cut_to};
+use crate::base::region::Region;
 use crate::store::figures::{self, FIGURES};
+use crate::store::flow::Outline;
 use crate::store::neighbours;
 
 /// A state that can be put together.
@@ -21,6 +24,16 @@ impl ExactOffer {
     /// The position at which the state was taken: how many tokens it stands for.
     pub(in crate::store) fn position(&self) -> usize {
         self.tail.piece.start
+    }
+
+    /// The size of its tail, bytes.
+    pub(in crate::store) fn tail_size(&self) -> usize {
+        usize::try_from(self.tail.bytes).unwrap_or(usize::MAX)
+    }
+
+    /// What its dense part is made of.
+    fn pieces(&self) -> Vec<Piece> {
+        cut_to(self.found.pieces(), self.position())
     }
 }
 
@@ -67,25 +80,18 @@ impl Shelf {
         sequence: i32,
         state: &mut Vec<u8>,
     ) -> bool {
-        let length = offer.position();
-        let Ok(bytes) = usize::try_from(offer.tail.bytes) else {
-            return false;
-        };
-        let pieces = offer.found.pieces().iter().copied();
-        let pieces: Vec<Piece> = pieces.take_while(|piece| piece.start < length).collect();
-        let size = shape.state_size(length, bytes);
+        let size = shape.state_size(offer.position(), offer.tail_size());
         if size > isize::MAX as usize {
             return false;
         }
         *state = self.buffer(state, size);
         make_room(state, size);
+        let pieces = offer.pieces();
         match shape.dense() {
             None => shape.begin(sequence, state),
             Some(layout) => {
-                let Ok(mut composer) = Composer::new(layout, sequence, 0..length, state) else {
-                    return false;
-                };
-                if !self.put(&mut composer, &pieces, length) || composer.finish().is_err() {
+                let composer = Composer::new(layout, sequence, 0..offer.position(), state);
+                if !composer.is_ok_and(|composer| self.put_all(composer, &pieces, None)) {
                     return false;
                 }
             }
@@ -93,9 +99,38 @@ impl Shelf {
         if !self.append_tail(&offer.tail, state) {
             return false;
         }
+        self.note_all_used(pieces, offer);
+        true
+    }
+
+    /// As [`compose_exact`](Self::compose_exact), without what can be brought from the files while the engine takes the
+    /// state. `state` has its size. `None`: false.
+    pub(in crate::store) fn outline_exact(
+        &mut self,
+        offer: &ExactOffer,
+        layout: &Layout,
+        sequence: i32,
+        mut state: Region,
+    ) -> Option<Outline> {
+        let (dense, tail) = state.split_at_mut_checked(layout.state_size(offer.position()))?;
+        let composer = Composer::within(layout, sequence, 0..offer.position(), dense).ok()?;
+        let mut left_out = LeftOut::of(&self.folder);
+        let pieces = offer.pieces();
+        if !self.put_all(composer, &pieces, Some(&mut left_out)) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        if !self.append_tail(&offer.tail, &mut bytes) || bytes.len() != tail.len() {
+            return None;
+        }
+        tail.copy_from_slice(&bytes);
+        self.note_all_used(pieces, offer);
+        Some(Outline { state, left_out })
+    }
+
+    fn note_all_used(&mut self, pieces: Vec<Piece>, offer: &ExactOffer) {
         let used: Vec<_> = pieces.into_iter().chain([offer.tail.piece]).collect();
         self.note_used(&used);
-        true
     }
 
     /// Appends the tail that was taken behind exactly these tokens, which are one or more. False if there is none.

@@ -1,0 +1,419 @@
+//! From files to whoever takes a state, without a copy of the state in between.
+//!
+//! Memory for a whole state is dear: a system finds and clears each page of it, which takes several times as long as
+//! reading the files does, and a state of a large model is as large as its KV cache. Whoever takes the rows of a
+//! state one after the other needs neither. Threads read ahead, a block at a time, into memory that stays in
+//! the processor's cache.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::thread;
+
+use contextpilot_kv_store::{Composer, Gap, Name, Piece};
+use crc32fast::Hasher;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::format::Head;
+use crate::{Folder, ReadError};
+
+/// Read at once, bytes.
+const BLOCK: usize = 256 << 10;
+/// Blocks that each thread may be ahead.
+const AHEAD: usize = 4;
+/// Files that stay open. Others are opened for each of their parts: a process may have 1,024 open.
+const MOST_OPEN: usize = 128;
+
+/// Threads that read ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Readers {
+    /// How many. With none, the caller's reads.
+    pub threads: usize,
+    /// What each does first.
+    pub on_start: fn(),
+}
+
+impl Readers {
+    /// The caller alone.
+    pub const ALONE: Self = Self {
+        threads: 0,
+        on_start: || (),
+    };
+}
+
+/// What a state lacks, and the files that have it.
+#[derive(Debug)]
+pub struct LeftOut {
+    folder: Folder,
+    files: Vec<RowsFile>,
+    parts: Vec<Part>,
+    bytes: usize,
+}
+
+/// The file of a chunk that was found to be whole, but for its rows.
+#[derive(Debug)]
+struct RowsFile {
+    name: Name,
+    open: Option<File>,
+    /// Where the rows begin.
+    begin: u64,
+    /// The checksum that they must have.
+    crc: u32,
+    /// That of what was read so far.
+    sum: Hasher,
+}
+
+/// At most a block.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    file: usize,
+    gap: Gap,
+}
+
+impl LeftOut {
+    /// Nothing yet, of this folder.
+    pub fn of(folder: &Folder) -> Self {
+        Self {
+            folder: folder.clone(),
+            files: Vec::new(),
+            parts: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Leaves a chunk out of a state, all of which is taken.
+    ///
+    /// # Errors
+    /// Its file is gone or damaged as far as that shows without its rows, it cannot be read, or it does not fit there.
+    pub fn add(&mut self, composer: &mut Composer<'_>, piece: &Piece) -> Result<(), ReadError> {
+        let rows = composer.bytes_of(piece.chunk_tokens);
+        let (file, head) = self.folder.whole_file(&piece.name, rows)?;
+        let begin = Head::size(&head.chunk) as u64;
+        let mut words = vec![0; composer.words_size(piece.chunk_tokens)];
+        file.read_exact_at(&mut words, begin).map_err(cut)?;
+        let mut sum = Hasher::new();
+        sum.update(&words);
+        let gaps = composer.leave_out(piece.start, &words, piece.chunk_tokens);
+        let gaps = gaps.map_err(|_| ReadError::DOES_NOT_FIT)?;
+        let nth = self.files.len();
+        for gap in gaps {
+            self.bytes += gap.bytes;
+            let parts = (0..gap.bytes).step_by(BLOCK).map(|skip| Gap {
+                at: gap.at + skip,
+                bytes: BLOCK.min(gap.bytes - skip),
+                from: gap.from + skip,
+            });
+            self.parts.extend(parts.map(|gap| Part { file: nth, gap }));
+        }
+        self.files.push(RowsFile {
+            name: piece.name,
+            open: (nth < MOST_OPEN).then_some(file),
+            begin,
+            crc: head.rows_crc,
+            sum,
+        });
+        Ok(())
+    }
+
+    /// The size of what the state lacks, bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Calls `take` with what is missing, and reads it meanwhile. What `take` returned, and whether it was given all that is
+    /// missing, and that was right. Else what it was given is worth nothing.
+    pub fn read<T>(
+        mut self,
+        readers: Readers,
+        take: impl FnOnce(&mut Flow<'_>) -> T,
+    ) -> (T, Result<(), Lost>) {
+        self.parts.sort_unstable_by_key(|part| part.gap.at);
+        let steps = steps(&self.parts);
+        let mut sums: Vec<Hasher> = self.files.iter().map(|file| file.sum.clone()).collect();
+        let (jobs, job) = unbounded();
+        for step in 0..steps.len() {
+            let _ = jobs.send(step);
+        }
+        drop(jobs);
+        let source = Source {
+            left_out: &self,
+            steps: &steps,
+            job,
+        };
+        let (result, read) = thread::scope(|scope| {
+            let (results, ready) = unbounded();
+            let (give_back, blank) = unbounded();
+            let start = |_| {
+                let (results, blank) = (results.clone(), blank.clone());
+                let source = &source;
+                let work = move || {
+                    (readers.on_start)();
+                    source.read_ahead(&blank, &results);
+                };
+                let thread = thread::Builder::new().name("contextpilot-read".into());
+                thread.spawn_scoped(scope, work).ok()
+            };
+            let threads: Vec<_> = (0..readers.threads).map_while(start).collect();
+            for _ in 0..threads.len() * AHEAD {
+                let _ = give_back.send(Block::default());
+            }
+            drop((results, blank));
+            let mut flow = Flow {
+                source: &source,
+                is_alone: threads.is_empty(),
+                ready,
+                early: BTreeMap::new(),
+                give_back,
+                block: Block::default(),
+                next_step: 0,
+                used: 0,
+                part: 0,
+                of_part: 0,
+                at: 0,
+                sums: &mut sums,
+                lost: None,
+            };
+            let result = take(&mut flow);
+            let read = flow.end();
+            for thread in threads {
+                // If it panicked, a block did not come, which was seen.
+                let _ = thread.join();
+            }
+            (result, read)
+        });
+        let read = read.and_then(|()| {
+            let sums = sums.into_iter().map(Hasher::finalize);
+            let mut files = self.files.iter().zip(sums);
+            match files.find(|(file, sum)| file.crc != *sum) {
+                Some((file, _)) => Err(Lost::Unreadable(file.name, ReadError::WRONG_SUM)),
+                None => Ok(()),
+            }
+        });
+        (result, read)
+    }
+}
+
+/// Parts that fill a block together.
+fn steps(parts: &[Part]) -> Vec<Range<usize>> {
+    let mut steps = Vec::new();
+    let (mut begin, mut bytes) = (0, 0);
+    for (nth, part) in parts.iter().enumerate() {
+        if bytes + part.gap.bytes > BLOCK {
+            steps.push(begin..nth);
+            (begin, bytes) = (nth, 0);
+        }
+        bytes += part.gap.bytes;
+    }
+    if begin < parts.len() {
+        steps.push(begin..parts.len());
+    }
+    steps
+}
+
+/// What a thread has read.
+#[derive(Debug, Default)]
+struct Block {
+    bytes: Vec<u8>,
+    /// Of each part.
+    sums: Vec<Hasher>,
+}
+
+type Step = (usize, Result<Block, (Name, ReadError)>);
+
+struct Source<'a> {
+    left_out: &'a LeftOut,
+    steps: &'a [Range<usize>],
+    /// The steps that nobody has begun.
+    job: Receiver<usize>,
+}
+
+impl Source<'_> {
+    /// Whoever has a block takes the next step, so that it never waits for blocks that later steps have.
+    fn read_ahead(&self, blank: &Receiver<Block>, results: &Sender<Step>) {
+        while let Ok(block) = blank.recv() {
+            let Ok(step) = self.job.recv() else {
+                return;
+            };
+            if results.send((step, self.read(step, block))).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn read(&self, step: usize, mut block: Block) -> Result<Block, (Name, ReadError)> {
+        let parts = &self.left_out.parts[self.steps[step].clone()];
+        let size = parts.iter().map(|part| part.gap.bytes).sum();
+        block.bytes.resize(size, 0);
+        block.sums.clear();
+        let mut rest = &mut block.bytes[..];
+        for part in parts {
+            let (here, behind) = std::mem::take(&mut rest).split_at_mut(part.gap.bytes);
+            rest = behind;
+            let file = &self.left_out.files[part.file];
+            self.left_out
+                .read_part(file, part.gap.from, here)
+                .map_err(|why| (file.name, why))?;
+            let mut sum = Hasher::new();
+            sum.update(here);
+            block.sums.push(sum);
+        }
+        Ok(block)
+    }
+}
+
+impl LeftOut {
+    fn read_part(&self, file: &RowsFile, from: usize, to: &mut [u8]) -> Result<(), ReadError> {
+        let at = file.begin + from as u64;
+        let read = match &file.open {
+            Some(open) => open.read_exact_at(to, at),
+            None => self.folder.file(&file.name)?.read_exact_at(to, at),
+        };
+        read.map_err(cut)
+    }
+}
+
+/// What comes next of a state.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Span<'a> {
+    /// So many bytes are in the state itself.
+    Own(usize),
+    /// These bytes were missing.
+    Read(&'a [u8]),
+}
+
+/// Why what was taken is worth nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Not all that is missing was asked for, or not in its order.
+    NotTaken,
+    /// A chunk, and why its rows cannot be read.
+    Unreadable(Name, ReadError),
+}
+
+/// What is missing in a state, from its first byte to its last.
+pub struct Flow<'a> {
+    source: &'a Source<'a>,
+    is_alone: bool,
+    ready: Receiver<Step>,
+    /// Steps whose turn has not come.
+    early: BTreeMap<usize, Result<Block, (Name, ReadError)>>,
+    give_back: Sender<Block>,
+    block: Block,
+    next_step: usize,
+    /// Bytes of the block that were given out.
+    used: usize,
+    /// The part that is given out next, and how much of it was.
+    part: usize,
+    of_part: usize,
+    /// Where what was asked for ends.
+    at: usize,
+    sums: &'a mut [Hasher],
+    lost: Option<Lost>,
+}
+
+impl Flow<'_> {
+    /// What the state has from `at` on, at most so many bytes. Whoever takes a state asks for each of its bytes once, from
+    /// the first to the last; what is in the state may be left out. `None`: it did not, or a file cannot be read.
+    pub fn next(&mut self, at: usize, most: usize) -> Option<Span<'_>> {
+        if self.lost.is_some() {
+            return None;
+        }
+        let parts = &self.source.left_out.parts;
+        let missing = parts.get(self.part).map(|part| part.gap.at + self.of_part);
+        if at < self.at || missing.is_some_and(|missing| missing < at) {
+            self.lost = Some(Lost::NotTaken);
+            return None;
+        }
+        let own = missing.map_or(most, |missing| most.min(missing - at));
+        if own > 0 || most == 0 {
+            self.at = at + own;
+            return Some(Span::Own(own));
+        }
+        if self.used == self.block.bytes.len() {
+            self.next_block()?;
+        }
+        let begin = self.used;
+        let end = self.block.bytes.len().min(begin + most);
+        while self.used < end {
+            let gap = &parts[self.part].gap;
+            if gap.at + self.of_part != at + (self.used - begin) {
+                break;
+            }
+            let here = (gap.bytes - self.of_part).min(end - self.used);
+            self.used += here;
+            self.of_part += here;
+            if self.of_part == gap.bytes {
+                (self.part, self.of_part) = (self.part + 1, 0);
+            }
+        }
+        self.at = at + (self.used - begin);
+        Some(Span::Read(&self.block.bytes[begin..self.used]))
+    }
+
+    fn next_block(&mut self) -> Option<()> {
+        let step = self.next_step;
+        let old = std::mem::take(&mut self.block);
+        let read = if self.is_alone {
+            self.source.read(step, old)
+        } else {
+            // Before the first block there was none.
+            if step > 0 {
+                let _ = self.give_back.send(old);
+            }
+            self.receive(step)?
+        };
+        match read {
+            Ok(block) => self.block = block,
+            Err((name, why)) => {
+                self.lost = Some(Lost::Unreadable(name, why));
+                return None;
+            }
+        }
+        self.used = 0;
+        self.next_step += 1;
+        let parts = &self.source.left_out.parts[self.source.steps[step].clone()];
+        for (part, sum) in parts.iter().zip(&self.block.sums) {
+            // A chunk's rows stand in a state in the order of the chunk.
+            self.sums[part.file].combine(sum);
+        }
+        Some(())
+    }
+
+    fn receive(&mut self, step: usize) -> Option<Result<Block, (Name, ReadError)>> {
+        loop {
+            if let Some(read) = self.early.remove(&step) {
+                return Some(read);
+            }
+            match self.ready.recv() {
+                Ok((nth, read)) => self.early.insert(nth, read),
+                // All threads have ended: one of them has panicked.
+                Err(_) => {
+                    self.lost = Some(Lost::NotTaken);
+                    return None;
+                }
+            };
+        }
+    }
+
+    /// Lets the threads end.
+    fn end(self) -> Result<(), Lost> {
+        let all = self.part == self.source.left_out.parts.len();
+        // Steps that were not begun will not be.
+        self.source.job.try_iter().for_each(drop);
+        match self.lost {
+            Some(lost) => Err(lost),
+            None if all => Ok(()),
+            None => Err(Lost::NotTaken),
+        }
+    }
+}
+
+fn cut(error: io::Error) -> ReadError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => ReadError::CUT,
+        _ => error.into(),
+    }
+}
