@@ -31,10 +31,12 @@ fn all_errors_are_survived(arch: Arch, bounded: &str) {
     let more = [("BOUNDED", bounded)];
     let plain = program.run_with("errors", &more);
     let mut reached = 0;
-    for look in (FIRST..).step_by(STEP) {
+    for (nth, look) in (FIRST..).step_by(STEP).enumerate() {
         let mut ended = true;
+        // With states that are put together, and with such as go past memory.
+        let states = ["", "straight:1,"][nth % 2];
         for kind in ["record", "recorded"] {
-            let run = faulty(&program, "errors", &format!("{kind}:{look}"), &more);
+            let run = faulty(&program, "errors", &format!("{states}{kind}:{look}"), &more);
             run.must_answer_within(&plain, ROUNDING);
             let said = run.stderr.contains(STOPPED);
             ended &= !said;
