@@ -59,7 +59,7 @@ pub(crate) static OPENSSL: &[Row] = ALL
 const STORE_COUNT: usize = {
     let (mut count, mut at) = (0, 0);
     while at < ALL.len() {
-        if matches!(ALL[at].generation.as_bytes(), b"store") {
+        if matches!(ALL[at].generation.as_bytes(), b"store" | b"straight") {
             count += 1;
         }
         at += 1;

@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod faults;
 pub(crate) mod guard;
 pub(crate) mod inactive;
+pub(crate) mod lent;
 pub(crate) mod log;
 pub(crate) mod mode;
 pub(crate) mod region;

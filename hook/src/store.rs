@@ -31,6 +31,7 @@
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`content`] | digests of models and adapters |
 //! | [`flow`] | rows that go from the files into the engine without a copy of the state in between |
+//! | [`only_new`] | what is new of a sequence is copied out of the engine, and no more |
 //! | [`rates`] | how long evaluating and copying take here |
 //! | [`engine`] | the calls of the engine |
 //! | [`told`] | what routers are told of the store |
@@ -66,6 +67,7 @@ pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
 mod neighbours;
+pub(crate) mod only_new;
 pub(crate) mod outputs;
 pub(crate) mod params;
 pub(crate) mod purpose;

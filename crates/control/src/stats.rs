@@ -122,6 +122,8 @@ pub struct PrefixStore {
     pub load_seconds: f64,
     /// Sequences that something new was taken from.
     pub saves: u64,
+    /// Copies for which only what was new was copied out of the engine.
+    pub partial_saves: u64,
     /// Tokens that were new.
     pub saved_tokens: u64,
     /// Seconds that copying sequences out of the engine took, where the server does not do it itself.

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_files::{Flow, Folder, LeftOut, Readers, Span, Writer};
+use contextpilot_kv_files::{Folder, LeftOut, Readers, Span, Writer};
 use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
 use engine::Engine;
 
@@ -97,18 +97,17 @@ fn loading(home: &Path, rounds: usize) {
             threads,
             ..Readers::ALONE
         };
-        let ((), read) = left_out.read(readers, |flow: &mut Flow<'_>| {
-            let mut at = 0;
-            while at < bytes.len() {
-                let from = match flow.next(at, bytes.len() - at).expect("in order") {
-                    Span::Own(count) => &outline[at..at + count],
-                    Span::Read(bytes) => bytes,
-                };
-                cache[at..at + from.len()].copy_from_slice(from);
-                at += from.len();
-            }
-        });
-        read.expect("all was taken");
+        let mut flow = left_out.start(readers);
+        let mut at = 0;
+        while at < bytes.len() {
+            let from = match flow.next(at, bytes.len() - at).expect("in order") {
+                Span::Own(count) => &outline[at..at + count],
+                Span::Read(bytes) => bytes,
+            };
+            cache[at..at + from.len()].copy_from_slice(from);
+            at += from.len();
+        }
+        flow.finish().expect("all was taken");
     };
     let mut times: [Vec<Duration>; 6] = Default::default();
     let mut time = |nth: usize, work: &mut dyn FnMut()| {

@@ -10,7 +10,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
 use contextpilot_kv_store::{Composer, Gap, Name, Piece};
 use crc32fast::Hasher;
@@ -19,12 +21,12 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::format::Head;
 use crate::{Folder, ReadError};
 
-/// Read at once, bytes.
+/// Read at once, bytes. A row is not divided, however large it is.
 const BLOCK: usize = 256 << 10;
 /// Blocks that each thread may be ahead.
 const AHEAD: usize = 4;
 /// Files that stay open. Others are opened for each of their parts: a process may have 1,024 open.
-const MOST_OPEN: usize = 128;
+const MOST_OPEN: usize = 64;
 
 /// Threads that read ahead.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +51,8 @@ pub struct LeftOut {
     folder: Folder,
     files: Vec<RowsFile>,
     parts: Vec<Part>,
-    bytes: usize,
+    /// How many files stay open.
+    keeps_open: usize,
 }
 
 /// The file of a chunk that was found to be whole, but for its rows.
@@ -65,7 +68,7 @@ struct RowsFile {
     sum: Hasher,
 }
 
-/// At most a block.
+/// At most a block, and whole rows.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     file: usize,
@@ -79,7 +82,7 @@ impl LeftOut {
             folder: folder.clone(),
             files: Vec::new(),
             parts: Vec::new(),
-            bytes: 0,
+            keeps_open: MOST_OPEN,
         }
     }
 
@@ -89,7 +92,16 @@ impl LeftOut {
     /// Its file is gone or damaged as far as that shows without its rows, it cannot be read, or it does not fit there.
     pub fn add(&mut self, composer: &mut Composer<'_>, piece: &Piece) -> Result<(), ReadError> {
         let rows = composer.bytes_of(piece.chunk_tokens);
-        let (file, head) = self.folder.whole_file(&piece.name, rows)?;
+        let found = match self.folder.whole_file(&piece.name, rows) {
+            Err(why) if why.is_shortage() && self.keeps_open > 0 => {
+                // Whoever else wants files has none either.
+                self.keeps_open = 0;
+                self.files.iter_mut().for_each(|file| file.open = None);
+                self.folder.whole_file(&piece.name, rows)
+            }
+            found => found,
+        };
+        let (file, head) = found?;
         let begin = Head::size(&head.chunk) as u64;
         let mut words = vec![0; composer.words_size(piece.chunk_tokens)];
         file.read_exact_at(&mut words, begin).map_err(cut)?;
@@ -99,17 +111,18 @@ impl LeftOut {
         let gaps = gaps.map_err(|_| ReadError::DOES_NOT_FIT)?;
         let nth = self.files.len();
         for gap in gaps {
-            self.bytes += gap.bytes;
-            let parts = (0..gap.bytes).step_by(BLOCK).map(|skip| Gap {
+            let step = (BLOCK / gap.unit.max(1)).max(1) * gap.unit.max(1);
+            let parts = (0..gap.bytes).step_by(step).map(|skip| Gap {
                 at: gap.at + skip,
-                bytes: BLOCK.min(gap.bytes - skip),
+                bytes: step.min(gap.bytes - skip),
                 from: gap.from + skip,
+                ..gap
             });
             self.parts.extend(parts.map(|gap| Part { file: nth, gap }));
         }
         self.files.push(RowsFile {
             name: piece.name,
-            open: (nth < MOST_OPEN).then_some(file),
+            open: (nth < self.keeps_open).then_some(file),
             begin,
             crc: head.rows_crc,
             sum,
@@ -117,81 +130,55 @@ impl LeftOut {
         Ok(())
     }
 
-    /// The size of what the state lacks, bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Calls `take` with what is missing, and reads it meanwhile. What `take` returned, and whether it was given all that is
-    /// missing, and that was right. Else what it was given is worth nothing.
-    pub fn read<T>(
-        mut self,
-        readers: Readers,
-        take: impl FnOnce(&mut Flow<'_>) -> T,
-    ) -> (T, Result<(), Lost>) {
+    /// Begins to read. Do it where threads may be started: they inherit the caller's signal mask.
+    #[must_use]
+    pub fn start(mut self, readers: Readers) -> Flow {
         self.parts.sort_unstable_by_key(|part| part.gap.at);
         let steps = steps(&self.parts);
-        let mut sums: Vec<Hasher> = self.files.iter().map(|file| file.sum.clone()).collect();
+        let sums = self.files.iter().map(|file| file.sum.clone()).collect();
         let (jobs, job) = unbounded();
         for step in 0..steps.len() {
             let _ = jobs.send(step);
         }
         drop(jobs);
-        let source = Source {
-            left_out: &self,
-            steps: &steps,
+        let source = Arc::new(Source {
+            left_out: self,
+            steps,
             job,
+        });
+        let (results, ready) = unbounded();
+        let (give_back, blank) = unbounded();
+        let start = |_| {
+            let (results, blank, source) = (results.clone(), blank.clone(), Arc::clone(&source));
+            let work = move || {
+                (readers.on_start)();
+                source.read_ahead(&blank, &results);
+            };
+            let thread = thread::Builder::new().name("contextpilot-read".into());
+            thread.spawn(work).ok()
         };
-        let (result, read) = thread::scope(|scope| {
-            let (results, ready) = unbounded();
-            let (give_back, blank) = unbounded();
-            let start = |_| {
-                let (results, blank) = (results.clone(), blank.clone());
-                let source = &source;
-                let work = move || {
-                    (readers.on_start)();
-                    source.read_ahead(&blank, &results);
-                };
-                let thread = thread::Builder::new().name("contextpilot-read".into());
-                thread.spawn_scoped(scope, work).ok()
-            };
-            let threads: Vec<_> = (0..readers.threads).map_while(start).collect();
-            for _ in 0..threads.len() * AHEAD {
-                let _ = give_back.send(Block::default());
-            }
-            drop((results, blank));
-            let mut flow = Flow {
-                source: &source,
-                is_alone: threads.is_empty(),
-                ready,
-                early: BTreeMap::new(),
-                give_back,
-                block: Block::default(),
-                next_step: 0,
-                used: 0,
-                part: 0,
-                of_part: 0,
-                at: 0,
-                sums: &mut sums,
-                lost: None,
-            };
-            let result = take(&mut flow);
-            let read = flow.end();
-            for thread in threads {
-                // If it panicked, a block did not come, which was seen.
-                let _ = thread.join();
-            }
-            (result, read)
-        });
-        let read = read.and_then(|()| {
-            let sums = sums.into_iter().map(Hasher::finalize);
-            let mut files = self.files.iter().zip(sums);
-            match files.find(|(file, sum)| file.crc != *sum) {
-                Some((file, _)) => Err(Lost::Unreadable(file.name, ReadError::WRONG_SUM)),
-                None => Ok(()),
-            }
-        });
-        (result, read)
+        let threads: Vec<_> = (0..readers.threads).map_while(start).collect();
+        for _ in 0..threads.len() * AHEAD {
+            let _ = give_back.send(Block::default());
+        }
+        Flow {
+            threads: Threads {
+                source: Arc::clone(&source),
+                all: threads,
+                give_back: Some(give_back),
+                ready: Some(ready),
+            },
+            source,
+            early: BTreeMap::new(),
+            block: Block::default(),
+            next_step: 0,
+            used: 0,
+            part: 0,
+            of_part: 0,
+            at: 0,
+            sums,
+            lost: None,
+        }
     }
 }
 
@@ -200,7 +187,7 @@ fn steps(parts: &[Part]) -> Vec<Range<usize>> {
     let mut steps = Vec::new();
     let (mut begin, mut bytes) = (0, 0);
     for (nth, part) in parts.iter().enumerate() {
-        if bytes + part.gap.bytes > BLOCK {
+        if bytes > 0 && bytes + part.gap.bytes > BLOCK {
             steps.push(begin..nth);
             (begin, bytes) = (nth, 0);
         }
@@ -220,23 +207,27 @@ struct Block {
     sums: Vec<Hasher>,
 }
 
-type Step = (usize, Result<Block, (Name, ReadError)>);
+/// `None`: reading panicked.
+type Read = Option<Result<Block, (Name, ReadError)>>;
 
-struct Source<'a> {
-    left_out: &'a LeftOut,
-    steps: &'a [Range<usize>],
+#[derive(Debug)]
+struct Source {
+    left_out: LeftOut,
+    steps: Vec<Range<usize>>,
     /// The steps that nobody has begun.
     job: Receiver<usize>,
 }
 
-impl Source<'_> {
+impl Source {
     /// Whoever has a block takes the next step, so that it never waits for blocks that later steps have.
-    fn read_ahead(&self, blank: &Receiver<Block>, results: &Sender<Step>) {
+    fn read_ahead(&self, blank: &Receiver<Block>, results: &Sender<(usize, Read)>) {
         while let Ok(block) = blank.recv() {
             let Ok(step) = self.job.recv() else {
                 return;
             };
-            if results.send((step, self.read(step, block))).is_err() {
+            // Without the block of this step nobody would take another one.
+            let read = catch_unwind(AssertUnwindSafe(|| self.read(step, block)));
+            if results.send((step, read.ok())).is_err() {
                 return;
             }
         }
@@ -293,14 +284,33 @@ pub enum Lost {
     Unreadable(Name, ReadError),
 }
 
+/// The threads. They end, and are waited for, when this is dropped.
+#[derive(Debug)]
+struct Threads {
+    source: Arc<Source>,
+    all: Vec<JoinHandle<()>>,
+    give_back: Option<Sender<Block>>,
+    ready: Option<Receiver<(usize, Read)>>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Steps that were not begun will not be.
+        self.source.job.try_iter().for_each(drop);
+        (self.give_back, self.ready) = (None, None);
+        for thread in self.all.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// What is missing in a state, from its first byte to its last.
-pub struct Flow<'a> {
-    source: &'a Source<'a>,
-    is_alone: bool,
-    ready: Receiver<Step>,
+#[derive(Debug)]
+pub struct Flow {
+    source: Arc<Source>,
+    threads: Threads,
     /// Steps whose turn has not come.
-    early: BTreeMap<usize, Result<Block, (Name, ReadError)>>,
-    give_back: Sender<Block>,
+    early: BTreeMap<usize, Read>,
     block: Block,
     next_step: usize,
     /// Bytes of the block that were given out.
@@ -310,19 +320,19 @@ pub struct Flow<'a> {
     of_part: usize,
     /// Where what was asked for ends.
     at: usize,
-    sums: &'a mut [Hasher],
+    sums: Vec<Hasher>,
     lost: Option<Lost>,
 }
 
-impl Flow<'_> {
+impl Flow {
     /// What the state has from `at` on, at most so many bytes. Whoever takes a state asks for each of its bytes once, from
     /// the first to the last; what is in the state may be left out. `None`: it did not, or a file cannot be read.
     pub fn next(&mut self, at: usize, most: usize) -> Option<Span<'_>> {
         if self.lost.is_some() {
             return None;
         }
-        let parts = &self.source.left_out.parts;
-        let missing = parts.get(self.part).map(|part| part.gap.at + self.of_part);
+        let part = self.source.left_out.parts.get(self.part);
+        let missing = part.map(|part| part.gap.at + self.of_part);
         if at < self.at || missing.is_some_and(|missing| missing < at) {
             self.lost = Some(Lost::NotTaken);
             return None;
@@ -335,6 +345,7 @@ impl Flow<'_> {
         if self.used == self.block.bytes.len() {
             self.next_block()?;
         }
+        let parts = &self.source.left_out.parts;
         let begin = self.used;
         let end = self.block.bytes.len().min(begin + most);
         while self.used < end {
@@ -356,19 +367,18 @@ impl Flow<'_> {
     fn next_block(&mut self) -> Option<()> {
         let step = self.next_step;
         let old = std::mem::take(&mut self.block);
-        let read = if self.is_alone {
-            self.source.read(step, old)
-        } else {
-            // Before the first block there was none.
-            if step > 0 {
-                let _ = self.give_back.send(old);
-            }
-            self.receive(step)?
+        let read = match self.threads.all.is_empty() {
+            true => Some(self.source.read(step, old)),
+            false => self.receive(step, old),
         };
         match read {
-            Ok(block) => self.block = block,
-            Err((name, why)) => {
+            Some(Ok(block)) => self.block = block,
+            Some(Err((name, why))) => {
                 self.lost = Some(Lost::Unreadable(name, why));
+                return None;
+            }
+            None => {
+                self.lost = Some(Lost::NotTaken);
                 return None;
             }
         }
@@ -382,31 +392,37 @@ impl Flow<'_> {
         Some(())
     }
 
-    fn receive(&mut self, step: usize) -> Option<Result<Block, (Name, ReadError)>> {
+    /// `None`: a thread has panicked.
+    fn receive(&mut self, step: usize, old: Block) -> Read {
+        // Before the first block there was none.
+        if let Some(give_back) = self.threads.give_back.as_ref().filter(|_| step > 0) {
+            let _ = give_back.send(old);
+        }
         loop {
             if let Some(read) = self.early.remove(&step) {
-                return Some(read);
+                return read;
             }
-            match self.ready.recv() {
-                Ok((nth, read)) => self.early.insert(nth, read),
-                // All threads have ended: one of them has panicked.
-                Err(_) => {
-                    self.lost = Some(Lost::NotTaken);
-                    return None;
-                }
-            };
+            let (nth, read) = self.threads.ready.as_ref()?.recv().ok()?;
+            self.early.insert(nth, read);
         }
     }
 
-    /// Lets the threads end.
-    fn end(self) -> Result<(), Lost> {
+    /// Ends, and says whether all that is missing was given out, and was right.
+    ///
+    /// # Errors
+    /// It was not: what was given out is worth nothing.
+    pub fn finish(self) -> Result<(), Lost> {
         let all = self.part == self.source.left_out.parts.len();
-        // Steps that were not begun will not be.
-        self.source.job.try_iter().for_each(drop);
         match self.lost {
-            Some(lost) => Err(lost),
-            None if all => Ok(()),
-            None => Err(Lost::NotTaken),
+            Some(lost) => return Err(lost),
+            None if !all => return Err(Lost::NotTaken),
+            None => {}
+        }
+        let sums = self.sums.into_iter().map(Hasher::finalize);
+        let mut files = self.source.left_out.files.iter().zip(sums);
+        match files.find(|(file, sum)| file.crc != *sum) {
+            Some((file, _)) => Err(Lost::Unreadable(file.name, ReadError::WRONG_SUM)),
+            None => Ok(()),
         }
     }
 }

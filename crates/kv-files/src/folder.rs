@@ -333,6 +333,17 @@ impl ReadError {
     pub(crate) const WRONG_SUM: Self = Self::Damaged("the checksum of its rows is wrong");
 }
 
+impl ReadError {
+    /// The process or the system has no more open files: nothing is wrong with this one.
+    pub fn is_shortage(&self) -> bool {
+        let errno = match self {
+            Self::System(error) => Errno::from_io_error(error),
+            Self::Gone | Self::Damaged(_) => None,
+        };
+        matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+    }
+}
+
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::System(error)

@@ -20,8 +20,7 @@
 //! misses other damage once in 2³².
 //!
 //! # Who waits
-//! [`Folder::read`] reads on the caller's thread, [`LeftOut::read`] on others, for as long as the call
-//! takes. Everything else happens on the thread of the [`Writer`], whose methods never wait for it.
+//! [`Folder::read`] reads on the caller's thread, a [`Flow`] on others of its own, if the system gives some. Everything else happens on the thread of the [`Writer`], whose methods never wait for it.
 //!
 //! # Who can read it
 //! Only this user. The folders above must belong to this user or root, and nobody else may write

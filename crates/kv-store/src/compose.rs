@@ -199,6 +199,7 @@ impl<'b> Composer<'b> {
             at: target.at + cell * target.unit,
             bytes: chunk_tokens * target.unit,
             from: source.at,
+            unit: target.unit,
         }))
     }
 
@@ -239,6 +240,8 @@ pub struct Gap {
     pub bytes: usize,
     /// Where the rows of the chunk have them, bytes.
     pub from: usize,
+    /// The size of a row, bytes.
+    pub unit: usize,
 }
 
 /// Makes room for a state of so many bytes. If there is not enough, what was there before is gone: the system clears fresh

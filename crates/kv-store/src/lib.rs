@@ -39,6 +39,7 @@ mod state;
 mod store;
 mod tree;
 mod waiting;
+mod wanted;
 pub mod worth;
 
 pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
@@ -51,3 +52,4 @@ pub use session::{Advice, Conditions, Run, Session};
 pub use shape::Shape;
 pub use state::{State, StateMap};
 pub use store::{Change, Changes, MEMORY, Model, Refused, Store};
+pub use wanted::Wanted;

@@ -11,6 +11,8 @@ use crate::{Layout, LayoutError};
 pub struct State<'a> {
     bytes: &'a [u8],
     map: Cow<'a, StateMap>,
+    /// Rows of earlier positions were not copied.
+    rows_from: usize,
 }
 
 /// What stands where in a state. To find it takes a look at every cell: whoever wants rows of one state again and again
@@ -211,7 +213,19 @@ impl<'a> State<'a> {
         Ok(Self {
             bytes,
             map: Cow::Owned(map),
+            rows_from: 0,
         })
+    }
+
+    /// The same state, of which only rows of the positions from this one on were copied: see [`Wanted`](crate::Wanted).
+    #[must_use]
+    pub fn with_rows_from(self, rows_from: usize) -> Self {
+        Self { rows_from, ..self }
+    }
+
+    /// Whether it has the rows of all of its positions.
+    pub fn has_all_rows(&self) -> bool {
+        self.rows_from == 0
     }
 
     /// What stands where.
@@ -260,7 +274,7 @@ impl<'a> State<'a> {
     /// Appends the rows of these positions in the store's own order: the extra words, then for
     /// each layer K, then V. That is `range.len()` times [`Layout::bytes_per_token`].
     ///
-    /// `false`, and nothing is appended, if the state does not have each of these positions once.
+    /// `false`, and nothing is appended, if the state does not have each of these positions once, with its rows.
     #[must_use]
     pub fn extract(&self, range: Range<usize>, out: &mut Vec<u8>) -> bool {
         out.reserve(range.len() * self.map.layout.bytes_per_token());
@@ -272,13 +286,14 @@ impl<'a> State<'a> {
     /// What [`extract`](Self::extract) appends, slice by slice where it stands. Slices may be as short as an
     /// element of a row.
     ///
-    /// `None`: the state does not have each of these positions once.
+    /// `None`: the state does not have each of these positions once, with its rows.
     pub fn slices(
         &self,
         range: Range<usize>,
     ) -> Option<impl Iterator<Item = &'a [u8]> + use<'_, 'a>> {
         let has = |all: &Range<usize>| all.start <= range.start && range.end <= all.end;
-        if range.start > range.end || !self.map.positions.as_ref().is_some_and(has) {
+        let has_rows = self.rows_from <= range.start;
+        if range.start > range.end || !has_rows || !self.map.positions.as_ref().is_some_and(has) {
             return None;
         }
         let bytes = self.bytes;
@@ -323,7 +338,11 @@ impl StateMap {
     #[must_use]
     pub fn of<'a>(&'a self, bytes: &'a [u8]) -> Option<State<'a>> {
         let map = Cow::Borrowed(self);
-        (bytes.len() == self.size).then_some(State { bytes, map })
+        (bytes.len() == self.size).then_some(State {
+            bytes,
+            map,
+            rows_from: 0,
+        })
     }
 }
 

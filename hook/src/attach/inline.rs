@@ -15,7 +15,8 @@ use super::replacement::{self, Replacement};
 use super::row::Row;
 use super::slot::Slot;
 use super::table::{
-    MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, is_called, is_seen_elsewhere, is_seen_in_program,
+    MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called, is_seen_elsewhere,
+    is_seen_in_program,
 };
 
 /// The functions of the table that are in the executable, or in one library.
@@ -131,6 +132,9 @@ impl Inside {
                 continue;
             }
             if let Err(refusal) = ready.add(&self.image, row, function, replacement) {
+                if row.generation == STRAIGHT {
+                    continue;
+                }
                 // The functions of the runtime may be called by others. The code that relies on
                 // them checks whether the server calls them.
                 let is_missed = !is_runtimes(row) && !is_seen(row.name, row.generation);

@@ -8,9 +8,9 @@ use super::linker;
 use super::slot::Slot;
 #[cfg(target_os = "linux")]
 use super::table::PROMPTS;
-use super::table::STORE;
 #[cfg(not(target_os = "macos"))]
 use super::table::{EVALUATION, Generations, MEMORY};
+use super::table::{STORE, STRAIGHT};
 
 /// Functions of the prefix store are hooked.
 static STORE_WANTED: AtomicBool = AtomicBool::new(false);
@@ -55,7 +55,8 @@ impl Row {
 
     /// Whether it is hooked in this process: functions of the prefix store only if there is one.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.generation != STORE || STORE_WANTED.load(Ordering::Relaxed)
+        let is_stores = self.generation == STORE || self.generation == STRAIGHT;
+        !is_stores || STORE_WANTED.load(Ordering::Relaxed)
     }
 
     /// Whether the library attaches without it.

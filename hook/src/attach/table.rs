@@ -6,7 +6,8 @@
 //! - **generation**: which versions have the function. `any`: llama.cpp since 2025. [`MEMORY`],
 //!   [`EVALUATION`], [`NUMBERS`], [`LAUNCH`] and others: the versions listed below. `prompts`: used if
 //!   functions of `NUMBERS` or `LAUNCH` cannot be hooked ([`ties_by_prompts`]). `cxx`: the C++ runtime.
-//!   `libc`: the C library. `store`: hooked only if a prefix store is asked for ([`STORE`]);
+//!   `libc`: the C library. `store`, `straight`: hooked only if a prefix store is asked for ([`STORE`],
+//!   [`STRAIGHT`]);
 //! - **need**: without a `required` function the library does not attach (of several
 //!   generations, those of the newest that the engine has count). It attaches without `optional`
 //!   functions, and the banner says what is missing.
@@ -92,6 +93,11 @@ pub(crate) const SESSIONS_SOCKET: &str = "SSL_get_fd";
 /// a context is used.
 #[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
 pub(crate) const STORE: &str = "store";
+
+/// Functions that are hooked only for the prefix store, too, and without which it works: it is faster with them, and takes
+/// less memory.
+#[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
+pub(crate) const STRAIGHT: &str = "straight";
 
 /// See [`UNCACHED`].
 pub(crate) const FORGOTTEN: &str = "forgotten";
@@ -320,7 +326,8 @@ macro_rules! for_each_hooked {
             lengths   store     optional fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize;
             lengths   store     optional fn llama_state_save_file(context: Pointer, path: *const c_char, tokens: *const i32, count: usize) -> bool;
 
-            rows      store     optional fn ggml_backend_tensor_set(tensor: Pointer, source: *const u8, offset: usize, size: usize);
+            rows      straight  optional fn ggml_backend_tensor_set(tensor: Pointer, source: *const u8, offset: usize, size: usize);
+            rows      straight  optional fn ggml_backend_tensor_get(tensor: Pointer, target: *mut u8, offset: usize, size: usize);
 
             purpose   store     optional fn llama_set_embeddings(context: Pointer, value: bool);
             purpose   store     optional fn _Z28llama_set_embeddings_nextnP13llama_contextbb(context: Pointer, value: bool, masked: bool);

@@ -8,9 +8,11 @@ use contextpilot_kv_store::{Run, State as SequenceState, worth};
 
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
+use super::only_new::Copied;
 use super::shelf::Shelf;
 use super::{
-    FLUSH, ahead, be_patient, before, engine, exact, hears, rescue, with_record, with_shelf,
+    FLUSH, ahead, be_patient, before, engine, exact, hears, only_new, rescue, with_record,
+    with_shelf,
 };
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
@@ -107,15 +109,28 @@ fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool 
     let Some((asked, wanted)) = wanted else {
         return true;
     };
-    let Some(mut buffer) = wanted else {
+    let Some(copied) = wanted else {
         return asked;
     };
     ahead::remove_in(context, sequence);
+    let mut buffer = match copied {
+        Copied::Whole(buffer) => buffer,
+        Copied::From(from, layout) => {
+            let Some(new) = only_new::copy_out(context, sequence, from, &layout) else {
+                return true;
+            };
+            let kept = with_shelf(context, |shelf, one| {
+                keep(shelf, one, sequence, (new.bytes(), new.from), None);
+                shelf.is_some()
+            });
+            return kept != Some(false);
+        }
+    };
     let saved = copy_out(context, sequence, &mut buffer);
     let kept = with_shelf(context, |shelf, one| {
         if saved {
             let state = Arc::new(buffer);
-            keep(shelf, one, sequence, &state, Some(&state));
+            keep(shelf, one, sequence, (&state, 0), Some(&state));
             // Else the writer has it.
             buffer = Arc::try_unwrap(state).unwrap_or_default();
         }
@@ -142,7 +157,7 @@ pub(super) fn copy_out(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> 
     saved
 }
 
-/// The memory for the state, if the state is wanted: what it has that the store has not must have taken `margin`
+/// What is to be copied, if anything is: what the state has that the store has not must have taken `margin`
 /// times as long to evaluate as the state takes to copy.
 fn is_worth_saving(
     shelf: &mut Option<Shelf>,
@@ -150,7 +165,7 @@ fn is_worth_saving(
     sequence: i32,
     kept: usize,
     margin: usize,
-) -> Option<Vec<u8>> {
+) -> Option<Copied> {
     let shelf = shelf.as_mut()?;
     let bytes = one.layout()?.bytes_per_token();
     let conditions = one.session.conditions(sequence)?;
@@ -167,17 +182,21 @@ fn is_worth_saving(
     if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
         return None;
     }
-    let size = one.layout()?.state_size(tokens.len());
-    Some(shelf.buffer(&mut one.buffer, size))
+    let layout = one.layout()?;
+    if only_new::is_enough(one.flows, layout, tokens.len(), there) {
+        return Some(Copied::From(there, layout.clone()));
+    }
+    let size = layout.state_size(tokens.len());
+    Some(Copied::Whole(shelf.buffer(&mut one.buffer, size)))
 }
 
-/// Takes what is new out of the state of a sequence.
+/// Takes what is new out of the state of a sequence, which has the rows from this position on.
 /// `ours`: its bytes, if they may be handed over.
 pub(super) fn keep(
     shelf: &mut Option<Shelf>,
     one: &mut ContextStore,
     sequence: i32,
-    state: &[u8],
+    (state, rows_from): (&[u8], usize),
     ours: Option<&Arc<Vec<u8>>>,
 ) {
     let Some(conditions) = one.session.conditions(sequence) else {
@@ -201,6 +220,7 @@ pub(super) fn keep(
         {
             shelf.name_model(fingerprint, || one.model_name(conditions));
             shelf.note_origin(fingerprint, || one.origin(conditions));
+            let state = state.with_rows_from(rows_from);
             shelf.keep(&fingerprint, tokens, &state, ours);
         }
         // The engine holds something else than was seen: nothing is kept.

@@ -91,19 +91,27 @@ pub(super) unsafe fn save(context: Pointer, sequence: i32, state: &mut Vec<u8>) 
     };
     state.clear();
     state.reserve(size);
-    let target = state.as_mut_ptr();
-    let written = match original::llama_state_seq_get_data_ext().is_some() {
-        true => original!(llama_state_seq_get_data_ext(
-            context, target, size, sequence, 0
-        )),
-        false => original!(llama_state_seq_get_data(context, target, size, sequence)),
-    };
+    // SAFETY: the caller's promise, and there is room for so many bytes.
+    let written = unsafe { write(context, state.as_mut_ptr(), size, sequence) };
     if written == 0 || written > size {
         return false;
     }
     // SAFETY: the engine has written so many bytes, and there is room for them.
     unsafe { state.set_len(written) };
     true
+}
+
+/// Copies the state of a sequence to `target`. How many bytes were written; 0: the engine did not.
+///
+/// # Safety
+/// As for [`cut`], and there is room for `size` bytes.
+pub(super) unsafe fn write(context: Pointer, target: *mut u8, size: usize, sequence: i32) -> usize {
+    match original::llama_state_seq_get_data_ext().is_some() {
+        true => original!(llama_state_seq_get_data_ext(
+            context, target, size, sequence, 0
+        )),
+        false => original!(llama_state_seq_get_data(context, target, size, sequence)),
+    }
 }
 
 /// Replaces a sequence by a saved state. If that fails, the sequence is empty, or holds anything.

@@ -20,6 +20,8 @@ pub(crate) struct Figures {
     pub(crate) load_nanos: AtomicU64,
     /// States that were taken apart because something new was in them.
     pub(crate) saves: AtomicU64,
+    /// Copies for which only what was new was copied out of the engine.
+    pub(crate) partial_saves: AtomicU64,
     /// Tokens that were new to the store.
     pub(crate) saved_tokens: AtomicU64,
     /// Time that copying from the engine took, in nanoseconds.
@@ -40,6 +42,7 @@ pub(crate) static FIGURES: Figures = Figures {
     loaded_tokens: AtomicU64::new(0),
     load_nanos: AtomicU64::new(0),
     saves: AtomicU64::new(0),
+    partial_saves: AtomicU64::new(0),
     saved_tokens: AtomicU64::new(0),
     save_nanos: AtomicU64::new(0),
     failed_loads: AtomicU64::new(0),
@@ -90,6 +93,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         loaded_tokens: get(&FIGURES.loaded_tokens),
         load_seconds: seconds(&FIGURES.load_nanos),
         saves: get(&FIGURES.saves),
+        partial_saves: get(&FIGURES.partial_saves),
         saved_tokens: get(&FIGURES.saved_tokens),
         save_seconds: seconds(&FIGURES.save_nanos),
         failed_loads: get(&FIGURES.failed_loads),

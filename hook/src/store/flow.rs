@@ -9,20 +9,20 @@
 //!
 //! The engine may hand rows on in another way than this knows. So each byte that is left out must have been handed on
 //! once, in order, by the thread that loads. If that is not so, or a file is damaged, the load has failed, and the state is
-//! put together in memory.
+//! put together in memory. Before, what was handed on is overwritten with zeros: cells that hold nothing are
+//! masked, but the attention of some engines reads them, and what is no number there makes others none.
 
 use std::cell::{Cell, RefCell};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr;
 use std::thread;
 
 use contextpilot_kv_files::{Flow, LeftOut, Lost, Readers, Span};
 use contextpilot_kv_store::Layout;
 
-use super::figures::{self, FIGURES};
 use super::{engine, with_record};
 use crate::attach::original::{self, original};
 use crate::base::abi::Pointer;
+use crate::base::lent::Lender;
 use crate::base::region::Region;
 use crate::base::{faults, guard, signals};
 
@@ -44,12 +44,17 @@ pub(super) struct Outline {
     pub(super) left_out: LeftOut,
 }
 
+/// Whether a state of so many bytes is large enough for what this does, and for [`super::only_new`].
+pub(super) fn is_large(bytes: usize) -> bool {
+    bytes >= faults::least_straight(LEAST)
+}
+
 /// Memory for the outline of a state of so many bytes. `None`: the state is to be put together. `flows`: whether the context
 /// was not seen to take rows in another way.
 pub(super) fn region(flows: bool, layout: &Layout, bytes: usize) -> Option<Region> {
-    let is_large = bytes >= faults::least_straight(LEAST);
-    let can = flows && layout.keeps_rows_together() && is_large;
-    let can = can && original::ggml_backend_tensor_set().is_some();
+    // Of a context that has a layout, a batch was evaluated. What it was made of was handed on in this way.
+    let is_seen = original::called::ggml_backend_tensor_set.ever();
+    let can = flows && is_seen && layout.keeps_rows_together() && is_large(bytes);
     can.then(|| Region::new(bytes)).flatten()
 }
 
@@ -64,58 +69,100 @@ pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> 
         threads: threads.clamp(1, MOST_READERS),
         on_start: guard::enter_for_life,
     };
-    let take = |flow: &mut Flow<'_>| {
-        let taking = Taking {
-            state: &state,
-            flow: RefCell::new(flow),
-        };
-        let _under_way = UnderWay::begin(&taking);
-        // SAFETY: the caller's promise.
-        unsafe { engine::load(context, sequence, &state) }
+    let started = guard::compute(|| signals::blocked(|| left_out.start(readers)));
+    let Some(flow) = started else {
+        return false;
     };
-    let (taken, read) = signals::blocked(|| left_out.read(readers, take));
-    if taken && matches!(read, Err(Lost::NotTaken)) {
+    let taking = Taking {
+        state: &state,
+        flow: RefCell::new(flow),
+        handed_on: RefCell::default(),
+    };
+    let lent = LENDER.lend(&taking);
+    // SAFETY: the caller's promise.
+    let taken = unsafe { engine::load(context, sequence, &state) };
+    drop(lent);
+    let Taking {
+        flow, handed_on, ..
+    } = taking;
+    let read = guard::compute(|| flow.into_inner().finish());
+    if taken && matches!(read, Some(Ok(()))) {
+        return true;
+    }
+    if taken && matches!(read, Some(Err(Lost::NotTaken))) {
         with_record(context, |one| one.flows = false);
     }
-    let done = taken && read.is_ok();
-    if done {
-        figures::add(&FIGURES.direct_loads, 1);
+    // SAFETY: the engine has just handed these on, and its cache is as large as it was.
+    unsafe { clear(&handed_on.into_inner()) };
+    false
+}
+
+/// Overwrites with zeros what was handed on.
+///
+/// # Safety
+/// `ggml_backend_tensor_set` may be called with these.
+unsafe fn clear(handed_on: &[HandedOn]) {
+    let largest = handed_on.iter().map(|part| part.size).max();
+    let Some(zeros) = largest.and_then(Region::new) else {
+        return;
+    };
+    for part in handed_on {
+        original!(ggml_backend_tensor_set(
+            part.tensor,
+            zeros.as_ptr(),
+            part.offset,
+            part.size
+        ));
     }
-    done
+}
+
+/// Rows that the engine has from the files.
+struct HandedOn {
+    tensor: Pointer,
+    offset: usize,
+    size: usize,
 }
 
 /// A state that the engine takes on this thread.
-struct Taking<'t, 'f> {
-    state: &'t [u8],
-    flow: RefCell<&'t mut Flow<'f>>,
+struct Taking<'a> {
+    state: &'a [u8],
+    flow: RefCell<Flow>,
+    handed_on: RefCell<Vec<HandedOn>>,
 }
 
-/// How many threads take states now.
-static TAKING: AtomicUsize = AtomicUsize::new(0);
+impl Taking<'_> {
+    /// What comes next for a tensor, from `at` of the state on: where it is, and how many bytes.
+    fn next(
+        &self,
+        flow: &mut Flow,
+        (at, most): (usize, usize),
+        tensor: Pointer,
+        offset: usize,
+    ) -> Option<(*const u8, usize)> {
+        match flow.next(at, most)? {
+            Span::Own(count) => Some((self.state[at..].as_ptr(), count)),
+            Span::Read(bytes) => {
+                let mut all = self.handed_on.borrow_mut();
+                match all.last_mut() {
+                    Some(last) if last.tensor == tensor && last.offset + last.size == offset => {
+                        last.size += bytes.len();
+                    }
+                    _ => all.push(HandedOn {
+                        tensor,
+                        offset,
+                        size: bytes.len(),
+                    }),
+                }
+                Some((bytes.as_ptr(), bytes.len()))
+            }
+        }
+    }
+}
 
-// A constant initialiser and no destructor: see the guard.
 thread_local! {
-    /// What this thread takes.
     static MINE: Cell<*const ()> = const { Cell::new(ptr::null()) };
 }
-
-/// Lives while the engine takes a state.
-struct UnderWay;
-
-impl UnderWay {
-    fn begin(taking: &Taking<'_, '_>) -> Self {
-        MINE.set(ptr::from_ref(taking).cast());
-        TAKING.fetch_add(1, Ordering::Relaxed);
-        Self
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        TAKING.fetch_sub(1, Ordering::Relaxed);
-        MINE.set(ptr::null());
-    }
-}
+static LENDER: Lender = Lender::new(&MINE);
 
 /// The engine hands on `size` bytes. False if they are none of ours.
 ///
@@ -128,7 +175,7 @@ pub(crate) unsafe fn hand_on(
     offset: usize,
     size: usize,
 ) -> bool {
-    if TAKING.load(Ordering::Relaxed) == 0 || faults::go_astray() {
+    if LENDER.is_idle() || faults::go_astray() {
         return false;
     }
     // SAFETY: the caller's promise.
@@ -137,30 +184,30 @@ pub(crate) unsafe fn hand_on(
 
 #[cold]
 unsafe fn hand_on_mine(tensor: Pointer, source: *const u8, offset: usize, size: usize) -> bool {
-    let Some(taking) = NonNull::new(MINE.get().cast_mut()) else {
+    // SAFETY: this is what is lent here, and none of it leaves this function.
+    let Some(taking) = (unsafe { LENDER.borrow::<Taking<'_>>() }) else {
         return false;
     };
-    // SAFETY: what this thread takes lives until `UnderWay` is dropped, which sets the cell to null; and of its lifetimes,
-    // nothing leaves this function.
-    let taking = unsafe { taking.cast::<Taking<'_, '_>>().as_ref() };
     let begin = source.addr().wrapping_sub(taking.state.as_ptr().addr());
     let is_inside = begin.checked_add(size);
     if is_inside.is_none_or(|end| end > taking.state.len()) {
         return false;
     }
-    // The engine's function is not called within it.
+    // A backend may hand on to others what it was handed: that was counted, and is what it is to be.
     let Ok(mut flow) = taking.flow.try_borrow_mut() else {
-        return true;
+        return false;
     };
     let mut done = 0;
     while done < size {
-        let next = guard::compute(|| flow.next(begin + done, size - done));
-        let (from, count) = match next.flatten() {
-            Some(Span::Own(count)) => (taking.state[begin + done..].as_ptr(), count),
-            Some(Span::Read(bytes)) => (bytes.as_ptr(), bytes.len()),
-            // The load has failed, and what the engine holds will be removed.
-            None => break,
+        let next = guard::compute(|| {
+            let rest = (begin + done, size - done);
+            taking.next(&mut flow, rest, tensor, offset + done)
+        });
+        // Else the load has failed, and what the engine holds will be removed.
+        let Some((from, count)) = next.flatten() else {
+            break;
         };
+        // While this runs, the block stays.
         original!(ggml_backend_tensor_set(tensor, from, offset + done, count));
         done += count;
     }

@@ -14,7 +14,7 @@ use contextpilot_kv_store::{
 use contextpilot_settings::StoreAt;
 
 use super::figures::{self, FIGURES};
-use super::flow::Outline;
+use super::flow::{self, Outline};
 use super::{evaluate, neighbours};
 use crate::base::region::Region;
 use crate::base::{guard, log};
@@ -232,6 +232,39 @@ impl Shelf {
         Some(Outline { state, left_out })
     }
 
+    /// How many bytes of these pieces' rows can be brought while the engine takes the state: of whole chunks that are in files.
+    fn can_be_brought(&self, pieces: &[Piece], bytes_per_token: usize) -> usize {
+        let whole = pieces.iter().filter(|piece| self.is_in_file(piece));
+        let tokens: usize = whole.map(|piece| piece.chunk_tokens).sum();
+        tokens.saturating_mul(bytes_per_token)
+    }
+
+    fn is_in_file(&self, piece: &Piece) -> bool {
+        piece.take == piece.chunk_tokens && !self.writer.is_pending(&piece.name)
+    }
+
+    /// Memory for the outline of a state of so many bytes, which is made of these pieces. `None`: it is to be put together.
+    fn region(
+        &self,
+        flows: bool,
+        layout: &Layout,
+        pieces: &[Piece],
+        bytes: usize,
+    ) -> Option<Region> {
+        let brought = self.can_be_brought(pieces, layout.bytes_per_token());
+        // What is not brought is put into memory that is fresh.
+        let is_most = brought >= bytes / 2;
+        is_most
+            .then(|| flow::region(flows, layout, bytes))
+            .flatten()
+    }
+
+    /// As [`region`](Self::region), of all of an offer.
+    pub(super) fn region_for(&self, flows: bool, layout: &Layout, offer: &Offer) -> Option<Region> {
+        let bytes = layout.state_size(offer.tokens.len());
+        self.region(flows, layout, &offer.up_to(offer.tokens.len()), bytes)
+    }
+
     /// These were of use now.
     fn note_used(&mut self, pieces: &[Piece]) {
         self.tree.now(neighbours::time());
@@ -356,7 +389,8 @@ impl Shelf {
             .missing(fingerprint, tokens, state.layout().bytes_per_token());
         let new: u64 = missing.iter().map(|chunk| chunk.bytes).sum();
         // Else the thread would hold much for little.
-        let is_most = 2 * new >= state.bytes().len() as u64 && self.writer.accepts(new).is_ok();
+        let is_most = 2 * new >= state.bytes().len() as u64 && state.has_all_rows();
+        let is_most = is_most && self.writer.accepts(new).is_ok();
         let ours = match ours {
             _ if !is_most => None,
             Some(state) => Some(Arc::clone(state)),
@@ -465,8 +499,12 @@ impl Shelf {
     }
 
     /// The file of a chunk is gone or damaged, or the system refuses. The chunk leaves. That it is gone is nobody's fault:
-    /// another process removed it a moment ago.
+    /// another process removed it a moment ago. If there are no more open files, it stays.
     fn cannot_read(&mut self, name: Name, why: &ReadError) {
+        if why.is_shortage() {
+            // Later it can be.
+            return;
+        }
         if !matches!(why, ReadError::Gone) {
             say_problem(&format!("a chunk cannot be read ({why})"));
         }

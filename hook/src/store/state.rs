@@ -28,11 +28,11 @@ pub(crate) unsafe fn saved(
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     let is_exact = exact::is_exact(context);
     if is_exact {
-        exact::keep(context, sequence, state);
+        exact::keep(context, sequence, (state, 0));
     }
     with_shelf(context, |shelf, one| {
         if !is_exact {
-            change::keep(shelf, one, sequence, state, None);
+            change::keep(shelf, one, sequence, (state, 0), None);
         }
         remember(one, sequence, target, state);
     });

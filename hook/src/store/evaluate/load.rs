@@ -34,6 +34,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             let length = offer.tokens.len();
             // SAFETY: our caller's caller uses the context.
             if unsafe { flow::load(context, sequence, outline) } && is_there(context, run, length) {
+                figures::add(&FIGURES.direct_loads, 1);
                 done = Some(length);
                 lengths.clear();
             } else {
@@ -152,14 +153,14 @@ fn search(context: Pointer, run: &Run, held: usize, may_flow: bool) -> Option<(O
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            let size = layout.state_size(all);
-            if let Some(region) = flow::region(may_flow && one.flows, &layout, size) {
+            let region = shelf.region_for(may_flow && one.flows, &layout, &offer);
+            if let Some(region) = region {
                 match shelf.outline(&offer, &layout, run.sequence, region) {
                     Some(outline) => return Some((offer, Prepared::Outline(outline))),
                     None => continue,
                 }
             }
-            let mut state = shelf.buffer(&mut one.buffer, size);
+            let mut state = shelf.buffer(&mut one.buffer, layout.state_size(all));
             if shelf.compose(&offer, all, &layout, run.sequence, &mut state) {
                 return Some((offer, Prepared::Composed(state)));
             }

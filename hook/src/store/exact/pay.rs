@@ -156,14 +156,15 @@ fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
 /// Loads the last state that lies within what is wanted, if there is one and it is worth it.
 fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
     let _busy = Busy::begin();
-    let start = Instant::now();
     let mut lost = 0;
     // If what is left out of a state cannot be brought, the state is put together.
     for may_flow in [true, false] {
+        let start = Instant::now();
         let found = search(context, sequence, wanted, believed, may_flow);
         let Some((position, prepared, held)) = found else {
             break;
         };
+        rescue::loosen(context, sequence, believed, rescue::ANYTHING);
         lost = lost.max(held);
         let mut buffer = Vec::new();
         let (taken, goes_on) = match prepared {
@@ -190,10 +191,11 @@ fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
                 one.rates.loaded(position, took);
             }
         });
+        figures::add_time(&FIGURES.load_nanos, took);
         if taken {
-            figures::add_time(&FIGURES.load_nanos, took);
             figures::add(&FIGURES.loads, 1);
-            note_paid(context, sequence, held, position.min(believed));
+            figures::add(&FIGURES.direct_loads, usize::from(goes_on));
+            note_paid(context, sequence, lost, position.min(believed));
             return;
         }
         figures::add(&FIGURES.failed_loads, 1);
@@ -276,12 +278,10 @@ fn prepare_state(
     may_flow: bool,
 ) -> Option<Prepared> {
     let shape = one.shape().cloned()?;
-    if let Some(layout) = shape.dense() {
-        let size = shape.state_size(offer.position(), offer.tail_size());
-        if let Some(region) = flow::region(may_flow && one.flows, layout, size) {
-            let outline = shelf.outline_exact(offer, layout, sequence, region);
-            return outline.map(Prepared::Outline);
-        }
+    let region = shelf.region_for_exact(may_flow && one.flows, &shape, offer);
+    if let (Some(layout), Some(region)) = (shape.dense(), region) {
+        let outline = shelf.outline_exact(offer, layout, sequence, region);
+        return outline.map(Prepared::Outline);
     }
     let mut state = std::mem::take(&mut one.buffer);
     if shelf.compose_exact(offer, &shape, sequence, &mut state) {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Conditions, Run, worth};
+use contextpilot_kv_store::{Conditions, Layout, Run, worth};
 
 use crate::base::abi::Pointer;
 use crate::store::change::copy_out;
 use crate::store::context::ContextStore;
+use crate::store::only_new::{self, Copied};
 use crate::store::shelf::Shelf;
 use crate::store::{engine, with_record, with_shelf};
 
@@ -105,17 +106,24 @@ pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margi
     let Some((asked, wanted)) = wanted else {
         return true;
     };
-    let Some(mut buffer) = wanted else {
+    let Some(copied) = wanted else {
         return asked;
     };
+    let mut buffer = match copied {
+        Copied::Whole(buffer) => buffer,
+        Copied::From(from, layout) => {
+            let new = only_new::copy_out(context, sequence, from, &layout);
+            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.from)));
+        }
+    };
     let saved = copy_out(context, sequence, &mut buffer);
-    let asked = !saved || keep(context, sequence, &buffer);
+    let asked = !saved || keep(context, sequence, (&buffer, 0));
     with_record(context, |one| one.buffer = buffer);
     asked
 }
 
-/// Keeps what is new in the state that a sequence has now. Returns false if somebody else has the shelf.
-pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: &[u8]) -> bool {
+/// Keeps what is new in the state that a sequence has now, with the rows from this position on. Returns false if somebody else has the shelf.
+pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: (&[u8], usize)) -> bool {
     // SAFETY: our caller's caller uses the context, here and below.
     let partial = unsafe { engine::partial_size(context, sequence) };
     // SAFETY: see above.
@@ -135,7 +143,7 @@ fn keep_new(
     shelf: &mut Option<Shelf>,
     one: &mut ContextStore,
     sequence: i32,
-    state: &[u8],
+    (state, rows_from): (&[u8], usize),
     partial: usize,
     length: Option<usize>,
 ) -> Option<()> {
@@ -149,23 +157,24 @@ fn keep_new(
     }
     // Else the engine holds something else than was seen: nothing is kept.
     let (dense, tail) = shape.divide(state, partial, tokens.len())?;
+    let dense = dense.map(|state| state.with_rows_from(rows_from));
     shelf.name_model(fingerprint, || one.model_name(conditions));
     shelf.note_origin(fingerprint, || one.origin(conditions));
     shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail);
     Some(())
 }
 
-/// The memory for the state, if the state is wanted.
+/// What is to be copied, if anything is.
 fn is_worth_saving(
     shelf: &mut Option<Shelf>,
     one: &mut ContextStore,
     sequence: i32,
     kept: usize,
     margin: usize,
-) -> Option<Vec<u8>> {
+) -> Option<Copied> {
     let shelf = shelf.as_mut()?;
-    let dense = one.shape()?.dense();
-    let bytes = dense.map_or(0, |layout| layout.bytes_per_token());
+    let dense = one.shape()?.dense().cloned();
+    let bytes = dense.as_ref().map_or(0, Layout::bytes_per_token);
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
@@ -178,5 +187,12 @@ fn is_worth_saving(
     if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
         return None;
     }
-    Some(shelf.buffer(&mut one.buffer, bytes * tokens.len()))
+    if let Some(layout) = dense {
+        let there = shelf.length_of(&fingerprint, tokens);
+        if only_new::is_enough(one.flows, &layout, tokens.len(), there) {
+            return Some(Copied::From(there, layout));
+        }
+    }
+    let buffer = shelf.buffer(&mut one.buffer, bytes * tokens.len());
+    Some(Copied::Whole(buffer))
 }

@@ -27,7 +27,7 @@ impl ExactOffer {
     }
 
     /// The size of its tail, bytes.
-    pub(in crate::store) fn tail_size(&self) -> usize {
+    fn tail_size(&self) -> usize {
         usize::try_from(self.tail.bytes).unwrap_or(usize::MAX)
     }
 
@@ -101,6 +101,17 @@ impl Shelf {
         }
         self.note_all_used(pieces, offer);
         true
+    }
+
+    /// As [`region_for`](Self::region_for).
+    pub(in crate::store) fn region_for_exact(
+        &self,
+        flows: bool,
+        shape: &Shape,
+        offer: &ExactOffer,
+    ) -> Option<Region> {
+        let bytes = shape.state_size(offer.position(), offer.tail_size());
+        self.region(flows, shape.dense()?, &offer.pieces(), bytes)
     }
 
     /// As [`compose_exact`](Self::compose_exact), without what can be brought from the files while the engine takes the

@@ -1,0 +1,165 @@
+//! What is new of a sequence is copied out of the engine, and no more.
+//!
+//! The engine writes the state of a whole sequence, as long as that may be. It asks whoever has the cache's memory for the
+//! rows: `ggml_backend_tensor_get(tensor, target, offset, size)`. If the store has most of the sequence, rows that it has
+//! are left out there. Their memory was never touched, and takes none.
+//!
+//! If the engine gets its rows in another way than this knows, it writes all of them, as ever.
+
+use std::cell::{Cell, OnceCell};
+use std::ptr;
+use std::slice;
+use std::time::Instant;
+
+use contextpilot_kv_store::{Layout, Wanted};
+
+use super::figures::{self, FIGURES};
+use super::{engine, flow, with_record};
+use crate::attach::original::{self, original};
+use crate::attach::plain;
+use crate::base::abi::Pointer;
+use crate::base::lent::Lender;
+use crate::base::region::Region;
+use crate::base::{faults, guard};
+
+/// More than one part of so many that is new is copied with the rest, into memory that is ready: fresh memory takes longer.
+const MOST_NEW: usize = 4;
+
+/// What is to be copied.
+pub(super) enum Copied {
+    /// All of it, to this memory.
+    Whole(Vec<u8>),
+    /// Rows from this position on, of a state with this layout.
+    From(usize, Layout),
+}
+
+/// Whether of a sequence with so many tokens only what is behind those that are `there` is to be copied. `flows`: whether the
+/// context was not seen to get rows in another way.
+pub(super) fn is_enough(flows: bool, layout: &Layout, tokens: usize, there: usize) -> bool {
+    let is_little = MOST_NEW * tokens.saturating_sub(there) < tokens;
+    // A layout was learned of a state that was copied out.
+    let is_seen = original::called::ggml_backend_tensor_get.ever();
+    flows && is_little && is_seen && flow::is_large(layout.state_size(tokens))
+}
+
+/// A state that lacks rows.
+pub(super) struct NewRows {
+    region: Region,
+    size: usize,
+    /// Positions before have none.
+    pub(super) from: usize,
+}
+
+impl NewRows {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.region[..self.size]
+    }
+}
+
+/// Copies a sequence out of the engine, but for rows of the positions before `from`. `None`: the engine refuses. If a context
+/// does not get rows in this way, that is remembered.
+pub(super) fn copy_out(
+    context: Pointer,
+    sequence: i32,
+    from: usize,
+    layout: &Layout,
+) -> Option<NewRows> {
+    let start = Instant::now();
+    // SAFETY: our caller's caller uses the context, here and below.
+    let most = unsafe { plain::state_size(context, sequence) }?;
+    let mut region = Region::new(most)?;
+    let taking = Taking {
+        begin: region.as_mut_ptr(),
+        size: most,
+        layout,
+        sequence,
+        from,
+        wanted: OnceCell::new(),
+        left_out: Cell::new(0),
+    };
+    let lent = LENDER.lend(&taking);
+    // SAFETY: see above; there is room for so many bytes.
+    let size = unsafe { engine::write(context, taking.begin, most, sequence) };
+    drop(lent);
+    let took = start.elapsed();
+    figures::add_time(&FIGURES.save_nanos, took);
+    let left_out = taking.left_out.get() > 0;
+    let from = if left_out { from } else { 0 };
+    let was_asked = taking.wanted.get().is_some();
+    with_record(context, |one| {
+        one.flows &= was_asked;
+        let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
+        one.rates.saved(tokens, took);
+    });
+    if left_out {
+        figures::add(&FIGURES.partial_saves, 1);
+    }
+    (size > 0 && size <= most).then_some(NewRows { region, size, from })
+}
+
+/// A state that the engine writes on this thread.
+struct Taking<'a> {
+    begin: *mut u8,
+    size: usize,
+    layout: &'a Layout,
+    sequence: i32,
+    from: usize,
+    /// Found when the engine asks for the first rows. `None` inside: all are wanted.
+    wanted: OnceCell<Option<Wanted>>,
+    /// Bytes that were left out.
+    left_out: Cell<usize>,
+}
+
+thread_local! {
+    static MINE: Cell<*const ()> = const { Cell::new(ptr::null()) };
+}
+static LENDER: Lender = Lender::new(&MINE);
+
+/// The engine asks for `size` bytes. False if they are none of ours.
+///
+/// # Safety
+/// The contract of `ggml_backend_tensor_get`.
+#[inline]
+pub(crate) unsafe fn fetch(tensor: Pointer, target: *mut u8, offset: usize, size: usize) -> bool {
+    if LENDER.is_idle() || faults::go_astray() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { fetch_mine(tensor, target, offset, size) }
+}
+
+#[cold]
+unsafe fn fetch_mine(tensor: Pointer, target: *mut u8, offset: usize, size: usize) -> bool {
+    // SAFETY: this is what is lent here, and none of it leaves this function.
+    let Some(taking) = (unsafe { LENDER.borrow::<Taking<'_>>() }) else {
+        return false;
+    };
+    let begin = target.addr().wrapping_sub(taking.begin.addr());
+    let end = begin.checked_add(size);
+    let Some(end) = end.filter(|end| *end <= taking.size) else {
+        return false;
+    };
+    let wanted = taking.wanted.get_or_init(|| {
+        // SAFETY: the first bytes of the region, which nobody writes to now.
+        let begun = unsafe { slice::from_raw_parts(taking.begin, begin) };
+        let find = || Wanted::new(taking.layout, taking.sequence, begun, taking.from);
+        guard::compute(find).flatten()
+    });
+    let Some(wanted) = wanted else {
+        return false;
+    };
+    let (mut at, mut copied) = (begin, 0);
+    // Nothing of this can panic.
+    while let Some(part) = wanted.next(at..end) {
+        original!(ggml_backend_tensor_get(
+            tensor,
+            target.wrapping_add(part.start - begin),
+            offset + (part.start - begin),
+            part.len()
+        ));
+        copied += part.len();
+        at = part.end;
+    }
+    taking.left_out.set(taking.left_out.get() + (size - copied));
+    true
+}
