@@ -44,12 +44,13 @@
 //! them off first.
 //!
 //! **Whose thread.** Everything here runs on the thread that called the engine, but for what the shelf's writer does with
-//! files; and to read a large state, that thread has others help it while it waits. What is known of a context has a lock of its own, which no other thread takes ([`records`]).
+//! files; and while a large state is loaded, others read ahead for that thread. What is known of a context has a lock of its own,
+//! which no other thread takes ([`records`]).
 //! The shelf has one that threads of ours hold for some ten microseconds at a time ([`told`], [`neighbours`]), or for
 //! longer if they lose the processor, which they get last. So a prompt waits for them a few milliseconds at most, a
 //! generated token not at all ([`ShelfHeld`]); whoever does not get the shelf goes on as before its folder was read. A
 //! server uses one context with one thread; in a program that uses several contexts at the same time, a prompt waits
-//! while one of another context is loaded or copied out.
+//! while a state of another context is put together or taken apart.
 //!
 //! **After an error of ours** on any thread, each context is put right by its own next call: [`rescue`].
 //!

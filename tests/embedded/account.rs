@@ -25,7 +25,9 @@ fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() 
         let variables = variables.iter().copied();
         let variables = variables.filter(|(name, _)| stored || !name.contains("STORE"));
         let listen = ("CONTEXTPILOT_LISTEN", listen.as_str());
-        let variables: Vec<_> = variables.chain([listen]).collect();
+        // As states that are large. The functions for that are in another library than the engine's.
+        let straight = ("CONTEXTPILOT_FAULT", "straight:1");
+        let variables: Vec<_> = variables.chain([listen, straight]).collect();
         let mut command = program.command("wait", &variables);
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = pipes.stderr(Stdio::null()).spawn().unwrap();
@@ -87,6 +89,10 @@ fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() 
         assert_eq!((stats.slots[1].tokens, stats.slots[2].tokens), (307, 207));
         assert_eq!((stats.requests.seen, stats.requests.finished), (14, 11));
         assert_eq!(stats.store.is_some(), stored);
+        if let Some(store) = stats.store.filter(|_| cfg!(debug_assertions)) {
+            let straight = store.direct_loads.min(store.partial_saves);
+            assert!(straight > 0, "{store:?}");
+        }
         for (context, steps) in stats.contexts.iter().zip(&contexts) {
             assert_eq!(context.reuse.prompts, 7);
             let evaluated: u64 = steps.iter().map(|step| u64::from(step.evaluated)).sum();

@@ -102,7 +102,7 @@ impl Embedded {
     /// an address in the library.
     pub(crate) unsafe fn attach(self) -> Result<Attached, String> {
         let shown = self.file.display().to_string();
-        let ready = self
+        let mut ready = self
             .inside
             .prepare_engine()
             .map_err(|refused| format!("in {shown}, {refused}; {AS_EVER}"))?;
@@ -110,6 +110,7 @@ impl Embedded {
             ready.abandon();
             return Err(format!("{shown} lacks {function}; {AS_EVER}"));
         }
+        Inside::prepare_linked(&self.file, &mut ready);
         let unstorable = ready.unstorable.clone();
         // SAFETY: the caller's promise.
         unsafe { ready.install() }
