@@ -103,7 +103,7 @@ fn only_what_is_new_is_copied_out() {
         }
         let figures = stored.figures();
         assert!(figures.partial_saves > 0, "{figures:?}");
-        stored.server.stop(9).unwrap();
+        stored.server.stop(15).unwrap();
         let mut stored = Stored::start(&straight(builder, ""), folder.path());
         let longest: Vec<u32> = longer.iter().copied().chain(tokens(4, 10)).collect();
         for prompt in [&longer, &longest] {
