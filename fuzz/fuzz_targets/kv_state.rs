@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use contextpilot_kv_store::{Composer, LayoutError, State, prove};
+use contextpilot_kv_store::{Composer, LayoutError, State, Wanted, prove};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -25,6 +25,7 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(prove(input).as_ref(), Ok(layout));
             is_the_same_with_what_was_left_out(&state, &all);
             is_of_another_sequence(&state, &all, input);
+            has_the_rows_that_are_wanted(&state, &all, input);
         }
         None => {
             assert!(!state.extract(0..1, &mut rows));
@@ -95,5 +96,23 @@ fn is_of_another_sequence(state: &State<'_>, all: &Range<usize>, input: &[u8]) {
         }
         let done = state.layout().readdress(&mut copy[prefix..], other);
         assert_eq!(done.then_some(copy), composed(state, all, other));
+    }
+}
+
+/// What is left out of a state is not of the positions that are wanted, and nothing else is lost.
+fn has_the_rows_that_are_wanted(state: &State<'_>, all: &Range<usize>, input: &[u8]) {
+    for from in [all.start, all.start + all.len() / 2, all.end - 1] {
+        let Some(wanted) = Wanted::new(state.layout(), state.sequence(), input, from) else {
+            continue;
+        };
+        let mut copy = vec![0; input.len()];
+        let mut rest = 0..input.len();
+        while let Some(part) = wanted.next(rest.clone()) {
+            copy[part.clone()].copy_from_slice(&input[part.clone()]);
+            rest.start = part.end;
+        }
+        let lacking = State::read(&copy).expect("as before").with_rows_from(from);
+        assert_eq!(lacking.layout(), state.layout());
+        assert_eq!(rows(&lacking, from..all.end), rows(state, from..all.end));
     }
 }

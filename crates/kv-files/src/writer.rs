@@ -184,6 +184,11 @@ impl Writer {
         }
     }
 
+    /// Whether [`expect`](Self::expect) would change nothing. What is expected stays so.
+    pub fn expects(&self, bytes: usize) -> bool {
+        self.spares.expects(bytes as u64)
+    }
+
     /// A state of this size may soon be copied: the thread makes memory ready for it, and for one more while that is
     /// written. All that it makes ready is bounded as the rows are that wait, and is let go when nothing was expected
     /// or taken for a minute.

@@ -12,28 +12,29 @@ pub struct Wanted {
     /// Of each layer.
     rows: Vec<RowsAt>,
     cells: usize,
-    /// The cells whose rows are wanted.
-    wanted: Range<usize>,
+    /// The cells whose rows are wanted, in order.
+    wanted: Vec<Range<usize>>,
 }
 
 impl Wanted {
     /// Of a state of `sequence`, the rows of the positions from `from` on. `begun` is what was written of it so far: at
-    /// least all that stands before the rows. `None`: it is not laid out like that, or these rows do not stand side by
-    /// side.
+    /// least all that stands before the rows. `None`: it is not laid out like that.
     pub fn new(layout: &Layout, sequence: i32, begun: &[u8], from: usize) -> Option<Self> {
         let cells_at = layout.cells_at(layout.stream(sequence)?);
         let count = begun.get(cells_at - 4..cells_at)?;
         let cells = u32::from_le_bytes([0, 1, 2, 3].map(|i| count[i])) as usize;
         let list = cells.checked_mul(layout.cell_size())?;
         let list = begun.get(cells_at..cells_at.checked_add(list)?)?;
-        let is_wanted = |cell: &[u8]| usize::try_from(word(cell, 0)).is_ok_and(|at| at >= from);
-        let mut all = list.chunks_exact(layout.cell_size()).map(is_wanted);
-        let first = all.by_ref().take_while(|wanted| !wanted).count();
-        // The first that is wanted was taken, too.
-        let more = all.by_ref().take_while(|wanted| *wanted).count();
-        let wanted = first..cells.min(first + 1 + more);
-        let scattered = all.any(|wanted| wanted);
-        (!scattered).then(|| Self {
+        let mut wanted: Vec<Range<usize>> = Vec::new();
+        for (nth, cell) in list.chunks_exact(layout.cell_size()).enumerate() {
+            if usize::try_from(word(cell, 0)).is_ok_and(|position| position >= from) {
+                match wanted.last_mut() {
+                    Some(last) if last.end == nth => last.end += 1,
+                    _ => wanted.push(nth..nth + 1),
+                }
+            }
+        }
+        Some(Self {
             rows: layout.in_state(cells_at, cells).collect(),
             cells,
             wanted,
@@ -53,10 +54,11 @@ impl Wanted {
             }
             let each = self.cells * rows.unit;
             let begin = start - (start - rows.at) % each;
-            let from = start.max(begin + self.wanted.start * rows.unit);
-            let to = end.min(begin + self.wanted.end * rows.unit);
-            if from < to {
-                return Some(from..to);
+            let at = |cell: usize| begin + cell * rows.unit;
+            let first = self.wanted.partition_point(|cells| at(cells.end) <= start);
+            if let Some(cells) = self.wanted.get(first) {
+                let part = start.max(at(cells.start))..end.min(at(cells.end));
+                return (!part.is_empty()).then_some(part);
             }
             start = begin + each;
         }

@@ -1,7 +1,8 @@
 //! What is worth a copy.
 //!
-//! Saving copies a sequence out of the engine, and loading copies one in. Both are copies of *all* its tokens,
-//! and are weighed against the tokens that then need not be evaluated. How many times as long as copying a
+//! Saving copies a sequence out of the engine, and loading copies one in. Both count as copies of *all* its tokens,
+//! and are weighed against the tokens that then need not be evaluated. (Of a large one that is mostly stored, only what is new
+//! is copied out. That takes less.) How many times as long as copying a
 //! token evaluating it takes is a *ratio*, which is measured.
 
 /// Fewer tokens are not looked for, and not loaded.
@@ -41,6 +42,16 @@ pub fn saving(tokens: usize, kept: usize, there: usize, ratio: usize, margin: us
     lost >= LEAST_LOST && missing * ratio >= margin * tokens
 }
 
+/// A smaller state is copied as a whole, through memory that is used again; bytes. To find and clear memory for a larger one
+/// takes longer than whatever does without.
+pub const LARGE: usize = 8 << 20;
+
+/// Whether of a large sequence only what is new is copied out: the store has its first `there` tokens, which are three
+/// quarters or more. What is new goes to fresh memory. More of it, with all the rest, goes to memory that is ready.
+pub fn is_mostly_stored(tokens: usize, there: usize) -> bool {
+    4 * tokens.saturating_sub(there) < tokens
+}
+
 /// Whether `all` tokens, of which the engine holds the first `held`, are to be loaded.
 pub fn loading(held: usize, all: usize, ratio: usize) -> bool {
     all.saturating_sub(held) * ratio >= all
@@ -72,6 +83,9 @@ mod tests {
         assert!(!saving(6400, 6393, 0, 64, 1), "seven tokens are lost");
         assert!(saving(400, 0, 350, 400, MARGIN));
         assert!(!saving(401, 0, 351, 400, MARGIN));
+
+        assert!(is_mostly_stored(400, 301) && is_mostly_stored(400, 400));
+        assert!(!is_mostly_stored(400, 300) && !is_mostly_stored(0, 0));
 
         assert!(loading(6300, 6400, 64));
         assert!(!loading(6301, 6400, 64));

@@ -2,7 +2,9 @@
 
 mod engine;
 
-use contextpilot_kv_store::{ComposeError, Composer, Facts, LayoutError, Origin, State, prove};
+use contextpilot_kv_store::{
+    ComposeError, Composer, Facts, LayoutError, Origin, State, Wanted, prove,
+};
 use engine::{Engine, engines};
 
 fn rows(state: &State<'_>, range: std::ops::Range<usize>) -> Vec<u8> {
@@ -211,6 +213,71 @@ fn whole_chunks_are_left_out_where_their_rows_are_together() {
         assert_eq!(memory, bytes, "{engine:?}");
     }
     assert!(left_out > 0);
+}
+
+/// As the engine writes it, in calls for parts of rows, of which only what is wanted is copied.
+#[test]
+fn rows_that_are_not_wanted_are_left_out() {
+    // In order; from another slot's cells on, and round; scattered.
+    let orders: [Vec<usize>; 3] = [
+        (0..30).collect(),
+        (20..30).chain(0..20).collect(),
+        (0..30).rev().step_by(2).chain((0..30).step_by(2)).collect(),
+    ];
+    for engine in engines() {
+        for positions in &orders {
+            let bytes = engine.state(2, positions);
+            let state = State::read(&bytes).expect("understood");
+            let layout = state.layout();
+            for from in [0, 1, 17, 20, 29, 30, 31] {
+                let mut copy = vec![0; bytes.len()];
+                let wanted = Wanted::new(layout, 2, &bytes, from).expect("all is there");
+                let (mut at, mut copied) = (0, 0);
+                for end in (0..bytes.len()).step_by(13).chain([bytes.len()]) {
+                    let mut rest = at..end;
+                    while let Some(part) = wanted.next(rest.clone()) {
+                        assert!(rest.start <= part.start && part.end <= end && !part.is_empty());
+                        copy[part.clone()].copy_from_slice(&bytes[part.clone()]);
+                        copied += part.len();
+                        rest.start = part.end;
+                    }
+                    at = end;
+                }
+                let rows = layout.bytes_per_token() - layout.words_size(1);
+                assert_eq!(
+                    copied,
+                    bytes.len() - from.min(30) * rows,
+                    "{engine:?} {from}"
+                );
+                let lacking = State::read(&copy).expect("understood").with_rows_from(from);
+                assert_eq!((lacking.layout(), lacking.tokens()), (layout, 30));
+                assert_eq!(lacking.has_all_rows(), from == 0);
+                let mut out = Vec::new();
+                if from < 30 {
+                    assert!(lacking.extract(from..30, &mut out));
+                    assert_eq!(out, engine.chunk(from..30));
+                }
+                if from > 0 {
+                    assert!(!lacking.extract(from - 1..30, &mut out));
+                    assert!(lacking.slices(0..1).is_none());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wanted_is_known_only_of_a_state_with_all_of_its_cells() {
+    let engine = Engine::dense(2, 4);
+    let bytes = engine.state(0, &[0, 1, 2]);
+    let layout = State::read(&bytes).expect("understood").layout().clone();
+    // Magic number, sequence, streams, and the count.
+    let cells = 16 + 3 * 12;
+    for begun in 0..bytes.len() {
+        let is_known = Wanted::new(&layout, 0, &bytes[..begun], 1).is_some();
+        assert_eq!(is_known, begun >= cells, "{begun}");
+    }
+    assert!(Wanted::new(&layout, -1, &bytes, 1).is_none());
 }
 
 #[test]

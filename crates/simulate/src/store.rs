@@ -280,7 +280,12 @@ impl PrefixStore {
         let is_worth_it = worth::saving(tokens.len(), kept, there, self.ratio, margin)
             && self.tree.has_room(&fingerprint, tokens, self.token_bytes);
         if is_worth_it {
-            self.copied += tokens.len() as u64;
+            let is_large = tokens.len().saturating_mul(self.token_bytes) >= worth::LARGE;
+            let copied = match is_large && worth::is_mostly_stored(tokens.len(), there) {
+                true => tokens.len() - there,
+                false => tokens.len(),
+            };
+            self.copied += copied as u64;
             self.keep(conditions, tokens);
         }
         is_worth_it

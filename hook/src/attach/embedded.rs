@@ -11,6 +11,7 @@ use std::time::Instant;
 use super::attached::Attached;
 use super::claims::{self, Claim};
 use super::engines::{self, ENGINES};
+use super::got;
 use super::host::missing_of;
 use super::inline::Inside;
 use super::loading;
@@ -21,6 +22,8 @@ use super::row::Row;
 /// An engine of this program.
 pub(crate) struct Embedded {
     inside: Inside,
+    /// The key of its library; `None`: it is in the program.
+    library: Option<usize>,
     /// The file that contains it.
     pub(crate) file: PathBuf,
     /// When it was found.
@@ -61,6 +64,7 @@ pub(crate) unsafe fn watch(
         let file = std::env::current_exe().unwrap_or_default();
         found(Ok(Embedded {
             inside,
+            library: None,
             file,
             since,
         }));
@@ -82,6 +86,7 @@ impl Embedded {
         match Inside::in_library(address) {
             Ok(Some(inside)) => Ok(Self {
                 inside,
+                library: Some(address),
                 file,
                 since,
             }),
@@ -102,7 +107,7 @@ impl Embedded {
     /// an address in the library.
     pub(crate) unsafe fn attach(self) -> Result<Attached, String> {
         let shown = self.file.display().to_string();
-        let mut ready = self
+        let ready = self
             .inside
             .prepare_engine()
             .map_err(|refused| format!("in {shown}, {refused}; {AS_EVER}"))?;
@@ -110,13 +115,15 @@ impl Embedded {
             ready.abandon();
             return Err(format!("{shown} lacks {function}; {AS_EVER}"));
         }
-        Inside::prepare_linked(&self.file, &mut ready);
         let unstorable = ready.unstorable.clone();
         // SAFETY: the caller's promise.
         unsafe { ready.install() }
             .map_err(|refused| format!("the code of {shown} {refused}; {AS_EVER}"))?;
         if let Some(why) = unstorable {
             let _ = UNSTORABLE[engines::current() % ENGINES].set(why);
+        }
+        if let Some(library) = self.library {
+            got::redirect_calls_of(library);
         }
         engines::keep_next();
         EMBEDDED.store(true, Ordering::Relaxed);

@@ -10,9 +10,11 @@
 //! [`Survey::take`] finds the words and changes nothing. [`Survey::patch`] writes them and reads
 //! them back. [`patch_late`] does the same for objects that were loaded by `dlopen` since.
 
+mod linked;
 mod patch;
 mod survey;
 
+pub(super) use self::linked::redirect_calls_of;
 pub(crate) use self::patch::patch_late;
 pub(super) use self::patch::write;
 pub(super) use self::survey::Survey;

@@ -6,12 +6,9 @@
 //! decides which functions are hooked, and what follows if one is refused. The rest of the hook does
 //! not see the difference: a [`Slot`] holds the address of the original either way.
 
-use std::path::Path;
-
 use contextpilot_inline::{Batch, Function, Image, ImageError, Refusal};
 
 use super::evidence::Counts;
-use super::linker;
 use super::original::ROWS;
 use super::plain;
 use super::replacement::{self, Replacement};
@@ -117,24 +114,6 @@ impl Inside {
         self.prepare_these(Row::is_of_library, |name, generation| {
             is_seen_in_program(name, generation, |name| self.has(name))
         })
-    }
-
-    /// Prepares hooks for those functions of libraries which the engine's own was linked with that the prefix store is
-    /// faster with. Functions that are refused are left out.
-    pub(super) fn prepare_linked(library: &Path, ready: &mut Ready) {
-        let rows = ROWS.iter().zip(replacement::all());
-        let rows = rows.filter(|(row, _)| row.generation == STRAIGHT && row.is_wanted());
-        for (row, replacement) in rows.filter(|(row, _)| row.slot.get().is_none()) {
-            let address = linker::linked_with(library, row.name);
-            let image = address.and_then(|address| Image::of_library(address.addr()).ok());
-            let Some(image) = image else {
-                continue;
-            };
-            let found = image.find(&[row.name]).ok();
-            if let Some(function) = found.and_then(|mut found| found.pop().flatten()) {
-                let _ = ready.add(&image, row, &function, replacement);
-            }
-        }
     }
 
     /// Prepares hooks for the rows that are `wanted`. `is_seen`: whether nothing is missed without the function of

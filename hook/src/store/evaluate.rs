@@ -21,7 +21,7 @@ use super::context::{ContextStore, Facts};
 use super::figures::{self, FIGURES};
 use super::shelf::Shelf;
 use super::{
-    PATIENCE, ahead, be_patient, change, engine, exact, hears, outputs, records, rescue,
+    PATIENCE, ahead, be_patient, change, engine, exact, hears, only_new, outputs, records, rescue,
     with_record, with_shelf,
 };
 use crate::attach::original::original;
@@ -288,11 +288,25 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
     }
 }
 
-/// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready.
-fn expect(shelf: Option<&Shelf>, one: &ContextStore, run: &Run) {
-    let held = one.session.believed(run.sequence);
-    if let (Some(shelf), Some(layout), Some(held)) = (shelf, one.layout(), held) {
-        shelf.expect(layout.state_size(held.len() + run.tokens.len()));
+/// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready, unless the
+/// store has most of it.
+fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
+    let held = one.session.believed(run.sequence).map(<[_]>::len);
+    let (Some(shelf), Some(held)) = (shelf, held) else {
+        return;
+    };
+    let tokens = held + run.tokens.len();
+    let size = one.layout().map(|layout| layout.state_size(tokens));
+    let Some(size) = size.filter(|size| !shelf.expects(*size)) else {
+        return;
+    };
+    let conditions = one.conditions();
+    let there = one.fingerprint(conditions).map_or(0, |fingerprint| {
+        shelf.length_of(&fingerprint, &one.session.wanted(run))
+    });
+    let layout = one.layout();
+    if !layout.is_some_and(|layout| only_new::is_enough(one.flows, layout, tokens, there)) {
+        shelf.expect(size);
     }
 }
 

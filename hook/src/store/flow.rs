@@ -17,7 +17,7 @@ use std::ptr;
 use std::thread;
 
 use contextpilot_kv_files::{Flow, LeftOut, Lost, Readers, Span};
-use contextpilot_kv_store::Layout;
+use contextpilot_kv_store::{Layout, worth};
 
 use super::{engine, with_record};
 use crate::attach::original::{self, original};
@@ -25,9 +25,6 @@ use crate::base::abi::Pointer;
 use crate::base::lent::Lender;
 use crate::base::region::Region;
 use crate::base::{faults, guard, signals};
-
-/// A smaller state is put together in memory that is used again: to start threads would take longer.
-const LEAST: usize = 8 << 20;
 
 /// Threads that read ahead, at most: the engine's thread takes a block in about the time in which one reads it.
 const MOST_READERS: usize = 3;
@@ -40,20 +37,22 @@ pub(super) enum Prepared {
 
 /// A state, and what it lacks.
 pub(super) struct Outline {
+    /// Zeros where rows are left out.
     pub(super) state: Region,
     pub(super) left_out: LeftOut,
 }
 
 /// Whether a state of so many bytes is large enough for what this does, and for [`super::only_new`].
 pub(super) fn is_large(bytes: usize) -> bool {
-    bytes >= faults::least_straight(LEAST)
+    bytes >= faults::least_straight(worth::LARGE)
 }
 
 /// Memory for the outline of a state of so many bytes. `None`: the state is to be put together. `flows`: whether the context
 /// was not seen to take rows in another way.
 pub(super) fn region(flows: bool, layout: &Layout, bytes: usize) -> Option<Region> {
     // Of a context that has a layout, a batch was evaluated. What it was made of was handed on in this way.
-    let is_seen = original::called::ggml_backend_tensor_set.ever();
+    let is_seen = original::called::ggml_backend_tensor_set.ever()
+        && original::ggml_backend_tensor_set().is_some();
     let can = flows && is_seen && layout.keeps_rows_together() && is_large(bytes);
     can.then(|| Region::new(bytes)).flatten()
 }
@@ -64,6 +63,10 @@ pub(super) fn region(flows: bool, layout: &Layout, bytes: usize) -> Option<Regio
 /// As for [`engine::cut`].
 pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> bool {
     let Outline { state, left_out } = outline;
+    // Takes no memory, as nothing of it is written to.
+    let Some(zeros) = Region::new(state.len()) else {
+        return false;
+    };
     let threads = thread::available_parallelism().map_or(1, |all| all.get() - 1);
     let readers = Readers {
         threads: threads.clamp(1, MOST_READERS),
@@ -92,20 +95,16 @@ pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> 
     if taken && matches!(read, Some(Err(Lost::NotTaken))) {
         with_record(context, |one| one.flows = false);
     }
-    // SAFETY: the engine has just handed these on, and its cache is as large as it was.
-    unsafe { clear(&handed_on.into_inner()) };
+    // SAFETY: the engine has just handed these on, each a part of the state, and its cache is as large as it was.
+    unsafe { clear(&handed_on.into_inner(), &zeros) };
     false
 }
 
 /// Overwrites with zeros what was handed on.
 ///
 /// # Safety
-/// `ggml_backend_tensor_set` may be called with these.
-unsafe fn clear(handed_on: &[HandedOn]) {
-    let largest = handed_on.iter().map(|part| part.size).max();
-    let Some(zeros) = largest.and_then(Region::new) else {
-        return;
-    };
+/// `ggml_backend_tensor_set` may be called with these, and there are at least as many zeros as the largest has bytes.
+unsafe fn clear(handed_on: &[HandedOn], zeros: &Region) {
     for part in handed_on {
         original!(ggml_backend_tensor_set(
             part.tensor,

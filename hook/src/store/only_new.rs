@@ -11,7 +11,7 @@ use std::ptr;
 use std::slice;
 use std::time::Instant;
 
-use contextpilot_kv_store::{Layout, Wanted};
+use contextpilot_kv_store::{Layout, Wanted, worth};
 
 use super::figures::{self, FIGURES};
 use super::{engine, flow, with_record};
@@ -21,9 +21,6 @@ use crate::base::abi::Pointer;
 use crate::base::lent::Lender;
 use crate::base::region::Region;
 use crate::base::{faults, guard};
-
-/// More than one part of so many that is new is copied with the rest, into memory that is ready: fresh memory takes longer.
-const MOST_NEW: usize = 4;
 
 /// What is to be copied.
 pub(super) enum Copied {
@@ -36,10 +33,11 @@ pub(super) enum Copied {
 /// Whether of a sequence with so many tokens only what is behind those that are `there` is to be copied. `flows`: whether the
 /// context was not seen to get rows in another way.
 pub(super) fn is_enough(flows: bool, layout: &Layout, tokens: usize, there: usize) -> bool {
-    let is_little = MOST_NEW * tokens.saturating_sub(there) < tokens;
     // A layout was learned of a state that was copied out.
-    let is_seen = original::called::ggml_backend_tensor_get.ever();
-    flows && is_little && is_seen && flow::is_large(layout.state_size(tokens))
+    let is_seen = original::called::ggml_backend_tensor_get.ever()
+        && original::ggml_backend_tensor_get().is_some();
+    let is_large = flow::is_large(layout.state_size(tokens));
+    flows && is_seen && is_large && worth::is_mostly_stored(tokens, there)
 }
 
 /// A state that lacks rows.
@@ -56,8 +54,9 @@ impl NewRows {
     }
 }
 
-/// Copies a sequence out of the engine, but for rows of the positions before `from`. `None`: the engine refuses. If a context
-/// does not get rows in this way, that is remembered.
+/// Copies a sequence out of the engine, but for rows of the positions before `from`. `None`: the engine refuses, or the system
+/// gives no memory. If a context does not get rows in this way, that is remembered. How long it took says nothing of
+/// whole copies, by which is judged what is worth one.
 pub(super) fn copy_out(
     context: Pointer,
     sequence: i32,
@@ -67,7 +66,11 @@ pub(super) fn copy_out(
     let start = Instant::now();
     // SAFETY: our caller's caller uses the context, here and below.
     let most = unsafe { plain::state_size(context, sequence) }?;
-    let mut region = Region::new(most)?;
+    let Some(mut region) = Region::new(most) else {
+        // The next copy is a whole one, to memory that is used again.
+        with_record(context, |one| one.flows = false);
+        return None;
+    };
     let taking = Taking {
         begin: region.as_mut_ptr(),
         size: most,
@@ -81,20 +84,20 @@ pub(super) fn copy_out(
     // SAFETY: see above; there is room for so many bytes.
     let size = unsafe { engine::write(context, taking.begin, most, sequence) };
     drop(lent);
-    let took = start.elapsed();
-    figures::add_time(&FIGURES.save_nanos, took);
-    let left_out = taking.left_out.get() > 0;
-    let from = if left_out { from } else { 0 };
-    let was_asked = taking.wanted.get().is_some();
-    with_record(context, |one| {
-        one.flows &= was_asked;
-        let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
-        one.rates.saved(tokens, took);
-    });
-    if left_out {
-        figures::add(&FIGURES.partial_saves, 1);
+    figures::add_time(&FIGURES.save_nanos, start.elapsed());
+    if size == 0 || size > most {
+        return None;
     }
-    (size > 0 && size <= most).then_some(NewRows { region, size, from })
+    let was_asked = taking.wanted.get().is_some();
+    with_record(context, |one| one.flows &= was_asked);
+    let from = match taking.left_out.get() {
+        0 => 0,
+        _ => {
+            figures::add(&FIGURES.partial_saves, 1);
+            from
+        }
+    };
+    Some(NewRows { region, size, from })
 }
 
 /// A state that the engine writes on this thread.

@@ -133,7 +133,7 @@ impl Shelf {
     }
 
     /// How much of these tokens is there.
-    pub(super) fn length_of(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> usize {
+    pub(super) fn length_of(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> usize {
         self.tree.find(fingerprint, tokens).tokens()
     }
 
@@ -312,12 +312,14 @@ impl Shelf {
         put.map_err(|_| ReadError::DOES_NOT_FIT)
     }
 
+    /// Whether it is known that a state of this size may soon be copied, or nothing of it may be kept.
+    pub(super) fn expects(&self, bytes: usize) -> bool {
+        self.writer.expects(bytes) || bytes as u64 > self.tree.limit()
+    }
+
     /// A state of this size may soon be copied.
     pub(super) fn expect(&self, bytes: usize) {
-        // Else nothing of it may be kept.
-        if bytes as u64 <= self.tree.limit() {
-            self.writer.expect(bytes);
-        }
+        self.writer.expect(bytes);
     }
 
     /// Memory for a state of this size: `own`, if it is large enough, else what is ready, if that is larger.

@@ -62,11 +62,15 @@ impl Spares {
         }
     }
 
+    /// Whether states of this size are expected already, or are too small for that. What is expected stays so.
+    pub(super) fn expects(&self, bytes: u64) -> bool {
+        self.shared.in_use.store(true, Ordering::Relaxed);
+        bytes < LEAST || bytes <= self.shared.expected.load(Ordering::Relaxed)
+    }
+
     /// A state of this size may soon be copied. Whether that is more than was expected so far.
     pub(super) fn expect(&self, bytes: u64) -> bool {
-        self.shared.in_use.store(true, Ordering::Relaxed);
-        let known = self.shared.expected.load(Ordering::Relaxed);
-        if bytes < LEAST || bytes <= known {
+        if self.expects(bytes) {
             return false;
         }
         // A prompt grows. An eighth at a time is enough.

@@ -28,6 +28,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     let mut lengths = offer.lengths(held);
     let (mut state, mut composed) = (Vec::new(), false);
     let mut done = None;
+    let mut began = Instant::now();
     match prepared {
         Prepared::Composed(bytes) => (state, composed) = (bytes, true),
         Prepared::Outline(outline) => {
@@ -39,6 +40,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
                 lengths.clear();
             } else {
                 figures::add(&FIGURES.failed_loads, 1);
+                began = Instant::now();
                 lengths = vec![held];
                 if let Some((other, Prepared::Composed(bytes))) = search(context, run, held, false)
                 {
@@ -93,7 +95,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         one.session.loaded(sequence, tokens[..kept].to_vec());
         one.keep_buffer(state);
         if loaded > held {
-            one.rates.loaded(loaded, took);
+            one.rates.loaded(loaded, began.elapsed());
         }
     });
     if loaded > held {

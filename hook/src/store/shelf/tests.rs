@@ -1,8 +1,12 @@
 use std::time::Duration;
 
 use contextpilot_testbed::private_folder;
+use engine::Engine;
 
 use super::*;
+
+#[path = "../../../../crates/kv-store/tests/engine/mod.rs"]
+mod engine;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -38,6 +42,38 @@ fn what_was_written_after_the_folder_was_read_stays() {
     assert!(!shelf.tree.has(&chunks[1].name) && !shelf.tree.has(&chunks[2].name));
     shelf.flush(LONG);
     assert!(shelf.folder.lacks(&chunks[2].name));
+}
+
+/// Between the decision to copy only what is new and the copy, what was there may have left.
+#[test]
+fn rows_that_were_not_copied_are_not_kept() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("a folder");
+    let mut watch = Watch::new(folder.clone());
+    let mut shelf = Shelf::load(folder, u64::MAX, &mut watch).expect("a shelf");
+    let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
+    let ours = Arc::new(bytes.clone());
+    let whole = State::read(&bytes).expect("a state");
+    let tokens: Vec<i32> = (0..600).collect();
+    let model = Fingerprint([5; 16]);
+    for rows_from in [1, 256, 300, 600] {
+        let lacking = whole.clone().with_rows_from(rows_from);
+        for ours in [None, Some(&ours)] {
+            shelf.keep(&model, &tokens, &lacking, ours);
+            shelf.keep_exact(&model, &tokens, Some(&lacking), &[1, 2, 3]);
+            assert_eq!(shelf.length_of(&model, &tokens), 0, "{rows_from}");
+        }
+    }
+    // What is there up to where the rows begin is gone on with.
+    let first = State::read(&bytes).expect("a state");
+    shelf.keep(&model, &tokens[..256], &first, None);
+    assert_eq!(shelf.length_of(&model, &tokens), 256);
+    let lacking = whole.clone().with_rows_from(257);
+    shelf.keep(&model, &tokens, &lacking, None);
+    assert_eq!(shelf.length_of(&model, &tokens), 256);
+    shelf.keep(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
+    assert_eq!(shelf.length_of(&model, &tokens), 600);
+    shelf.flush(LONG);
 }
 
 /// Nothing is there.

@@ -1,0 +1,53 @@
+//! Calls from an engine's library to those that it was linked with. The engine is hooked inline, where it is; these
+//! libraries may be others' as well, and may run.
+
+use std::sync::atomic::Ordering;
+
+use super::write;
+use crate::attach::elf::{Defined, Object, gnu_hash, objects};
+use crate::attach::original::ROWS;
+use crate::attach::replacement;
+use crate::attach::table::STRAIGHT;
+
+/// Redirects what this library, of which this is the key, calls of the functions that the prefix store is only faster with. The
+/// dynamic linker is not asked: it may wait for us.
+pub(in crate::attach) fn redirect_calls_of(library: usize) {
+    let objects = objects();
+    let Some(object) = objects.iter().find(|object| object.key() == library) else {
+        return;
+    };
+    let rows = ROWS.iter().zip(replacement::all());
+    let rows = rows.filter(|(row, _)| row.generation == STRAIGHT && row.is_wanted());
+    for (row, replacement) in rows.filter(|(row, _)| row.slot.get().is_none()) {
+        let name = row.slot.c_name();
+        let hash = gnu_hash(name);
+        let defined = |object: &Object| match object.defined(name, hash) {
+            Some(Defined::At(address)) => Some(address),
+            Some(Defined::Chosen) | None => None,
+        };
+        let definitions: Vec<usize> = objects.iter().filter_map(defined).collect();
+        for word in object.words().filter(|word| word.name() == name) {
+            let now = word.at.load(Ordering::Relaxed);
+            let is_lazy = word.may_be_lazy && object.contains(now);
+            let leads_to = match (is_lazy, &definitions[..]) {
+                (true, [only]) => Some(*only),
+                // It is not known which.
+                (true, _) => None,
+                (false, all) => all.iter().copied().find(|address| *address == now),
+            };
+            let Some(address) = leads_to else {
+                continue;
+            };
+            row.slot.set(std::ptr::with_exposed_provenance(address));
+            let at = std::ptr::from_ref(word.at).addr();
+            // SAFETY: the replacement has the signature of what the word held, by the table, and calls that.
+            match unsafe { write(object, at, replacement.code().addr()) } {
+                true => {
+                    row.places.add_word();
+                    row.places.count_patched();
+                }
+                false => row.slot.set_missing(),
+            }
+        }
+    }
+}
