@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,11 +17,12 @@ use contextpilot_kv_store::{Composer, Gap, Name, Piece};
 use crc32fast::Hasher;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::folder::{STEP, cut};
 use crate::format::Head;
 use crate::{Folder, ReadError};
 
 /// Read at once, bytes. A row is not divided, however large it is.
-const BLOCK: usize = 256 << 10;
+const BLOCK: usize = STEP;
 /// Blocks that each thread may be ahead.
 const AHEAD: usize = 4;
 /// Files that stay open. Others are opened for each of their parts: a process may have 1,024 open.
@@ -424,12 +424,5 @@ impl Flow {
             Some((file, _)) => Err(Lost::Unreadable(file.name, ReadError::WRONG_SUM)),
             None => Ok(()),
         }
-    }
-}
-
-fn cut(error: io::Error) -> ReadError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => ReadError::CUT,
-        _ => error.into(),
     }
 }

@@ -22,8 +22,8 @@ const VERSION: &str = "v1";
 pub(crate) const NEW: &str = "new";
 /// The end of a file's name.
 pub(crate) const SUFFIX: &str = ".kv";
-/// Read and summed up at once: it stays in the processor's cache in between.
-const STEP: usize = 256 << 10;
+/// Read and summed up at once, bytes: it stays in the processor's cache in between.
+pub(crate) const STEP: usize = 256 << 10;
 
 /// The store's folder. Copies are the same folder.
 #[derive(Clone, Debug)]
@@ -251,18 +251,21 @@ impl RowsOfFile {
         let mut crc = crc32fast::Hasher::new();
         crc.update(&place[..there]);
         for step in place[there..].chunks_mut(STEP) {
-            match self.file.read_exact(step) {
-                Ok(()) => crc.update(step),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(ReadError::CUT);
-                }
-                Err(error) => return Err(error.into()),
-            }
+            self.file.read_exact(step).map_err(cut)?;
+            crc.update(step);
         }
         if crc.finalize() != self.head.rows_crc {
             return Err(ReadError::WRONG_SUM);
         }
         check_end(&self.file, &self.head)
+    }
+}
+
+/// What it means that rows cannot be read to their end.
+pub(crate) fn cut(error: io::Error) -> ReadError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => ReadError::Damaged("it is cut off"),
+        _ => error.into(),
     }
 }
 
@@ -329,7 +332,6 @@ pub enum ReadError {
 impl ReadError {
     /// The rows have another size than the state's layout says.
     pub const DOES_NOT_FIT: Self = Self::Damaged("its rows do not fit the state");
-    pub(crate) const CUT: Self = Self::Damaged("it is cut off");
     pub(crate) const WRONG_SUM: Self = Self::Damaged("the checksum of its rows is wrong");
 }
 

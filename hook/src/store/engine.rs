@@ -34,6 +34,16 @@ pub(super) unsafe fn length(context: Pointer, sequence: i32) -> Option<usize> {
     usize::try_from(last + 1).ok()
 }
 
+/// Whether the engine holds so many tokens of a sequence, as far as it says.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn holds(context: Pointer, sequence: i32, tokens: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let there = unsafe { length(context, sequence) };
+    there.is_none_or(|there| there == tokens)
+}
+
 /// The first position that the engine has of a sequence.
 ///
 /// # Safety

@@ -47,14 +47,13 @@ pub(super) fn is_large(bytes: usize) -> bool {
     bytes >= faults::least_straight(worth::LARGE)
 }
 
-/// Memory for the outline of a state of so many bytes. `None`: the state is to be put together. `flows`: whether the context
-/// was not seen to take rows in another way.
-pub(super) fn region(flows: bool, layout: &Layout, bytes: usize) -> Option<Region> {
+/// Whether the rows of a state of so many bytes may be left out. `flows`: whether the context was not seen to take rows in
+/// another way.
+pub(super) fn can(flows: bool, layout: &Layout, bytes: usize) -> bool {
     // Of a context that has a layout, a batch was evaluated. What it was made of was handed on in this way.
     let is_seen = original::called::ggml_backend_tensor_set.ever()
         && original::ggml_backend_tensor_set().is_some();
-    let can = flows && is_seen && layout.keeps_rows_together() && is_large(bytes);
-    can.then(|| Region::new(bytes)).flatten()
+    flows && is_seen && layout.keeps_rows_together() && is_large(bytes)
 }
 
 /// As [`engine::load`]. If a context does not take rows in this way, that is remembered.
@@ -63,10 +62,6 @@ pub(super) fn region(flows: bool, layout: &Layout, bytes: usize) -> Option<Regio
 /// As for [`engine::cut`].
 pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> bool {
     let Outline { state, left_out } = outline;
-    // Takes no memory, as nothing of it is written to.
-    let Some(zeros) = Region::new(state.len()) else {
-        return false;
-    };
     let threads = thread::available_parallelism().map_or(1, |all| all.get() - 1);
     let readers = Readers {
         threads: threads.clamp(1, MOST_READERS),
@@ -95,31 +90,41 @@ pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> 
     if taken && matches!(read, Some(Err(Lost::NotTaken))) {
         with_record(context, |one| one.flows = false);
     }
-    // SAFETY: the engine has just handed these on, each a part of the state, and its cache is as large as it was.
-    unsafe { clear(&handed_on.into_inner(), &zeros) };
+    // SAFETY: the engine has just handed these on, and its cache is as large as it was.
+    unsafe { clear(&handed_on.into_inner(), &state) };
     false
 }
 
-/// Overwrites with zeros what was handed on.
+/// Overwrites what was handed on with the zeros that the outline has in its place.
 ///
 /// # Safety
-/// `ggml_backend_tensor_set` may be called with these, and there are at least as many zeros as the largest has bytes.
-unsafe fn clear(handed_on: &[HandedOn], zeros: &Region) {
+/// `ggml_backend_tensor_set` may be called with these.
+unsafe fn clear(handed_on: &[HandedOn], outline: &[u8]) {
     for part in handed_on {
+        let zeros = &outline[part.at..part.at + part.size];
         original!(ggml_backend_tensor_set(
             part.tensor,
             zeros.as_ptr(),
             part.offset,
-            part.size
+            zeros.len()
         ));
     }
 }
 
 /// Rows that the engine has from the files.
 struct HandedOn {
+    /// Where they are left out in the state.
+    at: usize,
     tensor: Pointer,
     offset: usize,
     size: usize,
+}
+
+impl HandedOn {
+    /// Whether these rows follow, in the state and in the tensor.
+    fn is_followed_by(&self, at: usize, tensor: Pointer, offset: usize) -> bool {
+        self.tensor == tensor && (self.at + self.size, self.offset + self.size) == (at, offset)
+    }
 }
 
 /// A state that the engine takes on this thread.
@@ -143,10 +148,11 @@ impl Taking<'_> {
             Span::Read(bytes) => {
                 let mut all = self.handed_on.borrow_mut();
                 match all.last_mut() {
-                    Some(last) if last.tensor == tensor && last.offset + last.size == offset => {
+                    Some(last) if last.is_followed_by(at, tensor, offset) => {
                         last.size += bytes.len();
                     }
                     _ => all.push(HandedOn {
+                        at,
                         tensor,
                         offset,
                         size: bytes.len(),

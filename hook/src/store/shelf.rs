@@ -248,21 +248,22 @@ impl Shelf {
         &self,
         flows: bool,
         layout: &Layout,
-        pieces: &[Piece],
+        pieces: impl FnOnce() -> Vec<Piece>,
         bytes: usize,
     ) -> Option<Region> {
-        let brought = self.can_be_brought(pieces, layout.bytes_per_token());
+        if !flow::can(flows, layout, bytes) {
+            return None;
+        }
+        let brought = self.can_be_brought(&pieces(), layout.bytes_per_token());
         // What is not brought is put into memory that is fresh.
         let is_most = brought >= bytes / 2;
-        is_most
-            .then(|| flow::region(flows, layout, bytes))
-            .flatten()
+        is_most.then(|| Region::new(bytes)).flatten()
     }
 
     /// As [`region`](Self::region), of all of an offer.
     pub(super) fn region_for(&self, flows: bool, layout: &Layout, offer: &Offer) -> Option<Region> {
         let bytes = layout.state_size(offer.tokens.len());
-        self.region(flows, layout, &offer.up_to(offer.tokens.len()), bytes)
+        self.region(flows, layout, || offer.up_to(offer.tokens.len()), bytes)
     }
 
     /// These were of use now.

@@ -33,8 +33,10 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         Prepared::Composed(bytes) => (state, composed) = (bytes, true),
         Prepared::Outline(outline) => {
             let length = offer.tokens.len();
-            // SAFETY: our caller's caller uses the context.
-            if unsafe { flow::load(context, sequence, outline) } && is_there(context, run, length) {
+            // SAFETY: our caller's caller uses the context, here and below.
+            let taken = unsafe { flow::load(context, sequence, outline) };
+            // SAFETY: see above.
+            if taken && unsafe { engine::holds(context, sequence, length) } {
                 figures::add(&FIGURES.direct_loads, 1);
                 done = Some(length);
                 lengths.clear();
@@ -62,7 +64,8 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             std::mem::take(&mut composed) || compose(context, &offer, length, sequence, &mut state);
         // SAFETY: our caller's caller uses the context.
         let taken = is_composed && unsafe { engine::load(context, sequence, &state) };
-        if taken && is_there(context, run, length) {
+        // SAFETY: see above.
+        if taken && unsafe { engine::holds(context, sequence, length) } {
             done = Some(length);
             break;
         }
@@ -103,13 +106,6 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     }
     figures::add_time(&FIGURES.load_nanos, took);
     true
-}
-
-/// Whether the engine has so many tokens of a sequence.
-fn is_there(context: Pointer, run: &Run, length: usize) -> bool {
-    // SAFETY: our caller's caller uses the context.
-    let there = unsafe { engine::length(context, run.sequence) };
-    there.is_none_or(|there| there == length)
 }
 
 /// Another sequence of the context that holds more of what is wanted than the store has, and enough more to be

@@ -177,8 +177,7 @@ fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
             }
         };
         // SAFETY: see above.
-        let length = unsafe { engine::length(context, sequence) };
-        let taken = taken && length.is_none_or(|length| length == position);
+        let taken = taken && unsafe { engine::holds(context, sequence, position) };
         let took = start.elapsed();
         with_record(context, |one| {
             one.keep_buffer(buffer);

@@ -111,7 +111,7 @@ impl Shelf {
         offer: &ExactOffer,
     ) -> Option<Region> {
         let bytes = shape.state_size(offer.position(), offer.tail_size());
-        self.region(flows, shape.dense()?, &offer.pieces(), bytes)
+        self.region(flows, shape.dense()?, || offer.pieces(), bytes)
     }
 
     /// As [`compose_exact`](Self::compose_exact), without what can be brought from the files while the engine takes the

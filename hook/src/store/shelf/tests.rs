@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::Duration;
 
 use contextpilot_testbed::private_folder;
@@ -15,9 +16,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn what_was_written_after_the_folder_was_read_stays() {
     let home = private_folder();
-    let folder = Folder::open(home.path()).expect("a folder");
-    let mut watch = Watch::new(folder.clone());
-    let mut shelf = Shelf::load(folder, u64::MAX, &mut watch).expect("a shelf");
+    let mut shelf = empty_shelf(home.path());
     let tokens: Vec<i32> = (0..1000).collect();
     let chunks = shelf.tree.missing(&Fingerprint([5; 16]), &tokens, 8);
     assert!(chunks.len() > 2);
@@ -48,9 +47,7 @@ fn what_was_written_after_the_folder_was_read_stays() {
 #[test]
 fn rows_that_were_not_copied_are_not_kept() {
     let home = private_folder();
-    let folder = Folder::open(home.path()).expect("a folder");
-    let mut watch = Watch::new(folder.clone());
-    let mut shelf = Shelf::load(folder, u64::MAX, &mut watch).expect("a shelf");
+    let mut shelf = empty_shelf(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
     let ours = Arc::new(bytes.clone());
     let whole = State::read(&bytes).expect("a state");
@@ -74,6 +71,12 @@ fn rows_that_were_not_copied_are_not_kept() {
     shelf.keep(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
     assert_eq!(shelf.length_of(&model, &tokens), 600);
     shelf.flush(LONG);
+}
+
+fn empty_shelf(at: &Path) -> Shelf {
+    let folder = Folder::open(at).expect("a folder");
+    let mut watch = Watch::new(folder.clone());
+    Shelf::load(folder, u64::MAX, &mut watch).expect("a shelf")
 }
 
 /// Nothing is there.
