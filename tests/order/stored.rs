@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluation, Like, RequestState};
-use contextpilot_testbed::{Arch, Builder, Model, Server};
+use contextpilot_testbed::{Arch, Builder, Model, Server, await_written};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -97,8 +97,12 @@ impl Stored {
 
     /// Removes everything from the store, and waits until the server has seen it.
     fn clear(&self) {
+        let folder = self.folder.path().join("store");
+        // What is written only afterwards would stay.
+        let store = || self.control.stats().unwrap().store.unwrap();
+        await_written(&folder, || store().chunks);
         let mut clear = companion(&["store", "clear", "--folder"]);
-        clear.arg(self.folder.path().join("store"));
+        clear.arg(folder);
         let output = clear.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let like = Like {

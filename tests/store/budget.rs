@@ -2,7 +2,7 @@
 
 use contextpilot_testbed::until;
 
-use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
+use super::{SIGTERM, Stored, chunk_files, folder, one_slot, started, tokens};
 
 /// A chunk of 256 tokens of the tiny model takes 132 kB. 0.000004: less than the smallest file.
 const TOO_SMALL: [(&str, u64); 3] = [("0", 0), ("0.000004", 4_000), ("0.0001", 100_000)];
@@ -27,7 +27,7 @@ fn a_budget_that_no_chunk_fits_keeps_nothing_and_costs_no_copy() {
         assert_eq!(figures.refused, [""; 0]);
         assert_eq!(figures.problem, None);
         stored.server.stop(SIGTERM).unwrap();
-        assert!(files(folder.path()).is_empty(), "{budget}");
+        assert!(chunk_files(folder.path()).is_empty(), "{budget}");
     }
 }
 
@@ -58,10 +58,10 @@ fn what_is_there_goes_at_a_start_with_a_budget_of_nothing() {
     let mut first = Stored::start(&one_slot(), folder.path());
     first.ask(&tokens(1, 600));
     first.server.stop(SIGTERM).unwrap();
-    assert!(!files(folder.path()).is_empty());
+    assert!(!chunk_files(folder.path()).is_empty());
     let mut second = Stored::start_within(&one_slot(), folder.path(), "0");
     until("the files are gone", || {
-        files(folder.path()).is_empty().then_some(())
+        chunk_files(folder.path()).is_empty().then_some(())
     });
     let account = second.ask_as(&started(&one_slot()), &tokens(1, 600));
     assert_eq!(account.from.store, 0, "{account:?}");

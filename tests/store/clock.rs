@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{SIGTERM, Stored, files, folder, one_slot, started, tokens};
+use super::{SIGTERM, Stored, chunk_files, folder, one_slot, started, tokens};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A prompt of 250 tokens is one chunk, of which two fit.
@@ -34,9 +34,9 @@ fn life(folder: &Path, budget: &str, asked: &[u32]) -> Vec<u64> {
 
 /// Stores a prompt, and says in which file.
 fn stored_at(folder: &Path, nth: u32) -> std::path::PathBuf {
-    let before = files(folder);
+    let before = chunk_files(folder);
     life(folder, "1", &[nth]);
-    let mut new = files(folder);
+    let mut new = chunk_files(folder);
     new.retain(|file| !before.contains(file));
     assert_eq!(new.len(), 1, "{new:?}");
     new.remove(0)

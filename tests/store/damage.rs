@@ -4,7 +4,7 @@ use std::fs;
 
 use contextpilot_testbed::until;
 
-use super::{Stored, files, folder, one_slot, tokens};
+use super::{Stored, chunk_files, folder, one_slot, tokens};
 
 /// A store with one prompt of 600 tokens, and the answer to it.
 fn filled(folder: &std::path::Path) -> String {
@@ -19,7 +19,7 @@ fn filled(folder: &std::path::Path) -> String {
 fn a_damaged_chunk_is_not_used_and_leaves_the_store() {
     let folder = folder();
     let expected = filled(folder.path());
-    let largest = files(folder.path())
+    let largest = chunk_files(folder.path())
         .into_iter()
         .max_by_key(|path| fs::metadata(path).unwrap().len())
         .unwrap();
@@ -65,5 +65,5 @@ fn a_folder_that_others_may_write_to_is_refused_in_one_line_and_the_server_runs(
     let (_, account) = stored.ask(&tokens(1, 100));
     assert_eq!(account.evaluated, 100);
     assert!(stored.figures().problem.is_some());
-    assert_eq!(files(&open), [""; 0].map(std::path::PathBuf::from));
+    assert_eq!(chunk_files(&open), [""; 0].map(std::path::PathBuf::from));
 }

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use contextpilot_testbed::{Arch, Builder, Model, Server, until};
+use contextpilot_testbed::{Arch, Builder, Model, Server};
 use serde_json::json;
 
-use super::{SIGKILL, SIGTERM, Stored, asking, files, folder, started, tokens};
+use super::{SIGKILL, SIGTERM, Stored, asking, chunk_files, folder, started, tokens};
 
 /// Sliding windows of 64 tokens, a recurrent model, and a hybrid one.
 pub(super) const ALL: [Arch; 3] = [Arch::Gemma2, Arch::Mamba, Arch::Jamba];
@@ -71,10 +71,7 @@ fn a_conversation_goes_on_after_a_restart() {
                 // What the answer began with is stored where that is cheap; here it is lost for another prompt.
                 first.ask(&tokens(4, 50));
             }
-            until("the chunks are on disk", || {
-                let chunks = first.figures().chunks;
-                (files(folder.path()).len() as u64 == chunks).then_some(())
-            });
+            first.await_written(folder.path());
             first.server.stop(signal).unwrap();
 
             let mut next = Stored::start(&one_slot(arch), folder.path());
@@ -109,10 +106,7 @@ fn the_batches_of_two_prompts_need_not_end_at_the_same_places() {
         first.ask(&tea);
         first.ask(&tokens(8, 50));
         // At its end the server waits two seconds for its files, which is not long on a busy machine.
-        until("the chunks are on disk", || {
-            let chunks = first.figures().chunks;
-            (files(folder.path()).len() as u64 == chunks).then_some(())
-        });
+        first.await_written(folder.path());
         first.server.stop(SIGTERM).unwrap();
 
         let small = one_slot(arch).args(["-b", "67"]);
@@ -311,7 +305,7 @@ fn a_damaged_tail_is_not_used() {
         let tea = tokens(30, 600);
         first.ask(&tea);
         first.server.stop(SIGTERM).unwrap();
-        for path in files(folder.path()) {
+        for path in chunk_files(folder.path()) {
             let mut bytes = fs::read(&path).unwrap();
             // Their only token.
             if bytes[128..].starts_with(&i32::MIN.to_le_bytes()) {

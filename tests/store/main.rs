@@ -22,11 +22,13 @@ mod stale;
 mod store;
 mod straight;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use contextpilot_client::Control;
 use contextpilot_control::{Evaluated, Evaluation, PrefixStore};
-use contextpilot_testbed::{Arch, Builder, Completion, Model, Random, Request, Server, until};
+use contextpilot_testbed::{
+    Arch, Builder, Completion, Model, Random, Request, Server, await_written, chunk_files, until,
+};
 use serde_json::Value;
 use store::await_store;
 use tempfile::TempDir;
@@ -127,6 +129,12 @@ impl Stored {
     fn figures(&self) -> PrefixStore {
         self.control.stats().unwrap().store.unwrap()
     }
+
+    /// Waits until what the server has stored is on disk.
+    #[track_caller]
+    fn await_written(&self, folder: &Path) {
+        await_written(folder, || self.figures().chunks);
+    }
 }
 
 fn asking(prompt: &[u32]) -> Request {
@@ -139,24 +147,6 @@ fn asking(prompt: &[u32]) -> Request {
 fn tokens(seed: u64, count: usize) -> Vec<u32> {
     let mut random = Random(seed);
     (0..count).map(|_| 300 + random.below(50) as u32).collect()
-}
-
-/// The files of all chunks of a store.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if path.extension().is_some_and(|end| end == "kv") => found.push(path),
-                false => {}
-            }
-        }
-    }
-    found.sort();
-    found
 }
 
 /// A server without us.

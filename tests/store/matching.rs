@@ -67,6 +67,8 @@ fn what_an_evicted_request_left_in_the_store_is_told_and_then_loaded() {
         "the last token is evaluated"
     );
 
+    // What is written only afterwards would stay.
+    stored.await_written(folder.path());
     let clear = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
         .args(["store", "clear", "--folder"])
         .arg(folder.path())

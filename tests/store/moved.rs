@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use contextpilot_testbed::{Builder, until};
 use serde_json::Value;
 
-use super::{SIGTERM, Stored, asking, exact, files, folder, one_slot, started, tokens};
+use super::{SIGTERM, Stored, asking, chunk_files, exact, folder, one_slot, started, tokens};
 
 pub(crate) fn companion(folder: &Path, arguments: &[&str]) -> Output {
     companion_command(folder, arguments).output().unwrap()
@@ -50,7 +50,7 @@ fn store(builder: &Builder, folder: &Path, prompts: &[&[u32]]) {
     }
     stored.server.stop(SIGTERM).unwrap();
     until("the chunks are on disk", || {
-        (!files(folder).is_empty()).then_some(())
+        (!chunk_files(folder).is_empty()).then_some(())
     });
 }
 
@@ -110,7 +110,7 @@ fn a_conversation_goes_on_in_another_folder_as_if_it_had_been_there() {
     assert!((600..=610).contains(&new), "{said}");
     let twice = good(&companion(there.path(), &["import", &name, "--json"]));
     assert_eq!((&twice["chunks"], &twice["tokens"]), (&0.into(), &0.into()));
-    for file in files(there.path()) {
+    for file in chunk_files(there.path()) {
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
@@ -200,7 +200,7 @@ fn a_pack_of_other_flags_or_another_size_is_refused_and_leaves_nothing() {
     store(&one_slot(), here.path(), &[&tokens(66, 600)]);
     let flags = one_slot().args(["--rope-freq-base", "5000"]);
     store(&flags, there.path(), &[&tokens(67, 300)]);
-    let before = files(there.path());
+    let before = chunk_files(there.path());
     let (pack, name) = path(desk.path(), "tea.pack");
     good(&companion(
         here.path(),
@@ -212,7 +212,7 @@ fn a_pack_of_other_flags_or_another_size_is_refused_and_leaves_nothing() {
         why.contains("flags differ: none, here --rope-freq-base 5000"),
         "{why}"
     );
-    assert_eq!(files(there.path()), before);
+    assert_eq!(chunk_files(there.path()), before);
 
     let fresh = folder();
     let mut small = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
@@ -228,5 +228,5 @@ fn a_pack_of_other_flags_or_another_size_is_refused_and_leaves_nothing() {
     fs::write(&pack, bytes).unwrap();
     let why = refused(&companion(fresh.path(), &["import", &name]));
     assert!(why.contains("damaged"), "{why}");
-    assert_eq!(files(fresh.path()), [] as [PathBuf; 0]);
+    assert_eq!(chunk_files(fresh.path()), [] as [PathBuf; 0]);
 }

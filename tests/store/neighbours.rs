@@ -5,11 +5,11 @@ use std::path::Path;
 
 use contextpilot_testbed::until;
 
-use super::{Stored, files, folder, one_slot, started, tokens};
+use super::{Stored, chunk_files, folder, one_slot, started, tokens};
 
 /// Bytes of all chunks' files, in whole blocks.
 pub(super) fn bytes(folder: &Path) -> u64 {
-    let sizes = files(folder)
+    let sizes = chunk_files(folder)
         .into_iter()
         .filter_map(|file| file.metadata().ok());
     sizes.map(|file| file.len().next_multiple_of(4096)).sum()
@@ -51,7 +51,7 @@ fn what_is_removed_leaves_the_neighbours_too() {
     until("the neighbour sees the chunks", || {
         (other.figures().chunks > 0).then_some(())
     });
-    for file in files(folder.path()) {
+    for file in chunk_files(folder.path()) {
         fs::remove_file(file).unwrap();
     }
     until("nobody counts what is gone", || {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::moved::{companion, companion_command, good, refused};
-use super::{SIGTERM, Stored, exact, files, folder, one_slot, started, tokens};
+use super::{SIGTERM, Stored, chunk_files, exact, folder, one_slot, started, tokens};
 
 /// Nobody listens there.
 fn free_port() -> SocketAddr {
@@ -115,7 +115,7 @@ fn of_what_a_servers_chunks_will_be_is_written_down_once_it_has_warmed_up() {
         let before = until("the origin is there", || {
             Some(origins()).filter(|all| !all.is_empty())
         });
-        assert!(files(folder.path()).is_empty(), "{arch}");
+        assert!(chunk_files(folder.path()).is_empty(), "{arch}");
         for seed in [39, 40] {
             stored.ask(&tokens(seed, 500));
         }
@@ -168,7 +168,7 @@ fn a_server_loads_what_one_on_another_machine_evaluated() {
 /// Whether a server has seen that its folder has all chunks of another one.
 fn has_all_of(server: &Stored, own: &TempDir, other: &TempDir) -> Option<()> {
     let names = |folder: &TempDir| -> BTreeSet<OsString> {
-        let files = files(folder.path()).into_iter();
+        let files = chunk_files(folder.path()).into_iter();
         files
             .map(|file| file.file_name().unwrap().to_owned())
             .collect()
@@ -190,7 +190,7 @@ fn what_is_damaged_there_is_not_taken() {
         stored.server.stop(SIGTERM).unwrap();
     }
     let sent = once(here.path(), &redis);
-    let own = files(here.path());
+    let own = chunk_files(here.path());
     assert_eq!(sent["sent"], own.len(), "{sent}");
     let name = own[0].file_stem().unwrap().to_str().unwrap();
     let key = format!("contextpilot:kv:1:chunk:{name}");

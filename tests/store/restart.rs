@@ -2,7 +2,7 @@
 
 use contextpilot_testbed::{Arch, Builder, Model, Server, until};
 
-use super::{SIGKILL, SIGTERM, Stored, files, folder, tokens};
+use super::{SIGKILL, SIGTERM, Stored, folder, tokens};
 
 const SIGINT: i32 = 2;
 
@@ -21,10 +21,10 @@ fn loaded_after(signal: i32) -> [u64; 2] {
     let mut first = Stored::start(&two_slots(), folder.path());
     first.ask_slot(0, &tea);
     first.ask_slot(1, &sea);
-    until("the chunks are on disk", || {
-        let chunks = first.figures().chunks;
-        (chunks >= 2 && files(folder.path()).len() as u64 == chunks).then_some(())
+    until("both are stored", || {
+        (first.figures().chunks >= 2).then_some(())
     });
+    first.await_written(folder.path());
     first.server.stop(signal).unwrap();
 
     let mut next = Stored::start(&two_slots(), folder.path());

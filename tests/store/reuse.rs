@@ -2,7 +2,7 @@
 
 use contextpilot_testbed::{Arch, Model, Server};
 
-use super::{SIGKILL, SIGTERM, Stored, asking, files, folder, one_slot, started, tokens};
+use super::{SIGKILL, SIGTERM, Stored, asking, folder, one_slot, started, tokens};
 
 #[test]
 fn a_prompt_that_was_overwritten_is_loaded_and_the_server_does_not_notice() {
@@ -36,10 +36,7 @@ fn the_next_server_has_what_the_last_one_stored_also_after_a_kill() {
     first.ask(&tea);
     // The slot's prompt is stored when it is overwritten.
     first.ask(&sea);
-    contextpilot_testbed::until("the chunks are on disk", || {
-        let chunks = first.figures().chunks;
-        (files(folder.path()).len() as u64 == chunks).then_some(())
-    });
+    first.await_written(folder.path());
     assert!(first.figures().chunks >= 2);
     first.server.stop(SIGKILL).unwrap();
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use contextpilot_control::PrefixStore;
 use contextpilot_testbed::{Arch, Builder, Model, Server};
 
-use super::{Stored, exact, files, folder, one_slot, started, tokens};
+use super::{Stored, chunk_files, exact, folder, one_slot, started, tokens};
 
 /// States of any size go straight, and whatever else is to happen does.
 fn straight(builder: Builder, faults: &str) -> Builder {
@@ -124,7 +124,7 @@ fn damage_that_shows_during_a_load_is_noticed_and_cleared() {
     for builder in servers().into_iter().chain([small_batches]) {
         let figures = after_a_restart(&straight(builder, ""), |folder| {
             // All but the first chunk of each prompt.
-            for file in files(folder) {
+            for file in chunk_files(folder) {
                 let mut bytes = fs::read(&file).unwrap();
                 if bytes[80..84] != [0; 4] {
                     let half = bytes.len() / 2;

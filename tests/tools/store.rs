@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use contextpilot_testbed::{Completion, Request};
+use contextpilot_testbed::{Completion, Request, chunk_files};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -50,12 +50,7 @@ fn on(folder: &Path, arguments: &[&str]) -> std::process::Command {
 
 /// The files of chunks, the largest first.
 fn chunks(folder: &Path) -> Vec<PathBuf> {
-    let folders = fs::read_dir(folder.join("v1")).unwrap();
-    let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
-    let files = files.map(|file| file.unwrap().path());
-    let mut files: Vec<_> = files
-        .filter(|file| file.extension().is_some_and(|end| end == "kv"))
-        .collect();
+    let mut files = chunk_files(folder);
     files.sort_by_key(|file| std::cmp::Reverse(fs::metadata(file).unwrap().len()));
     files
 }

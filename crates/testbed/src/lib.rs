@@ -9,9 +9,11 @@
 //! - [`Index`] receives evictions, and can be told to misbehave.
 //! - [`Trace`] is a sequence of requests; [`truth()`] asks the engine which of
 //!   them it still has cached; [`Score`] compares that with what was reported.
+//! - [`await_written`] waits for what a prefix store writes.
 //! - [`skip()`] says that a test cannot run here, which fails under CI; [`Tally`] counts cases.
 
 mod apart;
+mod chunks;
 mod completion;
 mod engine;
 mod flags;
@@ -38,6 +40,7 @@ mod wait;
 use std::{fmt, io};
 
 pub use apart::{Apart, apart};
+pub use chunks::{await_written, chunk_files};
 pub use completion::Completion;
 pub use contextpilot_random::Random;
 pub use engine::{Arch, Model, ProjectorKind, Spec, llama_server, projector};

@@ -162,7 +162,7 @@ fn a_server_loads_what_another_machine_has_sent_to_a_bucket() {
     let elsewhere = folder();
     evaluated(elsewhere.path(), &tokens(154, 40));
     let moved = once(elsewhere.path(), &bucket);
-    assert!(moved["fetched"].as_u64().unwrap() >= files(there.path()).len() as u64);
+    assert!(moved["fetched"].as_u64().unwrap() >= chunk_files(there.path()).len() as u64);
     let moved = once(elsewhere.path(), &bucket);
     assert_eq!((&moved["sent"], &moved["fetched"]), (&0.into(), &0.into()));
 }
@@ -176,7 +176,7 @@ fn what_is_damaged_in_a_bucket_is_not_taken() {
     evaluated(here.path(), &tokens(155, 400));
     evaluated(there.path(), &tokens(156, 40));
     let sent = once(here.path(), &bucket);
-    let own = files(here.path()).len();
+    let own = chunk_files(here.path()).len();
     assert_eq!(sent["sent"], own, "{sent}");
     let chunks = bucket.chunks();
     assert_eq!(chunks.len(), own);
@@ -288,7 +288,7 @@ fn a_bucket_that_is_gone_costs_a_line_and_gets_all_later() {
         let said = stored.server.stderr();
         said.contains("is there again: ").then_some(())
     });
-    let own = || files(folder.path()).len();
+    let own = || chunk_files(folder.path()).len();
     until("all is sent", || {
         (own() > 0 && bucket.chunks().len() == own()).then_some(())
     });

@@ -40,7 +40,7 @@ fn over_tls_only_a_redis_is_asked_whose_certificate_is_trusted() {
     let mut one = Stored::start(&builder, here.path());
     one.ask(&tokens(144, 700));
     one.server.stop(SIGTERM).unwrap();
-    let own = files(here.path()).len();
+    let own = chunk_files(here.path()).len();
     until("all is sent", || (redis.chunks() == own).then_some(()));
 
     let mut other = Stored::start(&one_slot(), there.path());

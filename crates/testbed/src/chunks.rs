@@ -1,0 +1,39 @@
+//! The files of a prefix store.
+
+use std::path::{Path, PathBuf};
+
+use crate::wait::until;
+
+/// The files of all chunks of a store, in the order of their names.
+///
+/// # Panics
+/// If the folder cannot be listed.
+pub fn chunk_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of a store") {
+            let path = entry.expect("a folder's entry").path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.extension().is_some_and(|end| end == "kv") => found.push(path),
+                false => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Waits until all chunks that a server has stored are in its folder, and until there are any. A server's thread writes
+/// them some time after `stored`, the figure of its `/stats`, has counted them.
+///
+/// # Panics
+/// If they are not all there within a minute.
+#[track_caller]
+pub fn await_written(folder: &Path, stored: impl Fn() -> u64) {
+    until("the chunks are on disk", || {
+        let stored = stored();
+        (stored > 0 && chunk_files(folder).len() as u64 == stored).then_some(())
+    });
+}
