@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{SIGTERM, Stored, chunk_files, folder, one_slot, started, tokens};
+use super::{Stored, chunk_files, folder, one_slot, started, tokens};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A prompt of 250 tokens is one chunk, of which two fit.
@@ -28,7 +28,7 @@ fn life(folder: &Path, budget: &str, asked: &[u32]) -> Vec<u64> {
     });
     let loaded = loaded.collect();
     assert_eq!(stored.figures().problem, None);
-    stored.server.stop(SIGTERM).unwrap();
+    stored.end();
     loaded
 }
 

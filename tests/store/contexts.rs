@@ -5,7 +5,7 @@ use std::path::Path;
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server};
 use serde_json::Value;
 
-use super::{SIGTERM, Stored, folder, one_slot, started, tokens};
+use super::{Stored, folder, one_slot, started, tokens};
 
 /// With the model itself for a draft, both contexts load the same chunks.
 const DRAFTS: [Arch; 2] = [Arch::Draft, Arch::Llama];
@@ -47,7 +47,7 @@ fn loaded_in_life(folder: &Path, draft: Arch, asked: &[&[u32]]) -> u64 {
     let figures = stored.figures();
     assert_eq!(figures.refused, [""; 0]);
     assert_eq!((figures.problem, figures.failed_loads), (None, 0));
-    stored.server.stop(SIGTERM).unwrap();
+    stored.end();
     figures.loaded_tokens
 }
 

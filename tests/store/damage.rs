@@ -11,7 +11,7 @@ fn filled(folder: &std::path::Path) -> String {
     let mut stored = Stored::start(&one_slot(), folder);
     let (answer, _) = stored.ask(&tokens(1, 600));
     stored.ask(&tokens(2, 50));
-    stored.server.stop(15).unwrap();
+    stored.end();
     answer.content
 }
 

@@ -71,7 +71,7 @@ fn a_conversation_goes_on_after_a_restart() {
                 // What the answer began with is stored where that is cheap; here it is lost for another prompt.
                 first.ask(&tokens(4, 50));
             }
-            first.await_written(folder.path());
+            first.await_written();
             first.server.stop(signal).unwrap();
 
             let mut next = Stored::start(&one_slot(arch), folder.path());
@@ -105,9 +105,7 @@ fn the_batches_of_two_prompts_need_not_end_at_the_same_places() {
         let tea = tokens(6, 2600);
         first.ask(&tea);
         first.ask(&tokens(8, 50));
-        // At its end the server waits two seconds for its files, which is not long on a busy machine.
-        first.await_written(folder.path());
-        first.server.stop(SIGTERM).unwrap();
+        first.end();
 
         let small = one_slot(arch).args(["-b", "67"]);
         let mut next = Stored::start(&small, folder.path());
@@ -304,7 +302,7 @@ fn a_damaged_tail_is_not_used() {
         let mut first = Stored::start(&one_slot(arch), folder.path());
         let tea = tokens(30, 600);
         first.ask(&tea);
-        first.server.stop(SIGTERM).unwrap();
+        first.end();
         for path in chunk_files(folder.path()) {
             let mut bytes = fs::read(&path).unwrap();
             // Their only token.
@@ -343,7 +341,7 @@ fn refused_states_are_evaluated() {
         }
         let figures = stored.figures();
         assert!(figures.failed_loads >= 2, "{arch}: {figures:?}");
-        drop(stored);
+        stored.end();
         let mut next = Stored::start(&one_slot(arch), folder.path());
         for prompt in [&tea, &sea, &longer] {
             let (_, account) = next.compare(&plain, prompt);
@@ -367,7 +365,7 @@ fn slots_with_memory_of_their_own() {
             assert_eq!(answer.content, expected.content, "{arch}: {account:?}");
             let there = if slot == 0 { 0 } else { 596 };
             assert_eq!(account.from.store, there, "{arch}: {account:?}");
-            stored.server.stop(SIGTERM).unwrap();
+            stored.end();
         }
     }
 }

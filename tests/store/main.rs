@@ -22,7 +22,7 @@ mod stale;
 mod store;
 mod straight;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use contextpilot_client::Control;
 use contextpilot_control::{Evaluated, Evaluation, PrefixStore};
@@ -40,6 +40,7 @@ const SIGTERM: i32 = 15;
 struct Stored {
     server: Server,
     control: Control,
+    folder: PathBuf,
     next: u32,
 }
 
@@ -76,6 +77,7 @@ impl Stored {
         let stored = Self {
             server,
             control: Control::new(&control.to_string()).unwrap(),
+            folder: folder.to_owned(),
             next: 0,
         };
         await_store(&stored.control);
@@ -132,8 +134,16 @@ impl Stored {
 
     /// Waits until what the server has stored is on disk.
     #[track_caller]
-    fn await_written(&self, folder: &Path) {
-        await_written(folder, || self.figures().chunks);
+    fn await_written(&self) {
+        await_written(&self.folder, || self.figures().chunks);
+    }
+
+    /// Ends the server once what it has stored is on disk: at its end it waits two seconds for its files, which is not
+    /// long on a busy machine.
+    #[track_caller]
+    fn end(&mut self) {
+        self.await_written();
+        self.server.stop(SIGTERM).unwrap();
     }
 }
 

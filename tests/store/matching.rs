@@ -7,7 +7,7 @@ use contextpilot_client::Control;
 use contextpilot_control::{Like, Match, RequestState};
 use contextpilot_testbed::until;
 
-use super::{SIGTERM, Stored, asking, exact, folder, one_slot, tokens};
+use super::{Stored, asking, exact, folder, one_slot, tokens};
 
 fn like(control: &Control, id: &str, common: usize, tokens: usize) -> Match {
     let like = Like {
@@ -68,7 +68,7 @@ fn what_an_evicted_request_left_in_the_store_is_told_and_then_loaded() {
     );
 
     // What is written only afterwards would stay.
-    stored.await_written(folder.path());
+    stored.await_written();
     let clear = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
         .args(["store", "clear", "--folder"])
         .arg(folder.path())
@@ -93,7 +93,7 @@ fn what_an_earlier_server_left_is_told_before_the_first_prompt() {
     let tea = tokens(1, 600);
     let mut earlier = Stored::start(&one_slot(), folder.path());
     earlier.ask(&tea);
-    earlier.server.stop(SIGTERM).unwrap();
+    earlier.end();
 
     let mut later = Stored::start(&one_slot(), folder.path());
     let ids: Vec<i32> = tea.iter().map(|&token| token as i32).collect();

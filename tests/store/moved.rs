@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use contextpilot_testbed::{Builder, until};
 use serde_json::Value;
 
-use super::{SIGTERM, Stored, asking, chunk_files, exact, folder, one_slot, started, tokens};
+use super::{Stored, asking, chunk_files, exact, folder, one_slot, started, tokens};
 
 pub(crate) fn companion(folder: &Path, arguments: &[&str]) -> Output {
     companion_command(folder, arguments).output().unwrap()
@@ -48,10 +48,7 @@ fn store(builder: &Builder, folder: &Path, prompts: &[&[u32]]) {
     for prompt in prompts {
         stored.ask(prompt);
     }
-    stored.server.stop(SIGTERM).unwrap();
-    until("the chunks are on disk", || {
-        (!chunk_files(folder).is_empty()).then_some(())
-    });
+    stored.end();
 }
 
 fn path(folder: &Path, name: &str) -> (PathBuf, String) {

@@ -24,7 +24,7 @@ fn loaded_after(signal: i32) -> [u64; 2] {
     until("both are stored", || {
         (first.figures().chunks >= 2).then_some(())
     });
-    first.await_written(folder.path());
+    first.await_written();
     first.server.stop(signal).unwrap();
 
     let mut next = Stored::start(&two_slots(), folder.path());
@@ -71,7 +71,7 @@ fn what_a_conversation_grew_by_may_be_gone_after_a_kill() {
     assert_eq!(first.figures().saves, saves, "20 of 3,020 tokens");
     // Now they are about to be lost. Whether they are worth it depends on what was measured.
     first.ask_slot(0, &tokens(36, 500));
-    first.server.stop(SIGTERM).unwrap();
+    first.end();
     let mut next = Stored::start(&two_slots(), folder.path());
     let (_, account) = next.ask_slot(0, &longer);
     assert!(account.from.store >= 3000, "{account:?}");

@@ -2,7 +2,7 @@
 
 use contextpilot_testbed::{Arch, Model, Server};
 
-use super::{SIGKILL, SIGTERM, Stored, asking, folder, one_slot, started, tokens};
+use super::{SIGKILL, Stored, asking, folder, one_slot, started, tokens};
 
 #[test]
 fn a_prompt_that_was_overwritten_is_loaded_and_the_server_does_not_notice() {
@@ -36,20 +36,20 @@ fn the_next_server_has_what_the_last_one_stored_also_after_a_kill() {
     first.ask(&tea);
     // The slot's prompt is stored when it is overwritten.
     first.ask(&sea);
-    first.await_written(folder.path());
+    first.await_written();
     assert!(first.figures().chunks >= 2);
     first.server.stop(SIGKILL).unwrap();
 
     let mut second = Stored::start(&one_slot(), folder.path());
     let (_, account) = second.ask(&tea);
     assert_eq!(account.from.store, 499, "{account:?}");
-    second.server.stop(SIGTERM).unwrap();
+    second.end();
 
     // At an orderly end, what is in slots is stored as well.
     let mut third = Stored::start(&one_slot(), folder.path());
     let longer: Vec<u32> = tea.iter().copied().chain(tokens(5, 100)).collect();
     third.ask(&longer);
-    third.server.stop(SIGTERM).unwrap();
+    third.end();
     let mut fourth = Stored::start(&one_slot(), folder.path());
     let (_, account) = fourth.ask(&longer);
     assert_eq!(account.from.store, 599, "{account:?}");
@@ -98,7 +98,7 @@ fn the_size_of_a_token_is_measured_without_what_is_loaded_ahead() {
     let mut first = Stored::start(&builder, folder.path());
     first.ask(&tea);
     let known = of_token(&first).expect("it was measured");
-    first.server.stop(SIGTERM).unwrap();
+    first.end();
 
     let mut second = Stored::start(&builder, folder.path());
     let (_, account) = second.ask(&tea);

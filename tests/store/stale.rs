@@ -3,7 +3,7 @@
 
 use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server};
 
-use super::{SIGTERM, Stored, asking, chunk_files, folder, started, tokens};
+use super::{Stored, asking, chunk_files, folder, started, tokens};
 
 /// One slot, and a physical batch that is smaller than the second prompt: else the server takes the checkpoint that it
 /// has to go back to anew, and finds that first.
@@ -82,7 +82,7 @@ fn what_follows_the_servers_stale_checkpoint_is_answered_as_ever_and_not_stored(
                 "{arch}: {account:?}"
             );
         }
-        stored.server.stop(SIGTERM).unwrap();
+        stored.end();
         assert!(!chunk_files(folder.path()).is_empty());
 
         // The store has the third prompt, and not the last one: the server went back to a state of something else.

@@ -43,7 +43,7 @@ fn rows_go_straight_into_the_engine_and_the_server_does_not_notice() {
         for prompt in [&tea, &sea, &tea, &longer, &sea] {
             stored.compare(&plain, prompt);
         }
-        stored.server.stop(15).unwrap();
+        stored.end();
         // Now all is in files.
         let mut stored = Stored::start(&straight(builder, ""), folder.path());
         for prompt in [&longer, &sea, &tea, &longer] {
@@ -103,7 +103,7 @@ fn only_what_is_new_is_copied_out() {
         }
         let figures = stored.figures();
         assert!(figures.partial_saves > 0, "{figures:?}");
-        stored.server.stop(15).unwrap();
+        stored.end();
         let mut stored = Stored::start(&straight(builder, ""), folder.path());
         let longest: Vec<u32> = longer.iter().copied().chain(tokens(4, 10)).collect();
         for prompt in [&longer, &longest] {
@@ -160,7 +160,7 @@ fn after_a_restart(builder: &Builder, meanwhile: impl FnOnce(&Path)) -> PrefixSt
     for prompt in [&tea, &sea] {
         stored.ask(prompt);
     }
-    stored.server.stop(15).unwrap();
+    stored.end();
     meanwhile(folder.path());
     let plain = started(builder);
     let mut stored = Stored::start(builder, folder.path());
