@@ -5,8 +5,9 @@ use contextpilot_testbed::Arch;
 
 use crate::program::{Program, Run, hooked};
 
-/// Tokens of an answer are evaluated with others when they come again. Other tokens would make ten times that.
-const ROUNDING: f64 = 0.02;
+/// Tokens of an answer are evaluated with others when they come again, and rounding differs, by processor too (0.021 was
+/// seen): cells have 11 bits, which for logits of 100 is this. Other tokens would make 0.2.
+const ROUNDING: f64 = 0.05;
 
 const STOPPED: &str = "Stopped after an internal error";
 
