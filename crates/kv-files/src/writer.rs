@@ -93,7 +93,7 @@ pub enum Refusal {
 
 impl Writer {
     /// Starts the thread, which first calls `on_start`, then removes what dead processes were
-    /// writing. `queue_bytes` bounds the rows that wait; one chunk is always taken. While `is_busy`
+    /// writing. `queue_bytes` bounds the rows that wait; what is asked for while none do is always taken. While `is_busy`
     /// says that others compute, the thread rests for most of the time.
     ///
     /// # Errors
@@ -135,11 +135,21 @@ impl Writer {
     /// # Errors
     /// The chunk was not taken, and nothing will become of it.
     pub fn write(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
+        self.accepts(rows.len() as u64)?;
+        self.write_accepted(chunk, rows)
+    }
+
+    /// As [`write`](Self::write), for one of several chunks for which there was room together: [`accepts`](Self::accepts) was
+    /// asked before the first.
+    ///
+    /// # Errors
+    /// As there, but never for want of room.
+    pub fn write_accepted(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
         self.send(chunk, Rows::Cut(rows))
     }
 
-    /// As [`write`](Self::write), with the rows that the chunk has in this state, of which this is the map. The
-    /// state stays in memory until all of its chunks are written.
+    /// As [`write_accepted`](Self::write_accepted), with the rows that the chunk has in this state, of which this is the map.
+    /// The state stays in memory until all of its chunks are written: to refuse some of them would save nothing.
     ///
     /// # Errors
     /// As there.
@@ -158,8 +168,10 @@ impl Writer {
     }
 
     fn send(&self, chunk: &Chunk, rows: Rows) -> Result<(), Refusal> {
+        if self.shared.paused.load(Ordering::Relaxed) {
+            return Err(Refusal::Paused);
+        }
         let bytes = rows.size(chunk);
-        self.accepts(bytes)?;
         let waiting = rows.waiting();
         self.shared.queued.fetch_add(bytes, Ordering::Relaxed);
         if self.jobs.send(Job::Write(chunk.clone(), rows)).is_err() {
@@ -169,7 +181,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether [`write`](Self::write) would take a chunk of this size now.
+    /// Whether [`write`](Self::write) would take a chunk of this size now, or there is room for several of this size
+    /// together. If nothing waits, there is for any.
     ///
     /// # Errors
     /// It would not.

@@ -334,13 +334,12 @@ impl<'a> State<'a> {
 
 impl StateMap {
     /// A state in which all stands where it stood in that of which this is the map: the same bytes, wherever they are.
-    /// `None`: it has another size.
+    /// What is behind them is not part of it. `None`: they are fewer.
     #[must_use]
     pub fn of<'a>(&'a self, bytes: &'a [u8]) -> Option<State<'a>> {
-        let map = Cow::Borrowed(self);
-        (bytes.len() == self.size).then_some(State {
-            bytes,
-            map,
+        Some(State {
+            bytes: bytes.get(..self.size)?,
+            map: Cow::Borrowed(self),
             rows_from: 0,
         })
     }

@@ -1,15 +1,14 @@
 //! The store itself: the tree of what is there, the folder with the rows, and the thread that writes them.
 
 pub(super) mod exact;
+mod keep;
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use contextpilot_kv_files::{Done, Folder, Header, LeftOut, Listing, ReadError, Watch, Writer};
 use contextpilot_kv_store::{
-    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, Refused, State,
-    Store,
+    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, Store,
 };
 use contextpilot_settings::StoreAt;
 
@@ -19,7 +18,7 @@ use super::{evaluate, neighbours};
 use crate::base::region::Region;
 use crate::base::{guard, log};
 
-/// Bytes of rows that may wait for the disk.
+/// Bytes of rows that may wait for the disk, or those of one sequence.
 const QUEUE: u64 = 512 << 20;
 
 /// The store itself.
@@ -336,18 +335,6 @@ impl Shelf {
         buffer
     }
 
-    /// A copy of a state, if there is memory ready for it.
-    fn copy(&self, state: &[u8]) -> Option<Arc<Vec<u8>>> {
-        let mut buffer = self.writer.buffer(state.len());
-        if buffer.capacity() < state.len() {
-            self.writer.give_back(buffer);
-            return None;
-        }
-        buffer.clear();
-        buffer.extend_from_slice(state);
-        Some(Arc::new(buffer))
-    }
-
     /// Writes down what people call the model with this fingerprint, once.
     pub(super) fn name_model(&mut self, fingerprint: Fingerprint, name: impl FnOnce() -> String) {
         if !self.named.contains(&fingerprint) {
@@ -373,78 +360,6 @@ impl Shelf {
     /// Writes down of what a fingerprint is made, before there is anything of it.
     pub(super) fn tell_origin(&self, origin: Origin) {
         self.writer.note_origin(origin);
-    }
-
-    /// Keeps what is new in a state that holds these tokens. `ours`: the bytes of the state, if they may be
-    /// kept until they are written.
-    pub(super) fn keep(
-        &mut self,
-        fingerprint: &Fingerprint,
-        tokens: &[i32],
-        state: &State<'_>,
-        ours: Option<&Arc<Vec<u8>>>,
-    ) {
-        self.settle();
-        self.tree.now(neighbours::time());
-        let mut kept = 0;
-        let missing = self
-            .tree
-            .missing(fingerprint, tokens, state.layout().bytes_per_token());
-        let new: u64 = missing.iter().map(|chunk| chunk.bytes).sum();
-        // Else the thread would hold much for little.
-        let is_most = 2 * new >= state.bytes().len() as u64 && state.has_all_rows();
-        let is_most = is_most && self.writer.accepts(new).is_ok();
-        let ours = match ours {
-            _ if !is_most => None,
-            Some(state) => Some(Arc::clone(state)),
-            // Its rows would be cut out into fresh memory.
-            None => self.copy(state.bytes()),
-        };
-        let ours = ours.map(|bytes| (bytes, Arc::new(state.map().clone())));
-        for chunk in missing {
-            if self.writer.accepts(chunk.bytes).is_err() {
-                // The disk is too slow, or refused something a moment ago: less is kept.
-                figures::add(&FIGURES.lost_chunks, 1);
-                break;
-            }
-            let from = chunk.start as usize;
-            let length = chunk.tokens.len();
-            let rows = match &ours {
-                Some(_) => None,
-                None => {
-                    let mut rows = Vec::new();
-                    if !state.extract(from..from + length, &mut rows) {
-                        break;
-                    }
-                    Some(Arc::new(rows))
-                }
-            };
-            let name = chunk.name;
-            let leaving = match self.tree.insert(chunk.clone()) {
-                Ok(leaving) => leaving,
-                // Another process wrote it, and it waited for the chunk before.
-                Err(Refused::Known) => continue,
-                Err(_) => break,
-            };
-            for name in leaving {
-                self.writer.remove(name);
-            }
-            let taken = match (&ours, rows) {
-                (Some((bytes, map)), _) => self.writer.write_from(&chunk, bytes, map),
-                (None, rows) => self.writer.write(&chunk, rows.unwrap_or_default()),
-            };
-            if taken.is_err() {
-                figures::add(&FIGURES.lost_chunks, 1);
-                self.drop_chunk(name);
-                break;
-            }
-            kept += length;
-        }
-        if kept > 0 {
-            figures::add(&FIGURES.saves, 1);
-            figures::add(&FIGURES.saved_tokens, kept);
-        }
-        self.count();
     }
 
     /// Takes note of what the writer has done.

@@ -28,7 +28,7 @@ pub(crate) unsafe fn saved(
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     let is_exact = exact::is_exact(context);
     if is_exact {
-        exact::keep(context, sequence, (state, 0));
+        exact::keep(context, sequence, (state, 0), None);
     }
     with_shelf(context, |shelf, one| {
         if !is_exact {

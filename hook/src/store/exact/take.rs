@@ -113,17 +113,26 @@ pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margi
         Copied::Whole(buffer) => buffer,
         Copied::From(from, layout) => {
             let new = only_new::copy_out(context, sequence, from, &layout);
-            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.from)));
+            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.from), None));
         }
     };
     let saved = copy_out(context, sequence, &mut buffer);
-    let asked = !saved || keep(context, sequence, (&buffer, 0));
+    let state = Arc::new(buffer);
+    let asked = !saved || keep(context, sequence, (&state, 0), Some(&state));
+    // Else the writer has it.
+    let buffer = Arc::try_unwrap(state).unwrap_or_default();
     with_record(context, |one| one.buffer = buffer);
     asked
 }
 
-/// Keeps what is new in the state that a sequence has now, with the rows from this position on. Returns false if somebody else has the shelf.
-pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: (&[u8], usize)) -> bool {
+/// Keeps what is new in the state that a sequence has now, with the rows from this position on. `ours`: its bytes, if they
+/// may be handed over. Returns false if somebody else has the shelf.
+pub(in crate::store) fn keep(
+    context: Pointer,
+    sequence: i32,
+    state: (&[u8], usize),
+    ours: Option<&Arc<Vec<u8>>>,
+) -> bool {
     // SAFETY: our caller's caller uses the context, here and below.
     let partial = unsafe { engine::partial_size(context, sequence) };
     // SAFETY: see above.
@@ -132,7 +141,7 @@ pub(in crate::store) fn keep(context: Pointer, sequence: i32, state: (&[u8], usi
         return true;
     };
     let asked = with_shelf(context, |shelf, one| {
-        keep_new(shelf, one, sequence, state, partial, length);
+        keep_new(shelf, one, sequence, state, ours, (partial, length));
         keep_waiting(shelf, one, sequence);
         shelf.is_some()
     });
@@ -144,8 +153,8 @@ fn keep_new(
     one: &mut ContextStore,
     sequence: i32,
     (state, rows_from): (&[u8], usize),
-    partial: usize,
-    length: Option<usize>,
+    ours: Option<&Arc<Vec<u8>>>,
+    (partial, length): (usize, Option<usize>),
 ) -> Option<()> {
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
@@ -160,7 +169,7 @@ fn keep_new(
     let dense = dense.map(|state| state.with_rows_from(rows_from));
     shelf.name_model(fingerprint, || one.model_name(conditions));
     shelf.note_origin(fingerprint, || one.origin(conditions));
-    shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail);
+    shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
     Some(())
 }
 

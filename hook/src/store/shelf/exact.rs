@@ -1,18 +1,12 @@
 //! What the store has of a context that cannot go back to any position: tokens with the rows of its dense part, and
 //! tails behind some of them.
 
-use std::sync::Arc;
-
 use contextpilot_kv_files::LeftOut;
-use contextpilot_kv_store::{
-    Chunk, Composer, Fingerprint, Found, Layout, Piece, Shape, State, Tail, make_room,
-};
+use contextpilot_kv_store::{Composer, Fingerprint, Found, Layout, Piece, Shape, Tail, make_room};
 
 use super::{Shelf, cut_to};
 use crate::base::region::Region;
-use crate::store::figures::{self, FIGURES};
 use crate::store::flow::Outline;
-use crate::store::neighbours;
 
 /// A state that can be put together.
 pub(in crate::store) struct ExactOffer {
@@ -179,82 +173,5 @@ impl Shelf {
                 false
             }
         }
-    }
-
-    /// Keeps what is new in a state that holds these tokens, and its tail.
-    pub(in crate::store) fn keep_exact(
-        &mut self,
-        fingerprint: &Fingerprint,
-        tokens: &[i32],
-        dense: Option<&State<'_>>,
-        tail: &[u8],
-    ) {
-        self.settle();
-        self.tree.now(neighbours::time());
-        let bytes = dense.map_or(0, |state| state.layout().bytes_per_token());
-        let missing = self.tree.missing(fingerprint, tokens, bytes);
-        let mut kept = 0;
-        let mut all = true;
-        for chunk in missing {
-            let from = chunk.start as usize;
-            let length = chunk.tokens.len();
-            let mut rows = Vec::new();
-            let cut = dense.is_none_or(|state| state.extract(from..from + length, &mut rows));
-            if !cut || !self.keep_chunk(chunk, Arc::new(rows)) {
-                all = false;
-                break;
-            }
-            kept += length;
-        }
-        if all {
-            let tail = Arc::new(tail.to_vec());
-            self.keep_tail(fingerprint, tokens, &tail);
-        }
-        if kept > 0 {
-            figures::add(&FIGURES.saves, 1);
-            figures::add(&FIGURES.saved_tokens, kept);
-        }
-        self.count();
-    }
-
-    /// Keeps the tail of a state that holds these tokens, if their rows are there. False if they are not.
-    pub(in crate::store) fn keep_tail(
-        &mut self,
-        fingerprint: &Fingerprint,
-        tokens: &[i32],
-        tail: &Arc<Vec<u8>>,
-    ) -> bool {
-        if self.tree.find(fingerprint, tokens).tokens() < tokens.len() {
-            return false;
-        }
-        let chunk = self
-            .tree
-            .missing_tail(fingerprint, tokens, tail.len() as u64);
-        if let Some(chunk) = chunk {
-            self.keep_chunk(chunk, Arc::clone(tail));
-            self.count();
-        }
-        true
-    }
-
-    /// Whether a chunk with these rows is there from now on.
-    fn keep_chunk(&mut self, chunk: Chunk, rows: Arc<Vec<u8>>) -> bool {
-        if self.writer.accepts(chunk.bytes).is_err() {
-            figures::add(&FIGURES.lost_chunks, 1);
-            return false;
-        }
-        let name = chunk.name;
-        let Ok(leaving) = self.tree.insert(chunk.clone()) else {
-            return false;
-        };
-        for name in leaving {
-            self.writer.remove(name);
-        }
-        let taken = self.writer.write(&chunk, rows).is_ok();
-        if !taken {
-            figures::add(&FIGURES.lost_chunks, 1);
-            self.drop_chunk(name);
-        }
-        taken
     }
 }

@@ -1,6 +1,8 @@
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use contextpilot_kv_store::State;
 use contextpilot_testbed::private_folder;
 use engine::Engine;
 
@@ -57,7 +59,7 @@ fn rows_that_were_not_copied_are_not_kept() {
         let lacking = whole.clone().with_rows_from(rows_from);
         for ours in [None, Some(&ours)] {
             shelf.keep(&model, &tokens, &lacking, ours);
-            shelf.keep_exact(&model, &tokens, Some(&lacking), &[1, 2, 3]);
+            shelf.keep_exact(&model, &tokens, Some(&lacking), &[1, 2, 3], ours);
             assert_eq!(shelf.length_of(&model, &tokens), 0, "{rows_from}");
         }
     }
@@ -71,6 +73,43 @@ fn rows_that_were_not_copied_are_not_kept() {
     shelf.keep(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
     assert_eq!(shelf.length_of(&model, &tokens), 600);
     shelf.flush(LONG);
+}
+
+/// Its memory is there anyway until the last of it is written. Of a large prompt only the beginning was kept.
+#[test]
+fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
+    static GO: Mutex<()> = Mutex::new(());
+    let home = private_folder();
+    let mut shelf = empty_shelf(home.path());
+    let bytes = Engine::dense(2, 64).state(0, &(0..1000).collect::<Vec<_>>());
+    let ours = Arc::new(bytes);
+    let state = State::read(&ours).expect("a state");
+    let tokens: Vec<i32> = (0..1000).collect();
+    let queue = 300 * state.layout().bytes_per_token() as u64;
+    let stop = GO.lock().expect("a lock");
+    let stopped = || drop(GO.lock());
+    shelf.writer = Writer::start(shelf.folder.clone(), queue, stopped, || false).expect("a thread");
+    let [first, second, third] = [5, 6, 7].map(|n| Fingerprint([n; 16]));
+    shelf.keep_exact(&first, &tokens, Some(&state), &[1, 2, 3], Some(&ours));
+    assert_eq!(shelf.length_of(&first, &tokens), 1000);
+    assert_eq!(shelf.last_state_in(&first, &tokens), 1000);
+    // While that waits, there is room for no other.
+    shelf.keep(&second, &tokens, &state, Some(&ours));
+    assert_eq!(shelf.length_of(&second, &tokens), 0);
+    drop(stop);
+    shelf.flush(LONG);
+    // What is somebody else's takes memory beside it.
+    let stop = GO.lock().expect("a lock");
+    shelf.writer = Writer::start(shelf.folder.clone(), queue, stopped, || false).expect("a thread");
+    shelf.keep(&third, &tokens, &state, None);
+    assert_eq!(shelf.length_of(&third, &tokens), 256);
+    drop(stop);
+    shelf.flush(LONG);
+    shelf.keep(&second, &tokens, &state, Some(&ours));
+    shelf.flush(LONG);
+    let again = empty_shelf(home.path());
+    assert_eq!(again.length_of(&first, &tokens), 1000);
+    assert_eq!(again.length_of(&second, &tokens), 1000);
 }
 
 fn empty_shelf(at: &Path) -> Shelf {

@@ -1,0 +1,210 @@
+//! What is new in a state goes to the folder.
+
+use std::sync::Arc;
+
+use contextpilot_kv_store::{Chunk, Fingerprint, Refused, State, StateMap};
+
+use super::Shelf;
+use crate::store::figures::{self, FIGURES};
+use crate::store::neighbours;
+
+/// Where the rows of a chunk are.
+enum Rows {
+    /// In a state that is handed over as a whole, and stays in memory until all of its chunks are written.
+    InState(Arc<Vec<u8>>, Arc<StateMap>),
+    /// By themselves.
+    Cut(Arc<Vec<u8>>),
+}
+
+/// Why a chunk is not kept.
+#[derive(PartialEq, Eq)]
+enum Lost {
+    /// The writer does not take it.
+    Refused,
+    /// The state does not have its rows, or the budget no room.
+    Unfit,
+}
+
+impl Shelf {
+    /// Keeps what is new in a state that holds these tokens. `ours`: memory that begins with the bytes of the state, if it
+    /// may be kept until they are written.
+    pub(in crate::store) fn keep(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        state: &State<'_>,
+        ours: Option<&Arc<Vec<u8>>>,
+    ) {
+        self.settle();
+        self.tree.now(neighbours::time());
+        let bytes = state.layout().bytes_per_token();
+        let missing = self.tree.missing(fingerprint, tokens, bytes);
+        self.keep_missing(&missing, state, ours);
+        self.count();
+    }
+
+    /// As [`keep`](Self::keep), of a state with a tail, which is kept if all of its rows are. `dense`: the rows, if it has
+    /// any.
+    pub(in crate::store) fn keep_exact(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        dense: Option<&State<'_>>,
+        tail: &[u8],
+        ours: Option<&Arc<Vec<u8>>>,
+    ) {
+        self.settle();
+        self.tree.now(neighbours::time());
+        let bytes = dense.map_or(0, |state| state.layout().bytes_per_token());
+        let missing = self.tree.missing(fingerprint, tokens, bytes);
+        let all = match dense {
+            Some(state) => self.keep_missing(&missing, state, ours),
+            // Chunks of nothing, to which tails are tied.
+            None => self.keep_all(&missing, true, |_| Some(Rows::Cut(Arc::default()))),
+        };
+        if all {
+            let tail = Arc::new(tail.to_vec());
+            self.keep_tail_if(fingerprint, tokens, &tail, !missing.is_empty());
+        }
+        self.count();
+    }
+
+    /// Keeps these chunks of a state, one after the other, as far as it goes. Whether that is all of them.
+    fn keep_missing(
+        &mut self,
+        missing: &[Chunk],
+        state: &State<'_>,
+        ours: Option<&Arc<Vec<u8>>>,
+    ) -> bool {
+        let new: u64 = missing.iter().map(|chunk| chunk.bytes).sum();
+        let room = self.writer.accepts(new).is_ok();
+        // Else the thread would hold much for little.
+        let is_most = 2 * new >= state.bytes().len() as u64 && state.has_all_rows();
+        let handed = match ours {
+            _ if !is_most || !room => None,
+            Some(ours) => Some(Arc::clone(ours)),
+            // Its rows would be cut out into fresh memory.
+            None => self.copy(state.bytes()),
+        };
+        // Rows that are cut out take memory beside the state: of one that is ours, or of which only what is new was
+        // copied, no more than that has.
+        let takes_all = room && (ours.is_some() || handed.is_some() || !state.has_all_rows());
+        let handed = handed.map(|bytes| (bytes, Arc::new(state.map().clone())));
+        self.keep_all(missing, takes_all, |chunk| {
+            if let Some((bytes, map)) = &handed {
+                return Some(Rows::InState(Arc::clone(bytes), Arc::clone(map)));
+            }
+            let from = chunk.start as usize;
+            let mut rows = Vec::new();
+            let cut = state.extract(from..from + chunk.tokens.len(), &mut rows);
+            cut.then(|| Rows::Cut(Arc::new(rows)))
+        })
+    }
+
+    /// A copy of a state, if there is memory ready for it.
+    fn copy(&self, state: &[u8]) -> Option<Arc<Vec<u8>>> {
+        let mut buffer = self.writer.buffer(state.len());
+        if buffer.capacity() < state.len() {
+            self.writer.give_back(buffer);
+            return None;
+        }
+        buffer.clear();
+        buffer.extend_from_slice(state);
+        Some(Arc::new(buffer))
+    }
+
+    /// Keeps these chunks, one after the other, as far as it goes. Whether that is all of them. `takes_all`: the writer has
+    /// room for all of them together.
+    fn keep_all(
+        &mut self,
+        missing: &[Chunk],
+        takes_all: bool,
+        mut rows: impl FnMut(&Chunk) -> Option<Rows>,
+    ) -> bool {
+        let mut kept = 0;
+        let mut all = true;
+        for (nth, chunk) in missing.iter().enumerate() {
+            match self.keep_chunk(chunk, takes_all, &mut rows) {
+                Ok(tokens) => kept += tokens,
+                Err(why) => {
+                    if why == Lost::Refused {
+                        figures::add(&FIGURES.lost_chunks, missing.len() - nth);
+                    }
+                    all = false;
+                    break;
+                }
+            }
+        }
+        if kept > 0 {
+            figures::add(&FIGURES.saves, 1);
+            figures::add(&FIGURES.saved_tokens, kept);
+        }
+        all
+    }
+
+    /// How many tokens are kept by this.
+    fn keep_chunk(
+        &mut self,
+        chunk: &Chunk,
+        is_accepted: bool,
+        rows: impl FnOnce(&Chunk) -> Option<Rows>,
+    ) -> Result<usize, Lost> {
+        if !is_accepted && self.writer.accepts(chunk.bytes).is_err() {
+            // The disk is too slow, or refused something a moment ago: less is kept.
+            return Err(Lost::Refused);
+        }
+        let rows = rows(chunk).ok_or(Lost::Unfit)?;
+        let leaving = match self.tree.insert(chunk.clone()) {
+            Ok(leaving) => leaving,
+            // Another process wrote it, and it waited for the chunk before.
+            Err(Refused::Known) => return Ok(0),
+            Err(_) => return Err(Lost::Unfit),
+        };
+        for name in leaving {
+            self.writer.remove(name);
+        }
+        let taken = match rows {
+            Rows::InState(bytes, map) => self.writer.write_from(chunk, &bytes, &map),
+            Rows::Cut(rows) => self.writer.write_accepted(chunk, rows),
+        };
+        if taken.is_err() {
+            self.drop_chunk(chunk.name);
+            return Err(Lost::Refused);
+        }
+        Ok(chunk.tokens.len())
+    }
+
+    /// Keeps the tail of a state that holds these tokens, if their rows are there. False if they are not.
+    pub(in crate::store) fn keep_tail(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        tail: &Arc<Vec<u8>>,
+    ) -> bool {
+        self.keep_tail_if(fingerprint, tokens, tail, false)
+    }
+
+    /// `is_accepted`: the writer has taken its rows a moment ago, which are of no use without it.
+    fn keep_tail_if(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        tail: &Arc<Vec<u8>>,
+        is_accepted: bool,
+    ) -> bool {
+        if self.tree.find(fingerprint, tokens).tokens() < tokens.len() {
+            return false;
+        }
+        let chunk = self
+            .tree
+            .missing_tail(fingerprint, tokens, tail.len() as u64);
+        if let Some(chunk) = chunk {
+            let rows = |_: &Chunk| Some(Rows::Cut(Arc::clone(tail)));
+            if self.keep_chunk(&chunk, is_accepted, rows) == Err(Lost::Refused) {
+                figures::add(&FIGURES.lost_chunks, 1);
+            }
+            self.count();
+        }
+        true
+    }
+}
