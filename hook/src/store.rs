@@ -22,6 +22,7 @@
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
+//! | [`lengths`] | what of a context's length KV depends on |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`conditions`] | the adapters that tokens were evaluated under |
@@ -67,6 +68,7 @@ pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
+mod lengths;
 mod neighbours;
 pub(crate) mod only_new;
 pub(crate) mod outputs;

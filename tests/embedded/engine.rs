@@ -1,5 +1,7 @@
 //! Attaching to an engine that is loaded later, and the prefix store there.
 
+use contextpilot_testbed::{Arch, adapter};
+
 use crate::program::{Program, Run, hooked};
 
 /// The least tokens that a prompt from the store leaves to the engine: the eight of the answer but the last, and
@@ -148,6 +150,31 @@ fn what_a_context_is_created_with_decides_what_it_may_load() {
             ours >= theirs && theirs >= 1000,
             "{name} {ours} {theirs}\n{run:?}"
         );
+    }
+}
+
+/// What was evaluated under one must not be loaded under another one that is at its address now.
+#[test]
+fn an_adapter_that_is_freed_and_another_one_at_its_address_are_two() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let files = [7, 8].map(|seed| adapter(Arch::Llama, seed, &[]).canonicalize().unwrap());
+    let [tea, sea] = files.each_ref().map(|file| file.to_str().unwrap());
+    let adapters = [("TEA", tea), ("SEA", sea)];
+    let plain = program.run_with("adapters", &adapters);
+    assert_ne!(
+        plain.step("applied 0").tokens,
+        plain.step("applied 1").tokens
+    );
+    let mut variables = hooked(store.path()).to_vec();
+    variables.extend(adapters);
+    // Also what an earlier process has stored.
+    for _ in 0..2 {
+        let run = program.run_with("adapters", &variables);
+        run.must_answer_as(&plain);
+        must_load(&run, &["applied 2", "plain 1", "plain 2"]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two contexts in one server: of a model, and of the draft model that guesses for it.
+//! Two contexts in one server: of a model, and of the draft model that guesses for it. And contexts of several lengths.
 
 use std::path::Path;
 
@@ -63,4 +63,36 @@ fn a_draft_model_loads_what_it_evaluated_before_and_guesses_as_well() {
         let loaded = loaded_in_life(folder.path(), draft, &[&tea, &sea]);
         assert!((all - 40..=all).contains(&loaded), "{draft}: {loaded}");
     }
+}
+
+/// A context of more than 1,024 tokens has other positions in it, and one of 1,024 of a slot of four has not. What follows
+/// from the same prompt in the other one is something else.
+#[test]
+fn a_model_with_positions_for_long_contexts_loads_what_contexts_of_its_kind_have_stored() {
+    let of_length = |length: &str, slots: u32| {
+        Server::builder()
+            .model(&Model::tiny(Arch::LongRope))
+            .bare_slots(slots)
+            .args(["-c", length, "--no-kv-unified"])
+    };
+    let folder = folder();
+    let tea = tokens(40, 600);
+    let mut answers = Vec::new();
+    for (length, slots, is_there) in [
+        ("1024", 1, false),
+        ("4096", 1, false),
+        ("768", 1, true),
+        ("4096", 4, true),
+        ("8192", 1, true),
+    ] {
+        let builder = of_length(length, slots);
+        let mut stored = Stored::start(&builder, folder.path());
+        let (answer, account) = stored.compare(&started(&builder), &tea);
+        let expected = if is_there { 599 } else { 0 };
+        assert_eq!(account.from.store, expected, "{length}: {account:?}");
+        answers.push(answer[0].content.clone());
+        stored.end();
+    }
+    assert_ne!(answers[0], answers[1], "else this shows nothing");
+    assert_eq!(answers[0], answers[2]);
 }

@@ -74,7 +74,7 @@ impl Facts {
             ),
             (
                 What::Context,
-                "only one of both contexts is longer than the model was trained for",
+                "only one of both contexts is longer than the model was trained for, or than the original context length in its file",
             ),
             (
                 What::Parameters,

@@ -109,7 +109,7 @@ impl Model {
     pub(crate) fn keeps_any_prefix(&self) -> bool {
         matches!(
             self.arch,
-            Arch::Llama | Arch::Draft | Arch::Qwen2Vl | Arch::Decision
+            Arch::Llama | Arch::Draft | Arch::Qwen2Vl | Arch::Decision | Arch::LongRope
         )
     }
 }
@@ -119,7 +119,7 @@ impl Model {
 ///
 /// # Panics
 /// When it cannot be written.
-pub(crate) fn adapter(arch: Arch, seed: u64, invocation: &[u32]) -> PathBuf {
+pub fn adapter(arch: Arch, seed: u64, invocation: &[u32]) -> PathBuf {
     let adapter = Adapter {
         seed,
         invocation: invocation.to_vec(),

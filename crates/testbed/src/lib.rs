@@ -43,7 +43,7 @@ pub use apart::{Apart, apart};
 pub use chunks::{await_written, chunk_files};
 pub use completion::Completion;
 pub use contextpilot_random::Random;
-pub use engine::{Arch, Model, ProjectorKind, Spec, llama_server, projector};
+pub use engine::{Arch, Model, ProjectorKind, Spec, adapter, llama_server, projector};
 pub use http::{Connection, Response};
 pub use index::{Behaviour, Index, Post};
 pub use nowhere::nowhere;

@@ -15,7 +15,8 @@ Usage: tiny-model [OPTIONS] OUT.gguf
 Options:
   --arch ARCH       llama (full attention), gemma2 (sliding window),
                     mamba (recurrent), draft (first layer of llama),
-                    qwen2vl (M-RoPE) or decision (answers /v1/systemone) [llama]
+                    qwen2vl (M-RoPE), decision (answers /v1/systemone) or
+                    longrope (other positions beyond 1,024 tokens) [llama]
   --ctx-train N     context length that the model claims, in tokens [131072]
   --seed N          equal seeds, equal weights [1]
   --layers N        blocks [2; draft: 1]

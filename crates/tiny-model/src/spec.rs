@@ -25,11 +25,14 @@ pub enum Arch {
     /// [`Arch::Llama`] with the metadata of a decision model, which answers `/v1/systemone`: it is asked a
     /// question about a state, and its answer is read off the last token of the prompt.
     Decision,
+    /// [`Arch::Llama`] with two sets of factors for its positions, as Phi-3 has: a context of more than 1,024 tokens
+    /// uses the other one.
+    LongRope,
 }
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
@@ -37,6 +40,7 @@ impl Arch {
         Self::Draft,
         Self::Qwen2Vl,
         Self::Decision,
+        Self::LongRope,
     ];
 
     /// The name on the command line.
@@ -49,13 +53,14 @@ impl Arch {
             Self::Draft => "draft",
             Self::Qwen2Vl => "qwen2vl",
             Self::Decision => "decision",
+            Self::LongRope => "longrope",
         }
     }
 
     /// The name in the file, `general.architecture`.
     pub(crate) fn in_file(self) -> &'static str {
         match self {
-            Self::Llama | Self::Draft | Self::Decision => "llama",
+            Self::Llama | Self::Draft | Self::Decision | Self::LongRope => "llama",
             Self::Gemma2 => "gemma2",
             Self::Mamba => "mamba",
             Self::Jamba => "jamba",
@@ -154,6 +159,11 @@ impl Spec {
         Ok(())
     }
 
+    /// Pairs of dimensions of a head, which turn with the position.
+    pub(crate) fn pairs(&self) -> u32 {
+        self.width / self.heads() / 2
+    }
+
     /// Attention heads; wide models get wide heads, as real ones do.
     fn heads(&self) -> u32 {
         let head = if self.width >= 512 && self.width % 64 == 0 {
@@ -209,7 +219,7 @@ impl Spec {
         if self.arch == Arch::Qwen2Vl {
             // Pairs of dimensions that turn with time, row and column; together
             // they are the head of 16 of a tiny model.
-            let pairs = self.width / self.heads() / 2;
+            let pairs = self.pairs();
             let (time, rest) = (pairs / 4, pairs - pairs / 4);
             let sections = [time, rest / 2, rest - rest / 2, 0].map(|n| n as i32);
             header.i32s("qwen2vl.rope.dimension_sections", sections.into_iter());
@@ -220,6 +230,10 @@ impl Spec {
             header.f32("gemma2.attn_logit_softcapping", 50.0);
             // As good as none: the bias of `tensors` must reach the sampler.
             header.f32("gemma2.final_logit_softcapping", 1000.0);
+        }
+        if self.arch == Arch::LongRope {
+            header.string("llama.rope.scaling.type", "longrope");
+            header.u32("llama.rope.scaling.original_context_length", 1024);
         }
         if self.arch == Arch::Decision {
             // The kind whose questions share the beginning of a prompt; each option is a letter.

@@ -78,6 +78,12 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
             Values::RandomAfter(2.0 * bound(width), per_token(60.0, -60.0)),
         );
     }
+    if spec.arch == Arch::LongRope {
+        for (name, factor) in [("short", 1.0), ("long", 8.0)] {
+            let name = format!("rope_factors_{name}.weight");
+            tensors.add(name, &[u64::from(spec.pairs())], Values::Constant(factor));
+        }
+    }
     for layer in 0..spec.layers {
         let block = format!("blk.{layer}");
         if spec.is_recurrent(layer) {

@@ -52,6 +52,7 @@ plain! {
     context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
     trained_size, "llama_model_n_ctx_train", fn(model: Pointer) -> i32;
     sequences, "llama_n_seq_max", fn(context: Pointer) -> u32;
+    metadata, "llama_model_meta_val_str", fn(model: Pointer, key: *const c_char, text: *mut c_char, size: usize) -> i32;
     model_desc, "llama_model_desc", fn(model: Pointer, text: *mut c_char, size: usize) -> i32;
     invocation_count, "llama_adapter_get_alora_n_invocation_tokens", fn(adapter: Pointer) -> u64;
     invocation, "llama_adapter_get_alora_invocation_tokens", fn(adapter: Pointer) -> *const i32;

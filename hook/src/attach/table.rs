@@ -339,6 +339,8 @@ macro_rules! for_each_hooked {
             purpose   store     optional fn _ZN13llama_context18apply_adapter_cvecEPKfmiii(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> bool;
             purpose   store     optional fn llama_model_free(model: Pointer);
             purpose   store     optional fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer;
+            purpose   store     optional fn llama_adapter_lora_init_from_file_ptr(model: Pointer, file: Pointer) -> Pointer;
+            purpose   store     optional fn llama_adapter_lora_free(adapter: Pointer);
             purpose   store     optional fn llama_batch_ext_set_embd_state(batch: Pointer, index: i32, row: Embeddings) -> bool;
             purpose   store     optional fn _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20llama_decision_order(batch: Pointer, index: i32, order: i32) -> bool;
         }

@@ -85,7 +85,7 @@ control_vector! {
 
 pub(crate) unsafe fn llama_model_free(model: Pointer) {
     let call = EngineCall::enter();
-    purpose::forget_model(&call, model);
+    purpose::forget(&call, model);
     original!(llama_model_free(model))
 }
 
@@ -98,6 +98,23 @@ pub(crate) unsafe fn llama_adapter_lora_init(model: Pointer, path: *const c_char
         purpose::note_adapter(&call, adapter, path);
     }
     adapter
+}
+
+/// From which file is not known.
+pub(crate) unsafe fn llama_adapter_lora_init_from_file_ptr(
+    model: Pointer,
+    file: Pointer,
+) -> Pointer {
+    let call = EngineCall::enter();
+    let adapter = original!(llama_adapter_lora_init_from_file_ptr(model, file));
+    purpose::forget(&call, adapter);
+    adapter
+}
+
+pub(crate) unsafe fn llama_adapter_lora_free(adapter: Pointer) {
+    let call = EngineCall::enter();
+    purpose::forget(&call, adapter);
+    original!(llama_adapter_lora_free(adapter));
 }
 
 pub(crate) unsafe fn llama_batch_ext_set_embd_state(

@@ -2,6 +2,8 @@
 
 use contextpilot_kv_store::{Conditions, Fingerprint};
 
+use super::content::Adapter;
+
 /// Sets of adapters that are remembered: requests may name ever new scales. What was evaluated under a set that is
 /// forgotten is not stored any more, and the set counts as a new one.
 const MOST: usize = 64;
@@ -9,8 +11,8 @@ const MOST: usize = 64;
 /// A set of adapters.
 pub(super) struct UnderAdapters {
     number: Conditions,
-    /// Addresses, and scales as bits.
-    pub(super) adapters: Vec<(usize, u32)>,
+    /// With scales as bits.
+    pub(super) adapters: Vec<(Adapter, u32)>,
     /// Made when it is needed: the digests of the files take a moment.
     pub(super) fingerprint: Option<Fingerprint>,
 }
@@ -37,7 +39,7 @@ impl AllConditions {
         all
     }
 
-    fn add(&mut self, adapters: Vec<(usize, u32)>) {
+    fn add(&mut self, adapters: Vec<(Adapter, u32)>) {
         self.known.push(UnderAdapters {
             number: Conditions(self.count),
             adapters,
@@ -50,10 +52,18 @@ impl AllConditions {
     }
 
     /// These adapters are applied from now on. Returns whether they are new.
-    pub(super) fn apply(&mut self, mut adapters: Vec<(usize, u32)>) -> bool {
+    pub(super) fn apply(&mut self, mut adapters: Vec<(Adapter, u32)>) -> bool {
         // A scale of 0 has no effect.
         adapters.retain(|(_, scale)| f32::from_bits(*scale) != 0.0);
-        let known = self.known.iter().position(|one| one.adapters == adapters);
+        // One that is not known may be another one if it was not applied meanwhile.
+        let is_unknown = |(adapter, _): &(Adapter, u32)| matches!(adapter, Adapter::Unknown(_));
+        let from = match adapters.iter().any(is_unknown) {
+            true => self.known.len().saturating_sub(1),
+            false => 0,
+        };
+        let mut known = self.known[from..].iter();
+        let known = known.position(|one| one.adapters == adapters);
+        let known = known.map(|at| from + at);
         match known {
             Some(at) => self.known[at..].rotate_left(1),
             None => self.add(adapters),
@@ -95,8 +105,22 @@ impl AllConditions {
 mod tests {
     use super::*;
 
-    fn scaled(scale: f32) -> Vec<(usize, u32)> {
-        vec![(1, scale.to_bits())]
+    fn scaled(scale: f32) -> Vec<(Adapter, u32)> {
+        vec![(Adapter::Loaded(1), scale.to_bits())]
+    }
+
+    /// After it was freed, there may be another one at its address.
+    #[test]
+    fn an_adapter_that_is_not_known_is_the_same_while_it_is_applied() {
+        let mut all = AllConditions::new();
+        let unknown = || vec![(Adapter::Unknown(1), 1.0_f32.to_bits())];
+        assert!(all.apply(unknown()));
+        let first = all.now();
+        assert!(!all.apply(unknown()));
+        assert_eq!(all.now(), first);
+        assert!(!all.apply(Vec::new()));
+        assert!(all.apply(unknown()));
+        assert_ne!(all.now(), first);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
@@ -52,8 +52,24 @@ struct FileContent {
 
 /// Files that were named so far. A server has a few models and adapters.
 static FILES: Mutex<Vec<FileContent>> = Mutex::new(Vec::new());
-/// Addresses of models and adapters, and their files.
-static OWNERS: Mutex<Vec<(usize, Arc<Content>)>> = Mutex::new(Vec::new());
+/// Models and adapters, and their files.
+static OWNERS: Mutex<Vec<Owner>> = Mutex::new(Vec::new());
+
+struct Owner {
+    address: usize,
+    /// Another one may get the address later, but not the number.
+    number: u64,
+    content: Arc<Content>,
+}
+
+/// An adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Adapter {
+    /// It was loaded from a file: the number of that.
+    Loaded(u64),
+    /// From which file is not known. Later another one may be at this address.
+    Unknown(usize),
+}
 
 /// A model or an adapter will be loaded from this file: its digest is made on a thread of its own, while
 /// the engine loads it.
@@ -110,30 +126,54 @@ pub(super) fn own(address: usize, content: Arc<Content>) {
     if address == 0 {
         return;
     }
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
-    owners.retain(|(known, _)| *known != address);
-    owners.push((address, content));
+    owners.retain(|owner| owner.address != address);
+    owners.push(Owner {
+        address,
+        number,
+        content,
+    });
 }
 
-/// The model at this address is freed: another one may get the address.
+/// What is at this address is freed: another one may get the address.
 pub(super) fn disown(address: usize) {
     let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
-    owners.retain(|(known, _)| *known != address);
+    owners.retain(|owner| owner.address != address);
+}
+
+fn find<T>(is_it: impl Fn(&Owner) -> bool, what: impl FnOnce(&Owner) -> T) -> Option<T> {
+    let owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+    owners.iter().find(|owner| is_it(owner)).map(what)
 }
 
 fn of_address(address: usize) -> Option<Arc<Content>> {
-    let owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut owners = owners.iter();
-    let found = owners.find(|(known, _)| *known == address)?;
-    Some(Arc::clone(&found.1))
+    find(
+        |owner| owner.address == address,
+        |owner| Arc::clone(&owner.content),
+    )
 }
 
 pub(super) fn of_model(address: usize) -> Option<Arc<Content>> {
     of_address(address)
 }
 
-pub(super) fn of_adapter(address: usize) -> Option<Arc<Content>> {
-    of_address(address)
+/// The adapter that is at this address now.
+pub(super) fn adapter_at(address: usize) -> Adapter {
+    let number = find(|owner| owner.address == address, |owner| owner.number);
+    number.map_or(Adapter::Unknown(address), Adapter::Loaded)
+}
+
+/// What is in its file. `None`: that is not known, or it was freed.
+pub(super) fn of_adapter(adapter: Adapter) -> Option<Arc<Content>> {
+    let Adapter::Loaded(number) = adapter else {
+        return None;
+    };
+    find(
+        |owner| owner.number == number,
+        |owner| Arc::clone(&owner.content),
+    )
 }
 
 /// The digest of a file and, if it is the first of several parts, of the others.
@@ -321,6 +361,14 @@ pub(super) fn surroundings() -> Option<Vec<u8>> {
         text
     });
     Some(made.clone())
+}
+
+/// Whether a flag or a variable of the server names this key of the model's metadata, which it replaces then.
+pub(super) fn replaces_metadata(key: &str) -> bool {
+    let names = |text: &OsStr| text.to_string_lossy().contains(key);
+    let mut variables = std::env::vars_os();
+    std::env::args_os().any(|one| names(&one))
+        || variables.any(|(name, value)| is_relevant_variable(&name) && names(&value))
 }
 
 fn relevant(

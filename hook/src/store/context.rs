@@ -8,9 +8,10 @@ use contextpilot_kv_store::{
 };
 
 use super::conditions::AllConditions;
-use super::content::{self, Content};
+use super::content::{self, Adapter, Content};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
+use super::lengths::Lengths;
 use super::rates::Rates;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
@@ -61,8 +62,8 @@ pub(super) struct ContextStore {
     /// Tokens of the whole context, and of one sequence; 0: not known.
     pub(super) size: usize,
     pub(super) size_of_one: usize,
-    /// The context is longer than the model was trained for; some models then use other frequencies.
-    long: bool,
+    /// What KV depends on of how long the context is.
+    length: Vec<u8>,
     /// What the context was created with, where that does not follow from a server's flags.
     params: Option<Vec<u8>>,
 }
@@ -72,7 +73,7 @@ pub(super) struct Facts {
     model: Option<usize>,
     size: usize,
     size_of_one: usize,
-    trained: usize,
+    lengths: Lengths,
     recurrent: bool,
     window: usize,
 }
@@ -93,7 +94,7 @@ impl Facts {
         // SAFETY: the caller's promise.
         let size_of_one = number(unsafe { plain::context_size_of_one(context) });
         // SAFETY: the model of a living context.
-        let trained = model.and_then(|model| unsafe { plain::trained_size(model) });
+        let lengths = model.map(|model| unsafe { Lengths::of(model) });
         // SAFETY: see above, here and below.
         let recurrent = model.and_then(|model| unsafe { plain::is_recurrent(model) });
         // SAFETY: see above.
@@ -106,7 +107,7 @@ impl Facts {
             model: model.map(|model| model.addr()),
             size,
             size_of_one: size_of_one.unwrap_or(size / sequences.max(1)),
-            trained: trained.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            lengths: lengths.unwrap_or_default(),
         }
     }
 }
@@ -141,7 +142,7 @@ impl ContextStore {
             saved: HashMap::new(),
             size: 0,
             size_of_one: 0,
-            long: false,
+            length: Vec::new(),
             params: None,
         }
     }
@@ -159,7 +160,7 @@ impl ContextStore {
         self.has_news = true;
         self.size = facts.size.max(1);
         self.size_of_one = facts.size_of_one;
-        self.long = facts.trained > 0 && facts.size_of_one > facts.trained;
+        self.length = facts.lengths.fact(facts.size_of_one);
         match facts.model.and_then(content::of_model) {
             Some(content) => self.model = Some(content),
             None => self.refuse("the file of the model is not known"),
@@ -246,7 +247,7 @@ impl ContextStore {
     }
 
     /// These adapters are applied from now on.
-    pub(super) fn set_adapters(&mut self, applied: Vec<(usize, u32)>) {
+    pub(super) fn set_adapters(&mut self, applied: Vec<(Adapter, u32)>) {
         self.has_news |= self.conditions.apply(applied);
     }
 
@@ -283,7 +284,7 @@ impl ContextStore {
             layout: self.layout_digest(),
             rows: self.layout_of_rows().cloned(),
             goes_back: self.bounds.is_none(),
-            long: self.long,
+            length: self.length.clone(),
             params: self.params.clone(),
             made: OnceLock::new(),
         })
@@ -312,7 +313,7 @@ impl ContextStore {
         let under = self.conditions.get(conditions)?;
         let params = self.params.as_ref();
         let model = self.model.as_ref()?;
-        let mut facts = facts_without_adapters(model, layout, self.long, params)?;
+        let mut facts = facts_without_adapters(model, layout, self.length.clone(), params)?;
         for &(adapter, scale) in &under.adapters {
             let content = content::of_adapter(adapter)?;
             facts.push(What::Adapter, content.digest()?.to_vec());
@@ -378,7 +379,7 @@ pub(super) struct Basis {
     rows: Option<Layout>,
     /// The context can go back to any position.
     goes_back: bool,
-    long: bool,
+    length: Vec<u8>,
     params: Option<Vec<u8>>,
     made: OnceLock<Fingerprint>,
 }
@@ -418,7 +419,8 @@ impl Basis {
     fn facts(&self, layout: Vec<u8>) -> Option<kv::Facts> {
         // Threads of ours are in no engine.
         let _engine = Entered::new(self.engine);
-        facts_without_adapters(&self.model, layout, self.long, self.params.as_ref())
+        let length = self.length.clone();
+        facts_without_adapters(&self.model, layout, length, self.params.as_ref())
     }
 }
 
@@ -426,7 +428,7 @@ impl Basis {
 fn facts_without_adapters(
     model: &Content,
     layout: Vec<u8>,
-    long: bool,
+    length: Vec<u8>,
     params: Option<&Vec<u8>>,
 ) -> Option<kv::Facts> {
     let model = *model.digest()?;
@@ -434,7 +436,7 @@ fn facts_without_adapters(
     facts.push(What::Program, content::surroundings()?);
     facts.push(What::Layout, layout);
     facts.push(What::Model, model.to_vec());
-    facts.push(What::Context, vec![u8::from(long)]);
+    facts.push(What::Context, length);
     if let Some(params) = params {
         facts.push(What::Parameters, params.clone());
     }

@@ -51,10 +51,10 @@ pub(crate) fn note_model(opening: Opening, model: Pointer) {
     }
 }
 
-/// The model is about to be freed.
-pub(crate) fn forget_model(call: &EngineCall, model: Pointer) {
+/// What is at this address is about to be freed, or was loaded from a file that is not known.
+pub(crate) fn forget(call: &EngineCall, address: Pointer) {
     if notes(call) {
-        guard::compute(|| content::disown(model.addr()));
+        guard::compute(|| content::disown(address.addr()));
     }
 }
 
@@ -67,7 +67,10 @@ pub(crate) fn note_adapter(call: &EngineCall, adapter: Pointer, path: &CStr) {
 
 /// These adapters are applied to a context from now on.
 pub(crate) fn set_adapters(context: Pointer, applied: &[(usize, f32)]) {
-    let applied = applied.iter().map(|(one, scale)| (*one, scale.to_bits()));
-    let applied = applied.collect();
-    with_record(context, |one| one.set_adapters(applied));
+    with_record(context, |one| {
+        let applied = applied
+            .iter()
+            .map(|(address, scale)| (content::adapter_at(*address), scale.to_bits()));
+        one.set_adapters(applied.collect());
+    });
 }
