@@ -72,4 +72,4 @@ pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;
 pub(crate) use self::replacement::Replacement;
 pub(crate) use self::row::want_store;
-pub(crate) use self::version::{ask_version, version};
+pub(crate) use self::version::{ask_version, file_of_engine, version};

@@ -124,7 +124,7 @@ pub(crate) fn is_on() -> bool {
 pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String> {
     figures::set_folder(&at.folder);
     exact::want(at.bounded);
-    content::begin_engine();
+    content::begin_server();
     // On a thread of ours, which needs no guard.
     let opened = Shelf::open(at, |shelf| {
         on_shelf(|ours| *ours = Some(shelf));

@@ -87,6 +87,11 @@ pub(crate) fn has(name: &str) -> bool {
         .any(|slot| slot.name() == name && slot.get().is_some())
 }
 
+/// The address of the host's function with this name.
+pub(super) fn address(name: &str) -> Option<Pointer> {
+    SLOTS.iter().find(|slot| slot.name() == name)?.get()
+}
+
 /// Sets the function with this name to the address that `find` returns. False if
 /// it returns none.
 pub(crate) fn set(name: &str, find: impl FnOnce(&CStr) -> Option<usize>) -> bool {

@@ -1,6 +1,10 @@
 //! The engine's version, in its own words. Each engine is asked once.
 
+use std::ffi::{CStr, OsStr};
 use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use super::engines::{self, ENGINES};
@@ -38,6 +42,37 @@ pub(crate) fn version() -> Version {
     here().get().copied().unwrap_or_default()
 }
 
+impl Version {
+    /// Whether no other engine says the same. Sources without their history are built with one text for all commits.
+    pub(crate) fn is_of_one_build(&self) -> bool {
+        let build = self.build.unwrap_or_default();
+        !build.is_empty() && !build.contains("unknown")
+    }
+}
+
+/// The file that the engine of a server is in: a library, or the program. `None`: not known.
+pub(crate) fn file_of_engine() -> Option<PathBuf> {
+    let address = plain::address("llama_get_model")?;
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about, and there is room for the answer.
+    if unsafe { libc::dladdr(address.cast_const().cast(), found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: filled in by the call.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: a C string that lives as long as the file is loaded, and engines of a server stay.
+    let name = unsafe { CStr::from_ptr(name) };
+    let name = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
+    // A program is named as it was called.
+    match name.is_absolute() && name.exists() {
+        true => Some(name),
+        false => std::env::current_exe().ok(),
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.version, self.build) {
@@ -45,6 +80,25 @@ impl fmt::Display for Version {
             (Some(version), None) => f.write_str(version),
             (None, Some(build)) => write!(f, "build {build}"),
             (None, None) => f.write_str("(version unknown)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_is_known_by_its_commit() {
+        let of = |build| Version {
+            version: Some("0.6.0"),
+            build,
+        };
+        for build in ["b11669-Debian", "b1-0c1e570"] {
+            assert!(of(Some(build)).is_of_one_build(), "{build}");
+        }
+        for build in [None, Some(""), Some("unknown"), Some("b0-unknown")] {
+            assert!(!of(build).is_of_one_build(), "{build:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
-use crate::attach::version;
+use crate::attach::{self, is_embedded, version};
 use crate::base::guard;
 
 /// What is in a file.
@@ -313,7 +313,7 @@ const OTHERS: &[(&str, bool)] = &[
     ("--no-ui", false),
 ];
 
-/// The file of each engine, in a program that is no llama-server.
+/// The file of each engine in a program that is no llama-server, and of one that does not say which it is.
 static FILES_OF_ENGINES: [OnceLock<PathBuf>; ENGINES] = [const { OnceLock::new() }; ENGINES];
 
 /// The file of the engine that the thread is in.
@@ -321,8 +321,8 @@ fn file_of_engine() -> &'static OnceLock<PathBuf> {
     &FILES_OF_ENGINES[engines::current() % ENGINES]
 }
 
-/// This program is no llama-server: its flags say nothing about the engine that the thread is in, which may have no
-/// version either.
+/// The engine that the thread is in is known by what is in this file: the program is no llama-server, or the engine has
+/// no version.
 pub(crate) fn set_engine(file: PathBuf) {
     let _ = file_of_engine().set(file);
 }
@@ -346,21 +346,45 @@ fn engine_itself() -> usize {
     1 + engines::current()
 }
 
-/// What the KV depends on besides model, adapters and layout: the engine's version, and all flags and
-/// variables of the server that are not known to be harmless. Without a server: the content of the engine's file.
-/// `None`: not known, or not yet.
-pub(super) fn surroundings() -> Option<Vec<u8>> {
-    if file_of_engine().get().is_some() {
-        return Some(of_address(engine_itself())?.digest()?.to_vec());
+/// A server is about to load its model, and its engine was asked for its version.
+pub(super) fn begin_server() {
+    if !is_embedded() && !version().is_of_one_build() {
+        match attach::file_of_engine() {
+            Some(file) => set_engine(file),
+            // Cannot be read, so nothing is stored.
+            None => set_engine(PathBuf::new()),
+        }
     }
-    static MADE: OnceLock<Vec<u8>> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
+    begin_engine();
+}
+
+/// What the KV depends on besides model, adapters and layout: the engine's version, or the content of its file if it has
+/// none, and all flags and variables of the server that are not known to be harmless. Without a server: the content of
+/// the engine's file. `None`: not known, or not yet.
+pub(super) fn surroundings() -> Option<Vec<u8>> {
+    let digest = match file_of_engine().get() {
+        Some(_) => Some(*of_address(engine_itself())?.digest()?),
+        None => None,
+    };
+    if let Some(digest) = digest.filter(|_| is_embedded()) {
+        return Some(digest.to_vec());
+    }
+    static FLAGS: OnceLock<Vec<u8>> = OnceLock::new();
+    let flags = FLAGS.get_or_init(|| {
         let variables = std::env::vars_os();
-        let mut text = relevant(std::env::args_os().skip(1), variables);
-        text.extend_from_slice(version().to_string().as_bytes());
-        text
+        relevant(std::env::args_os().skip(1), variables)
     });
-    Some(made.clone())
+    let mut text = flags.clone();
+    text.extend_from_slice(engine_text(&version().to_string(), digest).as_bytes());
+    Some(text)
+}
+
+/// How an engine is told from others.
+fn engine_text(version: &str, digest: Option<[u8; 16]>) -> String {
+    match digest {
+        Some(digest) => format!("{version}, file {:032x}", u128::from_be_bytes(digest)),
+        None => version.to_owned(),
+    }
 }
 
 /// Whether a flag or a variable of the server names this key of the model's metadata, which it replaces then.
@@ -474,6 +498,15 @@ mod tests {
         assert_ne!(of("--from-next-year", &[]), plain);
         assert_eq!(of("", &[("LLAMA_ARG_PORT", "1"), ("HOME", "/")]), plain);
         assert_ne!(of("", &[("LLAMA_ARG_ROPE_FREQ_BASE", "1")]), plain);
+    }
+
+    #[test]
+    fn an_engine_that_has_no_version_is_known_by_its_file() {
+        let name = "(version unknown)";
+        let [one, other] = [1, 2].map(|n| engine_text(name, Some([n; 16])));
+        assert_ne!(one, other);
+        assert_eq!(one, format!("{name}, file {}", "01".repeat(16)));
+        assert_eq!(engine_text("0.7.0", None), "0.7.0");
     }
 
     #[test]
