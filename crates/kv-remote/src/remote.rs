@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
+use contextpilot_settings::shown_remote;
 
 use self::redis::Redis;
 #[cfg(test)]
@@ -93,7 +94,7 @@ impl Remote {
             return Ok(Self(Box::new(Redis::new(url)?)));
         }
         Err(RemoteError::address(
-            &shown(url),
+            &shown_remote(url),
             &"write redis://host:6379, rediss://host:6379, redis+unix:///path or s3://bucket/prefix",
         ))
     }
@@ -119,17 +120,6 @@ impl Remote {
     /// It cannot.
     pub fn reach(&mut self) -> Result<(), RemoteError> {
         self.0.reach()
-    }
-}
-
-/// An address without user and password.
-fn shown(url: &str) -> String {
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let at = rest.rsplit_once('@').map_or(rest, |(_, at)| at);
-            format!("{scheme}://{at}")
-        }
-        None => url.to_owned(),
     }
 }
 
@@ -211,6 +201,9 @@ mod tests {
             "valkeys://me:secret@host",
             "rediss://me:secret@host/#insecure",
             "host:6379",
+            "me:secret@host:6379",
+            "redis:/:secret@host:6379",
+            "host:6379?password=secret",
             "",
         ] {
             let error = new(wrong).err().unwrap();

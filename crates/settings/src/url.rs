@@ -11,6 +11,7 @@ mod parse;
 mod tests;
 
 pub use error::{IndexUrlError, Problem};
+pub(crate) use error::{looks_like_scheme, redact};
 
 /// The protocol to the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

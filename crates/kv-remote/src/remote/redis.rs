@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
+use contextpilot_settings::shown_remote;
 use redis::{Client, Connection, ErrorKind, RedisError, RedisResult, cmd, pipe};
 use rustls::AlertDescription;
 
-use super::{Holder, Listed, NO_TLS, RemoteError, Trouble, shown, tls_advice};
+use super::{Holder, Listed, NO_TLS, RemoteError, Trouble, tls_advice};
 
 const PREFIX: &str = "contextpilot:kv:1";
 const CONNECT: Duration = Duration::from_secs(2);
@@ -40,7 +41,7 @@ impl Redis {
     /// # Errors
     /// It is no address of a Redis.
     pub(super) fn new(url: &str) -> Result<Self, RemoteError> {
-        let shown = shown(url);
+        let shown = shown_remote(url);
         let no_url = |why: &dyn fmt::Display| RemoteError::address(&shown, why);
         // The client knows one fragment, by which it would trust anybody.
         if url.contains('#') {

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_store::{Fingerprint, Name};
+use contextpilot_settings::shown_remote;
 
 use self::address::Address;
 use self::answers::{News, Object, Page};
@@ -69,7 +70,7 @@ impl S3 {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, RemoteError> {
         let address = Address::new(url, environment)
-            .map_err(|why| RemoteError::address(&super::shown(url), &why))?;
+            .map_err(|why| RemoteError::address(&shown_remote(url), &why))?;
         Ok(Self {
             root: format!("{}contextpilot/kv/1/", address.prefix),
             requests: Requests::new(address),

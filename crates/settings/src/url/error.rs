@@ -155,7 +155,7 @@ impl fmt::Display for Problem {
 ///
 /// It works on text that is no URL at all, so it errs on hiding too much:
 /// everything from the first `:` after the scheme to the last `@`.
-pub(super) fn redact(text: &str) -> String {
+pub(crate) fn redact(text: &str) -> String {
     let Some(at) = text.rfind('@') else {
         return text.to_owned();
     };
@@ -170,7 +170,7 @@ pub(super) fn redact(text: &str) -> String {
 }
 
 /// Whether `text` has the form of a scheme (RFC 3986), whichever it is.
-pub(super) fn looks_like_scheme(text: &str) -> bool {
+pub(crate) fn looks_like_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text
             .bytes()

@@ -1,0 +1,53 @@
+//! The address of the prefix store's remote, as far as it is known here: its form, and what of it may be shown.
+
+use crate::url::{looks_like_scheme, redact};
+
+/// What an address of a remote begins with: a Redis, or a bucket.
+pub const REMOTE_SCHEMES: [&str; 4] = ["redis://", "rediss://", "redis+unix://", "s3://"];
+
+/// The address without what may be a password. User and password are left out where the scheme says where they
+/// stand. Of anything else, `***` takes their place. A query is left out, as that of `redis+unix://` has the password.
+#[must_use]
+pub fn shown_remote(address: &str) -> String {
+    let shown = redact(address);
+    let shown = match shown.split_once('?') {
+        Some((shown, _)) => format!("{shown}?***"),
+        None => shown,
+    };
+    match shown.split_once("://") {
+        Some((scheme, rest)) if looks_like_scheme(scheme) => {
+            let at = rest.rsplit_once('@').map_or(rest, |(_, at)| at);
+            format!("{scheme}://{at}")
+        }
+        _ => match shown.split_once('@') {
+            // Some tools take a user without a password for the password.
+            Some((user, at)) if !user.contains(':') => format!("***@{at}"),
+            _ => shown,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_what_may_be_a_password() {
+        for (address, shown) in [
+            ("redis://me:hunter2@host:6379/2", "redis://host:6379/2"),
+            ("redis://hunter2@host", "redis://host"),
+            ("redis://me:hunt?er2@host", "redis://host"),
+            ("redis+unix:///a?pass=hunter2", "redis+unix:///a?***"),
+            ("redis+unix:///a?pass=h:u@nter2", "redis+unix:///a?***"),
+            ("user:hunter2@host:6379", "user:***@host:6379"),
+            ("redis:/:hunter2@host:6379", "redis:***@host:6379"),
+            ("u:hunter2://w@host", "u:***@host"),
+            ("hunter2@host:6379", "***@host:6379"),
+            ("host:6379?password=hunter2", "host:6379?***"),
+            ("host:6379", "host:6379"),
+            ("", ""),
+        ] {
+            assert_eq!(shown_remote(address), shown);
+        }
+    }
+}
