@@ -160,6 +160,28 @@ fn a_log_file_at_its_limit_is_renamed() {
 }
 
 #[test]
+fn a_log_file_that_cannot_be_renamed_is_named_at_the_start_and_stays_within_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queries.jsonl");
+    std::fs::write(&path, vec![b'\n'; 1 << 20]).unwrap();
+    std::fs::create_dir(folder.path().join("queries.jsonl.1")).unwrap();
+    let server = bare(1)
+        .launcher(LAUNCHER)
+        .env("CONTEXTPILOT_LOG_FILE", &path)
+        .env("CONTEXTPILOT_LOG_FILE_MB", "1")
+        .spawn()
+        .unwrap();
+    let said = |what: &str| server.stderr().matches(what).count();
+    assert_eq!(said("cannot be renamed at its limit ("), 1);
+    server.complete(&ask(1, 60)).unwrap();
+    server.complete(&ask(2, 60)).unwrap();
+    until("it is said that it is full", || {
+        (said("allows and cannot be renamed (") == 1).then_some(())
+    });
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+}
+
+#[test]
 fn if_settings_are_strict_a_server_whose_recording_cannot_be_written_ends_before_it_loads() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");

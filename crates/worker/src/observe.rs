@@ -109,7 +109,13 @@ pub(crate) fn start(
         Some(path) => {
             // Before there are requests, so that a wrong path is said at once.
             let file = match log_file::open(path) {
-                Ok(file) => Some(file),
+                Ok(file) => {
+                    if let Err(error) = log_file::can_be_set_aside(path) {
+                        let why = log_file::never_set_aside(path, &error);
+                        unusable(why, log_file::LATER_CONSEQUENCE)?;
+                    }
+                    Some(file)
+                }
                 Err(error) => {
                     unusable(log_file::not_written(path, &error), log_file::CONSEQUENCE)?;
                     None

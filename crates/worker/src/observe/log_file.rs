@@ -109,20 +109,32 @@ fn write_all(
     waiting: &Waiting,
 ) {
     // Report a full disk once, not for each request.
-    let mut failing = file.is_none();
+    let mut told = file.is_none().then_some(Step::Write);
     for line in lines {
         waiting.give_room(&line);
         match write(path, limit, &mut file, &line) {
-            Ok(()) => failing = false,
-            Err(error) => {
+            Ok(()) => told = None,
+            Err((step, error)) => {
                 library.count_lost_log_line();
                 file = None;
-                if !std::mem::replace(&mut failing, true) {
-                    library.say(format_args!("{}: {CONSEQUENCE}", not_written(path, &error)));
+                if told.replace(step) != Some(step) {
+                    let why = match step {
+                        Step::Write => not_written(path, &error),
+                        Step::SetAside => not_set_aside(path, &error),
+                    };
+                    library.say(format_args!("{why}: {CONSEQUENCE}"));
                 }
             }
         }
     }
+}
+
+/// What failed, so that a line was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Write,
+    /// The file is at its limit, and was not renamed.
+    SetAside,
 }
 
 /// For people: the file cannot be written.
@@ -131,26 +143,65 @@ pub(crate) fn not_written(path: &Path, error: &io::Error) -> String {
     format!("CONTEXTPILOT_LOG_FILE is {path}, which cannot be written ({error})")
 }
 
+/// For people: the file is full, and cannot make room for a new one.
+fn not_set_aside(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    format!(
+        "CONTEXTPILOT_LOG_FILE is {path}, which is as large as CONTEXTPILOT_LOG_FILE_MB allows and cannot be renamed ({error})"
+    )
+}
+
 /// What follows from that.
 pub(crate) const CONSEQUENCE: &str = "requests are not logged until it can be";
 
-fn write(path: &Path, limit: u64, file: &mut Option<File>, line: &LogLine) -> io::Result<()> {
+/// For people: the file can be written, but not renamed once it is full.
+pub(crate) fn never_set_aside(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    format!("CONTEXTPILOT_LOG_FILE is {path}, which cannot be renamed at its limit ({error})")
+}
+
+/// What follows from that.
+pub(crate) const LATER_CONSEQUENCE: &str = "from there on requests are not logged until it can be";
+
+/// Never writes to a file that is at its limit, so that it does not grow if it cannot be renamed.
+fn write(
+    path: &Path,
+    limit: u64,
+    file: &mut Option<File>,
+    line: &LogLine,
+) -> Result<(), (Step, io::Error)> {
+    let mut open = match file.take() {
+        Some(open) => open,
+        None => self::open(path).map_err(|error| (Step::Write, error))?,
+    };
+    // Twice, as the first one may have been renamed by another server.
+    for _ in 0..2 {
+        if is_full(&open, limit).map_err(|error| (Step::Write, error))? {
+            set_aside(path, &open).map_err(|error| (Step::SetAside, error))?;
+            open = self::open(path).map_err(|error| (Step::Write, error))?;
+        }
+    }
+    let open = file.insert(open);
+    append(open, line).map_err(|error| (Step::Write, error))?;
+    // If it cannot be renamed, the next line says so: this one is written.
+    if is_full(open, limit).unwrap_or(false) && set_aside(path, open).is_ok() {
+        *file = None;
+    }
+    Ok(())
+}
+
+fn append(open: &mut File, line: &LogLine) -> io::Result<()> {
     let mut text = serde_json::to_string(line)?;
     text.push('\n');
-    let open = match file {
-        Some(open) => open,
-        None => file.insert(open(path)?),
-    };
     if ends_torn(open)? {
         text.insert(0, '\n');
     }
     // One write, so that lines of several servers do not mix, and a line is whole if a server is killed.
-    open.write_all(text.as_bytes())?;
-    if open.metadata()?.len() >= limit {
-        set_aside(path, open)?;
-        *file = None;
-    }
-    Ok(())
+    open.write_all(text.as_bytes())
+}
+
+fn is_full(file: &File, limit: u64) -> io::Result<bool> {
+    Ok(file.metadata()?.len() >= limit)
 }
 
 /// Whether the file ends within a line: a disk was full.
@@ -166,6 +217,14 @@ fn ends_torn(file: &File) -> io::Result<bool> {
 /// Opens the log file for [`LogFile::start`].
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     own_file::append(path)
+}
+
+/// Whether the file could be renamed now, for the start: what is wrong is said before it is full.
+///
+/// # Errors
+/// It could not.
+pub(crate) fn can_be_set_aside(path: &Path) -> io::Result<()> {
+    own_file::can_set_aside(path)
 }
 
 /// Renames the file, unless another server with the same one has done so.
@@ -249,12 +308,39 @@ mod tests {
                 .collect()
         };
         // The second server still had the file open, and noticed that it was renamed.
-        assert_eq!(ids(&aside), ["req-0", "req-1", "req-2", "req-3"]);
-        assert!(!path.exists());
+        assert_eq!(ids(&aside), ["req-0", "req-1", "req-2"]);
+        assert_eq!(ids(&path), ["req-3"]);
         write(&path, 3 * one, &mut second, &line("req-4")).unwrap();
-        assert_eq!(ids(&path), ["req-4"]);
+        assert_eq!(ids(&path), ["req-3", "req-4"]);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }
+
+    #[test]
+    fn a_file_that_cannot_be_renamed_stops_growing_until_it_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queries.jsonl");
+        let aside = folder.path().join("queries.jsonl.1");
+        fs::create_dir(&aside).unwrap();
+        assert!(can_be_set_aside(&path).is_err());
+        let length = || fs::metadata(&path).unwrap().len();
+        let mut file = None;
+        // The line that fills it is written, so it is no error.
+        write(&path, 1, &mut file, &line("req-0")).unwrap();
+        let full = length();
+        for _ in 0..3 {
+            let (step, error) = write(&path, 1, &mut file, &line("req-1")).unwrap_err();
+            assert_eq!(step, Step::SetAside);
+            let said = not_set_aside(&path, &error);
+            assert!(said.contains("queries.jsonl.1: it is a folder"), "{said}");
+        }
+        assert_eq!(length(), full);
+        fs::remove_dir(&aside).unwrap();
+        assert!(can_be_set_aside(&path).is_ok());
+        write(&path, 1 << 20, &mut file, &line("req-2")).unwrap();
+        write(&path, full, &mut file, &line("req-3")).unwrap();
+        assert!(aside.exists());
+    }
+
     #[test]
     fn a_torn_line_does_not_take_the_next_one_with_it() {
         let folder = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 
 /// Whether there is a file at this path.
@@ -59,12 +59,33 @@ pub(crate) fn aside(path: &Path) -> PathBuf {
 /// # Errors
 /// What is there must not be replaced, or renaming fails.
 pub(crate) fn set_aside(path: &Path) -> io::Result<()> {
+    fs::rename(path, free_aside(path)?)
+}
+
+/// Whether [`set_aside`] would work now, as far as that can be seen.
+///
+/// # Errors
+/// As for it.
+pub(crate) fn can_set_aside(path: &Path) -> io::Result<()> {
+    free_aside(path)?;
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
+        let error = io::Error::from(error);
+        io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+    })
+}
+
+/// [`aside`], if nothing is there that must stay.
+fn free_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = aside(path);
-    exists(&aside).map_err(|error| {
-        let text = format!("{}: {error}", aside.display());
-        io::Error::new(error.kind(), text)
-    })?;
-    fs::rename(path, aside)
+    match exists(&aside) {
+        Ok(_) => Ok(aside),
+        Err(error) => {
+            let text = format!("{}: {error}", aside.display());
+            Err(io::Error::new(error.kind(), text))
+        }
+    }
 }
 
 fn check(found: &Metadata) -> io::Result<()> {
