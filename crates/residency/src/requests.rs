@@ -31,8 +31,8 @@ pub(crate) struct Request {
     /// If set, this is no request but a stand-in for one: it stands for this evaluation until its
     /// request is known. Its id is empty.
     pub(crate) evaluation: Option<EvaluationId>,
-    /// Tasks that were posted and not launched yet.
-    queued: Vec<TaskId>,
+    /// Tasks that were posted and not launched yet. There may be very many.
+    queued: BTreeSet<TaskId>,
     /// How many tasks were launched and have not had their prompt evaluated yet.
     pub(crate) running: usize,
     /// At least one task was launched.
@@ -42,7 +42,7 @@ pub(crate) struct Request {
     /// The server has answered, or the client is gone.
     pub(crate) answered: bool,
     /// Where its evaluated prompts end. `None`: that mark was lost.
-    pub(crate) marks: Vec<Option<Mark>>,
+    marks: Vec<Option<Mark>>,
     /// Which LoRA adapters it wants.
     pub(crate) adapters: Wanted,
 }
@@ -51,6 +51,20 @@ impl Request {
     /// Every prompt has been evaluated.
     pub(crate) fn is_complete(&self) -> bool {
         self.queued.is_empty() && self.running == 0 && !self.failed && !self.marks.is_empty()
+    }
+
+    pub(crate) fn marks(&self) -> &[Option<Mark>] {
+        &self.marks
+    }
+
+    pub(crate) fn mark_mut(&mut self, nth: usize) -> Option<&mut Option<Mark>> {
+        self.marks.get_mut(nth)
+    }
+
+    /// Prompts that take memory here: those that wait, and those that have been evaluated. The few others are
+    /// at work in a slot.
+    fn prompts(&self) -> usize {
+        self.queued.len() + self.marks.len()
     }
 }
 
@@ -74,6 +88,8 @@ pub(crate) struct Requests {
     posted: u64,
     /// How many requests want particular adapters.
     wanting: usize,
+    /// [`Request::prompts`] of all requests. One request may have any number.
+    prompts: usize,
 }
 
 /// What became of a task that was posted.
@@ -92,13 +108,16 @@ pub(crate) enum Posted {
 pub const MOST_UNCACHED: usize = 4096;
 
 /// The most bytes that one live request with one prompt takes in these tables, without the bytes of
-/// its id: just after the tables have doubled.
+/// its id: just after the tables have doubled. A further prompt of it takes less, and counts as much.
 pub const LIVE_BYTES: usize = {
     let slab = 2 * size_of::<Request>() + 2 * size_of::<(Label, [Key; 4])>();
     let by_id = (size_of::<(RequestId, Key)>() + 1) * 16 / 7;
     let by_age = 2 * size_of::<RequestKey>();
-    let allocations = size_of::<Option<Mark>>() + 2 * 16;
-    slab + by_id + by_age + allocations
+    let by_task = (size_of::<(TaskId, RequestKey)>() + 1) * 16 / 7;
+    // The prompt waits or has a mark. A node of the set has room for eleven tasks, which is more than the
+    // smallest list of marks.
+    let allocation = 11 * size_of::<TaskId>() + size_of::<[usize; 2]>() + 16;
+    slab + by_id + by_age + by_task + allocation
 };
 
 impl Requests {
@@ -113,6 +132,7 @@ impl Requests {
             unanswered: HashSet::new(),
             posted: 0,
             wanting: 0,
+            prompts: 0,
         }
     }
 
@@ -142,9 +162,9 @@ impl Requests {
         self.by_age.iter().copied().collect()
     }
 
-    /// The oldest request, if there are more than `most`.
+    /// The oldest request, if there are more than `most` requests or prompts of them.
     pub(crate) fn beyond(&self, most: usize) -> Option<RequestKey> {
-        (self.len() > most)
+        (self.len().max(self.prompts) > most)
             .then(|| self.by_age.first().copied())
             .flatten()
     }
@@ -166,7 +186,8 @@ impl Requests {
     /// the caller must remove the older one: it still has its marks in the tree.
     pub(crate) fn post(&mut self, arrival: Arrival, task: TaskId, id: &RequestId) -> Posted {
         if let Some(name) = self.find_arrival(id, arrival) {
-            self.requests[name.key].queued.push(task);
+            let is_new = self.requests[name.key].queued.insert(task);
+            self.prompts += usize::from(is_new);
             self.by_task.insert(task, name);
             self.incomplete.insert(name);
             return Posted::Again;
@@ -174,13 +195,14 @@ impl Requests {
         let superseded = self.find(id);
         self.unanswered.remove(&arrival);
         self.posted += 1;
+        self.prompts += 1;
         let serial = self.posted;
         let key = self.requests.insert(Request {
             id: id.clone(),
             serial,
             arrival,
             evaluation: None,
-            queued: vec![task],
+            queued: BTreeSet::from([task]),
             running: 0,
             launched: false,
             failed: false,
@@ -205,7 +227,7 @@ impl Requests {
             serial,
             arrival: Arrival(u64::MAX),
             evaluation: Some(evaluation),
-            queued: Vec::new(),
+            queued: BTreeSet::new(),
             running: 1,
             launched: true,
             failed: false,
@@ -235,10 +257,23 @@ impl Requests {
     pub(crate) fn launch(&mut self, task: TaskId) -> Option<RequestKey> {
         let name = self.by_task.remove(&task)?;
         let request = self.get_mut(name)?;
-        request.queued.retain(|&queued| queued != task);
+        let was_queued = request.queued.remove(&task);
+        if request.queued.is_empty() {
+            // An empty set may keep a node.
+            request.queued = BTreeSet::new();
+        }
         request.running += 1;
         request.launched = true;
+        self.prompts -= usize::from(was_queued);
         Some(name)
+    }
+
+    /// Adds a mark to a live request.
+    pub(crate) fn push_mark(&mut self, name: RequestKey, mark: Mark) {
+        if let Some(request) = self.get_mut(name) {
+            request.marks.push(Some(mark));
+            self.prompts += 1;
+        }
     }
 
     /// Notes which adapters a request wants. Returns whether it wanted others before.
@@ -300,10 +335,11 @@ impl Requests {
         names.filter(|&name| self.get(name).is_some_and(|request| request.answered))
     }
 
-    /// Removes a request. Its marks stay in the tree.
+    /// Removes a request. Its [marks](Request::marks) stay in the tree.
     pub(crate) fn remove(&mut self, name: RequestKey) -> Option<Request> {
         self.get(name)?;
         let request = self.requests.remove(name.key);
+        self.prompts -= request.prompts();
         self.wanting -= usize::from(request.adapters != Wanted::Any);
         if self.by_id.get(&request.id) == Some(&name.key) {
             self.by_id.remove(&request.id);

@@ -291,3 +291,40 @@ fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
     ledger.apply(Event::Answered { arrival, id }, &mut facts);
     assert_eq!(facts, []);
 }
+
+/// One request may have any number of prompts, and each stays a mark in the tree.
+#[test]
+fn beyond_as_many_prompts_the_oldest_request_is_given_up() {
+    let mut server = Server::start();
+    server.prompt(0, "old", "x");
+    let request = server.post("many");
+    for task in request.task..request.task + MOST_LIVE as i32 - 2 {
+        if task > request.task {
+            server.post_again(&request, task);
+        }
+        server.launch(0, task);
+        server.submit(0, &text("x"), true);
+        server.done();
+    }
+    assert_eq!(
+        server.lost(),
+        NOTHING,
+        "with the old one's as many as may be"
+    );
+    server.post_again(&request, -1);
+    assert_eq!(server.lost(), NOTHING);
+    server.post_again(&request, -2);
+    assert_eq!(server.lost(), ["old evicted: TooMany, slot 0"]);
+    server.post_again(&request, -3);
+    assert_eq!(server.lost(), ["many evicted: TooMany, slot 0"]);
+    assert_eq!(server.ledger.live(), 0);
+    // What waits counts, too.
+    let waits = server.post("waits");
+    let first = waits.task + 1;
+    for task in first..first + MOST_LIVE as i32 - 1 {
+        server.post_again(&waits, task);
+    }
+    assert_eq!(server.lost(), NOTHING);
+    server.post_again(&waits, -4);
+    assert_eq!(server.lost(), ["waits evicted: TooMany, nowhere"]);
+}

@@ -446,15 +446,21 @@ impl Ledger {
 
     /// Whether all evaluated prompts of a request are served.
     pub(super) fn is_wholly_served(&self, name: RequestKey) -> bool {
-        let marks = self.requests.get(name).map_or(0, |one| one.marks.len());
-        (0..marks).all(|nth| self.is_served(Label { request: name, nth }))
+        let Some(request) = self.requests.get(name) else {
+            return true;
+        };
+        // Most requests name no adapters. One of them may have very many prompts.
+        if request.adapters == Wanted::Any {
+            return true;
+        }
+        (0..request.marks().len()).all(|nth| self.is_served(Label { request: name, nth }))
     }
 
     /// Whether a slot or host entry holds a prompt, and the server would use it for the prompt's
     /// request. True for a mark that is lost or gone: that is handled elsewhere.
     fn is_served(&self, label: Label) -> bool {
         let request = self.requests.get(label.request);
-        let mark = request.and_then(|one| one.marks.get(label.nth).copied().flatten());
+        let mark = request.and_then(|one| one.marks().get(label.nth).copied().flatten());
         // The request is over, or its mark was lost with its tokens.
         let (Some(request), Some(mark)) = (request, mark) else {
             return true;

@@ -12,7 +12,7 @@ impl Ledger {
     /// Removes a request and its marks, and says nothing of it.
     pub(super) fn forget(&mut self, name: RequestKey) -> Option<RequestId> {
         let request = self.requests.remove(name)?;
-        for mark in request.marks.into_iter().flatten() {
+        for &mark in request.marks().iter().flatten() {
             self.tree.unmark(mark);
         }
         Some(request.id)
@@ -62,8 +62,9 @@ impl Ledger {
         let mut lost = std::mem::take(&mut self.lost);
         // Lost marks are no longer in the tree: they must not be removed from it again.
         for label in &lost {
-            if let Some(request) = self.requests.get_mut(label.request) {
-                request.marks[label.nth] = None;
+            let request = self.requests.get_mut(label.request);
+            if let Some(mark) = request.and_then(|request| request.mark_mut(label.nth)) {
+                *mark = None;
             }
         }
         for label in &lost {

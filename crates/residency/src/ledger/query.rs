@@ -190,7 +190,7 @@ impl Ledger {
     #[must_use]
     pub fn beginning_of(&self, id: &str, most: u32) -> Option<Vec<Token>> {
         let request = self.requests.get(self.requests.find(id)?)?;
-        let &mark = request.marks.iter().flatten().next()?;
+        let &mark = request.marks().iter().flatten().next()?;
         let slots = self.sequences.values().map(|sequence| sequence.holder);
         let mut holders = slots.chain(self.buffers.values().copied());
         let holder = holders.find(|&holder| self.tree.covers(holder, mark))?;
@@ -204,7 +204,7 @@ impl Ledger {
     #[must_use]
     pub fn whereabouts(&self, id: &str) -> Option<Whereabouts> {
         let request = self.requests.get(self.requests.find(id)?)?;
-        let Some(&mark) = request.marks.iter().flatten().next() else {
+        let Some(&mark) = request.marks().iter().flatten().next() else {
             return Some(Whereabouts::default());
         };
         let mut buffers = self.buffers.values();

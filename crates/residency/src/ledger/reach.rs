@@ -351,7 +351,7 @@ impl Ledger {
             let Some(request) = self.requests.get(watched.label.request) else {
                 continue;
             };
-            let Some(mark) = request.marks.get(watched.label.nth).copied().flatten() else {
+            let Some(mark) = request.marks().get(watched.label.nth).copied().flatten() else {
                 continue;
             };
             let wanted = request.adapters;

@@ -21,15 +21,23 @@ impl Ledger {
             jobs.posted(arrival, task, id.as_ref(), facts);
         }
         let Some(id) = id else { return };
-        let Posted::New { superseded } = self.requests.post(arrival, task, &id) else {
-            return;
-        };
-        if let Some(name) = superseded {
-            self.forget(name);
+        if let Posted::New { superseded } = self.requests.post(arrival, task, &id) {
+            if let Some(name) = superseded {
+                self.forget(name);
+            }
+            facts.push(Fact::Awaited { id });
         }
-        facts.push(Fact::Awaited { id });
-        if let Some(oldest) = self.requests.beyond(MOST_LIVE) {
+        self.stay_within_bounds(facts);
+    }
+
+    /// Gives up the oldest requests while there are too many of them, or of their prompts.
+    fn stay_within_bounds(&mut self, facts: &mut Vec<Fact>) {
+        while let Some(oldest) = self.requests.beyond(MOST_LIVE) {
             self.give_up(oldest, Reason::TooMany, facts);
+            if self.requests.get(oldest).is_some() {
+                // It could not be removed: better one too many than a loop without an end.
+                return;
+            }
         }
     }
 
@@ -191,12 +199,13 @@ impl Ledger {
 
     /// Marks where a prompt of a request ends, in a slot.
     fn set_mark(&mut self, id: SequenceId, name: RequestKey, holder: Holder, end: u32) {
-        let Some(request) = self.requests.get_mut(name) else {
+        let Some(request) = self.requests.get(name) else {
             return;
         };
-        let nth = request.marks.len();
+        let nth = request.marks().len();
         let label = Label { request: name, nth };
-        request.marks.push(Some(self.tree.mark(holder, end, label)));
+        let mark = self.tree.mark(holder, end, label);
+        self.requests.push_mark(name, mark);
         // If the server never reuses the end of this prompt, a way back must lead to the mark only.
         let depth = self.tree.depth(holder);
         self.watch(id, label, if end + 1 < depth { end } else { depth });
@@ -209,7 +218,7 @@ impl Ledger {
 
     fn move_mark(&mut self, name: RequestKey, nth: usize, holder: Holder, end: u32) {
         let request = self.requests.get_mut(name);
-        let mark = request.and_then(|request| request.marks.get_mut(nth));
+        let mark = request.and_then(|request| request.mark_mut(nth));
         if let Some(mark) = mark {
             if let Some(before) = mark.take() {
                 let label = self.tree.unmark(before);

@@ -131,15 +131,16 @@ impl Ledger {
         let Some((stand_in, (sequence, tokens))) = self.evaluations.settled(evaluation) else {
             return;
         };
-        let marks = self.requests.get(stand_in).map(|request| &request.marks);
+        let marks = self.requests.get(stand_in).map(|request| request.marks());
         let mark = marks.and_then(|marks| marks.first().copied().flatten());
-        let (Some(mark), Some(request)) = (mark, self.requests.get_mut(name)) else {
+        let (Some(mark), Some(request)) = (mark, self.requests.get(name)) else {
             return;
         };
-        let nth = request.marks.len();
+        let nth = request.marks().len();
         let label = Label { request: name, nth };
-        request.marks.push(Some(self.tree.mark_beside(mark, label)));
         let id = request.id.clone();
+        let mark = self.tree.mark_beside(mark, label);
+        self.requests.push_mark(name, mark);
         let other = Label {
             request: stand_in,
             nth: 0,
