@@ -40,6 +40,7 @@ struct Running {
     /// `None`: there is no index.
     sender: Option<Arc<Sender>>,
     exit_drain: Option<Duration>,
+    /// The setting. Whether there is one, the worker knows.
     journal: bool,
     process: u32,
 }
@@ -334,15 +335,19 @@ extern "C" fn on_exit() {
         let left = drain_until.saturating_duration_since(Instant::now());
         let sender = running.sender.as_ref();
         let untold = sender.map_or(0, |sender| sender.drain(left).left);
-        worker.close(deadline);
+        let kept = worker.close(deadline);
         while !worker.log_is_written() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         if untold > 0 {
-            let then = if running.journal {
-                "the next start of this server will report them"
-            } else {
-                "reset the index, because with CONTEXTPILOT_JOURNAL=0 the next start does not know of them"
+            let then = match (running.journal, kept) {
+                (_, true) => "the next start of this server will report them",
+                (true, false) => {
+                    "reset the index, because the journal does not have all of them, so the next start may not know of them"
+                }
+                (false, false) => {
+                    "reset the index, because with CONTEXTPILOT_JOURNAL=0 the next start does not know of them"
+                }
             };
             log::line(format_args!(
                 "{untold} evictions could not be reported to the index before the server ended; {then}"

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Behaviour, Index, Server};
+use contextpilot_testbed::{Behaviour, Builder, Index, Server};
 
 use crate::support::{Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, lines};
 
@@ -129,6 +129,32 @@ fn with_an_exit_drain_of_0_the_next_start_reports() {
     index.behave(Behaviour::Accept);
     let next = builder.spawn().unwrap();
     assert_told_at_least_once(&index, &[&next], &ALL);
+}
+
+#[test]
+fn without_a_folder_for_a_journal_nobody_is_promised_a_later_report() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let end = |builder: Builder| {
+        let builder = builder.env("CONTEXTPILOT_EXIT_DRAIN_MS", "300");
+        let mut server = builder.spawn().unwrap();
+        fill(&server);
+        index.behave(Behaviour::Hang);
+        server.stop(libc::SIGTERM).unwrap();
+        index.behave(Behaviour::Accept);
+        lines(&server).concat()
+    };
+    let said = end(home
+        .server(&index, 4)
+        .env("XDG_STATE_HOME", "/dev/null/none"));
+    assert!(
+        said.contains("reset the index, because the journal"),
+        "{said}"
+    );
+    let said = end(home.server(&index, 4));
+    assert!(
+        said.contains("the next start of this server will"),
+        "{said}"
+    );
 }
 
 #[test]

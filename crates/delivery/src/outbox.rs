@@ -196,6 +196,12 @@ impl Outbox {
         self.numbers.contains_key(id) || self.is_aside.contains(id)
     }
 
+    /// Whether the id waits or is in flight, and was not withdrawn.
+    #[must_use]
+    pub fn is_pending(&self, id: &str) -> bool {
+        self.is_waiting(id) || self.returnable.contains(id)
+    }
+
     /// Ids waiting, without those in flight.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -99,12 +99,7 @@ impl Sender {
     /// Always empty unless [`Config::keep_settled`] is set.
     #[must_use]
     pub fn take_settled(&self) -> Vec<Arc<str>> {
-        let mut state = self.shared.lock();
-        state
-            .settled
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
+        self.shared.lock().take_settled()
     }
 
     /// The figures of delivery.

@@ -210,18 +210,25 @@ impl Journal {
     }
 
     /// Ends the journal when the server ends cleanly. The next start reports the ids that are
-    /// left. If there are none, the file is removed.
-    pub fn close(mut self) {
+    /// left. If there are none, the file is removed. Returns whether the file has every id: not if it is off or
+    /// cannot be written, nor if ids were too many or too long for it.
+    pub fn close(mut self) -> bool {
         self.on(Running::flush);
-        if let State::On(open) = self.state {
-            if let Some(ring) = &self.ring {
-                ring.remove();
-            }
-            if open.ids.is_empty() {
-                // If this fails, the file has no live ids, so it does no harm.
-                let _ = open.file.remove(&open.folder);
-            }
+        let State::On(open) = self.state else {
+            return false;
+        };
+        if !open.is_written() {
+            // The ring has ids that the file lacks, and the next start reads both.
+            return false;
         }
+        if let Some(ring) = &self.ring {
+            ring.remove();
+        }
+        if open.ids.is_empty() {
+            // If this fails, the file has no live ids, so it does no harm.
+            let _ = open.file.remove(&open.folder);
+        }
+        !open.refusal_said
     }
 
     fn on(&mut self, action: impl FnOnce(&mut Running) -> io::Result<()>) {

@@ -30,6 +30,8 @@ pub(crate) struct WorkerState {
     pub(crate) asked: AtomicU8,
     /// The journal is open.
     pub(crate) opened: AtomicBool,
+    /// The journal is closed, and has every id whose eviction is not confirmed.
+    pub(crate) kept: AtomicBool,
     /// The worker has ended, for any reason.
     pub(crate) ended: AtomicBool,
 }

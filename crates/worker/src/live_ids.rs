@@ -197,11 +197,12 @@ impl LiveIds {
         due.into_iter().chain(look).min()
     }
 
-    /// Closes the journal. Ids whose eviction is not confirmed remain in it for the next start.
-    pub(crate) fn close(mut self) {
+    /// Closes the journal. Ids whose eviction is not confirmed remain in it for the next start. Returns whether all of
+    /// them do.
+    pub(crate) fn close(mut self) -> bool {
         for id in self.sender.take_settled() {
             self.journal.note_gone(&id);
         }
-        self.journal.close();
+        self.journal.close()
     }
 }

@@ -123,7 +123,8 @@ pub fn start<S: Source + Send + 'static>(
                 // Dropping this writes the waiting lines of the log file.
                 drop(worker.telemetry);
                 if let Some(live_ids) = worker.live_ids {
-                    live_ids.close();
+                    let kept = live_ids.close();
+                    state.kept.store(kept, Ordering::SeqCst);
                 }
             }));
             if ended.is_err() {
@@ -153,11 +154,13 @@ impl Handle {
         self.commands.wait(deadline, done);
     }
 
-    /// Makes the worker close the journal and end. Waits until that is done, at most until `deadline`.
-    pub fn close(&self, deadline: Instant) {
+    /// Makes the worker close the journal and end. Waits until that is done, at most until `deadline`. Returns whether
+    /// the next start knows every id whose eviction is not confirmed, as far as that is known by then.
+    pub fn close(&self, deadline: Instant) -> bool {
         let state = &self.commands.state;
         state.asked.store(CLOSE, Ordering::SeqCst);
         self.commands.wait(deadline, || false);
+        state.kept.load(Ordering::SeqCst)
     }
 
     /// Removes the control endpoint's Unix socket, if it has one.

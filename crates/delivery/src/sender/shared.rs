@@ -86,6 +86,15 @@ impl State {
         }
     }
 
+    /// The ids that were settled since the last call, and were not evicted again since: what settled them says
+    /// nothing of that.
+    pub(super) fn take_settled(&mut self) -> Vec<Arc<str>> {
+        let settled = self.settled.as_mut().map(std::mem::take);
+        let mut settled = settled.unwrap_or_default();
+        settled.retain(|id| !self.outbox.is_pending(id));
+        settled
+    }
+
     /// The ids at these positions of the batch in flight are settled. The others are sent again.
     pub(super) fn batch_refused(&mut self, places: &[usize]) {
         let refused = self.outbox.give_up(places);
@@ -190,4 +199,30 @@ impl SenderShared {
 pub(super) fn unix_ms() -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_was_evicted_again_is_not_settled_by_the_report_before() {
+        let shared = SenderShared::new(Limits::default(), true);
+        let mut state = shared.lock();
+        let [id, other]: [Arc<str>; 2] = ["a".into(), "b".into()];
+        state.outbox.evict(Arc::clone(&id));
+        state.outbox.evict(Arc::clone(&other));
+        let batch = state.outbox.take_batch(2);
+        // It comes again while the report is under way, and is evicted again after that.
+        state.outbox.withdraw(&id);
+        state.batch_settled(&batch);
+        state.outbox.evict(Arc::clone(&id));
+        assert_eq!(state.take_settled(), [other], "it waits");
+
+        state.settled = Some(vec![Arc::clone(&id)]);
+        let batch = state.outbox.take_batch(1);
+        assert!(state.take_settled().is_empty(), "it is in flight");
+        state.batch_settled(&batch);
+        assert_eq!(state.take_settled(), [id]);
+    }
 }

@@ -255,6 +255,22 @@ fn a_disk_that_stays_full_is_tried_ever_less_often() {
 }
 
 #[test]
+fn the_end_says_whether_the_next_start_knows_every_id() {
+    let home = private_folder();
+    let (mut journal, _) = open(&home, |_| ());
+    journal.note_live(&id(1));
+    assert!(journal.close());
+    let (mut journal, _) = open(&home, |_| ());
+    journal.note_live(&id(2));
+    let _file = fill_disk(&mut journal);
+    assert!(!journal.close());
+    let (mut journal, _) = open(&home, |_| ());
+    journal.note_live(&"x".repeat(MAX_ID_BYTES + 1).into());
+    assert!(!journal.close());
+    assert!(!Journal::off(quiet).close());
+}
+
+#[test]
 fn a_journal_that_cannot_be_written_stays_locked() {
     let home = private_folder();
     let (mut journal, _) = open(&home, |_| ());
