@@ -85,6 +85,9 @@ impl Attached {
             (None, None) if settings.kv_events.is_some() => {
                 "for routers, as no index is set".to_owned()
             }
+            (None, None) if settings.store.is_some() => {
+                "with a prefix store; no index is set".to_owned()
+            }
             (None, None) => "for observation only, as no index is set".to_owned(),
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());
