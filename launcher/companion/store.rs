@@ -220,10 +220,13 @@ fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result<u64, Strin
     let of_servers = text::users(running, path)
         .into_iter()
         .map(|user| user.limit());
-    Ok(of_servers
-        .filter(|limit| *limit > 0)
-        .min()
-        .unwrap_or_else(|| folder.usual_limit()))
+    if let Some(limit) = of_servers.filter(|limit| *limit > 0).min() {
+        return Ok(limit);
+    }
+    let there = folder.headers();
+    let there = there.map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
+    let own = there.map(|header| header.chunk.cost()).sum();
+    Ok(folder.usual_limit(own).bytes)
 }
 
 /// Whether two paths lead to the same folder.

@@ -77,13 +77,6 @@ impl Folder {
         ))
     }
 
-    /// How large the store may become if nobody says it, bytes: a tenth of what is free on its disk, at most 50 GB.
-    pub fn usual_limit(&self) -> u64 {
-        const SHARE: u64 = 10;
-        const MOST: u64 = 50_000_000_000;
-        MOST.min(self.space().map_or(0, |(free, _)| free) / SHARE)
-    }
-
     /// All chunks in the folder.
     ///
     /// # Errors

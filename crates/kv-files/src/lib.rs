@@ -29,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod flow;
 mod folder;
 mod format;
@@ -40,6 +41,7 @@ mod watch;
 mod whole;
 mod writer;
 
+pub use budget::UsualLimit;
 pub use flow::{Flow, LeftOut, Lost, Readers, Span};
 pub use folder::{Folder, FolderError, ReadError};
 pub use list::{Header, Headers};

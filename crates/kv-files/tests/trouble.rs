@@ -166,6 +166,34 @@ fn a_full_disk_fails_and_recovers() {
     }
 }
 
+/// A server that starts then must not remove what all others have.
+#[test]
+fn on_a_full_disk_the_usual_limit_is_what_is_there() {
+    const TEST: &str = "on_a_full_disk_the_usual_limit_is_what_is_there";
+    let Some(home) = home() else {
+        let home = private_folder();
+        let Some(prefix) = small_disk(home.path()) else {
+            contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
+            return;
+        };
+        let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();
+        return succeeds(again(&prefix, TEST, home.path()));
+    };
+    let folder = Folder::open(&home).expect("it opens");
+    let all = chunks(1, 600);
+    write(&folder, &all);
+    let own: u64 = all.iter().map(Chunk::cost).sum();
+    let (free, _) = folder.space().expect("it says");
+    let limit = folder.usual_limit(own);
+    assert_eq!(limit.bytes, own.max((free + own) / 10));
+    let full = fs::write(home.join("full"), vec![1; 2 << 20]);
+    assert_eq!(full.map_err(|e| e.kind()), Err(ErrorKind::StorageFull));
+    assert_eq!(folder.space().expect("it says").0, 0);
+    let limit = folder.usual_limit(own);
+    assert_eq!(limit.bytes, own);
+    assert!(limit.problem.is_some_and(|why| why.contains("make room")));
+}
+
 #[test]
 fn a_disk_that_becomes_read_only_fails() {
     const TEST: &str = "a_disk_that_becomes_read_only_fails";

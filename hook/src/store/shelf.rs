@@ -79,7 +79,7 @@ impl Shelf {
         ready: impl FnOnce(Self) + Send + 'static,
     ) -> Result<(), String> {
         let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
-        let limit = at.limit.unwrap_or_else(|| folder.usual_limit());
+        let limit = at.limit;
         let has_remote = at.remote.is_some();
         let read = move || {
             guard::enter_for_life();
@@ -99,8 +99,9 @@ impl Shelf {
             .map_err(|e| format!("no thread can be started ({e})"))
     }
 
-    fn load(folder: Folder, limit: u64, watch: &mut Watch) -> Result<Self, std::io::Error> {
-        let mut tree = Store::new(limit);
+    /// `limit`: the budget, if somebody said it.
+    fn load(folder: Folder, limit: Option<u64>, watch: &mut Watch) -> Result<Self, std::io::Error> {
+        let mut tree = Store::new(u64::MAX);
         let mut future = Vec::new();
         watch.look(|header| match header.last_used > neighbours::time() {
             true => future.push(header),
@@ -116,7 +117,10 @@ impl Shelf {
             guard::enter_for_life,
             evaluate::is_busy,
         )?;
-        for name in tree.orphans(neighbours::may_be_unfinished()) {
+        let mut leaving = tree.orphans(neighbours::may_be_unfinished());
+        let limit = limit.unwrap_or_else(|| usual_limit(&folder, tree.bytes()));
+        leaving.extend(tree.set_limit(limit));
+        for name in leaving {
             writer.remove(name);
         }
         let shelf = Self {
@@ -445,6 +449,16 @@ impl Shelf {
         set(&FIGURES.chunks, self.tree.chunks() as u64);
         set(&FIGURES.limit, self.tree.limit());
     }
+}
+
+/// The budget that nobody said, of a folder whose files have `own` bytes.
+fn usual_limit(folder: &Folder, own: u64) -> u64 {
+    let limit = folder.usual_limit(own);
+    if let Some(problem) = limit.problem {
+        figures::set_problem(&problem);
+        log::line(format_args!("Prefix store: {problem}"));
+    }
+    limit.bytes
 }
 
 /// Says a problem of the disk once.

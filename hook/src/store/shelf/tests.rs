@@ -115,7 +115,7 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
 fn empty_shelf(at: &Path) -> Shelf {
     let folder = Folder::open(at).expect("a folder");
     let mut watch = Watch::new(folder.clone());
-    Shelf::load(folder, u64::MAX, &mut watch).expect("a shelf")
+    Shelf::load(folder, Some(u64::MAX), &mut watch).expect("a shelf")
 }
 
 /// Nothing is there.
