@@ -25,6 +25,9 @@ const QUEUE: u64 = 64 << 20;
 const DISK: Duration = Duration::from_secs(30);
 /// At the beginning the folder is filled up to so many tenths of its limit. What servers here write needs the rest.
 const FILLED: u64 = 9;
+/// Nothing is fetched while the folder has so many tenths of its limit. A server here lets what is beyond the limit go
+/// within two seconds, and meanwhile fetching goes on. Without one, nobody does.
+const BEYOND: u64 = 11;
 
 /// How much was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub struct Mirror {
     limit: u64,
     /// What is in the folder, and its size on the disk.
     here: HashMap<Name, u64>,
+    /// The sum of these sizes.
+    bytes: u64,
     /// What is in the folder and perhaps not there yet, in the order in which prompts continue.
     unsent: BTreeMap<(Fingerprint, u32, Name), Chunk>,
     /// What came from there.
@@ -73,6 +78,7 @@ impl Mirror {
             remote,
             limit,
             here: HashMap::new(),
+            bytes: 0,
             unsent: BTreeMap::new(),
             fetched: HashSet::new(),
             seen: HashMap::new(),
@@ -141,6 +147,7 @@ impl Mirror {
                 self.unsent.insert(key, chunk);
             }
         }
+        self.bytes = self.here.values().sum();
         Ok(())
     }
 
@@ -175,9 +182,11 @@ impl Mirror {
         Ok(self.unsent.is_empty())
     }
 
-    /// Only for models that servers here have used the folder for: others are of no use here.
+    /// Only for models that servers here have used the folder for: others are of no use here. If the folder has no room,
+    /// the rest is fetched when it has some again.
     fn fetch(&mut self, moved: &mut Moved) -> Result<bool, MirrorError> {
         let mut is_all = true;
+        let most = (self.limit / 10).saturating_mul(BEYOND);
         for origin in self.folder.origins() {
             let of = origin.facts.fingerprint();
             let begin = moved.fetched_bytes;
@@ -188,6 +197,9 @@ impl Mirror {
                 };
                 let is_over = some.len() < AT_ONCE;
                 for listed in some {
+                    if !self.here.contains_key(&listed.name) && self.bytes >= most {
+                        break 'of_model;
+                    }
                     self.take(&of, &listed, moved)?;
                     self.seen.insert(of, listed.nth);
                     if moved.fetched_bytes - begin > FETCHED_IN_A_TURN {
@@ -205,7 +217,7 @@ impl Mirror {
 
     /// Of what was sent before this began, as many of the last ones as there is room for, in order.
     fn latest(&mut self, of: &Fingerprint) -> Result<Vec<Listed>, RemoteError> {
-        let mut room = (self.limit / 10 * FILLED).saturating_sub(self.here.values().sum());
+        let mut room = (self.limit / 10 * FILLED).saturating_sub(self.bytes);
         let last = self.remote.0.last(of, LOOK_BACK)?;
         let newest = last.first().map_or(0, |listed| listed.nth);
         let fits = |listed: &Listed| {
@@ -266,7 +278,9 @@ impl Mirror {
         }
         written.map_err(MirrorError::Writer)?;
         self.writer.done().for_each(drop);
-        self.here.insert(chunk.name, chunk.cost());
+        if self.here.insert(chunk.name, chunk.cost()).is_none() {
+            self.bytes += chunk.cost();
+        }
         self.fetched.insert(chunk.name);
         Ok(())
     }
@@ -311,14 +325,37 @@ impl std::error::Error for MirrorError {}
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+    use std::path::Path;
+
+    use contextpilot_kv_store::{Facts, Origin, What};
+
     use super::*;
     use crate::remote::Bucket;
+
+    fn origin() -> Origin {
+        let mut facts = Facts::default();
+        facts.push(What::Model, vec![1; 16]);
+        Origin {
+            model: "tea".to_owned(),
+            facts,
+            layout: None,
+        }
+    }
+
+    fn write(folder: &Folder, chunks: RangeInclusive<u8>) {
+        let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
+        for nth in chunks {
+            writer.write(&chunk(nth), Arc::new(vec![nth; 600])).unwrap();
+        }
+        assert!(writer.flush(DISK));
+    }
 
     fn chunk(nth: u8) -> Chunk {
         Chunk {
             name: Name([nth; 16]),
             parent: None,
-            fingerprint: Fingerprint([7; 16]),
+            fingerprint: origin().facts.fingerprint(),
             link: Name([0; 16]),
             start: 0,
             tokens: Arc::from([1, 2, 3]),
@@ -326,17 +363,56 @@ mod tests {
         }
     }
 
+    /// A folder that servers have used for the chunks of [`chunk`].
+    fn used(path: &Path) -> Folder {
+        let folder = Folder::open(path).unwrap();
+        let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
+        writer.note_origin(origin());
+        assert!(writer.flush(DISK));
+        folder
+    }
+
+    /// Waits until the mirror has written what it fetched, and returns how many files that are.
+    fn files(mirror: &mut Mirror) -> usize {
+        assert!(mirror.writer.flush(DISK));
+        mirror.folder.headers().unwrap().count()
+    }
+
+    #[test]
+    fn a_folder_without_a_server_stays_within_its_limit_and_a_tenth() {
+        let bucket = Bucket::start();
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let size = chunk(1).cost();
+        let mut mirror = Mirror::new(used(here.path()), bucket.remote(), 10 * size).unwrap();
+        assert!(mirror.turn(&mut Moved::default()).unwrap());
+        // All of it is sent when this one has begun.
+        write(&used(there.path()), 1..=30);
+        let other = Folder::open(there.path()).unwrap();
+        let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
+        while !other.turn(&mut Moved::default()).unwrap() {}
+        let fetch = |mirror: &mut Mirror| {
+            for _ in 0..3 {
+                while !mirror.turn(&mut Moved::default()).unwrap() {}
+            }
+            files(mirror)
+        };
+        let before = fetch(&mut mirror);
+        assert_eq!(before, 11);
+        // A server lets some go: so many more are fetched, and none of those again.
+        let gone: Vec<Name> = mirror.here.keys().take(4).copied().collect();
+        for name in &gone {
+            mirror.folder.remove(name).unwrap();
+        }
+        assert_eq!(fetch(&mut mirror), before);
+        assert!(gone.iter().all(|name| mirror.folder.lacks(name)));
+    }
+
     #[test]
     fn a_turn_sends_some_and_says_whether_that_was_all() {
         let bucket = Bucket::start();
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::open(path.path()).unwrap();
-        let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
-        for nth in 1..=5 {
-            let rows = Arc::new(vec![nth; 600]);
-            writer.write(&chunk(nth), rows).unwrap();
-        }
-        assert!(writer.flush(DISK));
+        write(&folder, 1..=5);
         let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
         let mut moved = Moved::default();
         let turns = [(); 3].map(|()| {
