@@ -153,10 +153,12 @@ fn a_log_file_at_its_limit_is_renamed() {
     let aside = folder.path().join("queries.jsonl.1");
     until("it is set aside", || aside.exists().then_some(()));
     server.complete(&ask(1, 60).id("req-2")).unwrap();
-    let lines = until("the next line is written", || {
-        Some(lines(&path)).filter(|lines| !lines.is_empty())
+    let lines = until("both lines are written", || {
+        Some(lines(&path)).filter(|lines| lines.len() == 2)
     });
-    assert_eq!(lines[0].id.as_deref(), Some("req-2"));
+    let ids = [0, 1].map(|nth| lines[nth].id.as_deref());
+    assert_eq!(ids, [Some("req-1"), Some("req-2")]);
+    assert_eq!(std::fs::metadata(&aside).unwrap().len(), 1 << 20);
 }
 
 #[test]
