@@ -14,7 +14,7 @@ use crate::{hook_lib, misspelt, obstacle, preload, share, sys};
 /// Becomes llama-server, with the hook in it if the environment asks for it:
 /// if one of the settings is there that give it something to do. Returns only if that failed, with the exit code, after one line on stderr.
 ///
-/// A misspelt setting gets a line on stderr.
+/// A misspelt setting gets a line on stderr, and so does a remote of a prefix store without the store.
 ///
 /// Without any of these, arguments, environment and signal
 /// dispositions are passed on untouched, nothing is printed, and no file is
@@ -39,11 +39,18 @@ fn run() -> Result<Infallible, Error> {
         return Err(Error::Unwanted(misspelt.swap_remove(0)));
     }
     misspelt.iter().for_each(say);
+    let idle = share::without_store(of_process);
+    if !wanted && idle.is_some() && flag(of_process, &table::STRICT)? {
+        // Says the same as an error.
+        Settings::from(of_process)?;
+    }
     // Before the settings are checked: without the hook they do not matter.
     if !wanted {
+        idle.iter().for_each(say);
         return exec(&server::find(of_process)?, arguments);
     }
     let settings = Settings::from(of_process)?;
+    idle.iter().for_each(say);
     let strict = settings.strict;
     let server = server::find(of_process)?;
     match inject(&server) {

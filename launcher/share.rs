@@ -7,8 +7,22 @@ use contextpilot_settings::env;
 
 use crate::beside;
 use crate::say::say;
+use crate::variables::Lookup;
 
 const COMPANION: &str = "contextpilot-llama";
+
+/// What to say of a remote without a store.
+pub(crate) fn without_store(lookup: impl Lookup) -> Option<String> {
+    let is_alone =
+        lookup.non_empty(env::STORE_REMOTE).is_some() && lookup.non_empty(env::STORE).is_none();
+    is_alone.then(|| {
+        format!(
+            "{} does nothing without {}: set it, too",
+            env::STORE_REMOTE,
+            env::STORE
+        )
+    })
+}
 
 /// Starts it. It ends after the server that this process becomes, when what is new is sent. So it is in a process
 /// group of its own: Ctrl-C is for the server.

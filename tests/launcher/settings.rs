@@ -100,6 +100,29 @@ fn an_address_that_cannot_be_listened_at_is_refused_before_the_server_starts() {
 }
 
 #[test]
+fn a_remote_that_cannot_be_one_or_has_no_store_is_named() {
+    let machine = Machine::new();
+    let name = "CONTEXTPILOT_STORE_REMOTE";
+    let with = |mut command: Command, remote: &str, more: &[(&str, &str)]| {
+        command.arg("/dev/null").env(name, remote);
+        command.envs(more.iter().copied()).output().unwrap()
+    };
+    let (store, strict) = (("CONTEXTPILOT_STORE", "/s"), ("CONTEXTPILOT_STRICT", "1"));
+    for more in [&[store][..], &[store, strict], &[strict]] {
+        let output = with(machine.launcher(), "me:s3cret@h:6379", more);
+        assert_refused(&output, 2, &[name, "\"me:***@h:6379\": write redis://"]);
+    }
+    let alone = "does nothing without CONTEXTPILOT_STORE: set it, too";
+    for command in [|machine: &Machine| machine.launcher(), Machine::hooked] {
+        let output = with(command(&machine), "redis://h", &[strict]);
+        assert_refused(&output, 2, &[name, alone]);
+        let output = with(command(&machine), "redis://h", &[]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(stderr(&output).matches(alone).count(), 1);
+    }
+}
+
+#[test]
 fn a_misspelt_setting_gets_a_line_that_names_the_nearest() {
     let machine = Machine::new();
     let line = "[ContextPilot] CONTEXTPILOT_LISTN is not a setting and has no effect: \

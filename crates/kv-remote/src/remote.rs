@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
-use contextpilot_settings::shown_remote;
+use contextpilot_settings::{REMOTE_FORMS, shown_remote};
 
 use self::redis::Redis;
 #[cfg(test)]
@@ -93,10 +93,7 @@ impl Remote {
         if redis::SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
             return Ok(Self(Box::new(Redis::new(url)?)));
         }
-        Err(RemoteError::address(
-            &shown_remote(url),
-            &"write redis://host:6379, rediss://host:6379, redis+unix:///path or s3://bucket/prefix",
-        ))
+        Err(RemoteError::address(&shown_remote(url), &REMOTE_FORMS))
     }
 
     /// The address, without a password.

@@ -5,6 +5,17 @@ use crate::url::{looks_like_scheme, redact};
 /// What an address of a remote begins with: a Redis, or a bucket.
 pub const REMOTE_SCHEMES: [&str; 4] = ["redis://", "rediss://", "redis+unix://", "s3://"];
 
+/// What to write instead of an address of another form.
+pub const REMOTE_FORMS: &str =
+    "write redis://host:6379, rediss://host:6379, redis+unix:///path or s3://bucket/prefix";
+
+/// Whether the address has the form of one. Who connects there finds out whether it is right.
+pub(crate) fn is_remote(address: &str) -> bool {
+    let mut schemes = REMOTE_SCHEMES.iter();
+    let rest = schemes.find_map(|scheme| address.strip_prefix(scheme));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+}
+
 /// The address without what may be a password. User and password are left out where the scheme says where they
 /// stand. Of anything else, `***` takes their place. A query is left out, as that of `redis+unix://` has the password.
 #[must_use]
@@ -30,6 +41,23 @@ pub fn shown_remote(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_begins_with_a_scheme_and_goes_on() {
+        for right in [
+            "redis://h",
+            "rediss://u:p@h:1/2",
+            "redis+unix:///a",
+            "s3://b/c",
+        ] {
+            assert!(is_remote(right), "{right}");
+        }
+        for wrong in [
+            "", "nonsense", "h:6379", "redis:/h", "redis://", "s3:// b", "http://h",
+        ] {
+            assert!(!is_remote(wrong), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_address_is_shown_without_what_may_be_a_password() {

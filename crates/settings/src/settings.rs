@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
 use crate::listen::{Listen, ListenAddressError};
+use crate::remote::{REMOTE_FORMS, is_remote, shown_remote};
 use crate::secret::Secret;
 use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
 use crate::table::{self, Flag, Number, Setting, env};
@@ -238,9 +239,13 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         });
         let limit = limit.transpose()?;
         let bounded = self.flag(&table::STORE_BOUNDED)?;
-        let remote = self.text(env::STORE_REMOTE)?.map(Secret::new);
+        let remote = self.remote()?;
         let Some(folder) = self.path(env::STORE) else {
-            return Ok(None);
+            // A setting without an effect; what was meant is not known.
+            return match remote.is_some() && self.flag(&table::STRICT)? {
+                true => Err(Error::new(env::STORE_REMOTE, Cause::NoStore)),
+                false => Ok(None),
+            };
         };
         match folder.is_absolute() {
             true => Ok(Some(StoreAt {
@@ -250,6 +255,16 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
                 bounded,
             })),
             false => Err(Error::new(env::STORE, Cause::NotAbsolute)),
+        }
+    }
+
+    fn remote(&self) -> Result<Option<Secret>, Error> {
+        match self.text(env::STORE_REMOTE)? {
+            Some(text) if !is_remote(&text) => {
+                let shown = shown_remote(&text);
+                Err(Error::new(env::STORE_REMOTE, Cause::Remote(shown)))
+            }
+            remote => Ok(remote.map(Secret::new)),
         }
     }
 
@@ -333,6 +348,9 @@ enum Cause {
     KvEvents(KvEventsError),
     Gigabytes(String),
     NotAbsolute,
+    /// With the address as it may be shown.
+    Remote(String),
+    NoStore,
 }
 
 impl Error {
@@ -401,6 +419,8 @@ impl fmt::Display for Error {
             Cause::NotAbsolute => {
                 write!(f, "{name} is a relative path: give one that begins with /")
             }
+            Cause::Remote(shown) => write!(f, "{name} is {:?}: {REMOTE_FORMS}", Shortened(shown)),
+            Cause::NoStore => write!(f, "{name} does nothing without {}: set it, too", env::STORE),
         }
     }
 }

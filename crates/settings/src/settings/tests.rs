@@ -132,6 +132,16 @@ fn an_error_names_the_variable_and_the_remedy() {
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
         (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
         (env::EXPLAIN_TEXT, "yes", "1 turns it on, 0 turns it off"),
+        (
+            env::STORE_REMOTE,
+            "nonsense",
+            "is \"nonsense\": write redis://",
+        ),
+        (
+            env::STORE_REMOTE,
+            "u:pw@h:1",
+            "is \"u:***@h:1\": write redis://",
+        ),
         (env::STORE_BOUNDED, "yes", "1 turns it on, 0 turns it off"),
     ] {
         let error = settings(&[(name, value)]).unwrap_err();
@@ -141,6 +151,22 @@ fn an_error_names_the_variable_and_the_remedy() {
         assert!(shown.contains(message), "{shown}");
         assert!(!shown.contains('\n'), "{shown:?}");
     }
+}
+
+#[test]
+fn a_remote_without_a_store_is_an_error_only_if_settings_are_strict() {
+    let remote = (env::STORE_REMOTE, "redis://h");
+    let read = |more: &[_]| settings(&[&[remote], more].concat());
+    assert_eq!(read(&[]).unwrap().store, None);
+    let error = read(&[(env::STRICT, "1")]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "CONTEXTPILOT_STORE_REMOTE does nothing without CONTEXTPILOT_STORE: set it, too"
+    );
+    let store = read(&[(env::STRICT, "1"), (env::STORE, "/s")])
+        .unwrap()
+        .store;
+    assert!(store.is_some_and(|store| store.remote.is_some()));
 }
 
 #[test]
