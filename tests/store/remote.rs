@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use contextpilot_testbed::{Arch, Builder, private_folder, skip, until};
 use serde_json::Value;
@@ -205,6 +206,34 @@ fn what_is_damaged_there_is_not_taken() {
     assert_eq!(once(here.path(), &redis)["sent"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 0);
+}
+
+/// As systemd ends a service: everybody gets SIGTERM, and the server goes on for a while.
+#[test]
+fn a_signal_ends_it_when_the_server_has_ended_and_without_a_remote_nothing_is_alike() {
+    let folder = folder();
+    let nobody = format!("redis://{}", free_port());
+    assert!(refused(&companion(folder.path(), &["sync", &nobody, "--once"])).contains("refused"));
+
+    let mut server = Command::new("sleep").arg("1000").spawn().unwrap();
+    let of = server.id().to_string();
+    let mut command = companion_command(folder.path(), &["sync", &nobody, "--of", &of]);
+    let mut sync = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(sync.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("is not kept alike"), "{line}");
+    let pid = rustix::process::Pid::from_child(&sync);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(
+        sync.try_wait().unwrap().is_none(),
+        "the server still writes"
+    );
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(sync.wait().unwrap().success());
+    let rest: Vec<_> = lines.map(Result::unwrap).collect();
+    assert!(rest.is_empty(), "{rest:?}");
 }
 
 /// What `doctor` says of the remote that these variables name: the grade, and the text.

@@ -91,6 +91,15 @@ impl Mirror {
         &self.remote
     }
 
+    /// Asks whether the remote can be used: a turn in which nothing is to be moved asks nothing.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn reach(&mut self) -> Result<(), MirrorError> {
+        let reached = self.remote.reach();
+        self.note(reached.map_err(MirrorError::Remote))
+    }
+
     /// Sends what is new here, and fetches what is new there; of both not all at once. Returns whether they are alike
     /// now. After an error of the remote the next turn compares all that is in both.
     ///

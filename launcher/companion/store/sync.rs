@@ -1,6 +1,9 @@
 //! `store sync`: several machines, one store.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,8 @@ use contextpilot_random::Random;
 use contextpilot_settings::env;
 use rustix::process::{Pid, getppid, test_kill_process};
 use serde_json::json;
+use signal_hook::consts::SIGTERM;
+use signal_hook::flag::{register, register_conditional_default};
 
 use super::limit;
 use crate::companion::servers::Running;
@@ -22,7 +27,7 @@ use crate::variables::{Lookup, of_process};
 const RETRY: Duration = Duration::from_secs(5);
 /// How late it may be seen that the server has ended.
 const GLANCE: Duration = Duration::from_millis(500);
-/// When the server has ended, what it wrote last is sent within this time, or not at all.
+/// When the server has ended, or this process was asked to, what it wrote last is sent within this time, or not at all.
 const LAST: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
@@ -62,6 +67,7 @@ pub(super) fn run(
     let mut mirror = mirror.map_err(|e| format!("No thread can be had: {e}"))?;
     if options.once {
         let mut moved = Moved::default();
+        mirror.reach().map_err(|error| error.to_string())?;
         loop {
             let turn = mirror.turn(&mut moved);
             if turn.map_err(|e| format!("{e}; {}", text(&moved)))? {
@@ -77,7 +83,10 @@ pub(super) fn run(
             false => print(&format!("{}\n", text(&moved))),
         };
     }
-    follow(&mut mirror, path, options.of.and_then(Server::new));
+    let server = options.of.and_then(Server::new);
+    let server = server.transpose();
+    let server = server.map_err(|e| format!("SIGTERM cannot be taken: {e}"))?;
+    follow(&mut mirror, path, server.as_ref());
     Ok(())
 }
 
@@ -96,19 +105,29 @@ fn text(moved: &Moved) -> String {
 }
 
 /// Until the server has ended; without one, for ever.
-fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
+fn follow(mirror: &mut Mirror, path: &Path, server: Option<&Server>) {
     let mut moved = Moved::default();
     let mut told: Option<String> = None;
+    let mut asked: Option<Instant> = None;
     let mut ended: Option<Instant> = None;
     let mut begun = false;
     let mut retry = RETRY;
     let mut spread = Random::of_system();
     loop {
-        if ended.is_none() && has_ended(server.as_ref()) {
-            ended = Some(Instant::now());
+        if asked.is_none() && server.is_some_and(Server::is_to_end) {
+            asked = Some(Instant::now());
+        }
+        let is_overdue = asked.is_some_and(|asked| asked.elapsed() > LAST);
+        if ended.is_none() && (is_overdue || has_ended(server)) {
+            ended = Some(asked.unwrap_or_else(Instant::now));
         }
         let turn = match ended {
             Some(_) => mirror.send_some(&mut moved),
+            // If nothing is to be moved, only this tells that the remote is there.
+            None if !begun || told.is_some() => {
+                let reached = mirror.reach();
+                reached.and_then(|()| mirror.turn(&mut moved))
+            }
             None => mirror.turn(&mut moved),
         };
         let shown = mirror.remote().shown();
@@ -116,6 +135,8 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
         let pause = match turn {
             // There is more.
             Ok(false) if !is_late => continue,
+            // Perhaps nothing was asked: there is nothing to say of the remote.
+            Ok(true) if ended.is_some() && moved == Moved::default() => return,
             Ok(true) => {
                 if told.take().is_some() {
                     say(format_args!("{shown} is there again: {}", text(&moved)));
@@ -154,20 +175,23 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<Server>) {
         };
         // Two that began together would else go on writing at the same moments, and each remove what the other one tells.
         let pause = pause.mul_f64(0.8 + spread.below(400) as f64 / 1000.0);
-        match ended {
+        match (ended, asked) {
             // It knows that already, and has little time left.
-            Some(_) => thread::sleep(pause.min(RETRY)),
-            None => wait(pause, server.as_ref()),
+            (Some(_), _) => thread::sleep(pause.min(RETRY)),
+            (None, Some(_)) => wait(pause.min(RETRY), || has_ended(server)),
+            (None, None) => wait(pause, || {
+                server.is_some_and(|server| server.is_to_end() || server.has_ended())
+            }),
         }
     }
 }
 
-/// Waits so long, or until the server has ended.
-fn wait(pause: Duration, server: Option<&Server>) {
+/// Waits so long, or until it is over.
+fn wait(pause: Duration, is_over: impl Fn() -> bool) {
     let begin = Instant::now();
     loop {
         let left = pause.saturating_sub(begin.elapsed());
-        if left.is_zero() || has_ended(server) {
+        if left.is_zero() || is_over() {
             return;
         }
         thread::sleep(left.min(GLANCE));
@@ -182,15 +206,28 @@ fn has_ended(server: Option<&Server>) -> bool {
 struct Server {
     process: Pid,
     is_parent: bool,
+    /// SIGTERM came.
+    is_to_end: Arc<AtomicBool>,
 }
 
 impl Server {
-    fn new(process: i32) -> Option<Self> {
+    /// From here on SIGTERM does not end this process at once. systemd sends it to all processes of a service, and the
+    /// server writes to the folder until its end. The second one ends it.
+    fn new(process: i32) -> Option<io::Result<Self>> {
         let process = Pid::from_raw(process)?;
-        Some(Self {
+        let is_to_end = Arc::new(AtomicBool::new(false));
+        let second = register_conditional_default(SIGTERM, Arc::clone(&is_to_end));
+        let registered = second.and_then(|_| register(SIGTERM, Arc::clone(&is_to_end)));
+        Some(registered.map(|_| Self {
             process,
             is_parent: getppid() == Some(process),
-        })
+            is_to_end,
+        }))
+    }
+
+    /// Whether the server and this process were asked to end.
+    fn is_to_end(&self) -> bool {
+        self.is_to_end.load(Ordering::Relaxed)
     }
 
     fn has_ended(&self) -> bool {
