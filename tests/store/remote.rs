@@ -236,6 +236,35 @@ fn a_signal_ends_it_when_the_server_has_ended_and_without_a_remote_nothing_is_al
     assert!(rest.is_empty(), "{rest:?}");
 }
 
+#[test]
+fn what_the_server_writes_after_the_signal_is_sent() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let folder = folder();
+    let mut server = Command::new("sleep").arg("1000").spawn().unwrap();
+    let of = server.id().to_string();
+    let mut command = companion_command(folder.path(), &["sync", &redis.url(), "--of", &of]);
+    let mut sync = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(sync.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("are kept alike: 0 chunks sent"), "{line}");
+    let pid = rustix::process::Pid::from_child(&sync);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    stored.ask(&tokens(170, 500));
+    let said = stored.server.stderr();
+    assert!(
+        said.contains("with a prefix store; no index is set"),
+        "{said}"
+    );
+    stored.end();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(sync.wait().unwrap().success());
+    assert!(redis.chunks() > 0);
+}
+
 /// What `doctor` says of the remote that these variables name: the grade, and the text.
 fn doctor(folder: &Path, variables: &[(&str, &str)]) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
