@@ -215,7 +215,7 @@ fn a_signal_ends_it_when_the_server_has_ended_and_without_a_remote_nothing_is_al
     let nobody = format!("redis://{}", free_port());
     assert!(refused(&companion(folder.path(), &["sync", &nobody, "--once"])).contains("refused"));
 
-    let mut server = Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut server = Command::new("sleep").arg("100").spawn().unwrap();
     let of = server.id().to_string();
     let mut command = companion_command(folder.path(), &["sync", &nobody, "--of", &of]);
     let mut sync = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -242,7 +242,7 @@ fn what_the_server_writes_after_the_signal_is_sent() {
         return;
     };
     let folder = folder();
-    let mut server = Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut server = Command::new("sleep").arg("100").spawn().unwrap();
     let of = server.id().to_string();
     let mut command = companion_command(folder.path(), &["sync", &redis.url(), "--of", &of]);
     let mut sync = command.stderr(Stdio::piped()).spawn().unwrap();
