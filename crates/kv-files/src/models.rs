@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name, Origin};
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
 use crate::Folder;
 
@@ -55,13 +56,54 @@ impl Folder {
 
     /// The origins of all models that servers have used the folder for.
     pub fn origins(&self) -> Vec<Origin> {
+        let of = self.fingerprints_in(ORIGINS);
+        of.iter().filter_map(|one| self.origin(one)).collect()
+    }
+
+    /// Those that were written down within this time. Servers do that every few hours for what they use.
+    pub fn origins_within(&self, time: Duration) -> Vec<Origin> {
+        let mut of = self.fingerprints_in(ORIGINS);
+        of.retain(|one| self.age(&origin_name(one)).is_some_and(|age| age < time));
+        of.iter().filter_map(|one| self.origin(one)).collect()
+    }
+
+    /// Removes what was written down of fingerprints of which there is no chunk, and returns how many files that were. A
+    /// client makes as many fingerprints as it likes, with scales of adapters. `is_used`: there is a chunk. What is
+    /// younger than a day stays: another process may be about to write its first chunk, on a machine with another clock.
+    pub fn forget_unused(&self, is_used: impl Fn(&Fingerprint) -> bool) -> usize {
+        const LONG: Duration = Duration::from_secs(24 * 3600);
+        let mut removed = 0;
+        for (folder, path) in [
+            (FOLDER, file_name as fn(&Fingerprint) -> String),
+            (ORIGINS, origin_name),
+        ] {
+            for one in self.fingerprints_in(folder) {
+                let path = path(&one);
+                if !is_used(&one) && self.age(&path).is_some_and(|age| age > LONG) {
+                    let gone = rustix::fs::unlinkat(&*self.private(), path, AtFlags::empty());
+                    removed += usize::from(gone.is_ok());
+                }
+            }
+        }
+        removed
+    }
+
+    /// The fingerprints that have a file in this inner folder.
+    fn fingerprints_in(&self, folder: &str) -> Vec<Fingerprint> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(&*self.private(), ORIGINS, flags, Mode::empty());
+        let folder = rustix::fs::openat(&*self.private(), folder, flags, Mode::empty());
         let entries = folder.and_then(Dir::read_from);
         let names = entries.into_iter().flatten().flatten();
         let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let fingerprints = names.filter_map(|name| Some(Fingerprint(name.parse::<Name>().ok()?.0)));
-        let origins = fingerprints.filter_map(|fingerprint| self.origin(&fingerprint));
-        origins.collect()
+        let of = names.filter_map(|name| Some(Fingerprint(name.parse::<Name>().ok()?.0)));
+        of.collect()
+    }
+
+    /// How long ago a file was written; nothing, if that was in the future. `None`: it is gone.
+    fn age(&self, path: &str) -> Option<Duration> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
+        let written = File::from(file).metadata().ok()?.modified().ok()?;
+        Some(written.elapsed().unwrap_or_default())
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Header, ReadError, Refusal, Writer};
-use contextpilot_kv_store::{Chunk, Fingerprint};
+use contextpilot_kv_store::{Chunk, Facts, Fingerprint, Origin, What};
 use contextpilot_testbed::private_folder;
 
 #[test]
@@ -395,6 +395,48 @@ fn the_disk_says_how_much_is_free() {
     let folder = Folder::open(home.path()).expect("it opens");
     let (free, all) = folder.space().expect("it says");
     assert!(0 < free && free <= all, "{free} of {all}");
+}
+
+#[test]
+fn what_is_known_of_a_model_without_chunks_is_removed_after_a_day() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = writer(&folder);
+    let origin = |model: u8| {
+        let mut facts = Facts::default();
+        facts.push(What::Model, vec![model]);
+        Origin {
+            model: model.to_string(),
+            facts,
+            layout: None,
+        }
+    };
+    let all = [1, 2, 3].map(|model| origin(model).facts.fingerprint());
+    for model in [1, 2, 3] {
+        writer.name_model(all[usize::from(model) - 1], model.to_string());
+        writer.note_origin(origin(model));
+    }
+    assert!(writer.flush(LONG));
+    assert_eq!(folder.forget_unused(|_| false), 0);
+    // The first has chunks, and the third is young.
+    for of in &all[..2] {
+        for inner in ["models", "origins"] {
+            let path = home.path().join("v1").join(inner).join(of.to_string());
+            let then = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
+            let file = fs::File::open(path).expect("it is there");
+            file.set_modified(then).expect("it is ours");
+        }
+    }
+    let week = Duration::from_secs(7 * 24 * 3600);
+    assert_eq!(folder.origins_within(week), [origin(3)]);
+    assert_eq!(folder.forget_unused(|of| *of == all[0]), 2);
+    let there = all.map(|of| {
+        (
+            folder.origin(&of).is_some(),
+            folder.model_name(&of).is_some(),
+        )
+    });
+    assert_eq!(there, [(true, true), (false, false), (true, true)]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is in the folder.
 
+use std::collections::HashSet;
 use std::io;
 
 use contextpilot_kv_files::{Folder, Header, Headers, ReadError};
@@ -147,6 +148,11 @@ impl Contents {
         names.extend(tree.set_limit(to));
         for name in &names {
             self.folder.remove(name)?;
+        }
+        // A file that cannot be read may be of any model.
+        if self.unreadable == 0 {
+            let left: HashSet<Fingerprint> = tree.models().map(|(of, _)| of).collect();
+            self.folder.forget_unused(|of| left.contains(of));
         }
         Ok(Removed {
             chunks: before.0 - tree.chunks(),
