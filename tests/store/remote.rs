@@ -179,6 +179,40 @@ fn has_all_of(server: &Stored, own: &TempDir, other: &TempDir) -> Option<()> {
     (!other.is_empty() && other.is_subset(&own) && seen).then_some(())
 }
 
+/// Somebody removes the folder while the server and its help run. They go on with the one that the server makes.
+#[test]
+fn a_folder_that_was_removed_is_made_again_and_kept_alike() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let home = folder();
+    let at = home.path().join("store");
+    fs::create_dir(&at).unwrap();
+    let mut stored = Stored::start(&shared(&redis), &at);
+    for seed in [141, 142] {
+        stored.ask(&tokens(seed, 500));
+    }
+    until("a prompt is sent", || (redis.chunks() > 0).then_some(()));
+    stored.await_written();
+    until("the folder is gone", || fs::remove_dir_all(&at).ok());
+    until("it is said", || {
+        let said = stored.server.stderr();
+        said.contains("the folder cannot be read").then_some(())
+    });
+    let before = redis.chunks();
+    let mut seed = 143;
+    until("the folder is there again, with an origin", || {
+        stored.ask(&tokens(seed, 500));
+        seed += 1;
+        let origins = fs::read_dir(at.join("v1/origins")).ok()?;
+        (origins.count() == 1 && !chunk_files(&at).is_empty()).then_some(())
+    });
+    until("what is new is sent, and the rest fetched", || {
+        let here = chunk_files(&at).len();
+        (redis.chunks() > before && here >= redis.chunks()).then_some(())
+    });
+}
+
 #[test]
 fn what_is_damaged_there_is_not_taken() {
     let Some(redis) = Redis::start(&[]) else {

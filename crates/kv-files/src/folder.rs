@@ -166,6 +166,25 @@ impl Folder {
         Ok(())
     }
 
+    /// Opens what is at the folder's path now, if that is another folder than the open one: the folder was removed, and
+    /// another process has made it again.
+    ///
+    /// # Errors
+    /// Nothing is there, or others could change it. The writer makes it again.
+    pub(crate) fn follow(&self) -> io::Result<()> {
+        let there = match rustix::fs::lstat(self.path.join(VERSION)) {
+            Ok(there) => there,
+            Err(error @ (Errno::NOENT | Errno::NOTDIR)) => return Err(error.into()),
+            // The open one may be of use.
+            Err(_) => return Ok(()),
+        };
+        let open = rustix::fs::fstat(&*self.private())?;
+        if (there.st_dev, there.st_ino) != (open.st_dev, open.st_ino) {
+            self.open_again().map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
     /// Opens a folder in it, which is made if it is missing.
     pub(crate) fn inner(&self, name: &str) -> io::Result<OwnedFd> {
         let private = self.private();

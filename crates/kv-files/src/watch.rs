@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use contextpilot_kv_store::Name;
+use contextpilot_private_folder::PrivateFolder;
 use rustix::fs::Dir;
 
 use crate::folder::{Folder, SUFFIX, file_name, inner_of};
@@ -17,6 +19,10 @@ use crate::list::{Header, Look, folders, look};
 #[derive(Debug)]
 pub struct Watch {
     folder: Folder,
+    /// The folder that was looked at last. While it is open, no other one gets its number.
+    seen: Option<Arc<PrivateFolder>>,
+    /// The last look found another one in its place.
+    is_another: bool,
     folders: BTreeMap<String, Seen>,
 }
 
@@ -46,16 +52,42 @@ impl Watch {
     pub fn new(folder: Folder) -> Self {
         Self {
             folder,
+            seen: None,
+            is_another: false,
             folders: BTreeMap::new(),
         }
+    }
+
+    /// Whether the last look found another folder in the place of the one before: that was removed, and made again. What
+    /// else was written into it is gone, too.
+    pub fn is_another(&self) -> bool {
+        self.is_another
+    }
+
+    /// Finds out which folder there is. In another one everything is new, and what is not there is gone.
+    fn follow(&mut self) -> io::Result<()> {
+        self.is_another = false;
+        self.folder.follow()?;
+        let now = self.folder.private();
+        if let Some(seen) = &self.seen {
+            let (seen, now) = (rustix::fs::fstat(seen)?, rustix::fs::fstat(&*now)?);
+            self.is_another = (seen.st_dev, seen.st_ino) != (now.st_dev, now.st_ino);
+        }
+        if self.is_another {
+            let folders = self.folders.values_mut();
+            folders.for_each(|seen| *seen = Seen::default());
+        }
+        self.seen = Some(now);
+        Ok(())
     }
 
     /// Passes each new chunk to `found`, and returns what is in the inner folders that may have changed.
     /// Damaged files are removed, as by [`Folder::headers`].
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// The folder cannot be read, or is gone. It is made again when something is written.
     pub fn look(&mut self, mut found: impl FnMut(Header)) -> io::Result<Vec<Listing>> {
+        self.follow()?;
         for first in folders(&self.folder)? {
             self.folders.entry(first).or_default();
         }

@@ -58,8 +58,7 @@ struct WriterShared {
 enum Job {
     Write(Chunk, Rows),
     Remove(Name),
-    NameModel(Fingerprint, String),
-    NoteOrigin(Box<Origin>),
+    Note(Note),
     /// There are touched names from now on.
     Touched,
     /// A state may soon be copied that is larger than those before.
@@ -68,6 +67,15 @@ enum Job {
     Spare(Vec<u8>),
     /// Everything before this was done.
     Flush(Sender<()>),
+}
+
+/// What is written down of a fingerprint.
+#[derive(Debug)]
+enum Note {
+    /// How people call the model.
+    Model(Fingerprint, String),
+    /// Of what the fingerprint is made.
+    Origin(Box<Origin>),
 }
 
 /// What became of [`Writer::write`].
@@ -249,12 +257,12 @@ impl Writer {
 
     /// Writes down how people call the model with this fingerprint, for [`Folder::model_name`].
     pub fn name_model(&self, fingerprint: Fingerprint, model: String) {
-        let _ = self.jobs.send(Job::NameModel(fingerprint, model));
+        let _ = self.jobs.send(Job::Note(Note::Model(fingerprint, model)));
     }
 
     /// Writes down of what a fingerprint is made, for [`Folder::origin`].
     pub fn note_origin(&self, origin: Origin) {
-        let _ = self.jobs.send(Job::NoteOrigin(Box::new(origin)));
+        let _ = self.jobs.send(Job::Note(Note::Origin(Box::new(origin))));
     }
 
     /// Chunks were used: the times of their files are set soon, so that the next start knows.

@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use common::*;
-use contextpilot_kv_files::{Done, Folder, Refusal, Writer};
-use contextpilot_kv_store::Chunk;
+use contextpilot_kv_files::{Done, Folder, Refusal, Watch, Writer};
+use contextpilot_kv_store::{Chunk, Facts, Origin};
 use contextpilot_testbed::private_folder;
 
 /// Where a test that was started again finds its folder.
@@ -254,6 +254,26 @@ fn a_folder_that_disappears_is_made_again() {
     fs::remove_file(folder.path()).expect("it is ours");
     recovers(&writer, &folder, &both[0]);
     assert_eq!(found(&folder), both[..1]);
+}
+
+/// What is fetched for the folder depends on it.
+#[test]
+fn an_origin_that_could_not_be_written_is_written_later() {
+    let home = private_folder();
+    let folder = Folder::open(&home.path().join("store")).expect("it is made");
+    let writer = writer(&folder);
+    let origin = Origin {
+        model: "tea".to_owned(),
+        facts: Facts::default(),
+        layout: None,
+    };
+    fs::remove_dir_all(folder.path()).expect("it is ours");
+    writer.note_origin(origin.clone());
+    assert!(writer.flush(LONG));
+    let made = Folder::open(folder.path()).expect("another process makes it");
+    let mut watch = Watch::new(folder);
+    watch.look(|_| ()).expect("it is there");
+    until("the origin is there", || made.origins() == [origin.clone()]);
 }
 
 /// Some folder inside may be removed, too.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::io;
 use std::thread;
 use std::time::Duration;
 
@@ -101,4 +102,38 @@ fn what_is_not_known_any_more_is_passed_on_again() {
     assert!(changed[0].names.contains(&all[0].name));
     look(&mut watch);
     assert_eq!(look(&mut watch), (vec![], vec![]));
+}
+
+/// Somebody has removed the folder, and another process has made it again.
+#[test]
+fn a_folder_that_was_made_again_is_followed() {
+    let root = private_folder();
+    let at = root.path().join("store");
+    let folder = Folder::open(&at).expect("it is ours");
+    let mut watch = Watch::new(folder.clone());
+    let all = chunks(1, 600);
+    write(&folder, &all);
+    assert_eq!(look(&mut watch).0, names(&all));
+    assert!(!watch.is_another());
+    fs::remove_dir_all(&at).expect("it is ours");
+    let gone = watch.look(|_| ()).expect_err("nothing is there");
+    assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    assert!(!at.exists());
+
+    let other = Folder::open(&at).expect("it is made");
+    let new = [all[0].clone(), chunks(2, 10).remove(0)];
+    write(&other, &new);
+    let (found, changed) = look(&mut watch);
+    assert_eq!(found, names(&new));
+    assert!(watch.is_another());
+    for name in names(&all) {
+        let listed = changed.iter().find(|one| one.first == name.0[0]);
+        let is_there = listed.expect("its folder is listed").names.contains(&name);
+        assert_eq!(is_there, name == all[0].name);
+    }
+    look(&mut watch);
+    assert!(!watch.is_another());
+    // Whoever writes does so there, too.
+    write(&folder, &all[1..]);
+    assert_eq!(look(&mut watch).0, names(&all[1..]));
 }

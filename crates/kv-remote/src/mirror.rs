@@ -23,6 +23,8 @@ const SENT_IN_A_TURN: u64 = if cfg!(test) { 1 << 10 } else { 16 << 20 };
 const QUEUE: u64 = 64 << 20;
 /// How long the disk may take for them.
 const DISK: Duration = Duration::from_secs(30);
+/// Chunks are fetched for models that servers here have used within this time.
+const LATELY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// At the beginning the folder is filled up to so many tenths of its limit. What servers here write needs the rest.
 const FILLED: u64 = 9;
 /// Nothing is fetched while the folder has so many tenths of its limit. A server here lets what is beyond the limit go
@@ -138,6 +140,10 @@ impl Mirror {
         let mut new = Vec::new();
         let changed = self.watch.look(|header: Header| new.push(header.chunk));
         let changed = changed.map_err(MirrorError::Folder)?;
+        if self.watch.is_another() {
+            // What was looked at before is not here any more.
+            self.seen.clear();
+        }
         let lists = changed
             .iter()
             .map(|listing| (listing.first, &listing.names));
@@ -196,7 +202,7 @@ impl Mirror {
     fn fetch(&mut self, moved: &mut Moved) -> Result<bool, MirrorError> {
         let mut is_all = true;
         let most = (self.limit / 10).saturating_mul(BEYOND);
-        for origin in self.folder.origins() {
+        for origin in self.folder.origins_within(LATELY) {
             let of = origin.facts.fingerprint();
             let begin = moved.fetched_bytes;
             'of_model: loop {
@@ -414,6 +420,27 @@ mod tests {
         }
         assert_eq!(fetch(&mut mirror), before);
         assert!(gone.iter().all(|name| mirror.folder.lacks(name)));
+    }
+
+    #[test]
+    fn a_folder_that_was_made_again_is_filled_again_and_what_is_new_there_is_sent() {
+        let bucket = Bucket::start();
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("store");
+        write(&used(&path), 1..=5);
+        let folder = Folder::open(&path).unwrap();
+        let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
+        let mut moved = Moved::default();
+        while !mirror.turn(&mut moved).unwrap() {}
+        assert_eq!((moved.sent, moved.fetched), (5, 0));
+        std::fs::remove_dir_all(&path).unwrap();
+        let gone = mirror.turn(&mut moved).unwrap_err();
+        assert!(gone.to_string().contains("cannot be read"), "{gone}");
+        // A server has made it again.
+        write(&used(&path), 6..=6);
+        while !mirror.turn(&mut moved).unwrap() {}
+        assert_eq!((moved.sent, moved.fetched), (6, 5));
+        assert_eq!(files(&mut mirror), 6);
     }
 
     #[test]

@@ -218,10 +218,11 @@ pub(super) fn keep(
         Ok(state)
             if state.layout() == layout && state.tokens() == tokens.len() && state.is_whole() =>
         {
-            shelf.name_model(fingerprint, || one.model_name(conditions));
-            shelf.note_origin(fingerprint, || one.origin(conditions));
             let state = state.with_rows_from(rows_from);
             shelf.keep(&fingerprint, tokens, &state, ours);
+            if shelf.length_of(&fingerprint, tokens) > 0 {
+                shelf.note(fingerprint, || one.origin(conditions));
+            }
         }
         // The engine holds something else than was seen: nothing is kept.
         _ => {}

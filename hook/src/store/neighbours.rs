@@ -15,16 +15,19 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_kv_files::Watch;
 
 use super::context::Basis;
 use super::shelf::Shelf;
+use super::shelf::noted::AGAIN;
 use super::{on_shelf, records, works};
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
+/// How often what is known of fingerprints without chunks is removed.
+const SWEEP: Duration = Duration::from_secs(3600);
 /// So many chunks at a time are put into the tree, which the server's thread may want meanwhile: some ten
 /// microseconds.
 const AT_A_TIME: usize = 16;
@@ -37,7 +40,12 @@ const UNFINISHED: Duration = Duration::from_secs(600);
 pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
     contextpilot_admission::give_way();
     let mut noted = None;
+    let mut swept: Option<Instant> = None;
     while works() {
+        if swept.is_none_or(|swept| swept.elapsed() > SWEEP) {
+            swept = Some(Instant::now());
+            forget_unused();
+        }
         thread::sleep(LOOK);
         if has_remote {
             note_origin(&mut noted);
@@ -47,6 +55,10 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
         let Ok(changed) = watch.look(|header| written.push(header)) else {
             continue;
         };
+        if watch.is_another() {
+            with_shelf(Shelf::begin_notes);
+            noted = None;
+        }
         for some in written.chunks(AT_A_TIME) {
             with_shelf(|shelf| shelf.share(some));
         }
@@ -57,22 +69,29 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
     }
 }
 
+/// Removes what was written down of fingerprints of which there are no chunks any more.
+fn forget_unused() {
+    let there = with_shelf(|shelf| (shelf.folder(), shelf.fingerprints()));
+    if let Some((folder, used)) = there {
+        folder.forget_unused(|of| used.contains(of));
+    }
+}
+
 /// Writes down of what the chunks are made that this server will use, as soon as that is known: before its first prompt,
-/// if it warms up. So whoever keeps the folder and a remote alike fetches them in time. (The first prompt writes it down
-/// again: the disk may have refused.)
-fn note_origin(noted: &mut Option<Arc<Basis>>) {
+/// if it warms up. So whoever keeps the folder and a remote alike fetches them in time. (What is stored writes it down
+/// again.)
+fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
     let Some(basis) = records::oldest() else {
         return;
     };
-    if noted
-        .as_ref()
-        .is_some_and(|noted| Arc::ptr_eq(noted, &basis))
-    {
+    let is_noted =
+        |(of, at): &(Arc<Basis>, Instant)| Arc::ptr_eq(of, &basis) && at.elapsed() < AGAIN;
+    if noted.as_ref().is_some_and(is_noted) {
         return;
     }
     if let Some(origin) = basis.origin() {
         with_shelf(|shelf| shelf.tell_origin(origin));
-        *noted = Some(basis);
+        *noted = Some((basis, Instant::now()));
     }
 }
 

@@ -2,9 +2,11 @@
 
 pub(super) mod exact;
 mod keep;
+pub(super) mod noted;
 
+use std::collections::HashSet;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Done, Folder, Header, LeftOut, Listing, ReadError, Watch, Writer};
 use contextpilot_kv_store::{
@@ -12,6 +14,7 @@ use contextpilot_kv_store::{
 };
 use contextpilot_settings::StoreAt;
 
+use self::noted::Noted;
 use super::figures::{self, FIGURES};
 use super::flow::{self, Outline};
 use super::{evaluate, neighbours};
@@ -28,10 +31,7 @@ pub(super) struct Shelf {
     writer: Writer,
     /// For rows that are read.
     rows: Vec<u8>,
-    /// The models whose names were written down.
-    named: Vec<Fingerprint>,
-    /// Those whose origins were.
-    noted: Vec<Fingerprint>,
+    noted: Noted,
 }
 
 /// What the store has of a prompt.
@@ -128,8 +128,7 @@ impl Shelf {
             folder,
             writer,
             rows: Vec::new(),
-            named: Vec::new(),
-            noted: Vec::new(),
+            noted: Noted::default(),
         };
         shelf.count();
         Ok(shelf)
@@ -143,6 +142,11 @@ impl Shelf {
     /// The folder, for whoever reads other things there.
     pub(super) fn folder(&self) -> Folder {
         self.folder.clone()
+    }
+
+    /// The fingerprints of which there are chunks.
+    pub(super) fn fingerprints(&self) -> HashSet<Fingerprint> {
+        self.tree.models().map(|(of, _)| of).collect()
     }
 
     /// What has changed since the last call.
@@ -339,26 +343,24 @@ impl Shelf {
         buffer
     }
 
-    /// Writes down what people call the model with this fingerprint, once.
-    pub(super) fn name_model(&mut self, fingerprint: Fingerprint, name: impl FnOnce() -> String) {
-        if !self.named.contains(&fingerprint) {
-            self.named.push(fingerprint);
-            self.writer.name_model(fingerprint, name());
-        }
-    }
-
-    /// Writes down of what this fingerprint is made, once.
-    pub(super) fn note_origin(
+    /// Writes down of what this fingerprint is made, now and then. There is something of it: a client can make as many
+    /// fingerprints as it likes.
+    pub(super) fn note(
         &mut self,
         fingerprint: Fingerprint,
         origin: impl FnOnce() -> Option<Origin>,
     ) {
-        if !self.noted.contains(&fingerprint) {
-            self.noted.push(fingerprint);
+        if self.noted.is_due(fingerprint, Instant::now()) {
             if let Some(origin) = origin() {
+                self.writer.name_model(fingerprint, origin.model.clone());
                 self.writer.note_origin(origin);
             }
         }
+    }
+
+    /// The folder is another one: what was written down is not there.
+    pub(super) fn begin_notes(&mut self) {
+        self.noted.forget();
     }
 
     /// Writes down of what a fingerprint is made, before there is anything of it.

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
+use contextpilot_private_folder::PrivateFolder;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -22,8 +24,8 @@ const ATTEMPTS: u32 = 1000;
 
 pub(super) struct Disk {
     folder: Folder,
-    /// The folder of files that are being written, once it is open.
-    new: Option<OwnedFd>,
+    /// The folder of files that are being written, once it is open, and the one that it is in.
+    new: Option<(Arc<PrivateFolder>, OwnedFd)>,
     /// How many files were made.
     written: u64,
     /// What is written next. Its memory is used again.
@@ -61,9 +63,10 @@ impl Disk {
         if most.is_some_and(|most| most < head.saturating_add(size)) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
+        let private = self.folder.private();
         let new = match self.new.take() {
-            Some(new) => new,
-            None => self.folder.inner(NEW)?,
+            Some((of, new)) if Arc::ptr_eq(&of, &private) => new,
+            _ => self.folder.inner(NEW)?,
         };
         let piece = &mut self.piece;
         // After a failure it may hold something.
@@ -93,7 +96,7 @@ impl Disk {
             &file_name(&chunk.name),
         )?;
         // Kept open only as long as all is well.
-        self.new = Some(new);
+        self.new = Some((private, new));
         Ok(())
     }
 

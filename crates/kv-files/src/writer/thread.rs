@@ -14,13 +14,17 @@ use super::disk::Disk;
 use super::rest::Rests;
 use super::rows::Rows;
 use super::spare::{IDLE, Spares};
-use super::{Done, Job, WriterShared};
+use super::{Done, Job, Note, WriterShared};
 use crate::{Folder, Problem};
 
 /// How long nothing is written after a failure. After each further one twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// But no longer than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// From a note that cannot be written to the next attempt.
+const NOTE_AGAIN: Duration = Duration::from_secs(5);
+/// So many notes wait for it. Further ones are forgotten.
+const MOST_NOTES: usize = 64;
 /// How long touched names are collected.
 const COLLECT: Duration = Duration::from_secs(30);
 
@@ -46,6 +50,8 @@ pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, o
         idle_at: None,
         pause: None,
         next_pause: FIRST_PAUSE,
+        notes: Vec::new(),
+        note_at: None,
     };
     while thread.step(jobs) {}
 }
@@ -60,13 +66,16 @@ struct Thread<'a> {
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
     next_pause: Duration,
+    /// Notes that could not be written, and when they are tried again.
+    notes: Vec<Note>,
+    note_at: Option<Instant>,
 }
 
 impl Thread<'_> {
     /// The next job. Whether there may be another one.
     fn step(&mut self, jobs: &Receiver<Job>) -> bool {
         let ends = self.pause.as_ref().map(|(until, _)| *until);
-        let next = [self.touch_at, self.idle_at, ends];
+        let next = [self.touch_at, self.idle_at, self.note_at, ends];
         let next = next.into_iter().flatten().min();
         let job = match next {
             None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -78,6 +87,11 @@ impl Thread<'_> {
         }
         if self.touch_at.is_some_and(|at| at <= now) {
             self.touch();
+        }
+        if self.note_at.is_some_and(|at| at <= now) {
+            self.note_at = None;
+            let notes = std::mem::take(&mut self.notes);
+            notes.into_iter().for_each(|note| self.note(note));
         }
         if self.idle_at.is_some_and(|at| at <= now) {
             let may_have_some = self.outbox.spares.look_for_idle();
@@ -102,11 +116,7 @@ impl Thread<'_> {
             }
             // If it cannot be removed, the next start finds it again.
             Ok(Job::Remove(name)) => drop(self.disk.remove(&name)),
-            // Nothing but a person's reading depends on it.
-            Ok(Job::NameModel(fingerprint, model)) => {
-                drop(self.disk.name_model(&fingerprint, &model));
-            }
-            Ok(Job::NoteOrigin(origin)) => drop(self.disk.note_origin(&origin)),
+            Ok(Job::Note(note)) => self.note(note),
             Ok(Job::Expected) => {
                 self.rests.begin(&self.outbox.shared.hurry);
                 self.make_ready();
@@ -143,6 +153,18 @@ impl Thread<'_> {
                 Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
             }
             Err(error) => Done::Failed(chunk.name, self.pause(&error)),
+        }
+    }
+
+    /// What is fetched for this folder depends on it, so it is tried until it is there.
+    fn note(&mut self, note: Note) {
+        let noted = match &note {
+            Note::Model(fingerprint, model) => self.disk.name_model(fingerprint, model),
+            Note::Origin(origin) => self.disk.note_origin(origin),
+        };
+        if noted.is_err() && self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
+            self.note_at = self.note_at.or_else(|| Some(Instant::now() + NOTE_AGAIN));
         }
     }
 

@@ -136,7 +136,6 @@ fn search(context: Pointer, run: &Run, held: usize, may_flow: bool) -> Option<(O
         let shelf = shelf.as_mut()?;
         let fingerprint = one.fingerprint(one.conditions())?;
         let layout = one.layout().cloned()?;
-        shelf.note_origin(fingerprint, || one.origin(one.conditions()));
         shelf.settle();
         let wanted = one.session.wanted(run);
         let room = one.room(held);
@@ -151,6 +150,7 @@ fn search(context: Pointer, run: &Run, held: usize, may_flow: bool) -> Option<(O
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
+            shelf.note(fingerprint, || one.origin(one.conditions()));
             let region = shelf.region_for(may_flow && one.flows, &layout, &offer);
             if let Some(region) = region {
                 match shelf.outline(&offer, &layout, run.sequence, region) {

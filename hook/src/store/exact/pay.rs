@@ -246,12 +246,12 @@ fn search(
         shelf.settle();
         let held = one.session.in_engine(sequence);
         for _ in 0..ATTEMPTS {
-            shelf.note_origin(fingerprint, || one.origin(one.conditions()));
             let offer = shelf.offer_exact(&fingerprint, wanted, held)?;
             let position = offer.position();
             if !is_worth_loading(one, position, held, believed) {
                 return None;
             }
+            shelf.note(fingerprint, || one.origin(one.conditions()));
             if let Some(state) = prepare_state(shelf, one, &offer, sequence, may_flow) {
                 return Some((position, state, held));
             }

@@ -167,9 +167,10 @@ fn keep_new(
     // Else the engine holds something else than was seen: nothing is kept.
     let (dense, tail) = shape.divide(state, partial, tokens.len())?;
     let dense = dense.map(|state| state.with_rows_from(rows_from));
-    shelf.name_model(fingerprint, || one.model_name(conditions));
-    shelf.note_origin(fingerprint, || one.origin(conditions));
     shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
+    if shelf.length_of(&fingerprint, tokens) > 0 {
+        shelf.note(fingerprint, || one.origin(conditions));
+    }
     Some(())
 }
 
