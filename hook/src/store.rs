@@ -22,7 +22,7 @@
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
-//! | [`lengths`] | what of a context's length KV depends on |
+//! | [`lengths`] | what of a context's length KV depends on, and whether attention is causal |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`conditions`] | the adapters that tokens were evaluated under |
@@ -31,6 +31,7 @@
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`content`] | digests of models and adapters |
+//! | [`config`] | llama.cpp's own configuration, whose lines are flags |
 //! | [`flow`] | rows that go from the files into the engine without a copy of the state in between |
 //! | [`only_new`] | what is new of a sequence is copied out of the engine, and no more |
 //! | [`rates`] | how long evaluating and copying take here |
@@ -61,6 +62,7 @@
 pub(crate) mod ahead;
 pub(crate) mod change;
 mod conditions;
+mod config;
 pub(crate) mod content;
 mod context;
 pub(crate) mod engine;

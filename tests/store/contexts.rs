@@ -96,3 +96,23 @@ fn a_model_with_positions_for_long_contexts_loads_what_contexts_of_its_kind_have
     assert_ne!(answers[0], answers[1], "else this shows nothing");
     assert_eq!(answers[0], answers[2]);
 }
+
+/// Servers since mid 2026 take flags from a file of the user, too.
+#[test]
+fn what_another_configuration_has_stored_is_not_loaded() {
+    let (folder, home) = (folder(), tempfile::tempdir().unwrap());
+    let tea = tokens(41, 600);
+    let builder = || one_slot().env("XDG_CONFIG_HOME", home.path());
+    let mut loaded = |builder: &Builder| {
+        let mut stored = Stored::start(builder, folder.path());
+        let (_, account) = stored.compare(&started(builder), &tea);
+        stored.end();
+        account.from.store
+    };
+    assert_eq!(loaded(&builder()), 0);
+    std::fs::create_dir(home.path().join("llama.cpp")).unwrap();
+    let file = home.path().join("llama.cpp/config.ini");
+    std::fs::write(file, "[*]\nrope-freq-base = 500\n").unwrap();
+    assert_eq!(loaded(&builder()), 0);
+    assert_eq!(loaded(&builder()), 599);
+}

@@ -190,6 +190,7 @@ impl Session {
 
     /// The server has gone back to a state of the first `len` tokens, which it had taken before.
     pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions) {
+        self.overwritten(sequence);
         let Some(one) = self.sequences.get_mut(&sequence) else {
             return;
         };
@@ -438,6 +439,7 @@ impl Session {
 
     /// A sequence was replaced by these tokens (a saved state, or a file).
     pub fn replaced(&mut self, sequence: i32, tokens: Vec<i32>, conditions: Conditions) {
+        self.overwritten(sequence);
         let open = self.is_open(sequence);
         let one = self.sequences.entry(sequence).or_default();
         *one = Sequence {
@@ -450,6 +452,25 @@ impl Session {
         // An open copy will overwrite it, or take it for what was to be copied.
         if open {
             self.obscure(sequence);
+        }
+    }
+
+    /// The rows of a sequence were replaced: what is still to be copied from it gets these, not those that it had.
+    pub fn overwritten(&mut self, sequence: i32) {
+        let mut sources = vec![sequence];
+        while let Some(source) = sources.pop() {
+            let targets: Vec<i32> = self
+                .open
+                .iter()
+                .filter(|&&(from, to)| (sequence < 0 || from == source) && to != source)
+                .map(|&(_, to)| to)
+                .collect();
+            for target in targets {
+                if self.believed(target).is_some() {
+                    self.obscure(target);
+                    sources.push(target);
+                }
+            }
         }
     }
 

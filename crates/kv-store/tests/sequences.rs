@@ -298,3 +298,27 @@ fn another_sequence_may_have_what_is_wanted() {
     session.obscure(1);
     assert_eq!(session.sharing(&third, &wanted, NOW), None);
 }
+
+/// The engine copies rows when it evaluates the next time. What is put into the source until then is copied.
+#[test]
+fn what_is_to_be_copied_from_a_sequence_that_was_overwritten_is_not_known() {
+    let overwrite: [fn(&mut Session); 3] = [
+        |session| session.replaced(0, vec![7, 8, 9], NOW),
+        |session| session.rewound(0, &[1, 2], NOW),
+        |session| {
+            session.overwritten(0);
+            session.obscure(0);
+        },
+    ];
+    for overwrite in overwrite {
+        let mut session = Session::default();
+        evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+        evaluate(&mut session, 3, 0, &[5, 6]);
+        session.copied(0, 1, -1, -1);
+        session.copied(1, 2, -1, -1);
+        assert_eq!(session.believed(2), Some(&[1, 2, 3, 4][..]));
+        overwrite(&mut session);
+        assert_eq!((session.believed(1), session.believed(2)), (None, None));
+        assert_eq!(session.believed(3), Some(&[5, 6][..]));
+    }
+}

@@ -43,6 +43,7 @@ plain! {
     kv_self, "llama_get_kv_self", fn(context: Pointer) -> Pointer;
     window, "llama_model_n_swa", fn(model: Pointer) -> i32;
     is_recurrent, "llama_model_is_recurrent", fn(model: Pointer) -> bool;
+    has_encoder, "llama_model_has_encoder", fn(model: Pointer) -> bool;
     is_hybrid, "llama_model_is_hybrid", fn(model: Pointer) -> bool;
     media_name, "mtmd_input_chunk_get_id", fn(chunk: Pointer) -> *const c_char;
     get_model, "llama_get_model", fn(context: Pointer) -> Pointer;

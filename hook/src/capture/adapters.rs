@@ -15,12 +15,13 @@ use contextpilot_residency::{Adapter, Compared, Event, Scale};
 use crate::attach::table::{ADAPTERS, newest};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
+use crate::base::bounds::CONTEXTS;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 use crate::channel::{self, try_push};
 
 /// Contexts with adapters that are followed. A server has one.
-const MOST: usize = 16;
+const MOST: usize = CONTEXTS;
 /// The longest activation sequence that is read, in tokens; no known adapter has a longer one. An
 /// adapter with a longer one counts as an ordinary adapter, and then less is claimed.
 const LONGEST_INVOCATION: usize = 4096;
@@ -242,16 +243,18 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
     told
 }
 
-/// The adapters of a context, by address, and their scales.
+/// The adapters of a context, by address, and their scales. `None`: that is not known, as the table is full.
 ///
 /// # Safety
-/// Our caller's caller uses the context.
-pub(crate) unsafe fn applied(context: Pointer) -> Vec<(usize, f32)> {
+/// Our caller's caller uses the context, and has just set or removed some.
+pub(crate) unsafe fn applied(context: Pointer) -> Option<Vec<(usize, f32)>> {
+    if !SEEN.load(Ordering::Relaxed) {
+        return Some(Vec::new());
+    }
     // SAFETY: the caller's promise.
-    let state = unsafe { state(context, false) };
-    let applied = state.map_or(&[][..], |state| &state.applied);
-    let applied = applied.iter().map(|(one, scale)| (*one, scale.get()));
-    applied.collect()
+    let state = unsafe { state(context, false) }?;
+    let applied = state.applied.iter();
+    Some(applied.map(|(one, scale)| (*one, scale.get())).collect())
 }
 
 /// A context is about to be freed.

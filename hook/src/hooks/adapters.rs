@@ -20,17 +20,20 @@ pub(crate) unsafe fn llama_set_adapters_lora(
     if call.counts() {
         // SAFETY: our caller passed `count` elements of both, and uses the context.
         unsafe { adapters::set_all(&call, context, adapters, count, scales) };
-        tell_store(context);
+        tell_store(&call, context);
     }
     result
 }
 
 /// The KV of what is evaluated from now on depends on other adapters.
-fn tell_store(context: Pointer) {
-    if store::is_on() {
-        // SAFETY: our caller's caller uses the context.
-        let applied = unsafe { adapters::applied(context) };
-        store::purpose::set_adapters(context, &applied);
+fn tell_store(call: &EngineCall, context: Pointer) {
+    if !store::is_on() {
+        return;
+    }
+    // SAFETY: our caller's caller uses the context.
+    match unsafe { adapters::applied(context) } {
+        Some(applied) => store::purpose::set_adapters(context, &applied),
+        None => store::purpose::refuse(call, context, "too many contexts have LoRA adapters"),
     }
 }
 
@@ -42,7 +45,7 @@ macro_rules! one_by_one {
             if call.counts() {
                 // SAFETY: our caller uses the context, and the adapter that it applied.
                 unsafe { adapters::set(&call, context, adapter, scale) };
-                tell_store(context);
+                tell_store(&call, context);
             }
             result
         }
@@ -53,7 +56,7 @@ macro_rules! one_by_one {
             if call.counts() {
                 // SAFETY: our caller uses the context.
                 unsafe { adapters::remove(&call, context, adapter) };
-                tell_store(context);
+                tell_store(&call, context);
             }
             result
         }
@@ -64,7 +67,7 @@ macro_rules! one_by_one {
             if call.counts() {
                 // SAFETY: our caller uses the context.
                 unsafe { adapters::clear(&call, context) };
-                tell_store(context);
+                tell_store(&call, context);
             }
         })?
     )*};

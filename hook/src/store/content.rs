@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::thread;
 use contextpilot_server_flags::name_of;
 use sha2::{Digest, Sha256};
 
+use super::config;
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
 use crate::attach::{self, is_embedded, version};
@@ -45,8 +47,8 @@ impl Content {
 /// A file, and its digest.
 struct FileContent {
     path: PathBuf,
-    /// Tells whether the file is still the same: device, number, size, and when it was written.
-    mark: [i128; 4],
+    /// Tells whether the file, and all its parts, are still the same.
+    mark: Vec<[i128; 4]>,
     content: Arc<Content>,
 }
 
@@ -75,7 +77,7 @@ pub(super) enum Adapter {
 /// the engine loads it.
 pub(super) fn begin(path: &CStr) -> Arc<Content> {
     let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
-    let mark = mark_of(&path);
+    let mark = marks_of(&path);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     // Newer servers load a model twice, first without its tensors.
     let known = files
@@ -88,7 +90,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     let content = Arc::new(Content::of(&path));
     files.push(FileContent {
         path: path.clone(),
-        mark,
+        mark: mark.clone(),
         content: Arc::clone(&content),
     });
     let result = Arc::clone(&content);
@@ -99,7 +101,9 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     DIGESTS.fetch_add(1, Ordering::Relaxed);
     let digest = move || {
         guard::enter_for_life();
-        finish(&result, digest_of(&path));
+        let digest = digest_of(&path);
+        // Whoever replaces a file while it is loaded has another model than either.
+        finish(&result, digest.filter(|_| marks_of(&path) == mark));
     };
     let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
     if thread.spawn(digest).is_err() {
@@ -108,6 +112,12 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     content
 }
 
+/// Those of all parts of a model.
+fn marks_of(path: &Path) -> Vec<[i128; 4]> {
+    parts(path).iter().map(|part| mark_of(part)).collect()
+}
+
+/// Device, number, size, and when it was written.
 fn mark_of(path: &Path) -> [i128; 4] {
     let Ok(found) = std::fs::metadata(path) else {
         return [0; 4];
@@ -195,21 +205,22 @@ fn digest_of(path: &Path) -> Option<[u8; 16]> {
 
 /// The parts of a model that is divided: `…-00001-of-00003.gguf`.
 fn parts(path: &Path) -> Vec<PathBuf> {
-    let whole = || vec![path.to_owned()];
-    let Some(name) = path.to_str() else {
-        return whole();
-    };
+    // The end is ASCII, whatever is before it.
     let parted = || {
-        let (rest, end) = name.rsplit_once("-of-")?;
-        let (stem, first) = rest.rsplit_once('-')?;
+        let name = path.file_name()?.as_bytes();
+        let (stem, end) =
+            name.split_at_checked(name.len().checked_sub("-00001-of-00002.gguf".len())?)?;
+        let end = std::str::from_utf8(end).ok()?.strip_prefix("-00001-of-")?;
         let count: usize = end.strip_suffix(".gguf")?.parse().ok()?;
-        (first == "00001" && (2..10_000).contains(&count)).then(|| {
-            (1..=count)
-                .map(|part| PathBuf::from(format!("{stem}-{part:05}-of-{end}")))
-                .collect()
+        (2..10_000).contains(&count).then(|| {
+            let part = |part| {
+                let end = format!("-{part:05}-of-{end}");
+                path.with_file_name(OsStr::from_bytes(&[stem, end.as_bytes()].concat()))
+            };
+            (1..=count).map(part).collect()
         })
     };
-    parted().unwrap_or_else(whole)
+    parted().unwrap_or_else(|| vec![path.to_owned()])
 }
 
 /// Flags of the server that the KV of a token does not depend on, and whether they have a value. Every other
@@ -348,6 +359,8 @@ fn engine_itself() -> usize {
 
 /// A server is about to load its model, and its engine was asked for its version.
 pub(super) fn begin_server() {
+    // As it is now that the server has read it.
+    config::text();
     if !is_embedded() && !version().is_of_one_build() {
         match attach::file_of_engine() {
             Some(file) => set_engine(file),
@@ -366,13 +379,19 @@ pub(super) fn surroundings() -> Option<Vec<u8>> {
         Some(_) => Some(*of_address(engine_itself())?.digest()?),
         None => None,
     };
-    if let Some(digest) = digest.filter(|_| is_embedded()) {
-        return Some(digest.to_vec());
-    }
     static FLAGS: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(digest) = digest.filter(|_| is_embedded()) {
+        // Its arguments are not the engine's.
+        let flags = FLAGS.get_or_init(|| relevant(iter::empty(), std::env::vars_os()));
+        return Some([&digest, &**flags].concat());
+    }
+    let config = config::digest(config::text()?).map(OsString::from);
     let flags = FLAGS.get_or_init(|| {
         let variables = std::env::vars_os();
-        relevant(std::env::args_os().skip(1), variables)
+        relevant(
+            config.into_iter().chain(std::env::args_os().skip(1)),
+            variables,
+        )
     });
     let mut text = flags.clone();
     text.extend_from_slice(engine_text(&version().to_string(), digest).as_bytes());
@@ -387,11 +406,13 @@ fn engine_text(version: &str, digest: Option<[u8; 16]>) -> String {
     }
 }
 
-/// Whether a flag or a variable of the server names this key of the model's metadata, which it replaces then.
+/// Whether a flag, a variable or the configuration of the server names this key of the model's metadata, which it replaces then.
 pub(super) fn replaces_metadata(key: &str) -> bool {
     let names = |text: &OsStr| text.to_string_lossy().contains(key);
     let mut variables = std::env::vars_os();
-    std::env::args_os().any(|one| names(&one))
+    let config = config::text().map(OsStr::from_bytes);
+    config.is_none_or(names)
+        || std::env::args_os().any(|one| names(&one))
         || variables.any(|(name, value)| is_relevant_variable(&name) && names(&value))
 }
 
@@ -428,7 +449,8 @@ fn relevant(
 fn is_relevant_variable(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let Some(rest) = name.strip_prefix("LLAMA_ARG_") else {
-        return false;
+        // Keys and values of a quantised cache are not rotated then.
+        return name == "LLAMA_ATTN_ROT_DISABLE";
     };
     const OTHERS: &[&str] = &[
         "HOST",
@@ -518,6 +540,14 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(names("/m/a.gguf"), ["/m/a.gguf"]);
+        assert_eq!(names("a"), ["a"]);
+        assert_eq!(names("/m/-00001-of-00001.gguf").len(), 1);
+        let odd = Path::new(OsStr::from_bytes(b"/m/\xff-00001-of-00003.gguf"));
+        let third = parts(odd).pop();
+        assert_eq!(
+            third.as_deref(),
+            Some(Path::new(OsStr::from_bytes(b"/m/\xff-00003-of-00003.gguf")))
+        );
         assert_eq!(
             names("/m/a-00001-of-00002.gguf"),
             ["/m/a-00001-of-00002.gguf", "/m/a-00002-of-00002.gguf"]

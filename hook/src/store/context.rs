@@ -11,7 +11,7 @@ use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
-use super::lengths::Lengths;
+use super::lengths::{self, Lengths};
 use super::rates::Rates;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
@@ -74,6 +74,8 @@ pub(super) struct Facts {
     size: usize,
     size_of_one: usize,
     lengths: Lengths,
+    /// Why KV is not a matter of the tokens before.
+    unfit: Option<&'static str>,
     recurrent: bool,
     window: usize,
 }
@@ -101,7 +103,17 @@ impl Facts {
         let hybrid = model.and_then(|model| unsafe { plain::is_hybrid(model) });
         // SAFETY: see above.
         let window = model.and_then(|model| unsafe { plain::window(model) });
+        // SAFETY: see above.
+        let encodes = model.and_then(|model| unsafe { plain::has_encoder(model) });
+        // SAFETY: see above.
+        let is_causal = model.is_none_or(|model| unsafe { lengths::is_causal(model) });
+        let unfit = match (encodes, is_causal) {
+            (Some(true), _) => Some("the model has an encoder, on whose text all depends"),
+            (_, false) => Some("attention that is not causal"),
+            _ => None,
+        };
         Self {
+            unfit,
             recurrent: recurrent == Some(true) || hybrid == Some(true),
             window: window.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             model: model.map(|model| model.addr()),
@@ -161,6 +173,9 @@ impl ContextStore {
         self.size = facts.size.max(1);
         self.size_of_one = facts.size_of_one;
         self.length = facts.lengths.fact(facts.size_of_one);
+        if let Some(why) = facts.unfit {
+            self.refuse(why);
+        }
         match facts.model.and_then(content::of_model) {
             Some(content) => self.model = Some(content),
             None => self.refuse("the file of the model is not known"),

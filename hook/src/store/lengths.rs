@@ -1,4 +1,4 @@
-//! What of a context's length KV depends on.
+//! What KV depends on besides the tokens before, by the model's metadata: of a context's length, and of tokens behind.
 //!
 //! A model may have two sets of factors for its positions (LongRoPE: Phi-3 and others). The engine takes those for long contexts
 //! if a sequence has room for more tokens than the *original* context length, `rope.scaling.original_context_length` in the
@@ -56,11 +56,33 @@ impl Lengths {
 /// # Safety
 /// The model is alive.
 unsafe fn original(model: Pointer) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { of_arch(model, ORIGINAL) }?.parse().ok()
+}
+
+const CAUSAL: &str = "attention.causal";
+
+/// Whether tokens depend on none behind them, as far as the model's file and the server's flags say.
+///
+/// # Safety
+/// The model is alive.
+pub(super) unsafe fn is_causal(model: Pointer) -> bool {
+    let is_replaced =
+        content::replaces_metadata(CAUSAL) || content::replaces_metadata("non-causal");
+    // SAFETY: the caller's promise.
+    !is_replaced && unsafe { of_arch(model, CAUSAL) }.is_none_or(|causal| causal == "true")
+}
+
+/// What the file says for a key that has the architecture before it.
+///
+/// # Safety
+/// The model is alive.
+unsafe fn of_arch(model: Pointer, key: &str) -> Option<String> {
     // SAFETY: the caller's promise, here and below.
     let arch = unsafe { metadata(model, c"general.architecture") }?;
-    let key = CString::new(format!("{arch}.{ORIGINAL}")).ok()?;
+    let key = CString::new(format!("{arch}.{key}")).ok()?;
     // SAFETY: see above.
-    unsafe { metadata(model, &key) }?.parse().ok()
+    unsafe { metadata(model, &key) }
 }
 
 /// What the model's file says for this key. `None`: nothing, or something long.

@@ -144,7 +144,10 @@ pub(crate) unsafe fn rewound(
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.rewound(sequence, &tokens, conditions),
-            None => one.session.obscure(sequence),
+            None => {
+                one.session.overwritten(sequence);
+                one.session.obscure(sequence);
+            }
         }
     });
 }
@@ -187,7 +190,10 @@ pub(crate) unsafe fn restored(
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.replaced(sequence, tokens, conditions),
-            None => one.session.obscure(sequence),
+            None => {
+                one.session.overwritten(sequence);
+                one.session.obscure(sequence);
+            }
         }
     });
 }
