@@ -103,7 +103,7 @@ fn what_another_configuration_has_stored_is_not_loaded() {
     let (folder, home) = (folder(), tempfile::tempdir().unwrap());
     let tea = tokens(41, 600);
     let builder = || one_slot().env("XDG_CONFIG_HOME", home.path());
-    let mut loaded = |builder: &Builder| {
+    let loaded = |builder: &Builder| {
         let mut stored = Stored::start(builder, folder.path());
         let (_, account) = stored.compare(&started(builder), &tea);
         stored.end();
