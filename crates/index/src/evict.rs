@@ -116,6 +116,9 @@ impl Index {
         if before == Truth::Guess && truth != Truth::Guess {
             self.nothing_cached();
         }
+        if before != Truth::Guess && truth == Truth::Guess {
+            self.heard = self.requests.cached();
+        }
     }
 
     /// The engine has restarted: nothing is cached.

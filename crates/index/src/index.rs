@@ -80,6 +80,8 @@ pub struct Forgotten {
 pub struct Index {
     pub(crate) mode: Mode,
     pub(crate) truth: Truth,
+    /// How many requests were cached when the engine was heard last, while that is not known.
+    pub(crate) heard: usize,
     pub(crate) limits: Limits,
     pub(crate) blocks: Blocks,
     pub(crate) requests: Requests,
@@ -129,6 +131,7 @@ impl Index {
         Self {
             mode,
             truth: Truth::default(),
+            heard: 0,
             frequency: Frequency::new(HALF_LIFE, limits.blocks),
             limits,
             blocks: Blocks::default(),

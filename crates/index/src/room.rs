@@ -94,12 +94,12 @@ impl Index {
         id
     }
 
-    /// Forgets requests beyond those that may count as cached. A few at a time: there may be many, if the engine
-    /// has reported them before.
+    /// Forgets requests beyond those that may count as cached: what the engine had when it was heard last, which may
+    /// be back in a moment, and so many more.
     pub(crate) fn guess_no_more_than(&mut self) {
         const AT_ONCE: usize = 64;
         for _ in 0..AT_ONCE {
-            if self.requests.cached() <= self.limits.guessed {
+            if self.requests.cached() <= self.limits.guessed + self.heard {
                 break;
             }
             let Some(oldest) = self.requests.oldest(u64::MAX) else {

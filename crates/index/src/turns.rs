@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use contextpilot_order::Block;
 
+/// A parent with a longer id, in bytes, is not remembered: no request here has one, and a client could fill the memory.
+const LONGEST: usize = 128;
 /// How many earlier turns are searched, and how many blocks in these.
 const CHAIN: usize = 1000;
 const CHAIN_BLOCKS: usize = 1 << 14;
@@ -56,6 +58,7 @@ impl Turns {
         let number = self.next;
         self.next += 1;
         self.blocks += blocks.len();
+        let parent = parent.filter(|parent| parent.len() <= LONGEST);
         self.ids.insert(number, id.to_owned());
         let turn = Turn {
             number,
@@ -74,5 +77,19 @@ impl Turns {
 
     pub(crate) fn oldest(&self) -> Option<String> {
         self.ids.values().next().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endless_id_of_a_parent_is_not_kept() {
+        let mut turns = Turns::default();
+        turns.add("a", Some("x".repeat(1 << 20)), Vec::new());
+        turns.add("b", Some("a".to_owned()), Vec::new());
+        assert_eq!(turns.by_id["a"].parent, None);
+        assert_eq!(turns.chain("b").len(), 2);
     }
 }

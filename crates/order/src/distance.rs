@@ -108,7 +108,9 @@ pub fn distances(contexts: &[Vec<Block>], alpha: f64) -> Condensed {
             let count = f64::from(count);
             let longer = context.len().max(contexts[other].len()) as f64;
             let distance = 1.0 - count / longer + alpha * (apart as f64 / count);
-            values[start(items, other) + at - other - 1] = f64::from(distance as f32);
+            // A client may ask for an endless `alpha`, and then none would be the nearest.
+            let distance = (distance as f32).clamp(f32::MIN, f32::MAX);
+            values[start(items, other) + at - other - 1] = f64::from(distance);
         }
     }
     Condensed { items, values }

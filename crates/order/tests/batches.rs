@@ -131,3 +131,18 @@ proptest! {
         check(&contexts, &batch(&contexts, &BatchOptions::default()));
     }
 }
+
+/// A distance that no number can say would leave an item without a nearest one.
+#[test]
+fn however_large_alpha_is_all_contexts_are_ordered() {
+    let contexts: Vec<Vec<Block>> = vec![vec![1, 2, 3], vec![3, 2, 1], vec![2, 1, 4]];
+    for alpha in [1e308, -1e308, f64::MAX, f64::MIN] {
+        let options = BatchOptions {
+            alpha,
+            ..BatchOptions::default()
+        };
+        let mut schedule: Vec<usize> = batch(&contexts, &options).schedule().collect();
+        schedule.sort_unstable();
+        assert_eq!(schedule, [0, 1, 2], "{alpha}");
+    }
+}

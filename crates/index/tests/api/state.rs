@@ -93,6 +93,38 @@ fn the_hooks_forecast_is_answered_and_learned_from() {
     assert_eq!(body["expected_from"], json!([null]));
 }
 
+/// The stream of the hook may end for a moment. What the engine had then is not taken for gone by guesses.
+#[test]
+fn while_the_engine_is_not_heard_what_it_had_is_kept_beside_the_guesses() {
+    let mut asked = Asked::new(
+        Mode::Live,
+        Limits {
+            guessed: 2,
+            ..Limits::default()
+        },
+    );
+    asked.index.set_truth(Truth::Engine);
+    let had: Vec<String> = (0..5)
+        .map(|n| {
+            let (_, id) = order(&mut asked, json!([n]));
+            asked.index.cached(&id, 1);
+            id
+        })
+        .collect();
+    asked.index.set_truth(Truth::Guess);
+    for n in [10, 11] {
+        order(&mut asked, json!([n]));
+    }
+    let ids = asked.index.ids();
+    assert!(had.iter().all(|id| ids.contains(id)), "{ids:?}");
+    order(&mut asked, json!([12]));
+    assert_eq!(
+        asked.index.ids().len(),
+        7,
+        "now the oldest is taken for gone"
+    );
+}
+
 #[test]
 fn without_reports_of_the_engine_the_index_guesses_and_says_so() {
     let mut asked = Asked::new(
