@@ -190,7 +190,7 @@ impl Session {
 
     /// The server has gone back to a state of the first `len` tokens, which it had taken before.
     pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions) {
-        self.overwritten(sequence);
+        self.obscure_copies(sequence);
         let Some(one) = self.sequences.get_mut(&sequence) else {
             return;
         };
@@ -439,7 +439,7 @@ impl Session {
 
     /// A sequence was replaced by these tokens (a saved state, or a file).
     pub fn replaced(&mut self, sequence: i32, tokens: Vec<i32>, conditions: Conditions) {
-        self.overwritten(sequence);
+        self.obscure_copies(sequence);
         let open = self.is_open(sequence);
         let one = self.sequences.entry(sequence).or_default();
         *one = Sequence {
@@ -455,8 +455,14 @@ impl Session {
         }
     }
 
-    /// The rows of a sequence were replaced: what is still to be copied from it gets these, not those that it had.
+    /// A sequence was replaced by something that is not known. Negative: all of them.
     pub fn overwritten(&mut self, sequence: i32) {
+        self.obscure_copies(sequence);
+        self.obscure(sequence);
+    }
+
+    /// The rows of a sequence were replaced: what is still to be copied from it gets these, not those that it had.
+    fn obscure_copies(&mut self, sequence: i32) {
         let mut sources = vec![sequence];
         while let Some(source) = sources.pop() {
             let targets: Vec<i32> = self

@@ -293,9 +293,6 @@ pub(crate) fn kept(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
 pub(crate) fn obscured(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
     if let Some(context) = context.filter(|_| hears(call)) {
         rescue::tighten(context, sequence);
-        hear(context, sequence, |one| {
-            one.session.overwritten(sequence);
-            one.session.obscure(sequence);
-        });
+        hear(context, sequence, |one| one.session.overwritten(sequence));
     }
 }

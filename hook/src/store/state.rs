@@ -144,10 +144,7 @@ pub(crate) unsafe fn rewound(
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.rewound(sequence, &tokens, conditions),
-            None => {
-                one.session.overwritten(sequence);
-                one.session.obscure(sequence);
-            }
+            None => one.session.overwritten(sequence),
         }
     });
 }
@@ -190,10 +187,7 @@ pub(crate) unsafe fn restored(
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some((tokens, conditions)) => one.session.replaced(sequence, tokens, conditions),
-            None => {
-                one.session.overwritten(sequence);
-                one.session.obscure(sequence);
-            }
+            None => one.session.overwritten(sequence),
         }
     });
 }
