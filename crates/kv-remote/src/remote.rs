@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
-use contextpilot_settings::{REMOTE_FORMS, shown_remote};
+use contextpilot_settings::{BUCKET_SCHEME, REDIS_SCHEMES, REMOTE_FORMS, shown_remote};
 
 use self::redis::Redis;
 #[cfg(test)]
@@ -87,10 +87,10 @@ impl Remote {
         url: &str,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, RemoteError> {
-        if url.starts_with(s3::SCHEME) {
+        if url.starts_with(BUCKET_SCHEME) {
             return Ok(Self(Box::new(S3::new(url, environment)?)));
         }
-        if redis::SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+        if REDIS_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
             return Ok(Self(Box::new(Redis::new(url)?)));
         }
         Err(RemoteError::address(&shown_remote(url), &REMOTE_FORMS))

@@ -26,7 +26,7 @@ pub use browser::{AllowedHosts, BrowserHeaders};
 pub use kv_events::{KvEvents, KvEventsOf, NotPublished};
 pub use line::one_line;
 pub use listen::{LONGEST_PATH, Listen, ListenAddress, ListenAddressError};
-pub use remote::{REMOTE_FORMS, REMOTE_SCHEMES, shown_remote};
+pub use remote::{BUCKET_SCHEME, REDIS_SCHEMES, REMOTE_FORMS, shown_remote};
 pub use secret::Secret;
 pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_LISTEN_CONNECTIONS, DEFAULT_ROUTERS, DEFAULT_TIMEOUT, Error,

@@ -2,8 +2,10 @@
 
 use crate::url::{looks_like_scheme, redact};
 
-/// What an address of a remote begins with: a Redis, or a bucket.
-pub const REMOTE_SCHEMES: [&str; 4] = ["redis://", "rediss://", "redis+unix://", "s3://"];
+/// What an address of a Redis begins with.
+pub const REDIS_SCHEMES: [&str; 3] = ["redis://", "rediss://", "redis+unix://"];
+/// And of a bucket.
+pub const BUCKET_SCHEME: &str = "s3://";
 
 /// What to write instead of an address of another form.
 pub const REMOTE_FORMS: &str =
@@ -11,7 +13,7 @@ pub const REMOTE_FORMS: &str =
 
 /// Whether the address has the form of one. Who connects there finds out whether it is right.
 pub(crate) fn is_remote(address: &str) -> bool {
-    let mut schemes = REMOTE_SCHEMES.iter();
+    let mut schemes = REDIS_SCHEMES.into_iter().chain([BUCKET_SCHEME]);
     let rest = schemes.find_map(|scheme| address.strip_prefix(scheme));
     rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
 }

@@ -26,8 +26,6 @@ const TAKEN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-pub(super) const SCHEMES: [&str; 3] = ["redis://", "rediss://", "redis+unix://"];
-
 /// It is connected to when something is asked, and again after an error.
 pub(super) struct Redis {
     client: Client,

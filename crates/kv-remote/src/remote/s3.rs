@@ -19,7 +19,6 @@ use self::requests::{Answer, Requests};
 pub(crate) use self::tests::Bucket;
 use super::{Holder, Listed, RemoteError};
 
-pub(super) const SCHEME: &str = "s3://";
 /// Each look costs a `GET` for each model.
 const PAUSE: Duration = Duration::from_secs(5);
 /// The attempt may list all, which costs more.

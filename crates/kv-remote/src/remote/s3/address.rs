@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use contextpilot_settings::BUCKET_SCHEME;
 use rusty_s3::{Bucket, Credentials, UrlStyle};
 
 /// All that a request needs.
@@ -26,7 +27,7 @@ impl Address {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, String> {
         let set = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let rest = url.strip_prefix(super::SCHEME).unwrap_or_default();
+        let rest = url.strip_prefix(BUCKET_SCHEME).unwrap_or_default();
         let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         // Nothing that would have another meaning in the address of a request.
