@@ -219,7 +219,7 @@ settings! {
          and `advise`";
     STORE = "CONTEXTPILOT_STORE", Text: engaging("none"),
         "the folder of the [prefix store](docs/store.md), an absolute path. It is as secret as the prompts";
-    STORE_GB = "CONTEXTPILOT_STORE_GB", Text: text("a tenth of what is free, at most 50"),
+    STORE_GB = "CONTEXTPILOT_STORE_GB", Text: text("a tenth of what would be free without it, at most 50; what is there stays"),
         "how large the prefix store may become, in 10⁹ bytes, with decimals if need be";
     STORE_REMOTE = "CONTEXTPILOT_STORE_REMOTE", Text: text("none"),
         "a Redis or a bucket that [holds the store for several machines](docs/store.md#several-machines), as \
