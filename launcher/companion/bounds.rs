@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use contextpilot_proxy::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -14,12 +14,6 @@ const OTHERS: u64 = 64;
 /// A moment later than this is none that the clock can say.
 const MOST_SECONDS: u64 = 365 * 24 * 3600;
 
-fn seconds(text: &str) -> Result<u64, String> {
-    let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (1..=MOST_SECONDS).contains(seconds));
-    seconds.ok_or_else(|| format!("seconds are from 1 to {MOST_SECONDS}"))
-}
-
 /// What clients may take up.
 #[derive(Args, Clone, Copy)]
 pub(super) struct Bounds {
@@ -28,16 +22,16 @@ pub(super) struct Bounds {
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     max_connections: usize,
     /// Seconds that the head of a request may take to arrive
-    #[arg(long, value_name = "S", value_parser = seconds, default_value_t = Limits::default().head.as_secs())]
+    #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=MOST_SECONDS), default_value_t = Limits::default().head.as_secs())]
     head_time: u64,
     /// Seconds that its body may take, and one more for each 64 KiB
-    #[arg(long, value_name = "S", value_parser = seconds, default_value_t = Limits::default().body.as_secs())]
+    #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=MOST_SECONDS), default_value_t = Limits::default().body.as_secs())]
     body_time: u64,
     /// Seconds that a connection may be idle
-    #[arg(long, value_name = "S", value_parser = seconds, default_value_t = Limits::default().idle.as_secs())]
+    #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=MOST_SECONDS), default_value_t = Limits::default().idle.as_secs())]
     idle_time: u64,
     /// Seconds that a client may read nothing of its answer
-    #[arg(long, value_name = "S", value_parser = seconds, default_value_t = Limits::default().answer.as_secs())]
+    #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=MOST_SECONDS), default_value_t = Limits::default().answer.as_secs())]
     read_time: u64,
 }
 

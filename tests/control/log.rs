@@ -2,7 +2,7 @@
 
 use crate::support::{LAUNCHER, ask, bare, text, until};
 use contextpilot_control::{LogLine, Outcome, Reason};
-use contextpilot_testbed::{Arch, Model, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Model, Request, Server};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,12 +14,13 @@ fn lines(path: &Path) -> Vec<LogLine> {
         .collect()
 }
 
+fn logger(path: &Path) -> Builder {
+    let builder = bare(1).launcher(LAUNCHER);
+    builder.env("CONTEXTPILOT_LOG_FILE", path)
+}
+
 fn logging(path: &Path) -> Server {
-    bare(1)
-        .launcher(LAUNCHER)
-        .env("CONTEXTPILOT_LOG_FILE", path)
-        .spawn()
-        .unwrap()
+    logger(path).spawn().unwrap()
 }
 
 #[test]
@@ -137,18 +138,19 @@ fn what_is_not_a_file_of_this_user_is_left_alone() {
     assert_eq!(left, 3, "nothing was renamed");
 }
 
+/// A server whose log file may have one MiB.
+fn logging_within_a_mib(path: &Path) -> Server {
+    let builder = logger(path).env("CONTEXTPILOT_LOG_FILE_MB", "1");
+    builder.spawn().unwrap()
+}
+
 #[test]
 fn a_log_file_at_its_limit_is_renamed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("queries.jsonl");
     // The log file has reached its limit.
     std::fs::write(&path, vec![b'\n'; 1 << 20]).unwrap();
-    let server = bare(1)
-        .launcher(LAUNCHER)
-        .env("CONTEXTPILOT_LOG_FILE", &path)
-        .env("CONTEXTPILOT_LOG_FILE_MB", "1")
-        .spawn()
-        .unwrap();
+    let server = logging_within_a_mib(&path);
     server.complete(&ask(1, 60).id("req-1")).unwrap();
     let aside = folder.path().join("queries.jsonl.1");
     until("it is set aside", || aside.exists().then_some(()));
@@ -167,12 +169,7 @@ fn a_log_file_that_cannot_be_renamed_is_named_at_the_start_and_stays_within_its_
     let path = folder.path().join("queries.jsonl");
     std::fs::write(&path, vec![b'\n'; 1 << 20]).unwrap();
     std::fs::create_dir(folder.path().join("queries.jsonl.1")).unwrap();
-    let server = bare(1)
-        .launcher(LAUNCHER)
-        .env("CONTEXTPILOT_LOG_FILE", &path)
-        .env("CONTEXTPILOT_LOG_FILE_MB", "1")
-        .spawn()
-        .unwrap();
+    let server = logging_within_a_mib(&path);
     let said = |what: &str| server.stderr().matches(what).count();
     assert_eq!(said("cannot be renamed at its limit ("), 1);
     server.complete(&ask(1, 60)).unwrap();

@@ -103,20 +103,27 @@ fn small_disk(home: &Path) -> Option<[String; 5]> {
     })
 }
 
+/// The folder of a disk of 1 MB, in a process of its own. Without one it runs the test again in such a process, if that can
+/// be had, and returns nothing.
+fn on_small_disk(test: &str) -> Option<PathBuf> {
+    if let Some(home) = home() {
+        return Some(home);
+    }
+    let home = private_folder();
+    let Some(prefix) = small_disk(home.path()) else {
+        contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
+        return None;
+    };
+    let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();
+    succeeds(again(&prefix, test, home.path()));
+    None
+}
+
 #[test]
 fn a_full_disk_fails_and_recovers() {
-    let Some(home) = home() else {
-        let home = private_folder();
-        let Some(prefix) = small_disk(home.path()) else {
-            contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
-            return;
-        };
-        let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();
-        return succeeds(again(
-            &prefix,
-            "a_full_disk_fails_and_recovers",
-            home.path(),
-        ));
+    const TEST: &str = "a_full_disk_fails_and_recovers";
+    let Some(home) = on_small_disk(TEST) else {
+        return;
     };
     let folder = Folder::open(&home).expect("it opens");
     // All are in the queue before the disk is full.
@@ -170,14 +177,8 @@ fn a_full_disk_fails_and_recovers() {
 #[test]
 fn on_a_full_disk_the_usual_limit_is_what_is_there() {
     const TEST: &str = "on_a_full_disk_the_usual_limit_is_what_is_there";
-    let Some(home) = home() else {
-        let home = private_folder();
-        let Some(prefix) = small_disk(home.path()) else {
-            contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
-            return;
-        };
-        let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();
-        return succeeds(again(&prefix, TEST, home.path()));
+    let Some(home) = on_small_disk(TEST) else {
+        return;
     };
     let folder = Folder::open(&home).expect("it opens");
     let all = chunks(1, 600);
@@ -197,14 +198,8 @@ fn on_a_full_disk_the_usual_limit_is_what_is_there() {
 #[test]
 fn a_disk_that_becomes_read_only_fails() {
     const TEST: &str = "a_disk_that_becomes_read_only_fails";
-    let Some(home) = home() else {
-        let home = private_folder();
-        let Some(prefix) = small_disk(home.path()) else {
-            contextpilot_testbed::skip("nothing can be mounted here (unshare, of util-linux)");
-            return;
-        };
-        let prefix: Vec<&str> = prefix.iter().map(String::as_str).collect();
-        return succeeds(again(&prefix, TEST, home.path()));
+    let Some(home) = on_small_disk(TEST) else {
+        return;
     };
     let mount = |how: &str| {
         let mut command = Command::new("mount");
