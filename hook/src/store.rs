@@ -22,7 +22,7 @@
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
-//! | [`lengths`] | what of a context's length KV depends on, and whether attention is causal |
+//! | [`metadata`] | what KV depends on by the model's metadata: the context's length, tokens behind |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`conditions`] | the adapters that tokens were evaluated under |
@@ -30,7 +30,8 @@
 //! | [`rescue`] | what puts a context right after an error |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
-//! | [`content`] | digests of models and adapters |
+//! | [`content`] | digests of models, adapters and engines |
+//! | [`surroundings`] | the engine's version, and flags, on which KV may depend |
 //! | [`config`] | llama.cpp's own configuration, whose lines are flags |
 //! | [`flow`] | rows that go from the files into the engine without a copy of the state in between |
 //! | [`only_new`] | what is new of a sequence is copied out of the engine, and no more |
@@ -70,7 +71,7 @@ pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
-mod lengths;
+mod metadata;
 mod neighbours;
 pub(crate) mod only_new;
 pub(crate) mod outputs;
@@ -81,6 +82,7 @@ mod records;
 mod rescue;
 mod shelf;
 pub(crate) mod state;
+mod surroundings;
 mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,7 +128,7 @@ pub(crate) fn is_on() -> bool {
 pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String> {
     figures::set_folder(&at.folder);
     exact::want(at.bounded);
-    content::begin_server();
+    surroundings::begin();
     // On a thread of ours, which needs no guard.
     let opened = Shelf::open(at, |shelf| {
         on_shelf(|ours| *ours = Some(shelf));

@@ -57,13 +57,12 @@ impl AllConditions {
         adapters.retain(|(_, scale)| f32::from_bits(*scale) != 0.0);
         // One that is not known may be another one if it was not applied meanwhile.
         let is_unknown = |(adapter, _): &(Adapter, u32)| matches!(adapter, Adapter::Unknown(_));
-        let from = match adapters.iter().any(is_unknown) {
-            true => self.known.len().saturating_sub(1),
+        let count = self.known.len();
+        let first = match adapters.iter().any(is_unknown) {
+            true => count.saturating_sub(1),
             false => 0,
         };
-        let mut known = self.known[from..].iter();
-        let known = known.position(|one| one.adapters == adapters);
-        let known = known.map(|at| from + at);
+        let known = (first..count).find(|&at| self.known[at].adapters == adapters);
         match known {
             Some(at) => self.known[at..].rotate_left(1),
             None => self.add(adapters),

@@ -1,10 +1,9 @@
 //! Digests of files: what a model or an adapter *is*. A path says little, because the file behind it may be
 //! another one tomorrow.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::Read;
-use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,13 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use contextpilot_server_flags::name_of;
 use sha2::{Digest, Sha256};
 
-use super::config;
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
-use crate::attach::{self, is_embedded, version};
 use crate::base::guard;
 
 /// What is in a file.
@@ -223,107 +219,6 @@ fn parts(path: &Path) -> Vec<PathBuf> {
     parted().unwrap_or_else(|| vec![path.to_owned()])
 }
 
-/// Flags of the server that the KV of a token does not depend on, and whether they have a value. Every other
-/// flag counts: an unknown one is more likely to cost a store than to spoil it.
-const OTHERS: &[(&str, bool)] = &[
-    ("--host", true),
-    ("--port", true),
-    ("--reuse-port", false),
-    ("--path", true),
-    ("--api-prefix", true),
-    ("--api-key", true),
-    ("--api-key-file", true),
-    ("--ssl-key-file", true),
-    ("--ssl-cert-file", true),
-    ("--timeout", true),
-    ("-to", true),
-    ("--threads", true),
-    ("-t", true),
-    ("--threads-batch", true),
-    ("-tb", true),
-    ("--threads-http", true),
-    ("--parallel", true),
-    ("-np", true),
-    ("--kv-unified", false),
-    ("-kvu", false),
-    ("--no-kv-unified", false),
-    ("-no-kvu", false),
-    ("--ctx-size", true),
-    ("-c", true),
-    ("--batch-size", true),
-    ("-b", true),
-    ("--ubatch-size", true),
-    ("-ub", true),
-    ("--predict", true),
-    ("--n-predict", true),
-    ("-n", true),
-    ("--gpu-layers", true),
-    ("--n-gpu-layers", true),
-    ("-ngl", true),
-    ("--cache-ram", true),
-    ("-cram", true),
-    ("--cache-reuse", true),
-    ("--cache-prompt", false),
-    ("--no-cache-prompt", false),
-    ("--cache-idle-slots", false),
-    ("--no-cache-idle-slots", false),
-    ("--slot-prompt-similarity", true),
-    ("-sps", true),
-    ("--slot-save-path", true),
-    ("--slots", false),
-    ("--no-slots", false),
-    ("--metrics", false),
-    ("--props", false),
-    ("--model", true),
-    ("-m", true),
-    ("--model-draft", true),
-    ("-md", true),
-    ("--alias", true),
-    ("-a", true),
-    ("--lora", true),
-    ("--lora-scaled", true),
-    ("--lora-init-without-apply", false),
-    ("--mmproj", true),
-    ("--log-file", true),
-    ("--log-verbosity", true),
-    ("-lv", true),
-    ("--log-verbose", false),
-    ("--verbose", false),
-    ("-v", false),
-    ("--log-disable", false),
-    ("--log-colors", true),
-    ("--log-prefix", false),
-    ("--log-timestamps", false),
-    ("--no-warmup", false),
-    ("--warmup", false),
-    ("--seed", true),
-    ("-s", true),
-    ("--temp", true),
-    ("--temperature", true),
-    ("--top-k", true),
-    ("--top-p", true),
-    ("--min-p", true),
-    ("--jinja", false),
-    ("--no-jinja", false),
-    ("--chat-template", true),
-    ("--chat-template-file", true),
-    ("--reasoning-format", true),
-    ("--reasoning-budget", true),
-    ("--mlock", false),
-    ("--no-mmap", false),
-    ("--mmap", false),
-    ("--sleep-idle-seconds", true),
-    ("--ctx-checkpoints", true),
-    ("-ctxcp", true),
-    ("--checkpoint-min-step", true),
-    ("-cms", true),
-    ("--context-shift", false),
-    ("--no-context-shift", false),
-    ("--no-webui", false),
-    ("--webui", false),
-    ("--no-ui", false),
-];
-
 /// The file of each engine in a program that is no llama-server, and of one that does not say which it is.
 static FILES_OF_ENGINES: [OnceLock<PathBuf>; ENGINES] = [const { OnceLock::new() }; ENGINES];
 
@@ -357,179 +252,17 @@ fn engine_itself() -> usize {
     1 + engines::current()
 }
 
-/// A server is about to load its model, and its engine was asked for its version.
-pub(super) fn begin_server() {
-    // As it is now that the server has read it.
-    config::text();
-    if !is_embedded() && !version().is_of_one_build() {
-        match attach::file_of_engine() {
-            Some(file) => set_engine(file),
-            // Cannot be read, so nothing is stored.
-            None => set_engine(PathBuf::new()),
-        }
+/// The digest of the engine that the thread is in; nothing if its version says enough. `None`: not known, or not yet.
+pub(super) fn of_engine() -> Option<Option<[u8; 16]>> {
+    match file_of_engine().get() {
+        Some(_) => Some(Some(*of_address(engine_itself())?.digest()?)),
+        None => Some(None),
     }
-    begin_engine();
-}
-
-/// What the KV depends on besides model, adapters and layout: the engine's version, or the content of its file if it has
-/// none, and all flags and variables of the server that are not known to be harmless. Without a server: the content of
-/// the engine's file. `None`: not known, or not yet.
-pub(super) fn surroundings() -> Option<Vec<u8>> {
-    let digest = match file_of_engine().get() {
-        Some(_) => Some(*of_address(engine_itself())?.digest()?),
-        None => None,
-    };
-    static FLAGS: OnceLock<Vec<u8>> = OnceLock::new();
-    if let Some(digest) = digest.filter(|_| is_embedded()) {
-        // Its arguments are not the engine's.
-        let flags = FLAGS.get_or_init(|| relevant(iter::empty(), std::env::vars_os()));
-        return Some([&digest, &**flags].concat());
-    }
-    let config = config::digest(config::text()?).map(OsString::from);
-    let flags = FLAGS.get_or_init(|| {
-        let variables = std::env::vars_os();
-        relevant(
-            config.into_iter().chain(std::env::args_os().skip(1)),
-            variables,
-        )
-    });
-    let mut text = flags.clone();
-    text.extend_from_slice(engine_text(&version().to_string(), digest).as_bytes());
-    Some(text)
-}
-
-/// How an engine is told from others.
-fn engine_text(version: &str, digest: Option<[u8; 16]>) -> String {
-    match digest {
-        Some(digest) => format!("{version}, file {:032x}", u128::from_be_bytes(digest)),
-        None => version.to_owned(),
-    }
-}
-
-/// Whether a flag, a variable or the configuration of the server names this key of the model's metadata, which it replaces then.
-pub(super) fn replaces_metadata(key: &str) -> bool {
-    let names = |text: &OsStr| text.to_string_lossy().contains(key);
-    let mut variables = std::env::vars_os();
-    let config = config::text().map(OsStr::from_bytes);
-    config.is_none_or(names)
-        || std::env::args_os().any(|one| names(&one))
-        || variables.any(|(name, value)| is_relevant_variable(&name) && names(&value))
-}
-
-fn relevant(
-    arguments: impl Iterator<Item = OsString>,
-    variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Vec<u8> {
-    let mut text = Vec::new();
-    let mut add = |part: &[u8]| {
-        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        text.extend_from_slice(part);
-    };
-    let mut arguments = arguments;
-    while let Some(argument) = arguments.next() {
-        let name = name_of(&argument);
-        match OTHERS.iter().find(|(known, _)| *known == name) {
-            Some((_, true)) => drop(arguments.next()),
-            Some((_, false)) => {}
-            None => add(argument.as_bytes()),
-        }
-    }
-    let mut variables: Vec<_> = variables
-        .filter(|(name, _)| is_relevant_variable(name))
-        .collect();
-    variables.sort();
-    for (name, value) in &variables {
-        add(name.as_bytes());
-        add(value.as_bytes());
-    }
-    text
-}
-
-/// Variables that stand for flags, without those that stand for the harmless ones.
-fn is_relevant_variable(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    let Some(rest) = name.strip_prefix("LLAMA_ARG_") else {
-        // Keys and values of a quantised cache are not rotated then.
-        return name == "LLAMA_ATTN_ROT_DISABLE";
-    };
-    const OTHERS: &[&str] = &[
-        "HOST",
-        "PORT",
-        "THREADS",
-        "THREADS_HTTP",
-        "N_PARALLEL",
-        "KV_UNIFIED",
-        "CTX_SIZE",
-        "BATCH",
-        "UBATCH",
-        "N_PREDICT",
-        "N_GPU_LAYERS",
-        "CACHE_RAM",
-        "CACHE_REUSE",
-        "CACHE_PROMPT",
-        "CACHE_IDLE_SLOTS",
-        "SLOT_PROMPT_SIMILARITY",
-        "MODEL",
-        "MODEL_DRAFT",
-        "ALIAS",
-        "ENDPOINT_METRICS",
-        "ENDPOINT_SLOTS",
-        "ENDPOINT_PROPS",
-        "TIMEOUT",
-        "API_PREFIX",
-        "STATIC_PATH",
-        "SSL_KEY_FILE",
-        "SSL_CERT_FILE",
-        "MLOCK",
-        "NO_MMAP",
-        "JINJA",
-        "CHAT_TEMPLATE",
-        "CHAT_TEMPLATE_FILE",
-        "CTX_CHECKPOINTS",
-        "CHECKPOINT_MIN_SPACING_NT",
-        "CONTEXT_SHIFT",
-        "MMPROJ",
-        "LOG_FILE",
-        "LOG_VERBOSITY",
-        "LOG_COLORS",
-        "LOG_PREFIX",
-        "LOG_TIMESTAMPS",
-    ];
-    !OTHERS.contains(&rest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn of(arguments: &str, variables: &[(&str, &str)]) -> Vec<u8> {
-        let arguments = arguments.split_whitespace().map(OsString::from);
-        let variables = variables
-            .iter()
-            .map(|(name, value)| (name.into(), value.into()));
-        relevant(arguments, variables)
-    }
-
-    #[test]
-    fn harmless_flags_do_not_count_and_unknown_ones_do() {
-        let plain = of("", &[]);
-        assert!(plain.is_empty());
-        assert_eq!(of("--port 1 -np 4 -m a.gguf --cache_ram 9", &[]), plain);
-        assert_ne!(of("--rope-freq-base 5", &[]), plain);
-        assert_ne!(of("--rope-freq-base 5", &[]), of("--rope-freq-base 6", &[]));
-        assert_ne!(of("--from-next-year", &[]), plain);
-        assert_eq!(of("", &[("LLAMA_ARG_PORT", "1"), ("HOME", "/")]), plain);
-        assert_ne!(of("", &[("LLAMA_ARG_ROPE_FREQ_BASE", "1")]), plain);
-    }
-
-    #[test]
-    fn an_engine_that_has_no_version_is_known_by_its_file() {
-        let name = "(version unknown)";
-        let [one, other] = [1, 2].map(|n| engine_text(name, Some([n; 16])));
-        assert_ne!(one, other);
-        assert_eq!(one, format!("{name}, file {}", "01".repeat(16)));
-        assert_eq!(engine_text("0.7.0", None), "0.7.0");
-    }
 
     #[test]
     fn all_parts_of_a_divided_model_are_read() {

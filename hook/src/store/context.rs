@@ -11,8 +11,9 @@ use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
-use super::lengths::{self, Lengths};
+use super::metadata::{self, Lengths};
 use super::rates::Rates;
+use super::surroundings;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
@@ -106,7 +107,7 @@ impl Facts {
         // SAFETY: see above.
         let encodes = model.and_then(|model| unsafe { plain::has_encoder(model) });
         // SAFETY: see above.
-        let is_causal = model.is_none_or(|model| unsafe { lengths::is_causal(model) });
+        let is_causal = model.is_none_or(|model| unsafe { metadata::is_causal(model) });
         let unfit = match (encodes, is_causal) {
             (Some(true), _) => Some("the model has an encoder, on whose text all depends"),
             (_, false) => Some("attention that is not causal"),
@@ -448,7 +449,7 @@ fn facts_without_adapters(
 ) -> Option<kv::Facts> {
     let model = *model.digest()?;
     let mut facts = kv::Facts::default();
-    facts.push(What::Program, content::surroundings()?);
+    facts.push(What::Program, surroundings::all()?);
     facts.push(What::Layout, layout);
     facts.push(What::Model, model.to_vec());
     facts.push(What::Context, length);

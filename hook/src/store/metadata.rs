@@ -1,4 +1,4 @@
-//! What KV depends on besides the tokens before, by the model's metadata: of a context's length, and of tokens behind.
+//! What KV depends on besides the tokens before, by the model's metadata: the context's length, or tokens behind.
 //!
 //! A model may have two sets of factors for its positions (LongRoPE: Phi-3 and others). The engine takes those for long contexts
 //! if a sequence has room for more tokens than the *original* context length, `rope.scaling.original_context_length` in the
@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, CString};
 
-use super::content;
+use super::surroundings;
 use crate::attach::plain;
 use crate::base::abi::Pointer;
 
@@ -40,7 +40,7 @@ impl Lengths {
 
     /// What KV depends on of a context in which a sequence has room for so many tokens.
     pub(super) fn fact(self, size: usize) -> Vec<u8> {
-        self.fact_if(size, content::replaces_metadata(ORIGINAL))
+        self.fact_if(size, surroundings::replace_metadata(ORIGINAL))
     }
 
     fn fact_if(self, size: usize, is_replaced: bool) -> Vec<u8> {
@@ -68,7 +68,7 @@ const CAUSAL: &str = "attention.causal";
 /// The model is alive.
 pub(super) unsafe fn is_causal(model: Pointer) -> bool {
     let is_replaced =
-        content::replaces_metadata(CAUSAL) || content::replaces_metadata("non-causal");
+        surroundings::replace_metadata(CAUSAL) || surroundings::replace_metadata("non-causal");
     // SAFETY: the caller's promise.
     !is_replaced && unsafe { of_arch(model, CAUSAL) }.is_none_or(|causal| causal == "true")
 }
@@ -79,17 +79,17 @@ pub(super) unsafe fn is_causal(model: Pointer) -> bool {
 /// The model is alive.
 unsafe fn of_arch(model: Pointer, key: &str) -> Option<String> {
     // SAFETY: the caller's promise, here and below.
-    let arch = unsafe { metadata(model, c"general.architecture") }?;
+    let arch = unsafe { value(model, c"general.architecture") }?;
     let key = CString::new(format!("{arch}.{key}")).ok()?;
     // SAFETY: see above.
-    unsafe { metadata(model, &key) }
+    unsafe { value(model, &key) }
 }
 
 /// What the model's file says for this key. `None`: nothing, or something long.
 ///
 /// # Safety
 /// The model is alive.
-unsafe fn metadata(model: Pointer, key: &CStr) -> Option<String> {
+unsafe fn value(model: Pointer, key: &CStr) -> Option<String> {
     let mut text = [0_u8; 128];
     // SAFETY: the caller's promise; there is room for so many bytes, a zero among them.
     let length =
