@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use contextpilot_settings::env;
+use contextpilot_settings::{Error, env};
 
 use crate::beside;
 use crate::say::say;
@@ -15,13 +15,7 @@ const COMPANION: &str = "contextpilot-llama";
 pub(crate) fn without_store(lookup: impl Lookup) -> Option<String> {
     let is_alone =
         lookup.non_empty(env::STORE_REMOTE).is_some() && lookup.non_empty(env::STORE).is_none();
-    is_alone.then(|| {
-        format!(
-            "{} does nothing without {}: set it, too",
-            env::STORE_REMOTE,
-            env::STORE
-        )
-    })
+    is_alone.then(|| Error::remote_without_store().to_string())
 }
 
 /// Starts it. It ends after the server that this process becomes, when what is new is sent. So it is in a process

@@ -243,7 +243,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         let Some(folder) = self.path(env::STORE) else {
             // A setting without an effect; what was meant is not known.
             return match remote.is_some() && self.flag(&table::STRICT)? {
-                true => Err(Error::new(env::STORE_REMOTE, Cause::NoStore)),
+                true => Err(Error::remote_without_store()),
                 false => Ok(None),
             };
         };
@@ -356,6 +356,12 @@ enum Cause {
 impl Error {
     fn new(variable: &'static str, cause: Cause) -> Self {
         Self { variable, cause }
+    }
+
+    /// There is a remote of a prefix store, and no store. It ends a server only if settings are strict.
+    #[must_use]
+    pub fn remote_without_store() -> Self {
+        Self::new(env::STORE_REMOTE, Cause::NoStore)
     }
 
     /// The variable at fault, one of [`env`](mod@crate::env).
