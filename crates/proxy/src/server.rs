@@ -154,6 +154,9 @@ pub async fn serve<H: Handler>(
         };
         let handle = connections.spawn(one.begin(stream, others.clone()));
         let _ = task.set(handle);
+        // When many connect at once, what this one has sent is looked at before others are accepted, who might need its
+        // place: an urgent request that has arrived is no slow client.
+        tokio::task::yield_now().await;
     }
     drop(listener);
     sweeping.abort();

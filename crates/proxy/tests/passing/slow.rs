@@ -134,6 +134,28 @@ fn if_unfinished_requests_hold_all_places_others_are_answered() {
     drop(slow);
 }
 
+/// As many connect as there are places, and more, before the proxy looks at any of them. None has been slow.
+#[test]
+fn whoever_has_sent_its_request_keeps_its_place_in_a_rush() {
+    let (mut fake, proxy) = within(Limits {
+        connections: 8,
+        reserve: 2,
+        ..Limits::default()
+    });
+    let blocks = send(
+        &proxy,
+        b"GET /block-all HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    );
+    let mut server = fake.accept();
+    let rush = |count| (0..count).map(|_| send(&proxy, BODY)).collect::<Vec<_>>();
+    let before = rush(4);
+    let mut client = send(&proxy, OWN);
+    let after = rush(60);
+    server.write_all(b"x").expect("it waits for this");
+    read_to(&mut client, "mine");
+    drop((blocks, before, after));
+}
+
 #[test]
 fn if_all_places_wait_for_answers_urgent_requests_alone_are_answered() {
     let (mut fake, proxy) = within(Limits {

@@ -39,13 +39,13 @@ struct Own(Upstream, String);
 
 impl Handler for Own {
     fn urgent(&self, _: &str, path: &str) -> bool {
-        path == "/own"
+        matches!(path, "/own" | "/block-all")
     }
 
     async fn handle(&self, request: Request) -> Response {
         match request.uri().path() {
             "/own" => json_response(200, "mine"),
-            "/block" => {
+            "/block" | "/block-all" => {
                 let address = self.1.strip_prefix("http://").expect("a URL");
                 let mut stream = TcpStream::connect(address).expect("the test listens");
                 let blocked = stream.read(&mut [0]).expect("a byte");
