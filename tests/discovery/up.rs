@@ -199,7 +199,13 @@ fn while_the_server_starts_the_index_says_503_with_a_reason() {
     let reasons = up.await_ready();
     let first = "llama-server is starting and does not listen yet: try again in a moment";
     assert_eq!(reasons[0], format!("{first:?}"));
-    // The index itself answers meanwhile.
+    // A server says that it is ready a moment before it handles signals. When it answers, it does.
+    let answer = up.send(
+        "POST",
+        "/completion",
+        &json!({"prompt": "a", "n_predict": 1}),
+    );
+    assert_eq!(answer.status, 200);
     kill_process(up.pid(), Signal::TERM).unwrap();
     let (status, log) = up.end();
     assert_eq!(status.code(), Some(0), "{log}");

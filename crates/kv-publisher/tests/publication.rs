@@ -138,7 +138,8 @@ fn subscriber(address: SocketAddr) -> Peer {
 fn a_subscriber_is_sent_each_block_that_is_stored_or_removed() {
     let (mut scene, figures) = Scene::listening(at(any_port(), Some(any_port())));
     let publish = address_in(&figures.publish);
-    assert!(was_said(publish, "blocks of 4 tokens"));
+    // A moment later: only then is it known where replays are.
+    wait_for("it is said", || was_said(publish, "blocks of 4 tokens"));
     let mut peer = subscriber(publish);
     let (first, events) = batch(&mut peer);
     assert_eq!(events, [], "a sign of life");
