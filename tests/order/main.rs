@@ -133,6 +133,19 @@ fn requests_without_an_id_get_one_and_are_passed_on() {
         let requests = control.stats().unwrap().requests;
         (requests.with_id > 0 && requests.without_id == 0).then_some(())
     });
+    // So has one that comes in chunks.
+    let chunks = "Transfer-Encoding: chunked\r\n\r\n21\r\n{\"prompt\":\"Sea\",\"n_predict\":2}   \r\n0\r\n\r\n";
+    let head = "POST /completion HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n";
+    let mut connection = Connection::open(index.address).unwrap();
+    connection
+        .write(format!("{head}{chunks}").as_bytes())
+        .unwrap();
+    assert_eq!(connection.response().unwrap().status, 200);
+    until("it has an id, too", || {
+        let requests = control.stats().unwrap().requests;
+        assert_eq!(requests.without_id, 0);
+        (requests.with_id > 1).then_some(())
+    });
     let body = r#"{"prompt":"Tea is","n_predict":2,"rid":"mine"}"#;
     post("Authorization: Bearer secret\r\n", body);
     until("a client's id is kept", || {

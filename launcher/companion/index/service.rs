@@ -219,17 +219,17 @@ impl Service {
     /// Passes a request on to the engine. A completion without an id gets one, and the engine's figures are
     /// compared with the forecast.
     async fn pass_on(&self, request: Request) -> Response {
-        let Some(length) = self.readable(&request) else {
+        let Some(most) = self.readable(&request) else {
             return self.behind.forward(request).await;
         };
         let (mut parts, body) = request.into_parts();
         let mut held = self.rooms.passing.enter();
-        let body = match body.collect_in(length, &mut held).await {
+        let body = match body.collect_in(most, &mut held).await {
             Ok(body) => body,
             Err(error) => return response(&not_received(&error)),
         };
         // It is copied if it gets an id.
-        if let Err(why) = held.hold(2 * length) {
+        if let Err(why) = held.hold(2 * body.len()) {
             return response(&refused(why));
         }
         let path = parts.uri.path().to_owned();
@@ -246,11 +246,9 @@ impl Service {
             Ok(named) => named,
             Err(why) => return response(&not_done(why)),
         };
-        if body.len() != length {
-            parts
-                .headers
-                .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        }
+        // It is passed on as a whole, with its id, also if it came in chunks.
+        let length = HeaderValue::from(body.len());
+        parts.headers.insert(CONTENT_LENGTH, length);
         let tracked = match id {
             Some(id) => {
                 let tracks = self.shared.lock().await.tracks(&id);
@@ -274,7 +272,8 @@ impl Service {
         }
     }
 
-    /// The length of a body that is to be read for its id: JSON, not compressed, not too long.
+    /// If the body is to be read for its id (JSON, not compressed, not too long): how long it may be. One in chunks says
+    /// its length at its end only.
     fn readable(&self, request: &Request) -> Option<usize> {
         let headers = request.headers();
         let kind = headers
@@ -282,7 +281,10 @@ impl Service {
             .map_or(b"".as_slice(), HeaderValue::as_bytes);
         // curl sends JSON with the content type of a form.
         let other = kind.starts_with(b"multipart/");
-        let length = headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
+        let length = match headers.get(CONTENT_LENGTH) {
+            Some(length) => length.to_str().ok()?.parse().ok()?,
+            None => self.limits.body,
+        };
         (request.method() == Method::POST
             && generates(request.uri().path())
             && !headers.contains_key(CONTENT_ENCODING)
