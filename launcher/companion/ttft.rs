@@ -58,7 +58,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     trials: u32,
     /// About how many tokens a context has
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(8..))]
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(8..=10_000_000))]
     context_tokens: u32,
     /// Slot to use, if there are several
     #[arg(long, value_name = "ID", default_value_t = 0)]

@@ -50,9 +50,10 @@ pub(super) struct Options {
         value_name = "N",
         num_args = 0..=1,
         default_missing_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with = "ids"
     )]
-    last: Option<usize>,
+    last: Option<u32>,
     /// Every request from now on, until it is stopped
     #[arg(long, conflicts_with_all = ["ids", "last"])]
     watch: bool,
@@ -90,7 +91,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     let last = options.last.or(options.ids.is_empty().then_some(1));
     if let Some(most) = last {
-        let latest = control.latest(most).map_err(|e| hook_says(&control, &e))?;
+        let latest = control
+            .latest(most as usize)
+            .map_err(|e| hook_says(&control, &e))?;
         if latest.requests.is_empty() && !options.json {
             print("No prompt was evaluated yet\n")?;
         }

@@ -2,11 +2,10 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_index::{
-    Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Wish, Work, timings, weight,
+    Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Work, timings, weight,
 };
 use contextpilot_proxy::{
     Body, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Request, Response, Tally, Tap,
@@ -20,6 +19,7 @@ use hyper::{Method, StatusCode};
 use super::hook::{Hook, PATIENCE};
 use super::lanes::{Lanes, not_done, work_off, work_off_here};
 use super::rooms::Rooms;
+use super::tokens::Wishes;
 use super::{Behind, SharedIndex, ids};
 use crate::sys;
 
@@ -32,7 +32,7 @@ struct Service {
     behind: Behind,
     shared: SharedIndex,
     limits: Limits,
-    wishes: SyncSender<Wish>,
+    wishes: Wishes,
     hook: Hook,
     lanes: Lanes,
     rooms: Rooms,
@@ -44,7 +44,7 @@ pub(super) fn serve(
     listener: TcpListener,
     behind: Behind,
     shared: SharedIndex,
-    wishes: SyncSender<Wish>,
+    wishes: Wishes,
     hook: Hook,
     hosts: AllowedHosts,
     clients: contextpilot_proxy::Limits,
@@ -141,7 +141,7 @@ impl Service {
             }
             (outcome, index.wishes())
         };
-        self.pass(wishes);
+        self.wishes.pass(wishes);
         let response = match outcome {
             Outcome::Answer(mut answer) => {
                 if endpoint == Endpoint::Stats {
@@ -160,7 +160,7 @@ impl Service {
             Outcome::Work(work) => {
                 let done = self.work(work, lane, held).await;
                 let wishes = self.shared.lock().await.wishes();
-                self.pass(wishes);
+                self.wishes.pass(wishes);
                 done.map_err(not_done)?
             }
         };
@@ -206,13 +206,6 @@ impl Service {
                 return;
             };
             self.shared.lock().await.answered(work, found);
-        }
-    }
-
-    fn pass(&self, wishes: Vec<Wish>) {
-        for wish in wishes {
-            // If the queue is full, the tokens are estimated from the length.
-            let _ = self.wishes.try_send(wish);
         }
     }
 

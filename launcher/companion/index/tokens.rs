@@ -1,5 +1,7 @@
 //! Asks the server how many tokens documents have, on a thread of its own.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -7,17 +9,39 @@ use contextpilot_index::Wish;
 
 use super::{Behind, SharedIndex};
 
-/// Documents that may wait. Others are estimated from their length.
+/// Documents that may wait, and bytes of all their texts. Others are estimated from their length.
 const WAITING: usize = 4096;
+const WAITING_BYTES: usize = 16 << 20;
 
-/// A thread that asks.
-pub(super) fn start(server: Behind, shared: SharedIndex) -> SyncSender<Wish> {
-    let (sender, wishes) = sync_channel(WAITING);
-    thread::spawn(move || answer(&wishes, &server, &shared));
-    sender
+/// What is to be asked for.
+pub(super) struct Wishes {
+    sender: SyncSender<Wish>,
+    bytes: Arc<AtomicUsize>,
 }
 
-fn answer(wishes: &Receiver<Wish>, server: &Behind, shared: &SharedIndex) {
+impl Wishes {
+    /// Those for which there is no more room are left out.
+    pub(super) fn pass(&self, wishes: Vec<Wish>) {
+        for wish in wishes {
+            let length = wish.text.len();
+            let before = self.bytes.fetch_add(length, Ordering::Relaxed);
+            if before + length > WAITING_BYTES || self.sender.try_send(wish).is_err() {
+                self.bytes.fetch_sub(length, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A thread that asks.
+pub(super) fn start(server: Behind, shared: SharedIndex) -> Wishes {
+    let (sender, wishes) = sync_channel(WAITING);
+    let bytes = Arc::<AtomicUsize>::default();
+    let waiting = Arc::clone(&bytes);
+    thread::spawn(move || answer(&wishes, &waiting, &server, &shared));
+    Wishes { sender, bytes }
+}
+
+fn answer(wishes: &Receiver<Wish>, waiting: &AtomicUsize, server: &Behind, shared: &SharedIndex) {
     for wish in wishes {
         // If the server does not answer, the estimate from the length stays.
         let counted = server
@@ -27,5 +51,6 @@ fn answer(wishes: &Receiver<Wish>, server: &Behind, shared: &SharedIndex) {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
             shared.wait().tokenized(&wish, tokens);
         }
+        waiting.fetch_sub(wish.text.len(), Ordering::Relaxed);
     }
 }
