@@ -188,6 +188,34 @@ fn slots_that_the_server_empties_by_itself_are_not_recorded() {
     assert_eq!(scene.kinds(), []);
 }
 
+/// The end of an answer is sent by another thread than that which launches the next task.
+#[test]
+fn the_end_of_an_earlier_answer_does_not_make_an_emptied_slot_an_erased_one() {
+    let mut scene = Scene::new(true);
+    let first = scene.launch(0);
+    scene.evaluate(0, 7, false);
+    let second = scene.launch(1);
+    scene.apply(Event::Answered {
+        arrival: first,
+        id: None,
+    });
+    // The server empties idle slots.
+    scene.remove(0, -1);
+    scene.apply(Event::Answered {
+        arrival: second,
+        id: None,
+    });
+    // A client erases one.
+    scene.evaluate(2, 9, false);
+    scene.remove(2, -1);
+    let kinds = scene.kinds();
+    let erased = kinds
+        .iter()
+        .filter(|(_, _, kind)| *kind == ChangeKind::Erased);
+    let erased: Vec<u32> = erased.map(|(_, slot, _)| *slot).collect();
+    assert_eq!(erased, [2], "{kinds:?}");
+}
+
 #[test]
 fn an_erase_of_a_slot_that_shares_the_context_is_recorded() {
     let mut scene = Scene::new(true);

@@ -97,7 +97,7 @@ impl Recorder {
         }
         self.note_idle(sequence, ledger);
         self.close(sequence, ledger);
-        let exchange = self.stage.launched(sequence);
+        let exchange = self.stage.launched(sequence, posted.arrival);
         self.launches += 1;
         self.slots.entry(sequence).or_default().open = Some(Open {
             record,
@@ -227,7 +227,7 @@ impl Recorder {
 
     pub(super) fn answered(&mut self, arrival: Arrival) {
         self.wishes.remove(&arrival);
-        self.stage.answered();
+        self.stage.answered(arrival);
         for slot in self.slots.values_mut() {
             if let Some(open) = &mut slot.open {
                 open.over |= open.arrival == Some(arrival);

@@ -1,17 +1,23 @@
 //! What the recorder remembers of the last launch, batch and saved slot.
 
-use contextpilot_residency::SequenceId;
+use contextpilot_residency::{Arrival, SequenceId};
 
 /// What the server is doing. It tells why a slot is emptied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stage {
-    /// A task was launched, and since then no batch was submitted and no request answered.
-    launching: bool,
+    /// The task that was launched last, if since then no batch was submitted, and it was not answered. The answer of an
+    /// earlier one may be sent meanwhile: other threads of the server do that.
+    launching: Option<Launch>,
     /// The last batch failed, and the next one is not submitted yet.
     failing: bool,
     /// The last slot whose content was saved to the host prompt cache or loaded from it, since the last
     /// batch was submitted.
     exchanged: Option<(SequenceId, Exchange)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Launch {
+    arrival: Option<Arrival>,
 }
 
 /// Whether a slot's content was saved to and loaded from the host prompt cache before a launch.
@@ -39,8 +45,8 @@ impl Stage {
     }
 
     /// Returns whether the slot was saved and loaded before this launch.
-    pub(super) fn launched(&mut self, sequence: SequenceId) -> Exchange {
-        self.launching = true;
+    pub(super) fn launched(&mut self, sequence: SequenceId, arrival: Option<Arrival>) -> Exchange {
+        self.launching = Some(Launch { arrival });
         let exchanged = self.exchanged.take();
         let exchanged = exchanged.filter(|&(slot, _)| slot == sequence);
         exchanged.map(|(_, exchange)| exchange).unwrap_or_default()
@@ -54,13 +60,14 @@ impl Stage {
         self.failing = failed;
     }
 
-    pub(super) fn answered(&mut self) {
-        self.launching = false;
+    pub(super) fn answered(&mut self, arrival: Arrival) {
+        let goes_on = |launch: &Launch| launch.arrival != Some(arrival);
+        self.launching = self.launching.filter(goes_on);
     }
 
     /// Whether the server itself may empty slots now. `clears_idle`: it empties idle slots when it launches a
     /// task.
     pub(super) fn empties_slots(&self, clears_idle: bool) -> bool {
-        self.failing || self.launching && clears_idle
+        self.failing || self.launching.is_some() && clears_idle
     }
 }
