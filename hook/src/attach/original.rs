@@ -104,3 +104,42 @@ macro_rules! original {
     };
 }
 pub(crate) use original;
+
+#[cfg(test)]
+mod tests {
+    use super::ROWS;
+
+    /// The identifier that a mangled name begins with, by the length that stands before it, and the rest.
+    fn identifier(mangled: &str) -> Option<(&str, &str)> {
+        let digits = mangled.find(|c: char| !c.is_ascii_digit())?;
+        let (length, rest) = mangled.split_at(digits);
+        rest.split_at_checked(length.parse().ok()?)
+    }
+
+    /// A wrong length is a name that no engine has: the function would never be found.
+    #[test]
+    fn the_lengths_in_mangled_names_are_those_of_their_identifiers() {
+        let mut seen = 0;
+        let mangled = ROWS.iter().filter_map(|row| row.name.strip_prefix("_Z"));
+        let named = |name: &&str| name.starts_with(|c: char| c == 'N' || c.is_ascii_digit());
+        for name in mangled.filter(named) {
+            let (mut parts, mut rest) = (Vec::new(), name.strip_prefix('N').unwrap_or(name));
+            loop {
+                let (part, more) = identifier(rest).expect(name);
+                parts.push(part);
+                rest = more;
+                if !name.starts_with('N') || rest.starts_with(['E', 'C', 'D']) {
+                    break;
+                }
+            }
+            let is_lower = |part: &&str| part.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            assert!(parts.iter().all(is_lower), "{name}: {parts:?}");
+            assert!(
+                !rest.starts_with(|c: char| c.is_ascii_digit() || c == '_'),
+                "{name}: {rest}"
+            );
+            seen += 1;
+        }
+        assert!(seen >= 4);
+    }
+}

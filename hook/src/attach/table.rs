@@ -330,7 +330,7 @@ macro_rules! for_each_hooked {
             rows      straight  optional fn ggml_backend_tensor_get(tensor: Pointer, target: *mut u8, offset: usize, size: usize);
 
             purpose   store     optional fn llama_set_embeddings(context: Pointer, value: bool);
-            purpose   store     optional fn _Z28llama_set_embeddings_nextnP13llama_contextbb(context: Pointer, value: bool, masked: bool);
+            purpose   store     optional fn _Z26llama_set_embeddings_nextnP13llama_contextbb(context: Pointer, value: bool, masked: bool);
             purpose   store     optional fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(context: Pointer, layer: u32, value: bool);
             purpose   store     optional fn llama_set_causal_attn(context: Pointer, value: bool);
             purpose   store     optional fn llama_set_adapter_cvec(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> i32;

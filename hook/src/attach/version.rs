@@ -43,10 +43,12 @@ pub(crate) fn version() -> Version {
 }
 
 impl Version {
-    /// Whether no other engine says the same. Sources without their history are built with one text for all commits.
+    /// Whether no other engine says the same: it names its commit. Sources without their history are built with one text
+    /// for all commits, and distributions put their own name there (`b11669-Debian`), whatever they have changed.
     pub(crate) fn is_of_one_build(&self) -> bool {
         let build = self.build.unwrap_or_default();
-        !build.is_empty() && !build.contains("unknown")
+        let commit = build.rsplit_once('-').map_or("", |(_, commit)| commit);
+        commit.len() >= 7 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 }
 
@@ -94,10 +96,17 @@ mod tests {
             version: Some("0.6.0"),
             build,
         };
-        for build in ["b11669-Debian", "b1-0c1e570"] {
+        for build in ["b1-0c1e570", "b11669-0c1e570ab"] {
             assert!(of(Some(build)).is_of_one_build(), "{build}");
         }
-        for build in [None, Some(""), Some("unknown"), Some("b0-unknown")] {
+        for build in [
+            None,
+            Some(""),
+            Some("unknown"),
+            Some("b0-unknown"),
+            Some("b11669-Debian"),
+            Some("0c1e570"),
+        ] {
             assert!(!of(build).is_of_one_build(), "{build:?}");
         }
     }

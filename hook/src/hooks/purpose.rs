@@ -16,13 +16,13 @@ pub(crate) unsafe fn llama_set_embeddings(context: Pointer, value: bool) {
 }
 
 /// For speculation with MTP: it needs the hidden state of every evaluated token.
-pub(crate) unsafe fn _Z28llama_set_embeddings_nextnP13llama_contextbb(
+pub(crate) unsafe fn _Z26llama_set_embeddings_nextnP13llama_contextbb(
     context: Pointer,
     value: bool,
     masked: bool,
 ) {
     let call = EngineCall::enter();
-    original!(_Z28llama_set_embeddings_nextnP13llama_contextbb(
+    original!(_Z26llama_set_embeddings_nextnP13llama_contextbb(
         context, value, masked
     ));
     if value {

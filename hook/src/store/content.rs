@@ -21,15 +21,20 @@ use crate::base::guard;
 pub(super) struct Content {
     /// What people call it: the file's name.
     pub(super) name: String,
+    path: PathBuf,
+    /// Tells whether the file, and all its parts, are still the same.
+    mark: Vec<Mark>,
     /// `None` inside: the file cannot be read. Empty while it is being made.
     digest: OnceLock<Option<[u8; 16]>>,
 }
 
 impl Content {
-    fn of(path: &Path) -> Self {
+    fn of(path: PathBuf, mark: Vec<Mark>) -> Self {
         let name = path.file_name().unwrap_or_default();
         Self {
             name: name.to_string_lossy().into_owned(),
+            path,
+            mark,
             digest: OnceLock::new(),
         }
     }
@@ -38,18 +43,53 @@ impl Content {
     pub(super) fn digest(&self) -> Option<&[u8; 16]> {
         self.digest.get()?.as_ref()
     }
+
+    /// Whether somebody has written into the file since. An engine that has it mapped computes with what is there now.
+    /// (Whoever replaces a file by another one of its name does no harm to those who have the old one.)
+    pub(super) fn is_overwritten(&self) -> bool {
+        let now = marks_of(&self.path);
+        let is_other = |(then, now): (&Mark, &Mark)| then.is_overwritten(now);
+        self.mark.iter().zip(&now).any(is_other)
+    }
 }
 
-/// A file, and its digest.
-struct FileContent {
-    path: PathBuf,
-    /// Tells whether the file, and all its parts, are still the same.
-    mark: Vec<[i128; 4]>,
-    content: Arc<Content>,
+/// Tells a file from what is at its path later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mark {
+    device: u64,
+    number: u64,
+    size: u64,
+    /// When it was written, nanoseconds.
+    written: i128,
+    /// When that, its name or its rights changed. Nobody can set it, as copies do with the time above.
+    changed: i128,
+}
+
+impl Mark {
+    /// Of what is at this path now.
+    fn of(path: &Path) -> Self {
+        let Ok(found) = std::fs::metadata(path) else {
+            return Self::default();
+        };
+        let time = |seconds: i64, more: i64| i128::from(seconds) * 1_000_000_000 + i128::from(more);
+        Self {
+            device: found.dev(),
+            number: found.ino(),
+            size: found.size(),
+            written: time(found.mtime(), found.mtime_nsec()),
+            changed: time(found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// Whether it is the same file with something else in it. That it got another name or other rights does not matter.
+    fn is_overwritten(&self, now: &Self) -> bool {
+        let same_file = (self.device, self.number) == (now.device, now.number);
+        same_file && (self.size, self.written) != (now.size, now.written)
+    }
 }
 
 /// Files that were named so far. A server has a few models and adapters.
-static FILES: Mutex<Vec<FileContent>> = Mutex::new(Vec::new());
+static FILES: Mutex<Vec<Arc<Content>>> = Mutex::new(Vec::new());
 /// Models and adapters, and their files.
 static OWNERS: Mutex<Vec<Owner>> = Mutex::new(Vec::new());
 
@@ -80,15 +120,11 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         .iter()
         .find(|file| file.path == path && file.mark == mark);
     if let Some(known) = known {
-        return Arc::clone(&known.content);
+        return Arc::clone(known);
     }
     files.retain(|file| file.path != path);
-    let content = Arc::new(Content::of(&path));
-    files.push(FileContent {
-        path: path.clone(),
-        mark: mark.clone(),
-        content: Arc::clone(&content),
-    });
+    let content = Arc::new(Content::of(path.clone(), mark.clone()));
+    files.push(Arc::clone(&content));
     let result = Arc::clone(&content);
     let finish = |content: &Content, digest| {
         let _ = content.digest.set(digest);
@@ -109,22 +145,8 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
 }
 
 /// Those of all parts of a model.
-fn marks_of(path: &Path) -> Vec<[i128; 4]> {
-    parts(path).iter().map(|part| mark_of(part)).collect()
-}
-
-/// Device, number, size, and when it was written.
-fn mark_of(path: &Path) -> [i128; 4] {
-    let Ok(found) = std::fs::metadata(path) else {
-        return [0; 4];
-    };
-    let written = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
-    [
-        found.dev().into(),
-        found.ino().into(),
-        found.size().into(),
-        written,
-    ]
+fn marks_of(path: &Path) -> Vec<Mark> {
+    parts(path).iter().map(|part| Mark::of(part)).collect()
 }
 
 /// The model or adapter at this address was loaded from that file.
@@ -289,5 +311,45 @@ mod tests {
             names("/m/a-00002-of-00002.gguf"),
             ["/m/a-00002-of-00002.gguf"]
         );
+    }
+
+    #[test]
+    fn a_file_that_was_written_into_is_another_one_and_one_with_another_name_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, "first").unwrap();
+        let content = Content::of(path.clone(), marks_of(&path));
+        std::fs::hard_link(&path, folder.path().join("other.gguf")).unwrap();
+        assert!(!content.is_overwritten());
+        // The engine keeps the file that it has mapped.
+        let new = folder.path().join("new.gguf");
+        std::fs::write(&new, "another").unwrap();
+        std::fs::rename(&new, &path).unwrap();
+        assert!(!content.is_overwritten());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!content.is_overwritten());
+
+        std::fs::write(&path, "first").unwrap();
+        let content = Content::of(path.clone(), marks_of(&path));
+        std::fs::write(&path, "another").unwrap();
+        assert!(content.is_overwritten());
+    }
+
+    /// As `cp -p` writes it, from one with the same times.
+    #[test]
+    fn a_file_with_the_size_and_the_time_of_an_earlier_one_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, "first").unwrap();
+        let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let before = Mark::of(&path);
+        // Its clock has steps of some milliseconds.
+        thread::sleep(std::time::Duration::from_millis(30));
+        std::fs::write(&path, "other").unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(written).unwrap();
+        let now = Mark::of(&path);
+        assert_eq!((now.size, now.written), (before.size, before.written));
+        assert_ne!(now, before);
     }
 }

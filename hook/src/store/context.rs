@@ -275,6 +275,11 @@ impl ContextStore {
     /// What the KV of tokens depends on that were evaluated under these conditions; `None`: that is not known,
     /// or not yet.
     pub(super) fn fingerprint(&mut self, conditions: Conditions) -> Option<Fingerprint> {
+        // A microsecond, once or twice for a prompt.
+        let model = self.model.as_ref();
+        if model.is_some_and(|model| model.is_overwritten()) {
+            self.refuse("somebody has written into the model's file since it was loaded");
+        }
         if self.refused.is_some() {
             return None;
         }

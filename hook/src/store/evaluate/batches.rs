@@ -69,7 +69,12 @@ pub(crate) unsafe fn legacy(
         return without_store(call, context, whole);
     }
     let content = guard::compute(|| match entries {
-        Some(all) if !batch.token.is_null() && all.len() == batch.len as usize => {
+        // With both, tokens and rows of numbers (MTP), the tokens alone say too little.
+        Some(all)
+            if !batch.token.is_null()
+                && batch.embedding.is_null()
+                && all.len() == batch.len as usize =>
+        {
             Content::Plain(all.to_vec())
         }
         entries => Content::Other(entries.map(sequences_of)),
