@@ -22,7 +22,7 @@ pub(crate) unsafe fn llama_model_load_from_file(
     let name = name.filter(|_| params::may_store_model(&call, &params));
     let opening = purpose::open_model(&call, name);
     let model = original!(llama_model_load_from_file(path, params));
-    purpose::note_model(opening, model);
+    purpose::note_loaded(opening, model);
     model
 }
 

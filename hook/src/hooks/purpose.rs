@@ -91,12 +91,11 @@ pub(crate) unsafe fn llama_model_free(model: Pointer) {
 
 pub(crate) unsafe fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer {
     let call = EngineCall::enter();
+    // SAFETY: the engine is about to read the path.
+    let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let opening = purpose::open_adapter(&call, name);
     let adapter = original!(llama_adapter_lora_init(model, path));
-    if !path.is_null() {
-        // SAFETY: the engine has just read the path.
-        let path = unsafe { CStr::from_ptr(path) };
-        purpose::note_adapter(&call, adapter, path);
-    }
+    purpose::note_loaded(opening, adapter);
     adapter
 }
 

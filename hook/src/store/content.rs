@@ -44,6 +44,11 @@ impl Content {
         self.digest.get()?.as_ref()
     }
 
+    /// Whether its path still leads to it, unchanged.
+    pub(super) fn is_still_there(&self) -> bool {
+        self.mark == marks_of(&self.path)
+    }
+
     /// Whether somebody has written into the file since. An engine that has it mapped computes with what is there now.
     /// (Whoever replaces a file by another one of its name does no harm to those who have the old one.)
     pub(super) fn is_overwritten(&self) -> bool {
@@ -351,5 +356,7 @@ mod tests {
         let now = Mark::of(&path);
         assert_eq!((now.size, now.written), (before.size, before.written));
         assert_ne!(now, before);
+        let content = Content::of(path, vec![before]);
+        assert!(!content.is_still_there());
     }
 }

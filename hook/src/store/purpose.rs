@@ -44,10 +44,21 @@ pub(crate) fn open_model(call: &EngineCall, path: Option<&CStr>) -> Opening {
     Opening(wanted.and_then(|path| guard::compute(|| begin(path))))
 }
 
-/// The model has been loaded.
-pub(crate) fn note_model(opening: Opening, model: Pointer) {
+/// The engine is about to load an adapter from this file.
+pub(crate) fn open_adapter(call: &EngineCall, path: Option<&CStr>) -> Opening {
+    let wanted = path.filter(|_| notes(call));
+    Opening(wanted.and_then(|path| guard::compute(|| content::begin(path))))
+}
+
+/// The model or the adapter has been loaded.
+pub(crate) fn note_loaded(opening: Opening, address: Pointer) {
+    let note = |content: Arc<Content>| match content.is_still_there() {
+        true => content::own(address.addr(), content),
+        // It may have been loaded from either file.
+        false => content::disown(address.addr()),
+    };
     if let Some(content) = opening.0 {
-        guard::compute(|| content::own(model.addr(), content));
+        guard::compute(|| note(content));
     }
 }
 
@@ -55,13 +66,6 @@ pub(crate) fn note_model(opening: Opening, model: Pointer) {
 pub(crate) fn forget(call: &EngineCall, address: Pointer) {
     if notes(call) {
         guard::compute(|| content::disown(address.addr()));
-    }
-}
-
-/// An adapter has been loaded from this file.
-pub(crate) fn note_adapter(call: &EngineCall, adapter: Pointer, path: &CStr) {
-    if notes(call) {
-        guard::compute(|| content::own(adapter.addr(), content::begin(path)));
     }
 }
 
