@@ -125,7 +125,7 @@ impl fmt::Display for HookError {
             Self::NoExec { path } => write!(
                 f,
                 "{path:?} is on a file system that is mounted noexec, from which no library \
-                 can be loaded: {ANOTHER_FOLDER} set {variable}, to somewhere else"
+                 can be loaded: set XDG_CACHE_HOME or {variable} to somewhere else"
             ),
             Self::Library { path, source } => write!(
                 f,
@@ -156,7 +156,7 @@ impl fmt::Display for HookError {
             Self::Path { path, byte } => write!(
                 f,
                 "{path:?} holds {:?}, which {PRELOAD} cannot express: \
-                 {ANOTHER_FOLDER} set {variable}",
+                 set XDG_CACHE_HOME or {variable} to a path without it",
                 char::from(*byte)
             ),
             Self::Memory { no_file, source } => {

@@ -2,13 +2,19 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use crate::sys;
+
 /// Prints one line on stderr.
 ///
 /// Not `eprintln!`, which panics when stderr cannot be written: the server must
 /// start all the same. One write, so that lines of several processes do not mix.
 pub(crate) fn say(message: impl Display) {
     let line = format!("[ContextPilot] {message}\n");
-    let _ = io::stderr().write_all(plain(&line).as_bytes());
+    let line = plain(&line);
+    // Nor may the signal of a pipe that nobody reads end it.
+    sys::without_sigpipe(|| {
+        let _ = io::stderr().write_all(line.as_bytes());
+    });
 }
 
 /// A text without characters that move a terminal's cursor or hide text. Parts of what we print come from elsewhere: ids

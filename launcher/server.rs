@@ -72,13 +72,18 @@ fn named(argv0: OsString, this: Option<&This>) -> Result<Server, Error> {
     if this.is_some_and(|this| this.is_at(&path, &metadata)) {
         return refuse("is this launcher itself");
     }
+    // Without /proc it is not known which file this is. It would execute itself for ever.
+    if this.is_none() && has_mark(&path) {
+        return refuse("is this launcher");
+    }
     Ok(Server { path, argv0 })
 }
 
 /// Searches `PATH`. Several versions of this launcher may be on it as
 /// `llama-server`, and must not start each other in circles. So each takes the first
 /// candidate behind itself. Only if there is none, it looks at those before itself,
-/// and skips every file with the launcher's mark.
+/// and skips every file with the launcher's mark. So it does with all of them if it does not know which file it is itself,
+/// without /proc.
 fn on_path(path: OsString, this: Option<&This>) -> Option<Server> {
     let candidates = which::which_in_global(NAME, Some(path)).ok()?;
     let mut before = Vec::new();
@@ -96,7 +101,7 @@ fn on_path(path: OsString, this: Option<&This>) -> Option<Server> {
     }
     behind
         .into_iter()
-        .next()
+        .find(|path| this.is_some() || !has_mark(path))
         .or_else(|| before.into_iter().find(|path| !has_mark(path)))
         .map(|path| Server {
             path,

@@ -33,6 +33,21 @@ pub(crate) fn exec(path: &Path, argv0: OsString, arguments: Vec<OsString>) -> io
     io::Error::last_os_error()
 }
 
+/// Does this while `SIGPIPE` is ignored, and leaves the signal as it was.
+pub(crate) fn without_sigpipe(work: impl FnOnce()) {
+    let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: zeroed memory is a valid `sigaction`: no handler, no flags, an empty mask.
+    let mut ignore: libc::sigaction = unsafe { std::mem::zeroed() };
+    ignore.sa_sigaction = libc::SIG_IGN;
+    // SAFETY: both pointers are valid for the call, and no handler is installed.
+    let done = unsafe { libc::sigaction(libc::SIGPIPE, &raw const ignore, before.as_mut_ptr()) };
+    work();
+    if done == 0 {
+        // SAFETY: filled in by the call above.
+        unsafe { libc::sigaction(libc::SIGPIPE, before.as_ptr(), ptr::null_mut()) };
+    }
+}
+
 /// Sets a variable in this process's environment, for [`exec`] to pass on.
 pub(crate) fn set_env(name: &str, value: &OsStr) {
     // SAFETY: The launcher never starts a thread, so nobody reads or writes the
