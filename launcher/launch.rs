@@ -49,6 +49,7 @@ fn run() -> Result<Infallible, Error> {
         idle.iter().for_each(say);
         return exec(&server::find(of_process)?, arguments);
     }
+    sys::open_standard_streams();
     let settings = Settings::from(of_process)?;
     idle.iter().for_each(say);
     let strict = settings.strict;

@@ -7,8 +7,7 @@
 //!                   or 126          (CONTEXTPILOT_STRICT=1: exit 3)
 //! ```
 //!
-//! Without `CONTEXTPILOT_INDEX_URL`, `CONTEXTPILOT_LISTEN` and
-//! `CONTEXTPILOT_LOG_FILE` only the second and the last step happen,
+//! Without a setting that asks for the hook only the second and the last step happen,
 //! and they open no file: see [`launch()`].
 //!
 //! The second command, `contextpilot-llama`, is in [`companion`].

@@ -33,6 +33,19 @@ pub(crate) fn exec(path: &Path, argv0: OsString, arguments: Vec<OsString>) -> io
     io::Error::last_os_error()
 }
 
+/// Opens `/dev/null` for each of the three standard streams that is closed. Otherwise a file that the hook opens would be
+/// one of them, and the server would write its log there.
+pub(crate) fn open_standard_streams() {
+    for stream in 0..3 {
+        // SAFETY: asks about a descriptor, open or not.
+        if unsafe { libc::fcntl(stream, libc::F_GETFD) } == -1 {
+            // The least descriptor that is free is this one.
+            // SAFETY: the path ends with NUL. If this fails, the stream stays closed.
+            unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+        }
+    }
+}
+
 /// Does this while `SIGPIPE` is ignored, and leaves the signal as it was.
 pub(crate) fn without_sigpipe(work: impl FnOnce()) {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

@@ -138,6 +138,28 @@ fn if_stderr_cannot_be_written_the_server_still_starts() {
     );
 }
 
+/// A file that the hook opens must not become a stream that the server writes to.
+#[cfg(target_os = "linux")]
+#[test]
+fn with_a_hook_closed_streams_lead_nowhere() {
+    let machine = Machine::new();
+    let out = machine.path("streams");
+    let server = format!(
+        "#!/bin/sh\n(for n in 0 1 2; do [ /proc/$$/fd/$n -ef /dev/null ] && echo $n; done) >{}\n",
+        out.display()
+    );
+    let machine = Machine::with_script(&server);
+    let hooked = machine.hooked();
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "exec <&- >&- 2>&-; exec \"$0\"", LAUNCHER]);
+    let variables = hooked.get_envs();
+    shell.env_clear();
+    shell.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+    assert!(shell.status().unwrap().success());
+    let streams = fs::read_to_string(out).unwrap();
+    assert_eq!(streams, "0\n1\n2\n");
+}
+
 #[test]
 fn a_script_without_a_first_line_for_its_interpreter_runs() {
     let machine = Machine::with_script("echo \"$1\"\n");
