@@ -122,6 +122,15 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     }
     let recorded = Setting::recorded(&traffic);
     let recorded = recorded.ok_or(format!("{shown} does not say what server it is of"))?;
+    let had_store = traffic.setup.as_ref().is_some_and(|s| s.store.is_some());
+    if had_store && !recorded.can_have_store() {
+        let loaded = traffic.requests.iter().map(|one| one.record.loaded);
+        say(format!(
+            "{shown} is of a server with a prefix store, which is simulated only for models whose cache can go back \
+             to any position: the {} tokens that it loaded count as evaluated in what is simulated",
+            count(loaded.map(u64::from).sum())
+        ));
+    }
     Ok((traffic, recorded))
 }
 
@@ -169,7 +178,7 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
                 .collect())
         })?;
     }
-    if !options.store_gb.is_empty() {
+    if !options.store_gb.is_empty() && recorded.can_have_store() {
         cross(&|setting| {
             let limits = options.store_gb.iter();
             Ok(limits

@@ -8,6 +8,7 @@ mod dashboard;
 mod gateway;
 mod generated;
 mod hostile;
+mod recordings;
 mod screen;
 mod slots;
 mod store;

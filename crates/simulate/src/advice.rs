@@ -17,7 +17,8 @@ const MOST_SLOTS: u32 = 32;
 /// What other flags would have brought.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// The simulation of the recorded setting.
+    /// The simulation of the recorded setting. With what a prefix store loaded in the recording, also if the simulator
+    /// has none for the model.
     pub recorded: Point,
     /// At most two: one change of flags, and that one together with another. Each gains at least
     /// [`LEAST_GAIN`] over the setting before it. Empty: no change would have helped.
@@ -60,7 +61,7 @@ pub struct Repeated {
 pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
     let mut changes: Vec<Change> = Vec::new();
     let mut alone = Vec::new();
-    let first = simulate(traffic, recorded);
+    let first = with_recorded_store(simulate(traffic, recorded), traffic);
     for nth in 0..2 {
         let (base, flags, limit, setting) = match changes.last() {
             Some(last) => (
@@ -106,6 +107,25 @@ pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
         alone,
         tokens: repeated(&traffic.requests, traffic.gram.max(1)),
     }
+}
+
+/// What a store loaded in the recording is no more evaluated now, even where the simulator has no store for the
+/// model. Changes are without it, so they are compared with what is there, and promise too little rather than too much.
+fn with_recorded_store(mut point: Point, traffic: &Traffic) -> Point {
+    let limit = traffic.setup.as_ref().and_then(|setup| setup.store);
+    let Some(limit) = limit.filter(|_| !point.setting.can_have_store()) else {
+        return point;
+    };
+    let records = traffic.requests.iter().map(|request| &request.record);
+    let loaded = records.filter(|record| !record.child);
+    let loaded: u64 = loaded.map(|record| u64::from(record.loaded)).sum();
+    let loaded = loaded.min(point.evaluated_tokens);
+    let left = point.evaluated_tokens - loaded;
+    point.prompt_seconds *= left as f64 / point.evaluated_tokens.max(1) as f64;
+    point.loaded_tokens = loaded;
+    point.evaluated_tokens = left;
+    point.setting.store_limit = limit;
+    point
 }
 
 /// The best of these. A later one must be better by [`LEAST_GAIN`] than the best so far. Those that take more memory or

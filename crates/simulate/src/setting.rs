@@ -45,7 +45,8 @@ pub struct Setting {
     pub generation: Generation,
     /// The tokens that the model was trained for, if these limit a slot.
     pub trained: Option<u32>,
-    /// `CONTEXTPILOT_STORE_GB`: how large the prefix store may become, bytes. 0: there is none.
+    /// `CONTEXTPILOT_STORE_GB`: how large the prefix store may become, bytes. 0: there is none, or it is not simulated,
+    /// see [`can_have_store`](Self::can_have_store).
     pub store_limit: u64,
     /// How fast the store's chunks are copied in and out, bytes in a second.
     pub store_speed: u64,
@@ -186,9 +187,12 @@ impl Setting {
             has_host_cache: setup.cache_ram.is_some(),
             generation,
             trained: None,
-            store_limit: setup.store.unwrap_or(0),
+            store_limit: 0,
             store_speed: STORE_SPEED,
         };
+        if setting.can_have_store() {
+            setting.store_limit = setup.store.unwrap_or(0);
+        }
         if setup.slot_context < setting.share() {
             setting.trained = Some(setup.slot_context);
         }

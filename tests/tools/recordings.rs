@@ -1,0 +1,97 @@
+//! `simulate` and `advise` on recordings that no server was needed for.
+
+use std::path::Path;
+use std::process::Output;
+
+use contextpilot_traffic::{
+    Key, Memory, Recorded, RequestRecord, Setup, SizeKind, SizeSample, Writer,
+};
+use serde_json::Value;
+
+use crate::support::{companion, good, json};
+
+/// A recording of a server that serves these prompts one after the other.
+fn recording(setup: &Setup, store: Option<u64>, prompts: &[(RequestRecord, Vec<i32>)]) -> Vec<u8> {
+    let (mut writer, mut bytes) = Writer::new(Key::new([7; 16]), false, 1 << 30);
+    let mut add = |recorded: Recorded| match recorded {
+        Recorded::Bytes(more) => bytes.extend(more),
+        Recorded::Full => panic!("the recording is full"),
+    };
+    add(writer.setup(setup));
+    if let Some(limit) = store {
+        add(writer.store(limit));
+    }
+    for tokens in [1000, 2000] {
+        add(writer.size(SizeSample {
+            kind: SizeKind::State,
+            tokens,
+            bytes: u64::from(tokens) * 500,
+        }));
+    }
+    for (order, (record, tokens)) in (0_u64..).zip(prompts) {
+        let at = order * 1_000_000;
+        let prompt = tokens.len() as u32;
+        let record = RequestRecord {
+            order,
+            arrived: at,
+            launched: at + 10,
+            prompted: at + 500_000,
+            ended: at + 600_000,
+            prompt,
+            evaluated: prompt - record.reused,
+            ..record.clone()
+        };
+        add(writer.request(record, tokens, None));
+    }
+    bytes
+}
+
+/// So many tokens that no other prompt has.
+fn tokens(nth: i32, count: i32) -> Vec<i32> {
+    (0..count).map(|token| nth * 10_000 + token).collect()
+}
+
+fn on(path: &Path, arguments: &[&str]) -> Output {
+    companion(arguments).arg(path).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_store_that_is_not_simulated_is_said_to_be_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("traffic");
+    let setup = Setup {
+        memory: Memory::Window(512),
+        parallel: 1,
+        cache_ram: Some(0),
+        ..Setup::default()
+    };
+    let prompts: Vec<(RequestRecord, Vec<i32>)> = (0..10)
+        .map(|nth| {
+            let record = RequestRecord {
+                loaded: if nth < 2 { 0 } else { 900 },
+                ..RequestRecord::default()
+            };
+            (record, tokens(nth % 2, 1000))
+        })
+        .collect();
+    std::fs::write(&path, recording(&setup, Some(5 << 30), &prompts)).unwrap();
+    let simulated = on(&path, &["simulate", "--store-gb", "0,10", "--json"]);
+    let points = json(&good(&simulated));
+    let points = points.as_array().unwrap();
+    assert_eq!(points.len(), 1, "{points:?}");
+    assert_eq!(points[0]["store_gb"], 0.0);
+    assert_eq!(points[0]["loaded_tokens"], 0);
+    let said = stderr(&simulated);
+    assert!(said.contains("the 7,200 tokens that it loaded"), "{said}");
+    let advised = on(&path, &["advise"]);
+    let text = good(&advised);
+    assert!(text.starts_with("Now 72 % of 10,000"), "{text}");
+    assert!(!text.contains("on disk"), "{text}");
+    assert!(stderr(&advised).contains("7,200"), "{text}");
+    let advised: Value = json(&good(&on(&path, &["advise", "--json"])));
+    assert_eq!(advised["recorded"]["evaluated_tokens"], 2800);
+}
