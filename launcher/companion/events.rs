@@ -7,7 +7,7 @@ use contextpilot_client::Update;
 use contextpilot_client::control::{Change, Missed, Reason, ResidencyEvent};
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Visible, count, print, print_json};
+use super::show::{Moment, Reader, Visible, count, offer, offer_json};
 use super::words::{NEVER_CACHED, evicted};
 use crate::say::say;
 
@@ -37,20 +37,18 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
     let mut left = options.count.unwrap_or(u64::MAX);
     for update in events {
-        match (update.map_err(failed)?, options.json) {
-            (Update::Event(event), true) => print_json(&event)?,
-            (Update::Event(event), false) => print(&line(&event))?,
-            (Update::Missed(missed), true) => {
-                print_json(&missed)?;
-                continue;
-            }
+        let update = update.map_err(failed)?;
+        let reader = match (&update, options.json) {
+            (Update::Event(event), true) => offer_json(event)?,
+            (Update::Event(event), false) => offer(&line(event))?,
+            (Update::Missed(missed), true) => offer_json(missed)?,
             (Update::Missed(missed), false) => {
-                say(gap(&missed));
-                continue;
+                say(gap(missed));
+                Reader::There
             }
-        }
-        left = left.saturating_sub(1);
-        if left == 0 {
+        };
+        left = left.saturating_sub(u64::from(matches!(update, Update::Event(_))));
+        if left == 0 || reader == Reader::Gone {
             return Ok(());
         }
     }

@@ -10,22 +10,42 @@ use serde::Serialize;
 use crate::say::plain;
 use crate::sys::{self, LocalTime};
 
+/// Whether somebody reads what is printed. A command that goes on for ever ends if nobody does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Reader {
+    There,
+    /// As `head` once it has its lines.
+    Gone,
+}
+
 /// Prints text. It is no error if the reader has gone.
 pub(super) fn print(text: &str) -> Result<(), String> {
-    print_as_it_is(&plain(text))
+    offer(text).map(|_| ())
 }
 
-fn print_as_it_is(text: &str) -> Result<(), String> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(super::cannot_print(&e)),
-        _ => Ok(()),
-    }
-}
-
-/// Prints one JSON object as a line.
+/// Prints one JSON object as a line. It is no error if the reader has gone.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), String> {
+    offer_json(value).map(|_| ())
+}
+
+/// Prints text, and says whether there is a reader.
+pub(super) fn offer(text: &str) -> Result<Reader, String> {
+    write(plain(text).as_bytes())
+}
+
+/// Prints one JSON object as a line, and says whether there is a reader.
+pub(super) fn offer_json(value: &impl Serialize) -> Result<Reader, String> {
     let text = serde_json::to_string(value).map_err(|e| format!("no JSON can be made: {e}"))?;
-    print_as_it_is(&(text + "\n"))
+    write((text + "\n").as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Result<Reader, String> {
+    match io::stdout().write_all(bytes) {
+        Ok(()) => Ok(Reader::There),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(e) => Err(super::cannot_print(&e)),
+    }
 }
 
 /// Shows an id without characters that move a terminal's cursor or hide text:

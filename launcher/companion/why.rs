@@ -13,7 +13,7 @@ use contextpilot_client::control::{
 use serde::Serialize;
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Visible, print, print_json};
+use super::show::{Moment, Reader, Visible, offer, offer_json, print, print_json};
 use super::words::NEVER_CACHED;
 
 mod advice;
@@ -99,7 +99,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
         let stats = control.stats().ok();
         for one in latest.requests.iter().rev() {
-            show(one, stats.as_ref(), options)?;
+            if show(one, stats.as_ref(), options)? == Reader::Gone {
+                break;
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -159,16 +161,18 @@ fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
         let now = latest()?.requests;
         let unseen = now.iter().rev().filter(|one| !seen.contains(&key(one)));
         for one in unseen {
-            show(one, control.stats().ok().as_ref(), options)?;
+            if show(one, control.stats().ok().as_ref(), options)? == Reader::Gone {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
         seen = now.iter().map(key).collect();
     }
 }
 
-fn show(one: &Evaluated, stats: Option<&Stats>, options: &Options) -> Result<(), String> {
+fn show(one: &Evaluated, stats: Option<&Stats>, options: &Options) -> Result<Reader, String> {
     let advice = advice(&one.evaluation, stats, options.worth);
     if options.json {
-        return print_json(&Listed {
+        return offer_json(&Listed {
             evaluated: one,
             advice,
         });
@@ -179,5 +183,5 @@ fn show(one: &Evaluated, stats: Option<&Stats>, options: &Options) -> Result<(),
     };
     let at = Moment::from(one.at).of_day();
     let text = sentence::text(&name, &one.evaluation, &advice);
-    print(&format!("{at}  slot {}  {text}", one.slot))
+    offer(&format!("{at}  slot {}  {text}", one.slot))
 }

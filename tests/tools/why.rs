@@ -146,3 +146,35 @@ fn why_says_if_a_request_is_not_known() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("CONTEXTPILOT_EXPLAIN_MB is 0"), "{text}");
 }
+
+/// `head` reads a line and goes. What is printed for ever notices with the next line.
+#[test]
+fn what_is_printed_for_ever_ends_when_nobody_reads() {
+    let watched = Watched::start(two_slots());
+    for arguments in [
+        &["events"][..],
+        &["events", "--json"],
+        &["why", "--watch"],
+        &["why", "--watch", "--json"],
+    ] {
+        let mut child = watched
+            .command(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        let head = std::thread::spawn(move || {
+            let mut line = String::new();
+            reader.read_line(&mut line).map(|_| line)
+        });
+        let mut nth = 0;
+        // It may begin to listen after the first of them.
+        let status = until("it has ended", || {
+            nth += 1;
+            watched.complete(ask(&format!("{nth} {}", arguments.join(" "))).id(&format!("r{nth}")));
+            child.try_wait().unwrap()
+        });
+        assert!(status.success(), "{arguments:?}");
+        assert!(!head.join().unwrap().unwrap().is_empty(), "{arguments:?}");
+    }
+}
