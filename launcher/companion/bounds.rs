@@ -12,7 +12,7 @@ use crate::say::say;
 const OTHERS: u64 = 64;
 
 /// A moment later than this is none that the clock can say.
-const MOST_SECONDS: u64 = 365 * 24 * 3600;
+pub(super) const MOST_SECONDS: u64 = 365 * 24 * 3600;
 
 /// What clients may take up.
 #[derive(Args, Clone, Copy)]

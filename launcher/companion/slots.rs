@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use contextpilot_client::control::{self, Stats};
 use contextpilot_client::{Control, Error, Health, LlamaServer, Props, Slot};
 use serde_json::json;
 
+use super::bounds::MOST_SECONDS;
 use super::connect::{ControlAt, hook_says};
 use super::engine::{ServerAt, no_hook, server_says};
 use super::show::{Visible, bytes, count, print, print_json};
@@ -57,7 +58,7 @@ struct OnSlot {
     slot: u32,
     /// Wait until the slot is idle, at most so long; without this, a busy slot
     /// is an error
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     wait: Option<u64>,
 }
 

@@ -11,6 +11,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use signal_hook::low_level::emulate_default_handler;
 
+use super::bounds::MOST_SECONDS;
 use super::connect::{ControlAt, hook_says};
 use super::show::{print, print_json};
 use crate::variables::{Lookup, of_process};
@@ -46,7 +47,8 @@ pub(super) struct Options {
         long,
         value_name = "SECONDS",
         default_value_t = 10,
-        requires = "picture"
+        requires = "picture",
+        value_parser = clap::value_parser!(u64).range(..=MOST_SECONDS)
     )]
     watch: u64,
     /// Print one snapshot as JSON, as stats --json does

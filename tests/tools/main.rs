@@ -5,6 +5,7 @@ mod advice;
 mod cache;
 mod client;
 mod dashboard;
+mod extremes;
 mod gateway;
 mod generated;
 mod hostile;

@@ -93,10 +93,10 @@ impl LlamaServer {
     /// # Errors
     /// It takes longer; or as [`LlamaServer::health`].
     pub fn wait_ready(&self, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now().checked_add(patience);
         loop {
             let health = self.health()?;
-            let late = Instant::now() >= deadline;
+            let late = is_over(deadline);
             match health {
                 Health::Ready => return Ok(()),
                 Health::Loading if late => return Err(Error::Loading),
@@ -202,9 +202,9 @@ impl LlamaServer {
     /// # Errors
     /// [`Error::Busy`] when it takes longer; as [`LlamaServer::slots`].
     pub fn wait_idle(&self, slot: u32, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now().checked_add(patience);
         while self.is_busy(slot)? {
-            if Instant::now() >= deadline {
+            if is_over(deadline) {
                 return Err(Error::Busy { slot });
             }
             std::thread::sleep(LOOK);
@@ -257,4 +257,9 @@ impl LlamaServer {
             (error, _) => error,
         })
     }
+}
+
+/// `None`: a moment that the clock cannot say, which never comes.
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
