@@ -152,11 +152,7 @@ fn end_as_first_process() {
 
 fn hook_path() -> Result<(), String> {
     let path = hook_lib::locate(variables::of_process).map_err(|e| e.to_string())?;
-    let line = [path.as_os_str().as_bytes(), b"\n"].concat();
-    match io::stdout().write_all(&line) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(cannot_print(&e)),
-        _ => Ok(()),
-    }
+    show::print_path(&path)
 }
 
 fn cannot_print(error: &io::Error) -> String {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use contextpilot_client::control::Timestamp;
@@ -38,6 +40,11 @@ pub(super) fn offer(text: &str) -> Result<Reader, String> {
 pub(super) fn offer_json(value: &impl Serialize) -> Result<Reader, String> {
     let text = serde_json::to_string(value).map_err(|e| format!("no JSON can be made: {e}"))?;
     write((text + "\n").as_bytes())
+}
+
+/// Prints a path as a line, with the very bytes that it has: what reads it opens it.
+pub(super) fn print_path(path: &Path) -> Result<(), String> {
+    write(&[path.as_os_str().as_bytes(), b"\n"].concat()).map(|_| ())
 }
 
 fn write(bytes: &[u8]) -> Result<Reader, String> {

@@ -59,7 +59,7 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
     let size = fs::metadata(&export.file).map_or(0, |file| file.len());
     match as_json {
         true => print_json(&json!({
-            "file": export.file,
+            "file": export.file.to_string_lossy(),
             "model": origin.model,
             "chunks": chosen.len(),
             "tokens": tokens,

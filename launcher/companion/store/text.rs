@@ -120,7 +120,7 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
         value
     });
     json!({
-        "folder": folder,
+        "folder": folder.to_string_lossy(),
         "chunks": contents.headers.len(),
         "tokens": contents.tokens(),
         "bytes": contents.bytes(),
