@@ -1,7 +1,6 @@
 //! `contextpilot-llama`, the companion command.
 
-use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

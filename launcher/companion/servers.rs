@@ -1,13 +1,13 @@
 //! The servers of this user that run with `CONTEXTPILOT_LISTEN=auto`.
 
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use contextpilot_client::control::{Stats, Timestamp};
 use contextpilot_client::{Control, Error};
 
 use super::connect::with_token;
-use super::show::{Moment, Visible};
+use super::show::{Moment, Visible, seconds_of};
 use super::table::Table;
 use crate::variables::of_process;
 
@@ -119,7 +119,7 @@ fn listed(running: &[Running]) -> String {
     for one in running {
         let (address, since) = match &one.stats {
             Ok(stats) => {
-                let up = Duration::from_secs_f64(stats.uptime_seconds.max(0.0));
+                let up = seconds_of(stats.uptime_seconds);
                 let start = SystemTime::from(stats.at).checked_sub(up);
                 let start = start.map(|start| Moment::from(Timestamp::from(start)).minute());
                 (stats.listening.join(", "), start.unwrap_or_default())

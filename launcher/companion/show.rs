@@ -170,8 +170,13 @@ pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         ..0.9995 => format!("{:.0} ms", seconds * 1000.0),
         ..9.95 => format!("{seconds:.1} s"),
-        _ => span(Duration::from_secs_f64(seconds.round())),
+        _ => span(seconds_of(seconds.round())),
     }
+}
+
+/// A time that an endpoint says. What is absurd is the longest or the shortest that there is.
+pub(super) fn seconds_of(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 /// `3 min 12 s`: two units at most.
@@ -230,6 +235,8 @@ mod tests {
             durations,
             ["0 ms", "999 ms", "1.3 s", "9.9 s", "10 s", "1 min 1 s"]
         );
+        assert_eq!(seconds_of(-1e300), Duration::ZERO);
+        assert_eq!(duration(1e300), span(Duration::MAX));
         assert_eq!([Some(0.625), None].map(percent), ["62 %", "–"]);
     }
 }

@@ -1,6 +1,5 @@
 //! `stats`: prints the hook's figures.
 
-use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::control::{
@@ -9,7 +8,7 @@ use contextpilot_client::control::{
 };
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Visible, bytes, count, percent, print, print_json, span};
+use super::show::{Visible, bytes, count, percent, print, print_json, seconds_of, span};
 use super::table::Table;
 use super::words::reason;
 
@@ -141,7 +140,7 @@ pub(super) fn heading(stats: &Stats) -> String {
         ModelState::Asleep => ", asleep",
         ModelState::Loaded | ModelState::Other => "",
     };
-    let up = span(Duration::from_secs_f64(stats.uptime_seconds.max(0.0)));
+    let up = span(seconds_of(stats.uptime_seconds));
     format!(
         "{} {version}{build}{model}, up {up}, hook {} {mode}{state}",
         engine.name, stats.hook_version
@@ -232,7 +231,7 @@ pub(super) fn evictions(stats: &Stats) -> String {
     let mut by: Vec<_> = stats.evictions.iter().collect();
     by.retain(|&(reason, _)| *reason != Reason::NeverCached);
     by.sort_by_key(|&(reason, number)| (std::cmp::Reverse(*number), *reason));
-    let total: u64 = by.iter().map(|(_, number)| **number).sum();
+    let total: u64 = by.iter().fold(0, |sum, (_, number)| sum.saturating_add(**number));
     let parts: Vec<String> = by
         .iter()
         .map(|(why, number)| format!("{} {}", reason(**why), count(**number)))
@@ -261,7 +260,10 @@ pub(super) fn index(stats: &Stats) -> String {
     };
     let mut parts = vec![format!("{} ids told", count(delivery.sent))];
     for (number, what) in [
-        (delivery.waiting + delivery.in_flight, "waiting"),
+        (
+            delivery.waiting.saturating_add(delivery.in_flight),
+            "waiting",
+        ),
         (delivery.set_aside, "of them refused when sent alone"),
         (delivery.not_needed, "not needed"),
         (delivery.rejected, "refused"),

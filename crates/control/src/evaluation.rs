@@ -114,7 +114,8 @@ impl Causes {
     /// All of them.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        self.all().iter().map(|(_, number)| number).sum()
+        let all = self.all();
+        all.iter().fold(0, |sum, (_, number)| sum.saturating_add(*number))
     }
 
     /// Adds the numbers of another evaluation.
@@ -168,7 +169,9 @@ impl Elsewhere {
             least_recently_used,
             host_rule,
         } = *self;
-        pinned + busy + similarity + least_recently_used + host_rule
+        [busy, similarity, least_recently_used, host_rule]
+            .into_iter()
+            .fold(pinned, u64::saturating_add)
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
             // Tokens in a busy slot could not have been reused either.
             let may_help = elsewhere.busy == 0 && diverged.repeated > 0;
             // What both have in front of the difference would have been found with it.
-            let tokens = (diverged.at + diverged.repeated).saturating_sub(evaluation.reused);
+            let tokens = diverged.at.saturating_add(diverged.repeated).saturating_sub(evaluation.reused);
             may_help.then(|| (tokens, change(diverged)))
         }),
         evicted::advice(evaluation, &server),
@@ -65,7 +65,7 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
         )),
         // The slot's own content would be overwritten, unless there is a host cache that keeps it.
         server.has_host_cache().then(|| {
-            let share = (evaluation.reused + elsewhere.similarity) as f64;
+            let share = evaluation.reused.saturating_add(elsewhere.similarity) as f64;
             let share = share / evaluation.prompt_tokens.max(1) as f64;
             let now = server.similarity().map_or(String::new(), |now| format!(" ({now} now)"));
             let text = format!(
@@ -118,7 +118,7 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
             }
         })
         .filter(|advice| {
-            let enough = advice.tokens >= TOKENS && advice.tokens * SHARE >= *evaluated;
+            let enough = advice.tokens >= TOKENS && advice.tokens.saturating_mul(SHARE) >= *evaluated;
             enough && advice.seconds.is_none_or(|seconds| seconds >= worth)
         })
         .collect();

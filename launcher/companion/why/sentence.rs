@@ -145,8 +145,8 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
         1 => "the one behind is the same".to_owned(),
         same => format!("the {} behind are the same", count(same)),
     };
-    let all = diverged.at + inserted + diverged.same_after >= tokens
-        && evaluated >= inserted + diverged.same_after
+    let rest = inserted.saturating_add(diverged.same_after);
+    let all = diverged.at.saturating_add(rest) >= tokens && evaluated >= rest
         && diverged.same_after > 0;
     let rest = match all {
         true => format!("; all {} had to be evaluated", count(evaluated)),

@@ -32,9 +32,9 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
     let causes = now.reuse.causes.all();
     let tokens = PARTS.map(|(part, ..)| {
         let of = causes.iter().filter(|(name, _)| words::kind(name) == part);
-        of.map(|(_, tokens)| tokens).sum::<u64>()
+        of.fold(0, |sum: u64, (_, tokens)| sum.saturating_add(*tokens))
     });
-    let all: u64 = tokens.iter().sum();
+    let all = tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
     if all == 0 {
         return Text::default();
     }
