@@ -153,6 +153,7 @@ pub(super) fn server_says(server: &LlamaServer, error: &Error) -> String {
         Error::Unauthorized { .. } => format!(
             "The server at {address} asks for a key: set {API_KEY} to the one of its --api-key"
         ),
+        Error::Untrusted { .. } | Error::NoTls { .. } => error.to_string(),
         other => format!("The server at {address}: {other}"),
     }
 }

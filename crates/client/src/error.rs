@@ -18,6 +18,18 @@ pub enum Error {
         /// What the connection ended with.
         why: String,
     },
+    /// A server answers with TLS, but its certificate is not trusted, or is not for this address.
+    Untrusted {
+        /// The address that was tried.
+        address: String,
+        /// What is wrong with the certificate.
+        why: String,
+    },
+    /// What listens there does not speak TLS, and the address is `https://`.
+    NoTls {
+        /// The address that was tried.
+        address: String,
+    },
     /// The client's time limit is over.
     TimedOut {
         /// The address that was asked.
@@ -92,6 +104,14 @@ impl fmt::Display for Error {
             ),
             Self::Unreachable { address, why } => {
                 write!(f, "{address} does not answer ({why})")
+            }
+            Self::Untrusted { address, why } => write!(
+                f,
+                "{address} has a certificate that is not trusted ({why}): set SSL_CERT_FILE to the PEM file \
+                 of its authority, and write the host name that it is for"
+            ),
+            Self::NoTls { address } => {
+                write!(f, "{address} does not speak TLS: write http://")
             }
             Self::TimedOut { address } => write!(
                 f,

@@ -180,11 +180,23 @@ impl Http {
     fn told(&self, error: &ureq::Error) -> Error {
         use ureq::Error as E;
         let address = self.shown.clone();
+        match tls_error(error) {
+            Some(rustls::Error::InvalidCertificate(why)) => {
+                let why = one_line(&why.to_string());
+                return Error::Untrusted { address, why };
+            }
+            Some(rustls::Error::InvalidMessage(_)) => return Error::NoTls { address },
+            _ => {}
+        }
+        let is_plain = self.base.starts_with("http:") && !address.starts_with("unix:");
         let why = match error {
             E::Timeout(ureq::Timeout::Connect) => "no connection in time".to_owned(),
             E::Timeout(_) => return Error::TimedOut { address },
             E::Protocol(e) => {
-                let why = format!("not HTTP: {e}");
+                let mut why = format!("not HTTP: {e}");
+                if is_plain {
+                    why += "; if it speaks TLS, write https://";
+                }
                 return Error::Unexpected { address, why };
             }
             E::HostNotFound => "its host name is not known".to_owned(),
@@ -196,7 +208,20 @@ impl Http {
             },
             other => one_line(&other.to_string()),
         };
+        let why = match is_plain && is_broken(error) {
+            true => format!("{why}; if it speaks TLS, write https://"),
+            false => why,
+        };
         Error::Unreachable { address, why }
+    }
+}
+
+/// What rustls says of a connection.
+fn tls_error(error: &ureq::Error) -> Option<&rustls::Error> {
+    match error {
+        ureq::Error::Rustls(error) => Some(error),
+        ureq::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
     }
 }
 
