@@ -211,6 +211,7 @@ pub(super) struct PointOut {
     store_seconds: f64,
     waited_seconds: f64,
     refused: u64,
+    too_many_answers: u64,
     context_bytes: u64,
     host_bytes: u64,
     store_bytes: u64,
@@ -236,6 +237,7 @@ impl PointOut {
             store_seconds: point.store_seconds,
             waited_seconds: point.waited_seconds,
             refused: point.refused,
+            too_many_answers: point.too_many_answers,
             context_bytes: point.context_bytes,
             host_bytes: point.host_bytes,
             store_bytes: point.store_bytes,
@@ -288,13 +290,25 @@ fn text(points: &[Point]) -> String {
         table.row(row);
     }
     let mut text = table.text();
-    let refused = points.iter().filter(|point| point.refused > 0);
-    for point in refused {
-        text += &format!(
-            "With {} slots {} prompts do not fit into a slot, and would be refused: raise --ctx-size\n",
-            point.setting.parallel,
-            count(point.refused),
-        );
+    for point in points {
+        let slots = match point.setting.parallel {
+            1 => "With 1 slot".to_owned(),
+            slots => format!("With {slots} slots"),
+        };
+        let too_long = point.refused - point.too_many_answers;
+        if too_long > 0 {
+            text += &format!(
+                "{slots} {} prompts do not fit into a slot, and would be refused: raise --ctx-size\n",
+                count(too_long),
+            );
+        }
+        if point.too_many_answers > 0 {
+            text += &format!(
+                "{slots} {} prompts want more answers (n) than there are slots, and would be refused: raise \
+                 --parallel\n",
+                count(point.too_many_answers),
+            );
+        }
     }
     text
 }

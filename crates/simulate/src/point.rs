@@ -45,6 +45,8 @@ pub struct Point {
     pub waited_seconds: f64,
     /// The number of refused requests. Further answers to one prompt are not counted.
     pub refused: u64,
+    /// Those of them that want more answers (`n`) than there are slots. The others do not fit into a slot.
+    pub too_many_answers: u64,
     /// The size of a full context, bytes. 0: the recording has no sizes.
     pub context_bytes: u64,
     /// The most that the host prompt cache held, bytes. 0: it held nothing, or the recording has no sizes.

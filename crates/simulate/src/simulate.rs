@@ -32,6 +32,7 @@ pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
         store_seconds,
         waited_seconds: 0.0,
         refused: 0,
+        too_many_answers: 0,
         context_bytes: sizes.state(setting.context),
         host_bytes,
         store_bytes,
@@ -43,6 +44,8 @@ pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
         }
         let Some(outcome) = outcome else {
             point.refused += 1;
+            // What is not too long was refused for this.
+            point.too_many_answers += u64::from(request.record.prompt < setting.slot_context);
             continue;
         };
         point.prompt_tokens += u64::from(request.record.prompt);
