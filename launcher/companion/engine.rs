@@ -50,9 +50,16 @@ impl Engine {
 impl ControlAt {
     /// The hook of the server at this URL, if there is one that is found.
     fn of_server(&self, url: &str) -> Result<Option<Control>, String> {
-        let mut here = running();
-        here.retain(|one| one.listens_at(url));
-        let found = choose(here, self.pid, self.model.as_deref())?;
+        let (here, elsewhere) = running().into_iter().partition(|one| one.listens_at(url));
+        let model = self.model.as_deref();
+        let found = choose(here, self.pid, model).map_err(|why| {
+            match choose(elsewhere, self.pid, model) {
+                Ok(Some(_)) => format!(
+                    "The server that --pid or --model names does not listen at {url}: leave one of them out"
+                ),
+                _ => why,
+            }
+        })?;
         let usual = || self.usual().filter(|(_, stats)| stats.listens_at(url));
         Ok(match found {
             Some(found) => Some(found.control),
@@ -105,7 +112,7 @@ fn guess(flag: &str) -> Result<String, String> {
 
 #[derive(Args)]
 pub(super) struct ServerAt {
-    /// The server. Its key, if it asks for one, is taken from LLAMA_API_KEY
+    /// The server: http://host:port, with its --api-prefix if it has one, or the path of its socket. Its key, if it asks for one, is taken from LLAMA_API_KEY
     /// [default: where the server of this user listens that runs]
     #[arg(long, value_name = "URL", global = true)]
     server: Option<String>,
@@ -117,7 +124,12 @@ impl ServerAt {
         &self,
         control: &ControlAt,
     ) -> Result<(LlamaServer, Option<Control>), String> {
-        let engine = Engine::find(self.server.as_deref(), control, "--server")?;
+        // As llama-server takes it with --host.
+        let server = self.server.as_deref().map(|server| match server {
+            path if path.starts_with('/') => format!("unix:{path}"),
+            url => url.to_owned(),
+        });
+        let engine = Engine::find(server.as_deref(), control, "--server")?;
         let server = LlamaServer::new(&engine.url).map_err(|e| format!("--server: {e}"))?;
         Ok((with_key(server)?, engine.control))
     }
@@ -152,6 +164,10 @@ pub(super) fn server_says(server: &LlamaServer, error: &Error) -> String {
         ),
         Error::Unauthorized { .. } => format!(
             "The server at {address} asks for a key: set {API_KEY} to the one of its --api-key"
+        ),
+        Error::Refused { status: 404, .. } => format!(
+            "What answers at {address} has no such path: if it is a llama-server that was started with \
+             --api-prefix, put that behind the port in --server"
         ),
         Error::Untrusted { .. } | Error::NoTls { .. } => error.to_string(),
         other => format!("The server at {address}: {other}"),
