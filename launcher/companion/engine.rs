@@ -112,7 +112,8 @@ fn guess(flag: &str) -> Result<String, String> {
 
 #[derive(Args)]
 pub(super) struct ServerAt {
-    /// The server: http://host:port, with its --api-prefix if it has one, or the path of its socket. Its key, if it asks for one, is taken from LLAMA_API_KEY
+    /// The server: http://host:port, with its --api-prefix behind that, or the path of its socket.
+    /// Its key, if it asks for one, is taken from LLAMA_API_KEY
     /// [default: where the server of this user listens that runs]
     #[arg(long, value_name = "URL", global = true)]
     server: Option<String>,

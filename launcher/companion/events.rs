@@ -23,7 +23,7 @@ pub(super) struct Options {
     /// End after so many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print JSON, one object a line; what was missed as {\"missed\": number}
+    /// Print JSON, one object a line; what was missed as {"missed": number}
     #[arg(long)]
     json: bool,
 }

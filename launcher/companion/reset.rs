@@ -15,7 +15,7 @@ use super::show::{count, print, print_json};
 pub(super) struct Options {
     #[command(flatten)]
     control: ControlAt,
-    /// Print JSON: {\"evicted\": number}
+    /// Print JSON: {"evicted": number}
     #[arg(long)]
     json: bool,
 }

@@ -134,14 +134,28 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     };
     let mut trials: Vec<Trial> = Vec::new();
     let progress = Progress::new(options.trials);
+    let mut failed = None;
     for number in 1..=options.trials {
         progress.show(trials.last());
-        trials.push(experiment.trial(number).map_err(|e| {
-            progress.clear();
-            says(e)
-        })?);
+        match experiment.trial(number) {
+            Ok(trial) => trials.push(trial),
+            Err(error) => {
+                failed = Some(says(error));
+                break;
+            }
+        }
     }
     progress.clear();
+    let result = match failed {
+        None => Ok(()),
+        Some(why) if trials.is_empty() => return Err(why),
+        // What was measured may have taken hours.
+        Some(why) => Err(format!(
+            "Of {} trials the first {} are written, the next has failed: {why}",
+            options.trials,
+            trials.len()
+        )),
+    };
 
     write(options, "csv", &figures::csv(&trials))?;
     write(options, "svg", &plot::svg(&trials)?)?;
@@ -156,7 +170,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             "hook": summary.hook.map(|(asked, right)| json!({"asked": asked, "right": right})),
         })),
         false => print(&figures::text(&trials, &summary)),
-    }
+    }?;
+    result
 }
 
 fn write(options: &Options, extension: &str, text: &str) -> Result<(), String> {

@@ -1,8 +1,10 @@
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use contextpilot_testbed::{Arch, Builder, Model, Server};
 
-use crate::support::{Watched, companion, fails, good, nowhere, read, two_slots};
+use crate::support::{Watched, companion, fails, good, nowhere, read, two_slots, until};
 
 fn experiment(builder: Builder) -> Value {
     let watched = Watched::start(builder);
@@ -97,4 +99,32 @@ fn without_a_hook_ttft_runs_and_says_so() {
     let large = fails(ttft(&["--context-tokens", "5000"]));
     assert!(large.contains("take --context-tokens "), "{large}");
     assert!(fails(ttft(&["--slot", "9"])).contains("there is no slot 9"));
+}
+
+#[test]
+fn what_was_measured_before_the_server_ended_is_written() {
+    let mut server = two_slots().args(["--metrics"]).spawn().unwrap();
+    let url = format!("http://{}", server.address());
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = companion(&["ttft", "--trials", "10000", "--server", &url]);
+    command.args(["--control", &nowhere(), "--context-tokens", "50"]);
+    command.current_dir(folder.path());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    until("some trials are made", || {
+        let slots = server.get("/metrics").ok()?.text();
+        let tokens = slots
+            .lines()
+            .find_map(|line| line.strip_prefix("llamacpp:prompt_tokens_total "))?;
+        (tokens.parse::<f64>().ok()? > 2000.0).then_some(())
+    });
+    server.stop(15).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Of 10000 trials the first "), "{said}");
+    let csv = read(&folder.path().join("ttft.csv"));
+    assert!(csv.lines().count() > 1, "{csv}");
+    assert!(folder.path().join("ttft.svg").is_file());
+    assert!(!output.stdout.is_empty());
 }
