@@ -58,7 +58,7 @@ pub(super) struct Options {
     #[arg(long, conflicts_with_all = ["ids", "last"])]
     watch: bool,
     /// Give advice that would have saved so many seconds or more
-    #[arg(long, value_name = "SECONDS", default_value_t = SECONDS)]
+    #[arg(long, value_name = "SECONDS", default_value_t = SECONDS, value_parser = seconds)]
     worth: f64,
     #[command(flatten)]
     control: ControlAt,
@@ -66,6 +66,12 @@ pub(super) struct Options {
     /// and --watch
     #[arg(long)]
     json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    let seconds = number.filter(|number| number.is_finite() && *number >= 0.0);
+    seconds.ok_or_else(|| "a time is a number of seconds, 0 or more".to_owned())
 }
 
 /// What `--json` prints of a request that was asked for by its id.

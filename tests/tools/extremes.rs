@@ -39,3 +39,10 @@ fn a_folder_whose_name_is_no_text_is_shown() {
     let said = String::from_utf8_lossy(&listed.stderr);
     assert!(!said.contains("panicked"), "{said}");
 }
+
+#[test]
+fn what_is_no_number_of_seconds_is_refused() {
+    for worth in ["nan", "inf", "-1", "soon"] {
+        is_refused(&["why", &format!("--worth={worth}")]);
+    }
+}
