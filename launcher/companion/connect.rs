@@ -113,11 +113,13 @@ pub(super) fn hook_says(control: &Control, error: &Error) -> String {
         ),
         other => match (versions_differ(control), other) {
             (Some(why), _) => why,
-            (None, Error::Refused { status: 404, .. }) if control.hook_version().is_err() => format!(
-                "What answers at {address} is no hook; llama-server itself, perhaps: start the server with {}=\
+            (None, Error::Refused { status: 404, .. }) if control.hook_version().is_err() => {
+                format!(
+                    "What answers at {address} is no hook; llama-server itself, perhaps: start the server with {}=\
                  auto, or another address than its own, and give --control that",
-                env::LISTEN
-            ),
+                    env::LISTEN
+                )
+            }
             (None, other) => format!("The hook at {address}: {other}"),
         },
     }

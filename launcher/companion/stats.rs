@@ -1,6 +1,5 @@
 //! `stats`: prints the hook's figures.
 
-
 use clap::Args;
 use contextpilot_client::control::{
     HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason, Recording,
@@ -231,7 +230,9 @@ pub(super) fn evictions(stats: &Stats) -> String {
     let mut by: Vec<_> = stats.evictions.iter().collect();
     by.retain(|&(reason, _)| *reason != Reason::NeverCached);
     by.sort_by_key(|&(reason, number)| (std::cmp::Reverse(*number), *reason));
-    let total: u64 = by.iter().fold(0, |sum, (_, number)| sum.saturating_add(**number));
+    let total: u64 = by
+        .iter()
+        .fold(0, |sum, (_, number)| sum.saturating_add(**number));
     let parts: Vec<String> = by
         .iter()
         .map(|(why, number)| format!("{} {}", reason(**why), count(**number)))

@@ -16,7 +16,7 @@ mod sync;
 mod text;
 
 use super::servers::{self, Running};
-use super::show::{print_path, Visible, bytes, count, print, print_json};
+use super::show::{Visible, bytes, count, print, print_json, print_path};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 use contents::Contents;
@@ -105,7 +105,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let path = folder(options, &running)?;
     let json = options.json;
     match &options.action {
-        Some(Action::Path) if json => return done(print_json(&json!({ "folder": path.to_string_lossy() }))),
+        Some(Action::Path) if json => {
+            return done(print_json(&json!({ "folder": path.to_string_lossy() })));
+        }
         Some(Action::Path) => return done(print_path(&path)),
         Some(Action::Import(import)) => return done(import::run(import, &path, &running, json)),
         Some(Action::Sync(sync)) => return done(sync::run(sync, &path, &running, json)),

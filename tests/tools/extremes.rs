@@ -24,7 +24,9 @@ fn a_time_that_no_clock_can_say_is_refused() {
 #[test]
 fn a_folder_whose_name_is_no_text_is_shown() {
     let parent = tempfile::tempdir().unwrap();
-    let folder = parent.path().join(OsString::from_vec(b"n\xff\xfen".to_vec()));
+    let folder = parent
+        .path()
+        .join(OsString::from_vec(b"n\xff\xfen".to_vec()));
     std::fs::create_dir(&folder).unwrap();
     let of = |arguments: &[&str]| {
         let mut command = companion(&["store", "--folder"]);

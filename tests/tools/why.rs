@@ -171,7 +171,7 @@ fn what_is_printed_for_ever_ends_when_nobody_reads() {
         // It may begin to listen after the first of them.
         let status = until("it has ended", || {
             nth += 1;
-            watched.complete(ask(&format!("{nth} {}", arguments.join(" "))).id(&format!("r{nth}")));
+            watched.complete(ask(&format!("{nth} {}", arguments.join(" "))).id(format!("r{nth}")));
             child.try_wait().unwrap()
         });
         assert!(status.success(), "{arguments:?}");

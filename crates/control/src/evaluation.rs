@@ -115,7 +115,8 @@ impl Causes {
     #[must_use]
     pub fn sum(&self) -> u64 {
         let all = self.all();
-        all.iter().fold(0, |sum, (_, number)| sum.saturating_add(*number))
+        all.iter()
+            .fold(0, |sum, (_, number)| sum.saturating_add(*number))
     }
 
     /// Adds the numbers of another evaluation.

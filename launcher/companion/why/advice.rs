@@ -118,7 +118,8 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
             }
         })
         .filter(|advice| {
-            let enough = advice.tokens >= TOKENS && advice.tokens.saturating_mul(SHARE) >= *evaluated;
+            let enough =
+                advice.tokens >= TOKENS && advice.tokens.saturating_mul(SHARE) >= *evaluated;
             enough && advice.seconds.is_none_or(|seconds| seconds >= worth)
         })
         .collect();

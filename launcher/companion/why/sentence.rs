@@ -146,8 +146,8 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
         same => format!("the {} behind are the same", count(same)),
     };
     let rest = inserted.saturating_add(diverged.same_after);
-    let all = diverged.at.saturating_add(rest) >= tokens && evaluated >= rest
-        && diverged.same_after > 0;
+    let all =
+        diverged.at.saturating_add(rest) >= tokens && evaluated >= rest && diverged.same_after > 0;
     let rest = match all {
         true => format!("; all {} had to be evaluated", count(evaluated)),
         false => String::new(),

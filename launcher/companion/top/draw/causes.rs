@@ -34,7 +34,9 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
         let of = causes.iter().filter(|(name, _)| words::kind(name) == part);
         of.fold(0, |sum: u64, (_, tokens)| sum.saturating_add(*tokens))
     });
-    let all = tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
+    let all = tokens
+        .iter()
+        .fold(0, |sum: u64, part| sum.saturating_add(*part));
     if all == 0 {
         return Text::default();
     }
