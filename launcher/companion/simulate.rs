@@ -36,7 +36,7 @@ pub(super) struct Options {
     cache_ram: Vec<i64>,
     /// Shares of a prompt that must be alike for a slot to be chosen by it
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = share)]
-    slot_prompt_similarity: Vec<f64>,
+    slot_prompt_similarity: Vec<f32>,
     /// Tokens that a chunk must have to be moved up
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     cache_reuse: Vec<u32>,
@@ -55,7 +55,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn share(text: &str) -> Result<f32, String> {
     let share = text
         .parse()
         .ok()
@@ -160,8 +160,8 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
         cross(&|setting| {
             let shares = options.slot_prompt_similarity.iter();
             Ok(shares
-                .map(|share| Setting {
-                    slot_prompt_similarity: (share * 1000.0).round() as u32,
+                .map(|&slot_prompt_similarity| Setting {
+                    slot_prompt_similarity,
                     ..setting.clone()
                 })
                 .collect())
@@ -198,7 +198,7 @@ pub(super) struct PointOut {
     parallel: u32,
     kv_unified: bool,
     cache_ram: i64,
-    slot_prompt_similarity: f64,
+    slot_prompt_similarity: f32,
     cache_reuse: u32,
     store_gb: f64,
     reused_share: f64,
@@ -224,7 +224,7 @@ impl PointOut {
             parallel: setting.parallel,
             kv_unified: setting.kv_unified,
             cache_ram: setting.cache_ram,
-            slot_prompt_similarity: f64::from(setting.slot_prompt_similarity) / 1000.0,
+            slot_prompt_similarity: setting.slot_prompt_similarity,
             cache_reuse: setting.cache_reuse,
             store_gb: setting.store_limit as f64 / 1e9,
             reused_share: point.reused_share(),
@@ -266,7 +266,7 @@ fn text(points: &[Point]) -> String {
         let mut row = vec![
             format!("{}{shared}", setting.parallel),
             setting.cache_ram.to_string(),
-            format!("{}", f64::from(setting.slot_prompt_similarity) / 1000.0),
+            setting.slot_prompt_similarity.to_string(),
             setting.cache_reuse.to_string(),
         ];
         if has_store {

@@ -43,5 +43,5 @@ fn the_hook_reads_flags_in_every_spelling() {
     } = setup;
     assert_eq!((parallel, kv_unified), (2, false));
     assert_eq!((cache_ram, cache_reuse), (Some(7), 9));
-    assert_eq!(slot_prompt_similarity, 100, "there is no such variable");
+    assert_eq!(slot_prompt_similarity, 0.1, "there is no such variable");
 }

@@ -54,7 +54,7 @@ impl Flags {
             .with_cache_ram(self.cache_ram)
             .map_err(|error| Error::new(error.to_string()))?;
         Ok(Setting {
-            slot_prompt_similarity: self.similarity,
+            slot_prompt_similarity: self.similarity as f32 / 1000.0,
             cache_reuse: self.cache_reuse,
             ..setting
         })

@@ -192,9 +192,9 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
             setting,
         });
     };
-    for thousandths in [0, 10, 50, 100, 250, 500] {
-        if thousandths != setting.slot_prompt_similarity {
-            let (share, changed) = with_similarity(setting, thousandths);
+    for share in [0.0, 0.01, 0.05, 0.1, 0.25, 0.5] {
+        if share != setting.slot_prompt_similarity {
+            let (share, changed) = with_similarity(setting, share);
             add(&["--slot-prompt-similarity", &share], changed);
         }
     }
@@ -207,9 +207,9 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
             add(&["--cache-reuse", &chunk], changed.clone());
             // A prompt that lacks what follows its first tokens is similar to hardly any slot. So it gets
             // the slot that has the chunks only if little similarity is enough.
-            for thousandths in [50, 10] {
-                if thousandths < setting.slot_prompt_similarity {
-                    let (share, changed) = with_similarity(&changed, thousandths);
+            for share in [0.05, 0.01] {
+                if share < setting.slot_prompt_similarity {
+                    let (share, changed) = with_similarity(&changed, share);
                     let similar = ["--slot-prompt-similarity", &share];
                     add(
                         &[&["--cache-reuse", &chunk], &similar[..]].concat(),
@@ -289,10 +289,10 @@ fn store_limits(setting: &Setting, traffic: &Traffic) -> impl Iterator<Item = u6
 }
 
 /// The flag's value, and the setting with it.
-fn with_similarity(setting: &Setting, thousandths: u32) -> (String, Setting) {
+fn with_similarity(setting: &Setting, share: f32) -> (String, Setting) {
     let mut changed = setting.clone();
-    changed.slot_prompt_similarity = thousandths;
-    (format!("{}", f64::from(thousandths) / 1000.0), changed)
+    changed.slot_prompt_similarity = share;
+    (share.to_string(), changed)
 }
 
 /// `gram`: how many tokens decide about an identity. Whoever has it has all of them.

@@ -23,8 +23,8 @@ pub struct Setting {
     pub cache_ram: i64,
     /// `--cache-idle-slots`
     pub cache_idle_slots: bool,
-    /// `--slot-prompt-similarity`, in thousandths.
-    pub slot_prompt_similarity: u32,
+    /// `--slot-prompt-similarity`. 0: off.
+    pub slot_prompt_similarity: f32,
     /// `--cache-reuse`, tokens. 0: off.
     pub cache_reuse: u32,
     /// `--context-shift`
@@ -252,9 +252,5 @@ impl Setting {
             true => self.context,
             false => (self.context / self.parallel).div_ceil(256) * 256,
         }
-    }
-
-    pub(crate) fn similarity(&self) -> f32 {
-        self.slot_prompt_similarity as f32 / 1000.0
     }
 }

@@ -133,7 +133,7 @@ fn setups() -> impl Strategy<Value = Setup> {
         kv_unified: flags.0,
         cache_ram: Some(numbers.1),
         cache_idle_slots: flags.1,
-        slot_prompt_similarity: numbers.2,
+        slot_prompt_similarity: numbers.2 as f32 / 1000.0,
         cache_reuse: numbers.3,
         context_shift: flags.2,
         ctx_checkpoints: numbers.4,

@@ -51,8 +51,8 @@ pub struct Setup {
     pub cache_ram: Option<i64>,
     /// `--cache-idle-slots`.
     pub cache_idle_slots: bool,
-    /// `--slot-prompt-similarity`, in thousandths.
-    pub slot_prompt_similarity: u32,
+    /// `--slot-prompt-similarity`. 0: off. Older recordings have it rounded to thousandths.
+    pub slot_prompt_similarity: f32,
     /// `--cache-reuse`: the smallest chunk, tokens. 0: off.
     pub cache_reuse: u32,
     /// `--context-shift`.
@@ -87,7 +87,7 @@ impl Default for Setup {
             kv_unified: true,
             cache_ram: Some(8192),
             cache_idle_slots: true,
-            slot_prompt_similarity: 100,
+            slot_prompt_similarity: 0.1,
             cache_reuse: 0,
             context_shift: false,
             ctx_checkpoints: 32,
@@ -119,7 +119,7 @@ impl Setup {
             u32::from(self.kv_unified),
             u32::from(self.cache_ram.is_some()),
             u32::from(self.cache_idle_slots),
-            self.slot_prompt_similarity,
+            thousandths(self.slot_prompt_similarity),
             self.cache_reuse,
             u32::from(self.context_shift),
             self.ctx_checkpoints,
@@ -134,6 +134,8 @@ impl Setup {
         put_signed(&mut into, self.cache_ram.unwrap_or(0));
         put(&mut into, self.calls as u64);
         put_text(&mut into, &self.version);
+        // What older programs leave out.
+        put(&mut into, u64::from(self.slot_prompt_similarity.to_bits()));
         into
     }
 
@@ -148,7 +150,7 @@ impl Setup {
         let kv_unified = number()? != 0;
         let has_cache = number()? != 0;
         let cache_idle_slots = number()? != 0;
-        let slot_prompt_similarity = number()?;
+        let thousandths = number()?;
         let cache_reuse = number()?;
         let context_shift = number()? != 0;
         let ctx_checkpoints = number()?;
@@ -169,6 +171,11 @@ impl Setup {
             Some(3) => Calls::Process,
             _ => Calls::Unknown,
         };
+        let version = bytes.text().unwrap_or_default();
+        let exact = bytes.small().map(f32::from_bits);
+        let slot_prompt_similarity = exact
+            .filter(|share| share.is_finite())
+            .unwrap_or(thousandths as f32 / 1000.0);
         let setup = Self {
             engine,
             parallel,
@@ -187,7 +194,7 @@ impl Setup {
             ubatch_size,
             memory,
             calls,
-            version: bytes.text().unwrap_or_default(),
+            version,
             store: None,
         };
         setup.is_possible().then_some(setup)
@@ -206,5 +213,33 @@ impl Setup {
     }
 }
 
+/// The similarity for programs that know thousandths only. 0 would be something else to them: off.
+fn thousandths(share: f32) -> u32 {
+    let rounded = (share * 1000.0).round() as u32;
+    rounded.max(u32::from(share > 0.0))
+}
+
 /// More than llama.cpp has (`LLAMA_MAX_SEQ`, 256).
 const MOST_SLOTS: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it was written before: without the exact value at the end.
+    #[test]
+    fn a_similarity_in_thousandths_is_read_and_a_small_one_is_never_off() {
+        let small = Setup {
+            slot_prompt_similarity: 0.0003,
+            ..Setup::default()
+        };
+        let bytes = small.encode();
+        assert_eq!(Setup::decode(&bytes), Some(small.clone()));
+        let bits = small.slot_prompt_similarity.to_bits();
+        let mut exact = Vec::new();
+        put(&mut exact, u64::from(bits));
+        let old = bytes.strip_suffix(&exact[..]).expect("it is at the end");
+        let read = Setup::decode(old).map(|setup| setup.slot_prompt_similarity);
+        assert_eq!(read, Some(0.001));
+    }
+}

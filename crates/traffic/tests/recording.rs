@@ -145,7 +145,7 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
         engine: "0.7.0".to_owned(),
         cache_ram: Some(-1),
         memory: Memory::Window(4096),
-        slot_prompt_similarity: 250,
+        slot_prompt_similarity: 0.0003,
         context_shift: true,
         calls: Calls::Process,
         version: "0.7.0".to_owned(),

@@ -227,7 +227,7 @@ fn causes(
         .max();
     let (common, ended) = best.unwrap_or((0, 0));
     let elsewhere = u64::from(common).saturating_sub(base).min(again - unused);
-    let share = u64::from(common) * 1000 / u64::from(record.prompt.max(1));
+    let share = common as f32 / record.prompt.max(1) as f32;
     causes.elsewhere = match () {
         () if record.id_slot.is_some() => Elsewhere {
             pinned: elsewhere,
@@ -237,11 +237,11 @@ fn causes(
             busy: elsewhere,
             ..Elsewhere::default()
         },
-        () if setup.slot_prompt_similarity == 0 => Elsewhere {
+        () if setup.slot_prompt_similarity == 0.0 => Elsewhere {
             least_recently_used: elsewhere,
             ..Elsewhere::default()
         },
-        () if share <= setup.slot_prompt_similarity.into() => Elsewhere {
+        () if share <= setup.slot_prompt_similarity => Elsewhere {
             similarity: elsewhere,
             ..Elsewhere::default()
         },

@@ -62,7 +62,7 @@ fn lines(points: &[Point]) -> Vec<(String, Line)> {
     let mut lines: Vec<(String, Line)> = Vec::new();
     for point in points {
         let setting = &point.setting;
-        let similarity = f64::from(setting.slot_prompt_similarity) / 1000.0;
+        let similarity = setting.slot_prompt_similarity;
         let (ram, reuse) = (setting.cache_ram, setting.cache_reuse);
         let name = format!("cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
         let at = (f64::from(setting.parallel), 100.0 * point.reused_share());

@@ -21,7 +21,7 @@ impl Server<'_> {
         }
         let mut chosen = asked;
         let mut replaces = false;
-        let threshold = self.setting.similarity();
+        let threshold = self.setting.slot_prompt_similarity;
         // Before mid 2026, a slot that the client asked for is taken without comparing its content.
         let is_taken = match self.setting.generation {
             Generation::Of2025 | Generation::Early2026 => asked.is_some(),

@@ -15,7 +15,7 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
         kv_unified: flags.kv_unified(),
         cache_ram: flags.cache_ram().map(i64::from),
         cache_idle_slots: flags.cache_idle_slots(),
-        slot_prompt_similarity: (flags.slot_prompt_similarity() * 1000.0).round() as u32,
+        slot_prompt_similarity: flags.slot_prompt_similarity(),
         cache_reuse: flags.cache_reuse(),
         context_shift: flags.context_shift(),
         ctx_checkpoints: flags.ctx_checkpoints(),
@@ -30,7 +30,7 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
 pub(super) fn flags(setup: &Setup) -> Flags {
     Flags {
         kv_unified: setup.kv_unified,
-        slot_prompt_similarity: f64::from(setup.slot_prompt_similarity) / 1000.0,
+        slot_prompt_similarity: as_written(setup.slot_prompt_similarity),
         cache_reuse: setup.cache_reuse,
         context_shift: setup.context_shift,
         cache_idle_slots: setup.cache_idle_slots,
@@ -41,6 +41,11 @@ pub(super) fn flags(setup: &Setup) -> Flags {
         can_shift: None,
         memory: Memory::default(),
     }
+}
+
+/// 0.1 as 0.1, and not as the 0.10000000149 that is next to it.
+fn as_written(share: f32) -> f64 {
+    share.to_string().parse().unwrap_or(share.into())
 }
 
 fn calls(engine: &Engine) -> Calls {
@@ -120,7 +125,7 @@ mod tests {
     fn a_server_without_a_host_cache_defaults_to_one_slot_and_half_similarity() {
         let setup = of("x", Generation::Of2025);
         assert_eq!((setup.parallel, setup.kv_unified), (1, false));
-        assert_eq!(setup.slot_prompt_similarity, 500);
+        assert_eq!(setup.slot_prompt_similarity, 0.5);
         assert_eq!(setup.cache_ram, None);
         assert!(setup.context_shift && !setup.auto_parallel);
     }
@@ -129,7 +134,9 @@ mod tests {
     fn flags_give_the_values_that_the_server_uses() {
         let setup = late("x --cache_ram -1 -sps 0.25 --no-cache-idle-slots --context-shift -b 64");
         assert_eq!(setup.cache_ram, Some(-1));
-        assert_eq!(setup.slot_prompt_similarity, 250);
+        assert_eq!(setup.slot_prompt_similarity, 0.25);
+        assert_eq!(flags(&late("x -sps 0.1")).slot_prompt_similarity, 0.1);
+        assert_eq!(late("x -sps 0.0003").slot_prompt_similarity, 0.0003);
         assert!(!setup.cache_idle_slots && setup.context_shift);
         assert_eq!((setup.batch_size, setup.ubatch_size), (64, 64));
         assert_eq!(late("x --cache-reuse 16").cache_reuse, 16);
