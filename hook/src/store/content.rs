@@ -128,7 +128,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         return Arc::clone(known);
     }
     files.retain(|file| file.path != path);
-    let content = Arc::new(Content::of(path.clone(), mark.clone()));
+    let content = Arc::new(Content::of(path, mark));
     files.push(Arc::clone(&content));
     let result = Arc::clone(&content);
     let finish = |content: &Content, digest| {
@@ -138,9 +138,9 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     DIGESTS.fetch_add(1, Ordering::Relaxed);
     let digest = move || {
         guard::enter_for_life();
-        let digest = digest_of(&path);
+        let digest = digest_of(&result.path);
         // Whoever replaces a file while it is loaded has another model than either.
-        finish(&result, digest.filter(|_| marks_of(&path) == mark));
+        finish(&result, digest.filter(|_| result.is_still_there()));
     };
     let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
     if thread.spawn(digest).is_err() {
@@ -254,8 +254,8 @@ fn file_of_engine() -> &'static OnceLock<PathBuf> {
     &FILES_OF_ENGINES[engines::current() % ENGINES]
 }
 
-/// The engine that the thread is in is known by what is in this file: the program is no llama-server, or the engine has
-/// no version.
+/// The engine that the thread is in is known by what is in this file: the program is no llama-server, or the engine
+/// does not name its commit.
 pub(crate) fn set_engine(file: PathBuf) {
     let _ = file_of_engine().set(file);
 }

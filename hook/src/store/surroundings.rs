@@ -122,8 +122,8 @@ pub(super) fn begin() {
     content::begin_engine();
 }
 
-/// What the KV depends on besides model, adapters and layout: the engine's version, or the content of its file if it has
-/// none, and all flags and variables of the server that are not known to be harmless. Without a server: the content of
+/// What the KV depends on besides model, adapters and layout: the engine's version, or the content of its file if that
+/// does not name its commit, and all flags and variables of the server that are not known to be harmless. Without a server: the content of
 /// the engine's file. `None`: not known, or not yet.
 pub(super) fn all() -> Option<Vec<u8>> {
     let digest = content::of_engine()?;
