@@ -230,9 +230,8 @@ pub(super) fn evictions(stats: &Stats) -> String {
     let mut by: Vec<_> = stats.evictions.iter().collect();
     by.retain(|&(reason, _)| *reason != Reason::NeverCached);
     by.sort_by_key(|&(reason, number)| (std::cmp::Reverse(*number), *reason));
-    let total: u64 = by
-        .iter()
-        .fold(0, |sum, (_, number)| sum.saturating_add(**number));
+    let numbers = by.iter().map(|(_, number)| **number);
+    let total = numbers.fold(0, u64::saturating_add);
     let parts: Vec<String> = by
         .iter()
         .map(|(why, number)| format!("{} {}", reason(**why), count(**number)))

@@ -114,9 +114,8 @@ impl Causes {
     /// All of them.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        let all = self.all();
-        all.iter()
-            .fold(0, |sum, (_, number)| sum.saturating_add(*number))
+        let numbers = self.all().map(|(_, number)| number);
+        numbers.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Adds the numbers of another evaluation.
@@ -170,9 +169,9 @@ impl Elsewhere {
             least_recently_used,
             host_rule,
         } = *self;
-        [busy, similarity, least_recently_used, host_rule]
+        [pinned, busy, similarity, least_recently_used, host_rule]
             .into_iter()
-            .fold(pinned, u64::saturating_add)
+            .fold(0, u64::saturating_add)
     }
 }
 

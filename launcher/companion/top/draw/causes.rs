@@ -32,11 +32,9 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
     let causes = now.reuse.causes.all();
     let tokens = PARTS.map(|(part, ..)| {
         let of = causes.iter().filter(|(name, _)| words::kind(name) == part);
-        of.fold(0, |sum: u64, (_, tokens)| sum.saturating_add(*tokens))
+        of.map(|(_, tokens)| *tokens).fold(0, u64::saturating_add)
     });
-    let all = tokens
-        .iter()
-        .fold(0, |sum: u64, part| sum.saturating_add(*part));
+    let all = tokens.into_iter().fold(0, u64::saturating_add);
     if all == 0 {
         return Text::default();
     }
