@@ -115,8 +115,8 @@ pub(super) fn hook_says(control: &Control, error: &Error) -> String {
             (Some(why), _) => why,
             (None, Error::Refused { status: 404, .. }) if control.hook_version().is_err() => {
                 format!(
-                    "What answers at {address} is no hook; llama-server itself, perhaps: start the server with {}=\
-                 auto, or another address than its own, and give --control that",
+                    "What answers at {address} is no hook; llama-server itself, perhaps: start the server \
+                     with {}=auto, or another address than its own, and give --control that",
                     env::LISTEN
                 )
             }

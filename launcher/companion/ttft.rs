@@ -146,16 +146,11 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         }
     }
     progress.clear();
-    let result = match failed {
-        None => Ok(()),
-        Some(why) if trials.is_empty() => return Err(why),
-        // What was measured may have taken hours.
-        Some(why) => Err(format!(
-            "Of {} trials the first {} are written, the next has failed: {why}",
-            options.trials,
-            trials.len()
-        )),
-    };
+    if trials.is_empty()
+        && let Some(why) = failed
+    {
+        return Err(why);
+    }
 
     write(options, "csv", &figures::csv(&trials))?;
     write(options, "svg", &plot::svg(&trials)?)?;
@@ -171,7 +166,14 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         })),
         false => print(&figures::text(&trials, &summary)),
     }?;
-    result
+    // What was measured may have taken hours.
+    failed.map_or(Ok(()), |why| {
+        Err(format!(
+            "Of {} trials the first {} are written, the next has failed: {why}",
+            options.trials,
+            trials.len()
+        ))
+    })
 }
 
 fn write(options: &Options, extension: &str, text: &str) -> Result<(), String> {
