@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contextpilot_kv_files::{Folder, Header, Refusal, Watch, Writer, read_whole};
+use contextpilot_kv_files::{Done, Folder, Header, Refusal, Watch, Writer, read_whole};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name};
 
 use crate::remote::{Listed, Remote, RemoteError};
@@ -53,8 +53,10 @@ pub struct Mirror {
     writer: Writer,
     remote: Remote,
     limit: u64,
-    /// What is in the folder, and its size on the disk.
+    /// What is in the folder or will be when the writer is done, and its size on the disk.
     here: HashMap<Name, u64>,
+    /// What the writer has taken and did not say to be done. It may not be in the folder yet.
+    waiting: HashSet<Name>,
     /// The sum of these sizes.
     bytes: u64,
     /// What is in the folder and perhaps not there yet, in the order in which prompts continue.
@@ -80,6 +82,7 @@ impl Mirror {
             remote,
             limit,
             here: HashMap::new(),
+            waiting: HashSet::new(),
             bytes: 0,
             unsent: BTreeMap::new(),
             fetched: HashSet::new(),
@@ -137,12 +140,15 @@ impl Mirror {
 
     /// Finds out what has changed in the folder.
     fn look(&mut self) -> Result<(), MirrorError> {
+        // Before the folder is read: what is written meanwhile may be in it or not.
+        self.note_written();
         let mut new = Vec::new();
         let changed = self.watch.look(|header: Header| new.push(header.chunk));
         let changed = changed.map_err(MirrorError::Folder)?;
         if self.watch.is_another() {
             // What was looked at before is not here any more.
             self.seen.clear();
+            self.waiting.clear();
         }
         let lists = changed
             .iter()
@@ -151,6 +157,7 @@ impl Mirror {
         let stays = |name: &Name| {
             let list = lists.get(&name.0[0]);
             list.is_none_or(|names| names.binary_search(name).is_ok())
+                || self.waiting.contains(name)
         };
         self.here.retain(|name, _| stays(name));
         self.fetched.retain(stays);
@@ -292,12 +299,26 @@ impl Mirror {
             written = self.writer.write(chunk, rows);
         }
         written.map_err(MirrorError::Writer)?;
-        self.writer.done().for_each(drop);
+        self.note_written();
+        self.waiting.insert(chunk.name);
         if self.here.insert(chunk.name, chunk.cost()).is_none() {
             self.bytes += chunk.cost();
         }
         self.fetched.insert(chunk.name);
         Ok(())
+    }
+
+    /// Finds out what the writer has done. What it could not write is not here.
+    fn note_written(&mut self) {
+        for done in self.writer.done() {
+            let (Done::Written(name) | Done::Failed(name, _)) = done;
+            self.waiting.remove(&name);
+            if matches!(done, Done::Failed(..)) {
+                self.fetched.remove(&name);
+                let size = self.here.remove(&name);
+                self.bytes = self.bytes.saturating_sub(size.unwrap_or(0));
+            }
+        }
     }
 }
 
@@ -339,129 +360,4 @@ impl fmt::Display for MirrorError {
 impl std::error::Error for MirrorError {}
 
 #[cfg(test)]
-mod tests {
-    use std::ops::RangeInclusive;
-    use std::path::Path;
-
-    use contextpilot_kv_store::{Facts, Origin, What};
-
-    use super::*;
-    use crate::remote::Bucket;
-
-    fn origin() -> Origin {
-        let mut facts = Facts::default();
-        facts.push(What::Model, vec![1; 16]);
-        Origin {
-            model: "tea".to_owned(),
-            facts,
-            layout: None,
-        }
-    }
-
-    fn write(folder: &Folder, chunks: RangeInclusive<u8>) {
-        let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
-        for nth in chunks {
-            writer.write(&chunk(nth), Arc::new(vec![nth; 600])).unwrap();
-        }
-        assert!(writer.flush(DISK));
-    }
-
-    fn chunk(nth: u8) -> Chunk {
-        Chunk {
-            name: Name([nth; 16]),
-            parent: None,
-            fingerprint: origin().facts.fingerprint(),
-            link: Name([0; 16]),
-            start: 0,
-            tokens: Arc::from([1, 2, 3]),
-            bytes: 600,
-        }
-    }
-
-    /// A folder that servers have used for the chunks of [`chunk`].
-    fn used(path: &Path) -> Folder {
-        let folder = Folder::open(path).unwrap();
-        let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
-        writer.note_origin(origin());
-        assert!(writer.flush(DISK));
-        folder
-    }
-
-    /// Waits until the mirror has written what it fetched, and returns how many files that are.
-    fn files(mirror: &mut Mirror) -> usize {
-        assert!(mirror.writer.flush(DISK));
-        mirror.folder.headers().unwrap().count()
-    }
-
-    #[test]
-    fn a_folder_without_a_server_stays_within_its_limit_and_a_tenth() {
-        let bucket = Bucket::start();
-        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let size = chunk(1).cost();
-        let mut mirror = Mirror::new(used(here.path()), bucket.remote(), 10 * size).unwrap();
-        assert!(mirror.turn(&mut Moved::default()).unwrap());
-        // All of it is sent when this one has begun.
-        write(&used(there.path()), 1..=30);
-        let other = Folder::open(there.path()).unwrap();
-        let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
-        while !other.turn(&mut Moved::default()).unwrap() {}
-        let fetch = |mirror: &mut Mirror| {
-            for _ in 0..3 {
-                while !mirror.turn(&mut Moved::default()).unwrap() {}
-            }
-            files(mirror)
-        };
-        let before = fetch(&mut mirror);
-        assert_eq!(before, 11);
-        // A server lets some go: so many more are fetched, and none of those again.
-        let gone: Vec<Name> = mirror.here.keys().take(4).copied().collect();
-        for name in &gone {
-            mirror.folder.remove(name).unwrap();
-        }
-        assert_eq!(fetch(&mut mirror), before);
-        assert!(gone.iter().all(|name| mirror.folder.lacks(name)));
-    }
-
-    #[test]
-    fn a_folder_that_was_made_again_is_filled_again_and_what_is_new_there_is_sent() {
-        let bucket = Bucket::start();
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("store");
-        write(&used(&path), 1..=5);
-        let folder = Folder::open(&path).unwrap();
-        let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
-        let mut moved = Moved::default();
-        while !mirror.turn(&mut moved).unwrap() {}
-        assert_eq!((moved.sent, moved.fetched), (5, 0));
-        std::fs::remove_dir_all(&path).unwrap();
-        let gone = mirror.turn(&mut moved).unwrap_err();
-        assert!(gone.to_string().contains("cannot be read"), "{gone}");
-        // A server has made it again.
-        write(&used(&path), 6..=6);
-        while !mirror.turn(&mut moved).unwrap() {}
-        assert_eq!((moved.sent, moved.fetched), (6, 5));
-        assert_eq!(files(&mut mirror), 6);
-    }
-
-    #[test]
-    fn a_turn_sends_some_and_says_whether_that_was_all() {
-        let bucket = Bucket::start();
-        let path = tempfile::tempdir().unwrap();
-        let folder = Folder::open(path.path()).unwrap();
-        write(&folder, 1..=5);
-        let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
-        let mut moved = Moved::default();
-        let turns = [(); 3].map(|()| {
-            let is_all = mirror.turn(&mut moved).unwrap();
-            (is_all, moved.sent)
-        });
-        // Two chunks are more than a turn has to send.
-        assert_eq!(turns, [(false, 2), (false, 4), (true, 5)]);
-        let asked = bucket.asked();
-        let count = |what: &str| asked.iter().filter(|asked| asked.as_str() == what).count();
-        // Each turn tells others what it has sent.
-        assert_eq!((count("LIST"), count("PUT news")), (1, 3), "{asked:?}");
-        assert!(mirror.turn(&mut moved).unwrap());
-        assert_eq!((moved.sent, bucket.asked().len()), (5, 0));
-    }
-}
+mod tests;

@@ -1,0 +1,176 @@
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use contextpilot_kv_store::{Facts, Origin, What};
+
+use super::*;
+use crate::remote::Bucket;
+
+fn origin() -> Origin {
+    let mut facts = Facts::default();
+    facts.push(What::Model, vec![1; 16]);
+    Origin {
+        model: "tea".to_owned(),
+        facts,
+        layout: None,
+    }
+}
+
+fn write(folder: &Folder, chunks: RangeInclusive<u8>) {
+    let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
+    for nth in chunks {
+        writer.write(&chunk(nth), Arc::new(vec![nth; 600])).unwrap();
+    }
+    assert!(writer.flush(DISK));
+}
+
+fn chunk(nth: u8) -> Chunk {
+    Chunk {
+        name: Name([nth; 16]),
+        parent: None,
+        fingerprint: origin().facts.fingerprint(),
+        link: Name([0; 16]),
+        start: 0,
+        tokens: Arc::from([1, 2, 3]),
+        bytes: 600,
+    }
+}
+
+/// A folder that servers have used for the chunks of [`chunk`].
+fn used(path: &Path) -> Folder {
+    let folder = Folder::open(path).unwrap();
+    let writer = Writer::start(folder.clone(), QUEUE, || {}, || false).unwrap();
+    writer.note_origin(origin());
+    assert!(writer.flush(DISK));
+    folder
+}
+
+/// Waits until the mirror has written what it fetched, and returns how many files that are.
+fn files(mirror: &mut Mirror) -> usize {
+    assert!(mirror.writer.flush(DISK));
+    mirror.folder.headers().unwrap().count()
+}
+
+#[test]
+fn a_folder_without_a_server_stays_within_its_limit_and_a_tenth() {
+    let bucket = Bucket::start();
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let size = chunk(1).cost();
+    let mut mirror = Mirror::new(used(here.path()), bucket.remote(), 10 * size).unwrap();
+    assert!(mirror.turn(&mut Moved::default()).unwrap());
+    // All of it is sent when this one has begun.
+    write(&used(there.path()), 1..=30);
+    let other = Folder::open(there.path()).unwrap();
+    let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
+    while !other.turn(&mut Moved::default()).unwrap() {}
+    let fetch = |mirror: &mut Mirror| {
+        for _ in 0..3 {
+            while !mirror.turn(&mut Moved::default()).unwrap() {}
+        }
+        files(mirror)
+    };
+    let before = fetch(&mut mirror);
+    assert_eq!(before, 11);
+    // A server lets some go: so many more are fetched, and none of those again.
+    let gone: Vec<Name> = mirror.here.keys().take(4).copied().collect();
+    for name in &gone {
+        mirror.folder.remove(name).unwrap();
+    }
+    assert_eq!(fetch(&mut mirror), before);
+    assert!(gone.iter().all(|name| mirror.folder.lacks(name)));
+}
+
+#[test]
+fn what_waits_for_the_disk_is_here_while_others_write_beside_it() {
+    static MAY_WRITE: AtomicBool = AtomicBool::new(false);
+    fn held() {
+        while !MAY_WRITE.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+    let bucket = Bucket::start();
+    let path = tempfile::tempdir().unwrap();
+    let mut mirror = Mirror::new(used(path.path()), bucket.remote(), 1 << 30).unwrap();
+    let folder = mirror.folder.clone();
+    mirror.writer = Writer::start(folder.clone(), QUEUE, held, || false).unwrap();
+    mirror.write(&chunk(1), vec![1; 600]).unwrap();
+    let mut beside = chunk(1);
+    beside.name.0[15] = 2;
+    let writer = Writer::start(folder, QUEUE, || {}, || false).unwrap();
+    writer.write(&beside, Arc::new(vec![2; 600])).unwrap();
+    assert!(writer.flush(DISK));
+    let both = 2 * chunk(1).cost();
+    mirror.look().unwrap();
+    assert_eq!((mirror.here.len(), mirror.bytes), (2, both));
+    MAY_WRITE.store(true, Ordering::Release);
+    assert_eq!(files(&mut mirror), 2);
+    mirror.look().unwrap();
+    assert_eq!((mirror.here.len(), mirror.bytes), (2, both));
+    // What was fetched is not sent back.
+    let unsent: Vec<Name> = mirror.unsent.keys().map(|&(.., name)| name).collect();
+    assert_eq!(unsent, [beside.name]);
+    mirror.folder.remove(&chunk(1).name).unwrap();
+    mirror.look().unwrap();
+    assert_eq!((mirror.here.len(), mirror.bytes), (1, chunk(1).cost()));
+}
+
+#[test]
+fn what_cannot_be_written_is_not_here() {
+    let bucket = Bucket::start();
+    let path = tempfile::tempdir().unwrap();
+    let mut mirror = Mirror::new(used(path.path()), bucket.remote(), 1 << 30).unwrap();
+    // Its inner folder's name is taken by a file.
+    std::fs::write(path.path().join("v1/07"), "").unwrap();
+    mirror.write(&chunk(7), vec![7; 600]).unwrap();
+    assert_eq!(mirror.here.len(), 1);
+    assert_eq!(files(&mut mirror), 0);
+    mirror.look().unwrap();
+    assert_eq!(
+        (mirror.here.len(), mirror.bytes, mirror.fetched.len()),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn a_folder_that_was_made_again_is_filled_again_and_what_is_new_there_is_sent() {
+    let bucket = Bucket::start();
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("store");
+    write(&used(&path), 1..=5);
+    let folder = Folder::open(&path).unwrap();
+    let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
+    let mut moved = Moved::default();
+    while !mirror.turn(&mut moved).unwrap() {}
+    assert_eq!((moved.sent, moved.fetched), (5, 0));
+    std::fs::remove_dir_all(&path).unwrap();
+    let gone = mirror.turn(&mut moved).unwrap_err();
+    assert!(gone.to_string().contains("cannot be read"), "{gone}");
+    // A server has made it again.
+    write(&used(&path), 6..=6);
+    while !mirror.turn(&mut moved).unwrap() {}
+    assert_eq!((moved.sent, moved.fetched), (6, 5));
+    assert_eq!(files(&mut mirror), 6);
+}
+
+#[test]
+fn a_turn_sends_some_and_says_whether_that_was_all() {
+    let bucket = Bucket::start();
+    let path = tempfile::tempdir().unwrap();
+    let folder = Folder::open(path.path()).unwrap();
+    write(&folder, 1..=5);
+    let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
+    let mut moved = Moved::default();
+    let turns = [(); 3].map(|()| {
+        let is_all = mirror.turn(&mut moved).unwrap();
+        (is_all, moved.sent)
+    });
+    // Two chunks are more than a turn has to send.
+    assert_eq!(turns, [(false, 2), (false, 4), (true, 5)]);
+    let asked = bucket.asked();
+    let count = |what: &str| asked.iter().filter(|asked| asked.as_str() == what).count();
+    // Each turn tells others what it has sent.
+    assert_eq!((count("LIST"), count("PUT news")), (1, 3), "{asked:?}");
+    assert!(mirror.turn(&mut moved).unwrap());
+    assert_eq!((moved.sent, bucket.asked().len()), (5, 0));
+}
