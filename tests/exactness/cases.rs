@@ -649,6 +649,14 @@ fn other_models() -> Vec<Case> {
             ask(trace, turn, text(3, 70 * turn))
         })
     };
+    // A conversation and other prompts by turns, so that the conversation goes through host memory, with
+    // more checkpoints than a slot may have.
+    let interrupted = |turns: usize| {
+        (1..=turns).fold(Trace::new(), |trace, turn| {
+            let other = Request::completion(text(100 + turn as u64, 300));
+            ask(trace.ask(other), turn, text(3, 80 + 20 * turn))
+        })
+    };
     let lengths = |lengths: &[usize]| {
         lengths.iter().fold(Trace::new(), |trace, &length| {
             ask(trace, length, text(length as u64, length))
@@ -683,9 +691,10 @@ fn other_models() -> Vec<Case> {
         )
         .gone_at_least(3),
     ];
-    for (arch, names) in [
+    for (arch, turns, names) in [
         (
             Arch::Gemma2,
+            24,
             [
                 "sliding window: a conversation that grows",
                 "sliding window: prompts of many lengths",
@@ -694,10 +703,12 @@ fn other_models() -> Vec<Case> {
                 "sliding window: branches from a trunk",
                 "sliding window: host prompt cache",
                 "sliding window: conversation, host prompt cache",
+                "sliding window: many turns, host prompt cache",
             ],
         ),
         (
             Arch::Mamba,
+            34,
             [
                 "recurrent: a conversation that grows",
                 "recurrent: prompts of many lengths",
@@ -706,6 +717,7 @@ fn other_models() -> Vec<Case> {
                 "recurrent: branches from a trunk",
                 "recurrent: host prompt cache",
                 "recurrent: conversation, host prompt cache",
+                "recurrent: many turns, host prompt cache",
             ],
         ),
     ] {
@@ -721,6 +733,9 @@ fn other_models() -> Vec<Case> {
             Case::new(names[4], of(arch, 2), branches()),
             Case::new(names[5], with_host(arch), distinct(6, 90)).host_cache(),
             Case::new(names[6], with_host(arch), growing(4)).host_cache(),
+            Case::new(names[7], with_host(arch), interrupted(turns))
+                .host_cache()
+                .gone_at_least(3),
         ]);
     }
     cases

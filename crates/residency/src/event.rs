@@ -3,6 +3,7 @@
 use crate::adapters::{Adapter, Compared, Scale};
 use crate::entries::Entries;
 use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId};
+use crate::rewinding::Rewinding;
 use crate::token::{Position, Token};
 use std::time::Duration;
 
@@ -25,6 +26,14 @@ pub enum Event {
         /// Tokens that the sliding-window layers look back (`llama_model_n_swa`); 0 for a recurrent
         /// model.
         window: u32,
+    },
+    /// By which rules the server goes back in a bounded context. Sent after [`Event::Bounded`]. Without
+    /// it, the rules are the [default](Rewinding::default).
+    Rewinds {
+        /// The context.
+        context: ContextId,
+        /// The rules.
+        rules: Rewinding,
     },
     /// A context was freed with everything that it held (`llama_free`: sleep, unload, shutdown).
     ContextFreed {
@@ -293,6 +302,7 @@ impl Event {
         match *self {
             Self::ContextCreated { context }
             | Self::Bounded { context, .. }
+            | Self::Rewinds { context, .. }
             | Self::ContextFreed { context }
             | Self::Adapters { context, .. }
             | Self::Submitted { context, .. }

@@ -15,6 +15,7 @@ use crate::tree::{Holder, Tree};
 use std::collections::{BTreeMap, HashMap};
 
 mod adapters;
+mod checkpoints;
 mod contexts;
 mod evaluate;
 mod evict;
@@ -154,6 +155,7 @@ impl Ledger {
                 self.reaches.bound(context, window);
                 self.tell(facts, || Fact::Bounded { context, window });
             }
+            Event::Rewinds { context, rules } => self.reaches.rewind_by(context, rules),
             Event::ContextFreed { context } => self.context_freed(context, facts),
             Event::Posted { arrival, task, id } => self.posted(arrival, task, id, facts),
             Event::Answered { arrival, id } => self.answered(arrival, id, facts),

@@ -20,6 +20,7 @@ mod ledger;
 pub mod program;
 mod prompts;
 mod requests;
+mod rewinding;
 mod sequence;
 mod slab;
 mod token;
@@ -41,4 +42,5 @@ pub use ledger::{
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts};
 pub use requests::{LIVE_BYTES, MOST_UNCACHED};
+pub use rewinding::{RewindGeneration, Rewinding};
 pub use token::{FILLER, Position, Token, is_of_vocabulary, media_run, media_token, unseen_token};

@@ -1,6 +1,6 @@
 //! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
-use contextpilot_residency::{BufferId, Event, Position, SequenceId};
+use contextpilot_residency::{BufferId, Event, Position, RewindGeneration, Rewinding, SequenceId};
 use server::{ENGINE, Server, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -15,6 +15,20 @@ fn bounded(window: u32) -> Server {
     server.apply(Event::Bounded {
         context: ENGINE,
         window,
+    });
+    server
+}
+
+/// Such a server of 0.7.0, with these `--ctx-checkpoints` and `--checkpoint-min-step`.
+fn late(window: u32, (checkpoints, min_step): (u32, u32)) -> Server {
+    let mut server = bounded(window);
+    server.apply(Event::Rewinds {
+        context: ENGINE,
+        rules: Rewinding {
+            generation: RewindGeneration::Late2026,
+            checkpoints,
+            min_step,
+        },
     });
     server
 }
@@ -189,4 +203,70 @@ fn a_context_that_is_not_bounded_needs_no_checkpoints() {
     reaches(&mut server, 0, 1000);
     generate(&mut server, 0, "x", 1001);
     assert_eq!(server.lost(), NOTHING);
+}
+
+/// The conversation in a slot goes to host memory and into the next slot, so that the checkpoints there
+/// are copies.
+fn move_through_host(server: &mut Server, from: SequenceId, held: &str, checkpoint: usize) {
+    let entry = 0xb00 + from as usize;
+    server.put_by(from, entry);
+    server.free(checkpoint);
+    server.restore(from + 1, entry, held);
+    reaches(server, from + 1, held.len() as Position - 1);
+    server.free(entry);
+}
+
+fn turns(letters: &str) -> String {
+    letters.chars().map(long).collect()
+}
+
+/// Three turns of a conversation. Before each but the first it goes through host memory.
+fn three_turns(server: &mut Server) {
+    prompt(server, 0, ("a", &turns("a")), [95, 99], 0xc0);
+    move_through_host(server, 0, &turns("a"), 0xc0);
+    prompt(server, 1, ("b", &turns("ab")), [195, 199], 0xc1);
+    move_through_host(server, 1, &turns("ab"), 0xc1);
+    prompt(server, 2, ("c", &turns("abc")), [295, 299], 0xc2);
+    server.quiet(10);
+}
+
+#[test]
+fn with_room_for_all_the_copies_of_checkpoints_stay() {
+    let mut server = late(0, (4, 100));
+    three_turns(&mut server);
+    assert_eq!(server.lost(), NOTHING);
+}
+
+#[test]
+fn without_room_copies_go_that_are_too_close_to_an_earlier_checkpoint() {
+    let mut server = late(0, (3, 100));
+    three_turns(&mut server);
+    assert_eq!(server.lost(), ["b evicted: OutOfReach, slot 1"]);
+}
+
+#[test]
+fn without_room_and_far_apart_the_oldest_copy_goes() {
+    let mut server = late(0, (2, 99));
+    three_turns(&mut server);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
+}
+
+/// There is room for all, but the server has freed a checkpoint: it has other rules than we think.
+#[test]
+fn a_server_with_other_rules_is_not_believed_to_have_copies() {
+    let mut server = late(0, (32, 8192));
+    prompt(&mut server, 0, ("a", &turns("a")), [95, 99], 0xc0);
+    move_through_host(&mut server, 0, &turns("a"), 0xc0);
+    prompt(&mut server, 1, ("b", &turns("ab")), [195, 199], 0xc1);
+    assert_eq!(server.lost(), NOTHING);
+    server.free(0xc1);
+    prompt(&mut server, 1, ("c", &turns("abc")), [295, 299], 0xc2);
+    server.quiet(10);
+    assert_eq!(
+        server.lost(),
+        [
+            "a evicted: OutOfReach, slot 0",
+            "b evicted: OutOfReach, slot 1"
+        ]
+    );
 }

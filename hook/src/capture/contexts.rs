@@ -19,7 +19,7 @@ use crate::base::bounds::CONTEXTS;
 use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::base::status::STATUS;
-use crate::capture::{adapters, engine_prompts, facts, pieces};
+use crate::capture::{adapters, engine_prompts, facts, pieces, rewinding};
 use crate::channel::{desync, nudge, push};
 
 struct Row {
@@ -162,6 +162,8 @@ fn add(context: Pointer, answers: &Answers) {
                     context: id,
                     window,
                 });
+                let rules = rewinding::rules();
+                push(Event::Rewinds { context: id, rules });
             }
             facts::note_context(context, window, answers.observed.as_ref());
             return;

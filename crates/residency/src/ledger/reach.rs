@@ -10,96 +10,17 @@
 //! would reuse that much. A mark is checked again only when its witness has changed, and not while a
 //! prompt is being evaluated in that slot.
 
+use super::checkpoints::{Bounds, Checkpoint, Reach};
 use super::{CacheEntry, Ledger};
 use crate::adapters::Wanted;
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{BufferId, ContextId, SequenceId};
 use crate::requests::Label;
+use crate::rewinding::Rewinding;
 use crate::sequence::Sequence;
 use crate::token::Position;
 use crate::tree::Mark;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-/// A checkpoint: state of a slot that the server has saved.
-#[derive(Clone, Debug)]
-struct Checkpoint {
-    /// The buffer that holds it; `None` for a copy that came with another sequence or a host entry.
-    /// The freeing of such a copy cannot be seen, so the ledger drops it by the server's rule
-    /// ([`Reaches::cut`]).
-    buffer: Option<BufferId>,
-    /// How many tokens the sequence held when the checkpoint was made.
-    tokens: u32,
-    /// The first and last position of the sequence at that time.
-    first: i64,
-    last: i64,
-}
-
-impl Checkpoint {
-    /// How many tokens need not be evaluated after the server has gone back to this checkpoint.
-    fn goes_on_behind(&self) -> u32 {
-        let position = (self.first + 1).max(self.last);
-        u32::try_from(position).unwrap_or(0).min(self.tokens)
-    }
-}
-
-/// The positions from which a sequence can go on.
-#[derive(Clone, Debug, Default)]
-struct Reach {
-    /// The first position in memory.
-    first: i64,
-    /// The checkpoints, in the order in which they were made.
-    checkpoints: Vec<Checkpoint>,
-}
-
-impl Reach {
-    /// How many tokens of a prompt of `prompt` tokens the engine would reuse, from a sequence that
-    /// begins with the whole prompt.
-    fn reuse(&self, prompt: u32, window: u32) -> u32 {
-        self.reuse_of(prompt, needed(prompt, window))
-    }
-
-    fn reuse_of(&self, prompt: u32, needed: i64) -> u32 {
-        if self.first < needed {
-            return prompt;
-        }
-        let tokens = i64::from(prompt);
-        let back = self.checkpoints.iter().rev().find(|checkpoint| {
-            checkpoint.last <= tokens && (checkpoint.first < needed || checkpoint.first == 0)
-        });
-        back.map_or(0, |checkpoint| checkpoint.goes_on_behind().min(prompt))
-    }
-
-    /// Whether the engine would reuse at least nine tenths of a prompt.
-    fn serves(&self, prompt: u32, window: u32) -> bool {
-        u64::from(self.reuse(prompt, window)) * 10 >= u64::from(prompt) * 9
-    }
-
-    /// The last point, in tokens, from which the server could go on with another prompt, in a
-    /// sequence that holds `held` tokens. Tokens that were generated since the last checkpoint do
-    /// not count, although a prompt that begins with all of them could go on behind them.
-    fn furthest(&self, held: u32, window: u32) -> u32 {
-        if self.first == 0 && held > window.saturating_add(1) {
-            return held;
-        }
-        let back = self.checkpoints.iter().map(Checkpoint::goes_on_behind);
-        back.filter(|&position| position <= held).max().unwrap_or(0)
-    }
-
-    /// The reach of a copy of the sequence.
-    fn copy(&self) -> Self {
-        let mut copy = self.clone();
-        for checkpoint in &mut copy.checkpoints {
-            checkpoint.buffer = None;
-        }
-        copy
-    }
-}
-
-/// For a sequence to go on behind `tokens` tokens, the first position in memory must be below this
-/// one.
-fn needed(tokens: u32, window: u32) -> i64 {
-    (i64::from(tokens) - i64::from(window) - 1).max(0)
-}
 
 /// A mark that needs a witness.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +34,8 @@ struct Watched {
 pub(super) struct Reaches {
     /// For each bounded context, the tokens that its layers look back; 0 for a recurrent model.
     windows: HashMap<ContextId, u32>,
+    /// By which rules the server goes back in each, if that was said.
+    rules: HashMap<ContextId, Rewinding>,
     slots: BTreeMap<SequenceId, Reach>,
     hosts: BTreeMap<BufferId, Reach>,
     /// The slot whose checkpoint a buffer holds.
@@ -128,15 +51,22 @@ impl Reaches {
         self.windows.insert(context, window);
     }
 
+    pub(super) fn rewind_by(&mut self, context: ContextId, rules: Rewinding) {
+        self.rules.insert(context, rules);
+    }
+
     pub(super) fn forget_context(&mut self, context: ContextId) {
         self.windows.remove(&context);
+        self.rules.remove(&context);
     }
 
     /// Forgets everything except which contexts are bounded.
     pub(super) fn clear(&mut self) {
         let windows = std::mem::take(&mut self.windows);
+        let rules = std::mem::take(&mut self.rules);
         *self = Self {
             windows,
+            rules,
             ..Self::default()
         };
     }
@@ -150,9 +80,9 @@ impl Reaches {
 
     /// The last point, in tokens, that the server can go back to in a slot or host entry: see
     /// [`Reach::furthest`].
-    pub(super) fn furthest(&self, entry: CacheEntry, held: u32, window: u32) -> u32 {
+    pub(super) fn furthest(&self, entry: CacheEntry, held: u32, bounds: Bounds) -> u32 {
         let reach = self.of(entry);
-        reach.map_or(0, |reach| reach.furthest(held, window))
+        reach.map_or(0, |reach| reach.furthest(held, bounds))
     }
 
     pub(super) fn saved(&mut self, id: SequenceId, buffer: BufferId) {
@@ -198,14 +128,19 @@ impl Reaches {
         }
     }
 
-    /// A sequence was cut at a position. The server drops the checkpoints beyond what it reuses. If a
-    /// whole prompt is cached, that is one token more than it keeps, so a checkpoint may end one
-    /// position behind the cut.
+    /// A slot works on another task.
+    pub(super) fn launched(&mut self, id: SequenceId) {
+        if let Some(reach) = self.slots.get_mut(&id) {
+            for checkpoint in &mut reach.checkpoints {
+                checkpoint.current = false;
+            }
+        }
+    }
+
+    /// A sequence was cut at a position.
     pub(super) fn cut(&mut self, id: SequenceId, from: i64) {
         if let Some(reach) = self.slots.get_mut(&id) {
-            reach
-                .checkpoints
-                .retain(|one| one.buffer.is_some() || one.last <= from + 1);
+            reach.cut(from);
             self.changed.insert(id);
         }
     }
@@ -215,6 +150,16 @@ impl Ledger {
     /// The window of the primary context, if it is bounded.
     pub(super) fn window(&self) -> Option<u32> {
         self.reaches.windows.get(&self.contexts.primary()?).copied()
+    }
+
+    /// Its window and the rules by which the server goes back in it.
+    pub(super) fn bounds(&self) -> Option<Bounds> {
+        let rules = self.reaches.rules.get(&self.contexts.primary()?);
+        let window = self.window()?;
+        Some(Bounds {
+            window,
+            rules: rules.copied().unwrap_or_default(),
+        })
     }
 
     pub(super) fn reached(&mut self, id: SequenceId, first: Position) {
@@ -235,13 +180,16 @@ impl Ledger {
         let Some(sequence) = self.sequences.get(&id) else {
             return;
         };
-        if self.window().is_none() || sequence.launch.is_none() {
+        let Some(bounds) = self.bounds().filter(|_| sequence.launch.is_some()) else {
             return;
-        }
+        };
         let tokens = self.tree.depth(sequence.holder);
         let reach = self.reaches.slots.entry(id).or_default();
+        reach.make_room(tokens, bounds.rules);
         reach.checkpoints.push(Checkpoint {
             buffer: Some(buffer),
+            freed: false,
+            current: true,
             tokens,
             first: i64::from(first),
             last: i64::from(last),
@@ -262,7 +210,10 @@ impl Ledger {
     fn drop_checkpoint(&mut self, buffer: BufferId) -> Option<SequenceId> {
         let id = self.reaches.owners.remove(&buffer)?;
         let reach = self.reaches.slots.get_mut(&id)?;
-        reach.checkpoints.retain(|one| one.buffer != Some(buffer));
+        let mut checkpoints = reach.checkpoints.iter_mut();
+        let checkpoint = checkpoints.find(|one| one.buffer == Some(buffer))?;
+        checkpoint.buffer = None;
+        checkpoint.freed = true;
         Some(id)
     }
 
@@ -281,10 +232,10 @@ impl Ledger {
     /// Whether the context could go on in a slot behind this many tokens without a checkpoint.
     /// Always, if it is not bounded.
     pub(crate) fn reaches(&self, id: SequenceId, tokens: u32) -> bool {
-        let (Some(window), Some(reach)) = (self.window(), self.reaches.slots.get(&id)) else {
+        let (Some(bounds), Some(reach)) = (self.bounds(), self.reaches.slots.get(&id)) else {
             return true;
         };
-        reach.first < needed(tokens + 1, window)
+        reach.first < bounds.needed(tokens + 1)
     }
 
     /// How many of the first `tokens` tokens of a slot or host entry the engine would reuse for a
@@ -292,9 +243,9 @@ impl Ledger {
     /// `on`: the prompt goes on behind these tokens. Then the memory need not reach back as far, by
     /// one position (0.7.0; before that, there was no difference).
     pub(crate) fn way_back_in(&self, entry: CacheEntry, tokens: u32, on: bool) -> u32 {
-        match (self.window(), self.reaches.of(entry)) {
-            (Some(window), Some(reach)) => {
-                reach.reuse_of(tokens, needed(tokens + u32::from(on), window))
+        match (self.bounds(), self.reaches.of(entry)) {
+            (Some(bounds), Some(reach)) => {
+                reach.reuse_of(tokens, bounds.needed(tokens + u32::from(on)))
             }
             _ => tokens,
         }
@@ -342,7 +293,7 @@ impl Ledger {
 
     /// Finds a witness for each mark that had this one, and evicts the requests of those without.
     fn review(&mut self, witness: CacheEntry, facts: &mut Vec<Fact>) {
-        let Some(window) = self.window() else { return };
+        let Some(bounds) = self.bounds() else { return };
         let Some(marks) = self.reaches.watched.remove(&witness) else {
             return;
         };
@@ -355,7 +306,7 @@ impl Ledger {
                 continue;
             };
             let wanted = request.adapters;
-            match self.witness(mark, watched.prompt, wanted, window, witness) {
+            match self.witness(mark, watched.prompt, wanted, bounds, witness) {
                 Some(found) => self.reaches.watched.entry(found).or_default().push(watched),
                 None => {
                     let place = match witness {
@@ -374,12 +325,12 @@ impl Ledger {
         mark: Mark,
         prompt: u32,
         wanted: Wanted,
-        window: u32,
+        bounds: Bounds,
         before: CacheEntry,
     ) -> Option<CacheEntry> {
         let slot = |id: SequenceId, sequence: &Sequence| {
             let reach = self.reaches.slots.get(&id);
-            let serves = reach.is_none_or(|reach| reach.serves(prompt, window));
+            let serves = reach.is_none_or(|reach| reach.serves(prompt, bounds));
             let undecided = sequence
                 .ghost
                 .as_ref()
@@ -396,7 +347,7 @@ impl Ledger {
         let slots = slots.filter(|&(&id, sequence)| slot(id, sequence));
         let hosts = self.buffers.iter().filter(|&(buffer, &holder)| {
             let reach = self.reaches.hosts.get(buffer);
-            reach.is_none_or(|reach| reach.serves(prompt, window)) && self.tree.covers(holder, mark)
+            reach.is_none_or(|reach| reach.serves(prompt, bounds)) && self.tree.covers(holder, mark)
         });
         // The smallest id, so that equal events give equal facts.
         let found = slots.map(|(&id, _)| CacheEntry::Slot(id)).min();

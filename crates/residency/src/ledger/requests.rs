@@ -100,6 +100,7 @@ impl Ledger {
         named: Option<Named>,
         facts: &mut Vec<Fact>,
     ) {
+        self.reaches.launched(id);
         let sequence = self.sequence(id);
         sequence.forgotten = forgotten;
         let before = sequence.launch.replace(Launch {

@@ -59,8 +59,8 @@ impl Ledger {
         if held == 0 {
             return 0;
         }
-        match self.window() {
-            Some(window) => self.reaches.furthest(entry, held, window),
+        match self.bounds() {
+            Some(bounds) => self.reaches.furthest(entry, held, bounds),
             None => held,
         }
     }

@@ -1,0 +1,174 @@
+//! The checkpoints of a slot or host entry, and what the server could reuse with them.
+
+use crate::ids::BufferId;
+use crate::rewinding::{RewindGeneration, Rewinding};
+
+/// How far the layers of a bounded context look back, and by which rules the server goes back in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// In tokens; 0 for a recurrent model.
+    pub(super) window: u32,
+    pub(super) rules: Rewinding,
+}
+
+impl Bounds {
+    /// For a sequence to go on behind `tokens` tokens, the first position in memory must be below this
+    /// one.
+    pub(super) fn needed(self, tokens: u32) -> i64 {
+        (i64::from(tokens) - i64::from(self.window) - 1).max(0)
+    }
+}
+
+/// A checkpoint: state of a slot that the server has saved.
+#[derive(Clone, Debug)]
+pub(super) struct Checkpoint {
+    /// The buffer that holds it; `None` for a copy that came with another sequence or a host entry.
+    /// The freeing of such a copy cannot be seen, so the ledger drops it by the server's rules
+    /// ([`Reach::cut`], [`Reach::make_room`]).
+    pub(super) buffer: Option<BufferId>,
+    /// Its buffer was freed. It stays in its place until the next checkpoint is made: the server's rule
+    /// for that depends on what was there before.
+    pub(super) freed: bool,
+    /// It was made for the task that the slot works on now.
+    pub(super) current: bool,
+    /// How many tokens the sequence held when the checkpoint was made.
+    pub(super) tokens: u32,
+    /// The first and last position of the sequence at that time.
+    pub(super) first: i64,
+    pub(super) last: i64,
+}
+
+impl Checkpoint {
+    /// How many tokens need not be evaluated after the server has gone back to this checkpoint.
+    fn goes_on_behind(&self) -> u32 {
+        let position = (self.first + 1).max(self.last);
+        u32::try_from(position).unwrap_or(0).min(self.tokens)
+    }
+}
+
+/// The positions from which a sequence can go on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reach {
+    /// The first position in memory.
+    pub(super) first: i64,
+    /// The checkpoints, in the order in which they were made.
+    pub(super) checkpoints: Vec<Checkpoint>,
+}
+
+impl Reach {
+    /// How many tokens of a prompt of `prompt` tokens the engine would reuse, from a sequence that
+    /// begins with the whole prompt.
+    fn reuse(&self, prompt: u32, bounds: Bounds) -> u32 {
+        self.reuse_of(prompt, bounds.needed(prompt))
+    }
+
+    pub(super) fn reuse_of(&self, prompt: u32, needed: i64) -> u32 {
+        if self.first < needed {
+            return prompt;
+        }
+        let tokens = i64::from(prompt);
+        let back = self.there().rev().find(|checkpoint| {
+            checkpoint.last <= tokens && (checkpoint.first < needed || checkpoint.first == 0)
+        });
+        back.map_or(0, |checkpoint| checkpoint.goes_on_behind().min(prompt))
+    }
+
+    /// Whether the engine would reuse at least nine tenths of a prompt.
+    pub(super) fn serves(&self, prompt: u32, bounds: Bounds) -> bool {
+        u64::from(self.reuse(prompt, bounds)) * 10 >= u64::from(prompt) * 9
+    }
+
+    /// The last point, in tokens, from which the server could go on with another prompt, in a
+    /// sequence that holds `held` tokens. Tokens that were generated since the last checkpoint do
+    /// not count, although a prompt that begins with all of them could go on behind them.
+    pub(super) fn furthest(&self, held: u32, bounds: Bounds) -> u32 {
+        if self.first == 0 && bounds.needed(held) > 0 {
+            return held;
+        }
+        let back = self.there().map(Checkpoint::goes_on_behind);
+        back.filter(|&position| position <= held).max().unwrap_or(0)
+    }
+
+    /// The reach of a copy of the sequence.
+    pub(super) fn copy(&self) -> Self {
+        let copies = self.there().map(|one| Checkpoint {
+            buffer: None,
+            current: false,
+            ..one.clone()
+        });
+        Self {
+            first: self.first,
+            checkpoints: copies.collect(),
+        }
+    }
+
+    fn there(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
+        self.checkpoints.iter().filter(|one| !one.freed)
+    }
+
+    /// The sequence was cut at a position. The server drops the checkpoints beyond what it reuses. If a
+    /// whole prompt is cached, that is one token more than it keeps, so a checkpoint may end one
+    /// position behind the cut.
+    pub(super) fn cut(&mut self, from: i64) {
+        let stays = |one: &Checkpoint| one.buffer.is_some() || one.last <= from + 1;
+        self.checkpoints.retain(|one| !one.freed && stays(one));
+    }
+
+    /// The server is about to make a checkpoint behind `tokens` tokens, and may have erased others for
+    /// it. Drops the copies that it has erased by its rules. Where these rules do not say of the buffers
+    /// that are seen what has become of them, all copies are dropped: the server has other rules.
+    pub(super) fn make_room(&mut self, tokens: u32, rules: Rewinding) {
+        // Those beyond were erased before, when the server went back.
+        self.checkpoints
+            .retain(|one| !one.freed || one.last < i64::from(tokens));
+        let stays = self.staying(tokens, rules);
+        let pairs = || self.checkpoints.iter().zip(&stays);
+        let is_copy = |one: &Checkpoint| one.buffer.is_none() && !one.freed;
+        let as_seen = pairs().all(|(one, &stays)| is_copy(one) || stays != one.freed);
+        let mut stays = stays.into_iter();
+        self.checkpoints.retain(|one| {
+            let stays = stays.next().unwrap_or(false);
+            match is_copy(one) {
+                true => stays && as_seen,
+                false => !one.freed,
+            }
+        });
+    }
+
+    /// Which checkpoints the server keeps when it makes another (`create_checkpoint`).
+    fn staying(&self, tokens: u32, rules: Rewinding) -> Vec<bool> {
+        let most = rules.checkpoints as usize;
+        let all = &self.checkpoints;
+        let mut stays = vec![true; all.len()];
+        let mut count = all.len();
+        let mut last: Option<u32> = None;
+        let thins_out = rules.generation != RewindGeneration::Early2026;
+        for (one, stays) in all.iter().zip(&mut stays).filter(|_| thins_out) {
+            // While there is no room for one more, those of other tasks go that are too close to the one
+            // before.
+            if count + 1 < most {
+                break;
+            }
+            let close = last.is_some_and(|last| one.tokens <= last.saturating_add(rules.min_step));
+            if close && !one.current {
+                *stays = false;
+                count -= 1;
+            } else {
+                last = Some(one.tokens);
+            }
+        }
+        for stays in stays.iter_mut().filter(|stays| **stays) {
+            // Then the oldest go.
+            if count < most.max(1) {
+                break;
+            }
+            *stays = false;
+            count -= 1;
+        }
+        for (one, stays) in all.iter().zip(&mut stays) {
+            // The new one replaces one at the same place.
+            *stays &= !thins_out || one.tokens != tokens;
+        }
+        stays
+    }
+}
