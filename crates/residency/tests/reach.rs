@@ -1,6 +1,8 @@
 //! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
-use contextpilot_residency::{BufferId, Event, Position, RewindGeneration, Rewinding, SequenceId};
+use contextpilot_residency::{
+    BufferId, CacheEntry, Event, Position, RewindGeneration, Rewinding, SequenceId,
+};
 use server::{ENGINE, Server, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -269,4 +271,16 @@ fn a_server_with_other_rules_is_not_believed_to_have_copies() {
             "b evicted: OutOfReach, slot 1"
         ]
     );
+}
+
+#[test]
+fn an_emptied_slot_keeps_no_copy_of_a_checkpoint_at_its_very_beginning() {
+    let mut server = bounded(0);
+    // The checkpoint is behind two tokens.
+    prompt(&mut server, 0, ("a", "prompt"), [1, 5], 0xc0);
+    server.copy(0, 1);
+    server.remove(1, -1, -1);
+    server.prompt(1, "b", "another");
+    reaches(&mut server, 1, 6);
+    assert_eq!(server.ledger.reusable_of(CacheEntry::Slot(1)), 0);
 }

@@ -108,9 +108,10 @@ impl Reach {
 
     /// The sequence was cut at a position. The server drops the checkpoints beyond what it reuses. If a
     /// whole prompt is cached, that is one token more than it keeps, so a checkpoint may end one
-    /// position behind the cut.
+    /// position behind the cut. Of an emptied sequence it keeps none.
     pub(super) fn cut(&mut self, from: i64) {
-        let stays = |one: &Checkpoint| one.buffer.is_some() || one.last <= from + 1;
+        let goes_on = |one: &Checkpoint| from > 0 && one.last <= from + 1;
+        let stays = |one: &Checkpoint| one.buffer.is_some() || goes_on(one);
         self.checkpoints.retain(|one| !one.freed && stays(one));
     }
 
