@@ -691,6 +691,21 @@ fn other_models() -> Vec<Case> {
         )
         .gone_at_least(3),
     ];
+    let one_slot = |checkpoints: &str| {
+        Server::builder()
+            .model(&Model::tiny(Arch::Gemma2))
+            .args(["--parallel", "1", "-c", "1024", "--cache-ram", "8"])
+            .args(["--ctx-checkpoints", checkpoints])
+    };
+    let other = |trace: Trace, seed| trace.ask(Request::completion(text(seed, 300)));
+    // Of the first prompt the host entry has neither the window nor a checkpoint.
+    cases.extend([Case::new(
+        "sliding window: a long answer goes to the host prompt cache",
+        one_slot("0"),
+        other(long_answer(200), 2),
+    )
+    .host_cache()
+    .gone_at_least(1)]);
     for (arch, turns, names) in [
         (
             Arch::Gemma2,

@@ -284,3 +284,17 @@ fn an_emptied_slot_keeps_no_copy_of_a_checkpoint_at_its_very_beginning() {
     reaches(&mut server, 1, 6);
     assert_eq!(server.ledger.reusable_of(CacheEntry::Slot(1)), 0);
 }
+
+#[test]
+fn a_host_entry_has_the_window_at_its_end_only() {
+    let mut server = late(50, (32, 8192));
+    prompt(&mut server, 0, ("a", &long('a')), [0, 0], 0xc0);
+    server.free(0xc0);
+    for _ in 0..60 {
+        generate(&mut server, 0, "x", 0);
+    }
+    assert_eq!(server.lost(), NOTHING);
+    server.put_by(0, 0xb0);
+    server.quiet(10);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
+}

@@ -17,6 +17,17 @@ impl Bounds {
     pub(super) fn needed(self, tokens: u32) -> i64 {
         (i64::from(tokens) - i64::from(self.window) - 1).max(0)
     }
+
+    /// The first position in a saved state of a sequence that holds `held` tokens from position `first`
+    /// on: the server does not save what has left the window.
+    pub(super) fn first_saved(self, first: i64, held: u32) -> i64 {
+        match self.rules.generation {
+            RewindGeneration::Mid2026 | RewindGeneration::Late2026 if self.window > 0 => {
+                first.max(i64::from(held) - i64::from(self.window))
+            }
+            _ => first,
+        }
+    }
 }
 
 /// A checkpoint: state of a slot that the server has saved.

@@ -82,7 +82,7 @@ impl Ledger {
                     None => self.buffers.remove(&buffer),
                 };
                 self.freed(buffer, facts);
-                self.reaches.saved(sequence, buffer);
+                self.reach_saved(sequence, buffer);
                 if let Some(before) = before {
                     self.release(before, Reason::DroppedFromHost, Place::Host, facts);
                 }

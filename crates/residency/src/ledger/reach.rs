@@ -85,12 +85,6 @@ impl Reaches {
         reach.map_or(0, |reach| reach.furthest(held, bounds))
     }
 
-    pub(super) fn saved(&mut self, id: SequenceId, buffer: BufferId) {
-        if let Some(reach) = self.slots.get(&id) {
-            self.hosts.insert(buffer, reach.copy());
-        }
-    }
-
     pub(super) fn restored(&mut self, id: SequenceId, buffer: BufferId) {
         let reach = self.hosts.get(&buffer).map(Reach::copy);
         self.take_over(id, reach);
@@ -160,6 +154,16 @@ impl Ledger {
             window,
             rules: rules.copied().unwrap_or_default(),
         })
+    }
+
+    /// A sequence was saved to a host entry.
+    pub(super) fn reach_saved(&mut self, id: SequenceId, buffer: BufferId) {
+        let (Some(bounds), Some(reach)) = (self.bounds(), self.reaches.slots.get(&id)) else {
+            return;
+        };
+        let mut copy = reach.copy();
+        copy.first = bounds.first_saved(reach.first, self.held(id));
+        self.reaches.hosts.insert(buffer, copy);
     }
 
     pub(super) fn reached(&mut self, id: SequenceId, first: Position) {
