@@ -699,13 +699,25 @@ fn other_models() -> Vec<Case> {
     };
     let other = |trace: Trace, seed| trace.ask(Request::completion(text(seed, 300)));
     // Of the first prompt the host entry has neither the window nor a checkpoint.
-    cases.extend([Case::new(
-        "sliding window: a long answer goes to the host prompt cache",
-        one_slot("0"),
-        other(long_answer(200), 2),
-    )
-    .host_cache()
-    .gone_at_least(1)]);
+    // The second prompt goes on where the first ends, and makes a checkpoint there.
+    let brief = |id: &str, length| Request::completion(text(3, length)).id(id).predict(1);
+    let first = other(Trace::new().ask(brief("req-1", 150)), 10);
+    let second = other(first.ask(brief("req-2", 200)), 11);
+    cases.extend([
+        Case::new(
+            "sliding window: a long answer goes to the host prompt cache",
+            one_slot("0"),
+            other(long_answer(200), 2),
+        )
+        .host_cache()
+        .gone_at_least(1),
+        Case::new(
+            "sliding window: a checkpoint at the end of a prompt",
+            one_slot("2"),
+            second,
+        )
+        .host_cache(),
+    ]);
     for (arch, turns, names) in [
         (
             Arch::Gemma2,

@@ -298,3 +298,28 @@ fn a_host_entry_has_the_window_at_its_end_only() {
     server.quiet(10);
     assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
+
+#[test]
+fn a_host_entry_whose_window_begins_early_enough_serves_a_prompt() {
+    let mut server = late(50, (32, 8192));
+    prompt(&mut server, 0, ("a", &long('a')), [0, 0], 0xc0);
+    server.free(0xc0);
+    server.put_by(0, 0xb0);
+    server.quiet(10);
+    assert_eq!(server.lost(), NOTHING);
+}
+
+#[test]
+fn a_checkpoint_at_the_very_end_of_a_prompt_serves_it() {
+    // The second prompt begins with the first, and its memory no longer has the window of that.
+    let two = |mut server: Server| {
+        prompt(&mut server, 0, ("a", &long('a')), [0, 0], 0xc0);
+        let second = format!("{}bbbb", long('a'));
+        prompt(&mut server, 0, ("b", &second), [50, 54], 0xc1);
+        server.free(0xc0);
+        generate(&mut server, 0, "x", 54);
+        server.lost()
+    };
+    assert_eq!(two(late(50, (32, 8192))), NOTHING);
+    assert_eq!(two(bounded(50)), ["a evicted: OutOfReach, slot 0"]);
+}

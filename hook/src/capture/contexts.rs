@@ -449,8 +449,8 @@ pub(crate) fn as_the_ledger_has_it(context: Pointer, first: i32) -> i32 {
 }
 
 /// Translates a first position from the rule of 2025 to that of 2026. A server of 2025 continues after
-/// `n` tokens if the first position is at most `n - window`, or is 0. A server of 2026, whose rule the
-/// ledger has, requires it to be less than `n - window - 1`.
+/// `n` tokens if the first position is at most `n - window`, or is 0. A server of 2026 before 0.7.0,
+/// whose rule the ledger has for both, requires it to be less than `n - window - 1`.
 fn as_if_of_2026(first: i32) -> i32 {
     match first {
         ..=0 => -2,

@@ -13,9 +13,11 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// For a sequence to go on behind `tokens` tokens, the first position in memory must be below this
-    /// one.
+    /// one. In a sliding window, servers before 0.7.0 ask for two positions more than the model looks at.
     pub(super) fn needed(self, tokens: u32) -> i64 {
-        (i64::from(tokens) - i64::from(self.window) - 1).max(0)
+        let is_exact = self.rules.generation == RewindGeneration::Late2026 && self.window > 0;
+        let spare = if is_exact { 1 } else { -1 };
+        (i64::from(tokens) - i64::from(self.window) + spare).max(0)
     }
 
     /// The first position in a saved state of a sequence that holds `held` tokens from position `first`

@@ -245,7 +245,7 @@ impl Ledger {
     /// How many of the first `tokens` tokens of a slot or host entry the engine would reuse for a
     /// prompt, by the ways back of a bounded context. All of them, if the context is not bounded.
     /// `on`: the prompt goes on behind these tokens. Then the memory need not reach back as far, by
-    /// one position (0.7.0; before that, there was no difference).
+    /// one position (since mid-2026; before that, there was no difference).
     pub(crate) fn way_back_in(&self, entry: CacheEntry, tokens: u32, on: bool) -> u32 {
         match (self.bounds(), self.reaches.of(entry)) {
             (Some(bounds), Some(reach)) => {
