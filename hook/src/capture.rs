@@ -31,7 +31,7 @@ mod pieces;
 pub(crate) mod prompts;
 pub(crate) mod recent;
 pub(crate) mod requests;
-mod rewinding;
+pub(crate) mod rewinding;
 pub(crate) mod shadow;
 pub(crate) mod slot_file;
 pub(crate) mod sockets;

@@ -718,6 +718,38 @@ fn other_models() -> Vec<Case> {
         )
         .host_cache(),
     ]);
+    // In a slot file the window is that of the last token, and the checkpoints are there since 0.7.0.
+    let restored = |arch, checkpoints: &str| {
+        let server = Server::builder()
+            .model(&Model::tiny(arch))
+            .bare_slots(1)
+            .args(["-c", "1024", "--ctx-checkpoints", checkpoints]);
+        let file = || "conversation".to_owned();
+        let trace = ask(ask(Trace::new(), 1, text(3, 150)), 2, text(3, 200));
+        let trace = trace.then(Step::Save(0, file()));
+        (server, trace.then(Step::Restore(0, file())))
+    };
+    for (arch, names) in [
+        (
+            Arch::Gemma2,
+            [
+                "sliding window: a slot is restored",
+                "sliding window: a slot is restored without checkpoints",
+            ],
+        ),
+        (
+            Arch::Mamba,
+            [
+                "recurrent: a slot is restored",
+                "recurrent: a slot is restored without checkpoints",
+            ],
+        ),
+    ] {
+        for (name, checkpoints) in names.into_iter().zip(["8", "0"]) {
+            let (server, trace) = restored(arch, checkpoints);
+            cases.push(Case::new(name, server, trace));
+        }
+    }
     for (arch, turns, names) in [
         (
             Arch::Gemma2,

@@ -157,7 +157,7 @@ pub enum Event {
     },
     /// The first position of a sequence that a bounded context holds now
     /// (`llama_memory_seq_pos_min`). Sent before the [`Event::Evaluated`] of the batch that moved
-    /// this position, and after [`Event::Restored`].
+    /// this position, and after [`Event::Restored`] and [`Event::Replaced`].
     Reaches {
         /// The context.
         context: ContextId,
@@ -270,6 +270,20 @@ pub enum Event {
         /// The new tokens.
         tokens: Vec<Token>,
     },
+    /// With the state file that was loaded last into a sequence came a checkpoint. Sent after
+    /// [`Event::Replaced`] and [`Event::Reaches`], for each in the order in which they were made.
+    CheckpointLoaded {
+        /// The context.
+        context: ContextId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// How many tokens the sequence held when the checkpoint was made.
+        tokens: u32,
+        /// The first position of the sequence at that time.
+        first: Position,
+        /// The last position of the sequence at that time.
+        last: Position,
+    },
     /// The engine has done nothing for this long. Decides what only an evaluation could have kept
     /// (see *Undecided branches* in the crate's docs).
     Quiet {
@@ -310,6 +324,7 @@ impl Event {
             | Self::Loaded { context, .. }
             | Self::Reaches { context, .. }
             | Self::Checkpointed { context, .. }
+            | Self::CheckpointLoaded { context, .. }
             | Self::Removed { context, .. }
             | Self::Kept { context, .. }
             | Self::Copied { context, .. }

@@ -236,7 +236,8 @@ impl Ledger {
             | Event::Restored { context, .. }
             | Event::Replaced { context, .. }
             | Event::Reaches { context, .. }
-            | Event::Checkpointed { context, .. } => match self.contexts.is_primary(context) {
+            | Event::Checkpointed { context, .. }
+            | Event::CheckpointLoaded { context, .. } => match self.contexts.is_primary(context) {
                 true => self.memory(event, facts),
                 false => self.memory_of_others(&event, facts),
             },

@@ -122,6 +122,9 @@ pub fn told_of_program(mut event: Event) -> Event {
         | Event::Checkpointed {
             context, sequence, ..
         }
+        | Event::CheckpointLoaded {
+            context, sequence, ..
+        }
         | Event::Removed {
             context, sequence, ..
         }

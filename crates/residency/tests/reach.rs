@@ -323,3 +323,46 @@ fn a_checkpoint_at_the_very_end_of_a_prompt_serves_it() {
     assert_eq!(two(late(50, (32, 8192))), NOTHING);
     assert_eq!(two(bounded(50)), ["a evicted: OutOfReach, slot 0"]);
 }
+
+fn load(
+    server: &mut Server,
+    held: &str,
+    first: Position,
+    checkpoints: &[(u32, Position, Position)],
+) {
+    server.apply(Event::Replaced {
+        context: ENGINE,
+        sequence: 0,
+        tokens: text(held),
+    });
+    reaches(server, 0, first);
+    for &(tokens, first, last) in checkpoints {
+        server.apply(Event::CheckpointLoaded {
+            context: ENGINE,
+            sequence: 0,
+            tokens,
+            first,
+            last,
+        });
+    }
+}
+
+#[test]
+fn a_prompt_stays_cached_when_its_slot_is_restored_with_its_checkpoints() {
+    let mut server = bounded(0);
+    prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
+    load(&mut server, &long('a'), 99, &[(96, 95, 95)]);
+    server.free(0xc0);
+    server.quiet(10);
+    assert_eq!(server.lost(), NOTHING);
+}
+
+#[test]
+fn a_prompt_is_out_of_reach_when_its_slot_is_restored_without_checkpoints() {
+    let mut server = bounded(0);
+    prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
+    load(&mut server, &long('a'), 99, &[]);
+    server.free(0xc0);
+    server.quiet(10);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
+}

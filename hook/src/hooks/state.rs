@@ -1,17 +1,21 @@
 //! Hooks for saving and restoring sequences.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, OsStr, c_char};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 
 use contextpilot_observer::Note;
-use contextpilot_residency::{BufferId, Event};
+use contextpilot_residency::{BufferId, Event, RewindGeneration};
 
 use super::evaluate::{ask_reach, note_reach};
+use crate::attach::is_embedded;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::base::status::STATUS;
 use crate::capture::host_buffers::Content;
-use crate::capture::{contexts, host_buffers, slot_file};
+use crate::capture::slot_file::SavedCheckpoint;
+use crate::capture::{contexts, host_buffers, rewinding, slot_file};
 use crate::channel::{note, push};
 use crate::store::engine::PARTIAL;
 use crate::store::state as stored;
@@ -143,10 +147,13 @@ pub(crate) unsafe fn llama_state_seq_load_file(
         // A file may be of another time, under other adapters.
         change::obscured(&call, Some(context), sequence);
     }
-    let last = match tokens.is_null() || !call.counts() {
-        true => None,
-        // SAFETY: a living context that is not evaluating: the engine has just written to it.
-        false => unsafe { contexts::last_position(context, sequence) },
+    let (last, reach) = match tokens.is_null() || !call.counts() {
+        true => (None, None),
+        false => (
+            // SAFETY: a living context that is not evaluating: the engine has just written to it.
+            unsafe { contexts::last_position(context, sequence) },
+            ask_reach(context, sequence),
+        ),
     };
     call.guarded(|| {
         if tokens.is_null() {
@@ -157,7 +164,11 @@ pub(crate) unsafe fn llama_state_seq_load_file(
             // SAFETY: the engine has written so many tokens there, and their number.
             _ => unsafe { loaded_tokens(tokens, capacity, count) },
         };
-        note_load(context, sequence, loaded, last);
+        if note_load(context, sequence, loaded, last) && reach.is_some() {
+            note_reach(context, sequence, reach);
+            // SAFETY: the caller's promise to the engine.
+            unsafe { note_loaded_checkpoints(context, path, sequence, read) };
+        }
     });
     read
 }
@@ -305,8 +316,9 @@ fn note_restore(
     }
 }
 
-/// A sequence was loaded. `last`: its last position in the engine.
-fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Option<i32>) {
+/// A sequence was loaded. `last`: its last position in the engine. False if it is not known what was
+/// loaded.
+fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Option<i32>) -> bool {
     let held = last.and_then(|last| usize::try_from(last.saturating_add(1)).ok());
     match (loaded, held) {
         // The tokens are from the file, and their number is from the engine.
@@ -317,8 +329,49 @@ fn note_load(context: Pointer, sequence: i32, loaded: Option<Vec<i32>>, last: Op
                 sequence,
                 tokens,
             });
+            true
         }
-        _ => obscure(context, sequence),
+        _ => {
+            obscure(context, sequence);
+            false
+        }
+    }
+}
+
+/// Servers of 0.7.0 read the checkpoints behind the state, of which the engine has read `size` bytes.
+///
+/// # Safety
+/// `path` is a string.
+unsafe fn note_loaded_checkpoints(
+    context: Pointer,
+    path: *const c_char,
+    sequence: i32,
+    size: usize,
+) {
+    let rules = rewinding::rules();
+    if is_embedded() || rules.generation != RewindGeneration::Late2026 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let file = File::open(OsStr::from_bytes(path.to_bytes())).ok();
+    let all = file.and_then(|mut file| slot_file::checkpoints(&mut file, size as u64));
+    let all = all.unwrap_or_default();
+    // Of more than it may have, the server drops the oldest.
+    let surplus = all.len().saturating_sub(rules.checkpoints as usize);
+    for SavedCheckpoint {
+        tokens,
+        first,
+        last,
+    } in all.into_iter().skip(surplus)
+    {
+        push(Event::CheckpointLoaded {
+            context: contexts::id_of(context),
+            sequence,
+            tokens,
+            first,
+            last,
+        });
     }
 }
 

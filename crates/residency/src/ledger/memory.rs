@@ -122,6 +122,13 @@ impl Ledger {
                 self.checkpointed(sequence, buffer, (first, last));
                 self.tell(facts, || Fact::Checkpointed { buffer, last });
             }
+            Event::CheckpointLoaded {
+                sequence,
+                tokens,
+                first,
+                last,
+                ..
+            } => self.checkpoint_loaded(sequence, tokens, (first, last)),
             Event::Replaced {
                 sequence, tokens, ..
             } => {

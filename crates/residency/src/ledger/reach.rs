@@ -201,6 +201,27 @@ impl Ledger {
         self.reaches.owners.insert(buffer, id);
     }
 
+    /// A checkpoint came with the state file that was loaded into a sequence.
+    pub(super) fn checkpoint_loaded(
+        &mut self,
+        id: SequenceId,
+        tokens: u32,
+        (first, last): (Position, Position),
+    ) {
+        if tokens <= self.held(id) && self.window().is_some() {
+            let reach = self.reaches.slots.entry(id).or_default();
+            reach.checkpoints.push(Checkpoint {
+                buffer: None,
+                freed: false,
+                current: false,
+                tokens,
+                first: i64::from(first),
+                last: i64::from(last),
+            });
+            self.reaches.changed.insert(id);
+        }
+    }
+
     /// A buffer was freed: that of a checkpoint, or of a host entry.
     pub(super) fn freed(&mut self, buffer: BufferId, facts: &mut Vec<Fact>) {
         if let Some(id) = self.drop_checkpoint(buffer) {
