@@ -2,6 +2,8 @@
 
 #[path = "cases/adapters.rs"]
 mod adapters;
+#[path = "cases/bounded.rs"]
+mod bounded;
 #[path = "cases/media.rs"]
 mod media;
 
@@ -91,6 +93,7 @@ pub(crate) fn all() -> Vec<Case> {
         endpoints(),
         endings(),
         other_models(),
+        bounded::cases(),
         media::cases(),
         adapters::cases(),
     ];
@@ -649,14 +652,6 @@ fn other_models() -> Vec<Case> {
             ask(trace, turn, text(3, 70 * turn))
         })
     };
-    // A conversation and other prompts by turns, so that the conversation goes through host memory, with
-    // more checkpoints than a slot may have.
-    let interrupted = |turns: usize| {
-        (1..=turns).fold(Trace::new(), |trace, turn| {
-            let other = Request::completion(text(100 + turn as u64, 300));
-            ask(trace.ask(other), turn, text(3, 80 + 20 * turn))
-        })
-    };
     let lengths = |lengths: &[usize]| {
         lengths.iter().fold(Trace::new(), |trace, &length| {
             ask(trace, length, text(length as u64, length))
@@ -691,69 +686,9 @@ fn other_models() -> Vec<Case> {
         )
         .gone_at_least(3),
     ];
-    let one_slot = |checkpoints: &str| {
-        Server::builder()
-            .model(&Model::tiny(Arch::Gemma2))
-            .args(["--parallel", "1", "-c", "1024", "--cache-ram", "8"])
-            .args(["--ctx-checkpoints", checkpoints])
-    };
-    let other = |trace: Trace, seed| trace.ask(Request::completion(text(seed, 300)));
-    // Of the first prompt the host entry has neither the window nor a checkpoint.
-    // The second prompt goes on where the first ends, and makes a checkpoint there.
-    let brief = |id: &str, length| Request::completion(text(3, length)).id(id).predict(1);
-    let first = other(Trace::new().ask(brief("req-1", 150)), 10);
-    let second = other(first.ask(brief("req-2", 200)), 11);
-    cases.extend([
-        Case::new(
-            "sliding window: a long answer goes to the host prompt cache",
-            one_slot("0"),
-            other(long_answer(200), 2),
-        )
-        .host_cache()
-        .gone_at_least(1),
-        Case::new(
-            "sliding window: a checkpoint at the end of a prompt",
-            one_slot("2"),
-            second,
-        )
-        .host_cache(),
-    ]);
-    // In a slot file the window is that of the last token, and the checkpoints are there since 0.7.0.
-    let restored = |arch, checkpoints: &str| {
-        let server = Server::builder()
-            .model(&Model::tiny(arch))
-            .bare_slots(1)
-            .args(["-c", "1024", "--ctx-checkpoints", checkpoints]);
-        let file = || "conversation".to_owned();
-        let trace = ask(ask(Trace::new(), 1, text(3, 150)), 2, text(3, 200));
-        let trace = trace.then(Step::Save(0, file()));
-        (server, trace.then(Step::Restore(0, file())))
-    };
     for (arch, names) in [
         (
             Arch::Gemma2,
-            [
-                "sliding window: a slot is restored",
-                "sliding window: a slot is restored without checkpoints",
-            ],
-        ),
-        (
-            Arch::Mamba,
-            [
-                "recurrent: a slot is restored",
-                "recurrent: a slot is restored without checkpoints",
-            ],
-        ),
-    ] {
-        for (name, checkpoints) in names.into_iter().zip(["8", "0"]) {
-            let (server, trace) = restored(arch, checkpoints);
-            cases.push(Case::new(name, server, trace));
-        }
-    }
-    for (arch, turns, names) in [
-        (
-            Arch::Gemma2,
-            24,
             [
                 "sliding window: a conversation that grows",
                 "sliding window: prompts of many lengths",
@@ -762,12 +697,10 @@ fn other_models() -> Vec<Case> {
                 "sliding window: branches from a trunk",
                 "sliding window: host prompt cache",
                 "sliding window: conversation, host prompt cache",
-                "sliding window: many turns, host prompt cache",
             ],
         ),
         (
             Arch::Mamba,
-            34,
             [
                 "recurrent: a conversation that grows",
                 "recurrent: prompts of many lengths",
@@ -776,7 +709,6 @@ fn other_models() -> Vec<Case> {
                 "recurrent: branches from a trunk",
                 "recurrent: host prompt cache",
                 "recurrent: conversation, host prompt cache",
-                "recurrent: many turns, host prompt cache",
             ],
         ),
     ] {
@@ -792,9 +724,6 @@ fn other_models() -> Vec<Case> {
             Case::new(names[4], of(arch, 2), branches()),
             Case::new(names[5], with_host(arch), distinct(6, 90)).host_cache(),
             Case::new(names[6], with_host(arch), growing(4)).host_cache(),
-            Case::new(names[7], with_host(arch), interrupted(turns))
-                .host_cache()
-                .gone_at_least(3),
         ]);
     }
     cases

@@ -1,0 +1,117 @@
+//! Sliding windows and recurrent models, where checkpoints move: through host memory, through slot files.
+
+use super::{Case, ask, text};
+use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
+
+pub(super) fn cases() -> Vec<Case> {
+    [through_host(), ends(), restored()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn of(arch: Arch) -> Builder {
+    Server::builder().model(&Model::tiny(arch))
+}
+
+/// Another prompt, after which a conversation is in host memory.
+fn other(trace: Trace, seed: u64) -> Trace {
+    trace.ask(Request::completion(text(seed, 300)))
+}
+
+/// A conversation that goes through host memory before each turn, until it has more checkpoints than a
+/// slot may have.
+fn through_host() -> Vec<Case> {
+    let turns = |turns: usize| {
+        (1..=turns).fold(Trace::new(), |trace, turn| {
+            ask(
+                other(trace, 100 + turn as u64),
+                turn,
+                text(3, 80 + 20 * turn),
+            )
+        })
+    };
+    let case = |name, arch, count| {
+        Case::new(name, of(arch).args(["-c", "4096"]), turns(count))
+            .host_cache()
+            .gone_at_least(3)
+    };
+    vec![
+        case(
+            "sliding window: many turns, host prompt cache",
+            Arch::Gemma2,
+            24,
+        ),
+        case("recurrent: many turns, host prompt cache", Arch::Mamba, 34),
+    ]
+}
+
+/// The ends of windows and of checkpoints, in one slot.
+fn ends() -> Vec<Case> {
+    let server = |checkpoints: &str| {
+        of(Arch::Gemma2)
+            .args(["--parallel", "1", "-c", "1024", "--cache-ram", "8"])
+            .args(["--ctx-checkpoints", checkpoints])
+    };
+    // Of the prompt the host entry has neither the window nor a checkpoint.
+    let long = Request::completion(text(1, 200))
+        .id("req-long")
+        .predict(200);
+    let long = other(Trace::new().ask(long), 2);
+    // The second prompt goes on where the first ends, and makes a checkpoint there.
+    let brief = |id: &str, length| Request::completion(text(3, length)).id(id).predict(1);
+    let first = other(Trace::new().ask(brief("req-1", 150)), 10);
+    let second = other(first.ask(brief("req-2", 200)), 11);
+    let again = second.clone().ask(brief("req-3", 150));
+    vec![
+        Case::new(
+            "sliding window: a long answer goes to the host prompt cache",
+            server("0"),
+            long,
+        )
+        .host_cache()
+        .gone_at_least(1),
+        Case::new(
+            "sliding window: a checkpoint at the end of a prompt",
+            server("2"),
+            second,
+        )
+        .host_cache(),
+        Case::new(
+            "sliding window: back to a checkpoint at the end of a prompt",
+            server("2"),
+            again,
+        )
+        .host_cache()
+        .gone_at_least(1),
+    ]
+}
+
+/// Slot files have the window at the end and, since 0.7.0, the checkpoints.
+fn restored() -> Vec<Case> {
+    let case = |name, arch, checkpoints: &str| {
+        let server = of(arch).bare_slots(1);
+        let server = server.args(["-c", "1024", "--ctx-checkpoints", checkpoints]);
+        let trace = ask(ask(Trace::new(), 1, text(3, 150)), 2, text(3, 200));
+        let trace = trace.then(Step::Save(0, "conversation".to_owned()));
+        let trace = trace.then(Step::Restore(0, "conversation".to_owned()));
+        Case::new(name, server, trace)
+    };
+    let (window, recurrent) = (Arch::Gemma2, Arch::Mamba);
+    vec![
+        case("sliding window: a slot is restored", window, "8"),
+        case(
+            "sliding window: a slot is restored without checkpoints",
+            window,
+            "0",
+        )
+        .gone_at_least(1),
+        case("recurrent: a slot is restored", recurrent, "8"),
+        case(
+            "recurrent: a slot is restored without checkpoints",
+            recurrent,
+            "0",
+        )
+        .gone_at_least(1),
+    ]
+}
