@@ -45,7 +45,10 @@ pub(crate) fn reach(
     let mut next = i64::from(past);
     let is_early = setting.generation == Generation::Early2026;
     let is_whole = past >= prompt && !is_early;
-    let least = (next - window - i64::from(is_whole)).max(0);
+    // Since 0.7.0 the rule is exact: before, it asked for two positions more than the model looks at.
+    let is_exact = setting.generation == Generation::Late2026 && window > 0;
+    let spare = if is_exact { 2 } else { 0 };
+    let least = (next - window + spare - i64::from(is_whole)).max(0);
     let beyond = match setting.generation {
         Generation::Of2025 if setting.memory == Memory::Recurrent => true,
         Generation::Of2025 => first > least,

@@ -98,8 +98,7 @@ impl Generation {
     pub(crate) fn kept_beyond_window(self) -> Option<i64> {
         match self {
             Self::Of2025 | Self::Early2026 => None,
-            Self::Older => Some(0),
-            Self::Late2026 => Some(1),
+            Self::Older | Self::Late2026 => Some(0),
         }
     }
 
