@@ -222,7 +222,7 @@ impl<'a> Server<'a> {
             self.slots[other].job = Some(job);
         }
         self.save_idle();
-        self.now += self.jobs[job].delay;
+        self.now = self.now.saturating_add(self.jobs[job].delay);
         self.serve(slot, job, &free);
         true
     }
@@ -274,9 +274,9 @@ impl<'a> Server<'a> {
     /// The job is answered, in the same batch as so many others.
     fn finish(&mut self, job: usize, others: u64) {
         for (next, wait) in std::mem::take(&mut self.after[job]) {
-            let mut time = self.now + wait.pause;
+            let mut time = self.now.saturating_add(wait.pause);
             if wait.is_quick {
-                time += self.crowding * others;
+                time = time.saturating_add(self.crowding.saturating_mul(others));
             }
             if let Some((left, earliest)) = self.waiting.get_mut(&next) {
                 *left -= 1;

@@ -1,7 +1,7 @@
 //! Changes of slots other than by the requests that they serve.
 
 use crate::bytes::{Bytes, put};
-use crate::record::Applied;
+use crate::record::{Applied, LATEST, MOST_LAUNCHES};
 use crate::row::Row;
 
 /// A slot changed, or was chosen for a request, and no prompt was evaluated in it.
@@ -102,6 +102,9 @@ impl SlotChange {
         let mut bytes = Bytes(body);
         let row = Row::decode(&mut bytes, next, version)?;
         let (order, at, slot) = (bytes.number()?, bytes.number()?, bytes.small()?);
+        if at > LATEST || order > MOST_LAUNCHES {
+            return None;
+        }
         let mut media = Vec::new();
         for _ in 0..bytes.count()? {
             media.push((bytes.small()?, bytes.small()?));

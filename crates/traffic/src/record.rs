@@ -3,6 +3,11 @@
 use crate::bytes::{Bytes, put};
 use crate::row::Row;
 
+/// 36 years in microseconds. What is later is damage: sums of times must fit into 64 bits.
+pub(crate) const LATEST: u64 = 1 << 50;
+/// Launches in a recording.
+pub(crate) const MOST_LAUNCHES: u64 = 1 << 32;
+
 pub(crate) const KEY: u8 = 1;
 pub(crate) const SETUP: u8 = 2;
 pub(crate) const SIZE: u8 = 3;
@@ -208,6 +213,9 @@ impl Line {
         let launched = arrived.checked_add(bytes.number()?)?;
         let prompted = launched.checked_add(bytes.number()?)?;
         let ended = prompted.checked_add(bytes.number()?)?;
+        if ended > LATEST || order > MOST_LAUNCHES {
+            return None;
+        }
         let slot = bytes.small()?;
         let id_slot = bytes.small()?.checked_sub(1);
         let flags = bytes.number()?;

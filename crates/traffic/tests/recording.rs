@@ -476,3 +476,21 @@ fn what_no_server_has_is_damage_and_makes_nobody_reserve_memory() {
     let damage = traffic.damage.map(|damage| damage.kind);
     assert_eq!(damage, Some(DamageKind::Content));
 }
+
+/// Sums of such times would not fit into 64 bits.
+#[test]
+fn what_happened_in_a_million_years_is_damage() {
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    let record = RequestRecord {
+        ended: u64::MAX / 2,
+        prompt: 3,
+        evaluated: 3,
+        ..RequestRecord::default()
+    };
+    match writer.request(record, &[1, 2, 3], None) {
+        Recorded::Bytes(bytes) => file.extend(bytes),
+        Recorded::Full => panic!("there is room"),
+    }
+    let kind = read(&file).damage.map(|damage| damage.kind);
+    assert_eq!(kind, Some(DamageKind::Content));
+}

@@ -88,7 +88,7 @@ impl Server<'_> {
             }
         }
         // What is copied for the store is copied by the same thread.
-        self.now += self.copies();
+        self.now = self.now.saturating_add(self.copies());
     }
 
     /// What a slot holds once it has evaluated its prompt from a position on, and answered.

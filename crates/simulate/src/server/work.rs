@@ -67,7 +67,7 @@ impl Server<'_> {
                 break;
             }
         }
-        self.now += time.round() as u64;
+        self.now = self.now.saturating_add(time.round() as u64);
         for (nth, job) in evaluated {
             self.begin_answer(nth, self.jobs[job].request);
             for other in 0..self.slots.len() {
@@ -100,7 +100,8 @@ impl Server<'_> {
             .map(|next| next.saturating_sub(self.now));
         let steps = until.map_or(shortest, |until| until.div_ceil(step).max(1).min(shortest));
         self.advance(steps);
-        self.now += steps * step;
+        // Answers of a damaged recording may be long, and slow.
+        self.now = self.now.saturating_add(steps.saturating_mul(step));
     }
 
     /// Each answer goes on by so many tokens. How many answers there are.

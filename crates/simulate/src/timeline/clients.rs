@@ -99,7 +99,9 @@ pub(super) fn arrivals(
         Arrival::After(waits) => Some(waits),
     });
     for wait in waits.flatten().filter(|wait| wait.is_quick) {
-        wait.pause = wait.pause.saturating_sub(crowding * others(wait));
+        wait.pause = wait
+            .pause
+            .saturating_sub(crowding.saturating_mul(others(wait)));
     }
     (arrivals, crowding)
 }
