@@ -1,12 +1,13 @@
 //! `simulate`: how much of recorded traffic the server would have reused with other flags.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use contextpilot_settings::read_gigabytes;
 use contextpilot_simulate::{Point, STORE_SPEED, Setting, simulate};
-use contextpilot_traffic::{Traffic, read};
+use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
 use super::show::{bytes, count, percent, print, print_json};
@@ -100,11 +101,30 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
+/// The bytes of a file, if it begins as a recording does, else its beginning: what is something else may have no end.
+fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    let magic = MAGIC.len() as u64;
+    file.by_ref().take(magic).read_to_end(&mut bytes)?;
+    if bytes == MAGIC {
+        let more = file.take(MOST_BYTES).read_to_end(&mut bytes)? as u64;
+        if more == MOST_BYTES {
+            let why = format!("it has more than {}", super::show::bytes(MOST_BYTES));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+    }
+    Ok(bytes)
+}
+
+/// A file that is larger is no recording: at 64 MiB it ends, if nothing else is set.
+const MOST_BYTES: u64 = 16 << 30;
+
 /// Reads a recording. Prints a message if it is damaged.
 pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     let shown = path.display();
     let bytes =
-        fs::read(path).map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
+        bytes_of(path).map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
     let traffic = read(&bytes);
     let good = traffic.requests.len();
     match (&traffic.damage, good) {

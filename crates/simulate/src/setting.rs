@@ -56,6 +56,9 @@ pub struct Setting {
 /// memory is copied several times as fast.
 pub const STORE_SPEED: u64 = 1_000_000_000;
 
+/// More checkpoints for a slot are simulated as so many: each is looked at for each batch, and no server has the memory.
+const MOST_CHECKPOINTS: u32 = 4096;
+
 /// A prefix store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreSetting {
@@ -178,7 +181,7 @@ impl Setting {
             slot_prompt_similarity: setup.slot_prompt_similarity,
             cache_reuse: setup.cache_reuse,
             context_shift: setup.context_shift,
-            ctx_checkpoints: setup.ctx_checkpoints,
+            ctx_checkpoints: setup.ctx_checkpoints.min(MOST_CHECKPOINTS),
             checkpoint_min_step: setup.checkpoint_min_step,
             batch_size: setup.batch_size.max(1),
             ubatch_size: setup.ubatch_size.max(1),

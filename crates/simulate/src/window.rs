@@ -216,6 +216,18 @@ impl Windows {
         }
     }
 
+    /// How many cells of a stream are free, or have a position that is out of the window.
+    fn usable(&self, nth: usize) -> usize {
+        let stream = &self.streams[nth];
+        let mut usable = stream.cells.len() - stream.used;
+        for slot in (0..self.slots.len()).filter(|slot| self.stream(*slot) == nth) {
+            let (first, last) = self.slots[slot].ends();
+            let out = (last + 2 - self.window - first).max(0) as usize;
+            usable += out.min(self.slots[slot].cells.len());
+        }
+        usable
+    }
+
     /// `find_slot` and `apply_ubatch`
     fn write(&mut self, slot: usize, positions: Vec<i64>) {
         let wanted = positions.len();
@@ -225,9 +237,11 @@ impl Windows {
         if head > stream.used + 2 * wanted {
             head = 0;
         }
-        let mut found = Vec::with_capacity(wanted);
+        // A scan for more would go through all cells, each time.
+        let there = wanted.min(self.usable(nth));
+        let mut found = Vec::with_capacity(there);
         for step in 0..stream.cells.len() {
-            if found.len() == wanted {
+            if found.len() == there {
                 break;
             }
             let cell = (head + step) % stream.cells.len();

@@ -47,6 +47,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod bytes;
 mod change;
 mod frame;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::bound::{MOST_TOKENS, Rows};
 use crate::bytes::Bytes;
 use crate::change::SlotChange;
 use crate::frame::{self, MAGIC, Next, VERSION};
@@ -89,6 +90,8 @@ pub enum DamageKind {
     Checksum,
     /// A frame with a good checksum has impossible content.
     Content,
+    /// With the next request it has more tokens, or more batches, than can be simulated.
+    TooMuch,
 }
 
 impl fmt::Display for Damage {
@@ -104,6 +107,12 @@ impl fmt::Display for Damage {
             DamageKind::Cut => write!(f, "the recording was cut off at byte {at}"),
             DamageKind::Checksum => write!(f, "the recording is damaged at byte {at}"),
             DamageKind::Content => write!(f, "the recording has impossible content at byte {at}"),
+            DamageKind::TooMuch => write!(
+                f,
+                "what the recording has from byte {at} on is too much to simulate (more than {} million \
+                 tokens, or millions of batches): it is left out",
+                MOST_TOKENS / 1_000_000
+            ),
         }
     }
 }
@@ -156,6 +165,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
         version,
         ..Identities::default()
     };
+    let mut rows = Rows::default();
     let mut store = None;
     let mut loaded: HashMap<u64, u32> = HashMap::new();
     let damage = loop {
@@ -176,12 +186,16 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
                 .ok(),
             record::SETUP => Setup::decode(body).map(|setup| traffic.setup = Some(setup)),
             record::SIZE => SizeSample::decode(body).map(|size| traffic.sizes.push(size)),
-            record::REQUEST => identities
-                .request(body)
-                .map(|request| traffic.requests.push(request)),
-            record::CHANGE => identities
-                .change(body)
-                .map(|change| traffic.changes.extend(change)),
+            record::REQUEST => identities.request(body).map(|request| {
+                rows.request(at, request.record.prompt, request.generated());
+                traffic.requests.push(request);
+            }),
+            record::CHANGE => identities.change(body).map(|change| {
+                if let Some(change) = change {
+                    rows.change(at, change.tokens.len());
+                    traffic.changes.push(change);
+                }
+            }),
             record::STORE => Bytes(body).number().map(|limit| store = Some(limit)),
             record::LOADED => RequestRecord::decode_loaded(body).map(|(order, tokens)| {
                 loaded.insert(order, tokens);
@@ -192,6 +206,19 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
         if good.is_none() {
             break damage(at, DamageKind::Content);
         }
+    };
+    let beyond = rows.beyond(traffic.setup.as_ref().unwrap_or(&Setup::default()));
+    let damage = match beyond {
+        Some(at) => {
+            let (requests, changes) = rows.before(at);
+            traffic.requests.truncate(requests);
+            traffic.changes.truncate(changes);
+            Some(Damage {
+                at,
+                kind: DamageKind::TooMuch,
+            })
+        }
+        None => damage,
     };
     if let Some(setup) = &mut traffic.setup {
         setup.store = store;
