@@ -28,8 +28,12 @@ fn recording(setup: &Setup, store: Option<u64>, prompts: &[(RequestRecord, Vec<i
             bytes: u64::from(tokens) * 500,
         }));
     }
+    let mut at = 0;
     for (order, (record, tokens)) in (0_u64..).zip(prompts) {
-        let at = order * 1_000_000;
+        // A further answer comes with its parent.
+        if !record.child {
+            at = order * 1_000_000;
+        }
         let prompt = tokens.len() as u32;
         let record = RequestRecord {
             order,
@@ -94,4 +98,49 @@ fn a_store_that_is_not_simulated_is_said_to_be_left_out() {
     assert!(stderr(&advised).contains("7,200"), "{text}");
     let advised: Value = json(&good(&on(&path, &["advise", "--json"])));
     assert_eq!(advised["recorded"]["evaluated_tokens"], 2800);
+}
+
+#[test]
+fn what_is_no_recording_is_not_read_to_its_end() {
+    for command in ["simulate", "advise"] {
+        let said = crate::support::fails({
+            let mut command = companion(&[command]);
+            command.arg("/dev/zero");
+            command
+        });
+        assert!(said.contains("not a recording"), "{said}");
+    }
+}
+
+#[test]
+fn too_many_answers_and_too_long_prompts_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("traffic");
+    let setup = Setup {
+        parallel: 4,
+        auto_parallel: false,
+        slot_context: 1024,
+        kv_unified: false,
+        ..Setup::default()
+    };
+    // One prompt that wants three answers, and one that is as long as half of the context.
+    let mut prompts = vec![(RequestRecord::default(), tokens(1, 100))];
+    for slot in 1..3 {
+        let child = RequestRecord {
+            child: true,
+            slot,
+            ..RequestRecord::default()
+        };
+        prompts.push((child, tokens(1, 100)));
+    }
+    prompts.push((RequestRecord::default(), tokens(2, 1000)));
+    std::fs::write(&path, recording(&setup, None, &prompts)).unwrap();
+    let text = good(&on(&path, &["simulate", "--parallel", "1,2,16"]));
+    let answers = "1 prompts want more answers (n) than there are slots";
+    assert!(text.contains(&format!("With 1 slot {answers}")), "{text}");
+    assert!(text.contains(&format!("With 2 slots {answers}")), "{text}");
+    assert!(
+        text.contains("With 16 slots 1 prompts do not fit into a slot"),
+        "{text}"
+    );
 }
