@@ -5,7 +5,7 @@
 //! fuzzer can move the cuts as well as the bytes.
 #![no_main]
 
-use contextpilot_request::{Identity, MAX_ID_BYTES, RequestReader, Step};
+use contextpilot_request::{ConnectionReader, Identity, MAX_ID_BYTES, RequestReader, Step};
 use libfuzzer_sys::fuzz_target;
 
 /// How many bytes of an input are for the cuts.
@@ -24,13 +24,21 @@ fuzz_target!(|input: &[u8]| {
     if stream.len() < 256 {
         assert_eq!(steps(stream.chunks(1)), whole);
     }
-    // The hook calls `feed_recv`, which must not panic either.
-    let mut reader = RequestReader::new();
+    // What the hook calls must not panic either, whatever the server does between two reads.
+    let mut reader = ConnectionReader::new();
     for read in (Cuts {
         cuts: cuts.iter().cycle(),
         rest: stream,
     }) {
-        check(&reader.feed_recv(read));
+        check(&reader.received(read));
+        for answer in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], read] {
+            if let Some(step) = reader.sending(answer) {
+                check(&step);
+            }
+        }
+        if let Some(step) = reader.goes_on() {
+            check(&step);
+        }
     }
 });
 

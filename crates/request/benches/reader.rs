@@ -1,7 +1,7 @@
 //! How fast bodies of 10 MB stream past, in reads of 16 KiB as on the server.
 //! `cargo bench -p contextpilot-request`
 
-use contextpilot_request::{Identity, RequestReader, Step};
+use contextpilot_request::{ConnectionReader, Identity, Step};
 use std::time::{Duration, Instant};
 
 const BODY_BYTES: usize = 10 << 20;
@@ -81,10 +81,10 @@ fn main() {
 
 fn time(stream: &[u8]) -> Duration {
     let start = Instant::now();
-    let mut reader = RequestReader::new();
+    let mut reader = ConnectionReader::new();
     let last = stream
         .chunks(READ_BYTES)
-        .map(|read| reader.feed_recv(read))
+        .map(|read| reader.received(read))
         .last();
     let spent = start.elapsed();
     assert!(

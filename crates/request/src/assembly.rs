@@ -15,12 +15,12 @@ use crate::reader::Request;
 /// other texts. Texts of parameters and triggers get none either.
 ///
 /// ```
-/// # use contextpilot_request::{Assembly, RequestReader, Step};
-/// let mut reader = RequestReader::with_prompts();
+/// # use contextpilot_request::{Assembly, ConnectionReader, Step};
+/// let mut reader = ConnectionReader::with_prompts();
 /// let body = br#"{"prompt": ["ab", 7, 8]}"#;
 /// let mut bytes = format!("POST /completion HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
 /// bytes += std::str::from_utf8(body).unwrap();
-/// let Step::Complete(request) = reader.feed_recv(bytes.as_bytes()) else {
+/// let Step::Complete(request) = reader.received(bytes.as_bytes()) else {
 ///     panic!("the request is complete");
 /// };
 /// let mut assembly = Assembly::of(&request);
@@ -50,7 +50,7 @@ enum PromptSource {
 }
 
 impl Assembly {
-    /// For a request that was read [with its prompts](crate::RequestReader::with_prompts).
+    /// For a request that was read [with its prompts](crate::ConnectionReader::with_prompts).
     #[must_use]
     pub fn of(request: &Request) -> Self {
         let source = match (request.endpoint, &request.prompts) {

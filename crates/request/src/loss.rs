@@ -17,6 +17,9 @@ pub enum Loss {
     /// Bytes came right after a POST (or PUT, PATCH, DELETE) that announced no
     /// body. Some servers take them for its body, others drop them.
     Unannounced,
+    /// More bytes came behind a request than are kept,
+    /// [`MOST_BEHIND`](crate::MOST_BEHIND). Not reported as a step: the request itself is known.
+    Behind,
     /// The server closes the connection after the last request. Not an error,
     /// and not reported as a step.
     Closed,
@@ -30,6 +33,7 @@ impl fmt::Display for Loss {
             Loss::Framing => "ambiguous body length",
             Loss::Chunk => "malformed chunk",
             Loss::Unannounced => "body without a length",
+            Loss::Behind => "too many bytes behind a request",
             Loss::Closed => "connection ends after this request",
         })
     }

@@ -127,22 +127,6 @@ impl RequestReader {
         }
     }
 
-    /// Takes what one successful `recv` or `SSL_read` of the server returned
-    /// (not a `MSG_PEEK`, which takes nothing from the connection).
-    ///
-    /// cpp-httplib has a separate buffer for each request. If the read that
-    /// completes a request returns bytes beyond its end, the server drops them, so
-    /// it never answers pipelined requests. This function drops them, too.
-    pub fn feed_recv(&mut self, bytes: &[u8]) -> Step {
-        let (used, step) = self.feed(bytes);
-        // If no body was announced, this is not certain: a server without
-        // TLS may take the bytes for a body that lasts until the end.
-        if used < bytes.len() && self.unannounced {
-            return Step::Lost(self.lose(Loss::Unannounced));
-        }
-        step
-    }
-
     /// Takes bytes up to the end of a request at most; returns how many were
     /// used, and what they amounted to. Depends on the bytes alone, not on how
     /// they are cut into calls: after [`Step::Complete`], the rest can be fed
@@ -165,6 +149,11 @@ impl RequestReader {
             Phase::Lost(loss) => Some(loss),
             _ => None,
         }
+    }
+
+    /// Whether the last request announced no body although its method allows one.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        self.unannounced
     }
 
     /// Takes some bytes, at least one, within one phase.
@@ -261,7 +250,8 @@ impl RequestReader {
         }
     }
 
-    fn lose(&mut self, loss: Loss) -> Loss {
+    /// Ignores all further bytes.
+    pub(crate) fn lose(&mut self, loss: Loss) -> Loss {
         self.phase = Phase::Lost(loss);
         // Frees what was collected.
         self.json = JsonScanner::new();

@@ -1,7 +1,7 @@
 //! Prompts, composed from bodies and from the texts that the server tokenizes.
 
 use contextpilot_request::{
-    Assembled, Assembly, Infill, InfillTexts, Request, RequestReader, Step,
+    Assembled, Assembly, ConnectionReader, Infill, InfillTexts, Request, Step,
 };
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn request(path: &str, body: &Value) -> Request {
         "POST {path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    match RequestReader::with_prompts().feed_recv((head + &body).as_bytes()) {
+    match ConnectionReader::with_prompts().received((head + &body).as_bytes()) {
         Step::Complete(request) => request,
         other => panic!("{other:?}"),
     }

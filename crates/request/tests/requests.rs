@@ -1,7 +1,8 @@
 //! Requests as clients send them, cut into reads in every way.
 
 use contextpilot_request::{
-    Adapters, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader, Sections, Step,
+    Adapters, ConnectionReader, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader,
+    Sections, Step,
 };
 
 /// All steps of a stream of bytes. Checks that they are the same for every way to cut it.
@@ -189,11 +190,11 @@ fn id_slot_is_found_where_the_server_reads_it() {
     let ask = |path: &str, body: &str, piece: usize| {
         let length = body.len();
         let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
-        let mut reader = RequestReader::new();
+        let mut reader = ConnectionReader::new();
         let mut steps = stream
             .as_bytes()
             .chunks(piece)
-            .map(|part| reader.feed_recv(part));
+            .map(|part| reader.received(part));
         match steps.find(|step| *step != Step::More) {
             Some(Step::Complete(request)) => (request.wants_slot(), request.reuses_nothing()),
             other => panic!("{body}: {other:?}"),
@@ -398,10 +399,10 @@ fn after_the_last_request_of_a_connection_the_reader_is_closed() {
         "POST /completion HTTP/1.0\r\n",
     ] {
         let one = format!("{head}Content-Length: 13\r\n\r\n{BODY}");
-        let mut reader = RequestReader::new();
-        assert_eq!(reader.feed_recv(one.as_bytes()), id("r-1"), "{head:?}");
+        let mut reader = ConnectionReader::new();
+        assert_eq!(reader.received(one.as_bytes()), id("r-1"), "{head:?}");
         assert_eq!(reader.lost(), Some(Loss::Closed), "{head:?}");
-        assert_eq!(reader.feed_recv(one.as_bytes()), Step::More, "{head:?}");
+        assert_eq!(reader.received(one.as_bytes()), Step::More, "{head:?}");
     }
     let kept = format!(
         "POST /completion HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 13\r\n\r\n{BODY}"
@@ -522,46 +523,6 @@ fn heads_are_accepted_up_to_the_servers_limits() {
     assert_eq!(
         steps([&target(8192 - 11)[..]]),
         [Step::Lost(Loss::RequestLine)]
-    );
-}
-
-#[test]
-fn bytes_behind_a_request_in_the_same_read_are_dropped() {
-    let two = [
-        post("Content-Length: 13\r\n", BODY),
-        post("Content-Length: 2\r\n", "{}"),
-    ]
-    .concat();
-    let mut reader = RequestReader::new();
-    assert_eq!(reader.feed_recv(&two), id("r-1"));
-    assert_eq!(
-        reader.feed_recv(&post("Content-Length: 2\r\n", "{}")),
-        complete(Identity::Absent)
-    );
-    assert_eq!(reader.lost(), None);
-}
-
-#[test]
-fn bytes_behind_a_post_without_a_length_make_the_reader_lost() {
-    let mut reader = RequestReader::new();
-    let head = post("", "");
-    assert_eq!(reader.feed_recv(&head), complete(Identity::Absent));
-    assert_eq!(reader.feed_recv(&head), complete(Identity::Absent));
-    assert_eq!(
-        reader.feed_recv(&post("", BODY)),
-        Step::Lost(Loss::Unannounced)
-    );
-    assert_eq!(
-        reader.feed_recv(&post("Content-Length: 13\r\n", BODY)),
-        Step::More
-    );
-    // Every server drops bytes behind a GET.
-    let mut reader = RequestReader::new();
-    let get = b"GET /health HTTP/1.1\r\n\r\nrest";
-    assert!(matches!(reader.feed_recv(get), Step::Complete(_)));
-    assert_eq!(
-        reader.feed_recv(&post("Content-Length: 13\r\n", BODY)),
-        id("r-1")
     );
 }
 

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use contextpilot_request::{Infill, RequestReader, Step};
+use contextpilot_request::{ConnectionReader, Infill, Loss, Step};
 use contextpilot_residency::{TaskId, Token};
 
 use super::requests::Current;
@@ -80,9 +80,12 @@ pub(crate) fn ended(socket: i32) {
 pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) {
     with(|connection| {
         let connection = connection.as_mut();
-        let this = connection.filter(|c| c.socket == socket && c.layer == layer);
-        if let Some(current) = this.and_then(|c| c.current.as_mut()) {
-            current.send(bytes);
+        if let Some(this) = connection.filter(|c| c.socket == socket && c.layer == layer) {
+            let step = this.reader.sending(bytes);
+            this.go_on(step);
+            if let Some(current) = &mut this.current {
+                current.send(bytes);
+            }
         }
     });
 }
@@ -122,8 +125,12 @@ pub(crate) fn tokenized_media(tokens: Option<&[Token]>) {
 /// Calls `work` with the request that this thread serves, if it is of interest.
 fn current(work: impl FnOnce(&mut Current)) {
     with(|connection| {
-        if let Some(current) = connection.as_mut().and_then(|c| c.current.as_mut()) {
-            work(current);
+        if let Some(connection) = connection {
+            let step = connection.reader.goes_on();
+            connection.go_on(step);
+            if let Some(current) = &mut connection.current {
+                work(current);
+            }
         }
     });
 }
@@ -142,7 +149,7 @@ struct Connection {
     socket: i32,
     generation: u32,
     layer: Layer,
-    reader: RequestReader,
+    reader: ConnectionReader,
     /// The request that was received last, if it is of interest. It is if it has an id, if the server
     /// will forget its prompt, or if it names adapters. Any other request for inference is of interest if
     /// somebody observes, or if requests are tied by prompts, because another request may have the
@@ -157,8 +164,8 @@ impl Connection {
             generation,
             layer: Layer::Socket,
             reader: match prompts::are_engaged() {
-                true => RequestReader::with_prompts(),
-                false => RequestReader::new(),
+                true => ConnectionReader::with_prompts(),
+                false => ConnectionReader::new(),
             },
             current: None,
         }
@@ -166,16 +173,26 @@ impl Connection {
 
     fn feed(&mut self, bytes: &[u8]) {
         // The server reads again only after it has answered the previous request.
+        let step = self.reader.received(bytes);
+        self.go_on(Some(step));
+    }
+
+    /// If there is a step, the previous request is over, and the server works for the one that the step has.
+    fn go_on(&mut self, step: Option<Step>) {
+        let Some(step) = step else { return };
         if let Some(mut current) = self.current.take() {
             current.answer(false);
         }
-        match self.reader.feed_recv(bytes) {
+        match step {
             Step::More => {}
             Step::Complete(request) => {
                 if request.is_inference() {
                     evidence::serving();
                 }
                 self.current = Current::of(request);
+                if self.reader.lost() == Some(Loss::Behind) {
+                    STATUS.unreadable_connections.add(1);
+                }
             }
             Step::Lost(_) => STATUS.unreadable_connections.add(1),
         }

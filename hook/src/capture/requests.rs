@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contextpilot_observer::Note;
-use contextpilot_request::{Adapters, Assembly, Identity, Infill, Request, Sections};
+use contextpilot_request::{
+    Adapters, Assembly, Identity, Infill, Request, Sections, is_head_of_chunks, is_interim,
+};
 use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token, Wishes};
 use contextpilot_worker::Waiting;
 
@@ -154,6 +156,10 @@ impl Current {
     /// A part of the answer. The server writes the head in one piece, then each chunk in one piece, and
     /// at the end the empty chunk (cpp-httplib, `write_response_core`, `write_content_chunked`).
     pub(super) fn send(&mut self, bytes: &[u8]) {
+        // `100 Continue`, also to a client that has sent the body with the head.
+        if is_interim(bytes) {
+            return;
+        }
         if self.generates && bytes.starts_with(b"HTTP/1.1 200") {
             self.succeeds = true;
         }
@@ -277,13 +283,4 @@ impl Current {
 /// Whether these bytes begin an answer with a 2xx status.
 fn is_head_of_success(bytes: &[u8]) -> bool {
     bytes.starts_with(b"HTTP/1.") && bytes.get(8..10) == Some(b" 2")
-}
-
-/// Whether these bytes begin an answer that is sent in chunks.
-fn is_head_of_chunks(bytes: &[u8]) -> bool {
-    const FIELD: &[u8] = b"\r\ntransfer-encoding: chunked\r\n";
-    bytes.starts_with(b"HTTP/")
-        && bytes
-            .windows(FIELD.len())
-            .any(|window| window.eq_ignore_ascii_case(FIELD))
 }

@@ -70,7 +70,8 @@ pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
 pub(crate) unsafe fn shutdown(socket: c_int, how: c_int) -> c_int {
     guarded(|| {
         connections::ended(socket);
-        if how != libc::SHUT_WR {
+        // The server cannot answer any more. It may read and drop what the client has sent until then.
+        if how != libc::SHUT_RD {
             sockets::released(socket);
         }
     });
