@@ -5,6 +5,7 @@ use super::{Accounts, Rules};
 use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::Token;
+use std::cmp::Reverse;
 
 /// A slot or a host entry, compared with a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub enum Choice {
     Pinned,
     /// It is the most similar to the prompt (`--slot-prompt-similarity`).
     Similarity,
-    /// It is the least recently used, or was never used.
+    /// It holds nothing, or is the least recently used.
     LeastRecentlyUsed,
 }
 
@@ -93,7 +94,7 @@ impl Accounts {
                 }
             })
             .collect();
-        let choice = self.choose(prompt.len() as u32, &all, pinned, occupied);
+        let choice = self.choose(prompt.len() as u32, &all, pinned, occupied, ledger);
         let Some((slot, how)) = choice else {
             return Match {
                 all,
@@ -143,6 +144,7 @@ impl Accounts {
         all: &[Matched],
         pinned: Option<SequenceId>,
         occupied: &Occupied,
+        ledger: &Ledger,
     ) -> Option<(SequenceId, Choice)> {
         let is_idle = |slot: &SequenceId| !occupied.busy.contains(slot);
         if let Some(slot) = pinned {
@@ -167,20 +169,15 @@ impl Accounts {
         if let Some((_, slot)) = best {
             return Some((slot, Choice::Similarity));
         }
-        let oldest = Choice::LeastRecentlyUsed;
-        let used = |slot: SequenceId| self.slots.get(&slot).map_or(0, |place| place.used);
         let slots = SequenceId::try_from(occupied.slots?).ok()?;
-        let mut unused = (0..slots).filter(|&slot| used(slot) == 0 && is_idle(&slot));
-        let first = match self.from_the_end {
-            Some(true) => unused.next_back(),
-            _ => unused.next(),
+        let used = |slot: SequenceId| self.slots.get(&slot).map_or(0, |place| place.used);
+        let idle = (0..slots).filter(is_idle);
+        let oldest = match self.from_the_end {
+            Some(true) => idle.min_by_key(|&slot| (used(slot), Reverse(slot))),
+            // Servers of late 2026 first take a slot that holds nothing, whether it was used or not.
+            _ => idle.min_by_key(|&slot| (!ledger.is_certainly_empty(slot), used(slot), slot)),
         };
-        let by_age = || {
-            (0..slots)
-                .filter(is_idle)
-                .min_by_key(|&slot| (used(slot), slot))
-        };
-        first.or_else(by_age).map(|slot| (slot, oldest))
+        oldest.map(|slot| (slot, Choice::LeastRecentlyUsed))
     }
 }
 

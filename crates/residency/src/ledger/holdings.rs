@@ -52,6 +52,11 @@ impl Ledger {
         sequence.is_none_or(|sequence| self.is_empty(sequence))
     }
 
+    /// Whether a slot holds no tokens, and none that the ledger did not see being written.
+    pub(crate) fn is_certainly_empty(&self, id: SequenceId) -> bool {
+        self.is_slot_empty(id) && !self.may_hold_more(id)
+    }
+
     /// Whether a slot may hold tokens that the ledger did not see being written.
     pub(crate) fn may_hold_more(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);

@@ -110,6 +110,19 @@ impl Server {
         (0..self.slots.len()).filter(|&slot| !self.slots[slot].busy)
     }
 
+    /// What accounts say of the slot that the server will choose.
+    fn foreseen(&self, ask: &Ask) -> Option<(SequenceId, Choice)> {
+        let busy = (0..self.slots.len()).filter(|&slot| self.slots[slot].busy);
+        let occupied = Occupied {
+            busy: busy.map(|slot| slot as SequenceId).collect(),
+            slots: Some(self.slots.len() as u32),
+        };
+        let found = self
+            .accounts
+            .matching(&ask.prompt, ask.wishes.slot, &occupied, &self.ledger);
+        found.choice
+    }
+
     /// The server's `get_available_slot`. `None`: the request would wait.
     fn choose(&mut self, ask: &Ask) -> Option<(usize, Choice)> {
         let all = ask.prompt.len() as f32;
@@ -137,7 +150,10 @@ impl Server {
                 held > 0 && best * all / (held as f32) < 0.5
             });
         if chosen.is_none() {
-            chosen = self.idle().min_by_key(|&slot| self.slots[slot].used);
+            chosen = self.idle().min_by_key(|&slot| {
+                let Slot { tokens, used, .. } = &self.slots[slot];
+                (!tokens.is_empty(), *used)
+            });
             choice = Choice::LeastRecentlyUsed;
             update = true;
         }
@@ -213,7 +229,11 @@ impl Server {
             .iter()
             .chain(self.host.iter().map(|(_, entry)| entry));
         let all: Vec<Vec<Token>> = all.cloned().collect();
-        let (slot, choice) = self.choose(ask)?;
+        let foreseen = self.foreseen(ask);
+        let chosen = self.choose(ask);
+        let expected = chosen.map(|(slot, choice)| (slot as SequenceId, choice));
+        assert_eq!(foreseen, expected);
+        let (slot, choice) = chosen?;
         let loaded = self.slots[slot].tokens != before[slot];
         self.taken.push((choice, loaded));
         let sequence = slot as SequenceId;
