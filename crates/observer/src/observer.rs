@@ -122,8 +122,11 @@ impl Observer {
                 };
                 self.works.entry(arrival).or_default().sections = Some(sections);
             }
-            // Only the recorder uses it.
-            Note::Declined { .. } => {}
+            Note::Declined { sequence } => {
+                if let Some(accounts) = &mut self.accounts {
+                    accounts.declined(sequence);
+                }
+            }
             Note::Size { buffer, bytes } => {
                 let sized = Buffer {
                     bytes,
@@ -198,6 +201,9 @@ impl Observer {
             }
             Fact::Answered { arrival, ref id } => {
                 self.counts.finished += 1;
+                if let Some(accounts) = &mut self.accounts {
+                    accounts.answered(arrival);
+                }
                 if let Some(mut work) = self.works.remove(&arrival) {
                     work.id = work.id.or_else(|| id.clone());
                     if let Some(entry) = work.entry {

@@ -13,8 +13,7 @@
 
 use crate::adapters::Blend;
 use crate::fact::Reason;
-use crate::ids::UNTIED;
-use crate::ids::{BufferId, SequenceId, TaskId};
+use crate::ids::{Arrival, BufferId, SequenceId, TaskId, UNTIED};
 use crate::ledger::Ledger;
 use crate::token::Token;
 use open::Open;
@@ -99,7 +98,7 @@ struct Slot {
     drafted: u32,
     /// The adapters that the slot worked under in its last batch; `None`: not known, or no batch yet.
     blend: Option<Blend>,
-    /// When the slot was last in a batch.
+    /// When the slot was last in a batch, or a task ended in it that came into none.
     used: u64,
     /// The account of the last prompt in it, for child tasks that take the prompt over.
     last: Option<Account>,
@@ -238,6 +237,26 @@ impl Accounts {
             place.last = Some(account.clone());
         }
         Some(account)
+    }
+
+    /// The slot did not take the task that it was given: the server leaves its age as it was.
+    pub fn declined(&mut self, slot: SequenceId) {
+        let place = self.slots.get_mut(&slot);
+        if let Some(open) = place.and_then(|place| place.open.as_mut()) {
+            open.declined = true;
+        }
+    }
+
+    /// A request was answered. If a slot took its prompt and evaluated nothing of it (it is too long, or the
+    /// client has left), this was the slot's last use.
+    pub fn answered(&mut self, arrival: Arrival) {
+        for place in self.slots.values_mut() {
+            let open = place.open.as_ref();
+            let refused = |open: &&Open| open.begun.is_none() && !open.declined;
+            if open.filter(refused).and_then(|open| open.asker.arrival()) == Some(arrival) {
+                place.used = self.clock;
+            }
+        }
     }
 
     /// It became known who asked for the prompt that a slot works on.

@@ -26,6 +26,8 @@ pub(super) struct Open {
     pub(super) decided: u64,
     /// `None`: nothing of the prompt was submitted yet.
     pub(super) begun: Option<Begun>,
+    /// The slot did not take the task after all.
+    pub(super) declined: bool,
     /// The tokens that the slot held after the last batch that asked for an output.
     pub(super) prompt: Option<Vec<Token>>,
     spans: Spans,
@@ -85,6 +87,7 @@ impl Open {
             untied,
             decided,
             begun: None,
+            declined: false,
             prompt: None,
             spans: Spans::default(),
             loaded: Vec::new(),

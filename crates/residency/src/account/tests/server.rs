@@ -13,7 +13,7 @@ const ENGINE: ContextId = ContextId(1);
 pub(super) struct Slot {
     pub(super) tokens: Vec<Token>,
     pub(super) busy: bool,
-    /// The clock when the slot was written last.
+    /// The clock when the slot was written last, or was left before it was written.
     used: u64,
 }
 
@@ -269,6 +269,10 @@ impl Server {
         let most = self.ever.iter().map(|held| common(held, &ask.prompt)).max();
         for (nth, part) in ask.prompt[from..].chunks(ask.batch).enumerate() {
             if ask.leaves == Some(nth) {
+                if nth == 0 {
+                    self.slots[slot].used = self.clock;
+                    self.accounts.answered(Arrival(task as u64));
+                }
                 self.finish(slot);
                 return None;
             }
