@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use contextpilot_kv_events::{Feed, Medium};
 use contextpilot_settings::KvEvents;
+use contextpilot_zmtp::Router;
 
 use crate::Host;
 use crate::replay::Replays;
@@ -25,6 +26,10 @@ pub use sockets::{CONNECTIONS, QUEUED_BYTES, QUEUED_BYTES_OF_ALL};
 
 /// How long to wait at the end until the last batch is sent to subscribers.
 const LAST: Duration = Duration::from_millis(50);
+/// So much later, if any router may ask for replays, it has asked for what it lacks before the last batch.
+const SILENCE: Duration = Duration::from_millis(20);
+/// How long to wait for the answers.
+const LAST_REPLAYS: Duration = Duration::from_millis(200);
 
 /// The state that the threads share.
 #[derive(Debug)]
@@ -118,6 +123,9 @@ impl Outlet {
         let sockets = std::mem::take(&mut *lock(&self.sockets));
         if let Some(publisher) = &sockets.publisher {
             publisher.drain(LAST);
+        }
+        if sockets.router.as_ref().is_some_and(Router::has_peers) {
+            self.replays.settle(SILENCE, LAST_REPLAYS);
         }
     }
 

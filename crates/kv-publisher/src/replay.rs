@@ -1,9 +1,10 @@
 //! Replays: a router that missed batches asks for all from a number on.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use contextpilot_kv_events::{Batch, Feed};
 
@@ -22,7 +23,19 @@ const TURN: Duration = Duration::from_secs(10);
 pub(crate) struct Replays {
     running: Mutex<usize>,
     ended: Condvar,
+    asked: AtomicU64,
     answered: AtomicU64,
+    /// Questions whose answers have not ended.
+    open: AtomicUsize,
+}
+
+/// A question whose answer has not ended.
+struct Open<'a>(&'a Replays);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// The right to one replay, returned on drop.
@@ -31,6 +44,27 @@ struct Turn<'a>(&'a Replays);
 impl Replays {
     pub(crate) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all answers are sent and nothing was asked for this time, at most for `longest`. A router that gets a
+    /// part of an answer and no end may wait for the end for ever, and hear of nothing else: Dynamo's indexer 1.6.1 does.
+    pub(crate) fn settle(&self, silence: Duration, longest: Duration) {
+        const STEP: Duration = Duration::from_millis(1);
+        let until = Instant::now() + longest;
+        let mut quiet = (Instant::now(), self.asked.load(Ordering::Acquire));
+        while quiet.0.elapsed() < silence && Instant::now() < until {
+            thread::sleep(STEP);
+            let asked = self.asked.load(Ordering::Acquire);
+            if asked != quiet.1 || self.open.load(Ordering::Acquire) > 0 {
+                quiet = (Instant::now(), asked);
+            }
+        }
+    }
+
+    fn begin(&self) -> Open<'_> {
+        self.open.fetch_add(1, Ordering::Release);
+        self.asked.fetch_add(1, Ordering::Release);
+        Open(self)
     }
 
     fn turn(&self, longest: Duration) -> io::Result<Turn<'_>> {
@@ -70,6 +104,7 @@ pub(crate) fn answer(
     let Ok(start) = <[u8; 8]>::try_from(start.as_slice()) else {
         return Ok(());
     };
+    let _open = replays.begin();
     let _turn = replays.turn(TURN)?;
     let start = u64::from_be_bytes(start);
     let batches: Vec<Batch> = match &*lock(feed) {
@@ -88,6 +123,25 @@ pub(crate) fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_waits_for_answers_and_not_for_ever() {
+        const LONG: Duration = Duration::from_secs(3600);
+        const SOON: Duration = Duration::from_millis(20);
+        let replays = Replays::default();
+        replays.settle(SOON, LONG);
+        let open = replays.begin();
+        let start = Instant::now();
+        replays.settle(Duration::from_millis(1), SOON);
+        assert!(start.elapsed() >= SOON);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| replays.settle(SOON, LONG));
+            thread::sleep(5 * SOON);
+            assert!(!waits.is_finished());
+            drop(open);
+            waits.join().expect("it ends");
+        });
+    }
 
     #[test]
     fn two_at_a_time() {

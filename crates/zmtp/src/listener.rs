@@ -120,6 +120,11 @@ impl Listener {
         self.address
     }
 
+    /// Whether there are connections.
+    pub(crate) fn has_guests(&self) -> bool {
+        !lock(&self.shared.places).open.is_empty()
+    }
+
     /// How many connections were closed because there were too many.
     pub(crate) fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)

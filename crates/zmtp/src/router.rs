@@ -59,6 +59,12 @@ impl Router {
         self.listener.address()
     }
 
+    /// Whether anybody is connected.
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        self.listener.has_guests()
+    }
+
     /// How many connections were closed: because there were too many, or because of what the peer
     /// sent, or did not send or read in time.
     #[must_use]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use contextpilot_testbed::{Builder, Connection, Result, Server, try_until};
+use contextpilot_testbed::{Builder, Connection, Error, Result, Server, try_until};
 use serde_json::Value;
 
 use crate::LAUNCHER;
@@ -58,8 +58,11 @@ impl Publisher {
 
     /// Waits until this many routers are subscribed.
     pub(crate) fn await_subscribers(&self, count: u64) -> Result<()> {
+        let mut last = Value::Null;
         try_until("the routers are subscribed", || {
-            Ok((self.figures()?["subscribers"] == count).then_some(()))
+            last = self.figures()?;
+            Ok((last["subscribers"] == count).then_some(()))
         })
+        .map_err(|error| Error::new(format!("{error}: {count} expected, {last}")))
     }
 }
