@@ -3,7 +3,8 @@
 //! Memory for a whole state is dear: a system finds and clears each page of it, which takes several times as long as
 //! reading the files does, and a state of a large model is as large as its KV cache. Whoever takes the rows of a
 //! state one after the other needs neither. Threads read ahead, a block at a time, into memory that stays in
-//! the processor's cache.
+//! the processor's cache. A thread takes longer for a block than whoever takes it, so that one reads, too, instead of
+//! waiting.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +24,7 @@ use crate::{Folder, ReadError};
 
 /// Read at once, bytes. A row is not divided, however large it is.
 const BLOCK: usize = STEP;
-/// Blocks that each thread may be ahead.
+/// Blocks that each thread may be ahead, also the caller's.
 const AHEAD: usize = 4;
 /// Files that stay open. Others are opened for each of their parts: a process may have 1,024 open.
 const MOST_OPEN: usize = 64;
@@ -170,7 +171,9 @@ impl LeftOut {
             },
             source,
             early: BTreeMap::new(),
+            spare: (1..AHEAD).map(|_| Block::default()).collect(),
             block: Block::default(),
+            is_own: true,
             next_step: 0,
             used: 0,
             part: 0,
@@ -293,6 +296,18 @@ struct Threads {
     ready: Option<Receiver<(usize, Read)>>,
 }
 
+impl Threads {
+    /// What one of them has read, if that is there.
+    fn try_receive(&self) -> Option<(usize, Read)> {
+        self.ready.as_ref()?.try_recv().ok()
+    }
+
+    /// What one of them reads.
+    fn receive(&self) -> Option<(usize, Read)> {
+        self.ready.as_ref()?.recv().ok()
+    }
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         // Steps that were not begun will not be.
@@ -309,9 +324,13 @@ impl Drop for Threads {
 pub struct Flow {
     source: Arc<Source>,
     threads: Threads,
-    /// Steps whose turn has not come.
-    early: BTreeMap<usize, Read>,
+    /// Steps whose turn has not come, and whether they were read here.
+    early: BTreeMap<usize, (Read, bool)>,
+    /// For steps that are read here.
+    spare: Vec<Block>,
     block: Block,
+    /// The block was read here.
+    is_own: bool,
     next_step: usize,
     /// Bytes of the block that were given out.
     used: usize,
@@ -367,10 +386,13 @@ impl Flow {
     fn next_block(&mut self) -> Option<()> {
         let step = self.next_step;
         let old = std::mem::take(&mut self.block);
-        let read = match self.threads.all.is_empty() {
-            true => Some(self.source.read(step, old)),
-            false => self.receive(step, old),
-        };
+        let give_back = self.threads.give_back.as_ref().filter(|_| !self.is_own);
+        match give_back {
+            Some(give_back) => drop(give_back.send(old)),
+            None => self.spare.push(old),
+        }
+        let (read, is_own) = self.receive(step);
+        self.is_own = is_own;
         match read {
             Some(Ok(block)) => self.block = block,
             Some(Err((name, why))) => {
@@ -392,19 +414,37 @@ impl Flow {
         Some(())
     }
 
-    /// `None`: a thread has panicked.
-    fn receive(&mut self, step: usize, old: Block) -> Read {
-        // Before the first block there was none.
-        if let Some(give_back) = self.threads.give_back.as_ref().filter(|_| step > 0) {
-            let _ = give_back.send(old);
-        }
+    /// The block of a step, and whether it was read here. While it is not there, later ones are read. `None`: whoever read
+    /// it has panicked.
+    fn receive(&mut self, step: usize) -> (Read, bool) {
         loop {
             if let Some(read) = self.early.remove(&step) {
                 return read;
             }
-            let (nth, read) = self.threads.ready.as_ref()?.recv().ok()?;
+            let found = match self.threads.try_receive() {
+                Some((nth, read)) => Some((nth, (read, false))),
+                None => self.read_one().map(|(nth, read)| (nth, (read, true))),
+            };
+            let found = found.or_else(|| {
+                let (nth, read) = self.threads.receive()?;
+                Some((nth, (read, false)))
+            });
+            let Some((nth, read)) = found else {
+                return (None, false);
+            };
             self.early.insert(nth, read);
         }
+    }
+
+    /// Reads a step that nobody has begun, if there is one, and memory for it.
+    fn read_one(&mut self) -> Option<(usize, Read)> {
+        let block = self.spare.pop()?;
+        let Ok(step) = self.source.job.try_recv() else {
+            self.spare.push(block);
+            return None;
+        };
+        let read = catch_unwind(AssertUnwindSafe(|| self.source.read(step, block)));
+        Some((step, read.ok()))
     }
 
     /// Ends, and says whether all that is missing was given out, and was right.
