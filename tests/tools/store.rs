@@ -21,8 +21,12 @@ fn filled() -> (Watched, TempDir, Completion) {
     });
     let answer = watched.complete(asking(1, 600));
     watched.complete(asking(2, 5));
-    until("the prompt is on disk", || {
-        (tokens(folder.path()) >= 600).then_some(())
+    // What the model is called is written behind the chunks.
+    until("the prompt is on disk, and its model's name", || {
+        let said = shown(folder.path(), &[]);
+        let is_named = said["models"][0]["model"].is_string();
+        let tokens = said["tokens"].as_u64().unwrap_or(0);
+        (is_named && tokens >= 600).then_some(())
     });
     (watched, folder, answer)
 }
@@ -30,11 +34,6 @@ fn filled() -> (Watched, TempDir, Completion) {
 fn asking(first: u64, count: usize) -> Request {
     let prompt: Vec<u64> = (1..=count as u64).map(|i| 300 + (first * i) % 50).collect();
     Request::completion(Value::from(prompt)).slot(0).predict(4)
-}
-
-/// How many tokens the command finds.
-fn tokens(folder: &Path) -> u64 {
-    shown(folder, &[])["tokens"].as_u64().unwrap_or(0)
 }
 
 fn shown(folder: &Path, arguments: &[&str]) -> Value {
