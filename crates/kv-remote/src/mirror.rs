@@ -55,8 +55,6 @@ pub struct Mirror {
     limit: u64,
     /// What is in the folder or will be when the writer is done, and its size on the disk.
     here: HashMap<Name, u64>,
-    /// What the writer has taken and did not say to be done. It may not be in the folder yet.
-    waiting: HashSet<Name>,
     /// The sum of these sizes.
     bytes: u64,
     /// What is in the folder and perhaps not there yet, in the order in which prompts continue.
@@ -82,7 +80,6 @@ impl Mirror {
             remote,
             limit,
             here: HashMap::new(),
-            waiting: HashSet::new(),
             bytes: 0,
             unsent: BTreeMap::new(),
             fetched: HashSet::new(),
@@ -140,24 +137,23 @@ impl Mirror {
 
     /// Finds out what has changed in the folder.
     fn look(&mut self) -> Result<(), MirrorError> {
-        // Before the folder is read: what is written meanwhile may be in it or not.
-        self.note_written();
+        self.note_failed();
         let mut new = Vec::new();
         let changed = self.watch.look(|header: Header| new.push(header.chunk));
         let changed = changed.map_err(MirrorError::Folder)?;
         if self.watch.is_another() {
             // What was looked at before is not here any more.
             self.seen.clear();
-            self.waiting.clear();
         }
         let lists = changed
             .iter()
             .map(|listing| (listing.first, &listing.names));
         let lists: HashMap<u8, &Vec<Name>> = lists.collect();
+        // What waited for the disk when the folder was read may have been written since.
+        let is_there = |name: &Name| self.writer.is_pending(name) || !self.folder.lacks(name);
         let stays = |name: &Name| {
             let list = lists.get(&name.0[0]);
-            list.is_none_or(|names| names.binary_search(name).is_ok())
-                || self.waiting.contains(name)
+            list.is_none_or(|names| names.binary_search(name).is_ok() || is_there(name))
         };
         self.here.retain(|name, _| stays(name));
         self.fetched.retain(stays);
@@ -299,8 +295,7 @@ impl Mirror {
             written = self.writer.write(chunk, rows);
         }
         written.map_err(MirrorError::Writer)?;
-        self.note_written();
-        self.waiting.insert(chunk.name);
+        self.note_failed();
         if self.here.insert(chunk.name, chunk.cost()).is_none() {
             self.bytes += chunk.cost();
         }
@@ -308,12 +303,10 @@ impl Mirror {
         Ok(())
     }
 
-    /// Finds out what the writer has done. What it could not write is not here.
-    fn note_written(&mut self) {
+    /// What the writer could not write is not here.
+    fn note_failed(&mut self) {
         for done in self.writer.done() {
-            let (Done::Written(name) | Done::Failed(name, _)) = done;
-            self.waiting.remove(&name);
-            if matches!(done, Done::Failed(..)) {
+            if let Done::Failed(name, _) = done {
                 self.fetched.remove(&name);
                 let size = self.here.remove(&name);
                 self.bytes = self.bytes.saturating_sub(size.unwrap_or(0));
