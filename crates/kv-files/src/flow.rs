@@ -171,9 +171,8 @@ impl LeftOut {
             },
             source,
             early: BTreeMap::new(),
-            spare: (1..AHEAD).map(|_| Block::default()).collect(),
-            block: Block::default(),
-            is_own: true,
+            spare: (1..AHEAD).map(|_| Block::own()).collect(),
+            block: Block::own(),
             next_step: 0,
             used: 0,
             part: 0,
@@ -202,12 +201,23 @@ fn steps(parts: &[Part]) -> Vec<Range<usize>> {
     steps
 }
 
-/// What a thread has read.
+/// What was read for a step.
 #[derive(Debug, Default)]
 struct Block {
     bytes: Vec<u8>,
     /// Of each part.
     sums: Vec<Hasher>,
+    /// The caller's, and no thread's.
+    is_own: bool,
+}
+
+impl Block {
+    fn own() -> Self {
+        Self {
+            is_own: true,
+            ..Self::default()
+        }
+    }
 }
 
 /// `None`: reading panicked.
@@ -324,13 +334,11 @@ impl Drop for Threads {
 pub struct Flow {
     source: Arc<Source>,
     threads: Threads,
-    /// Steps whose turn has not come, and whether they were read here.
-    early: BTreeMap<usize, (Read, bool)>,
+    /// Steps whose turn has not come.
+    early: BTreeMap<usize, Read>,
     /// For steps that are read here.
     spare: Vec<Block>,
     block: Block,
-    /// The block was read here.
-    is_own: bool,
     next_step: usize,
     /// Bytes of the block that were given out.
     used: usize,
@@ -386,13 +394,11 @@ impl Flow {
     fn next_block(&mut self) -> Option<()> {
         let step = self.next_step;
         let old = std::mem::take(&mut self.block);
-        let give_back = self.threads.give_back.as_ref().filter(|_| !self.is_own);
-        match give_back {
-            Some(give_back) => drop(give_back.send(old)),
-            None => self.spare.push(old),
+        match &self.threads.give_back {
+            Some(give_back) if !old.is_own => drop(give_back.send(old)),
+            _ => self.spare.push(old),
         }
-        let (read, is_own) = self.receive(step);
-        self.is_own = is_own;
+        let read = self.receive(step);
         match read {
             Some(Ok(block)) => self.block = block,
             Some(Err((name, why))) => {
@@ -414,24 +420,14 @@ impl Flow {
         Some(())
     }
 
-    /// The block of a step, and whether it was read here. While it is not there, later ones are read. `None`: whoever read
-    /// it has panicked.
-    fn receive(&mut self, step: usize) -> (Read, bool) {
+    /// The block of a step. While it is not there, later ones are read. `None`: whoever read it has panicked.
+    fn receive(&mut self, step: usize) -> Read {
         loop {
             if let Some(read) = self.early.remove(&step) {
                 return read;
             }
-            let found = match self.threads.try_receive() {
-                Some((nth, read)) => Some((nth, (read, false))),
-                None => self.read_one().map(|(nth, read)| (nth, (read, true))),
-            };
-            let found = found.or_else(|| {
-                let (nth, read) = self.threads.receive()?;
-                Some((nth, (read, false)))
-            });
-            let Some((nth, read)) = found else {
-                return (None, false);
-            };
+            let found = self.threads.try_receive().or_else(|| self.read_one());
+            let (nth, read) = found.or_else(|| self.threads.receive())?;
             self.early.insert(nth, read);
         }
     }
