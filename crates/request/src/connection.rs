@@ -67,8 +67,7 @@ impl ConnectionReader {
     /// reads only after it has answered.
     pub fn received(&mut self, bytes: &[u8]) -> Step {
         if !self.behind.is_empty() {
-            let behind = std::mem::take(&mut self.behind);
-            match self.take(&behind) {
+            match self.next() {
                 Step::More => {}
                 // The server would have served it before it reads again.
                 Step::Complete(_) => {
@@ -130,11 +129,9 @@ impl ConnectionReader {
             if self.reader.is_unannounced() {
                 return Step::Lost(self.reader.lose(Loss::Unannounced));
             }
-            self.behind = match behind.len() <= MOST_BEHIND {
-                true => behind.to_vec(),
-                false => Vec::new(),
-            };
-            if self.behind.is_empty() {
+            if behind.len() <= MOST_BEHIND {
+                self.behind = behind.to_vec();
+            } else {
                 // The request itself is known. What the server does after its answer belongs to no known request.
                 self.reader.lose(Loss::Behind);
             }
