@@ -16,6 +16,17 @@ const SLOTS: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Vec<Weight>);
 
+/// A row that is beyond the bounds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Beyond {
+    /// Where in the file it stands.
+    pub(crate) at: usize,
+    /// The requests before it.
+    pub(crate) requests: usize,
+    /// The changes before it.
+    pub(crate) changes: usize,
+}
+
 #[derive(Debug)]
 struct Weight {
     /// Where in the file it stands.
@@ -46,8 +57,8 @@ impl Rows {
         });
     }
 
-    /// Where in the file the first row is that is beyond the bounds.
-    pub(crate) fn beyond(&self, setup: &Setup) -> Option<usize> {
+    /// The first row that is beyond the bounds.
+    pub(crate) fn beyond(&self, setup: &Setup) -> Option<Beyond> {
         let batch = u64::from(setup.batch_size.min(setup.ubatch_size).max(1));
         let of_slots = u64::from((setup.parallel / SLOTS).max(1));
         let (mut tokens, mut batches) = (0_u64, 0_u64);
@@ -62,15 +73,15 @@ impl Rows {
             tokens > MOST_TOKENS || batches > MOST_BATCHES
         };
         let nth = self.0.iter().position(is_beyond)?;
-        Some(self.0[nth].at)
-    }
-
-    /// How many rows of requests, and of changes, are before a place in the file.
-    pub(crate) fn before(&self, at: usize) -> (usize, usize) {
-        let before = self.0.iter().filter(|weight| weight.at < at);
-        let (requests, changes): (Vec<&Weight>, Vec<&Weight>) =
-            before.partition(|weight| !weight.is_change);
-        (requests.len(), changes.len())
+        let changes = self.0[..nth]
+            .iter()
+            .filter(|weight| weight.is_change)
+            .count();
+        Some(Beyond {
+            at: self.0[nth].at,
+            requests: nth - changes,
+            changes,
+        })
     }
 }
 
@@ -86,13 +97,17 @@ mod tests {
             rows.change(100 * nth + 50, 0);
         }
         let usual = Setup::default();
-        assert_eq!(rows.beyond(&usual), Some(1600));
-        assert_eq!(rows.before(1600), (16, 16));
+        let beyond = |at, before| Beyond {
+            at,
+            requests: before,
+            changes: before,
+        };
+        assert_eq!(rows.beyond(&usual), Some(beyond(1600, 16)));
         let small = Setup {
             ubatch_size: 8,
             ..usual.clone()
         };
-        assert_eq!(rows.beyond(&small), Some(0));
+        assert_eq!(rows.beyond(&small), Some(beyond(0, 0)));
         // A million requests of a conversation.
         let mut rows = Rows::default();
         (0..1_000_000).for_each(|nth| rows.request(nth, 700, 300));

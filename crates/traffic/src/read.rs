@@ -209,12 +209,11 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     };
     let beyond = rows.beyond(traffic.setup.as_ref().unwrap_or(&Setup::default()));
     let damage = match beyond {
-        Some(at) => {
-            let (requests, changes) = rows.before(at);
-            traffic.requests.truncate(requests);
-            traffic.changes.truncate(changes);
+        Some(beyond) => {
+            traffic.requests.truncate(beyond.requests);
+            traffic.changes.truncate(beyond.changes);
             Some(Damage {
-                at,
+                at: beyond.at,
                 kind: DamageKind::TooMuch,
             })
         }
