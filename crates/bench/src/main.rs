@@ -11,6 +11,7 @@
 mod cores;
 mod lab;
 mod page;
+mod page_cache;
 mod parts;
 mod plot;
 mod probe;

@@ -1,6 +1,7 @@
 //! The first token after a restart: a conversation goes on with a server that has just started, on the store of the
-//! one before. Next to it: a server without a store, which evaluates all of it, the same server's next turn, which
-//! has all of it in its slot, and reading the bytes that were loaded.
+//! one before. Next to it: a server without a store, which evaluates all of it, one whose client restores its slot
+//! from a state file, the same server's next turn, which has all of it in its slot, and reading the bytes that were
+//! loaded, from the page cache and from the disk.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -8,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Arch, Builder, Connection, Model, Request, Result, Server, Spec};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::serving::ask_through;
 use super::Stored;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
+use crate::page_cache;
 use crate::sample::Sample;
 
 /// Target: the first token after a restart comes so many milliseconds after what reading the bytes takes, at most.
@@ -47,6 +49,19 @@ struct Restart {
     loaded: u64,
     evaluated: u64,
     bytes: u64,
+    /// Of these, so many came from the disk.
+    from_disk: u64,
+}
+
+/// What the restarts of one model came to.
+struct Restarts {
+    /// A server without a store.
+    plain: String,
+    /// One without a store, whose client restores the slot and then asks, ms.
+    by_hand: Vec<f64>,
+    warm: Vec<Restart>,
+    /// The store's files were not in the page cache.
+    cold: Vec<Restart>,
 }
 
 pub(super) fn run(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()> {
@@ -57,45 +72,33 @@ pub(super) fn run(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()> {
          is what a server takes that did not restart. *Reading*: the bytes that were loaded, at the rate at which\n\
          one thread reads all files of the store into one buffer. Both the load and this reading have the files in\n\
          the page cache. *Plain*: a server without a store starts and evaluates all; in parentheses a server with an\n\
-         empty one. *Store ready*: so much later than the server itself, which is when the model's file and the\n\
-         folder have been read; what is asked before is evaluated. Times are medians, counts the worst.",
+         empty one. *By hand*: a server without a store starts, a client restores the slot from the state file that\n\
+         was saved before the restart (`POST /slots/0?action=restore`), and then asks the same. *Store ready*: so much\n\
+         later than the server itself, which is when the model's file and the folder have been read; what is asked\n\
+         before is evaluated. Times are medians, counts the worst.",
     );
-    let mut table = String::from(
-        "| model | tokens | loaded | evaluated | bytes loaded | plain | first token | next turn | reading | beyond reading | store ready | restarts |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    let mut warm = String::from(
+        "| model | tokens | loaded | evaluated | bytes loaded | plain | by hand | first token | next turn | reading | beyond reading | store ready | restarts |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    let mut cold = String::from(
+        "| model | tokens | bytes from the disk | first token | reading | beyond reading | restarts |\n\
+         |---|--:|--:|--:|--:|--:|--:|\n",
     );
     for talk in talks(also, lab) {
-        let (plain, stored) = talk.restarts(lab)?;
-        let of = |figure: fn(&Restart) -> f64| Sample::new(stored.iter().map(figure).collect());
-        let beyond = of(|one| one.first - one.reading);
-        let loaded = stored.iter().map(|one| one.loaded).min().unwrap_or(0);
-        let evaluated = stored.iter().map(|one| one.evaluated).max().unwrap_or(0);
-        let bytes = stored.iter().map(|one| one.bytes).max().unwrap_or(0);
-        let row = format!(
-            "| {} | {} | {loaded} | {evaluated} | {:.1} MB | {plain} | {:.1} ms | {:.1} ms | {:.1} ms | {} ms | {:.0} ms | {} |\n",
-            talk.name,
-            talk.tokens,
-            bytes as f64 / 1e6,
-            of(|one| one.first).median(),
-            of(|one| one.next).median(),
-            of(|one| one.reading).median(),
-            beyond.interval().show(1),
-            of(|one| one.ready).median(),
-            stored.len(),
-        );
-        eprint!("{row}");
-        table.push_str(&row);
-        page.aim(
-            &format!(
-                "The first token after a restart, {}, {} tokens",
-                talk.name, talk.tokens
-            ),
-            &format!("reading and at most {MORE} ms"),
-            &format!("reading and {:.0} ms", beyond.median()),
-            Aim::met_if(beyond.median() <= MORE),
-        );
+        let restarts = talk.restarts(lab)?;
+        let beyond = talk.add_warm(&restarts, &mut warm);
+        talk.aim("", &beyond, page);
+        if let Some(beyond) = talk.add_cold(&restarts, &mut cold) {
+            talk.aim(", from the disk", &beyond, page);
+        }
     }
-    page.say(table);
+    page.say(warm);
+    page.say(
+        "The same while the store's files are not in the page cache. *Reading* is from the disk, too. (No row: the\n\
+         system kept the files in memory.)",
+    );
+    page.say(cold);
     Ok(())
 }
 
@@ -124,9 +127,10 @@ fn talks(also: &[PathBuf], lab: &Lab) -> Vec<Talk> {
     real.chain(also)
         .chain([
             Talk {
-                name: "tiny, dense, 1 KB a token".to_owned(),
+                name: "tiny, dense, 2 KB a token".to_owned(),
                 model: Model::of(&Spec {
-                    width: 128,
+                    layers: 1,
+                    width: 512,
                     ..Spec::new(Arch::Llama)
                 }),
                 tokens: lab.rounds(100_000, 5_000),
@@ -161,37 +165,135 @@ impl Talk {
             .collect()
     }
 
+    /// A row for the table of files in the page cache. Returns what the first token took beyond reading, ms.
+    fn add_warm(&self, restarts: &Restarts, table: &mut String) -> Sample {
+        let all = &restarts.warm;
+        let of = |figure: fn(&Restart) -> f64| Sample::new(all.iter().map(figure).collect());
+        let beyond = of(|one| one.first - one.reading);
+        let loaded = all.iter().map(|one| one.loaded).min().unwrap_or(0);
+        let evaluated = all.iter().map(|one| one.evaluated).max().unwrap_or(0);
+        let row = format!(
+            "| {} | {} | {loaded} | {evaluated} | {:.1} MB | {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.1} ms | {} ms | {:.0} ms | {} |\n",
+            self.name,
+            self.tokens,
+            most(all.iter().map(|one| one.bytes)),
+            restarts.plain,
+            Sample::new(restarts.by_hand.clone()).median(),
+            of(|one| one.first).median(),
+            of(|one| one.next).median(),
+            of(|one| one.reading).median(),
+            beyond.interval().show(1),
+            of(|one| one.ready).median(),
+            all.len(),
+        );
+        eprint!("{row}");
+        table.push_str(&row);
+        beyond
+    }
+
+    /// The same for files on the disk. `None`: the system kept them in memory.
+    fn add_cold(&self, restarts: &Restarts, table: &mut String) -> Option<Sample> {
+        // Heads of files are read when a store starts, and pages around what is asked for.
+        let all = restarts.cold.iter();
+        let all: Vec<_> = all.filter(|one| one.from_disk >= one.bytes / 2).collect();
+        if all.is_empty() {
+            return None;
+        }
+        let of =
+            |figure: fn(&Restart) -> f64| Sample::new(all.iter().map(|one| figure(one)).collect());
+        let beyond = of(|one| one.first - one.reading);
+        let row = format!(
+            "| {} | {} | {:.1} MB | {:.1} ms | {:.1} ms | {} ms | {} |\n",
+            self.name,
+            self.tokens,
+            most(all.iter().map(|one| one.from_disk)),
+            of(|one| one.first).median(),
+            of(|one| one.reading).median(),
+            beyond.interval().show(1),
+            all.len(),
+        );
+        eprint!("{row}");
+        table.push_str(&row);
+        Some(beyond)
+    }
+
+    fn aim(&self, how: &str, beyond: &Sample, page: &mut Page) {
+        page.aim(
+            &format!(
+                "The first token after a restart{how}, {}, {} tokens",
+                self.name, self.tokens
+            ),
+            &format!("reading and at most {MORE} ms"),
+            &format!("reading and {:.0} ms", beyond.median()),
+            Aim::met_if(beyond.median() <= MORE),
+        );
+    }
+
     /// The first token of a server that evaluates, and restarts with a store.
-    fn restarts(&self, lab: &Lab) -> Result<(String, Vec<Restart>)> {
-        let builder = self.server(lab);
+    fn restarts(&self, lab: &Lab) -> Result<Restarts> {
+        let slots = tempfile::tempdir_in(lab.scratch(""))?;
+        let builder = self
+            .server(lab)
+            .args(["--slot-save-path".as_ref(), slots.path().as_os_str()]);
         let folder = tempfile::tempdir_in(lab.scratch(""))?;
         let mut first = Stored::start(lab, &builder, folder.path())?;
         let empty = ask(&first.server, &self.prompt(0, 0), "req-0")?;
+        slot(&first.server, "save")?;
         first.server.stop(SIGTERM)?;
         let [stored, plain] = self.rounds;
-        let stored: Result<_> = (0..stored)
-            .map(|round| self.stored(lab, &builder, folder.path(), round))
-            .collect();
+        let mut all = Restarts {
+            plain: String::new(),
+            by_hand: Vec::new(),
+            warm: Vec::new(),
+            cold: Vec::new(),
+        };
+        for round in 0..stored {
+            let restart = |is_cold| self.stored(lab, &builder, folder.path(), round, is_cold);
+            all.warm.push(restart(false)?);
+            all.by_hand.push(self.by_hand(&builder, round)?);
+            all.cold.push(restart(true)?);
+        }
         let plain: Result<Vec<f64>> = (0..plain)
             .map(|_| ask(&builder.plain().spawn()?, &self.prompt(0, 1), "req-1"))
             .collect();
-        let plain = match Sample::new(plain?) {
+        all.plain = match Sample::new(plain?) {
             all if all.len() == 0 => format!("({empty:.0} ms)"),
             all => format!("{:.0} ms", all.median()),
         };
-        Ok((plain, stored?))
+        Ok(all)
+    }
+
+    /// The slot is restored from the server's own state file.
+    fn by_hand(&self, builder: &Builder, round: usize) -> Result<f64> {
+        let server = builder.plain().spawn()?;
+        Ok(slot(&server, "restore")? + ask(&server, &self.prompt(round, 1), "req-1")?)
     }
 
     /// The conversation goes on in another way each time.
-    fn stored(&self, lab: &Lab, builder: &Builder, folder: &Path, round: usize) -> Result<Restart> {
-        let (bytes, reading) = read(folder)?;
+    fn stored(
+        &self,
+        lab: &Lab,
+        builder: &Builder,
+        folder: &Path,
+        round: usize,
+        is_cold: bool,
+    ) -> Result<Restart> {
+        let files = files(folder)?;
+        let (bytes, reading) = read(&files, is_cold)?;
         let mut server = Stored::starting(lab, builder, folder)?;
         let start = Instant::now();
         server.await_store()?;
         let ready = start.elapsed().as_secs_f64() * 1e3;
-        let before = read_by(&server.server)?;
+        if is_cold {
+            page_cache::forget(&files)?;
+        }
+        let before = [
+            read_by(&server.server, "rchar: ")?,
+            read_by(&server.server, "read_bytes: ")?,
+        ];
         let first = ask(&server.server, &self.prompt(round, 1), "req-1")?;
-        let loaded_bytes = read_by(&server.server)? - before;
+        let loaded_bytes = read_by(&server.server, "rchar: ")? - before[0];
+        let from_disk = read_by(&server.server, "read_bytes: ")? - before[1];
         let account = server.account("req-1")?;
         let next = ask(&server.server, &self.prompt(round, 2), "req-2")?;
         let from_slot = server.account("req-2")?;
@@ -209,7 +311,24 @@ impl Talk {
             loaded: account.from.store,
             evaluated: account.evaluated,
             bytes: loaded_bytes,
+            from_disk,
         })
+    }
+}
+
+/// The most of some numbers of bytes, MB.
+fn most(bytes: impl Iterator<Item = u64>) -> f64 {
+    bytes.max().unwrap_or(0) as f64 / 1e6
+}
+
+/// Saves the slot, or restores it. Milliseconds.
+fn slot(server: &Server, action: &str) -> Result<f64> {
+    let start = Instant::now();
+    let path = format!("/slots/0?action={action}");
+    let response = server.post(&path, &json!({"filename": "slot"}))?;
+    match response.status {
+        200 => Ok(start.elapsed().as_secs_f64() * 1e3),
+        status => Err(failed(format!("{path}: status {status}"))),
     }
 }
 
@@ -223,20 +342,22 @@ fn ask(server: &Server, prompt: &[usize], id: &str) -> Result<f64> {
     Ok(ask_through(&mut connection, &request)?[0])
 }
 
-/// Reads all files of a store. The bytes, and the milliseconds that it takes the second time.
-fn read(folder: &Path) -> Result<(u64, f64)> {
-    let files = files(folder)?;
+/// Reads all files of a store. The bytes, and the milliseconds that it takes from the disk, or else from the page cache.
+fn read(files: &[PathBuf], is_cold: bool) -> Result<(u64, f64)> {
     let mut buffer = Vec::new();
     let mut whole = || -> Result<(u64, f64)> {
         let start = Instant::now();
         let mut bytes = 0;
-        for path in &files {
+        for path in files {
             buffer.clear();
             bytes += File::open(path)?.read_to_end(&mut buffer)? as u64;
         }
         Ok((bytes, start.elapsed().as_secs_f64() * 1e3))
     };
     whole()?;
+    if is_cold {
+        page_cache::forget(files)?;
+    }
     whole()
 }
 
@@ -255,10 +376,10 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Bytes that a server has read from files.
-fn read_by(server: &Server) -> Result<u64> {
+/// Bytes that a server has read: from files (`rchar: `), or from a disk (`read_bytes: `).
+fn read_by(server: &Server, what: &str) -> Result<u64> {
     let said = std::fs::read_to_string(format!("/proc/{}/io", server.pid()))?;
     said.lines()
-        .find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
-        .ok_or_else(|| failed("no rchar in /proc"))
+        .find_map(|line| line.strip_prefix(what)?.parse().ok())
+        .ok_or_else(|| failed(format!("no {what}in /proc")))
 }
