@@ -79,10 +79,25 @@ impl fmt::Display for Error {
             ),
             Self::Exec { path, source } => write!(
                 f,
-                "{path:?} could not be executed ({source}): \
-                 check that it is a llama-server built for this machine"
+                "{path:?} could not be executed ({source}): {}",
+                what_to_do(source.kind())
             ),
         }
+    }
+}
+
+/// After the system refused to execute a file that is there.
+fn what_to_do(refusal: io::ErrorKind) -> &'static str {
+    match refusal {
+        io::ErrorKind::NotFound => {
+            "if it is a script, check that the program in its first line is there; \
+             else that its dynamic linker is: it may be built for another C library (glibc, musl)"
+        }
+        io::ErrorKind::ArgumentListTooLong => {
+            "with the hook's variable, its arguments and the environment are more than \
+             the system passes on: shorten them"
+        }
+        _ => "check that it is a llama-server built for this machine",
     }
 }
 

@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::machine::{LAUNCHER, Machine, assert_refused, copy_executable, write_executable};
+use crate::machine::{
+    LAUNCHER, Machine, assert_refused, copy_executable, stderr, write_executable,
+};
 
 #[test]
 fn no_server_is_127_and_says_what_to_do() {
@@ -56,10 +58,44 @@ fn what_cannot_be_executed_is_126_or_127() {
 
     let no_interpreter = machine.path("no-interpreter");
     write_executable(&no_interpreter, b"#!/nowhere/interpreter\n");
-    assert_refused(&run(&no_interpreter), 127, &["could not be executed"]);
+    assert_refused(
+        &run(&no_interpreter),
+        127,
+        &["could not be executed", "the program in its first line"],
+    );
     let truncated = machine.path("truncated");
     write_executable(&truncated, b"\x7fELF\x02\x01\x01");
     assert_ne!(run(&truncated).status.code(), Some(0));
+}
+
+#[test]
+fn arguments_that_only_fit_without_the_hook_are_said_to_be_too_long() {
+    let machine = Machine::with_script("#!/bin/sh\nexit 0\n");
+    let run = |bytes: usize| {
+        let mut command = machine.hooked();
+        // No argument may have more than 128 KiB.
+        let all = vec![b'x'; bytes];
+        command.args(all.chunks(100_000).map(OsStr::from_bytes));
+        command.output()
+    };
+    // The most that the system passes on to the launcher itself.
+    let (mut fits, mut does_not) = (0, 64 << 20);
+    while fits + 1 < does_not {
+        let middle = (fits + does_not) / 2;
+        match run(middle) {
+            Ok(_) => fits = middle,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ArgumentListTooLong);
+                does_not = middle;
+            }
+        }
+    }
+    let refused = run(fits).unwrap();
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(126), "{message}");
+    let last = message.lines().last().unwrap_or_default();
+    assert!(last.starts_with("[ContextPilot] "), "{message}");
+    assert!(last.contains("shorten them"), "{message}");
 }
 
 #[test]
