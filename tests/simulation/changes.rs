@@ -2,8 +2,9 @@
 //! show what is left in the slots.
 
 use contextpilot_simulate::{Setting, simulate};
-use contextpilot_testbed::{Arch, Builder, Completion, Error, Model, Request, Result, Server};
+use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server};
 use contextpilot_testbed::{Step, Trace};
+use serde_json::json;
 
 use crate::cases::Case;
 use crate::prompts::text;
@@ -155,29 +156,71 @@ pub(super) fn unseen() -> Result<String> {
     trace.run(&first)?;
     first.stop(SIGTERM)?;
 
-    let mut engine = Vec::new();
     let trace = restore(Trace::new(), 1, "secret-name");
     let trace = ask(ask_in(trace, 0, text(2, 100)), text(1, 230));
-    let traffic = record_with(&builder, |server| {
+    let (said, reused) = answers(&builder, |server| {
         let outcomes = trace.run(server)?;
         let all = outcomes.iter().flat_map(|outcome| &outcome.completions);
-        engine = all
-            .map(|completion: &Completion| completion.cache_n as u32)
-            .collect();
+        Ok(all.map(|completion| completion.cache_n as u32).collect())
+    })?;
+    match reused.last().is_some_and(|&reused| reused >= 200) {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
+
+/// Embeddings between the questions of a conversation. Since 0.7.0 the server empties their slots.
+pub(super) fn embedded() -> Result<String> {
+    let builder = with_host(Arch::Llama).args(["--embeddings", "--pooling", "last"]);
+    let (p, q) = (text(1, 90), text(2, 90));
+    let longer = format!("{p}{}", text(6, 30));
+    let steps: [(bool, &str); 9] = [
+        (false, &p),
+        (true, &text(3, 90)),
+        (false, &text(3, 120)),
+        (false, &q),
+        (true, &text(4, 60)),
+        (true, &text(5, 60)),
+        (false, &longer),
+        (false, &text(5, 90)),
+        (false, &q),
+    ];
+    let (said, _) = answers(&builder, |server| {
+        let mut reused = Vec::new();
+        for (is_embedding, text) in steps {
+            if is_embedding {
+                server.post("/v1/embeddings", &json!({"input": text}))?;
+            } else {
+                let answer = server.complete(&Request::completion(text))?;
+                reused.push(answer.cache_n as u32);
+            }
+        }
+        Ok(reused)
+    })?;
+    Ok(said)
+}
+
+/// How many tokens of each prompt the engine has reused, if that is simulated.
+fn answers(
+    builder: &Builder,
+    ask: impl FnOnce(&Server) -> Result<Vec<u32>>,
+) -> Result<(String, Vec<u32>)> {
+    let mut engine = Vec::new();
+    let traffic = record_with(builder, |server| {
+        engine = ask(server)?;
         Ok(())
     })?;
     let setting = Setting::recorded(&traffic);
     let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
     let point = simulate(&traffic, &setting);
-    let simulated: Vec<u32> = point
-        .outcomes
-        .iter()
-        .flatten()
-        .map(|outcome| outcome.reused)
+    let simulated = traffic.requests.iter().zip(&point.outcomes);
+    let simulated = simulated.filter(|(request, _)| !request.record.embedding);
+    let simulated: Vec<u32> = simulated
+        .filter_map(|(_, outcome)| Some(outcome.as_ref()?.reused))
         .collect();
     let said = format!("engine {engine:?}, simulated {simulated:?}");
-    match engine == simulated && engine.last().is_some_and(|&reused| reused >= 200) {
-        true => Ok(said),
+    match engine == simulated {
+        true => Ok((said, engine)),
         false => Err(Error::new(said)),
     }
 }

@@ -83,9 +83,10 @@ type Test = fn() -> Result<String>;
 
 fn every_run(wanted: &[String], tally: &mut Tally) {
     recorded_settings(wanted, tally);
-    let tests: [(&str, Test); 7] = [
+    let tests: [(&str, Test); 8] = [
         ("the file", file::run),
         ("slots: restored from another process", changes::unseen),
+        ("embeddings between the questions", changes::embedded),
         ("the commands", commands::run),
         ("chats of the model's own answers", chats::tiny),
         ("concurrent clients", concurrent::run),

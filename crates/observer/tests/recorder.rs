@@ -216,6 +216,38 @@ fn the_end_of_an_earlier_answer_does_not_make_an_emptied_slot_an_erased_one() {
     assert_eq!(erased, [2], "{kinds:?}");
 }
 
+/// A server empties the slot of an embedding before it says that the embedding has ended.
+#[test]
+fn a_prompt_is_recorded_with_what_its_slot_held_when_the_server_emptied_it() {
+    let mut scene = Scene::new(false);
+    let arrival = scene.launch(0);
+    scene.remove(0, 0);
+    let entries = (0..12).map(|position| Entry {
+        sequence: 0,
+        position,
+        token: 7,
+        output: true,
+    });
+    let entries = entries.collect();
+    let context = CONTEXT;
+    scene.apply(Event::Submitted { context, entries });
+    scene.apply(Event::Evaluated {
+        context,
+        failed: Vec::new(),
+    });
+    scene.remove(0, -1);
+    scene.apply(Event::Answered { arrival, id: None });
+    scene.ask(1, 7);
+    let traffic = scene.read();
+    let [embedding, other] = &traffic.requests[..] else {
+        panic!("{:?}", traffic.requests);
+    };
+    let record = &embedding.record;
+    assert_eq!((record.prompt, record.evaluated), (12, 12), "{record:?}");
+    assert_eq!(embedding.tokens.common_prefix(&other.tokens), 12);
+    assert_eq!(traffic.changes.len(), 0, "{:?}", traffic.changes);
+}
+
 #[test]
 fn an_erase_of_a_slot_that_shares_the_context_is_recorded() {
     let mut scene = Scene::new(true);

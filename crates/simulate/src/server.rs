@@ -244,8 +244,9 @@ impl<'a> Server<'a> {
                 outcome.ended = self.now;
             }
         }
-        if is_child {
-            // The parent's content is enough.
+        let is_embedding = self.traffic.requests[request].record.embedding;
+        // A further answer's slot: the parent's content is enough.
+        if is_child || is_embedding && self.setting.generation.empties_after_embedding() {
             self.erase(nth);
         }
         self.at_work[job] -= 1;

@@ -85,7 +85,7 @@ pub enum Generation {
     /// preferred to others. Further answers (`n`) take the idle slots with the lowest numbers.
     Older,
     /// Since build 11669 (0.7.0). Empty slots are taken first, then the least recently used. Further
-    /// answers (`n`) take slots in the same order.
+    /// answers (`n`) take slots in the same order. The slot of an embedding is emptied.
     #[default]
     Late2026,
 }
@@ -103,6 +103,12 @@ impl Generation {
             Self::Of2025 | Self::Early2026 => None,
             Self::Older | Self::Late2026 => Some(0),
         }
+    }
+
+    /// Whether a slot is emptied when it has evaluated an embedding's prompt. (Seen in 0.7.0; builds 9246 and 11434,
+    /// and the sources of 2025, leave the prompt there.)
+    pub(crate) fn empties_after_embedding(self) -> bool {
+        self == Self::Late2026
     }
 
     /// Whether a state file of a slot has the slot's checkpoints.

@@ -32,7 +32,10 @@ impl Recorder {
         let slot = self.slots.get_mut(&sequence);
         if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
             if open.prompting {
-                // The server removes what the new prompt cannot reuse.
+                // The server removes what the new prompt cannot reuse, or all of what it cannot use any more.
+                if is_whole && held > 0 && !open.record.breaks.is_empty() {
+                    open.left = Some(ledger.tokens_in(sequence));
+                }
                 return;
             }
             is_own |= open.record.child;

@@ -105,6 +105,7 @@ impl Recorder {
             untied,
             prompting: true,
             whole: None,
+            left: None,
             tokens: Vec::new(),
             surplus: 0,
             discarded: 0,
@@ -262,7 +263,9 @@ impl Recorder {
             };
             open.record.reused = small(counts.reused);
             open.record.evaluated = small(counts.evaluated);
-            open.set_prompt(ledger.tokens_in(sequence), &self.rows);
+            let held = open.left.take();
+            let held = held.unwrap_or_else(|| ledger.tokens_in(sequence));
+            open.set_prompt(held, &self.rows);
         } else if u64::from(open.record.prompt) != expected {
             self.skipped += 1;
             return;

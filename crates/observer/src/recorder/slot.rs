@@ -28,6 +28,8 @@ pub(super) struct Open {
     pub(super) prompting: bool,
     /// The counts of a prompt whose end only its answer has told, as that of an embedding.
     pub(super) whole: Option<TokenCounts>,
+    /// What the slot held of a prompt that had not ended when the server emptied the slot, as it does after an embedding.
+    pub(super) left: Option<Vec<Token>>,
     /// The tokens of the prompt, and those that were evaluated after it. Empty until the prompt has ended.
     pub(super) tokens: Vec<Token>,
     /// How many more tokens than positions the prompt has, because rows of media share positions.
