@@ -249,6 +249,34 @@ fn a_prompt_is_recorded_with_what_its_slot_held_when_the_server_emptied_it() {
 }
 
 #[test]
+fn a_slot_that_is_emptied_because_its_prompt_failed_is_recorded_as_erased() {
+    let mut scene = Scene::new(false);
+    let arrival = scene.launch(0);
+    scene.remove(0, 0);
+    for (from, failed) in [(0, Vec::new()), (12, vec![(0, 11)])] {
+        let entries = (from..from + 12).map(|position| Entry {
+            sequence: 0,
+            position,
+            token: 7,
+            output: false,
+        });
+        let entries = entries.collect();
+        let context = CONTEXT;
+        scene.apply(Event::Submitted { context, entries });
+        scene.apply(Event::Evaluated { context, failed });
+    }
+    scene.apply(Event::Answered { arrival, id: None });
+    scene.remove(0, -1);
+    scene.ask(1, 7);
+    let traffic = scene.read();
+    let record = &traffic.requests[0].record;
+    let counted = (record.prompt, record.evaluated, record.abandoned);
+    assert_eq!(counted, (12, 12, true), "{record:?}");
+    let kinds: Vec<_> = traffic.changes.iter().map(|one| one.record.kind).collect();
+    assert_eq!(kinds, [ChangeKind::Erased]);
+}
+
+#[test]
 fn an_erase_of_a_slot_that_shares_the_context_is_recorded() {
     let mut scene = Scene::new(true);
     scene.ask(0, 7);

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use contextpilot_residency::{Adapter, Ledger, Scale, SequenceId, Token};
 use contextpilot_traffic::{Applied, ChangeKind, Refusal, SlotChange};
 
-use super::slot::{Open, media_in, with_rows};
+use super::slot::{Emptied, Open, media_in, with_rows};
 use super::{Recorder, append, micros};
 use crate::note::Stamp;
 
@@ -32,9 +32,14 @@ impl Recorder {
         let slot = self.slots.get_mut(&sequence);
         if let Some(open) = slot.and_then(|slot| slot.open.as_mut()) {
             if open.prompting {
-                // The server removes what the new prompt cannot reuse, or all of what it cannot use any more.
+                // The server removes what the new prompt cannot reuse. Or its work on the prompt is over: it was an
+                // embedding's, its client has left, or a batch of it has failed.
                 if is_whole && held > 0 && !open.record.breaks.is_empty() {
-                    open.left = Some(ledger.tokens_in(sequence));
+                    open.emptied = Some(Emptied {
+                        held: ledger.tokens_in(sequence),
+                        at,
+                        failed: self.stage.fails() || !is_own,
+                    });
                 }
                 return;
             }
@@ -96,7 +101,13 @@ impl Recorder {
         self.write_change(sequence, ChangeKind::Refused(refusal), held, (order, at));
     }
 
-    fn changed(&mut self, sequence: SequenceId, kind: ChangeKind, held: Vec<Token>, at: Stamp) {
+    pub(super) fn changed(
+        &mut self,
+        sequence: SequenceId,
+        kind: ChangeKind,
+        held: Vec<Token>,
+        at: Stamp,
+    ) {
         self.write_change(sequence, kind, held, (self.launches, micros(at)));
     }
 

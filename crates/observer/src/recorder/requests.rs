@@ -3,7 +3,7 @@
 use contextpilot_residency::{
     Arrival, Entry, Ledger, Position, SequenceId, TaskId, TokenCounts, UNTIED, activation,
 };
-use contextpilot_traffic::RequestRecord;
+use contextpilot_traffic::{ChangeKind, RequestRecord};
 
 use super::slot::{Open, SlotRecord, count_rows};
 use super::{MOST_WAITING, Posted, Recorder, append, micros, small};
@@ -105,7 +105,7 @@ impl Recorder {
             untied,
             prompting: true,
             whole: None,
-            left: None,
+            emptied: None,
             tokens: Vec::new(),
             surplus: 0,
             discarded: 0,
@@ -263,17 +263,28 @@ impl Recorder {
             };
             open.record.reused = small(counts.reused);
             open.record.evaluated = small(counts.evaluated);
-            let held = open.left.take();
-            let held = held.unwrap_or_else(|| ledger.tokens_in(sequence));
+            let held = match &mut open.emptied {
+                Some(emptied) => std::mem::take(&mut emptied.held),
+                None => ledger.tokens_in(sequence),
+            };
             open.set_prompt(held, &self.rows);
         } else if u64::from(open.record.prompt) != expected {
             self.skipped += 1;
             return;
         }
         let shift = u32::try_from(open.discarded).ok().filter(|&gone| gone > 0);
-        let Open { record, tokens, .. } = open;
+        let Open {
+            record,
+            tokens,
+            emptied,
+            ..
+        } = open;
+        let emptied = emptied.filter(|emptied| emptied.failed && !record.embedding);
         let shift = shift.map(|gone| (record.keep, gone));
         let recorded = self.writer.request(record, &tokens, shift);
         append(recorded, &mut self.out, &mut self.full);
+        if let Some(emptied) = emptied {
+            self.changed(sequence, ChangeKind::Erased, Vec::new(), emptied.at);
+        }
     }
 }

@@ -6,6 +6,7 @@ use contextpilot_residency::{Arrival, Entry, FILLER, Token, TokenCounts};
 use contextpilot_traffic::RequestRecord;
 
 use super::stage::Exchange;
+use crate::note::Stamp;
 
 /// The most ends of batches, and the most media, that are recorded for a prompt.
 const MOST_BREAKS: usize = 64;
@@ -28,8 +29,8 @@ pub(super) struct Open {
     pub(super) prompting: bool,
     /// The counts of a prompt whose end only its answer has told, as that of an embedding.
     pub(super) whole: Option<TokenCounts>,
-    /// What the slot held of a prompt that had not ended when the server emptied the slot, as it does after an embedding.
-    pub(super) left: Option<Vec<Token>>,
+    /// The server emptied the slot before it said that the prompt has ended.
+    pub(super) emptied: Option<Emptied>,
     /// The tokens of the prompt, and those that were evaluated after it. Empty until the prompt has ended.
     pub(super) tokens: Vec<Token>,
     /// How many more tokens than positions the prompt has, because rows of media share positions.
@@ -46,6 +47,15 @@ pub(super) struct Open {
     pub(super) exchange: Exchange,
     /// The launch failed.
     pub(super) declined: bool,
+}
+
+/// What a slot held when the server emptied it.
+#[derive(Debug)]
+pub(super) struct Emptied {
+    pub(super) held: Vec<Token>,
+    pub(super) at: Stamp,
+    /// Because a batch failed, or for a reason that is not known.
+    pub(super) failed: bool,
 }
 
 impl Open {

@@ -65,6 +65,11 @@ impl Stage {
         self.launching = self.launching.filter(goes_on);
     }
 
+    /// Whether the last batch has failed.
+    pub(super) fn fails(&self) -> bool {
+        self.failing
+    }
+
     /// Whether the server itself may empty slots now. `clears_idle`: it empties idle slots when it launches a
     /// task.
     pub(super) fn empties_slots(&self, clears_idle: bool) -> bool {
