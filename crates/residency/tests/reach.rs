@@ -366,3 +366,15 @@ fn a_prompt_is_out_of_reach_when_its_slot_is_restored_without_checkpoints() {
     server.quiet(10);
     assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
+
+#[test]
+fn a_prompt_stays_cached_when_the_server_keeps_the_checkpoints_of_a_slot_that_it_restores() {
+    let mut server = bounded(0);
+    prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
+    load(&mut server, &long('a'), 99, &[]);
+    server.quiet(10);
+    assert_eq!(server.lost(), NOTHING);
+    server.free(0xc0);
+    server.quiet(10);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
+}

@@ -134,9 +134,11 @@ impl Ledger {
             } => {
                 let holder = self.tree.hold_root();
                 self.tree.extend(holder, &tokens);
+                let checkpoints = self.reaches.own_checkpoints(sequence);
                 self.replacing(true);
                 self.replace(sequence, holder, facts);
                 self.replacing(false);
+                self.reaches.keep(sequence, checkpoints);
             }
             _ => {}
         }

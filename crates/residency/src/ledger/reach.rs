@@ -109,6 +109,24 @@ impl Reaches {
         }
     }
 
+    /// The checkpoints of a slot whose buffers the server has not freed.
+    pub(super) fn own_checkpoints(&self, id: SequenceId) -> Vec<Checkpoint> {
+        let reach = self.slots.get(&id);
+        let all = reach.into_iter().flat_map(|reach| &reach.checkpoints);
+        let own = all.filter(|one| one.buffer.is_some() && !one.freed);
+        own.cloned().collect()
+    }
+
+    /// A slot's content was replaced by that of a state file. Some servers (seen in build 9246) leave the slot's
+    /// checkpoints where they are, and go back to them; others free their buffers, which is seen.
+    pub(super) fn keep(&mut self, id: SequenceId, checkpoints: Vec<Checkpoint>) {
+        if let Some(reach) = self.slots.get_mut(&id) {
+            let buffers = checkpoints.iter().filter_map(|one| one.buffer);
+            self.owners.extend(buffers.map(|buffer| (buffer, id)));
+            reach.checkpoints = checkpoints;
+        }
+    }
+
     fn put(&mut self, id: SequenceId, reach: Reach) {
         self.owners.retain(|_, owner| *owner != id);
         self.slots.insert(id, reach);
