@@ -117,6 +117,16 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &square,
         Values::RandomExceptFirstRow(bound(width)),
     );
+    if spec.arch == Arch::Qwen2Vl {
+        // Newer servers do without them.
+        for name in ["attn_q", "attn_k", "attn_v"] {
+            tensors.add(
+                format!("{block}.{name}.bias"),
+                &[width],
+                Values::Constant(0.0),
+            );
+        }
+    }
     feed_forward(tensors, block, spec);
     if spec.arch == Arch::Gemma2 {
         for name in ["post_attention_norm", "post_ffw_norm"] {
