@@ -30,6 +30,7 @@
 //! | [`rescue`] | what puts a context right after an error |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
+//! | [`elsewhere`] | what the folder does not have, and the remote may |
 //! | [`content`] | digests of models, adapters and engines |
 //! | [`surroundings`] | the engine's version, and flags, on which KV may depend |
 //! | [`config`] | llama.cpp's own configuration, whose lines are flags |
@@ -66,6 +67,7 @@ mod conditions;
 mod config;
 pub(crate) mod content;
 mod context;
+mod elsewhere;
 pub(crate) mod engine;
 pub(crate) mod evaluate;
 pub(crate) mod exact;

@@ -290,6 +290,7 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
         parts.push("not in use yet: the folder and the model's file are being read".to_owned());
     }
     for (number, what) in [
+        (store.fetched_chunks, "chunks fetched for a prompt"),
         (store.failed_loads, "states refused by the engine"),
         (store.lost_chunks, "chunks not kept"),
     ] {

@@ -1,5 +1,6 @@
 //! Several machines with one store: folders that are kept alike through a real Redis, or a bucket.
 
+mod asked;
 mod bucket;
 mod machines;
 mod tls;
@@ -14,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use contextpilot_testbed::{Arch, Builder, private_folder, skip, until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -73,6 +75,11 @@ impl Redis {
         line.trim().to_owned()
     }
 
+    /// From now on it says nothing.
+    fn halt(&self) {
+        kill_process(Pid::from_child(&self.process), Signal::STOP).unwrap();
+    }
+
     /// How many chunks it has: the other two keys are the list and the number.
     fn chunks(&self) -> usize {
         let keys = self.say("DBSIZE");
@@ -89,7 +96,12 @@ impl Drop for Redis {
 }
 
 fn shared(redis: &Redis) -> Builder {
-    one_slot().env("CONTEXTPILOT_STORE_REMOTE", redis.url())
+    shared_by(&one_slot(), redis)
+}
+
+fn shared_by(server: &Builder, redis: &Redis) -> Builder {
+    let server = server.clone();
+    server.env("CONTEXTPILOT_STORE_REMOTE", redis.url())
 }
 
 /// `contextpilot-llama store sync URL --once --json`.

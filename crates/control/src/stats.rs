@@ -132,6 +132,10 @@ pub struct PrefixStore {
     pub failed_loads: u64,
     /// Chunks that were not kept: the disk was too slow, or refused them.
     pub lost_chunks: u64,
+    /// Chunks that were fetched from the remote because a prompt wanted them.
+    pub fetched_chunks: u64,
+    /// Seconds that prompts have waited for such chunks.
+    pub fetch_seconds: f64,
     /// Why contexts have no store, each reason once. Their prompts are evaluated as ever.
     pub refused: Vec<String>,
     /// What the disk refused last; `None`: nothing.

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::format::{Fault, Head, LONGEST_HEAD};
-use crate::list::{Header, Headers};
+use crate::list::{Header, Headers, Look, look};
 
 /// What this version of the program writes into. Another version has another folder.
 const VERSION: &str = "v1";
@@ -63,6 +63,21 @@ impl Folder {
     /// The path that was given.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The folder in it that this version uses.
+    pub(crate) fn inside(&self) -> PathBuf {
+        self.path.join(VERSION)
+    }
+
+    /// The header of a chunk's file. `None`: it is not there, or not good.
+    pub fn header(&self, name: &Name) -> Option<Header> {
+        let file_name = file_name(name);
+        let (inner, last) = file_name.split_once('/')?;
+        match look(&self.inner(inner).ok()?, last) {
+            Look::Good(header) => Some(header),
+            _ => None,
+        }
     }
 
     /// Bytes that are free on its disk for this user, and all bytes of the disk.

@@ -6,6 +6,7 @@
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
 //!    origins/<fingerprint> of what the fingerprint was made; for packs, remotes, people
 //!    new/<process>-<n>     what is being written
+//!    ask                   a socket: whoever keeps a remote alike is asked there for what is not here
 //! ```
 //!
 //! # Whole or ignored
@@ -29,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asking;
 mod budget;
 mod flow;
 mod folder;
@@ -41,6 +43,7 @@ mod watch;
 mod whole;
 mod writer;
 
+pub use asking::{Answer, Answers, Asker, Door, Wish};
 pub use budget::UsualLimit;
 pub use flow::{Flow, LeftOut, Lost, Readers, Span};
 pub use folder::{Folder, FolderError, ReadError};

@@ -7,8 +7,12 @@
 //! ```
 //!
 //! The names of chunks are the same everywhere, so chunks can be moved by name: what servers here write is sent, and
-//! what others have sent is put into the folder, where the servers see it as they see what a neighbour writes. So a
-//! prompt never waits for the network, and the server's process knows nothing of it.
+//! what others have sent is put into the folder, where the servers see it as they see what a neighbour writes. The
+//! server's process knows nothing of the network.
+//!
+//! What a prompt wants and the folder does not have, because it has left the folder or is still to come, a server asks for
+//! through a socket in the folder. A [`Supplier`] fetches that at once. It knows what is there, so a prompt of which nothing
+//! is there waits for no network; and whoever asks waits no longer for a chunk than evaluating it would take.
 //!
 //! # In a Redis
 //! | key | what |
@@ -49,6 +53,8 @@
 
 mod mirror;
 mod remote;
+mod supply;
 
 pub use mirror::{Mirror, MirrorError, Moved};
 pub use remote::{Remote, RemoteError, Trouble};
+pub use supply::{Known, Supplier};

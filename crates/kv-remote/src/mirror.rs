@@ -10,6 +10,7 @@ use contextpilot_kv_files::{Done, Folder, Header, Refusal, Watch, Writer, read_w
 use contextpilot_kv_store::{Chunk, Fingerprint, Name};
 
 use crate::remote::{Listed, Remote, RemoteError};
+use crate::supply::Known;
 
 /// Chunks of one question.
 const AT_ONCE: usize = 256;
@@ -20,9 +21,9 @@ const FETCHED_IN_A_TURN: u64 = 64 << 20;
 /// Bytes that are sent in one turn, at least, before something is fetched. Few in a test, so that it has several turns.
 const SENT_IN_A_TURN: u64 = if cfg!(test) { 1 << 10 } else { 16 << 20 };
 /// Bytes of rows that wait for the disk.
-const QUEUE: u64 = 64 << 20;
+pub(crate) const QUEUE: u64 = 64 << 20;
 /// How long the disk may take for them.
-const DISK: Duration = Duration::from_secs(30);
+pub(crate) const DISK: Duration = Duration::from_secs(30);
 /// Chunks are fetched for models that servers here have used within this time.
 const LATELY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// At the beginning the folder is filled up to so many tenths of its limit. What servers here write needs the rest.
@@ -61,6 +62,8 @@ pub struct Mirror {
     unsent: BTreeMap<(Fingerprint, u32, Name), Chunk>,
     /// What came from there.
     fetched: HashSet<Name>,
+    /// What is there.
+    known: Known,
     /// Of each model, the number of the last chunk that was looked at.
     seen: HashMap<Fingerprint, u64>,
     /// The remote was of no use. It may be another one when it is there again.
@@ -83,6 +86,7 @@ impl Mirror {
             bytes: 0,
             unsent: BTreeMap::new(),
             fetched: HashSet::new(),
+            known: Known::default(),
             seen: HashMap::new(),
             is_lost: false,
         })
@@ -91,6 +95,11 @@ impl Mirror {
     /// The remote.
     pub fn remote(&self) -> &Remote {
         &self.remote
+    }
+
+    /// What the remote has, as far as that is known.
+    pub fn known(&self) -> Known {
+        self.known.clone()
     }
 
     /// Asks whether the remote can be used: a turn in which nothing is to be moved asks nothing.
@@ -123,6 +132,7 @@ impl Mirror {
             self.here.clear();
             self.unsent.clear();
             self.fetched.clear();
+            self.known.clear();
             self.seen.clear();
         }
         self.look()?;
@@ -187,6 +197,7 @@ impl Mirror {
                     self.remote.0.put(&of, &chunk.name, chunk.cost(), &whole)?;
                     moved.sent += 1;
                     moved.sent_bytes += whole.len() as u64;
+                    self.known.add([chunk.name]);
                 }
                 self.unsent.remove(key);
                 if is_over(moved) {
@@ -213,6 +224,7 @@ impl Mirror {
                     None => self.latest(&of)?,
                     Some(&nth) => self.remote.0.after(&of, nth, AT_ONCE)?,
                 };
+                self.known.add(some.iter().map(|listed| listed.name));
                 let is_over = some.len() < AT_ONCE;
                 for listed in some {
                     if !self.here.contains_key(&listed.name) && self.bytes >= most {
@@ -237,6 +249,7 @@ impl Mirror {
     fn latest(&mut self, of: &Fingerprint) -> Result<Vec<Listed>, RemoteError> {
         let mut room = (self.limit / 10 * FILLED).saturating_sub(self.bytes);
         let last = self.remote.0.last(of, LOOK_BACK)?;
+        self.known.add(last.iter().map(|listed| listed.name));
         let newest = last.first().map_or(0, |listed| listed.nth);
         let fits = |listed: &Listed| {
             let size = if self.here.contains_key(&listed.name) {
@@ -268,12 +281,10 @@ impl Mirror {
             if self.here.contains_key(&name) {
                 continue;
             }
-            let whole = self.remote.0.get(of, &name)?;
-            let size = whole.as_ref().map(|whole| whole.len() as u64);
-            let chunk = whole.and_then(|whole| read_whole(whole).ok());
-            let chunk = chunk.filter(|(chunk, _)| chunk.name == name && chunk.fingerprint == *of);
+            let Fetched { size, chunk } = fetch_chunk(&mut self.remote, of, &name)?;
             let Some((chunk, rows)) = chunk else {
                 moved.damaged += u64::from(size.is_some());
+                self.known.remove(&name);
                 if let Some(listed) = listed {
                     self.remote.0.forget(of, listed)?;
                 }
@@ -313,6 +324,27 @@ impl Mirror {
             }
         }
     }
+}
+
+/// What a remote gave.
+pub(crate) struct Fetched {
+    /// Bytes, if there was anything.
+    size: Option<u64>,
+    /// The chunk and its rows, if that is what was there, and whole.
+    pub(crate) chunk: Option<(Chunk, Vec<u8>)>,
+}
+
+/// Asks for a chunk.
+pub(crate) fn fetch_chunk(
+    remote: &mut Remote,
+    of: &Fingerprint,
+    name: &Name,
+) -> Result<Fetched, RemoteError> {
+    let whole = remote.0.get(of, name)?;
+    let size = whole.as_ref().map(|whole| whole.len() as u64);
+    let chunk = whole.and_then(|whole| read_whole(whole).ok());
+    let chunk = chunk.filter(|(chunk, _)| chunk.name == *name && chunk.fingerprint == *of);
+    Ok(Fetched { size, chunk })
 }
 
 impl Drop for Mirror {

@@ -7,7 +7,7 @@ use crate::chunk::Size;
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
 use crate::waiting::Waiting;
-use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, TAIL, Tail};
+use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, Place, TAIL, Tail};
 
 /// What a store's tree may take in memory, bytes.
 pub const MEMORY: usize = 256 << 20;
@@ -197,32 +197,51 @@ impl Store {
         let mut at = found.tokens();
         let last = found.pieces.last();
         let mut parent = last.map(|last| (last.name, last.take as u32));
-        let begin = last.and_then(|last| {
-            let node = self.tree.get(self.tree.key(&last.name)?)?;
-            Some((node.chunk.link, node.chunk.start as usize / GRID * GRID))
-        });
-        let (mut link, mut grid) = begin.unwrap_or_else(|| (fingerprint.link(), 0));
+        let mut place = self.place_behind(&found, fingerprint, tokens);
         let mut chunks = Vec::with_capacity((tokens.len() - at).div_ceil(GRID) + 1);
         while at < tokens.len() {
-            if at - grid == GRID {
-                link = link.next(0, &tokens[grid..at]);
-                grid = at;
-            }
-            let end = tokens.len().min(grid + GRID);
+            let grid = at - place.skip;
+            let cell = &tokens[grid..];
+            let Some((end, name)) = place.chunks(cell).next() else {
+                break;
+            };
             let chunk = Chunk {
-                name: link.next(at - grid, &tokens[grid..end]),
+                name,
                 parent,
                 fingerprint: *fingerprint,
-                link,
+                link: place.link,
                 start: at as u32,
-                tokens: tokens[at..end].into(),
-                bytes: ((end - at) as u64).saturating_mul(bytes_per_token as u64),
+                tokens: tokens[at..grid + end].into(),
+                bytes: ((grid + end - at) as u64).saturating_mul(bytes_per_token as u64),
             };
             parent = Some((chunk.name, chunk.tokens.len() as u32));
+            place = place.behind(cell, end);
             chunks.push(chunk);
-            at = end;
+            at = grid + end;
         }
         chunks
+    }
+
+    /// How many of these tokens are there, and the place behind them.
+    pub fn place(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> (usize, Place) {
+        let found = self.find(fingerprint, tokens);
+        let place = self.place_behind(&found, fingerprint, tokens);
+        (found.tokens(), place)
+    }
+
+    /// The place behind what was found of these tokens.
+    fn place_behind(&self, found: &Found, fingerprint: &Fingerprint, tokens: &[i32]) -> Place {
+        let chunk = |last: &Piece| Some(&self.tree.get(self.tree.key(&last.name)?)?.chunk);
+        let Some(chunk) = found.pieces.last().and_then(chunk) else {
+            return Place::first(*fingerprint);
+        };
+        let grid = chunk.start as usize / GRID * GRID;
+        let before = Place {
+            fingerprint: *fingerprint,
+            link: chunk.link,
+            skip: chunk.start as usize - grid,
+        };
+        before.behind(&tokens[grid..], found.tokens() - grid)
     }
 
     /// Whether the first chunk that must be inserted for all of `tokens` to be there fits the budget together with what

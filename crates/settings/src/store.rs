@@ -12,7 +12,7 @@ pub struct StoreAt {
     pub folder: PathBuf,
     /// The largest size, bytes; `None`: to be chosen by what is free there.
     pub limit: Option<u64>,
-    /// The address of a Redis or a bucket that holds the store for several machines, as it was given. Nothing for the hook.
+    /// The address of a Redis or a bucket that holds the store for several machines, as it was given. To the hook only whether there is one matters.
     pub remote: Option<Secret>,
     /// Whether contexts that cannot go back to any position have a store, too.
     pub bounded: bool,

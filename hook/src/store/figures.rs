@@ -30,6 +30,10 @@ pub(crate) struct Figures {
     pub(crate) failed_loads: AtomicU64,
     /// Chunks that were not kept, because the disk was too slow or refused them.
     pub(crate) lost_chunks: AtomicU64,
+    /// Chunks that a prompt has had fetched.
+    pub(crate) fetched_chunks: AtomicU64,
+    /// Time that prompts have waited for chunks that are elsewhere, in nanoseconds.
+    pub(crate) fetch_nanos: AtomicU64,
     /// What the store holds now.
     pub(crate) bytes: AtomicU64,
     pub(crate) chunks: AtomicU64,
@@ -47,6 +51,8 @@ pub(crate) static FIGURES: Figures = Figures {
     save_nanos: AtomicU64::new(0),
     failed_loads: AtomicU64::new(0),
     lost_chunks: AtomicU64::new(0),
+    fetched_chunks: AtomicU64::new(0),
+    fetch_nanos: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
     limit: AtomicU64::new(0),
@@ -98,6 +104,8 @@ pub(crate) fn all() -> Option<PrefixStore> {
         save_seconds: seconds(&FIGURES.save_nanos),
         failed_loads: get(&FIGURES.failed_loads),
         lost_chunks: get(&FIGURES.lost_chunks),
+        fetched_chunks: get(&FIGURES.fetched_chunks),
+        fetch_seconds: seconds(&FIGURES.fetch_nanos),
         refused: lock(&REFUSED).clone(),
         problem: lock(&PROBLEM).clone(),
     })

@@ -39,6 +39,12 @@ impl Rates {
         }
     }
 
+    /// How long evaluating so many tokens takes. `None`: it is not known yet.
+    pub(super) fn evaluating(&self, tokens: usize) -> Option<Duration> {
+        let token = self.evaluating.0?;
+        Duration::try_from_secs_f64(token * tokens as f64).ok()
+    }
+
     /// Copying a sequence out is worth it if this many times the tokens that would be lost are as many as it
     /// has.
     pub(super) fn worth_saving(&self) -> usize {
@@ -80,6 +86,7 @@ mod tests {
         rates.evaluated(31, 100 * MS);
         rates.saved(255, MS);
         assert_eq!(rates.worth_saving(), 64);
+        assert_eq!(rates.evaluating(256), None);
     }
 
     #[test]
@@ -88,6 +95,7 @@ mod tests {
         rates.evaluated(100, 200 * MS);
         rates.saved(1_000, 5 * MS);
         rates.loaded(1_000, 10 * MS);
+        assert_eq!(rates.evaluating(256), Some(512 * MS));
         assert_eq!((rates.worth_saving(), rates.worth_loading()), (400, 200));
         // A device that goes on after the call seems to be as fast as light.
         let mut rates = Rates::default();

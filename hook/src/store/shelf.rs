@@ -15,6 +15,7 @@ use contextpilot_kv_store::{
 use contextpilot_settings::StoreAt;
 
 use self::noted::Noted;
+use super::elsewhere::Elsewhere;
 use super::figures::{self, FIGURES};
 use super::flow::{self, Outline};
 use super::{evaluate, neighbours};
@@ -26,12 +27,14 @@ const QUEUE: u64 = 512 << 20;
 
 /// The store itself.
 pub(super) struct Shelf {
-    tree: Store,
+    pub(super) tree: Store,
     folder: Folder,
     writer: Writer,
     /// For rows that are read.
     rows: Vec<u8>,
     noted: Noted,
+    /// `None`: there is no remote.
+    pub(super) elsewhere: Option<Elsewhere>,
 }
 
 /// What the store has of a prompt.
@@ -85,7 +88,8 @@ impl Shelf {
             guard::enter_for_life();
             let mut watch = Watch::new(folder.clone());
             match Self::load(folder, limit, &mut watch) {
-                Ok(shelf) => {
+                Ok(mut shelf) => {
+                    shelf.elsewhere = has_remote.then(Elsewhere::new);
                     ready(shelf);
                     neighbours::look_for_life(watch, has_remote);
                 }
@@ -129,6 +133,7 @@ impl Shelf {
             writer,
             rows: Vec::new(),
             noted: Noted::default(),
+            elsewhere: None,
         };
         shelf.count();
         Ok(shelf)

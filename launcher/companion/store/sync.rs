@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use contextpilot_kv_files::Folder;
-use contextpilot_kv_remote::{Mirror, Moved, Remote};
+use contextpilot_kv_files::{Door, Folder};
+use contextpilot_kv_remote::{Known, Mirror, Moved, Remote, RemoteError, Supplier};
 use contextpilot_random::Random;
 use contextpilot_settings::env;
 use rustix::process::{Pid, getppid, test_kill_process};
@@ -59,11 +59,11 @@ pub(super) fn run(
             env::STORE_REMOTE
         )
     })?;
-    let remote =
-        Remote::new(&url, |name| of_process.text(name)).map_err(|error| error.to_string())?;
+    let connect = || Remote::new(&url, |name| of_process.text(name));
+    let remote = connect().map_err(|error| error.to_string())?;
     let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let limit = limit(&folder, path, running)?;
-    let mirror = Mirror::new(folder, remote, limit);
+    let mirror = Mirror::new(folder.clone(), remote, limit);
     let mut mirror = mirror.map_err(|e| format!("No thread can be had: {e}"))?;
     if options.once {
         let mut moved = Moved::default();
@@ -86,7 +86,13 @@ pub(super) fn run(
     let server = options.of.and_then(Server::new);
     let server = server.transpose();
     let server = server.map_err(|e| format!("SIGTERM cannot be taken: {e}"))?;
-    follow(&mut mirror, path, server.as_ref());
+    let mut asked = Asked {
+        known: mirror.known(),
+        folder,
+        connect: &connect,
+        door: None,
+    };
+    follow(&mut mirror, path, server.as_ref(), || asked.keep());
     Ok(())
 }
 
@@ -104,8 +110,57 @@ fn text(moved: &Moved) -> String {
     )
 }
 
-/// Until the server has ended; without one, for ever.
-fn follow(mirror: &mut Mirror, path: &Path, server: Option<&Server>) {
+/// What prompts want at once.
+struct Asked<'a> {
+    folder: Folder,
+    known: Known,
+    /// A second connection: what is moved over the first makes no prompt wait.
+    connect: &'a dyn Fn() -> Result<Remote, RemoteError>,
+    door: Option<Arc<Door>>,
+}
+
+impl Asked<'_> {
+    /// Sees to it that servers can ask this process, or another one. If that cannot be had, they evaluate.
+    fn keep(&mut self) {
+        if self.door.as_ref().is_some_and(|door| door.is_open()) {
+            return;
+        }
+        if let Some(door) = self.door.take() {
+            door.close();
+        }
+        let (Ok(Some(door)), Ok(remote)) = (Door::open(&self.folder), (self.connect)()) else {
+            return;
+        };
+        let supplier = Supplier::new(self.folder.clone(), remote, self.known.clone());
+        let Ok(mut supplier) = supplier else {
+            return;
+        };
+        let door = Arc::new(door);
+        let answers = {
+            let door = Arc::clone(&door);
+            move || {
+                while let Ok(asker) = door.wait() {
+                    supplier.supply(asker);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("contextpilot-ask".to_owned());
+        if thread.spawn(answers).is_ok() {
+            self.door = Some(door);
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(door) = &self.door {
+            door.close();
+        }
+    }
+}
+
+/// Until the server has ended; without one, for ever. `meanwhile`: to be done in each turn.
+fn follow(mirror: &mut Mirror, path: &Path, server: Option<&Server>, mut meanwhile: impl FnMut()) {
     let mut moved = Moved::default();
     let mut told: Option<String> = None;
     let mut asked: Option<Instant> = None;
@@ -121,6 +176,7 @@ fn follow(mirror: &mut Mirror, path: &Path, server: Option<&Server>) {
         if ended.is_none() && (is_overdue || has_ended(server)) {
             ended = Some(asked.unwrap_or_else(Instant::now));
         }
+        meanwhile();
         let turn = match ended {
             Some(_) => mirror.send_some(&mut moved),
             // If nothing is to be moved, only this tells that the remote is there.

@@ -48,11 +48,12 @@ impl Page {
         self.family(
             "prefix_store_seconds_total",
             "counter",
-            "Seconds of the server's thread: searching, reading and loading, or copying out of the engine",
+            "Seconds of the server's thread: searching, reading and loading, copying out of the engine, or waiting for the remote",
         );
         for (change, seconds) in [
             ("loaded", store.load_seconds),
             ("saved", store.save_seconds),
+            ("fetched", store.fetch_seconds),
         ] {
             self.sample("prefix_store_seconds_total", &[("change", change)], seconds);
         }
@@ -65,6 +66,11 @@ impl Page {
             "prefix_store_lost_chunks_total",
             "Chunks that the prefix store did not keep: the disk was too slow, or refused them",
             store.lost_chunks,
+        );
+        self.counter(
+            "prefix_store_fetched_chunks_total",
+            "Chunks that were fetched from the prefix store's remote because a prompt wanted them",
+            store.fetched_chunks,
         );
     }
 }

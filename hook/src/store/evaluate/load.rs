@@ -10,11 +10,12 @@ use crate::base::log;
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Offer;
-use crate::store::{change, engine, rescue, with_record, with_shelf};
+use crate::store::{change, elsewhere, engine, rescue, with_record, with_shelf};
 
 /// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
 /// it held, and it could not be evaluated again.
 pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batches) -> bool {
+    elsewhere::bring(context, run);
     let start = Instant::now();
     if let Some(sequence) = better_than_stored(context, run, held) {
         change::share(context, sequence);

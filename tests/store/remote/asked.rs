@@ -1,0 +1,100 @@
+//! What a prompt wants and the folder does not have is fetched from the remote at once.
+
+use std::time::Instant;
+
+use contextpilot_testbed::{Arch, Builder, Model, Server, Spec, until};
+use tempfile::TempDir;
+
+use super::{Redis, shared_by};
+use crate::{SIGTERM, Stored, chunk_files, folder, started, tokens};
+
+/// A prompt has so many whole chunks, and some tokens more.
+const WHOLE: usize = 2;
+const PROMPT: usize = WHOLE * 256 + 50;
+/// Of two prompts, in 10⁹ bytes: they have 8 KiB a token.
+const BUDGET: &str = "0.012";
+
+/// Evaluating a chunk takes some 250 ms, so that nobody is too late on a busy machine.
+fn slow() -> Builder {
+    let model = Model::of(&Spec {
+        layers: 8,
+        width: 256,
+        ..Spec::new(Arch::Llama)
+    });
+    let server = Server::builder().model(&model).bare_slots(1);
+    server.args(["-c", "1024"])
+}
+
+/// A server on a folder that has no room for all that was sent: prompts of these seeds. It has evaluated something, so it
+/// is known how long that takes.
+fn with_little_room(redis: &Redis, seeds: impl IntoIterator<Item = u64>) -> (Stored, TempDir) {
+    let other = folder();
+    let mut stored = Stored::start(&shared_by(&slow(), redis), other.path());
+    for seed in seeds {
+        stored.ask(&tokens(seed, PROMPT));
+    }
+    stored.end();
+    let sent = chunk_files(other.path()).len();
+    until("all is sent", || (redis.chunks() >= sent).then_some(()));
+
+    let folder = folder();
+    let mut stored = Stored::start_within(&shared_by(&slow(), redis), folder.path(), BUDGET);
+    let there = until("what there is room for is fetched", || {
+        let there = stored.figures().chunks as usize;
+        (there >= WHOLE).then_some(there)
+    });
+    assert!(there < sent / 2, "{there} of {sent}");
+    stored.ask(&tokens(170, PROMPT));
+    (stored, folder)
+}
+
+#[test]
+fn a_prompt_gets_what_only_the_remote_has() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let (mut stored, _folder) = with_little_room(&redis, 150..156);
+    let plain = started(&slow());
+    // The first that were sent are not among those that are in the folder.
+    for (nth, seed) in (150..153).enumerate() {
+        let (_, account) = stored.compare(&plain, &tokens(seed, PROMPT));
+        assert_eq!(account.from.store as usize, WHOLE * 256, "{account:?}");
+        let figures = stored.figures();
+        assert_eq!(figures.fetched_chunks as usize, (nth + 1) * WHOLE);
+        assert!(figures.bytes <= figures.limit_bytes, "{figures:?}");
+    }
+    // Of a prompt that nobody has seen there is nothing.
+    let (_, account) = stored.compare(&plain, &tokens(171, PROMPT));
+    assert_eq!(account.from.store, 0, "{account:?}");
+    // What the Redis has let go is evaluated.
+    redis.say("FLUSHALL");
+    let (_, account) = stored.compare(&plain, &tokens(153, PROMPT));
+    assert_eq!(account.from.store, 0, "{account:?}");
+    assert_eq!(stored.figures().fetched_chunks as usize, 3 * WHOLE);
+}
+
+#[test]
+fn a_prompt_waits_no_longer_than_evaluating_takes_for_a_remote_that_is_silent() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let (mut stored, _folder) = with_little_room(&redis, 150..156);
+    let plain = started(&slow());
+    let before = stored.figures().fetch_seconds;
+    // It takes connections, and says nothing.
+    redis.halt();
+    let start = Instant::now();
+    for seed in 150..153 {
+        let (_, account) = stored.compare(&plain, &tokens(seed, PROMPT));
+        assert_eq!(account.from.store, 0, "{account:?}");
+    }
+    // It waits as long as a chunk takes, and then asks no more for ten seconds. The two servers evaluate 13 chunks.
+    let waited = stored.figures().fetch_seconds - before;
+    let took = start.elapsed().as_secs_f64();
+    assert!(
+        waited > took / 100.0,
+        "{waited} of {took} s: nobody was asked"
+    );
+    assert!(waited < took / 3.0, "{waited} of {took} s");
+    stored.server.stop(SIGTERM).unwrap();
+}
