@@ -32,11 +32,14 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketType, bind, connect,
     listen, recv, send, shutdown, socket,
 };
+use rustix::system::uname;
 
 use crate::Folder;
 
-/// The socket's name in the folder.
-const SOCKET: &str = "ask";
+/// How the socket's name in the folder begins.
+const SOCKET: &str = "ask-";
+/// Letters of a machine's name: with more than some 100 a socket can have no address.
+const LONGEST_NAME: usize = 40;
 const VERSION: u8 = 1;
 /// Version, fingerprint, link and two numbers, bytes.
 const HEAD: usize = 1 + 16 + 16 + 4 + 4;
@@ -123,8 +126,17 @@ impl Folder {
             true => format!("/proc/self/fd/{}", private.as_fd().as_raw_fd()).into(),
             false => self.inside(),
         };
-        work(&SocketAddrUnix::new(path.join(SOCKET))?)
+        work(&SocketAddrUnix::new(path.join(name()))?)
     }
+}
+
+/// The socket's name. Another machine with the same folder has a socket of its own.
+fn name() -> String {
+    let machine = uname();
+    let machine = machine.nodename().to_string_lossy();
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-.".contains(*letter);
+    let machine = machine.chars().filter(is_plain).take(LONGEST_NAME);
+    SOCKET.chars().chain(machine).collect()
 }
 
 /// A socket that processes which this one starts do not get.
@@ -218,7 +230,7 @@ impl Door {
         if matches!(folder.connect(), Ok(_) | Err(Errno::AGAIN)) {
             return Ok(None);
         }
-        match rustix::fs::unlinkat(&*folder.private(), SOCKET, AtFlags::empty()) {
+        match rustix::fs::unlinkat(&*folder.private(), name(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
@@ -241,7 +253,7 @@ impl Door {
     /// Nobody is heard any more, and whoever [waits](Self::wait) is told.
     pub fn close(&self) {
         if self.is_open() {
-            let _ = rustix::fs::unlinkat(&*self.folder.private(), SOCKET, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&*self.folder.private(), name(), AtFlags::empty());
         }
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
@@ -270,7 +282,7 @@ impl Drop for Door {
 }
 
 fn file(folder: &Folder) -> io::Result<(u64, u64)> {
-    let there = rustix::fs::statat(&*folder.private(), SOCKET, AtFlags::SYMLINK_NOFOLLOW)?;
+    let there = rustix::fs::statat(&*folder.private(), name(), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok((there.st_dev as u64, there.st_ino))
 }
 
@@ -356,7 +368,7 @@ mod tests {
         let asked: Vec<_> = (0..100).map(|_| folder.ask(&wish(1))).collect();
         assert!(asked.iter().any(Option::is_none), "all were heard");
         drop(asked);
-        let file = folder.path().join("v1/ask");
+        let file = folder.inside().join(name());
         assert!(file.exists());
         drop(door);
         assert!(!file.exists() && folder.ask(&wish(1)).is_none());

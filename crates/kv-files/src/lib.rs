@@ -6,7 +6,7 @@
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
 //!    origins/<fingerprint> of what the fingerprint was made; for packs, remotes, people
 //!    new/<process>-<n>     what is being written
-//!    ask                   a socket: whoever keeps a remote alike is asked there for what is not here
+//!    ask-<machine>         a socket: whoever keeps a remote alike is asked there for what is not here
 //! ```
 //!
 //! # Whole or ignored
