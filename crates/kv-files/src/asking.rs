@@ -14,23 +14,28 @@
 //! | 1 | version: 1 |
 //! | 16, 16 | fingerprint; link of the chain of names |
 //! | 4 | tokens since that link that are there (all numbers are little-endian) |
+//! | 16, 4 | the chunk before, and how many of its tokens are; 0: there is none |
 //! | 4, 4 each | tokens since that link: how many, and which |
 //!
-//! An answer has 16 bytes, and zeros behind the last one.
+//! | bytes | of an answer; zeros behind the last one |
+//! |---|---|
+//! | 16, 4 | the chunk, and how many tokens it has |
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use contextpilot_kv_store::{Fingerprint, GRID, Name, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::AtFlags;
-use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio};
+use rustix::fs::{AtFlags, Dir, Stat, renameat, statat, unlinkat};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketType, bind, connect,
-    listen, recv, send, shutdown, socket,
+    listen, recv, send, shutdown,
 };
 use rustix::system::uname;
 
@@ -41,22 +46,30 @@ const SOCKET: &str = "ask-";
 /// Letters of a machine's name: with more than some 100 a socket can have no address.
 const LONGEST_NAME: usize = 40;
 const VERSION: u8 = 1;
-/// Version, fingerprint, link and two numbers, bytes.
-const HEAD: usize = 1 + 16 + 16 + 4 + 4;
-/// Of more tokens than that, the first are asked for. They fit into what a system keeps of a socket.
-const MOST_TOKENS: usize = 64 * GRID;
+/// All of a wish before its tokens, bytes.
+const HEAD: usize = 1 + 16 + 16 + 4 + 16 + 4 + 4;
+/// Of more tokens than that, the first are asked for.
+const MOST_TOKENS: usize = 16 * GRID;
+/// What a system is asked to keep of a wish that nobody has read yet, bytes: all of it.
+const KEPT: usize = 2 * (HEAD + 4 * MOST_TOKENS);
 /// How many may wait to be asked. Who comes when there are more is not heard.
 const WAITING: i32 = 16;
 /// A wish comes at once, or from somebody else.
 const WISHED: Duration = Duration::from_secs(1);
 /// Behind the last answer.
-const END: [u8; 16] = [0; 16];
+const END: [u8; 20] = [0; 20];
+/// Sockets of machines that are gone are removed after that.
+const OLD: Duration = Duration::from_secs(7 * 24 * 3600);
+/// If the system has no more connections.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The chunks that continue some tokens of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// Behind the tokens that are there.
     pub place: Place,
+    /// The chunk that stands before this place, and how many of its tokens do.
+    pub parent: Option<(Name, u32)>,
     /// The tokens since the last multiple of [`GRID`] before it.
     pub tokens: Vec<i32>,
 }
@@ -69,6 +82,9 @@ impl Wish {
         bytes.extend(self.place.fingerprint.0);
         bytes.extend(self.place.link.0);
         bytes.extend((self.place.skip as u32).to_le_bytes());
+        let (parent, take) = self.parent.unwrap_or((Name([0; 16]), 0));
+        bytes.extend(parent.0);
+        bytes.extend(take.to_le_bytes());
         bytes.extend((tokens.len() as u32).to_le_bytes());
         bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         bytes
@@ -80,7 +96,7 @@ impl Wish {
         from.read_exact(&mut head)?;
         let sixteen = |at: usize| std::array::from_fn(|i| head[at + i]);
         let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| head[at + i])) as usize;
-        let (skip, count) = (number(33), number(37));
+        let (skip, take, count) = (number(33), number(53), number(57));
         if head[0] != VERSION || skip >= GRID || count > MOST_TOKENS {
             return Ok(None);
         }
@@ -93,6 +109,7 @@ impl Wish {
                 link: Name(sixteen(17)),
                 skip,
             },
+            parent: (take > 0).then_some((Name(sixteen(37)), take as u32)),
             tokens: tokens
                 .map(|token| i32::from_le_bytes([0, 1, 2, 3].map(|i| token[i])))
                 .collect(),
@@ -112,13 +129,15 @@ impl Folder {
     fn connect(&self) -> Result<OwnedFd, Errno> {
         let socket = open()?;
         ioctl_fionbio(&socket, true)?;
-        self.at_socket(|address| connect(&socket, address))?;
+        set_socket_send_buffer_size(&socket, KEPT)?;
+        self.at_socket(&name(), |address| connect(&socket, address))?;
         Ok(socket)
     }
 
     /// Does something with the socket's address. The name of a socket may have 100 bytes or so, and that of a folder more.
     fn at_socket<T>(
         &self,
+        name: &str,
         work: impl FnOnce(&SocketAddrUnix) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let private = self.private();
@@ -126,7 +145,7 @@ impl Folder {
             true => format!("/proc/self/fd/{}", private.as_fd().as_raw_fd()).into(),
             false => self.inside(),
         };
-        work(&SocketAddrUnix::new(path.join(name()))?)
+        work(&SocketAddrUnix::new(path.join(name))?)
     }
 }
 
@@ -140,8 +159,20 @@ fn name() -> String {
 }
 
 /// A socket that processes which this one starts do not get.
+#[cfg(target_os = "linux")]
 fn open() -> Result<OwnedFd, Errno> {
-    let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    use rustix::net::{SocketFlags, socket_with};
+
+    let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+    socket_with(unix, stream, SocketFlags::CLOEXEC, None)
+}
+
+/// See above.
+#[cfg(not(target_os = "linux"))]
+fn open() -> Result<OwnedFd, Errno> {
+    use rustix::io::{FdFlags, fcntl_setfd};
+
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     Ok(socket)
 }
@@ -168,8 +199,8 @@ pub struct Answers {
 /// What was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// This chunk is in the folder now. It continues the one before.
-    There(Name),
+    /// This chunk of so many tokens is in the folder now. It continues the one before.
+    There(Name, usize),
     /// There are no more.
     End,
     /// No answer came in time.
@@ -177,13 +208,12 @@ pub enum Answer {
 }
 
 impl Answers {
-    /// Waits for the next answer, at most so long.
-    pub fn next(&mut self, longest: Duration) -> Answer {
-        let end = Instant::now() + longest;
-        let mut name = END;
+    /// Waits for the next answer until this time. Nobody is to ask again behind one that was late.
+    pub fn next(&mut self, end: Instant) -> Answer {
+        let mut answer = END;
         let mut count = 0;
-        while count < name.len() {
-            match recv(&self.socket, &mut name[count..], RecvFlags::empty()) {
+        while count < answer.len() {
+            match recv(&self.socket, &mut answer[count..], RecvFlags::empty()) {
                 Ok((_, 0)) => return Answer::End,
                 Ok((_, read)) => count += read,
                 Err(Errno::INTR) => {}
@@ -194,10 +224,12 @@ impl Answers {
                 Err(_) => return Answer::End,
             }
         }
-        match name == END {
-            true => Answer::End,
-            false => Answer::There(Name(name)),
+        if answer == END {
+            return Answer::End;
         }
+        let name = std::array::from_fn(|i| answer[i]);
+        let tokens = u32::from_le_bytes(std::array::from_fn(|i| answer[16 + i]));
+        Answer::There(Name(name), tokens as usize)
     }
 
     fn wait(&self, longest: Duration) {
@@ -230,15 +262,18 @@ impl Door {
         if matches!(folder.connect(), Ok(_) | Err(Errno::AGAIN)) {
             return Ok(None);
         }
-        match rustix::fs::unlinkat(&*folder.private(), name(), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
+        remove_old(folder);
+        // Under a name of its own first: whoever opens one at the same moment does not take the other's for its own.
+        let (name, own) = (name(), format!("{}.{}", name(), std::process::id()));
+        let private = folder.private();
+        let _ = unlinkat(&*private, &own, AtFlags::empty());
         let socket = open()?;
-        folder.at_socket(|address| bind(&socket, address))?;
+        folder.at_socket(&own, |address| bind(&socket, address))?;
         listen(&socket, WAITING)?;
+        let file = file(folder, &own)?;
+        renameat(&*private, &own, &*private, &name)?;
         Ok(Some(Self {
-            file: file(folder)?,
+            file,
             folder: folder.clone(),
             listener: socket.into(),
         }))
@@ -247,13 +282,13 @@ impl Door {
     /// Whether this is still the door of the folder: another process may have opened one at the same moment, or the folder
     /// may have been made anew.
     pub fn is_open(&self) -> bool {
-        file(&self.folder).is_ok_and(|file| file == self.file)
+        file(&self.folder, &name()).is_ok_and(|file| file == self.file)
     }
 
     /// Nobody is heard any more, and whoever [waits](Self::wait) is told.
     pub fn close(&self) {
         if self.is_open() {
-            let _ = rustix::fs::unlinkat(&*self.folder.private(), name(), AtFlags::empty());
+            let _ = unlinkat(&*self.folder.private(), name(), AtFlags::empty());
         }
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
@@ -261,15 +296,18 @@ impl Door {
     /// Waits for the next wish.
     ///
     /// # Errors
-    /// The door is closed, or the system gives no more connections.
+    /// The door is closed.
     pub fn wait(&self) -> io::Result<Asker> {
         loop {
-            let (mut stream, _) = self.listener.accept()?;
-            stream.set_read_timeout(Some(WISHED))?;
-            stream.set_write_timeout(Some(WISHED))?;
-            // Whoever knocks and says nothing only looks whether somebody is there.
-            if let Ok(Some(wish)) = Wish::read(&mut stream) {
-                return Ok(Asker { stream, wish });
+            match self.listener.accept() {
+                // Whoever knocks and says nothing only looks whether somebody is there.
+                Ok((stream, _)) => {
+                    if let Ok(Some(asker)) = Asker::new(stream) {
+                        return Ok(asker);
+                    }
+                }
+                Err(error) if !self.is_open() => return Err(error),
+                Err(_) => thread::sleep(PAUSE),
             }
         }
     }
@@ -281,8 +319,28 @@ impl Drop for Door {
     }
 }
 
-fn file(folder: &Folder) -> io::Result<(u64, u64)> {
-    let there = rustix::fs::statat(&*folder.private(), name(), AtFlags::SYMLINK_NOFOLLOW)?;
+/// Machines in containers have another name each time.
+fn remove_old(folder: &Folder) {
+    let private = folder.private();
+    let Ok(entries) = Dir::read_from(&*private) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let there = statat(&*private, name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_old = |there: Stat| {
+            let since = UNIX_EPOCH + Duration::from_secs(there.st_mtime.try_into().unwrap_or(0));
+            since.elapsed().is_ok_and(|age| age > OLD)
+        };
+        if name.to_bytes().starts_with(SOCKET.as_bytes()) && there.is_ok_and(is_old) {
+            // If somebody listens there, it opens its door again.
+            let _ = unlinkat(&*private, name, AtFlags::empty());
+        }
+    }
+}
+
+fn file(folder: &Folder, name: &str) -> io::Result<(u64, u64)> {
+    let there = statat(&*folder.private(), name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok((there.st_dev as u64, there.st_ino))
 }
 
@@ -295,12 +353,32 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// This chunk is in the folder now.
+    fn new(mut stream: UnixStream) -> io::Result<Option<Self>> {
+        stream.set_read_timeout(Some(WISHED))?;
+        stream.set_write_timeout(Some(WISHED))?;
+        let wish = Wish::read(&mut stream)?;
+        Ok(wish.map(|wish| Self { stream, wish }))
+    }
+
+    /// Whether nobody waits for an answer any more.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        !matches!(
+            recv(&self.stream, &mut [0][..], flags),
+            Err(Errno::AGAIN | Errno::INTR)
+        )
+    }
+
+    /// This chunk of so many tokens is in the folder now.
     ///
     /// # Errors
     /// Nobody waits any more.
-    pub fn tell(&mut self, name: &Name) -> io::Result<()> {
-        self.stream.write_all(&name.0)
+    pub fn tell(&mut self, name: &Name, tokens: usize) -> io::Result<()> {
+        let mut answer = END;
+        answer[..16].copy_from_slice(&name.0);
+        answer[16..].copy_from_slice(&(tokens as u32).to_le_bytes());
+        self.stream.write_all(&answer)
     }
 
     /// There are no more.
@@ -312,12 +390,15 @@ impl Asker {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use super::*;
 
-    const SHORT: Duration = Duration::from_millis(20);
-    const LONG: Duration = Duration::from_secs(20);
+    fn short() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    fn long() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
 
     fn wish(tokens: usize) -> Wish {
         Wish {
@@ -325,6 +406,7 @@ mod tests {
                 skip: 3,
                 ..Place::first(Fingerprint([5; 16]))
             },
+            parent: (tokens % 2 == 0).then_some((Name([9; 16]), 3)),
             tokens: (0..tokens as i32).map(|token| token - 7).collect(),
         }
     }
@@ -347,16 +429,19 @@ mod tests {
         assert!(Door::open(&folder).unwrap().is_none(), "somebody is");
         for tokens in [0, 9, MOST_TOKENS, MOST_TOKENS + 1] {
             let mut answers = folder.ask(&wish(tokens)).unwrap();
-            assert_eq!(answers.next(SHORT), Answer::Late);
+            assert_eq!(answers.next(short()), Answer::Late);
             let mut asker = door.wait().unwrap();
-            assert_eq!(asker.wish, wish(tokens.min(MOST_TOKENS)));
-            asker.tell(&Name([1; 16])).unwrap();
-            asker.tell(&Name([2; 16])).unwrap();
-            assert_eq!(answers.next(LONG), Answer::There(Name([1; 16])));
-            assert_eq!(answers.next(LONG), Answer::There(Name([2; 16])));
+            let mut asked = wish(tokens);
+            asked.tokens.truncate(MOST_TOKENS);
+            assert_eq!(asker.wish, asked);
+            assert!(!asker.has_left());
+            asker.tell(&Name([1; 16]), 7).unwrap();
+            asker.tell(&Name([2; 16]), GRID).unwrap();
+            assert_eq!(answers.next(long()), Answer::There(Name([1; 16]), 7));
+            assert_eq!(answers.next(long()), Answer::There(Name([2; 16]), GRID));
             asker.end();
-            assert_eq!(answers.next(LONG), Answer::End);
-            assert_eq!(answers.next(LONG), Answer::End);
+            assert_eq!(answers.next(long()), Answer::End);
+            assert_eq!(answers.next(long()), Answer::End);
         }
     }
 
@@ -403,7 +488,7 @@ mod tests {
         let mut other_version = wish(2).write();
         other_version[0] = 2;
         let mut too_many = wish(2).write();
-        too_many[37..41].fill(255);
+        too_many[57..61].fill(255);
         let mut too_far = wish(2).write();
         too_far[33..37].copy_from_slice(&(GRID as u32).to_le_bytes());
         let strangers = [&other_version[..], &too_many, &too_far, b"GET / HTTP/1.1"];
@@ -411,10 +496,15 @@ mod tests {
         drop(strangers);
         let asks = thread::spawn({
             let folder = folder.clone();
-            move || folder.ask(&wish(2)).unwrap().next(LONG)
+            move || folder.ask(&wish(2)).unwrap().next(long())
         });
         let asker = door.wait().unwrap();
         assert_eq!(asker.wish, wish(2));
+        let other = folder.ask(&wish(1)).unwrap();
+        let left = door.wait().unwrap();
+        assert!(!left.has_left());
+        drop(other);
+        assert!(left.has_left());
         asker.end();
         assert_eq!(asks.join().unwrap(), Answer::End);
     }

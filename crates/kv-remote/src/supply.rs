@@ -2,46 +2,72 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use contextpilot_kv_files::{Asker, Done, Folder, Wish, Writer};
-use contextpilot_kv_store::{Fingerprint, GRID, Name};
+use contextpilot_kv_files::{Asker, Done, Door, Folder, Writer};
+use contextpilot_kv_store::{Chunk, GRID, Name, Place};
 
 use crate::mirror::{DISK, QUEUE, fetch_chunk};
 use crate::remote::Remote;
 
-/// Of more chunks it is not known that they are there. 40 bytes each.
+/// Of so many chunks it is known that they are there; when there are more, of half as many. 40 bytes each.
 const MOST_KNOWN: usize = 1 << 20;
+/// As many are noted at a time, so that nobody who asks waits for it.
+const AT_A_TIME: usize = 4096;
+/// A remote that is of no use is asked again after that.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// What a remote is known to have, as far as it was listed. Copies are the same.
 ///
 /// So nobody waits for the network to hear that nothing is there, which is so for almost every new prompt.
 #[derive(Clone, Debug, Default)]
-pub struct Known(Arc<Mutex<HashSet<Name>>>);
+pub struct Known(Arc<Mutex<Names>>);
+
+#[derive(Debug, Default)]
+struct Names {
+    newer: HashSet<Name>,
+    older: HashSet<Name>,
+}
+
+impl Names {
+    fn has(&self, name: &Name) -> bool {
+        self.newer.contains(name) || self.older.contains(name)
+    }
+}
 
 impl Known {
-    fn names(&self) -> MutexGuard<'_, HashSet<Name>> {
+    fn names(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn add(&self, names: impl IntoIterator<Item = Name>) {
-        let mut known = self.names();
-        let room = MOST_KNOWN.saturating_sub(known.len());
-        known.extend(names.into_iter().take(room));
+        let mut names = names.into_iter().peekable();
+        while names.peek().is_some() {
+            let mut known = self.names();
+            if known.newer.len() >= MOST_KNOWN / 2 {
+                known.older = std::mem::take(&mut known.newer);
+            }
+            known.newer.extend(names.by_ref().take(AT_A_TIME));
+        }
     }
 
     pub(crate) fn remove(&self, name: &Name) {
-        self.names().remove(name);
+        let mut known = self.names();
+        known.newer.remove(name);
+        known.older.remove(name);
     }
 
     pub(crate) fn clear(&self) {
-        self.names().clear();
+        *self.names() = Names::default();
     }
 
     /// The first of these that is there.
     fn first(&self, mut names: impl Iterator<Item = (usize, Name)>) -> Option<(usize, Name)> {
         let known = self.names();
-        names.find(|(_, name)| known.contains(name))
+        names.find(|(_, name)| known.has(name))
     }
 }
 
@@ -51,34 +77,89 @@ pub struct Supplier {
     remote: Remote,
     writer: Writer,
     known: Known,
+    /// The remote was of no use.
+    not_before: Option<Instant>,
+}
+
+/// What became of a chunk that is wanted.
+enum Brought {
+    /// It is in the folder, behind the one before.
+    There,
+    /// The remote does not have it any more.
+    Gone,
+    /// It cannot be had now, or is in the folder behind another one.
+    No,
+}
+
+/// Closes the door when a thread ends, however it does: whoever knocks then waits for nobody.
+struct Closes(Arc<Door>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Supplier {
-    /// `known`: of the [`Mirror`](crate::Mirror) of the same folder and remote.
+    /// Answers whoever comes to this door, on threads of its own, until it is closed. `known`: of the
+    /// [`Mirror`](crate::Mirror) of the same folder and remote.
     ///
     /// # Errors
-    /// The system gives no thread.
-    pub fn new(folder: Folder, remote: Remote, known: Known) -> io::Result<Self> {
-        Ok(Self {
+    /// The system gives no thread. The door is closed.
+    pub fn start(door: &Arc<Door>, folder: Folder, remote: Remote, known: Known) -> io::Result<()> {
+        let (open, also_open) = (Closes(Arc::clone(door)), Closes(Arc::clone(door)));
+        let mut supplier = Self {
             writer: Writer::start(folder.clone(), QUEUE, || {}, || false)?,
             folder,
             remote,
-            known,
-        })
+            known: known.clone(),
+            not_before: None,
+        };
+        let (wishes, wished) = channel();
+        let thread = |name: &str| thread::Builder::new().name(name.to_owned());
+        thread("contextpilot-get").spawn(move || {
+            supplier.work(&wished);
+            drop(open);
+        })?;
+        thread("contextpilot-ask").spawn(move || {
+            while let Ok(asker) = also_open.0.wait() {
+                let wish = &asker.wish;
+                match known.first(wish.place.chunks(&wish.tokens)) {
+                    None => asker.end(),
+                    Some(_) if wishes.send(asker).is_err() => break,
+                    Some(_) => {}
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn work(&mut self, wished: &Receiver<Asker>) {
+        for asker in wished {
+            self.supply(asker);
+        }
     }
 
     /// Puts into the folder what continues the tokens of a wish, and tells of each chunk, until there is no more of it or
     /// nobody waits any more.
-    pub fn supply(&mut self, mut asker: Asker) {
-        let Wish { mut place, tokens } = asker.wish.clone();
-        let mut tokens = &tokens[..];
+    fn supply(&mut self, mut asker: Asker) {
+        let (mut place, mut parent) = (asker.wish.place, asker.wish.parent);
+        let all = std::mem::take(&mut asker.wish.tokens);
+        let mut tokens = &all[..];
         while let Some((end, name)) = self.known.first(place.chunks(tokens)) {
-            if !self.bring(&place.fingerprint, &name) {
-                break;
-            }
-            if asker.tell(&name).is_err() {
+            if asker.has_left() {
                 return;
             }
+            let wanted = &tokens[place.skip..end];
+            match self.bring(place, name, parent, wanted) {
+                Brought::There => {}
+                Brought::Gone => continue,
+                Brought::No => break,
+            }
+            if asker.tell(&name, wanted.len()).is_err() {
+                return;
+            }
+            parent = Some((name, wanted.len() as u32));
             place = place.behind(tokens, end);
             if end == GRID {
                 tokens = &tokens[GRID..];
@@ -87,24 +168,47 @@ impl Supplier {
         asker.end();
     }
 
-    /// Whether the chunk is in the folder now.
-    fn bring(&mut self, of: &Fingerprint, name: &Name) -> bool {
-        if !self.folder.lacks(name) {
-            return true;
+    /// Sees to it that a chunk is in the folder, and stands behind its parent there. Who sent it may have divided what is
+    /// before in another way: then it names another parent, and no store could put it anywhere here.
+    fn bring(
+        &mut self,
+        place: Place,
+        name: Name,
+        parent: Option<(Name, u32)>,
+        tokens: &[i32],
+    ) -> Brought {
+        if !self.folder.lacks(&name) {
+            let header = self.folder.header(&name);
+            return match header.is_some_and(|header| header.chunk.parent == parent) {
+                true => Brought::There,
+                false => Brought::No,
+            };
         }
-        // What is wrong with the remote, or with a chunk there, the mirror finds out, and says it.
-        let Ok(fetched) = fetch_chunk(&mut self.remote, of, name) else {
-            return false;
+        if self.not_before.is_some_and(|time| Instant::now() < time) {
+            return Brought::No;
+        }
+        // A connection that nobody has used for a while may have been closed. What else is wrong with the remote, or with
+        // a chunk there, the mirror finds out, and says it.
+        let mut fetch = || fetch_chunk(&mut self.remote, &place.fingerprint, &name);
+        let Ok(fetched) = fetch().or_else(|_| fetch()) else {
+            self.not_before = Some(Instant::now() + PAUSE);
+            return Brought::No;
         };
-        let Some((chunk, rows)) = fetched.chunk else {
-            self.known.remove(name);
-            return false;
+        let is_wanted = |chunk: &Chunk| {
+            let skip = chunk.start as usize % GRID;
+            (chunk.link, skip, &*chunk.tokens) == (place.link, place.skip, tokens)
         };
+        let found = fetched.chunk.filter(|(chunk, _)| is_wanted(chunk));
+        let Some((chunk, rows)) = found else {
+            self.known.remove(&name);
+            return Brought::Gone;
+        };
+        let chunk = Chunk { parent, ..chunk };
         let written = self.writer.write(&chunk, Arc::new(rows)).is_ok() && self.writer.flush(DISK);
-        let failed = self
-            .writer
-            .done()
-            .any(|done| matches!(done, Done::Failed(..)));
-        written && !failed
+        let mut done = self.writer.done();
+        match written && !done.any(|done| matches!(done, Done::Failed(..))) {
+            true => Brought::There,
+            false => Brought::No,
+        }
     }
 }

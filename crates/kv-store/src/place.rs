@@ -102,13 +102,34 @@ mod tests {
             for chunk in store.missing(&OF, &tokens[..held], 1) {
                 store.insert(chunk).unwrap();
             }
-            let (found, place) = store.place(&OF, &tokens);
+            let (found, place, parent) = store.place(&OF, &tokens);
             assert_eq!(found, held);
             let missing = store.missing(&OF, &tokens, 1);
             let cell = &tokens[held - place.skip..];
             let first = place.chunks(cell).next();
             let end = place.skip + missing[0].tokens.len();
             assert_eq!(first, Some((end, missing[0].name)), "{held}");
+            assert_eq!(parent, missing[0].parent);
+        }
+    }
+
+    #[test]
+    fn behind_a_part_of_a_chunk_is_a_place_too() {
+        let tokens: Vec<i32> = (0..2 * GRID as i32).collect();
+        let mut store = Store::new(u64::MAX);
+        for chunk in store.missing(&OF, &tokens, 1) {
+            store.insert(chunk).unwrap();
+        }
+        for parted in [1, 100, GRID - 1, GRID, GRID + 100] {
+            let mut other = tokens.clone();
+            other[parted..].fill(-5);
+            let (found, place, parent) = store.place(&OF, &other);
+            let missing = store.missing(&OF, &other, 1);
+            assert_eq!((found, parent), (parted, missing[0].parent));
+            let cell = &other[parted - place.skip..];
+            let names: Vec<_> = place.chunks(cell).collect();
+            assert_eq!(names[0].1, missing[0].name);
+            assert_eq!(names.len(), GRID - parted % GRID);
         }
     }
 }

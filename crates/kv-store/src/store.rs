@@ -222,11 +222,17 @@ impl Store {
         chunks
     }
 
-    /// How many of these tokens are there, and the place behind them.
-    pub fn place(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> (usize, Place) {
+    /// How many of these tokens are there, the place behind them, and what is the parent of a chunk that is put there.
+    pub fn place(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+    ) -> (usize, Place, Option<(Name, u32)>) {
         let found = self.find(fingerprint, tokens);
         let place = self.place_behind(&found, fingerprint, tokens);
-        (found.tokens(), place)
+        let last = found.pieces.last();
+        let parent = last.map(|last| (last.name, last.take as u32));
+        (found.tokens(), place, parent)
     }
 
     /// The place behind what was found of these tokens.

@@ -1,9 +1,11 @@
 //! Chunks that the folder does not have, and the remote may: they have left the folder, or are still to come. The process
 //! that keeps the two alike is asked for them, and fetches them while the prompt waits.
 //!
-//! For a chunk a prompt waits no longer than evaluating its tokens would take here, as it was measured. So it never waits
-//! longer in all than it saves, but for one chunk. That process knows what is there: a prompt of which nothing is there
-//! learns so at once. If an answer does not come in time, nobody is asked for a while.
+//! For what comes a prompt waits no longer than evaluating it would take here, as it was measured, and for one chunk more. That
+//! process knows what is there: a prompt of which nothing is there learns so at once. If an answer does not come in time,
+//! or what came is of no use, nobody is asked for a while.
+//!
+//! Nobody is asked for what the engine holds, or for what does not fit the folder's budget or the context.
 //!
 //! Not for contexts that cannot go back to any position: the states of theirs that could be loaded are farther apart than
 //! the tokens of a batch, and the server shows no more of a prompt than that.
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use contextpilot_kv_files::{Answer, Answers, Wish};
 use contextpilot_kv_store::{Fingerprint, GRID, Name, Run};
 
+use super::context::ContextStore;
 use super::figures::{self, FIGURES};
 use super::shelf::Shelf;
 use super::with_shelf;
@@ -21,8 +24,10 @@ use crate::base::guard;
 
 /// For fewer tokens nobody is asked.
 const LEAST: usize = 64;
-/// How long a prompt waits for a chunk while it is not known how long evaluating takes: on a fast card it takes as long.
-const UNKNOWN: Duration = Duration::from_millis(50);
+/// How long a prompt waits for a chunk while it is not known how long evaluating takes.
+const UNKNOWN: Duration = Duration::from_millis(100);
+/// How long it waits at least: a device that goes on after the call seems to be faster than it is.
+const FASTEST: Duration = Duration::from_millis(20);
 /// From an answer that did not come to the next question. Each further one doubles it.
 const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(320);
@@ -58,64 +63,115 @@ impl Elsewhere {
     }
 }
 
-impl Shelf {
-    /// Asks for what continues that of these tokens which is here. `None`: nothing does, or nobody can be asked.
-    fn ask(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Option<Answers> {
-        self.elsewhere
+/// Somebody is asked for what continues a prompt.
+struct Asked {
+    answers: Answers,
+    fingerprint: Fingerprint,
+    /// The prompt, as far as the server has shown it.
+    tokens: Vec<i32>,
+    /// How much of it the folder has.
+    found: usize,
+    /// How much of it the engine or the folder has.
+    there: usize,
+    /// How long evaluating a chunk takes. `None`: it is not known.
+    a_chunk: Option<Duration>,
+}
+
+impl Asked {
+    /// `None`: nobody can be asked, or for nothing that is of use.
+    fn new(shelf: &Shelf, one: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
+        shelf
+            .elsewhere
             .as_ref()
             .filter(|elsewhere| elsewhere.may_be_asked(Instant::now()))?;
-        let (found, place) = self.tree.place(fingerprint, tokens);
-        if tokens.len() - found < LEAST {
+        let fingerprint = one.fingerprint(one.conditions())?;
+        let tokens = one.session.wanted(run);
+        let (found, place, parent) = shelf.tree.place(&fingerprint, &tokens);
+        let there = found.max(held);
+        let missing = tokens.len().saturating_sub(there);
+        // What the engine holds and the folder does not would have to be fetched, too.
+        if missing < LEAST || there - found >= GRID || missing > one.room(held) {
             return None;
         }
-        let tokens = tokens[found - place.skip..].to_vec();
-        self.folder().ask(&Wish { place, tokens })
+        if one.layout()?.state_size(tokens.len()) as u64 > shelf.tree.limit() {
+            return None;
+        }
+        let wish = Wish {
+            place,
+            parent,
+            tokens: tokens[found - place.skip..].to_vec(),
+        };
+        Some(Self {
+            answers: shelf.folder().ask(&wish)?,
+            fingerprint,
+            tokens,
+            found,
+            there,
+            a_chunk: one.rates.evaluating(GRID),
+        })
     }
 
-    /// These chunks are in the folder now. `is_late`: another one was waited for in vain.
-    fn brought(&mut self, names: &[Name], is_late: bool) {
-        if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.note(is_late, Instant::now());
+    /// Waits for what comes. Returns it, and whether something did not come in time.
+    fn wait(&mut self) -> (Vec<Name>, bool) {
+        let start = Instant::now();
+        let (mut names, mut end) = (Vec::new(), self.found);
+        while end < self.tokens.len() {
+            match self.answers.next(start + self.longest(end)) {
+                Answer::There(name, tokens) => {
+                    names.push(name);
+                    end += tokens.max(1);
+                }
+                Answer::End => break,
+                Answer::Late => return (names, self.a_chunk.is_some()),
+            }
         }
-        let folder = self.folder();
+        (names, false)
+    }
+
+    /// How long to wait in all for the next chunk, when all up to `end` has come: as long as evaluating what is gained by
+    /// that would take.
+    fn longest(&self, end: usize) -> Duration {
+        let gained = end.saturating_sub(self.there) + GRID;
+        let missing = self.tokens.len() - self.there;
+        let a_chunk = self.a_chunk.map_or(UNKNOWN, |time| time.max(FASTEST));
+        a_chunk.mul_f64(gained.min(missing) as f64 / GRID as f64)
+    }
+
+    /// These chunks are in the folder now.
+    fn take(&self, shelf: &mut Shelf, names: &[Name], is_late: bool) {
+        let folder = shelf.folder();
         let headers: Vec<_> = names
             .iter()
             .filter_map(|name| folder.header(name))
             .collect();
-        self.share(&headers);
+        shelf.share(&headers);
         figures::add(&FIGURES.fetched_chunks, headers.len());
+        let (found, ..) = shelf.tree.place(&self.fingerprint, &self.tokens);
+        let is_in_vain = !names.is_empty() && found <= self.found;
+        if let Some(elsewhere) = &mut shelf.elsewhere {
+            elsewhere.note(is_late || is_in_vain, Instant::now());
+        }
     }
 }
 
-/// Has the folder filled with what continues a prompt, as far as it is elsewhere.
-pub(super) fn bring(context: Pointer, run: &Run) {
+/// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine
+/// holds.
+pub(super) fn bring(context: Pointer, run: &Run, held: usize) {
     let asked = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_ref()?;
-        let fingerprint = one.fingerprint(one.conditions())?;
-        let answers = shelf.ask(&fingerprint, &one.session.wanted(run))?;
-        Some((answers, one.rates.evaluating(GRID)))
+        Asked::new(shelf.as_ref()?, one, run, held)
     });
-    let Some((mut answers, a_chunk)) = asked.flatten() else {
+    let Some(mut asked) = asked.flatten() else {
         return;
     };
     let start = Instant::now();
-    let waited = guard::compute(|| {
-        let mut names = Vec::new();
-        loop {
-            match answers.next(a_chunk.unwrap_or(UNKNOWN)) {
-                Answer::There(name) => names.push(name),
-                Answer::End => return (names, false),
-                Answer::Late => return (names, a_chunk.is_some()),
-            }
-        }
-    });
+    let waited = guard::compute(|| asked.wait());
     figures::add_time(&FIGURES.fetch_nanos, start.elapsed());
     let Some((names, is_late)) = waited else {
         return;
     };
     with_shelf(context, |shelf, _| {
         if let Some(shelf) = shelf {
-            shelf.brought(&names, is_late);
+            asked.take(shelf, &names, is_late);
         }
     });
 }

@@ -131,23 +131,9 @@ impl Asked<'_> {
         let (Ok(Some(door)), Ok(remote)) = (Door::open(&self.folder), (self.connect)()) else {
             return;
         };
-        let supplier = Supplier::new(self.folder.clone(), remote, self.known.clone());
-        let Ok(mut supplier) = supplier else {
-            return;
-        };
         let door = Arc::new(door);
-        let answers = {
-            let door = Arc::clone(&door);
-            move || {
-                while let Ok(asker) = door.wait() {
-                    supplier.supply(asker);
-                }
-            }
-        };
-        let thread = thread::Builder::new().name("contextpilot-ask".to_owned());
-        if thread.spawn(answers).is_ok() {
-            self.door = Some(door);
-        }
+        let started = Supplier::start(&door, self.folder.clone(), remote, self.known.clone());
+        self.door = started.is_ok().then_some(door);
     }
 }
 

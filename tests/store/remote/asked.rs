@@ -25,13 +25,17 @@ fn slow() -> Builder {
     server.args(["-c", "1024"])
 }
 
-/// A server on a folder that has no room for all that was sent: prompts of these seeds. It has evaluated something, so it
-/// is known how long that takes.
-fn with_little_room(redis: &Redis, seeds: impl IntoIterator<Item = u64>) -> (Stored, TempDir) {
+fn prompt(seed: u64) -> Vec<u32> {
+    tokens(seed, PROMPT)
+}
+
+/// A server on a folder that has no room for all that was sent: these prompts, and four more. It has evaluated something,
+/// so it is known how long that takes.
+fn with_little_room(redis: &Redis, prompts: &[Vec<u32>]) -> (Stored, TempDir) {
     let other = folder();
     let mut stored = Stored::start(&shared_by(&slow(), redis), other.path());
-    for seed in seeds {
-        stored.ask(&tokens(seed, PROMPT));
+    for prompt in prompts.iter().cloned().chain((153..157).map(prompt)) {
+        stored.ask(&prompt);
     }
     stored.end();
     let sent = chunk_files(other.path()).len();
@@ -44,7 +48,7 @@ fn with_little_room(redis: &Redis, seeds: impl IntoIterator<Item = u64>) -> (Sto
         (there >= WHOLE).then_some(there)
     });
     assert!(there < sent / 2, "{there} of {sent}");
-    stored.ask(&tokens(170, PROMPT));
+    stored.ask(&prompt(170));
     (stored, folder)
 }
 
@@ -53,24 +57,51 @@ fn a_prompt_gets_what_only_the_remote_has() {
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (mut stored, _folder) = with_little_room(&redis, 150..156);
+    let (mut stored, _folder) = with_little_room(&redis, &[150, 151, 152].map(prompt));
     let plain = started(&slow());
     // The first that were sent are not among those that are in the folder.
     for (nth, seed) in (150..153).enumerate() {
-        let (_, account) = stored.compare(&plain, &tokens(seed, PROMPT));
+        let (_, account) = stored.compare(&plain, &prompt(seed));
         assert_eq!(account.from.store as usize, WHOLE * 256, "{account:?}");
         let figures = stored.figures();
         assert_eq!(figures.fetched_chunks as usize, (nth + 1) * WHOLE);
         assert!(figures.bytes <= figures.limit_bytes, "{figures:?}");
     }
+    // What the engine holds is not fetched: all but the end of this prompt, which has left the folder or not.
+    let longer = [prompt(152), tokens(172, 100)].concat();
+    let (_, account) = stored.compare(&plain, &longer);
+    assert_eq!(account.from.store, 0, "{account:?}");
+    assert_eq!(stored.figures().fetched_chunks as usize, 3 * WHOLE);
     // Of a prompt that nobody has seen there is nothing.
-    let (_, account) = stored.compare(&plain, &tokens(171, PROMPT));
+    let (_, account) = stored.compare(&plain, &prompt(171));
     assert_eq!(account.from.store, 0, "{account:?}");
     // What the Redis has let go is evaluated.
     redis.say("FLUSHALL");
-    let (_, account) = stored.compare(&plain, &tokens(153, PROMPT));
+    let (_, account) = stored.compare(&plain, &prompt(153));
     assert_eq!(account.from.store, 0, "{account:?}");
     assert_eq!(stored.figures().fetched_chunks as usize, 3 * WHOLE);
+}
+
+/// Prompts that begin alike are divided where they part, and that depends on which of them came first.
+#[test]
+fn what_another_machine_has_divided_in_another_way_is_of_use() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let alike = |seed| [tokens(180, 100), tokens(seed, PROMPT - 100)].concat();
+    let (mut stored, _folder) = with_little_room(&redis, &[alike(181), alike(182)]);
+    let plain = started(&slow());
+    for seed in [183, 184] {
+        stored.compare(&plain, &alike(seed));
+    }
+    let before = stored.figures().fetched_chunks;
+    let (_, account) = stored.compare(&plain, &alike(182));
+    // What they have in common is in the slot.
+    assert_eq!(
+        (account.from.slot, account.from.store as usize),
+        (100, WHOLE * 256 - 100)
+    );
+    assert!(stored.figures().fetched_chunks > before);
 }
 
 #[test]
@@ -78,14 +109,14 @@ fn a_prompt_waits_no_longer_than_evaluating_takes_for_a_remote_that_is_silent() 
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    let (mut stored, _folder) = with_little_room(&redis, 150..156);
+    let (mut stored, _folder) = with_little_room(&redis, &[150, 151, 152].map(prompt));
     let plain = started(&slow());
     let before = stored.figures().fetch_seconds;
     // It takes connections, and says nothing.
     redis.halt();
     let start = Instant::now();
     for seed in 150..153 {
-        let (_, account) = stored.compare(&plain, &tokens(seed, PROMPT));
+        let (_, account) = stored.compare(&plain, &prompt(seed));
         assert_eq!(account.from.store, 0, "{account:?}");
     }
     // It waits as long as a chunk takes, and then asks no more for ten seconds. The two servers evaluate 13 chunks.

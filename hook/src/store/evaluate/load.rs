@@ -15,11 +15,13 @@ use crate::store::{change, elsewhere, engine, rescue, with_record, with_shelf};
 /// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
 /// it held, and it could not be evaluated again.
 pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batches) -> bool {
-    elsewhere::bring(context, run);
     let start = Instant::now();
     if let Some(sequence) = better_than_stored(context, run, held) {
         change::share(context, sequence);
     }
+    let shared = start.elapsed();
+    elsewhere::bring(context, run, held);
+    let start = Instant::now();
     let Some((mut offer, prepared)) = search(context, run, held, true) else {
         return true;
     };
@@ -94,7 +96,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         }
     }
     rescue::loosen(context, sequence, believed, kept);
-    let took = start.elapsed();
+    let took = shared + start.elapsed();
     with_record(context, |one| {
         one.session.loaded(sequence, tokens[..kept].to_vec());
         one.keep_buffer(state);
