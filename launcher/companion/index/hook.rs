@@ -17,8 +17,8 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 const AT_A_TIME: usize = 8;
 
 /// The waits before each query for an account, in milliseconds. The hook may learn of an evaluation a moment after the client has the
-/// answer.
-const ACCOUNT: [u64; 5] = [0, 5, 20, 100, 500];
+/// answer, and seconds after if the processors are busy, which its thread gets last.
+const ACCOUNT: [u64; 8] = [0, 5, 20, 100, 500, 2_000, 4_000, 8_000];
 
 /// Accounts that are waited for at a time. Beyond, a forecast is not compared.
 const ACCOUNTS: usize = 64;
