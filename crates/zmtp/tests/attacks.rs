@@ -86,6 +86,9 @@ fn peers_that_send_without_end_take_no_more_than_their_share() {
         let publisher = publisher(limits);
         let mut router = Peer::ready(publisher.address(), "SUB");
         router.subscribe(b"");
+        // Who has had nothing yet gives its place to others when all are taken, and those that are expelled come again.
+        publisher.publish(&[b"first"]);
+        assert_eq!(router.frame(), Some((false, b"first".to_vec())));
         let address = publisher.address();
         let time = Duration::from_secs(1);
         std::thread::scope(|scope| {
