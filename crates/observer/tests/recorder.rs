@@ -1,6 +1,7 @@
 //! The recorder together with the ledger: which changes of slots are recorded, and which are left out
 //! because the server makes them by itself.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use contextpilot_observer::{Note, Recorder, Stamp};
@@ -72,6 +73,20 @@ impl Scene {
         let sequence = slot;
         self.apply(Event::Launched { sequence, task });
         arrival
+    }
+
+    /// A batch of this slot, of equal tokens. `failed`: as in [`Event::Evaluated`].
+    fn batch(&mut self, slot: i32, positions: Range<i32>, output: bool, failed: Vec<(i32, i32)>) {
+        let context = CONTEXT;
+        let entries = positions.map(|position| Entry {
+            sequence: slot,
+            position,
+            token: 7,
+            output,
+        });
+        let entries = entries.collect();
+        self.apply(Event::Submitted { context, entries });
+        self.apply(Event::Evaluated { context, failed });
     }
 
     fn evaluate(&mut self, slot: i32, token: i32, failed: bool) {
@@ -222,19 +237,7 @@ fn a_prompt_is_recorded_with_what_its_slot_held_when_the_server_emptied_it() {
     let mut scene = Scene::new(false);
     let arrival = scene.launch(0);
     scene.remove(0, 0);
-    let entries = (0..12).map(|position| Entry {
-        sequence: 0,
-        position,
-        token: 7,
-        output: true,
-    });
-    let entries = entries.collect();
-    let context = CONTEXT;
-    scene.apply(Event::Submitted { context, entries });
-    scene.apply(Event::Evaluated {
-        context,
-        failed: Vec::new(),
-    });
+    scene.batch(0, 0..12, true, Vec::new());
     scene.remove(0, -1);
     scene.apply(Event::Answered { arrival, id: None });
     scene.ask(1, 7);
@@ -254,16 +257,7 @@ fn a_slot_that_is_emptied_because_its_prompt_failed_is_recorded_as_erased() {
     let arrival = scene.launch(0);
     scene.remove(0, 0);
     for (from, failed) in [(0, Vec::new()), (12, vec![(0, 11)])] {
-        let entries = (from..from + 12).map(|position| Entry {
-            sequence: 0,
-            position,
-            token: 7,
-            output: false,
-        });
-        let entries = entries.collect();
-        let context = CONTEXT;
-        scene.apply(Event::Submitted { context, entries });
-        scene.apply(Event::Evaluated { context, failed });
+        scene.batch(0, from..from + 12, false, failed);
     }
     scene.apply(Event::Answered { arrival, id: None });
     scene.remove(0, -1);
