@@ -187,7 +187,7 @@ impl Folder {
     /// # Errors
     /// Nothing is there, or others could change it. The writer makes it again.
     pub(crate) fn follow(&self) -> io::Result<()> {
-        let there = match rustix::fs::lstat(self.path.join(VERSION)) {
+        let there = match rustix::fs::lstat(self.inside()) {
             Ok(there) => there,
             Err(error @ (Errno::NOENT | Errno::NOTDIR)) => return Err(error.into()),
             // The open one may be of use.

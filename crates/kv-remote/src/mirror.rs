@@ -222,9 +222,12 @@ impl Mirror {
             'of_model: loop {
                 let some = match self.seen.get(&of) {
                     None => self.latest(&of)?,
-                    Some(&nth) => self.remote.0.after(&of, nth, AT_ONCE)?,
+                    Some(&nth) => {
+                        let some = self.remote.0.after(&of, nth, AT_ONCE)?;
+                        self.known.add(some.iter().map(|listed| listed.name));
+                        some
+                    }
                 };
-                self.known.add(some.iter().map(|listed| listed.name));
                 let is_over = some.len() < AT_ONCE;
                 for listed in some {
                     if !self.here.contains_key(&listed.name) && self.bytes >= most {

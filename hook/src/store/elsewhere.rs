@@ -155,25 +155,26 @@ impl Asked {
 }
 
 /// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine
-/// holds.
-pub(super) fn bring(context: Pointer, run: &Run, held: usize) {
+/// holds. Returns how long that was waited for.
+pub(super) fn bring(context: Pointer, run: &Run, held: usize) -> Duration {
     let asked = with_shelf(context, |shelf, one| {
         Asked::new(shelf.as_ref()?, one, run, held)
     });
     let Some(mut asked) = asked.flatten() else {
-        return;
+        return Duration::ZERO;
     };
     let start = Instant::now();
-    let waited = guard::compute(|| asked.wait());
-    figures::add_time(&FIGURES.fetch_nanos, start.elapsed());
-    let Some((names, is_late)) = waited else {
-        return;
-    };
-    with_shelf(context, |shelf, _| {
-        if let Some(shelf) = shelf {
-            asked.take(shelf, &names, is_late);
-        }
-    });
+    let brought = guard::compute(|| asked.wait());
+    let waited = start.elapsed();
+    figures::add_time(&FIGURES.fetch_nanos, waited);
+    if let Some((names, is_late)) = brought {
+        with_shelf(context, |shelf, _| {
+            if let Some(shelf) = shelf {
+                asked.take(shelf, &names, is_late);
+            }
+        });
+    }
+    waited
 }
 
 #[cfg(test)]

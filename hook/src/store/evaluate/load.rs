@@ -19,9 +19,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     if let Some(sequence) = better_than_stored(context, run, held) {
         change::share(context, sequence);
     }
-    let shared = start.elapsed();
-    elsewhere::bring(context, run, held);
-    let start = Instant::now();
+    let waited = elsewhere::bring(context, run, held);
     let Some((mut offer, prepared)) = search(context, run, held, true) else {
         return true;
     };
@@ -96,7 +94,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         }
     }
     rescue::loosen(context, sequence, believed, kept);
-    let took = shared + start.elapsed();
+    let took = start.elapsed().saturating_sub(waited);
     with_record(context, |one| {
         one.session.loaded(sequence, tokens[..kept].to_vec());
         one.keep_buffer(state);
