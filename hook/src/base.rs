@@ -9,6 +9,7 @@ pub(crate) mod inactive;
 pub(crate) mod lent;
 pub(crate) mod log;
 pub(crate) mod mode;
+pub(crate) mod params;
 pub(crate) mod region;
 pub(crate) mod signals;
 pub(crate) mod status;

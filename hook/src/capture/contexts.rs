@@ -5,7 +5,7 @@
 //! to its context. Every hook of the engine reads the table. It is written a few times in the life of a
 //! process, and needs no lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use contextpilot_residency::{ContextId, Event, program};
 
@@ -18,6 +18,7 @@ use crate::base::abi::{ContextParams, Pointer};
 use crate::base::bounds::CONTEXTS;
 use crate::base::guard::EngineCall;
 use crate::base::mode;
+use crate::base::params::Read;
 use crate::base::status::STATUS;
 use crate::capture::{adapters, engine_prompts, facts, pieces, rewinding};
 use crate::channel::{desync, nudge, push};
@@ -29,6 +30,8 @@ struct Row {
     memory: AtomicUsize,
     /// Its memory can go back to certain positions only: sliding windows, or a recurrent state.
     bounded: AtomicBool,
+    /// Of its sliding windows: a [`Windows`].
+    windows: AtomicU8,
     /// Length of the longest sequence whose size the engine was asked for, in tokens.
     measured: AtomicU32,
     /// The server is of 2025, and its rule for going back in a sliding window is looser than that of 2026.
@@ -53,6 +56,7 @@ const FREE: Row = Row {
     context: AtomicUsize::new(0),
     memory: AtomicUsize::new(0),
     bounded: AtomicBool::new(false),
+    windows: AtomicU8::new(Windows::None as u8),
     measured: AtomicU32::new(0),
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
@@ -64,6 +68,20 @@ const FREE: Row = Row {
 };
 static ROWS: [Row; CONTEXTS] = [FREE; CONTEXTS];
 
+/// What a context keeps for the layers with a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Windows {
+    /// There are no such layers.
+    None,
+    /// The windows, and a little more.
+    Bounded,
+    /// Every position (`swa_full`), as for other layers.
+    Whole,
+    /// One or the other: what the context was created with is not understood.
+    Unknown,
+}
+
 /// What the engine says of a new context.
 struct Answers {
     memory: Pointer,
@@ -71,6 +89,7 @@ struct Answers {
     hybrid: bool,
     /// The sliding window, in tokens; 0 if there is none.
     window: i32,
+    windows: Windows,
     vocabulary: Option<Pointer>,
     observed: Option<facts::ContextFacts>,
 }
@@ -78,16 +97,21 @@ struct Answers {
 /// A context exists. If it is new, sends it to the ledger. Do not call this within the
 /// [guard](crate::base::guard), because it asks the engine.
 pub(crate) fn know(call: &EngineCall, context: Pointer) {
+    know_with(call, context, None);
+}
+
+/// As [`know`], with what the context was created with, if that was seen.
+fn know_with(call: &EngineCall, context: Pointer, params: Option<&ContextParams>) {
     if context.is_null() || !call.counts() || find(context.addr()).is_some() {
         return;
     }
     attach::ask_version();
-    let answers = Answers::of(context);
+    let answers = Answers::of(context, params);
     call.guarded(|| add(context, &answers));
 }
 
 impl Answers {
-    fn of(context: Pointer) -> Self {
+    fn of(context: Pointer, params: Option<&ContextParams>) -> Self {
         // SAFETY: a living context.
         let model = unsafe { plain::get_model(context) };
         // SAFETY: the model of a living context, here and below.
@@ -97,11 +121,17 @@ impl Answers {
         // SAFETY: see above.
         let window = model.and_then(|model| unsafe { plain::window(model) });
         let memory = memory_in(context);
+        let window = window.unwrap_or(0);
         Self {
             memory,
             recurrent: recurrent == Some(true),
             hybrid: hybrid == Some(true),
-            window: window.unwrap_or(0),
+            window,
+            windows: if window > 0 {
+                windows_with(params)
+            } else {
+                Windows::None
+            },
             // SAFETY: see above.
             vocabulary: model.and_then(|model| unsafe { pieces::vocabulary_of(model) }),
             observed: facts::ask_context(context, memory, model),
@@ -111,13 +141,29 @@ impl Answers {
     /// How far the layers of a bounded context look back, in tokens: 0 for a recurrent state.
     /// `None` for a context that keeps every position.
     fn reach(&self) -> Option<u32> {
-        // The engine has no function that says whether the layers keep all positions.
-        let window = if attach::flags().swa_full() {
-            0
-        } else {
-            self.window
+        let window = match self.windows {
+            Windows::None | Windows::Whole => 0,
+            // Less is claimed for a context that goes back to certain positions only.
+            Windows::Bounded | Windows::Unknown => self.window,
         };
         (self.recurrent || self.hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
+    }
+}
+
+/// What a context keeps that was created with these parameters. The engine has no function that says it.
+fn windows_with(params: Option<&ContextParams>) -> Windows {
+    // SAFETY: no preconditions.
+    let defaults = params.and_then(|_| unsafe { plain::default_context() });
+    let read = params
+        .zip(defaults)
+        .and_then(|(params, defaults)| Read::of(&defaults, params));
+    match read.and_then(|read| read.keeps_windows) {
+        Some(true) => Windows::Whole,
+        Some(false) => Windows::Bounded,
+        // A server creates its contexts as its flags say. Another program has none.
+        None if attach::is_embedded() => Windows::Unknown,
+        None if attach::flags().swa_full() => Windows::Whole,
+        None => Windows::Bounded,
     }
 }
 
@@ -133,6 +179,7 @@ fn add(context: Pointer, answers: &Answers) {
             row.memory.store(answers.memory.addr(), Ordering::Release);
             let window = answers.reach();
             row.bounded.store(window.is_some(), Ordering::Release);
+            row.windows.store(answers.windows as u8, Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
             // A server that never calls `llama_get_memory` creates only contexts that it uses.
             let asks = original::llama_get_memory().is_some();
@@ -176,7 +223,7 @@ fn add(context: Pointer, answers: &Answers) {
 /// A context was created with these parameters. Do not call this within the
 /// [guard](crate::base::guard).
 pub(crate) fn made(call: &EngineCall, context: Pointer, params: &ContextParams) {
-    know(call, context);
+    know_with(call, context, Some(params));
     if context.is_null() || !call.counts() {
         return;
     }
@@ -395,6 +442,22 @@ pub(crate) fn memory_of(context: Pointer) -> Option<Pointer> {
 /// Whether the context can go back to certain positions only.
 pub(crate) fn is_bounded(context: Pointer) -> bool {
     find(context.addr()).is_some_and(|row| row.bounded.load(Ordering::Acquire))
+}
+
+/// What the context keeps for the layers with a sliding window.
+pub(crate) fn windows_of(context: Pointer) -> Windows {
+    let kept = find(context.addr()).map_or(Windows::None as u8, |row| {
+        row.windows.load(Ordering::Acquire)
+    });
+    let all = [
+        Windows::None,
+        Windows::Bounded,
+        Windows::Whole,
+        Windows::Unknown,
+    ];
+    all.into_iter()
+        .find(|one| *one as u8 == kept)
+        .unwrap_or(Windows::Unknown)
 }
 
 /// The last position of a sequence, -1 for an empty one; `None` if the engine has no function for it. Do
