@@ -8,6 +8,8 @@ mod errors;
 mod loading;
 mod program;
 mod python;
+mod random;
 mod run;
 mod signal;
 mod ttft;
+mod windows;

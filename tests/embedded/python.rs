@@ -19,16 +19,21 @@ pub(crate) fn python() -> Option<PathBuf> {
 
 /// A program among the fixtures.
 fn command(python: &Path, name: &str, store: Option<&Path>) -> Command {
+    let mut command = command_with(python, name, Arch::Llama);
+    if let Some(store) = store {
+        command.envs(hooked(store));
+    }
+    command
+}
+
+/// The same with a model of this kind, and no store.
+pub(crate) fn command_with(python: &Path, name: &str, arch: Arch) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model = Model::tiny(Arch::Llama);
     let mut command = Command::new(python);
     without_ours(&mut command);
     command
         .arg(root.join("tests/embedded/fixtures").join(name))
-        .arg(model.path());
-    if let Some(store) = store {
-        command.envs(hooked(store));
-    }
+        .arg(Model::tiny(arch).path());
     command
 }
 

@@ -60,6 +60,11 @@ struct Sequence {
     owed: usize,
     /// The engine could not be given what the server believes in, and the server has not heard of it yet.
     lost: bool,
+    /// The first position of which the engine has all rows, because a state was loaded: those of sliding windows begin there.
+    /// 0: whatever is missing, the engine itself has dropped.
+    first: usize,
+    /// What is known of the beginning of a sequence that is not known, if its rows begin later: see `first`.
+    past: Vec<i32>,
     /// Under what the tokens were evaluated. Of no meaning for an empty sequence.
     conditions: Conditions,
     /// Where the last run began, if all of its tokens wanted an output: they may be a draft.
@@ -150,6 +155,58 @@ impl Session {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.tokens.truncate(sequence.believed);
             sequence.owed = sequence.tokens.len().saturating_sub(len);
+            if len == 0 {
+                sequence.first = 0;
+            }
+        }
+    }
+
+    /// The engine has evaluated a part of a batch, and the server learns that it has: it believes in what the engine holds.
+    pub fn settle(&mut self, sequence: i32) {
+        if let Some(one) = self.sequences.get_mut(&sequence).filter(|one| !one.unknown) {
+            one.believed = one.tokens.len();
+            (one.draft, one.steps) = (one.believed, 0);
+        }
+    }
+
+    /// A state was loaded that has rows of sliding windows from this position on.
+    pub fn begin_at(&mut self, sequence: i32, first: usize) {
+        if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            sequence.first = first;
+        }
+    }
+
+    /// The sequences among these (negative: all) that lack rows from this position on, because a state was loaded: without
+    /// a load they might be there. Only those that can be evaluated again: their tokens are known, and were evaluated under
+    /// these conditions.
+    pub fn lacking(&self, sequence: i32, position: usize, conditions: Conditions) -> Vec<i32> {
+        let all = self.sequences.iter();
+        let lacking = all.filter(|&(&id, one)| {
+            let is_known = one.conditions == conditions && !one.beginning().is_empty();
+            (sequence < 0 || id == sequence) && one.first > position && is_known
+        });
+        lacking.map(|(&id, _)| id).collect()
+    }
+
+    /// The server is about to remove what is behind the first `kept` tokens, and the engine holds nothing of the sequence any
+    /// more: these tokens are [owed](Session::owe).
+    pub fn owe_all(&mut self, sequence: i32, kept: usize) {
+        if let Some(one) = self.sequences.get_mut(&sequence) {
+            let mut tokens = std::mem::take(if one.unknown {
+                &mut one.past
+            } else {
+                &mut one.tokens
+            });
+            tokens.truncate(kept);
+            *one = Sequence {
+                believed: tokens.len(),
+                owed: tokens.len(),
+                draft: tokens.len(),
+                tokens,
+                conditions: one.conditions,
+                lost: one.lost,
+                ..Sequence::default()
+            };
         }
     }
 
@@ -367,11 +424,7 @@ impl Session {
 
     /// Nothing is known of a sequence any more; negative: of all. Its tokens ahead must have been removed.
     pub fn obscure(&mut self, sequence: i32) {
-        self.each(sequence, |one| {
-            one.unknown = true;
-            one.tokens.clear();
-            (one.believed, one.owed) = (0, 0);
-        });
+        self.each(sequence, Sequence::obscure);
         if sequence >= 0 {
             self.sequences.entry(sequence).or_default().unknown = true;
         }
@@ -385,6 +438,8 @@ impl Session {
         self.each(sequence, |one| {
             if from == 0 && to == usize::MAX {
                 *one = Sequence::default();
+            } else if one.unknown && to == usize::MAX {
+                one.past.truncate(from);
             } else if one.unknown || from >= to {
             } else if to >= one.tokens.len() {
                 let in_engine = one.tokens.len() - one.owed;
@@ -431,7 +486,8 @@ impl Session {
         }
         if copy.unknown {
             copy.tokens.clear();
-            (copy.believed, copy.owed) = (0, 0);
+            copy.past.clear();
+            (copy.believed, copy.owed, copy.first) = (0, 0, 0);
         }
         self.sequences.insert(target, copy);
         self.open.insert((source, target));
@@ -458,6 +514,11 @@ impl Session {
     /// A sequence was replaced by something that is not known. Negative: all of them.
     pub fn overwritten(&mut self, sequence: i32) {
         self.obscure_copies(sequence);
+        self.each(sequence, |one| {
+            one.obscure();
+            one.past.clear();
+            one.first = 0;
+        });
         self.obscure(sequence);
     }
 
@@ -493,6 +554,24 @@ impl Session {
 }
 
 impl Sequence {
+    /// The tokens that are known from its beginning on.
+    fn beginning(&self) -> &[i32] {
+        match self.unknown {
+            true => &self.past,
+            false => &self.tokens[..self.believed],
+        }
+    }
+
+    fn obscure(&mut self) {
+        self.unknown = true;
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.truncate(self.believed);
+        if self.first > 0 && !tokens.is_empty() {
+            self.past = tokens;
+        }
+        (self.believed, self.owed) = (0, 0);
+    }
+
     fn ahead(&self) -> bool {
         !self.unknown && self.tokens.len() > self.believed
     }

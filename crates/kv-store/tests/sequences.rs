@@ -319,3 +319,73 @@ fn what_is_to_be_copied_from_a_sequence_that_was_overwritten_is_not_known() {
         assert_eq!(session.believed(3), Some(&[5, 6][..]));
     }
 }
+
+#[test]
+fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
+    let mut session = Session::default();
+    session.bind();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    evaluate(&mut session, 1, 0, &[1, 2, 3, 4]);
+    assert_eq!(session.lacking(-1, 0, NOW), [0; 0], "nothing was loaded");
+    session.loaded(0, vec![1, 2, 3, 4, 5, 6]);
+    session.settle(0);
+    session.begin_at(0, 4);
+    assert_eq!(session.lacking(-1, 3, NOW), [0]);
+    assert_eq!(session.lacking(0, 4, NOW), [0; 0]);
+    assert_eq!(session.lacking(1, 0, NOW), [0; 0]);
+    // It can only be evaluated again under what it was evaluated.
+    assert_eq!(session.lacking(0, 3, Conditions(1)), [0; 0]);
+    // A copy begins there, too.
+    session.removed(1, -1, -1);
+    session.copied(0, 1, -1, -1);
+    session.updated();
+    assert_eq!(session.lacking(-1, 0, NOW), [0, 1]);
+    // Also if something comes behind it that is not known.
+    session.obscure(1);
+    assert_eq!(session.lacking(1, 0, NOW), [1]);
+    session.removed(1, 5, -1);
+
+    for (sequence, kept) in [(0, 3), (1, 5)] {
+        session.owe_all(sequence, kept);
+        session.removed(sequence, kept as i32, -1);
+        assert_eq!(session.believed(sequence), Some(&[1, 2, 3, 4, 5][..kept]));
+        assert_eq!(session.believed_on_credit(sequence), Some(kept));
+        assert_eq!(
+            (session.in_engine(sequence), session.under(sequence)),
+            (0, NOW)
+        );
+        assert_eq!(session.lacking(sequence, 0, NOW), [0; 0]);
+    }
+}
+
+#[test]
+fn what_is_replaced_or_evaluated_again_lacks_nothing() {
+    let short = || {
+        let mut session = Session::default();
+        session.bind();
+        evaluate(&mut session, 0, 0, &[1, 2, 3]);
+        session.begin_at(0, 2);
+        session
+    };
+    let left = |change: fn(&mut Session)| {
+        let mut session = short();
+        change(&mut session);
+        session.lacking(-1, 0, NOW)
+    };
+    assert_eq!(left(|_| ()), [0]);
+    assert_eq!(left(|all| all.obscure(0)), [0]);
+    assert_eq!(left(|all| all.removed(0, 2, -1)), [0]);
+    let changes: [fn(&mut Session); 8] = [
+        |all| all.removed(0, -1, -1),
+        |all| all.removed(-1, -1, -1),
+        |all| all.overwritten(0),
+        |all| all.overwritten(-1),
+        |all| all.replaced(0, vec![1], NOW),
+        |all| all.set_in_engine(0, 0),
+        |all| all.cleared(),
+        |all| all.kept(7),
+    ];
+    for change in changes {
+        assert_eq!(left(change), [0; 0]);
+    }
+}

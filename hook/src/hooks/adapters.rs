@@ -7,7 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::adapters;
-use crate::store;
+use crate::store::{self, purpose};
 
 pub(crate) unsafe fn llama_set_adapters_lora(
     context: Pointer,
@@ -16,6 +16,7 @@ pub(crate) unsafe fn llama_set_adapters_lora(
     scales: *const f32,
 ) -> i32 {
     let call = EngineCall::enter();
+    purpose::about_to_set_adapters(&call, context);
     let result = original!(llama_set_adapters_lora(context, adapters, count, scales));
     if call.counts() {
         // SAFETY: our caller passed `count` elements of both, and uses the context.
@@ -32,8 +33,8 @@ fn tell_store(call: &EngineCall, context: Pointer) {
     }
     // SAFETY: our caller's caller uses the context.
     match unsafe { adapters::applied(context) } {
-        Some(applied) => store::purpose::set_adapters(context, &applied),
-        None => store::purpose::refuse(call, context, "too many contexts have LoRA adapters"),
+        Some(applied) => purpose::set_adapters(context, &applied),
+        None => purpose::refuse(call, context, "too many contexts have LoRA adapters"),
     }
 }
 
@@ -41,6 +42,7 @@ macro_rules! one_by_one {
     ($($set:ident $(-> $set_result:ty)?, $remove:ident -> $remove_result:ty $(, $clear:ident)?;)*) => {$(
         pub(crate) unsafe fn $set(context: Pointer, adapter: Pointer, scale: f32) $(-> $set_result)? {
             let call = EngineCall::enter();
+            purpose::about_to_set_adapters(&call, context);
             let result = original!($set(context, adapter, scale));
             if call.counts() {
                 // SAFETY: our caller uses the context, and the adapter that it applied.
@@ -52,6 +54,7 @@ macro_rules! one_by_one {
 
         pub(crate) unsafe fn $remove(context: Pointer, adapter: Pointer) -> $remove_result {
             let call = EngineCall::enter();
+            purpose::about_to_set_adapters(&call, context);
             let result = original!($remove(context, adapter));
             if call.counts() {
                 // SAFETY: our caller uses the context.
@@ -63,6 +66,7 @@ macro_rules! one_by_one {
 
         $(pub(crate) unsafe fn $clear(context: Pointer) {
             let call = EngineCall::enter();
+            purpose::about_to_set_adapters(&call, context);
             original!($clear(context));
             if call.counts() {
                 // SAFETY: our caller uses the context.

@@ -96,13 +96,13 @@ pub(crate) unsafe fn llama_state_seq_save_file(
 
 pub(crate) unsafe fn llama_state_get_size(context: Pointer) -> usize {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, -1);
+    ahead::remove_all_of(&call, Some(context), -1);
     original!(llama_state_get_size(context))
 }
 
 pub(crate) unsafe fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, -1);
+    ahead::remove_all_of(&call, Some(context), -1);
     original!(llama_state_get_data(context, target, size))
 }
 
@@ -113,6 +113,6 @@ pub(crate) unsafe fn llama_state_save_file(
     count: usize,
 ) -> bool {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, -1);
+    ahead::remove_all_of(&call, Some(context), -1);
     original!(llama_state_save_file(context, path, tokens, count))
 }

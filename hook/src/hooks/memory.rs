@@ -82,9 +82,11 @@ macro_rules! generation {
             }
             change::about_to_lose(&call, owner, sequence, from);
             ahead::remove_from(&call, owner, sequence);
+            let lacking = exact::about_to_go_back(&call, owner, sequence, from, to);
             let removed = original!($remove(target, sequence, from, to));
             if removed {
                 change::removed(&call, owner, sequence, from, to);
+                exact::went_back(&call, owner, &lacking);
                 note_removal(&call, target, $kind, (sequence, from, to));
             }
             removed
@@ -96,6 +98,9 @@ macro_rules! generation {
             change::about_to_lose(&call, owner, copy, 0);
             ahead::remove_from(&call, owner, source);
             ahead::remove_from(&call, owner, copy);
+            if let Some(owner) = owner.filter(|_| from > 0 || to >= 0) {
+                exact::make_whole(&call, owner, source);
+            }
             original!($copy(target, source, copy, from, to));
             change::copied(&call, owner, source, copy, from, to);
             note(&call, target, $kind, |context| Event::Copied {
@@ -123,7 +128,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             let owner = owner(target);
             change::about_to_lose(&call, owner, sequence, from);
-            ahead::remove_from(&call, owner, sequence);
+            ahead::remove_all_of(&call, owner, sequence);
             original!($add(target, sequence, from, to, delta));
             change::obscured(&call, owner, sequence);
             note(&call, target, $kind, |context| Event::Shifted {
@@ -145,7 +150,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             let owner = owner(target);
             change::about_to_lose(&call, owner, sequence, from);
-            ahead::remove_from(&call, owner, sequence);
+            ahead::remove_all_of(&call, owner, sequence);
             original!($divide(target, sequence, from, to, divisor));
             change::obscured(&call, owner, sequence);
             note(&call, target, $kind, |context| Event::Obscured {

@@ -49,6 +49,15 @@ pub(crate) fn remove_from(call: &EngineCall, context: Option<Pointer>, sequence:
     }
 }
 
+/// As [`remove_from`], and what a load has left out of the sequence is there, too: it is about to be moved, or copied where it
+/// is not followed. Negative: of all sequences.
+pub(crate) fn remove_all_of(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
+    if let Some(context) = context {
+        remove(call, context, sequence);
+        exact::make_whole(call, context, sequence);
+    }
+}
+
 /// As [`remove`]. Returns whether there was anything.
 pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
     if exact::is_exact(context) {

@@ -24,10 +24,12 @@ use super::{
     PATIENCE, ahead, be_patient, change, engine, exact, hears, only_new, outputs, records, rescue,
     with_record, with_shelf,
 };
+use crate::attach::is_embedded;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
-use crate::capture::contexts;
+use crate::base::log;
+use crate::capture::contexts::{self, Windows};
 use crate::channel::push;
 
 /// How many batches are being evaluated, as far as the store knows: one, or one on each of several threads.
@@ -87,6 +89,9 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
         Content::Other(sequences) => {
             for &sequence in sequences.as_deref().unwrap_or(&[-1]) {
                 ahead::remove_in(context, sequence);
+                if is_embedded() {
+                    exact::make_whole_in(context, sequence);
+                }
                 with_record(context, |one| one.session.obscure(sequence));
             }
             let is_lost = with_record(context, |one| one.session.is_any_lost());
@@ -233,6 +238,9 @@ fn note_evaluated(context: Pointer, parts: &[Part]) {
 
 /// What the server is told if a sequence was lost: "compute error". It then clears its slots.
 pub(super) const LOST: i32 = -3;
+
+/// What the engine says if the host's own callback has stopped it: the parts of the batch that it had computed stay.
+pub(super) const ABORTED: i32 = 2;
 
 /// More was evaluated by one call than may be: what became of it is not for the store.
 fn forget_all(context: Pointer, parts: &[Part]) {
@@ -416,10 +424,23 @@ fn describe(context: Pointer) {
     let facts = unsafe { Facts::of(context) };
     with_record(context, |one| {
         one.describe(&facts);
-        if contexts::is_bounded(context) {
-            one.bind(&facts);
+        match contexts::windows_of(context) {
+            Windows::Whole => refuse_aloud(one, exact::WHOLE_WINDOWS),
+            Windows::Unknown => refuse_aloud(one, exact::UNKNOWN_WINDOWS),
+            Windows::None | Windows::Bounded if contexts::is_bounded(context) => one.bind(&facts),
+            Windows::None | Windows::Bounded => {}
         }
     });
+}
+
+/// The context has no store. Says so, once for each reason.
+fn refuse_aloud(one: &mut ContextStore, why: &str) {
+    if !one.is_refused() && figures::note_refusal(why) {
+        log::line(format_args!(
+            "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
+        ));
+    }
+    one.refuse(why);
 }
 
 /// A context is about to be freed.

@@ -32,6 +32,12 @@
 //! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
 //! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons.
 //!
+//! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
+//! own decision, asking nobody. A load brings the windows only. So of a sequence that was loaded it is known from where on
+//! it has rows, and if the host goes back behind that, the engine's sequence is emptied, and what is left of it is owed
+//! ([`about_to_go_back`]). Before the host looks at such a sequence in a way after which that is not known any more (a copy
+//! of a part, a move, a state of the whole context), the sequence is evaluated again ([`make_whole`]).
+//!
 //! **If paying fails**, the sequence is empty in the engine, and still owed. Where the server is about to evaluate, it
 //! hears of it ("no room", after which it makes some; or an error, after which it starts again). Where it cannot hear of
 //! it, the next evaluation is refused as an error.
@@ -45,13 +51,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_kv_store::Run;
 
+use self::pay::evaluate_all;
 pub(super) use self::pay::{pay, prepare, undo};
 pub(super) use self::pieces::in_pieces;
 pub(super) use self::show::checkpoint;
 pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
 use super::context::ContextStore;
-use super::{acts, engine, is_on, with_record, with_shelf};
-use crate::attach::original;
+use super::{acts, engine, is_on, rescue, with_record, with_shelf};
+use crate::attach::{self, original};
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
@@ -66,6 +73,14 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
+    /// The first position of which a state of so many tokens has all rows.
+    fn first_row(self, tokens: usize) -> usize {
+        match self.window {
+            0 => 0,
+            window => tokens.saturating_sub(window),
+        }
+    }
+
     /// The first position that a sequence of so many tokens holds at least.
     fn first(self, tokens: usize) -> usize {
         match self.window {
@@ -81,6 +96,14 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 /// Why one of these contexts has no store.
 pub(super) const NOT_WANTED: &str = "its cache cannot go back to any position (sliding window, recurrent), and \
                                      CONTEXTPILOT_STORE_BOUNDED is 0";
+
+/// Why one of these contexts has no store: the engine's states have the windows only, and the host may go back behind them.
+pub(super) const WHOLE_WINDOWS: &str = "its sliding windows keep every position (swa_full), and a state of a sequence does \
+                                        not: use swa_full=False, or no --swa-full";
+
+/// As above.
+pub(super) const UNKNOWN_WINDOWS: &str =
+    "whether its sliding windows keep every position (swa_full) is not known";
 
 /// Called when the store is started.
 pub(super) fn want(wanted: bool) {
@@ -140,6 +163,77 @@ pub(crate) fn removes_only_owed(
     only.flatten() == Some(true)
 }
 
+/// The host is about to remove positions of a sequence; negative: of all. If it goes back behind what a load has brought,
+/// rows are missing that might be there without a load: the engine's sequence is emptied, and what the host keeps of it is
+/// owed. Returns these sequences, for [`went_back`].
+pub(crate) fn about_to_go_back(
+    call: &EngineCall,
+    context: Option<Pointer>,
+    sequence: i32,
+    from: i32,
+    to: i32,
+) -> Vec<i32> {
+    let Some(context) = context.filter(|context| acts(call, *context)) else {
+        return Vec::new();
+    };
+    let window = with_record(context, |one| one.bounds.map_or(0, |bounds| bounds.window));
+    let (Some(window @ 1..), Ok(kept @ 1..)) = (window, usize::try_from(from)) else {
+        return Vec::new();
+    };
+    if to >= 0 {
+        // What is behind the gap may be moved, and then looks back at what is before it.
+        make_whole(call, context, sequence);
+        return Vec::new();
+    }
+    let needed = (kept + 1).saturating_sub(window);
+    let lacking = |one: &mut ContextStore| one.session.lacking(sequence, needed, one.conditions());
+    let lacking = with_record(context, lacking).unwrap_or_default();
+    for &sequence in &lacking {
+        rescue::loosen(context, sequence, kept, rescue::ANYTHING);
+        // SAFETY: our caller's caller uses the context.
+        unsafe { engine::cut(context, sequence, 0) };
+        let noted = with_record(context, |one| one.session.owe_all(sequence, kept));
+        if noted.is_some() {
+            rescue::tighten(context, sequence);
+        }
+    }
+    lacking
+}
+
+/// The host has gone back in these sequences. What is owed of them is evaluated now if it may not wait.
+pub(crate) fn went_back(call: &EngineCall, context: Option<Pointer>, sequences: &[i32]) {
+    let Some(context) = context.filter(|context| !sequences.is_empty() && acts(call, *context))
+    else {
+        return;
+    };
+    let may_wait =
+        is_hidden() && with_record(context, |one| one.is_always_the_same()) == Some(true);
+    for &sequence in sequences.iter().filter(|_| !may_wait) {
+        pay(context, sequence);
+    }
+}
+
+/// A program is about to do something after which it is not known any more what a load has left out of a sequence: it is
+/// evaluated again. Negative: of all. (Servers ask which positions are there.)
+pub(crate) fn make_whole(call: &EngineCall, context: Pointer, sequence: i32) {
+    if attach::is_embedded() && acts(call, context) {
+        make_whole_in(context, sequence);
+    }
+}
+
+/// As [`make_whole`], in a program.
+pub(super) fn make_whole_in(context: Pointer, sequence: i32) {
+    let lacking = |one: &mut ContextStore| one.session.lacking(sequence, 0, one.conditions());
+    for sequence in with_record(context, lacking).unwrap_or_default() {
+        evaluate_all(context, sequence);
+    }
+}
+
+/// Whether the host does not see the engine's own answers for what is owed.
+fn is_hidden() -> bool {
+    original::llama_memory_seq_pos_min().is_some() && original::llama_memory_seq_pos_max().is_some()
+}
+
 /// The host replaces a sequence: what is owed of it is not owed any more.
 pub(crate) fn forgive(call: &EngineCall, context: Pointer, sequence: i32) {
     if acts(call, context) {
@@ -186,10 +280,7 @@ fn may_owe(context: Pointer, run: &Run) -> bool {
     /// More is not owed: whoever turns off just before the state would wait for all of it at once.
     const MOST: usize = 32_768;
     let goes_on = run.leading == run.tokens.len();
-    // The host must not see the engine's own answer.
-    let hidden = original::llama_memory_seq_pos_min().is_some()
-        && original::llama_memory_seq_pos_max().is_some();
-    if !goes_on || !hidden {
+    if !goes_on || !is_hidden() {
         return false;
     }
     let may = with_shelf(context, |shelf, one| {

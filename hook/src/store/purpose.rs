@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::content::{self, Content};
 use super::{ahead, before, with_record, works};
+use crate::attach::is_embedded;
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
 
@@ -66,6 +67,14 @@ pub(crate) fn note_loaded(opening: Opening, address: Pointer) {
 pub(crate) fn forget(call: &EngineCall, address: Pointer) {
     if notes(call) {
         guard::compute(|| content::disown(address.addr()));
+    }
+}
+
+/// A program is about to apply adapters to a context, or to remove some: what is left of a sequence under those that are
+/// applied now cannot be evaluated afterwards. (A server goes back to them before it goes on with a sequence.)
+pub(crate) fn about_to_set_adapters(call: &EngineCall, context: Pointer) {
+    if is_embedded() {
+        ahead::remove_all_of(call, Some(context), -1);
     }
 }
 

@@ -2,11 +2,11 @@
 
 use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
 
-use super::{Batches, Part};
+use super::{Batches, Part, refuse_aloud};
 use crate::base::abi::Pointer;
-use crate::base::{guard, log};
+use crate::base::guard;
 use crate::store::context::ContextStore;
-use crate::store::{engine, exact, figures, with_record};
+use crate::store::{engine, exact, with_record};
 
 /// Tokens that are enough to see of what the state of a sequence consists.
 const ENOUGH: usize = 2;
@@ -104,12 +104,7 @@ fn learn(one: &mut ContextStore, proven: Understood) {
         Understood::Exact(Ok(shape)) => one.set_shape(shape),
         Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
             let why = format!("the state of its sequences is not understood ({error})");
-            if figures::note_refusal(&why) {
-                log::line(format_args!(
-                    "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
-                ));
-            }
-            one.refuse(&why);
+            refuse_aloud(one, &why);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::base::{guard, log};
 use crate::capture::contexts;
 use crate::channel::push;
 use crate::store::context::ContextStore;
-use crate::store::evaluate::{Busy, LOST, Part, evaluate_own};
+use crate::store::evaluate::{ABORTED, Busy, LOST, Part, evaluate_own};
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Shelf;
@@ -90,9 +90,22 @@ fn empty(context: Pointer, sequence: i32) {
     }
 }
 
+/// Evaluates all of a sequence again: nothing of it is loaded.
+pub(super) fn evaluate_all(context: Pointer, sequence: i32) {
+    empty(context, sequence);
+    if reach_by(context, sequence, None, false) != 0 {
+        with_record(context, |one| one.session.lose(sequence));
+    }
+}
+
 /// Gives the engine all that the server believes in of a sequence, and as much of the run behind it as there is a state
 /// for. Returns what the engine said to the evaluation of the rest.
 fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
+    reach_by(context, sequence, run, true)
+}
+
+/// As [`reach`]; `may_load`: not all of it need be evaluated.
+fn reach_by(context: Pointer, sequence: i32, run: Option<&Run>, may_load: bool) -> i32 {
     let begun = with_record(context, |one| {
         let owed = one.session.believed_on_credit(sequence).is_some();
         let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
@@ -124,7 +137,9 @@ fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
         }
     }
     rescue::loosen(context, sequence, believed, rescue::ANYTHING);
-    load(context, sequence, &wanted, believed);
+    if may_load {
+        load(context, sequence, &wanted, believed);
+    }
     // `None`, here and below: the library has stopped, and whoever puts the context right begins anew.
     let Some(held) = with_record(context, |one| one.session.in_engine(sequence)) else {
         return 0;
@@ -138,17 +153,25 @@ fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
     };
     let rest = &wanted[held..believed];
     let result = evaluate_own(context, sequence, held, rest, most);
-    if result == 0 {
-        let noted = with_record(context, |one| one.session.set_in_engine(sequence, believed));
-        if noted.is_some() {
-            rescue::tighten(context, sequence);
+    let there = match result {
+        0 => Some(believed),
+        // The host has stopped it. What was evaluated until then stays, and the rest is still owed.
+        // SAFETY: our caller's caller uses the context.
+        ABORTED => unsafe { engine::length(context, sequence) }.filter(|there| *there < believed),
+        _ => None,
+    };
+    match there {
+        Some(there) => {
+            let noted = with_record(context, |one| one.session.set_in_engine(sequence, there));
+            if noted.is_some() {
+                rescue::tighten(context, sequence);
+            }
         }
-    } else {
-        empty(context, sequence);
+        None => empty(context, sequence),
     }
     match result {
         // No room: the server makes some, and tries again.
-        0 | 1 => result,
+        0 | 1 | ABORTED => result,
         _ => LOST,
     }
 }
@@ -187,6 +210,8 @@ fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
                 one.session.set_in_engine(sequence, position);
             }
             if taken {
+                let first = one.bounds.map_or(0, |bounds| bounds.first_row(position));
+                one.session.begin_at(sequence, first);
                 one.rates.loaded(position, took);
             }
         });

@@ -3,8 +3,22 @@
 use std::time::Instant;
 
 use crate::base::abi::Pointer;
-use crate::store::evaluate::{LOST, Part, evaluate_own};
-use crate::store::{rescue, with_record};
+use crate::store::evaluate::{ABORTED, LOST, Part, evaluate_own};
+use crate::store::{engine, rescue, with_record};
+
+/// A batch was not evaluated to its end, as the host wanted: it believes in what the engine holds of it.
+fn settle(context: Pointer, parts: &[Part]) {
+    for part in parts {
+        let sequence = part.run.sequence;
+        let believed = with_record(context, |one| {
+            one.session.settle(sequence);
+            one.session.believed(sequence).map(<[_]>::len)
+        });
+        if let Some(believed) = believed.flatten() {
+            rescue::evaluated(context, sequence, believed);
+        }
+    }
+}
 
 /// Evaluates the beginnings of parts, so that no more tokens of the batch are left than are computed at once. They
 /// are then *ahead*, and left out. The result that the server gets if the engine refuses.
@@ -49,6 +63,20 @@ pub(in crate::store) fn in_pieces(
         rescue::loosen(context, run.sequence, believed, rescue::ANYTHING);
         match evaluate_own(context, run.sequence, from, tokens, at_once) {
             0 => {}
+            // The host has stopped it, and asks what was evaluated until then.
+            ABORTED => {
+                // SAFETY: our caller's caller uses the context.
+                let there = unsafe { engine::length(context, run.sequence) };
+                let there = there.and_then(|there| there.checked_sub(believed));
+                with_record(context, |one| match there.filter(|there| *there <= end) {
+                    Some(there) => one
+                        .session
+                        .loaded(run.sequence, one.session.after(run, there)),
+                    None => one.session.obscure(run.sequence),
+                });
+                settle(context, parts);
+                return ABORTED;
+            }
             // No room. It is not known how much of it there is.
             result => {
                 with_record(context, |one| {
