@@ -71,5 +71,5 @@ pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;
 pub(crate) use self::replacement::Replacement;
-pub(crate) use self::row::want_store;
+pub(crate) use self::row::{want_store, want_tokens};
 pub(crate) use self::version::{ask_version, file_of_engine, version};

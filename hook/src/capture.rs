@@ -23,6 +23,7 @@ pub(crate) mod engine_prompts;
 mod facts;
 pub(crate) mod host_buffers;
 pub(crate) mod infill;
+pub(crate) mod kept;
 pub(crate) mod listeners;
 pub(crate) mod llama_batch;
 pub(crate) mod measure;

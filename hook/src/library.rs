@@ -1,10 +1,12 @@
 //! Implements what the worker needs of the hook.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
+use contextpilot_control::{Engine, KeptTokens, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
+use contextpilot_kept_tokens::{AnswerId, Answers};
 use contextpilot_observer::{Now, Stored};
 use contextpilot_residency::{Arrival, BufferId, RequestId, Token};
 use contextpilot_server_flags::ServerFlags;
@@ -14,7 +16,7 @@ use crate::attach::claims::{self, Claim};
 use crate::attach::{self, Attached, original};
 use crate::base::status::STATUS;
 use crate::base::{clock, faults, guard, log, mode};
-use crate::capture::{contexts, host_buffers, listeners, model, recent};
+use crate::capture::{contexts, host_buffers, kept, listeners, model, recent};
 use crate::channel::{self, Channel, Inbox};
 use crate::store;
 
@@ -134,6 +136,25 @@ impl Library for HookLibrary {
             least: store::LEAST as u64,
             whole: !found.goes_back,
         })
+    }
+
+    fn kept(&self) -> Option<KeptTokens> {
+        kept::are_engaged().then(|| KeptTokens {
+            prompts: STATUS.kept_prompts.get(),
+            tokens: STATUS.kept_tokens.get(),
+        })
+    }
+
+    fn keep_answer(&self, answer: AnswerId) {
+        kept::keep_answer(answer);
+    }
+
+    fn answers(&self) -> Option<&'static Mutex<Answers>> {
+        kept::answers()
+    }
+
+    fn note_turn(&self) {
+        kept::note_turn();
     }
 
     fn count_gap(&self) {

@@ -27,7 +27,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
-pub(crate) const TOTAL_MIB: usize = 970;
+pub(crate) const TOTAL_MIB: usize = 980;
 
 /// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -215,6 +215,12 @@ pub(crate) const ALL: &[Bound] = &[
             + (Around::BEFORE + 2 * Around::BEHIND) * size_of::<Token>()
             + 4 * ALLOCATION,
         beyond: "the oldest is forgotten: `diverged.text` is left out",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_KEEP_TOKENS`, tokens of answers, and of what came before them",
+        most: ANSWER_TOKENS,
+        each: listed(size_of::<Token>()),
+        beyond: "the oldest answer is forgotten: a prompt gets the tokenizer's tokens",
     },
     Bound {
         what: "tokens that were in slots, by the default of `CONTEXTPILOT_EXPLAIN_MB`",

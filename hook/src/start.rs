@@ -20,7 +20,7 @@ use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Transitions};
 use crate::base::{clock, guard, log, signals};
-use crate::capture::{contexts, host_buffers, prompts, recent, requests};
+use crate::capture::{contexts, host_buffers, kept, prompts, recent, requests};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
 use crate::library::{Events, HookLibrary};
@@ -67,7 +67,8 @@ extern "C" fn on_load() {
         || is_set(c"CONTEXTPILOT_LOG_FILE")
         || is_set(c"CONTEXTPILOT_KV_EVENTS")
         || is_set(c"CONTEXTPILOT_TRAFFIC_FILE")
-        || is_set(c"CONTEXTPILOT_STORE");
+        || is_set(c"CONTEXTPILOT_STORE")
+        || is_set(c"CONTEXTPILOT_KEEP_TOKENS");
     if !wanted {
         return;
     }
@@ -119,6 +120,10 @@ fn prepare() -> Option<Prepared> {
     };
     if settings.store.is_some() {
         attach::want_store();
+    }
+    if settings.keep_tokens {
+        attach::want_tokens();
+        kept::engage();
     }
     // SAFETY: this is called from the constructor.
     match unsafe { host.attach() } {
@@ -211,6 +216,10 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
     if let Some(at) = &settings.store {
         if let Err(why) = store::start(at, routers) {
             log::line(format_args!("There is no prefix store: {why}"));
+        } else if let Err(why) = kept::keep_in(&at.folder) {
+            log::line(format_args!(
+                "Tokens of answers are not kept for the next start: {why}"
+            ));
         }
     }
     let worker = worker::start(library, events, task)?;
@@ -332,6 +341,7 @@ extern "C" fn on_exit() {
         }
         let drain_until = deadline - CLOSING.min(longest / 2);
         worker.leave(drain_until);
+        kept::finish(drain_until);
         let left = drain_until.saturating_duration_since(Instant::now());
         let sender = running.sender.as_ref();
         let untold = sender.map_or(0, |sender| sender.drain(left).left);

@@ -80,6 +80,10 @@ pub(super) fn text(stats: &Stats) -> String {
     if let Some(store) = &stats.store {
         lines.push(line("store", &prefix_store(store)));
     }
+    if let Some(kept) = stats.kept {
+        let text = format!("{} in {} prompts", count(kept.tokens), count(kept.prompts));
+        lines.push(line("kept tokens", &text));
+    }
     if let Some(refused) = stats.control.map(|control| control.refused)
         && refused > 0
     {

@@ -81,8 +81,21 @@ pub struct Stats {
     /// The prefix store; `None` where there is none (`CONTEXTPILOT_STORE`).
     #[serde(default)]
     pub store: Option<PrefixStore>,
+    /// Prompts that got the tokens of earlier answers; `None` where none do (`CONTEXTPILOT_KEEP_TOKENS`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptTokens>,
     /// What went by without being noticed.
     pub losses: Losses,
+}
+
+/// Prompts whose text goes on as an earlier answer did, and so got its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptTokens {
+    /// How many.
+    pub prompts: u64,
+    /// Tokens in them that the tokenizer would have divided otherwise.
+    pub tokens: u64,
 }
 
 /// A recording of traffic without its text.

@@ -28,6 +28,7 @@ impl Observer {
         page.control(stats);
         page.kv_events(stats);
         page.prefix_store(stats);
+        page.kept(stats);
         self.first_token(&mut page);
         page.text
     }
@@ -110,6 +111,21 @@ impl Page {
         self.family(name, "counter", help);
         for &(text, value) in values {
             self.sample(name, &[(label, text)], value as f64);
+        }
+    }
+
+    fn kept(&mut self, stats: &Stats) {
+        if let Some(kept) = stats.kept {
+            self.counter(
+                "kept_prompts_total",
+                "Prompts that got tokens of an earlier answer",
+                kept.prompts,
+            );
+            self.counter(
+                "kept_tokens_total",
+                "Tokens of prompts that are an earlier answer's own, where the tokenizer has others",
+                kept.tokens,
+            );
         }
     }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use contextpilot_control::{
-    ControlEndpoint, Delivery, Engine, Flags, HostCache, KvBytes, KvEvents, Losses, Memory, Mode,
-    Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot, Stats, Timestamp,
-    Tokens,
+    ControlEndpoint, Delivery, Engine, Flags, HostCache, KeptTokens, KvBytes, KvEvents, Losses,
+    Memory, Mode, Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot,
+    Stats, Timestamp, Tokens,
 };
 use contextpilot_residency::program::{PROGRAM, sequence_of};
 use contextpilot_residency::{Ledger, SequenceId};
@@ -58,6 +58,8 @@ pub struct Outside {
     pub recording: Option<Recording>,
     /// See [`Stats::store`].
     pub store: Option<PrefixStore>,
+    /// See [`Stats::kept`].
+    pub kept: Option<KeptTokens>,
     /// See [`Stats::losses`].
     pub losses: Losses,
 }
@@ -133,6 +135,7 @@ impl Observer {
             kv_events,
             recording: outside.recording,
             store: outside.store,
+            kept: outside.kept,
             losses: outside.losses,
         }
     }

@@ -521,6 +521,7 @@ fn outside() -> contextpilot_observer::Outside {
         kv_events: None,
         recording: None,
         store: None,
+        kept: None,
         losses: contextpilot_control::Losses::default(),
     }
 }

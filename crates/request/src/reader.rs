@@ -47,6 +47,11 @@ impl Request {
         self.method == Method::Post && self.endpoint.generates()
     }
 
+    /// Whether it asks for text behind a prompt: a chat or a completion.
+    pub fn is_continuation(&self) -> bool {
+        self.generates() && self.endpoint != Endpoint::Infill
+    }
+
     /// Whether the server reads `"cache_prompt": false` from its body.
     pub fn forbids_cache(&self) -> bool {
         self.is_inference() && !self.cache_prompt && self.endpoint.generates()

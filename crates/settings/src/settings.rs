@@ -67,6 +67,8 @@ pub struct Settings {
     pub explain_text: bool,
     /// The recording of traffic; `None`: there is none.
     pub traffic_file: Option<TrafficFile>,
+    /// Whether prompts get the tokens of earlier answers where their text is the same.
+    pub keep_tokens: bool,
     /// The prefix store; `None`: there is none.
     pub store: Option<StoreAt>,
     /// Whether the hook is to work in programs that are no llama-server.
@@ -132,6 +134,7 @@ impl Settings {
             explain_limit: (explain_limit > 0).then_some(explain_limit),
             explain_text: vars.flag(&table::EXPLAIN_TEXT)?,
             traffic_file: vars.traffic_file()?,
+            keep_tokens: vars.on_or_off(env::KEEP_TOKENS, false)?,
             store: vars.store()?,
             trace_file: vars.path(env::TRACE_FILE),
             engine: vars.flag(&table::ENGINE)?,
@@ -141,7 +144,11 @@ impl Settings {
 
     /// Whether any setting gives the hook something to do.
     pub fn is_engaged(&self) -> bool {
-        self.index.is_some() || self.observes() || self.kv_events.is_some() || self.store.is_some()
+        self.index.is_some()
+            || self.observes()
+            || self.kv_events.is_some()
+            || self.store.is_some()
+            || self.keep_tokens
     }
 
     /// Whether there is a control endpoint, a log file or a recording.
@@ -190,11 +197,15 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     }
 
     fn flag(&self, setting: &Setting<Flag>) -> Result<bool, Error> {
-        match self.text(setting.name)?.as_deref() {
-            None => Ok(setting.kind.default),
+        self.on_or_off(setting.name, setting.kind.default)
+    }
+
+    fn on_or_off(&self, variable: &'static str, default: bool) -> Result<bool, Error> {
+        match self.text(variable)?.as_deref() {
+            None => Ok(default),
             Some("0") => Ok(false),
             Some("1") => Ok(true),
-            Some(other) => Err(Error::new(setting.name, Cause::NotAFlag(other.to_owned()))),
+            Some(other) => Err(Error::new(variable, Cause::NotAFlag(other.to_owned()))),
         }
     }
 

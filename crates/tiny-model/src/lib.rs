@@ -80,7 +80,7 @@ fn whole_file(
 fn write_to(out: &mut impl Write, spec: &Spec) -> io::Result<()> {
     let mut header = gguf::Header::default();
     spec.describe(&mut header);
-    vocab::describe(&mut header);
+    vocab::describe(&mut header, spec.letter_pairs);
     gguf::write(out, &header, &tensors::of(spec), spec.seed)
 }
 

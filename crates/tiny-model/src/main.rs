@@ -22,6 +22,8 @@ Options:
   --layers N        blocks [2; draft: 1]
   --width W         embedding length, a multiple of 16 [64]
   --window N        gemma2: sliding window, in tokens [64]
+  --letter-pairs    two small letters are a token, too, so that most answers are
+                    tokenized otherwise when they come back as text
   --projector KIND  not a model but a projector for images, of the given width
                     and seed: llava, or qwen2vl for the architecture qwen2vl
   --adapter         not a model but a LoRA adapter for the model that the other
@@ -113,6 +115,7 @@ fn parse(arguments: &[String]) -> Result<Option<Order>, String> {
                 let ids = ids.split(',').map(|id| number(name, id));
                 invocation = ids.collect::<Result<_, _>>()?;
             }
+            "--letter-pairs" => spec.letter_pairs = true,
             "--window" => spec.window = number(name, &value()?)?,
             _ if name.starts_with('-') => return Err(format!("unknown option {name}")),
             _ if out.is_some() => return Err(format!("one file only, not also {argument:?}")),

@@ -110,6 +110,8 @@ pub struct Spec {
     pub width: u32,
     /// [`Arch::Gemma2`] only: tokens that a sliding-window layer looks back.
     pub window: u32,
+    /// Two small letters side by side are a token, too: most answers are tokenized otherwise when they come back as text.
+    pub letter_pairs: bool,
 }
 
 impl Spec {
@@ -122,6 +124,7 @@ impl Spec {
             layers: if arch == Arch::Draft { 1 } else { 2 },
             width: 64,
             window: 64,
+            letter_pairs: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A SentencePiece-style vocabulary in which a character is a token.
+//! A SentencePiece-style vocabulary in which a character is a token; on demand also two letters side by side.
 
 use crate::gguf::Header;
 
@@ -25,8 +25,9 @@ const CHAT_TEMPLATE: &str = "{%- for message in messages -%}\
     {%- endfor -%}\
     {%- if add_generation_prompt -%}{{- 'assistant: ' -}}{%- endif -%}";
 
-/// Text and type of every token, in the order of their ids.
-pub(crate) fn tokens() -> Vec<(String, i32)> {
+/// Text and type of every token, in the order of their ids. `pairs`: two letters up to h are a token, too, and the tokenizer
+/// prefers these, so that most of what a random model says is tokenized otherwise when it comes back.
+pub(crate) fn tokens(pairs: bool) -> Vec<(String, i32)> {
     let mut tokens = vec![
         ("<unk>".to_owned(), UNKNOWN),
         ("<s>".to_owned(), CONTROL),
@@ -37,22 +38,36 @@ pub(crate) fn tokens() -> Vec<(String, i32)> {
     tokens.push(("\u{2581}".to_owned(), NORMAL));
     tokens.extend((b'!'..=b'~').map(|char| (char::from(char).to_string(), NORMAL)));
     tokens.extend(INFILL.map(|(text, _)| (text.to_owned(), CONTROL)));
+    if pairs {
+        let letters = || (b'a'..=b'h').map(char::from);
+        let all = letters().flat_map(|first| letters().map(move |second| (first, second)));
+        tokens.extend(all.map(|(first, second)| (format!("{first}{second}"), NORMAL)));
+    }
     tokens
 }
 
-/// Whether this is a token that the model may say: an ASCII letter.
+/// Whether this is a token that the model may say: ASCII letters.
 pub(crate) fn is_letter((text, kind): &(String, i32)) -> bool {
-    *kind == NORMAL && text.len() == 1 && text.as_bytes()[0].is_ascii_alphabetic()
+    *kind == NORMAL && text.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
-pub(crate) fn describe(header: &mut Header) {
-    let tokens = tokens();
+pub(crate) fn describe(header: &mut Header, pairs: bool) {
+    let tokens = tokens(pairs);
     header.string("tokenizer.ggml.model", "llama");
     header.strings(
         "tokenizer.ggml.tokens",
         tokens.iter().map(|(text, _)| text.as_str()),
     );
-    header.f32s("tokenizer.ggml.scores", tokens.iter().map(|_| 0.0));
+    // A pair is worth more than its letters, and one that stands further in front more than others.
+    let score =
+        |(nth, (text, kind)): (usize, &(String, i32))| match *kind == NORMAL && text.len() == 2 {
+            true => 2000.0 - nth as f32,
+            false => 0.0,
+        };
+    header.f32s(
+        "tokenizer.ggml.scores",
+        tokens.iter().enumerate().map(score),
+    );
     header.i32s(
         "tokenizer.ggml.token_type",
         tokens.iter().map(|(_, kind)| *kind),

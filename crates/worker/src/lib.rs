@@ -27,6 +27,7 @@
 pub mod bounds;
 mod commands;
 mod idle_timer;
+mod learner;
 mod library;
 mod live_ids;
 mod observe;

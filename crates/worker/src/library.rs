@@ -1,10 +1,12 @@
 //! The interfaces of the worker to the hook: what it needs, and where events come from.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use contextpilot_control::{Engine, Losses, ModelState, PrefixStore, Requests};
+use contextpilot_control::{Engine, KeptTokens, Losses, ModelState, PrefixStore, Requests};
 use contextpilot_journal::Recent;
+use contextpilot_kept_tokens::{AnswerId, Answers};
 use contextpilot_observer::{Note, Now, Stamp, Stored};
 use contextpilot_residency::{Arrival, BufferId, Event, Prompt, RequestId, TaskId, Token};
 use contextpilot_server_flags::ServerFlags;
@@ -74,6 +76,18 @@ pub trait Library: Sync {
 
     /// What the prefix store has of a prompt; `None`: there is none, or that is not known.
     fn stored(&self, tokens: &[Token]) -> Option<Stored>;
+
+    /// Prompts that got the tokens of earlier answers; `None`: none do.
+    fn kept(&self) -> Option<KeptTokens>;
+
+    /// Where answers are remembered; `None`: they are not.
+    fn answers(&self) -> Option<&'static Mutex<Answers>>;
+
+    /// An answer has ended, or pauses.
+    fn keep_answer(&self, answer: AnswerId);
+
+    /// The worker has applied all that was sent before this turn.
+    fn note_turn(&self);
 
     /// Counts a gap: the ledger had to start from empty.
     fn count_gap(&self);

@@ -19,6 +19,7 @@ use contextpilot_settings::Settings;
 
 use crate::commands::{CLOSE, Commands, LEAVE, NOTHING, WorkerState};
 use crate::idle_timer::IdleTimer;
+use crate::learner::Learner;
 use crate::library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 use crate::live_ids::LiveIds;
 use crate::observe::{self, Cleanup, Question, Telemetry};
@@ -111,6 +112,9 @@ pub fn start<S: Source + Send + 'static>(
                     ledger: Some(ledger),
                     prompts: by_prompts.then(Prompts::new),
                     peers: is_program.then(Peers::default),
+                    learner: library
+                        .answers()
+                        .map(|answers| Learner::new(library, answers, is_program)),
                     told: Told::new(),
                     passed: Vec::new(),
                     facts: Vec::new(),
@@ -191,6 +195,8 @@ struct Worker<S> {
     prompts: Option<Prompts>,
     /// `None`: this is a server, whose oldest context is the one that is followed.
     peers: Option<Peers>,
+    /// `None`: answers are not remembered.
+    learner: Option<Learner>,
     /// The items that `peers` returns. Kept to save allocations.
     told: Told,
     /// The events that `prompts` returns. Kept to save allocations.
@@ -247,6 +253,7 @@ impl<S: Source> Worker<S> {
                 idle.interrupt();
             }
             self.state.turns.fetch_add(1, Ordering::SeqCst);
+            self.library.note_turn();
             let due = idle.due(now);
             let settles = self.library.model_settles();
             if settles.is_some_and(|age| idle.has_lasted(age, now)) {
@@ -338,6 +345,9 @@ impl<S: Source> Worker<S> {
         };
         if !matches!(event, Event::Quiet { .. }) {
             self.library.before_event();
+        }
+        if let Some(learner) = &mut self.learner {
+            learner.note(&event, ledger);
         }
         let telemetry = &mut self.telemetry;
         if let Some(telemetry) = telemetry {

@@ -12,7 +12,7 @@ use super::evidence::Counts;
 use super::original::ROWS;
 use super::plain;
 use super::replacement::{self, Replacement};
-use super::row::Row;
+use super::row::{Row, are_tokens_wanted};
 use super::slot::Slot;
 use super::table::{
     MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called, is_seen_elsewhere,
@@ -127,7 +127,9 @@ impl Inside {
         for (row, replacement, function) in self.candidates().filter(|(row, ..)| wanted(row)) {
             // If requests need not be tied by their prompts, this function is not hooked.
             if !row.is_wanted()
-                || row.generation == PROMPTS.0 && !is_called(PROMPTS.0, |name| self.has(name))
+                || row.generation == PROMPTS.0
+                    && !are_tokens_wanted()
+                    && !is_called(PROMPTS.0, |name| self.has(name))
             {
                 continue;
             }

@@ -73,6 +73,7 @@ plain! {
     vocabulary, "llama_model_get_vocab", fn(model: Pointer) -> Pointer;
     vocabulary_kind, "llama_vocab_type", fn(vocabulary: Pointer) -> c_int;
     vocabulary_size, "llama_vocab_n_tokens", fn(vocabulary: Pointer) -> i32;
+    attribute, "llama_vocab_get_attr", fn(vocabulary: Pointer, token: i32) -> c_int;
     piece, "llama_token_to_piece", fn(vocabulary: Pointer, token: i32, text: *mut c_char, size: i32, strip: i32, special: bool) -> i32;
     begins_with, "llama_vocab_bos", fn(vocabulary: Pointer) -> i32;
     has_beginning, "llama_vocab_get_add_bos", fn(vocabulary: Pointer) -> bool;

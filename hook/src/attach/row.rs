@@ -14,6 +14,18 @@ use super::table::{STORE, STRAIGHT};
 
 /// Functions of the prefix store are hooked.
 static STORE_WANTED: AtomicBool = AtomicBool::new(false);
+/// What tokenizes prompts is hooked, also where requests need not be tied by their prompts.
+static TOKENS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Called by the constructor, before anything is hooked: prompts get the tokens of earlier answers.
+pub(crate) fn want_tokens() {
+    TOKENS_WANTED.store(true, Ordering::Relaxed);
+}
+
+/// See [`want_tokens`].
+pub(super) fn are_tokens_wanted() -> bool {
+    TOKENS_WANTED.load(Ordering::Relaxed)
+}
 
 /// The functions of the prefix store are to be hooked, too. Call this before anything is patched.
 pub(crate) fn want_store() {
@@ -50,7 +62,8 @@ impl Row {
     /// Whether it is a function of llama.cpp's own library.
     #[cfg(target_os = "linux")]
     pub(super) fn is_of_library(&self) -> bool {
-        self.is_engines() && !self.is_servers() && self.generation != PROMPTS.0
+        let is_prompts = self.generation == PROMPTS.0;
+        self.is_engines() && !self.is_servers() && (!is_prompts || are_tokens_wanted())
     }
 
     /// Whether it is hooked in this process: functions of the prefix store only if there is one.

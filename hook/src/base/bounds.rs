@@ -12,6 +12,11 @@ pub(crate) const ENTRIES: usize = 4 << 20;
 /// Ids that may be stranded when the queue is full: see [`channel`](crate::channel).
 pub(crate) const STRANDED: usize = 16_384;
 
+// ---- answers whose tokens are kept ----
+
+/// Tokens of answers that are remembered, and of what came before them.
+pub(crate) const ANSWER_TOKENS: usize = 1 << 20;
+
 // ---- tables that the host's threads look into ----
 
 /// Sockets beyond this number are not followed: their requests count as having no id.

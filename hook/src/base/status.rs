@@ -45,6 +45,10 @@ pub(crate) struct Status {
     pub(crate) untracked_buffers: Counter,
     /// Lines of the log file that were dropped.
     pub(crate) log_lines_lost: Counter,
+    /// Prompts that got tokens of an earlier answer.
+    pub(crate) kept_prompts: Counter,
+    /// These tokens.
+    pub(crate) kept_tokens: Counter,
 }
 
 pub(crate) static STATUS: Status = Status {
@@ -59,4 +63,6 @@ pub(crate) static STATUS: Status = Status {
     untracked_batches: Counter::new(),
     untracked_buffers: Counter::new(),
     log_lines_lost: Counter::new(),
+    kept_prompts: Counter::new(),
+    kept_tokens: Counter::new(),
 };

@@ -106,6 +106,13 @@ pub(crate) fn is_infill() -> bool {
     is
 }
 
+/// Whether the prompt of this thread's request gets the tokens of earlier answers.
+pub(crate) fn keeps_tokens() -> bool {
+    let mut keeps = false;
+    current(|current| keeps = current.keeps_tokens());
+    keeps
+}
+
 /// The server tokenized a text on this thread, with or without adding special tokens. `infill`:
 /// the rule for `/infill`, if the request is for that.
 pub(crate) fn tokenized(special: bool, text: &[u8], tokens: &[Token], infill: Option<&Infill>) {

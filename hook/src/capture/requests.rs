@@ -13,7 +13,7 @@ use contextpilot_worker::Waiting;
 use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
-use crate::capture::{adapters, contexts, prompts, recent};
+use crate::capture::{adapters, contexts, kept, prompts, recent};
 use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
@@ -34,6 +34,8 @@ pub(super) struct Current {
     inference: bool,
     /// The request is for generation: the server samples tokens for it, unless it rejects it.
     generates: bool,
+    /// Its prompts get the tokens of earlier answers.
+    keeps_tokens: bool,
     /// The server will forget its prompts.
     forgotten: bool,
     /// The LoRA adapters that it names.
@@ -75,6 +77,7 @@ impl Current {
     pub(super) fn of(request: Request) -> Option<Self> {
         let inference = request.is_inference();
         let generates = request.generates();
+        let keeps_tokens = kept::are_engaged() && request.is_continuation();
         let forbids_cache = request.forbids_cache();
         let wishes = Wishes {
             slot: request.wants_slot(),
@@ -113,7 +116,7 @@ impl Current {
         let observed = inference && clock::is_engaged();
         let forgotten = forgotten || (forbids_cache && FORGETS.load(Ordering::Relaxed));
         let of_interest = id.is_some() || observed || forgotten || !adapters.is_empty();
-        if !of_interest && prompts.is_none() {
+        if !of_interest && prompts.is_none() && !keeps_tokens {
             return None;
         }
         let arrival = Arrival(NEXT_ARRIVAL.fetch_add(1, Ordering::Relaxed));
@@ -137,6 +140,7 @@ impl Current {
             id,
             inference,
             generates,
+            keeps_tokens,
             forgotten,
             adapters,
             prompts,
@@ -170,6 +174,10 @@ impl Current {
             // If the server cannot serve the request, it answers with an error before it streams.
             Answer::Streamed | Answer::Whole => self.answer(true),
         }
+    }
+
+    pub(super) fn keeps_tokens(&self) -> bool {
+        self.keeps_tokens
     }
 
     pub(super) fn is_infill(&self) -> bool {

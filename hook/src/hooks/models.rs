@@ -7,6 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::base::mode;
+use crate::capture::kept;
 use crate::capture::model::Loading;
 use crate::store::{params, purpose};
 
@@ -22,6 +23,7 @@ pub(crate) unsafe fn llama_model_load_from_file(
     let name = name.filter(|_| params::may_store_model(&call, &params));
     let opening = purpose::open_model(&call, name);
     let model = original!(llama_model_load_from_file(path, params));
+    kept::forget_vocabulary();
     purpose::note_loaded(opening, model);
     model
 }

@@ -5,13 +5,14 @@ use std::ffi::c_char;
 use contextpilot_residency::{Token, media_run};
 
 use super::media;
+use crate::attach::is_embedded;
 use crate::attach::original::original;
 use crate::attach::plain;
 use crate::base::abi::Pointer;
-use crate::base::guard::guarded;
+use crate::base::guard::{compute, guarded};
 use crate::base::mode;
 use crate::capture::connections;
-use crate::capture::{infill, prompts, shadow};
+use crate::capture::{infill, kept, prompts, shadow};
 
 /// Prompts with media that take more positions are not followed. No slot is as long.
 const LONGEST: usize = 1 << 22;
@@ -25,9 +26,13 @@ pub(crate) unsafe fn llama_tokenize(
     special: bool,
     parse: bool,
 ) -> i32 {
-    let count = original!(llama_tokenize(
+    let mut count = original!(llama_tokenize(
         vocabulary, text, length, tokens, capacity, special, parse
     ));
+    if special && kept::are_engaged() {
+        // SAFETY: our caller's vocabulary and text, and the engine has just written so many tokens.
+        count = unsafe { keep(vocabulary, (text, length), (tokens, count, capacity)) };
+    }
     if prompts::are_engaged() {
         let mut is_infill = false;
         guarded(|| is_infill = connections::is_infill());
@@ -47,6 +52,39 @@ pub(crate) unsafe fn llama_tokenize(
         });
     }
     count
+}
+
+/// Gives a prompt the tokens of earlier answers. Returns how many tokens it has.
+///
+/// # Safety
+/// The vocabulary and the text are alive, and of the tokens, for which there is room, so many were written.
+unsafe fn keep(
+    vocabulary: Pointer,
+    (text, length): (*const c_char, i32),
+    (tokens, count, capacity): (*mut i32, i32, i32),
+) -> i32 {
+    let mut wanted = false;
+    guarded(|| wanted = is_embedded() || connections::keeps_tokens());
+    // SAFETY: the caller's promise, here and below.
+    let canonical = unsafe { slice(tokens.cast_const(), count) };
+    // SAFETY: see above.
+    let text = unsafe { slice(text.cast::<u8>(), length) };
+    let (Some(canonical @ [_, ..]), Some(text), true) = (canonical, text, wanted) else {
+        return count;
+    };
+    // SAFETY: see above.
+    let kept = compute(|| unsafe { kept::keep(vocabulary, text, canonical, true) });
+    let Some(kept) = kept.flatten() else {
+        return count;
+    };
+    let length = i32::try_from(kept.tokens.len()).unwrap_or(i32::MAX);
+    // Who has asked before how many there are has room for these, and wants as many.
+    if length > capacity || capacity == count && length != count {
+        return count;
+    }
+    // SAFETY: there is room for so many.
+    unsafe { tokens.copy_from_nonoverlapping(kept.tokens.as_ptr(), kept.tokens.len()) };
+    length
 }
 
 /// `None` for a negative length. An empty one may have no address.

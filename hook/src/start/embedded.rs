@@ -9,7 +9,7 @@ use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
 use crate::base::log;
-use crate::capture::{engine_prompts, host_buffers};
+use crate::capture::{engine_prompts, host_buffers, kept};
 use crate::hooks::REPLACEMENTS;
 use crate::hooks::signal::ANSWERS;
 use crate::library::HookLibrary;
@@ -91,6 +91,10 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
     }
     if settings.store.is_some() {
         attach::want_store();
+    }
+    if settings.keep_tokens {
+        attach::want_tokens();
+        kept::engage();
     }
     let file = engine.file.clone();
     // Nobody has entered any engine.

@@ -116,6 +116,15 @@ impl Ledger {
         }
     }
 
+    /// The tokens that a slot holds. `None`: they are not known, or not all of them.
+    #[must_use]
+    pub fn tokens_of(&self, sequence: SequenceId) -> Option<Vec<Token>> {
+        let sequence = self.sequences.get(&sequence)?;
+        let tokens = self.tree.read(sequence.holder, 0);
+        let known = !sequence.unknown && !tokens.iter().any(|&token| is_unseen(token));
+        known.then_some(tokens)
+    }
+
     /// The primary context, whose sequences are the slots; `None`: there is no context.
     #[must_use]
     pub fn primary(&self) -> Option<ContextId> {

@@ -33,7 +33,7 @@ fn without_any_variable_the_settings_are_the_defaults() {
     assert_eq!(unset.explain_limit, Some(32 << 20));
     assert_eq!(unset.listen_connections, 16);
     assert_eq!(unset.listen_timeout, Duration::from_secs(20));
-    assert!(!unset.explain_text);
+    assert!(!unset.explain_text && !unset.keep_tokens);
     assert!(!unset.is_engaged());
 
     let names = table::ALL.iter().map(|setting| (setting.name, ""));
@@ -59,6 +59,7 @@ fn every_variable_sets_its_field() {
         (env::LOG_FILE_MB, "2"),
         (env::EXPLAIN_MB, "0"),
         (env::EXPLAIN_TEXT, "1"),
+        (env::KEEP_TOKENS, "1"),
         (env::TRACE_FILE, "trace"),
         (env::STRICT, "1"),
     ])
@@ -79,7 +80,7 @@ fn every_variable_sets_its_field() {
     assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
     assert_eq!(settings.log_file_limit, 2 << 20);
     assert_eq!(settings.explain_limit, None);
-    assert!(settings.explain_text && settings.strict);
+    assert!(settings.explain_text && settings.strict && settings.keep_tokens);
     assert_eq!(settings.trace_file, Some(PathBuf::from("trace")));
     let shown = format!("{settings:?}");
     assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
@@ -132,6 +133,7 @@ fn an_error_names_the_variable_and_the_remedy() {
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
         (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
         (env::EXPLAIN_TEXT, "yes", "1 turns it on, 0 turns it off"),
+        (env::KEEP_TOKENS, "on", "1 turns it on, 0 turns it off"),
         (
             env::STORE_REMOTE,
             "nonsense",
@@ -205,13 +207,14 @@ fn a_flag_accepts_only_one_and_zero() {
 }
 
 #[test]
-fn any_of_the_first_six_variables_wants_the_hook() {
+fn any_of_the_first_seven_variables_wants_the_hook() {
     for (name, value) in [
         (env::INDEX_URL, "http://127.0.0.1:1"),
         (env::LISTEN, "unix:/run/x"),
         (env::LOG_FILE, "x"),
         (env::KV_EVENTS, "tcp://127.0.0.1:1"),
         (env::TRAFFIC_FILE, "x"),
+        (env::KEEP_TOKENS, "1"),
         (env::STORE, "/x"),
     ] {
         assert!(is_wanted(lookup(&[(name, value)])));
@@ -221,7 +224,7 @@ fn any_of_the_first_six_variables_wants_the_hook() {
         let observes = [env::LISTEN, env::LOG_FILE, env::TRAFFIC_FILE].contains(&name);
         assert_eq!(settings.observes(), observes);
     }
-    for setting in &table::ALL[6..] {
+    for setting in &table::ALL[7..] {
         assert!(!is_wanted(lookup(&[(setting.name, "1")])));
     }
 }

@@ -221,6 +221,7 @@ impl Telemetry {
             kv_events: facts.published.as_ref().map(Watch::figures),
             recording: self.recording.as_ref().map(Recording::state),
             store: facts.library.store(),
+            kept: facts.library.kept(),
             losses: facts.library.losses(),
         }
     }

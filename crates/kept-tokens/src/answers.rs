@@ -1,0 +1,428 @@
+//! Answers, by what stood before them.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::FixedState;
+
+use crate::Vocabulary;
+use crate::cursor::{Cursor, Prompt};
+use crate::record::{self, Record};
+
+/// So many tokens before an answer are kept with it: the text of a prompt may be divided otherwise where it now goes on.
+const BEFORE: usize = 32;
+
+/// Answers with equal tokens before them that are remembered: as many are looked at where a prompt has these, a token or two
+/// of each.
+const ALIKE: usize = 256;
+
+/// What an answer takes beside its tokens, as so many.
+const ROW: usize = 32;
+
+/// Names an answer that is being generated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AnswerId(u64);
+
+#[derive(Debug)]
+struct Answer {
+    /// Stands for all tokens before these.
+    key: u64,
+    /// The last tokens before the answer, and the answer.
+    tokens: Vec<i32>,
+    /// How many of these are before it.
+    before: usize,
+}
+
+/// The first number of an answer from elsewhere.
+const LOADED: u64 = 1 << 63;
+
+/// Stands for no tokens.
+const NOTHING: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Stands for some tokens and one more. (Two lists with the same number do no harm: the text decides.)
+pub(crate) fn and(tokens: u64, token: i32) -> u64 {
+    (tokens.rotate_left(7) ^ u64::from(token as u32)).wrapping_mul(0xf135_7aea_2e62_a9c5)
+}
+
+/// The answers that were generated last, within a bound.
+#[derive(Debug)]
+pub struct Answers {
+    /// By number. Numbers are given in order.
+    all: HashMap<u64, Answer, FixedState>,
+    by_key: HashMap<u64, Vec<u64>, FixedState>,
+    /// The oldest first.
+    order: VecDeque<u64>,
+    next: u64,
+    /// The next number of an answer from elsewhere.
+    next_loaded: u64,
+    tokens: usize,
+    most: usize,
+}
+
+/// A prompt with tokens that were generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// All tokens of the prompt.
+    pub tokens: Vec<i32>,
+    /// How many of them are an answer's own, where the tokenizer has others.
+    pub kept: usize,
+}
+
+impl Answers {
+    /// `most`: so many tokens are remembered.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self {
+            all: HashMap::default(),
+            by_key: HashMap::default(),
+            order: VecDeque::new(),
+            next: 0,
+            next_loaded: LOADED,
+            tokens: 0,
+            most,
+        }
+    }
+
+    /// Whether there is nothing to be kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// An answer begins behind these tokens.
+    pub fn begin(&mut self, before: &[i32]) -> AnswerId {
+        let (far, near) = before.split_at(before.len().saturating_sub(BEFORE));
+        let key = far.iter().fold(NOTHING, |key, &token| and(key, token));
+        self.add(Record {
+            key,
+            tokens: near.to_vec(),
+            before: near.len(),
+        })
+    }
+
+    /// The answer goes on with this token. Returns false if it was forgotten.
+    pub fn push(&mut self, answer: AnswerId, token: i32) -> bool {
+        let Some(one) = self.all.get_mut(&answer.0) else {
+            return false;
+        };
+        one.tokens.push(token);
+        self.tokens += 1;
+        self.shrink();
+        true
+    }
+
+    /// Of the answer only so many tokens are left: the others were a draft's.
+    pub fn truncate(&mut self, answer: AnswerId, len: usize) {
+        if let Some(one) = self.all.get_mut(&answer.0) {
+            let before = one.tokens.len();
+            one.tokens.truncate(one.before + len);
+            self.tokens -= before - one.tokens.len();
+        }
+    }
+
+    /// An answer as bytes, for another process. `None`: it was forgotten, or is empty.
+    #[must_use]
+    pub fn encode(&self, answer: AnswerId) -> Option<Vec<u8>> {
+        let one = self.all.get(&answer.0)?;
+        (one.tokens.len() > one.before).then(|| record::encode(one.key, &one.tokens, one.before))
+    }
+
+    /// All answers as bytes, the oldest first.
+    #[must_use]
+    pub fn encode_all(&self) -> Vec<u8> {
+        let all = self
+            .order
+            .iter()
+            .filter_map(|&number| self.encode(AnswerId(number)));
+        all.collect::<Vec<_>>().concat()
+    }
+
+    /// Remembers answers from bytes, up to the first that are none. What is remembered here is newer.
+    pub fn load(&mut self, mut bytes: &[u8]) {
+        let mut older = Self::new(self.most);
+        older.next = self.next_loaded;
+        while let Some((record, rest)) = record::decode(bytes) {
+            bytes = rest;
+            older.insert(record);
+        }
+        older.next_loaded = older.next;
+        for number in std::mem::take(&mut self.order) {
+            if let Some(Answer {
+                key,
+                tokens,
+                before,
+            }) = self.all.remove(&number)
+            {
+                older.next = number;
+                older.insert(Record {
+                    key,
+                    tokens,
+                    before,
+                });
+            }
+        }
+        older.next = self.next;
+        *self = older;
+    }
+
+    /// Adds an answer. One that it goes on from is forgotten.
+    fn insert(&mut self, record: Record) {
+        let alike = self.by_key.get(&record.key);
+        let earlier = alike.into_iter().flatten().copied().find(|number| {
+            let tokens = self.all.get(number).map(|one| &*one.tokens);
+            tokens.is_some_and(|tokens| record.tokens.starts_with(tokens))
+        });
+        if let Some(earlier) = earlier {
+            self.forget(earlier);
+        }
+        self.add(record);
+    }
+
+    fn add(&mut self, record: Record) -> AnswerId {
+        let Record {
+            key,
+            tokens,
+            before,
+        } = record;
+        let number = self.next;
+        self.next += 1;
+        self.tokens += tokens.len() + ROW;
+        self.all.insert(
+            number,
+            Answer {
+                key,
+                tokens,
+                before,
+            },
+        );
+        self.order.push_back(number);
+        let alike = self.by_key.entry(key).or_default();
+        alike.push(number);
+        let surplus = (alike.len() > ALIKE).then(|| alike[0]);
+        if let Some(surplus) = surplus {
+            self.forget(surplus);
+        }
+        self.shrink();
+        AnswerId(number)
+    }
+
+    fn shrink(&mut self) {
+        while self.tokens > self.most {
+            let Some(&oldest) = self.order.front() else {
+                return;
+            };
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(gone) = self.all.remove(&number) {
+            self.tokens -= gone.tokens.len() + ROW;
+            if let Some(alike) = self.by_key.get_mut(&gone.key) {
+                alike.retain(|one| *one != number);
+                if alike.is_empty() {
+                    self.by_key.remove(&gone.key);
+                }
+            }
+        }
+        while self
+            .order
+            .front()
+            .is_some_and(|first| !self.all.contains_key(first))
+        {
+            self.order.pop_front();
+        }
+        // Those in the middle are few: an answer leaves it only if there are too many alike.
+        if self.order.len() > 2 * self.all.len() + 64 {
+            let all = &self.all;
+            self.order.retain(|number| all.contains_key(number));
+        }
+    }
+
+    /// Gives a prompt the tokens of the answers in its text. `canonical` are those of the tokenizer, which has added the first
+    /// `added` of them by itself. `None`: they are these already.
+    pub fn keep<V: Vocabulary>(
+        &self,
+        text: &[u8],
+        canonical: &[i32],
+        added: usize,
+        vocabulary: &V,
+    ) -> Option<Kept> {
+        if self.all.is_empty() {
+            return None;
+        }
+        let prompt = Prompt {
+            text,
+            canonical,
+            added,
+            vocabulary,
+        };
+        let mut walk = Walk {
+            answers: self,
+            prompt,
+            place: Cursor::START,
+            passed: 0,
+            way: None,
+            out: Vec::new(),
+            kept: 0,
+        };
+        walk.all()?;
+        (walk.kept > 0).then_some(Kept {
+            tokens: walk.out,
+            kept: walk.kept,
+        })
+    }
+}
+
+/// The tokens of an answer that a prompt gets.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    tokens: &'a [i32],
+    /// A token behind them, up to where the tokenizer has a boundary.
+    bridge: Option<i32>,
+    /// Where the last one ends.
+    end: Cursor,
+}
+
+struct Walk<'a, V> {
+    answers: &'a Answers,
+    prompt: Prompt<'a, V>,
+    /// A place up to which the text was compared.
+    place: Cursor,
+    /// The tokenizer's tokens behind that place that were passed without a look at the text.
+    passed: usize,
+    way: Option<Way<'a>>,
+    /// The prompt's tokens. Empty while they are the tokenizer's.
+    out: Vec<i32>,
+    kept: usize,
+}
+
+impl<'a, V: Vocabulary> Walk<'a, V> {
+    /// `None`: the tokenizer's pieces are not the text, so nothing is kept.
+    fn all(&mut self) -> Option<()> {
+        let mut key = NOTHING;
+        loop {
+            if let Some(alike) = self.answers.by_key.get(&key) {
+                self.catch_up()?;
+                self.choose(alike);
+            }
+            let token = match &mut self.way {
+                Some(way) => {
+                    let (token, is_last) = match way.tokens.split_first() {
+                        Some((first, rest)) => {
+                            way.tokens = rest;
+                            (*first, rest.is_empty() && way.bridge.is_none())
+                        }
+                        None => (way.bridge?, true),
+                    };
+                    let before = self.place;
+                    self.place = self.prompt.next(before, token)?;
+                    let same = before.is_boundary()
+                        && self.place.is_boundary()
+                        && self.prompt.canonical.get(before.canonical) == Some(&token);
+                    self.kept += usize::from(!same);
+                    self.out.push(token);
+                    if is_last {
+                        self.way = None;
+                    }
+                    token
+                }
+                None => {
+                    let at = self.place.canonical + self.passed;
+                    let Some(&token) = self.prompt.canonical.get(at) else {
+                        return Some(());
+                    };
+                    self.passed += 1;
+                    if self.kept > 0 {
+                        self.out.push(token);
+                    }
+                    token
+                }
+            };
+            key = and(key, token);
+        }
+    }
+
+    /// Finds the place behind the tokens that were passed.
+    fn catch_up(&mut self) -> Option<()> {
+        for _ in 0..std::mem::take(&mut self.passed) {
+            self.place = self.prompt.pass_canonical(self.place)?;
+        }
+        Some(())
+    }
+
+    /// Takes the answer among these that reaches farthest, if it reaches farther than what is taken already, and has other
+    /// tokens than the tokenizer.
+    fn choose(&mut self, alike: &[u64]) {
+        let answers = alike
+            .iter()
+            .rev()
+            .filter_map(|number| self.answers.all.get(number));
+        let ways = answers.filter_map(|answer| match &self.way {
+            Some(way) => {
+                let farther = |one: &Way<'a>| one.end.at > way.end.at;
+                self.reach(&answer.tokens, self.place, 0).filter(farther)
+            }
+            None => self.depart(&answer.tokens),
+        });
+        let best = ways.reduce(|a, b| if b.end.at > a.end.at { b } else { a });
+        if let Some(best) = best {
+            if self.kept == 0 && self.out.is_empty() {
+                self.out = self.prompt.canonical[..self.place.canonical].to_vec();
+            }
+            self.way = Some(best);
+        }
+    }
+
+    /// As [`reach`](Self::reach), for tokens that are not the tokenizer's all along.
+    fn depart(&self, tokens: &'a [i32]) -> Option<Way<'a>> {
+        let theirs = &self.prompt.canonical[self.place.canonical..];
+        let pairs = tokens.iter().zip(theirs);
+        let same = pairs.take_while(|(ours, theirs)| ours == theirs).count();
+        if same == tokens.len() || same == theirs.len() {
+            return None;
+        }
+        let mut place = self.place;
+        for _ in 0..same {
+            place = self.prompt.pass_canonical(place)?;
+        }
+        self.reach(tokens, place, same)
+            .filter(|way| way.tokens.len() > same)
+    }
+
+    /// How far the text goes on as these tokens, up to a boundary that both have. If the answer ends within one of the
+    /// tokenizer's tokens, and what is left of that is a token, too, this comes behind it: the last token of an answer is not
+    /// evaluated, and a recurrent model cannot go back before the one that was.
+    /// So many of the first ones end at the place.
+    fn reach(&self, tokens: &'a [i32], mut place: Cursor, begun: usize) -> Option<Way<'a>> {
+        let mut best = None;
+        for (nth, &token) in tokens.iter().enumerate().skip(begun) {
+            let Some(next) = self.prompt.next(place, token) else {
+                return best;
+            };
+            place = next;
+            if place.is_boundary() {
+                best = Some(Way {
+                    tokens: &tokens[..=nth],
+                    bridge: None,
+                    end: place,
+                });
+            }
+        }
+        if place.is_boundary() {
+            return best;
+        }
+        let bridged = || {
+            let bridge = self.prompt.vocabulary.token_of(self.prompt.rest(place))?;
+            let end = self
+                .prompt
+                .next(place, bridge)
+                .filter(Cursor::is_boundary)?;
+            Some(Way {
+                tokens,
+                bridge: Some(bridge),
+                end,
+            })
+        };
+        bridged().or(best)
+    }
+}

@@ -1,0 +1,211 @@
+//! Prompts that go on from an answer get the tokens that were generated (`CONTEXTPILOT_KEEP_TOKENS`): what the server
+//! says it evaluated is what is new.
+
+use std::process::Command;
+
+use contextpilot_testbed::{Arch, Builder, Model, Server, Spec, private_folder, until};
+use serde_json::{Value, json};
+
+const ANSWER: u64 = 60;
+
+/// What a later turn may evaluate beside what is new: a token that is divided otherwise at the seam, and the last of an
+/// answer, which the server has not evaluated.
+const SEAM: u64 = 4;
+
+/// A random model that says much which is tokenized otherwise when it comes back.
+fn model(arch: Arch) -> Model {
+    Model::of(&Spec {
+        letter_pairs: true,
+        ..Spec::new(arch)
+    })
+}
+
+fn one_slot(arch: Arch) -> Builder {
+    Server::builder()
+        .model(&model(arch))
+        .args(["-np", "1", "-c", "8192", "--temp", "1"])
+}
+
+fn keeping(builder: Builder) -> Server {
+    builder
+        .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+        .env("CONTEXTPILOT_KEEP_TOKENS", "1")
+        .spawn()
+        .unwrap()
+}
+
+/// What a turn of a conversation has cost.
+#[derive(Debug)]
+struct Turn {
+    evaluated: u64,
+    /// All but what was in the slot after the turn before.
+    new: u64,
+}
+
+/// A conversation in messages.
+struct Chat {
+    messages: Vec<Value>,
+    /// Tokens of the last prompt, and of its answer.
+    held: u64,
+    seed: u64,
+}
+
+impl Chat {
+    fn new(seed: u64) -> Self {
+        let system = format!("conversation {seed} {}", "of some length ".repeat(20));
+        Self {
+            messages: vec![json!({"role": "system", "content": system})],
+            held: 0,
+            seed,
+        }
+    }
+
+    fn turn(&mut self, server: &Server) -> Turn {
+        let user = format!("what about number {}?", self.messages.len());
+        self.messages.push(json!({"role": "user", "content": user}));
+        let body = json!({
+            "messages": self.messages,
+            "max_tokens": ANSWER,
+            "seed": self.seed + self.messages.len() as u64,
+            "cache_prompt": true,
+        });
+        let answer = server.post("/v1/chat/completions", &body).unwrap();
+        let answer = answer.json().unwrap();
+        let text = answer["choices"][0]["message"]["content"].clone();
+        self.messages
+            .push(json!({"role": "assistant", "content": text}));
+        let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{answer}"));
+        let prompt = number(&answer["usage"]["prompt_tokens"]);
+        let turn = Turn {
+            evaluated: number(&answer["timings"]["prompt_n"]),
+            new: prompt.saturating_sub(self.held),
+        };
+        // The last token of an answer is not evaluated.
+        self.held = prompt + number(&answer["usage"]["completion_tokens"]) - 1;
+        turn
+    }
+}
+
+/// Turns of a conversation after the first.
+fn later_turns(server: &Server, seed: u64) -> Vec<Turn> {
+    let mut chat = Chat::new(seed);
+    chat.turn(server);
+    (0..3).map(|_| chat.turn(server)).collect()
+}
+
+#[test]
+fn a_conversation_evaluates_what_is_new() {
+    for arch in [Arch::Llama, Arch::Mamba, Arch::Jamba, Arch::Gemma2] {
+        let plain = one_slot(arch).spawn().unwrap();
+        let lost: Vec<Turn> = (0..3).flat_map(|seed| later_turns(&plain, seed)).collect();
+        let all: u64 = lost.iter().map(|turn| turn.evaluated).sum();
+        let new: u64 = lost.iter().map(|turn| turn.new).sum();
+        assert!(all > 2 * new, "{arch}: {lost:?}");
+        drop(plain);
+        let server = keeping(one_slot(arch));
+        for seed in 0..3 {
+            let turns = later_turns(&server, seed);
+            let good = turns.iter().all(|turn| turn.evaluated <= turn.new + SEAM);
+            assert!(good, "{arch}: {turns:?}");
+        }
+    }
+}
+
+#[test]
+fn four_conversations_share_two_slots() {
+    let builder = Server::builder()
+        .model(&model(Arch::Llama))
+        .args(["-np", "2", "-c", "16384", "--temp", "1"]);
+    let server = keeping(builder);
+    let mut chats: Vec<Chat> = (0..4).map(Chat::new).collect();
+    for chat in &mut chats {
+        chat.turn(&server);
+    }
+    for _ in 0..3 {
+        for chat in &mut chats {
+            let turn = chat.turn(&server);
+            assert!(turn.evaluated <= turn.new + SEAM, "{turn:?}");
+        }
+    }
+}
+
+/// The slots are gone, and what was said is in the store's folder.
+#[test]
+fn after_a_restart_with_a_store_a_conversation_goes_on() {
+    const SIGTERM: i32 = 15;
+    let folder = private_folder();
+    let start = || {
+        let builder = one_slot(Arch::Llama).env("CONTEXTPILOT_STORE", folder.path());
+        let server = builder
+            .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+            .env("CONTEXTPILOT_KEEP_TOKENS", "1")
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+            .spawn()
+            .unwrap();
+        let control = until("the hook says where it listens", || server.control());
+        (server, control)
+    };
+    let stats = |control: &str| -> Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
+            .args(["stats", "--json", "--control", control])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).expect("stats as JSON")
+    };
+    let mut chat = Chat::new(9);
+    let (mut server, control) = start();
+    until("the store is ready", || {
+        (stats(&control)["store"]["ready"] == true).then_some(())
+    });
+    chat.turn(&server);
+    for _ in 0..3 {
+        server.stop(SIGTERM).unwrap();
+        let (next, control) = start();
+        server = next;
+        until("the store is ready", || {
+            (stats(&control)["store"]["ready"] == true).then_some(())
+        });
+        let before = stats(&control)["store"]["loaded_tokens"].as_u64().unwrap();
+        let turn = chat.turn(&server);
+        let figures = stats(&control);
+        // The server counts what was loaded as evaluated.
+        let loaded = figures["store"]["loaded_tokens"].as_u64().unwrap() - before;
+        assert!(
+            turn.evaluated <= turn.new + loaded + SEAM,
+            "{turn:?} {loaded}"
+        );
+        assert!(figures["kept"]["tokens"].as_u64() > Some(10), "{figures}");
+    }
+}
+
+/// Nothing but prompts of chats and completions is changed.
+#[test]
+fn other_requests_are_answered_as_ever() {
+    let plain = one_slot(Arch::Llama).spawn().unwrap();
+    let server = keeping(one_slot(Arch::Llama));
+    let ask = |server: &Server, path: &str, body: &Value| {
+        server.post(path, body).unwrap().json().unwrap()
+    };
+    let completion = json!({"prompt": "once upon a time", "n_predict": 40, "seed": 5});
+    let said = ask(&server, "/completion", &completion);
+    let text = format!("once upon a time{}", said["content"].as_str().unwrap());
+    for add_special in [true, false] {
+        let body = json!({"content": text, "add_special": add_special});
+        let [ours, theirs] = [&server, &plain].map(|server| ask(server, "/tokenize", &body));
+        assert_eq!(ours, theirs);
+    }
+    // The prompt itself is changed: it evaluates the last token only.
+    let body = json!({"prompt": text, "n_predict": 1});
+    let again = ask(&server, "/completion", &body);
+    assert!(
+        again["timings"]["prompt_n"].as_u64().unwrap() <= SEAM,
+        "{again}"
+    );
+    let theirs = ask(&plain, "/completion", &completion);
+    assert_eq!(theirs["content"], said["content"]);
+    let theirs = ask(&plain, "/completion", &body);
+    assert!(
+        theirs["timings"]["prompt_n"].as_u64().unwrap() > 10,
+        "{theirs}"
+    );
+}
