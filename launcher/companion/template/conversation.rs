@@ -10,11 +10,11 @@ pub(super) const TURNS: usize = 8;
 
 /// Characters of each text.
 const SYSTEM: usize = 2000;
-const USER: usize = 129;
+const USER: usize = 132;
 const REASONING: usize = 600;
 const RESULT: usize = 411;
 const ANSWER: usize = 312;
-const TOOL: usize = 200;
+const TOOL: usize = 202;
 const PATH: usize = 8;
 
 /// The tools that are offered. The first is called.

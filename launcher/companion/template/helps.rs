@@ -12,8 +12,8 @@ use super::measure::{Outcome, common, play};
 use super::renderer::{Rendered, Renderer, Trouble};
 use super::study::{Reasoning, Study, at_midnight};
 
-/// Less than this share is no help.
-const SOME: f64 = 0.0005;
+/// Fewer characters a request are no help.
+const SOME: f64 = 2.0;
 
 /// Something that was tried, and helps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,14 +30,20 @@ pub(super) struct Help {
 }
 
 impl Help {
-    fn seen(what: impl Into<String>, instead_of: &'static str, from: f64, to: f64) -> Option<Self> {
-        let saves = ((from - to) * 1e5).round() / 1e5;
-        (saves > SOME).then(|| Self {
+    /// `with`: what was seen so. A longer prompt makes the share smaller, and saves nothing: the characters count.
+    fn seen(
+        what: impl Into<String>,
+        instead_of: &'static str,
+        without: &Outcome,
+        with: &Outcome,
+    ) -> Option<Self> {
+        let saved = without.again_characters - with.again_characters;
+        (saved >= SOME).then(|| Self {
             what: what.into(),
             instead_of,
-            from,
-            to,
-            saves,
+            from: without.again,
+            to: with.again,
+            saves: ((without.again - with.again) * 1e5).round() / 1e5,
         })
     }
 }
@@ -91,8 +97,8 @@ pub(super) fn conversations(
             helps.extend(Help::seen(
                 "never send reasoning_content: the content is lost with it",
                 "reasoning_back",
-                lost.again,
-                tools.again,
+                lost,
+                tools,
             ));
         }
         _ => {}
@@ -103,8 +109,8 @@ pub(super) fn conversations(
         helps.extend(Help::seen(
             "--reasoning-format none, and the content sent back as it came",
             "tools",
-            lost.again,
-            0.0,
+            &lost,
+            &Outcome::default(),
         ));
     }
     let known: BTreeSet<Kind> = tools.kinds.clone();
@@ -113,9 +119,7 @@ pub(super) fn conversations(
             if matters(renderer, &kwargs, true)? {
                 let with = tried(&renderer.with_kwargs(kwargs.clone()), Form::TOOLS, true)?;
                 helps.extend(
-                    with.and_then(|with| {
-                        Help::seen(kwarg(&kwargs), "tools", tools.again, with.again)
-                    }),
+                    with.and_then(|with| Help::seen(kwarg(&kwargs), "tools", tools, &with)),
                 );
             }
         }
@@ -141,14 +145,14 @@ fn with_reasoning(
     helps.extend(Help::seen(
         "send reasoning back",
         "reasoning_out",
-        out.again,
-        back.again,
+        out,
+        back,
     ));
     helps.extend(Help::seen(
         "leave reasoning out",
         "reasoning_back",
-        back.again,
-        out.again,
+        back,
+        out,
     ));
     // The switch of the server itself: is it why reasoning stays?
     for preserve in [true, false] {
@@ -159,12 +163,17 @@ fn with_reasoning(
         let other = tried(&renderer.with_kwargs(kwargs), Form::REASONING, true)?;
         let Some(other) = other else { continue };
         helps.extend(match preserve {
-            true => Help::seen("--reasoning-preserve, and reasoning sent back", "reasoning_back", back.again, other.again),
-            false => Help::seen(
-                "--reasoning-preserve as it is by default, and reasoning sent back (seen with --no-reasoning-preserve)",
+            true => Help::seen(
+                "--reasoning-preserve, and reasoning sent back",
                 "reasoning_back",
-                other.again,
-                back.again,
+                back,
+                &other,
+            ),
+            false => Help::seen(
+                "--reasoning-preserve (the default), and reasoning sent back",
+                "reasoning_back",
+                &other,
+                back,
             ),
         });
     }
@@ -177,7 +186,7 @@ fn with_reasoning(
     if matters(renderer, &thinking_off(), true)? {
         let off = tried(&renderer.with_kwargs(thinking_off()), Form::TOOLS, true)?;
         let what = format!("thinking off ({})", kwarg(&thinking_off()));
-        helps.extend(off.and_then(|off| Help::seen(what, name, best.again, off.again)));
+        helps.extend(off.and_then(|off| Help::seen(what, name, best, &off)));
     }
     for kwargs in named(chat) {
         if kwargs == thinking_off() || !matters(renderer, &kwargs, true)? {
@@ -192,9 +201,7 @@ fn with_reasoning(
                 continue;
             }
             let outcome = tried(&with, Form::REASONING, sent_back)?;
-            helps.extend(
-                outcome.and_then(|one| Help::seen(kwarg(&kwargs), name, before.again, one.again)),
-            );
+            helps.extend(outcome.and_then(|one| Help::seen(kwarg(&kwargs), name, before, &one)));
         }
     }
     Ok(())
@@ -320,7 +327,7 @@ fn system_in_user_message(renderer: &Renderer, tools: &Outcome) -> Rendered<Opti
         Ok(played) => {
             let outcome = played.outcome(&conversation);
             let what = "the system text in the first user message";
-            Ok(Help::seen(what, "tools", tools.again, outcome.again))
+            Ok(Help::seen(what, "tools", tools, &outcome))
         }
         Err(Trouble::Refused(_)) => Ok(None),
         Err(broken) => Err(broken),
@@ -336,6 +343,13 @@ pub(super) fn another_day(
     before: &Outcome,
     tools: bool,
 ) -> Rendered<()> {
+    if before.kinds.contains(&Kind::DateWithoutSystemMessage) {
+        let what = "a system message of your own";
+        let none = Outcome::default();
+        study
+            .helps
+            .extend(Help::seen(what, "another_day", before, &none));
+    }
     let words = asked_for(&chat.template);
     for name in words.iter().filter(|name| name.contains("date")) {
         let kwargs = json!({ name.as_str(): "26 Jul 2024" });
@@ -345,7 +359,7 @@ pub(super) fn another_day(
                 let what = format!("a pinned date ({})", kwarg(&kwargs));
                 study
                     .helps
-                    .extend(Help::seen(what, "another_day", before.again, pinned.again));
+                    .extend(Help::seen(what, "another_day", before, &pinned));
             }
             Err(Trouble::Refused(_)) => {}
             Err(broken) => return Err(broken),

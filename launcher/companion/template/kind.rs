@@ -71,9 +71,11 @@ pub(super) struct Difference<'a> {
 
 impl Difference<'_> {
     pub(super) fn kinds(&self) -> Vec<Kind> {
+        // Some templates show a text twice, and move one of them.
         let moved = |text: &str| {
-            let held = self.held.find(text);
-            held.is_some() && held != self.next.find(text)
+            let next: Vec<_> = self.next.match_indices(text).collect();
+            let mut held = self.held.match_indices(text);
+            held.any(|place| !next.contains(&place))
         };
         let moved: Vec<Kind> = [
             (Kind::SystemTextMoved, self.system),

@@ -76,6 +76,7 @@ fn sentence(outcome: &Outcome) -> String {
 
 /// The first words of a server's message, which may be long.
 fn short(why: &str) -> String {
+    let why = why.trim_start_matches("Jinja Exception: ");
     let line: Vec<&str> = why.split_whitespace().collect();
     let line = line.join(" ");
     match line.char_indices().nth(160) {

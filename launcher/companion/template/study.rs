@@ -285,20 +285,41 @@ fn spelling(renderer: &Renderer, tools: bool) -> Rendered<Outcome> {
 pub(super) fn at_midnight(today: &Renderer, tomorrow: &Renderer, tools: bool) -> Rendered<Outcome> {
     let mut outcome = Outcome::default();
     let agent = if tools { Form::TOOLS } else { Form::PLAIN };
-    for form in [agent, Form::NO_SYSTEM] {
-        let conversation = Conversation::new(form);
-        let [before, after] = [today, tomorrow].map(|one| play(one, &conversation, true));
-        let (before, after) = (before?, after?);
-        for (before, after) in before.steps.iter().zip(&after.steps) {
-            let dated = common(&before.held, &after.next) < before.common();
-            let again = before.again(&after.next).filter(|_| dated);
-            let kinds = match (dated, form.system) {
+    let conversations = [agent, Form::NO_SYSTEM].map(Conversation::new);
+    let mut dated = [false; 2];
+    for (dated, one) in dated.iter_mut().zip(&conversations) {
+        let tools = one.form.calls > 0;
+        *dated = today.prompt(&one.messages, tools)? != tomorrow.prompt(&one.messages, tools)?;
+    }
+    for (conversation, is_dated) in conversations.iter().zip(dated) {
+        let tools = conversation.form.calls > 0;
+        let whole = &conversation.messages;
+        let said = conversation.said();
+        for (nth, &at) in said.iter().enumerate() {
+            let end = said.get(nth + 1).copied().unwrap_or(whole.len());
+            let messages = conversation.sent(end, true);
+            let next = match dated.contains(&true) {
+                true => today.prompt(&messages, tools)?,
+                false => String::new(),
+            };
+            if !is_dated {
+                outcome.add(None, next.chars().count(), Vec::new());
+                continue;
+            }
+            let before = today.prompt(&conversation.sent(at, true), tools)?;
+            let dated = tomorrow.prompt(&messages, tools)?;
+            let from = common(&before, &dated);
+            let new = whole[at + 1]["content"].as_str().unwrap_or_default();
+            let to = dated.rfind(new).unwrap_or(dated.len()).max(from);
+            let differs = from < common(&before, &next);
+            let again = differs.then(|| dated[from..to].chars().count());
+            let kinds = match (differs, conversation.form.system) {
                 (false, _) => vec![],
                 (true, true) => vec![Kind::Date],
                 (true, false) if outcome.kinds.contains(&Kind::Date) => vec![],
                 (true, false) => vec![Kind::DateWithoutSystemMessage],
             };
-            outcome.add(again, after.next.chars().count(), kinds);
+            outcome.add(again, dated.chars().count(), kinds);
         }
     }
     Ok(outcome)
