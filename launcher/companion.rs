@@ -36,6 +36,7 @@ mod slots;
 mod stats;
 mod store;
 mod table;
+mod template;
 mod top;
 mod ttft;
 mod up;
@@ -75,6 +76,7 @@ enum Command {
     Run(run::Options),
     Simulate(simulate::Options),
     Advise(advise::Options),
+    Template(template::Options),
     Doctor(doctor::Options),
     Listen(listen::Options),
     Gateway(gateway::Options),
@@ -98,7 +100,10 @@ pub fn main() -> ExitCode {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     let command = Cli::parse().command;
     // These become another program, or handle signals themselves.
-    if !matches!(command, Command::Up(_) | Command::Top(_) | Command::Run(_)) {
+    if !matches!(
+        command,
+        Command::Up(_) | Command::Top(_) | Command::Run(_) | Command::Template(_)
+    ) {
         end_as_first_process();
     }
     let result = match command {
@@ -124,6 +129,7 @@ pub fn main() -> ExitCode {
         Command::Run(options) => Ok(run::run(&options)),
         Command::Simulate(options) => done(simulate::run(&options)),
         Command::Advise(options) => done(advise::run(&options)),
+        Command::Template(options) => template::run(&options),
         Command::Completions(options) => done(generate::completions(&options)),
         Command::Man(options) => done(generate::man(&options)),
     };

@@ -14,6 +14,7 @@ mod screen;
 mod slots;
 mod store;
 mod support;
+mod template;
 mod text;
 mod ttft;
 mod why;

@@ -90,7 +90,10 @@ pub(crate) fn message(body: &str) -> String {
     .into_iter()
     .find_map(Value::as_str)
     .map(str::to_owned);
-    one_line(said.as_deref().unwrap_or(body).trim())
+    let said = said.as_deref().unwrap_or(body);
+    // What a chat template says itself stands behind a part of its source.
+    let said = said.rsplit("\nError: ").next().unwrap_or(said);
+    one_line(said.trim())
 }
 
 fn refused(status: u16, message: &str) -> Error {
@@ -128,6 +131,8 @@ mod tests {
             assert_eq!(message(body), "so", "{body}");
         }
         assert_eq!(message("a\u{1b}[2J\nb"), "a [2J b");
+        let template = r#"{"error":{"message":"at line 1:\n...{{ so() }}\n   ^\nError: Jinja Exception: so"}}"#;
+        assert_eq!(message(template), "Jinja Exception: so");
     }
 
     #[test]

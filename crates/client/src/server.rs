@@ -153,6 +153,24 @@ impl LlamaServer {
         }
     }
 
+    /// `POST /apply-template`: the prompt that a chat becomes. `body` is that of a chat request.
+    ///
+    /// # Errors
+    /// As [`LlamaServer::props`]; [`Error::Refused`] for a chat that the template does not take.
+    pub fn apply_template(&self, body: &Value) -> Result<String> {
+        let answer = self
+            .http
+            .post("/apply-template", body, Patience::Whole(self.quick))?;
+        let mut value: Value = answer.json()?;
+        match value["prompt"].take() {
+            Value::String(prompt) => Ok(prompt),
+            _ => Err(Error::Unexpected {
+                address: self.address().to_owned(),
+                why: "no prompt in the answer".to_owned(),
+            }),
+        }
+    }
+
     /// `POST /completion`, streamed, so that the first token is seen when it comes.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ use std::{
 pub use adapter::{Adapter, write_adapter};
 pub use projector::{Projector, ProjectorKind, write_projector};
 pub use spec::{Arch, Spec};
+pub use vocab::Chat;
 
 /// Writes the model that `spec` describes to `path`.
 ///
@@ -47,9 +48,17 @@ pub use spec::{Arch, Spec};
 /// [`io::ErrorKind::InvalidInput`] for a spec that no model can have (the text
 /// says which value is wrong), otherwise whatever writing the file answers.
 pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
+    write_with(path, spec, &Chat::default())
+}
+
+/// Writes the model that `spec` describes with the chat template of another one.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_with(path: &Path, spec: &Spec, chat: &Chat) -> io::Result<()> {
     spec.check()
         .map_err(|wrong| io::Error::new(io::ErrorKind::InvalidInput, wrong))?;
-    whole_file(path, |out| write_to(out, spec))
+    whole_file(path, |out| write_to(out, spec, chat))
 }
 
 /// A file that appears under its name only when it is complete.
@@ -77,10 +86,10 @@ fn whole_file(
     result
 }
 
-fn write_to(out: &mut impl Write, spec: &Spec) -> io::Result<()> {
+fn write_to(out: &mut impl Write, spec: &Spec, chat: &Chat) -> io::Result<()> {
     let mut header = gguf::Header::default();
     spec.describe(&mut header);
-    vocab::describe(&mut header, spec.letter_pairs);
+    vocab::describe(&mut header, chat, spec.letter_pairs);
     gguf::write(out, &header, &tensors::of(spec), spec.seed)
 }
 

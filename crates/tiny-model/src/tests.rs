@@ -2,7 +2,7 @@ use super::*;
 
 fn bytes(spec: &Spec) -> Vec<u8> {
     let mut out = Vec::new();
-    write_to(&mut out, spec).expect("a Vec takes everything");
+    write_to(&mut out, spec, &Chat::default()).expect("a Vec takes everything");
     out
 }
 

@@ -25,6 +25,39 @@ const CHAT_TEMPLATE: &str = "{%- for message in messages -%}\
     {%- endfor -%}\
     {%- if add_generation_prompt -%}{{- 'assistant: ' -}}{%- endif -%}";
 
+/// Chat templates, and the tokens that they name: those of another model.
+///
+/// A server that is started with such a model renders chats as it would for the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chat {
+    /// `tokenizer.chat_template`.
+    pub template: String,
+    /// `tokenizer.chat_template.tool_use`: the one for requests with tools.
+    pub tool_use: Option<String>,
+    /// The text of the token that a prompt begins with.
+    pub bos: String,
+    /// The text of the token that ends an answer.
+    pub eos: String,
+}
+
+impl Chat {
+    /// A template, with the usual tokens `<s>` and `</s>`.
+    pub fn new(template: impl Into<String>) -> Self {
+        Self {
+            template: template.into(),
+            tool_use: None,
+            bos: "<s>".to_owned(),
+            eos: "</s>".to_owned(),
+        }
+    }
+}
+
+impl Default for Chat {
+    fn default() -> Self {
+        Self::new(CHAT_TEMPLATE)
+    }
+}
+
 /// Text and type of every token, in the order of their ids. `pairs`: two letters up to h are a token, too, and the tokenizer
 /// prefers these, so that most of what a random model says is tokenized otherwise when it comes back.
 pub(crate) fn tokens(pairs: bool) -> Vec<(String, i32)> {
@@ -51,8 +84,18 @@ pub(crate) fn is_letter((text, kind): &(String, i32)) -> bool {
     *kind == NORMAL && text.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
-pub(crate) fn describe(header: &mut Header, pairs: bool) {
-    let tokens = tokens(pairs);
+pub(crate) fn describe(header: &mut Header, chat: &Chat, pairs: bool) {
+    let mut tokens = tokens(pairs);
+    // No two tokens may have the same text.
+    for (id, text) in [(BOS, &chat.bos), (EOS, &chat.eos)] {
+        if tokens.iter().all(|(taken, _)| taken != text) {
+            tokens[id as usize].0.clone_from(text);
+        }
+    }
+    let id_of = |text: &str| {
+        let id = tokens.iter().position(|token| token.0 == text);
+        id.unwrap_or_default() as u32
+    };
     header.string("tokenizer.ggml.model", "llama");
     header.strings(
         "tokenizer.ggml.tokens",
@@ -73,14 +116,16 @@ pub(crate) fn describe(header: &mut Header, pairs: bool) {
         tokens.iter().map(|(_, kind)| *kind),
     );
     header.u32("tokenizer.ggml.unknown_token_id", 0);
-    header.u32("tokenizer.ggml.bos_token_id", BOS);
-    header.u32("tokenizer.ggml.eos_token_id", EOS);
+    header.u32("tokenizer.ggml.bos_token_id", id_of(&chat.bos));
+    header.u32("tokenizer.ggml.eos_token_id", id_of(&chat.eos));
     header.bool("tokenizer.ggml.add_bos_token", true);
     header.bool("tokenizer.ggml.add_eos_token", false);
     header.bool("tokenizer.ggml.add_space_prefix", false);
     for (text, key) in INFILL {
-        let id = tokens.iter().position(|token| token.0 == text);
-        header.u32(key, id.unwrap_or_default() as u32);
+        header.u32(key, id_of(text));
     }
-    header.string("tokenizer.chat_template", CHAT_TEMPLATE);
+    header.string("tokenizer.chat_template", &chat.template);
+    if let Some(template) = &chat.tool_use {
+        header.string("tokenizer.chat_template.tool_use", template);
+    }
 }

@@ -161,6 +161,10 @@ impl Running {
             .collect()
     }
 
+    pub(in crate::companion) fn client(&self) -> &LlamaServer {
+        &self.client
+    }
+
     pub(in crate::companion) fn ask(&mut self, prompt: &Prompt) -> Result<Completion, String> {
         self.client.complete(prompt).map_err(|e| e.to_string())
     }

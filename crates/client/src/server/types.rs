@@ -40,6 +40,14 @@ pub struct Props {
     pub endpoint_slots: Option<bool>,
     /// Whether `GET /metrics` answers.
     pub endpoint_metrics: Option<bool>,
+    /// The chat template.
+    pub chat_template: Option<String>,
+    /// The chat template for requests with tools, if that is another one.
+    pub chat_template_tool_use: Option<String>,
+    /// The text of the token that a prompt begins with.
+    pub bos_token: Option<String>,
+    /// The text of the token that ends an answer.
+    pub eos_token: Option<String>,
     /// Whether the model was unloaded because the server was idle (`--sleep-idle-seconds`).
     pub is_sleeping: Option<bool>,
 }

@@ -1,0 +1,369 @@
+//! What is tried against prompts that do not go on, and what each was seen to save.
+
+use std::collections::BTreeSet;
+
+use contextpilot_tiny_model::Chat;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::conversation::{Conversation, Form};
+use super::kind::Kind;
+use super::measure::{Outcome, common, play};
+use super::renderer::{Rendered, Renderer, Trouble};
+use super::study::{Reasoning, Study, at_midnight};
+
+/// Fewer characters a request are no help.
+const SOME: f64 = 2.0;
+
+/// Something that was tried, and helps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Help {
+    /// What to do.
+    pub(super) what: String,
+    /// In place of which conversation: its name in the JSON.
+    pub(super) instead_of: &'static str,
+    /// The share of all characters that was evaluated again without it, and with it.
+    pub(super) from: f64,
+    pub(super) to: f64,
+    /// The difference.
+    pub(super) saves: f64,
+}
+
+impl Help {
+    /// `with`: what was seen so. A longer prompt makes the share smaller, and saves nothing: the characters count.
+    fn seen(
+        what: impl Into<String>,
+        instead_of: &'static str,
+        without: &Outcome,
+        with: &Outcome,
+    ) -> Option<Self> {
+        let saved = without.again_characters - with.again_characters;
+        (saved >= SOME).then(|| Self {
+            what: what.into(),
+            instead_of,
+            from: without.again,
+            to: with.again,
+            saves: ((without.again - with.again) * 1e5).round() / 1e5,
+        })
+    }
+}
+
+/// Of every template that knows of thinking, this is the parameter that turns it off: llama-server sees to that.
+pub(super) fn thinking_off() -> Value {
+    json!({"enable_thinking": false})
+}
+
+/// An outcome, if the server takes the conversation so.
+fn tried(renderer: &Renderer, form: Form, back: bool) -> Rendered<Option<Outcome>> {
+    let conversation = Conversation::new(form);
+    match play(renderer, &conversation, back) {
+        Ok(played) => Ok(Some(played.outcome(&conversation))),
+        Err(Trouble::Refused(_)) => Ok(None),
+        Err(broken) => Err(broken),
+    }
+}
+
+/// Whether these parameters change what is rendered.
+fn matters(renderer: &Renderer, kwargs: &Value, back: bool) -> Rendered<bool> {
+    let conversation = Conversation::new(Form {
+        turns: 2,
+        ..Form::REASONING
+    });
+    let with = renderer.with_kwargs(kwargs.clone());
+    for end in [conversation.messages.len(), conversation.said()[3]] {
+        let messages = conversation.sent(end, back);
+        match with.prompt(&messages, true) {
+            Ok(prompt) if prompt != renderer.prompt(&messages, true)? => return Ok(true),
+            Ok(_) => {}
+            Err(Trouble::Refused(_)) => return Ok(false),
+            Err(broken) => return Err(broken),
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn conversations(
+    study: &mut Study,
+    renderer: &Renderer,
+    chat: &Chat,
+    tools: &Outcome,
+) -> Rendered<()> {
+    let mut helps = Vec::new();
+    match (study.reasoning, &study.reasoning_back, &study.reasoning_out) {
+        (Reasoning::Rendered, Some(back), Some(out)) => {
+            with_reasoning(&mut helps, renderer, chat, [back, out])?;
+        }
+        (_, Some(lost), _) => {
+            helps.extend(Help::seen(
+                "never send reasoning_content: the content is lost with it",
+                "reasoning_back",
+                lost,
+                tools,
+            ));
+        }
+        _ => {}
+    }
+    if study.reasoning == Reasoning::NeverRendered && reasoning_in_content(renderer)? {
+        // How much it saves depends on where the reasoning stood: all of what was said is evaluated again without it.
+        let lost = dropped(renderer)?;
+        helps.extend(Help::seen(
+            "--reasoning-format none, and the content sent back as it came",
+            "tools",
+            &lost,
+            &Outcome::default(),
+        ));
+    }
+    let known: BTreeSet<Kind> = tools.kinds.clone();
+    if study.reasoning != Reasoning::Rendered && !tools.goes_on() {
+        for kwargs in named(chat) {
+            if matters(renderer, &kwargs, true)? {
+                let with = tried(&renderer.with_kwargs(kwargs.clone()), Form::TOOLS, true)?;
+                helps.extend(
+                    with.and_then(|with| Help::seen(kwarg(&kwargs), "tools", tools, &with)),
+                );
+            }
+        }
+    }
+    let plain_moves = study
+        .plain
+        .as_ref()
+        .is_some_and(|plain| plain.kinds.contains(&Kind::SystemTextMoved));
+    if known.contains(&Kind::SystemTextMoved) || plain_moves {
+        helps.extend(system_in_user_message(renderer, tools)?);
+    }
+    helps.sort_by(|a, b| b.saves.total_cmp(&a.saves));
+    study.helps.extend(helps);
+    Ok(())
+}
+
+fn with_reasoning(
+    helps: &mut Vec<Help>,
+    renderer: &Renderer,
+    chat: &Chat,
+    [back, out]: [&Outcome; 2],
+) -> Rendered<()> {
+    helps.extend(Help::seen(
+        "send reasoning back",
+        "reasoning_out",
+        out,
+        back,
+    ));
+    helps.extend(Help::seen(
+        "leave reasoning out",
+        "reasoning_back",
+        back,
+        out,
+    ));
+    // The switch of the server itself: is it why reasoning stays?
+    for preserve in [true, false] {
+        let kwargs = json!({"preserve_reasoning": preserve});
+        if !matters(renderer, &kwargs, true)? {
+            continue;
+        }
+        let other = tried(&renderer.with_kwargs(kwargs), Form::REASONING, true)?;
+        let Some(other) = other else { continue };
+        helps.extend(match preserve {
+            true => Help::seen(
+                "--reasoning-preserve, and reasoning sent back",
+                "reasoning_back",
+                back,
+                &other,
+            ),
+            false => Help::seen(
+                "--reasoning-preserve (the default), and reasoning sent back",
+                "reasoning_back",
+                &other,
+                back,
+            ),
+        });
+    }
+    // The better of both is what others must beat. If it is the server's own way already, the other one.
+    let (best, name) = match back.again <= out.again {
+        true if back.goes_on() => (out, "reasoning_out"),
+        true => (back, "reasoning_back"),
+        false => (out, "reasoning_out"),
+    };
+    if matters(renderer, &thinking_off(), true)? {
+        let off = tried(&renderer.with_kwargs(thinking_off()), Form::TOOLS, true)?;
+        let what = format!("thinking off ({})", kwarg(&thinking_off()));
+        helps.extend(off.and_then(|off| Help::seen(what, name, best, &off)));
+    }
+    for kwargs in named(chat) {
+        if kwargs == thinking_off() || !matters(renderer, &kwargs, true)? {
+            continue;
+        }
+        let with = renderer.with_kwargs(kwargs.clone());
+        for (sent_back, before, name) in [
+            (true, back, "reasoning_back"),
+            (false, out, "reasoning_out"),
+        ] {
+            if before.goes_on() {
+                continue;
+            }
+            let outcome = tried(&with, Form::REASONING, sent_back)?;
+            helps.extend(outcome.and_then(|one| Help::seen(kwarg(&kwargs), name, before, &one)));
+        }
+    }
+    Ok(())
+}
+
+fn kwarg(kwargs: &Value) -> String {
+    format!("chat_template_kwargs {kwargs}")
+}
+
+/// Parameters that the template asks for, on and off. Whether they do anything is tried.
+fn named(chat: &Chat) -> Vec<Value> {
+    /// What llama-server gives to each template, or takes from the request.
+    const GIVEN: [&str; 8] = [
+        "messages",
+        "tools",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+        "loop",
+        "strftime_now",
+        "raise_exception",
+    ];
+    /// More than any template has that was seen.
+    const MOST: usize = 12;
+    let names = asked_for(&chat.template);
+    let names = names.into_iter().filter(|name| !GIVEN.contains(&&**name));
+    let names = names.filter(|name| !name.contains("date"));
+    let both = |name: String| [true, false].map(|value| json!({ name.clone(): value }));
+    names.take(MOST).flat_map(both).collect()
+}
+
+/// Names of which the template asks whether they are defined.
+fn asked_for(template: &str) -> BTreeSet<String> {
+    let words: Vec<&str> = template
+        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
+        .filter(|word| !word.is_empty())
+        .collect();
+    let asked = |at: usize| match words[at..] {
+        [name, "is", "defined" | "undefined" | "true" | "false", ..] => Some(name),
+        [name, "is", "not", "defined" | "true" | "false", ..] => Some(name),
+        _ => None,
+    };
+    let names = (0..words.len()).filter_map(asked);
+    let names = names.filter(|name| !name.contains('.') && *name != "not");
+    names.map(str::to_owned).collect()
+}
+
+/// Whether prompts go on if the reasoning stays in the content, as it was generated.
+fn reasoning_in_content(renderer: &Renderer) -> Rendered<bool> {
+    for open in ["<think>\n", ""] {
+        let (conversation, generated) = in_content(open);
+        let renderer = Renderer {
+            fields: json!({"reasoning_format": "none"}),
+            ..renderer.clone()
+        };
+        let mut all = true;
+        for (nth, &said) in conversation.said().iter().enumerate() {
+            let prompt = match renderer.prompt(&conversation.sent(said, true), true) {
+                Ok(prompt) => prompt,
+                Err(Trouble::Refused(_)) => return Ok(false),
+                Err(broken) => return Err(broken),
+            };
+            let opened = prompt.trim_end().ends_with("<think>");
+            // The tag is generated where the prompt does not have it.
+            let thought = match opened {
+                true => generated[nth].clone(),
+                false => format!("<think>\n{}", generated[nth]),
+            };
+            let next = renderer.prompt(&conversation.sent(said + 2, true), true);
+            all &= matches!(next, Ok(next) if next.starts_with(&format!("{prompt}{thought}")));
+        }
+        if all {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A conversation whose reasoning stands in the content, and what was generated before each message's own text.
+fn in_content(open: &str) -> (Conversation, Vec<String>) {
+    let mut conversation = Conversation::new(Form::REASONING);
+    let mut generated = Vec::new();
+    for message in &mut conversation.messages {
+        let Some(reasoning) = message
+            .as_object_mut()
+            .and_then(|one| one.remove("reasoning_content"))
+        else {
+            continue;
+        };
+        let content = message["content"].as_str().unwrap_or_default();
+        let thought = format!(
+            "{}\n</think>\n\n{content}",
+            reasoning.as_str().unwrap_or_default()
+        );
+        message["content"] = format!("{open}{thought}").into();
+        generated.push(thought.trim_end().to_owned());
+    }
+    (conversation, generated)
+}
+
+/// What is evaluated again where reasoning is generated and never rendered: all from there on that was said.
+fn dropped(renderer: &Renderer) -> Rendered<Outcome> {
+    let conversation = Conversation::new(Form::TOOLS);
+    let played = play(renderer, &conversation, true)?;
+    let mut outcome = Outcome::default();
+    for step in &played.steps {
+        let at = common(&step.held[..step.prompt], &step.next);
+        let new = step.next.rfind(&step.new).unwrap_or(step.next.len());
+        let again = step.next[at..new.max(at)].chars().count();
+        outcome.add(Some(again), step.next.chars().count(), Vec::new());
+    }
+    Ok(outcome)
+}
+
+/// For templates that move the system text: it stands in the first message of the user.
+fn system_in_user_message(renderer: &Renderer, tools: &Outcome) -> Rendered<Option<Help>> {
+    let mut conversation = Conversation::new(Form::TOOLS);
+    let system = conversation.messages.remove(0);
+    let text = |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
+    let first = format!("{}\n\n{}", text(&system), text(&conversation.messages[0]));
+    conversation.messages[0]["content"] = first.into();
+    match play(renderer, &conversation, true) {
+        Ok(played) => {
+            let outcome = played.outcome(&conversation);
+            let what = "the system text in the first user message";
+            Ok(Help::seen(what, "tools", tools, &outcome))
+        }
+        Err(Trouble::Refused(_)) => Ok(None),
+        Err(broken) => Err(broken),
+    }
+}
+
+/// A date that is pinned.
+pub(super) fn another_day(
+    study: &mut Study,
+    today: &Renderer,
+    tomorrow: &Renderer,
+    chat: &Chat,
+    before: &Outcome,
+    tools: bool,
+) -> Rendered<()> {
+    if before.kinds.contains(&Kind::DateWithoutSystemMessage) {
+        let what = "a system message of your own";
+        let none = Outcome::default();
+        study
+            .helps
+            .extend(Help::seen(what, "another_day", before, &none));
+    }
+    let words = asked_for(&chat.template);
+    for name in words.iter().filter(|name| name.contains("date")) {
+        let kwargs = json!({ name.as_str(): "26 Jul 2024" });
+        let [today, tomorrow] = [today, tomorrow].map(|one| one.with_kwargs(kwargs.clone()));
+        match at_midnight(&today, &tomorrow, tools) {
+            Ok(pinned) => {
+                let what = format!("a pinned date ({})", kwarg(&kwargs));
+                study
+                    .helps
+                    .extend(Help::seen(what, "another_day", before, &pinned));
+            }
+            Err(Trouble::Refused(_)) => {}
+            Err(broken) => return Err(broken),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The real server that renders: one of our own with a tiny model that has the template, and the one that was given.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use contextpilot_client::{Error, LlamaServer};
+use contextpilot_tiny_model::{Arch, Chat, Spec, write_with};
+use serde_json::{Value, json};
+
+use super::conversation::tools;
+use crate::companion::demo::bare;
+use crate::companion::demo::running::{Running, free_port};
+
+/// Why there is no prompt.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server does not render this. Its message.
+    Refused(String),
+    /// No further prompt can be had.
+    Broken(String),
+}
+
+pub(super) type Rendered<T> = Result<T, Trouble>;
+
+/// The server's program, and what it has.
+pub(super) struct Program {
+    path: PathBuf,
+    /// Whether it must be told not to continue the last message.
+    prefills: bool,
+    /// A signal that asks us to end. 0: none has come.
+    pub(super) signal: Arc<AtomicUsize>,
+}
+
+impl Program {
+    pub(super) fn new(path: PathBuf, signal: Arc<AtomicUsize>) -> Self {
+        let help = bare(&path)
+            .arg("--help")
+            .env_remove(crate::variables::PRELOAD)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output();
+        let help = help.map_or_else(|_| Vec::new(), |output| output.stdout);
+        let prefills = String::from_utf8_lossy(&help).contains("--no-prefill-assistant");
+        Self {
+            path,
+            prefills,
+            signal,
+        }
+    }
+
+    /// A server with a tiny model that has this template. `days`: days after today in Greenwich.
+    pub(super) fn start(&self, chat: &Chat, days: u8) -> Result<Running, String> {
+        let folder = tempfile::tempdir().map_err(|e| {
+            format!("No temporary folder ({e}): set TMPDIR to one that is writable")
+        })?;
+        let model = folder.path().join("tiny.gguf");
+        write_with(&model, &Spec::new(Arch::Llama), chat)
+            .map_err(|e| format!("{} cannot be written: {e}", model.display()))?;
+        let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
+        let mut command = bare(&self.path);
+        command
+            .arg("--model")
+            .arg(&model)
+            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--jinja", "--ctx-size", "256", "--parallel", "1"])
+            .args(["--threads", "1", "--no-warmup"])
+            .env_remove(crate::variables::PRELOAD)
+            // The server asks for the local time only: in this zone it is so much later.
+            .env("TZ", format!("DAY-{}", 24 * u32::from(days)));
+        if self.prefills {
+            command.arg("--no-prefill-assistant");
+        }
+        let running = Running::spawn(command, port, folder)?;
+        // Somebody else may have taken the port.
+        let props = running.client().props().map_err(|e| e.to_string())?;
+        match props.model_path.as_deref().map(Path::new) {
+            Some(path) if path != model => Err(format!(
+                "Another server listens at port {port}: start this again"
+            )),
+            _ => Ok(running),
+        }
+    }
+}
+
+/// Renders chats, with these parameters of the template.
+#[derive(Clone)]
+pub(super) struct Renderer<'a> {
+    pub(super) own: &'a LlamaServer,
+    /// The server that was given. Its prompts count.
+    pub(super) given: Option<&'a LlamaServer>,
+    pub(super) signal: &'a AtomicUsize,
+    /// `chat_template_kwargs`.
+    pub(super) kwargs: Value,
+    /// Other fields of the request.
+    pub(super) fields: Value,
+}
+
+impl Renderer<'_> {
+    pub(super) fn with_kwargs(&self, kwargs: Value) -> Self {
+        Self {
+            kwargs,
+            ..self.clone()
+        }
+    }
+
+    /// The prompt that is evaluated.
+    pub(super) fn prompt(&self, messages: &[Value], tools: bool) -> Rendered<String> {
+        self.render(self.given.unwrap_or(self.own), messages, tools, true)
+    }
+
+    /// What our own server makes of it; another than the prompt only if a server was given.
+    pub(super) fn own_prompt(&self, messages: &[Value], tools: bool) -> Rendered<Option<String>> {
+        match self.given {
+            None => Ok(None),
+            Some(_) => self.render(self.own, messages, tools, true).map(Some),
+        }
+    }
+
+    /// The conversation up to what was said last, without the beginning of a further message.
+    pub(super) fn history(&self, messages: &[Value], tools: bool) -> Rendered<String> {
+        self.render(self.own, messages, tools, false)
+    }
+
+    fn render(
+        &self,
+        server: &LlamaServer,
+        messages: &[Value],
+        with_tools: bool,
+        goes_on: bool,
+    ) -> Rendered<String> {
+        if self.signal.load(Ordering::Relaxed) != 0 {
+            return Err(Trouble::Broken("ended by a signal".to_owned()));
+        }
+        let mut body = json!({"messages": messages, "add_generation_prompt": goes_on});
+        if with_tools {
+            body["tools"] = tools();
+        }
+        if self
+            .kwargs
+            .as_object()
+            .is_some_and(|given| !given.is_empty())
+        {
+            body["chat_template_kwargs"] = self.kwargs.clone();
+        }
+        for (name, value) in self.fields.as_object().into_iter().flatten() {
+            body[name] = value.clone();
+        }
+        server.apply_template(&body).map_err(|error| match error {
+            Error::Refused { message, .. } | Error::TooLong { message } => {
+                Trouble::Refused(message)
+            }
+            other => Trouble::Broken(other.to_string()),
+        })
+    }
+}

@@ -1,0 +1,326 @@
+//! Everything that is tried with one template.
+
+use std::collections::BTreeMap;
+
+use contextpilot_tiny_model::Chat;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::conversation::{Conversation, Form, text};
+use super::helps::{self, Help};
+use super::kind::Kind;
+use super::measure::{Outcome, Played, common, play};
+use super::renderer::{Program, Rendered, Renderer, Trouble};
+use contextpilot_client::LlamaServer;
+
+/// What the template does with reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Reasoning {
+    /// It knows of none.
+    #[default]
+    None,
+    /// The model reasons, but `reasoning_content` is never rendered.
+    NeverRendered,
+    Rendered,
+}
+
+/// What was seen of a template.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Study {
+    pub(super) template: String,
+    pub(super) reasoning: Reasoning,
+    pub(super) plain: Option<Outcome>,
+    pub(super) tools: Option<Outcome>,
+    pub(super) reasoning_back: Option<Outcome>,
+    pub(super) reasoning_out: Option<Outcome>,
+    pub(super) parallel_calls: Option<Outcome>,
+    pub(super) another_day: Option<Outcome>,
+    /// An answer with white space at its ends, and a call without white space in its arguments.
+    pub(super) spelling: Option<Outcome>,
+    pub(super) helps: Vec<Help>,
+    /// Which conversations the server refuses, and its message.
+    pub(super) refused: BTreeMap<&'static str, String>,
+}
+
+/// A template, and where it is from.
+pub(super) struct Subject {
+    pub(super) name: String,
+    pub(super) chat: Chat,
+    /// The server that has it.
+    pub(super) server: Option<LlamaServer>,
+}
+
+/// Tries everything.
+///
+/// # Errors
+/// The server does not start with this template, or ends.
+pub(super) fn study(program: &Program, subject: &Subject) -> Result<Study, String> {
+    let today = program.start(&subject.chat, 0)?;
+    let renderer = Renderer {
+        own: today.client(),
+        given: subject.server.as_ref(),
+        signal: &program.signal,
+        kwargs: json!({}),
+        fields: json!({}),
+    };
+    let mut study = Study {
+        template: subject.name.clone(),
+        ..Study::default()
+    };
+    let tried = study
+        .conversations(&renderer, &subject.chat)
+        .and_then(|()| {
+            let tomorrow = program.start(&subject.chat, 1).map_err(Trouble::Broken)?;
+            let tomorrow = Renderer {
+                own: tomorrow.client(),
+                ..renderer.clone()
+            };
+            study.another_day(&renderer, &tomorrow, &subject.chat)
+        });
+    match tried {
+        Ok(()) => Ok(study),
+        Err(Trouble::Refused(why) | Trouble::Broken(why)) => Err(why),
+    }
+}
+
+impl Study {
+    /// An outcome, if the server does not refuse the conversation.
+    fn taken<T>(&mut self, name: &'static str, outcome: Rendered<T>) -> Rendered<Option<T>> {
+        match outcome {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(Trouble::Refused(why)) => {
+                self.refused.insert(name, why);
+                Ok(None)
+            }
+            Err(broken) => Err(broken),
+        }
+    }
+
+    fn conversations(&mut self, renderer: &Renderer, chat: &Chat) -> Rendered<()> {
+        let plain = default_or_without_thinking(renderer, Form::PLAIN);
+        self.plain = self.taken("plain", plain)?;
+        let tools = default_or_without_thinking(renderer, Form::TOOLS);
+        self.tools = self.taken("tools", tools)?;
+        let spelling = spelling(renderer, self.tools.is_some());
+        self.spelling = self.taken("spelling", spelling)?;
+        let Some(tools) = self.tools.clone() else {
+            return Ok(());
+        };
+        let parallel = Conversation::new(Form::PARALLEL);
+        let played = play(renderer, &parallel, true).map(|played| played.outcome(&parallel));
+        self.parallel_calls = self.taken("parallel_calls", played)?;
+
+        self.reasoning = reasoning(renderer)?;
+        let conversation = Conversation::new(Form::REASONING);
+        if self.reasoning == Reasoning::Rendered {
+            let played = |back| play(renderer, &conversation, back);
+            let outcome = |played: Rendered<Played>| Ok(played?.outcome(&conversation));
+            self.reasoning_back = self.taken("reasoning_back", outcome(played(true)))?;
+            self.reasoning_out = self.taken("reasoning_out", outcome(played(false)))?;
+        } else if let Some(lost) = content_lost(renderer, &conversation)? {
+            self.reasoning_back = Some(lost);
+        }
+        helps::conversations(self, renderer, chat, &tools)
+    }
+
+    /// The same conversations, with midnight before each next prompt.
+    fn another_day(&mut self, today: &Renderer, tomorrow: &Renderer, chat: &Chat) -> Rendered<()> {
+        if self.plain.is_none() && self.tools.is_none() {
+            return Ok(());
+        }
+        // Our own servers only: the date of the other cannot be set.
+        let [today, tomorrow] = [today, tomorrow].map(|one| Renderer {
+            given: None,
+            ..one.clone()
+        });
+        let with_tools = self.tools.is_some();
+        let outcome = at_midnight(&today, &tomorrow, with_tools);
+        self.another_day = self.taken("another_day", outcome)?;
+        match self.another_day.clone() {
+            Some(outcome) if !outcome.goes_on() => {
+                helps::another_day(self, &today, &tomorrow, chat, &outcome, with_tools)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The conversation without reasoning, as the server renders it. If that does not go on, but does with thinking turned
+/// off, then so: a model that does not reason is used like that.
+fn default_or_without_thinking(renderer: &Renderer, form: Form) -> Rendered<Outcome> {
+    let conversation = Conversation::new(form);
+    let outcome = play(renderer, &conversation, true)?.outcome(&conversation);
+    if outcome.goes_on() {
+        return Ok(outcome);
+    }
+    let kwargs = helps::thinking_off();
+    let off = play(&renderer.with_kwargs(kwargs.clone()), &conversation, true);
+    match off.map(|played| played.outcome(&conversation)) {
+        Ok(mut off) if off.goes_on() => {
+            off.kwargs = Some(kwargs);
+            Ok(off)
+        }
+        Ok(_) | Err(Trouble::Refused(_)) => Ok(outcome),
+        Err(broken) => Err(broken),
+    }
+}
+
+fn reasoning(renderer: &Renderer) -> Rendered<Reasoning> {
+    let conversation = Conversation::new(Form {
+        turns: 1,
+        ..Form::REASONING
+    });
+    let mut prompts = Vec::new();
+    for said in conversation.said() {
+        let mut messages = conversation.sent(said, true);
+        messages.push(conversation.messages[said].clone());
+        prompts.push(renderer.history(&messages, true)?);
+    }
+    let reasoned = |message: &Value| message["reasoning_content"].as_str().map(str::to_owned);
+    let texts: Vec<String> = conversation.messages.iter().filter_map(reasoned).collect();
+    let shown = |prompt: &String| texts.iter().any(|text| prompt.contains(text.as_str()));
+    if prompts.iter().any(shown) {
+        return Ok(Reasoning::Rendered);
+    }
+    // A model that reasons is told so by its generation prompt, or its history is without what it thought.
+    let first = conversation.sent(conversation.said()[0], true);
+    let last = first
+        .last()
+        .and_then(|one| one["content"].as_str())
+        .unwrap_or_default();
+    for kwargs in [json!({}), helps::thinking_off()] {
+        let prompt = renderer.with_kwargs(kwargs).prompt(&first, true);
+        let tail = match &prompt {
+            Ok(prompt) => prompt.rsplit(last).next().unwrap_or_default(),
+            Err(_) => "",
+        };
+        if tail.to_ascii_lowercase().contains("think") {
+            return Ok(Reasoning::NeverRendered);
+        }
+    }
+    let thought = text("thought", 0, 40);
+    let messages = [
+        json!({"role": "user", "content": text("user", 0, 40)}),
+        json!({"role": "assistant", "content": format!("<think>\n{thought}\n</think>\n\nso")}),
+        json!({"role": "user", "content": text("user", 1, 40)}),
+    ];
+    match renderer.prompt(&messages, false) {
+        Ok(prompt) if !prompt.contains(&thought) => Ok(Reasoning::NeverRendered),
+        Ok(_) | Err(Trouble::Refused(_)) => Ok(Reasoning::None),
+        Err(broken) => Err(broken),
+    }
+}
+
+/// If an answer's content is lost as soon as reasoning is sent with it: what that costs.
+fn content_lost(renderer: &Renderer, conversation: &Conversation) -> Rendered<Option<Outcome>> {
+    let without = Conversation::new(Form::TOOLS);
+    let [back, out] = [conversation, &without].map(|one| play(renderer, one, true));
+    let (back, out) = (back?, out?);
+    let mut lost = Outcome::default();
+    for (back, out) in back.steps.iter().zip(&out.steps) {
+        // What was generated is there only where the template shows it, without the reasoning.
+        let content = out.held.get(out.prompt..).unwrap_or_default();
+        let held = format!("{}{content}", &back.held[..back.prompt]);
+        let at = common(&held, &back.next);
+        let differs = at < held.len() && out.common() == out.held.len();
+        let new = back.next.rfind(&back.new).unwrap_or(back.next.len());
+        let again = differs.then(|| back.next[at..new.max(at)].chars().count());
+        let kinds = if differs {
+            vec![Kind::ContentLeftOut]
+        } else {
+            Vec::new()
+        };
+        lost.add(again, back.next.chars().count(), kinds);
+    }
+    Ok((!lost.goes_on()).then_some(lost))
+}
+
+/// Answers and calls that a model writes otherwise than a template does.
+fn spelling(renderer: &Renderer, tools: bool) -> Rendered<Outcome> {
+    let mut outcome = Outcome::default();
+    let conversation = Conversation::new(Form {
+        turns: 1,
+        ..if tools { Form::TOOLS } else { Form::PLAIN }
+    });
+    for at in conversation.said() {
+        let mut written = conversation.clone();
+        let message = &mut written.messages[at];
+        let (usual, other, kind) = match message.get("tool_calls") {
+            Some(_) => {
+                let arguments = &mut message["tool_calls"][0]["function"]["arguments"];
+                let usual = arguments.as_str().unwrap_or_default().to_owned();
+                let other = usual.replace(": ", ":").replace(", ", ",");
+                *arguments = other.clone().into();
+                (usual, other, Kind::CallSpelledOtherwise)
+            }
+            None => {
+                let usual = message["content"].as_str().unwrap_or_default().to_owned();
+                let other = format!("\n\n{usual} \n");
+                message["content"] = other.clone().into();
+                (usual, other, Kind::WhiteSpaceTrimmed)
+            }
+        };
+        let [as_usual, as_written] = [&conversation, &written].map(|one| play(renderer, one, true));
+        let (as_usual, as_written) = (as_usual?, as_written?);
+        let nth = conversation.said().iter().position(|&said| said == at);
+        let nth = nth.unwrap_or_default();
+        let (as_usual, as_written) = (&as_usual.steps[nth], &as_written.steps[nth]);
+        // Only where the usual one is found as it is, it can be known that the other is not.
+        let Some(from) = as_usual.next.rfind(&usual) else {
+            continue;
+        };
+        let held = format!("{}{other}", &as_usual.next[..from]);
+        let same = as_written.next.rfind(&as_written.new).unwrap_or_default();
+        let at = common(&held, &as_written.next);
+        let again = || as_written.next[at..same.max(at)].chars().count();
+        let again = (at < held.len()).then(again);
+        let kinds = again.map(|_| vec![kind]).unwrap_or_default();
+        outcome.add(again, as_written.next.chars().count(), kinds);
+    }
+    Ok(outcome)
+}
+
+/// With a system message, as agents have one, and without.
+pub(super) fn at_midnight(today: &Renderer, tomorrow: &Renderer, tools: bool) -> Rendered<Outcome> {
+    let mut outcome = Outcome::default();
+    let agent = if tools { Form::TOOLS } else { Form::PLAIN };
+    let conversations = [agent, Form::NO_SYSTEM].map(Conversation::new);
+    let mut dated = [false; 2];
+    for (dated, one) in dated.iter_mut().zip(&conversations) {
+        let tools = one.form.calls > 0;
+        *dated = today.prompt(&one.messages, tools)? != tomorrow.prompt(&one.messages, tools)?;
+    }
+    for (conversation, is_dated) in conversations.iter().zip(dated) {
+        let tools = conversation.form.calls > 0;
+        let whole = &conversation.messages;
+        let said = conversation.said();
+        for (nth, &at) in said.iter().enumerate() {
+            let end = said.get(nth + 1).copied().unwrap_or(whole.len());
+            let messages = conversation.sent(end, true);
+            let next = match dated.contains(&true) {
+                true => today.prompt(&messages, tools)?,
+                false => String::new(),
+            };
+            if !is_dated {
+                outcome.add(None, next.chars().count(), Vec::new());
+                continue;
+            }
+            let before = today.prompt(&conversation.sent(at, true), tools)?;
+            let dated = tomorrow.prompt(&messages, tools)?;
+            let from = common(&before, &dated);
+            let new = whole[at + 1]["content"].as_str().unwrap_or_default();
+            let to = dated.rfind(new).unwrap_or(dated.len()).max(from);
+            let differs = from < common(&before, &next);
+            let again = differs.then(|| dated[from..to].chars().count());
+            let kinds = match (differs, conversation.form.system) {
+                (false, _) => vec![],
+                (true, true) => vec![Kind::Date],
+                (true, false) if outcome.kinds.contains(&Kind::Date) => vec![],
+                (true, false) => vec![Kind::DateWithoutSystemMessage],
+            };
+            outcome.add(again, dated.chars().count(), kinds);
+        }
+    }
+    Ok(outcome)
+}
