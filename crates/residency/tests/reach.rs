@@ -1,7 +1,8 @@
 //! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
 use contextpilot_residency::{
-    BufferId, CacheEntry, Event, Position, RequestId, RewindGeneration, Rewinding, SequenceId,
+    BufferId, CacheEntry, EvaluationId, Event, Position, RequestId, RewindGeneration, Rewinding,
+    SequenceId,
 };
 use server::{ENGINE, Server, text};
 
@@ -483,4 +484,39 @@ fn a_prompt_that_is_held_in_part_is_shown_as_it_was_sent() {
     assert_eq!(beginning("b"), Some(text(&like(95, 'b'))));
     let found = server.ledger.whereabouts("a").expect("it is live");
     assert_eq!(found.sequences, [0]);
+}
+
+/// Where launches cannot be seen, a request claims an evaluation only when it is answered.
+#[test]
+fn a_prompt_whose_evaluation_is_claimed_later_needs_its_checkpoint_as_well() {
+    let mut server = bounded(0);
+    let (evaluation, request) = (EvaluationId(1), server.post("a"));
+    server.apply(Event::LaunchedUnclaimed {
+        sequence: 0,
+        evaluation,
+        likely: request.task,
+    });
+    server.submit(0, &text(&long('a'))[..96], false);
+    reaches(&mut server, 0, 95);
+    server.done();
+    server.apply(Event::Checkpointed {
+        context: ENGINE,
+        sequence: 0,
+        buffer: BufferId(0xc0),
+        first: 95,
+        last: 95,
+    });
+    server.submit(0, &text(&long('a'))[96..], true);
+    reaches(&mut server, 0, 99);
+    server.done();
+    let task = request.task;
+    server.apply(Event::Claimed { evaluation, task });
+    server.apply(Event::ClaimsClosed { evaluation });
+    server.answer(request);
+    assert_eq!(server.said(), ["a awaited", "a cached in slot 0"]);
+    generate(&mut server, 0, "x", 100);
+    assert_eq!(server.lost(), NOTHING);
+    server.free(0xc0);
+    server.quiet(10);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
