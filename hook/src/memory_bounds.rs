@@ -16,8 +16,9 @@ use contextpilot_kv_publisher::{
 use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
 use contextpilot_request::MAX_ID_BYTES;
 use contextpilot_residency::{
-    Around, Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_UNCACHED, MOST_WAITING,
-    MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId, TaskId, Token,
+    Around, Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_TAIL_TOKENS,
+    MOST_UNCACHED, MOST_WAITING, MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId,
+    TaskId, Token,
 };
 use contextpilot_worker::{LARGEST_HEAD, MOST_HELD, MOST_HELD_ENTRIES};
 
@@ -27,7 +28,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
-pub(crate) const TOTAL_MIB: usize = 980;
+pub(crate) const TOTAL_MIB: usize = 1010;
 
 /// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -135,6 +136,12 @@ pub(crate) const ALL: &[Bound] = &[
         most: MOST_LIVE,
         each: LIVE_BYTES + 2 * hashed(SHARED_ID + size_of::<[u64; 2]>()) + ID,
         beyond: "the oldest is reported as evicted (reason `too_many`)",
+    },
+    Bound {
+        what: "tokens at the ends of prompts, with sliding windows and recurrent models",
+        most: MOST_TAIL_TOKENS,
+        each: size_of::<Token>(),
+        beyond: "the id is reported as evicted when any token of the prompt but the last one is not held any more",
     },
     Bound {
         what: "prompts that wait for a slot, where requests are tied to slots by their prompts",

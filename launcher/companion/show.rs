@@ -144,6 +144,17 @@ pub(super) fn count(number: u64) -> String {
     text
 }
 
+/// The number of a request, as lists name those without an id: `#17`.
+pub(super) fn number(name: &str) -> Option<u64> {
+    name.strip_prefix('#')?.parse().ok()
+}
+
+/// `1 chunk`, `2 chunks`
+pub(super) fn counted(number: u64, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {what}{ending}", count(number))
+}
+
 /// `1.5 MiB`
 pub(super) fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -238,5 +249,9 @@ mod tests {
         assert_eq!(seconds_of(-1e300), Duration::ZERO);
         assert_eq!(duration(1e300), span(Duration::MAX));
         assert_eq!([Some(0.625), None].map(percent), ["62 %", "–"]);
+        let chunks = [0, 1, 1234].map(|number| counted(number, "chunk"));
+        assert_eq!(chunks, ["0 chunks", "1 chunk", "1,234 chunks"]);
+        let numbers = ["#17", "#", "17", "#1a"].map(number);
+        assert_eq!(numbers, [Some(17), None, None, None]);
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn text(stats: &Stats) -> String {
     ));
     lines.push(line("reuse", &reuse(&stats.reuse.total)));
     lines.push(line("last minute", &reuse(&stats.reuse.last_minute)));
-    lines.push(line("evictions", &evictions(stats)));
+    lines.push(line("ids evicted", &evictions(stats)));
     lines.push(line("index", &index(stats)));
     if let Some(store) = &stats.store {
         lines.push(line("store", &prefix_store(store)));

@@ -16,7 +16,7 @@ mod sync;
 mod text;
 
 use super::servers::{self, Running};
-use super::show::{Visible, bytes, count, print, print_json, print_path};
+use super::show::{Visible, bytes, counted, print, print_json, print_path};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 use contents::Contents;
@@ -174,8 +174,8 @@ fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String>
     match options.json {
         true => print_json(&checked)?,
         false => print(&format!(
-            "{} chunks, {}: {}\n",
-            count(checked.good as u64),
+            "{}, {}: {}\n",
+            counted(checked.good as u64, "chunk"),
             bytes(checked.bytes),
             match bad {
                 0 => "all are good".to_owned(),
@@ -199,10 +199,10 @@ fn remove(options: &Options, mut contents: Contents, to: u64) -> Result<ExitCode
     done(match options.json {
         true => print_json(&removed),
         false => print(&format!(
-            "{} chunks removed, {}; {} chunks stay, {}\n",
-            count(removed.chunks as u64),
+            "{} removed, {}; {} stay, {}\n",
+            counted(removed.chunks as u64, "chunk"),
             bytes(removed.bytes),
-            count(removed.left_chunks as u64),
+            counted(removed.left_chunks as u64, "chunk"),
             bytes(removed.left_bytes)
         )),
     })

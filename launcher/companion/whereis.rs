@@ -7,7 +7,7 @@ use clap::Args;
 use contextpilot_client::control::{Reason, RequestState, Timestamp};
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Visible, count, print, print_json, span};
+use super::show::{Moment, Visible, count, number, print, print_json, span};
 use super::words::{NEVER_CACHED, evicted, place};
 
 /// Say where a request's prompt is cached, or when and why it was evicted
@@ -33,6 +33,13 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for id in &options.ids {
         let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
         all &= matches!(state, RequestState::Cached { .. });
+        if let (RequestState::Unknown { .. }, Some(_), false) = (&state, number(id), options.json) {
+            print(&format!(
+                "{id}  has no id, so it is not followed: send rid with a request; contextpilot-llama why '{id}' says \
+                 why it was evaluated\n"
+            ))?;
+            continue;
+        }
         match options.json {
             true => print_json(&state)?,
             false => print(&text(&state, SystemTime::now().into()))?,

@@ -13,7 +13,7 @@ use contextpilot_client::control::{
 use serde::Serialize;
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Reader, Visible, offer, offer_json, print, print_json};
+use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
 use super::words::NEVER_CACHED;
 
 mod advice;
@@ -42,7 +42,8 @@ const WATCHED: usize = 1000;
   contextpilot-llama why --last 5
   contextpilot-llama why --watch")]
 pub(super) struct Options {
-    /// Ids, as they stand in rid or request_id of the requests. Without any: the last request
+    /// Ids, as they stand in rid or request_id of the requests, or numbers as in lists: '#17'.
+    /// Without any: the last request
     ids: Vec<String>,
     /// The last requests, with and without ids, the latest last
     #[arg(
@@ -116,6 +117,28 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut all = true;
     for id in &options.ids {
         let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
+        if let (RequestState::Unknown { .. }, Some(number)) = (&state, number(id)) {
+            let latest = control
+                .latest(WATCHED)
+                .map_err(|e| hook_says(&control, &e))?;
+            match latest.requests.iter().find(|one| one.number == number) {
+                Some(one) => {
+                    match show(one, stats.as_ref(), options)? {
+                        Reader::Gone => break,
+                        _ => continue,
+                    }
+                }
+                None if !options.json => {
+                    all = false;
+                    print(&format!(
+                        "{id}  is none of the last {} prompts\n",
+                        count(WATCHED as u64)
+                    ))?;
+                    continue;
+                }
+                None => {}
+            }
+        }
         let evaluation = state.evaluation();
         all &= evaluation.is_some();
         if options.json {

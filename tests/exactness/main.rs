@@ -293,9 +293,10 @@ fn write_table(rows: &[String], total: &Score, more: &str) {
          *false* compare that with the evictions that were reported to the index.\n\n\
          A prompt counts as cached while the engine would reuse all of it but the last token, which it\n\
          always evaluates again. A model with sliding windows, or a recurrent model, can go back only to\n\
-         certain positions (checkpoints), so there nine tenths of the prompt are enough. This limit is a\n\
-         convention, and the ledger and the truth both have it: a reuse of 89 % counts as an eviction, one\n\
-         of 90 % as none.\n\n",
+         certain positions (checkpoints), so there nine tenths of the prompt are enough: as many tokens,\n\
+         rounded up, but no more than all before the last one. It does not matter whether the engine still\n\
+         holds the rest, or another prompt has taken its place. This limit is a convention, and the ledger\n\
+         and the truth both have it: a reuse of 89 % counts as an eviction, one of 90 % as none.\n\n",
     );
     text.push_str(Score::HEAD);
     for row in rows.iter().chain([&total.row("**all**")]) {

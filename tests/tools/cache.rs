@@ -103,7 +103,7 @@ fn a_refused_request_is_called_that_and_no_eviction() {
     }
     let text = watched.text(&["stats"]);
     assert!(
-        text.contains("\nevictions    none; 1 never cached\n"),
+        text.contains("\nids evicted  none; 1 never cached\n"),
         "{text}"
     );
 }

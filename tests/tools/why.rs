@@ -77,6 +77,34 @@ fn a_changed_word_near_the_beginning_is_found() {
 }
 
 #[test]
+fn a_request_is_found_by_the_number_that_lists_show_and_by_any_id() {
+    let watched = Watched::start(two_slots());
+    watched.complete(ask("A prompt of a request without an id."));
+    watched.complete(ask("And one whose id is a word of our own.").id("last"));
+    let all = last(&watched, 2);
+    let number = all[0]["number"].as_u64().unwrap();
+    let name = format!("#{number}");
+    let text = watched.text(&["why", &name]);
+    assert!(text.contains(&format!("slot 0  {name}  ")), "{text}");
+    assert_eq!(watched.json(&["why", &name]), all[0]);
+    let run = |words: &[&str]| {
+        let output = watched.command(words).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), text)
+    };
+    let (code, text) = run(&["where", &name]);
+    assert!(text.starts_with(&format!("{name}  has no id")), "{text}");
+    assert_eq!(code, Some(1));
+    let (code, text) = run(&["why", "#987"]);
+    assert_eq!(text, "#987  is none of the last 1,000 prompts\n");
+    assert_eq!(code, Some(1));
+
+    assert_eq!(watched.json(&["where", "last"])["state"], "cached");
+    let named = watched.json(&["why", "last"]);
+    assert_eq!(named["evaluation"], all[1]["evaluation"]);
+}
+
+#[test]
 fn for_an_evicted_prompt_why_names_the_request_that_took_its_place() {
     let watched = Watched::start(two_slots());
     watched.complete(ask(SYSTEM).id("first"));

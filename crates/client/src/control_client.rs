@@ -106,7 +106,12 @@ impl Control {
     /// # Errors
     /// As [`Control::stats`].
     pub fn request(&self, id: &str) -> Result<RequestState> {
-        let path = format!("/requests/{}", percent::encode(id));
+        // As it stands, that is another path: see `latest`.
+        let encoded = match id {
+            "last" => "%6Cast".to_owned(),
+            _ => percent::encode(id).to_string(),
+        };
+        let path = format!("/requests/{encoded}");
         let answer = self.http.get(&path, Patience::Whole(QUICK))?;
         match answer.status.as_u16() {
             404 => answer.json_whatever_the_status(),

@@ -132,17 +132,34 @@ impl Index {
         };
         let from = prompt.and_then(|prompt| self.id_of(prompt));
         let from = from.map(str::to_owned);
+        let matched = self.is_match(job, at, ordered);
         let placed = &mut job.placed[at];
         self.counters.matches = self.counters.matches.saturating_sub(placed.matched.into());
-        self.counters.matches += u64::from(ordered.cached > 0);
+        self.counters.matches += u64::from(matched);
         if let Some(request) = self.requests.get_mut(&placed.id) {
             request.expected = known;
         }
         placed.expected = expected;
         placed.stored = expected - held;
         placed.from = from;
-        placed.matched = ordered.cached > 0;
+        placed.matched = matched;
         job.places[at] = places(given, &ordered.blocks);
+    }
+
+    /// Whether a context begins with what was cached before the call. What other contexts of the batch will leave in
+    /// the cache is no match: it is part of the forecast only.
+    fn is_match(&self, job: &Reordering, at: usize, ordered: &Online) -> bool {
+        if job.is_single() {
+            return ordered.cached > 0;
+        }
+        let tiers = self.tiers_of_batch();
+        let weight = |block| self.predictor.weight(block, &self.blocks);
+        let least = tiers.least(&ordered.blocks, weight);
+        let before = job.cached.longest(&job.batch.contexts[at]).0;
+        tiers
+            .beginning_of(&ordered.blocks[..before], weight, least)
+            .0
+            > 0
     }
 
     /// How many tokens of a context the engine itself is expected to reuse, and of which prompt.

@@ -71,7 +71,7 @@ pub(crate) fn text(index: &Index) -> String {
     one(
         "matches_total",
         "counter",
-        "Contexts, of those in contexts_total, that begin with cached blocks in their new order",
+        "Contexts, of those in contexts_total, that begin with blocks that were cached before the call",
         counters.matches,
     );
     one(

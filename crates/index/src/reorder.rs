@@ -25,7 +25,7 @@ pub(crate) struct Reordering {
     /// Blocks of the call that the index knows, and their numbers in the call.
     known: HashMap<Block, Block>,
     /// The cached prefixes that the batch could continue, in the numbers of the call.
-    cached: Cached,
+    pub(crate) cached: Cached,
     /// The batch, ordered by itself.
     pub(crate) batch: Batch,
     /// For each context, the original positions of its blocks, in the new order.

@@ -1,6 +1,6 @@
 //! What the journal does about files that are already in its place.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -253,6 +253,10 @@ fn another_instances_journal_under_our_name_is_left_alone() {
     let theirs = folder(&home).join(format!("{}-1.journal", identity("2")));
     fs::rename(theirs, path(&home, 1)).unwrap();
     let before = fs::read(path(&home, 1)).unwrap();
+    // However old it is: only files under the names of others are removed.
+    let month = Duration::from_secs(31 * 24 * 3600);
+    let file = File::options().write(true).open(path(&home, 1)).unwrap();
+    file.set_modified(SystemTime::now() - month).unwrap();
     let (mut journal, lost) = open(&home, "1", quiet);
     assert_eq!(lost, []);
     journal.note_live(&"ours".into());

@@ -508,4 +508,23 @@ mod tests {
         asker.end();
         assert_eq!(asks.join().unwrap(), Answer::End);
     }
+
+    /// Containers have another name each time.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn sockets_of_machines_that_are_long_gone_are_removed() {
+        let (_outer, folder) = folder();
+        let day = Duration::from_secs(24 * 3600);
+        let age = |name: &str, days: u32| {
+            let path = folder.inside().join(name);
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_modified(std::time::SystemTime::now() - day * days)
+                .unwrap();
+            path
+        };
+        let [gone, young, other] =
+            [("ask-gone", 8), ("ask-young", 6), ("other", 8)].map(|(name, days)| age(name, days));
+        let _door = Door::open(&folder).unwrap().unwrap();
+        assert!(!gone.exists() && young.exists() && other.exists());
+    }
 }

@@ -190,3 +190,41 @@ fn weight(contexts: &Contexts, decay: &[f64; RECENT]) -> f64 {
 fn both(a: &Contexts, b: &Contexts) -> Contexts {
     std::array::from_fn(|word| a[word] & b[word])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first of two blocks after block 1: 2 was requested together with it, 3 with nothing, but more often.
+    fn first_of_two(frequency: &Frequency) -> Block {
+        let mut blocks = vec![3, 2];
+        frequency.sort_after(&[1], &mut blocks);
+        blocks[0]
+    }
+
+    #[test]
+    fn what_was_requested_together_counts_while_later_contexts_have_few_blocks() {
+        let mut frequency = Frequency::new(1e9, 1 << 20);
+        frequency.note(&[1, 2]);
+        (0..3).for_each(|_| frequency.note(&[3]));
+        let held = 2 + 3;
+        // All of these are as many as are kept, and one more.
+        let many: Vec<Block> = (10..).take(RECENT_BLOCKS - held).collect();
+        frequency.note(&many);
+        assert_eq!((frequency.recent.len(), first_of_two(&frequency)), (5, 2));
+        frequency.note(&[4]);
+        assert_eq!(frequency.recent_blocks, RECENT_BLOCKS - 1);
+        assert_eq!((frequency.recent.len(), first_of_two(&frequency)), (5, 3));
+    }
+
+    #[test]
+    fn what_was_requested_together_counts_for_so_many_contexts() {
+        let mut frequency = Frequency::new(1e9, 1 << 20);
+        frequency.note(&[1, 2]);
+        (0..3).for_each(|_| frequency.note(&[3]));
+        (4..RECENT).for_each(|_| frequency.note(&[4]));
+        assert_eq!(first_of_two(&frequency), 2);
+        frequency.note(&[4]);
+        assert_eq!(first_of_two(&frequency), 3);
+    }
+}

@@ -102,6 +102,23 @@ fn the_id_is_found_in_a_chunked_body() {
     }
 }
 
+/// The framing of one chunk may have 32768 bytes: its size with extensions, and the ends of lines.
+#[test]
+fn a_chunk_with_endless_extensions_is_lost() {
+    let stream = |framing: usize| {
+        let ends = "\r\n".len();
+        let extension = "x".repeat(framing - "7;".len() - 2 * ends);
+        let size = format!(";{extension}\r\n");
+        let body = format!("7{size}{{\"rid\":\r\n6{size}\"r-1\"}}\r\n0\r\n\r\n");
+        post("Transfer-Encoding: chunked\r\n", &body)
+    };
+    assert_eq!(steps([&stream(32_768)[..]]), [id("r-1")]);
+    for framing in [32_769, 100_000] {
+        let steps = steps([&stream(framing)[..]]);
+        assert_eq!(steps, [Step::Lost(Loss::Chunk)], "{framing}");
+    }
+}
+
 #[test]
 fn all_requests_on_one_connection_are_found() {
     let mut stream = Vec::new();

@@ -20,7 +20,7 @@ pub enum Fact {
     },
     /// The KV of the request's whole prompt now exists. The request stays cached while the engine
     /// would evaluate nothing but the last token again; in a bounded context, while it would reuse
-    /// nine tenths of the prompt.
+    /// nine tenths of the prompt, rounded up, if these are fewer.
     Cached {
         /// The id.
         id: RequestId,

@@ -27,14 +27,18 @@ mod reach;
 mod requests;
 mod reusable;
 mod shape;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
 mod upcoming;
 
+pub(crate) use reach::WATCHED_BYTES;
+
 pub use query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
 pub use reusable::CacheEntry;
 pub use shape::{Branch, Merged};
+pub use tails::MOST_TAIL_TOKENS;
 pub use upcoming::{Successor, Upcoming};
 
 /// Requests that may be live at once. Beyond that, the oldest request is evicted

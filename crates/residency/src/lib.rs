@@ -37,8 +37,8 @@ pub use event::{EngineWork, Event};
 pub use fact::{Asker, Fact, Place, Reason, TokenCounts};
 pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId, UNTIED};
 pub use ledger::{
-    Branch, CacheEntry, Contents, Ledger, Likeness, MOST_LIVE, Merged, Saved, Successor,
-    Unfinished, Upcoming, Whereabouts,
+    Branch, CacheEntry, Contents, Ledger, Likeness, MOST_LIVE, MOST_TAIL_TOKENS, Merged, Saved,
+    Successor, Unfinished, Upcoming, Whereabouts,
 };
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts};
 pub use requests::{LIVE_BYTES, MOST_UNCACHED};

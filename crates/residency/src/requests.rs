@@ -2,9 +2,12 @@
 
 use crate::adapters::Wanted;
 use crate::ids::{Arrival, EvaluationId, RequestId, TaskId};
+use crate::ledger::WATCHED_BYTES;
 use crate::slab::{Key, Slab};
+use crate::token::Token;
 use crate::tree::Mark;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// Names a request. A name of a request that is gone finds nothing: keys of the slab are used
 /// again, serial numbers are not. Names are ordered as the requests came.
@@ -18,8 +21,40 @@ pub(crate) struct RequestKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
     pub(crate) request: RequestKey,
-    /// Index in [`Request::marks`].
-    pub(crate) nth: usize,
+    /// Index in [`Request::marks`]. A request has fewer marks than [`MOST_LIVE`](crate::MOST_LIVE).
+    nth: u32,
+    pub(crate) kind: MarkKind,
+}
+
+impl Label {
+    pub(crate) fn new(request: RequestKey, nth: usize, kind: MarkKind) -> Self {
+        let nth = nth as u32;
+        Self { request, nth, kind }
+    }
+
+    pub(crate) fn nth(self) -> usize {
+        self.nth as usize
+    }
+}
+
+/// What it means when a mark is lost, and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MarkKind {
+    /// At the end of the prompt: the request is not cached any more.
+    Whole,
+    /// In a bounded context, where nine tenths of the prompt end: the same.
+    Enough,
+    /// In a bounded context, at the end of the prompt: nothing, while the mark at nine tenths stands.
+    End,
+}
+
+/// What is kept of a prompt whose mark stands before its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Remainder {
+    /// The mark at the end of the prompt. `None`: no slot or host entry holds the whole prompt.
+    pub(crate) end: Option<Mark>,
+    /// The tokens of the prompt behind the mark that decides.
+    pub(crate) tokens: Arc<[Token]>,
 }
 
 /// A live request.
@@ -43,6 +78,8 @@ pub(crate) struct Request {
     pub(crate) answered: bool,
     /// Where its evaluated prompts end. `None`: that mark was lost.
     marks: Vec<Option<Mark>>,
+    /// The rest of these prompts, where their marks stand before their ends.
+    remainders: Vec<Option<Remainder>>,
     /// Which LoRA adapters it wants.
     pub(crate) adapters: Wanted,
 }
@@ -57,8 +94,55 @@ impl Request {
         &self.marks
     }
 
-    pub(crate) fn mark_mut(&mut self, nth: usize) -> Option<&mut Option<Mark>> {
-        self.marks.get_mut(nth)
+    /// The mark of a prompt that decides whether it is cached.
+    pub(crate) fn mark(&self, nth: usize) -> Option<Mark> {
+        self.marks.get(nth).copied().flatten()
+    }
+
+    /// The rest of a prompt whose mark stands before its end.
+    pub(crate) fn remainder(&self, nth: usize) -> Option<&Remainder> {
+        self.remainders.get(nth)?.as_ref()
+    }
+
+    /// All marks that it has in the tree.
+    pub(crate) fn all_marks(&self) -> impl Iterator<Item = Mark> {
+        let ends = self.remainders.iter().flatten().filter_map(|one| one.end);
+        self.marks.iter().flatten().copied().chain(ends)
+    }
+
+    /// A mark was lost.
+    pub(crate) fn lose_mark(&mut self, nth: usize, kind: MarkKind) {
+        match kind {
+            MarkKind::Whole | MarkKind::Enough => {
+                if let Some(mark) = self.marks.get_mut(nth) {
+                    *mark = None;
+                }
+            }
+            MarkKind::End => {
+                if let Some(Some(remainder)) = self.remainders.get_mut(nth) {
+                    remainder.end = None;
+                }
+            }
+        }
+    }
+
+    /// Sets the marks of a prompt. Returns those that it had.
+    pub(crate) fn replace_marks(
+        &mut self,
+        nth: usize,
+        mark: Mark,
+        remainder: Option<Remainder>,
+    ) -> [Option<Mark>; 2] {
+        if remainder.is_some() && self.remainders.len() <= nth {
+            self.remainders.resize(nth + 1, None);
+        }
+        let before = match self.remainders.get_mut(nth) {
+            Some(place) => std::mem::replace(place, remainder),
+            None => None,
+        };
+        let end = before.and_then(|before| before.end);
+        let place = self.marks.get_mut(nth);
+        [place.and_then(|place| place.replace(mark)), end]
     }
 
     /// Prompts that take memory here: those that wait, and those that have been evaluated. The few others are
@@ -110,14 +194,17 @@ pub const MOST_UNCACHED: usize = 4096;
 /// The most bytes that one live request with one prompt takes in these tables, without the bytes of
 /// its id: just after the tables have doubled. A further prompt of it takes less, and counts as much.
 pub const LIVE_BYTES: usize = {
-    let slab = 2 * size_of::<Request>() + 2 * size_of::<(Label, [Key; 4])>();
+    let mark = 2 * size_of::<(Label, [Key; 4])>();
+    let slab = 2 * size_of::<Request>() + mark;
+    // A bounded context may keep a second mark, and what it needs to check both.
+    let bounded = mark + size_of::<Option<Remainder>>() + 16 + 2 * WATCHED_BYTES;
     let by_id = (size_of::<(RequestId, Key)>() + 1) * 16 / 7;
     let by_age = 2 * size_of::<RequestKey>();
     let by_task = (size_of::<(TaskId, RequestKey)>() + 1) * 16 / 7;
     // The prompt waits or has a mark. A node of the set has room for eleven tasks, which is more than the
     // smallest list of marks.
     let allocation = 11 * size_of::<TaskId>() + size_of::<[usize; 2]>() + 16;
-    slab + by_id + by_age + by_task + allocation
+    slab + bounded + by_id + by_age + by_task + allocation
 };
 
 impl Requests {
@@ -208,6 +295,7 @@ impl Requests {
             failed: false,
             answered: false,
             marks: Vec::new(),
+            remainders: Vec::new(),
             adapters: Wanted::Any,
         });
         let name = RequestKey { serial, key };
@@ -233,6 +321,7 @@ impl Requests {
             failed: false,
             answered: false,
             marks: Vec::new(),
+            remainders: Vec::new(),
             adapters: Wanted::Any,
         });
         let name = RequestKey { serial, key };
@@ -268,10 +357,12 @@ impl Requests {
         Some(name)
     }
 
-    /// Adds a mark to a live request.
-    pub(crate) fn push_mark(&mut self, name: RequestKey, mark: Mark) {
+    /// Adds the marks of a prompt to a live request.
+    pub(crate) fn push_mark(&mut self, name: RequestKey, mark: Mark, remainder: Option<Remainder>) {
         if let Some(request) = self.get_mut(name) {
-            request.marks.push(Some(mark));
+            let nth = request.marks.len();
+            request.marks.push(None);
+            request.replace_marks(nth, mark, remainder);
             self.prompts += 1;
         }
     }

@@ -1,7 +1,8 @@
 //! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
 use contextpilot_residency::{
-    BufferId, CacheEntry, Event, Position, RewindGeneration, Rewinding, SequenceId,
+    BufferId, CacheEntry, EvaluationId, Event, Position, RequestId, RewindGeneration, Rewinding,
+    SequenceId,
 };
 use server::{ENGINE, Server, text};
 
@@ -373,6 +374,147 @@ fn a_prompt_stays_cached_when_the_server_keeps_the_checkpoints_of_a_slot_that_it
     prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
     load(&mut server, &long('a'), 99, &[]);
     server.quiet(10);
+    assert_eq!(server.lost(), NOTHING);
+    server.free(0xc0);
+    server.quiet(10);
+    assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
+}
+
+/// A prompt of 100 tokens, of which the first so many are equal for all.
+fn like(equal: usize, letter: char) -> String {
+    let rest = letter.to_string().repeat(100 - equal);
+    "a".repeat(equal) + &rest
+}
+
+#[test]
+fn a_prompt_stays_cached_while_its_slot_holds_nine_tenths_of_it() {
+    let mut server = bounded(50);
+    prompt(&mut server, 0, ("a", &like(100, 'a')), [0, 0], 0xc0);
+    prompt(&mut server, 0, ("b", &like(95, 'b')), [0, 0], 0xc1);
+    prompt(&mut server, 0, ("c", &like(90, 'c')), [0, 0], 0xc2);
+    assert_eq!(server.lost(), NOTHING);
+    prompt(&mut server, 0, ("d", &like(89, 'd')), [0, 0], 0xc3);
+    assert_eq!(
+        server.lost(),
+        [
+            "a evicted: Overwritten, slot 0",
+            "b evicted: Overwritten, slot 0",
+            "c evicted: Overwritten, slot 0"
+        ]
+    );
+}
+
+#[test]
+fn a_short_prompt_stays_cached_while_all_but_its_last_token_is_held() {
+    let mut server = bounded(2);
+    prompt(&mut server, 0, ("a", "seven b"), [0, 0], 0xc0);
+    prompt(&mut server, 0, ("b", "seven c"), [0, 0], 0xc1);
+    assert_eq!(server.lost(), NOTHING);
+    prompt(&mut server, 0, ("c", "seven_c"), [0, 0], 0xc2);
+    assert_eq!(
+        server.lost(),
+        [
+            "a evicted: Overwritten, slot 0",
+            "b evicted: Overwritten, slot 0"
+        ]
+    );
+}
+
+/// A recurrent model goes on at the end of what it holds, without a checkpoint.
+#[test]
+fn the_beginning_of_a_prompt_serves_it_if_nine_tenths_of_it_are_held() {
+    let mut server = bounded(0);
+    prompt(&mut server, 0, ("a", &long('a')), [95, 99], 0xc0);
+    prompt(
+        &mut server,
+        0,
+        ("b", &(long('a') + "bbbbb")),
+        [100, 104],
+        0xc1,
+    );
+    prompt(&mut server, 0, ("c", &long('a')), [95, 99], 0xc2);
+    server.free(0xc1);
+    server.quiet(10);
+    assert_eq!(server.lost(), NOTHING);
+    server.free(0xc0);
+    server.free(0xc2);
+    generate(&mut server, 0, "x", 100);
+    // "a" and "c" cannot do without a checkpoint either.
+    assert_eq!(
+        server.lost(),
+        [
+            "a evicted: OutOfReach, slot 0",
+            "b evicted: OutOfReach, slot 0",
+            "c evicted: OutOfReach, slot 0"
+        ]
+    );
+}
+
+#[test]
+fn how_much_of_a_prompt_is_held_decides_how_far_memory_must_reach_back() {
+    let mut server = bounded(50);
+    prompt(&mut server, 0, ("a", &like(100, 'a')), [0, 0], 0xc0);
+    prompt(&mut server, 0, ("b", &like(95, 'b')), [0, 0], 0xc1);
+    // The first one comes back, under another id.
+    prompt(&mut server, 0, ("c", &like(100, 'a')), [0, 48], 0xc2);
+    for checkpoint in [0xc0, 0xc1, 0xc2] {
+        server.free(checkpoint);
+    }
+    // From position 48 on all of "a" can be reused, but not the 95 tokens of "b" that are held.
+    generate(&mut server, 0, "x", 48);
+    assert_eq!(server.lost(), ["b evicted: OutOfReach, slot 0"]);
+}
+
+#[test]
+fn a_prompt_that_is_held_in_part_is_shown_as_it_was_sent() {
+    let mut server = bounded(50);
+    prompt(&mut server, 0, ("a", &like(100, 'a')), [0, 0], 0xc0);
+    let ends = |server: &Server| {
+        let branches = server.ledger.shape(&[], 10);
+        let ends = branches.iter().filter(|one| one.prompts_total > 0);
+        ends.map(|one| (one.to, one.prompts_total))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&server), [(99, 1)]);
+    prompt(&mut server, 0, ("b", &like(95, 'b')), [0, 0], 0xc1);
+    assert_eq!(server.ledger.requests_in(0, 10), [&RequestId::from("b")]);
+    assert_eq!(ends(&server), [(99, 1)]);
+    let beginning = |id| server.ledger.beginning_of(id, 100);
+    assert_eq!(beginning("a"), Some(text(&like(100, 'a'))));
+    assert_eq!(beginning("b"), Some(text(&like(95, 'b'))));
+    let found = server.ledger.whereabouts("a").expect("it is live");
+    assert_eq!(found.sequences, [0]);
+}
+
+/// Where launches cannot be seen, a request claims an evaluation only when it is answered.
+#[test]
+fn a_prompt_whose_evaluation_is_claimed_later_needs_its_checkpoint_as_well() {
+    let mut server = bounded(0);
+    let (evaluation, request) = (EvaluationId(1), server.post("a"));
+    server.apply(Event::LaunchedUnclaimed {
+        sequence: 0,
+        evaluation,
+        likely: request.task,
+    });
+    server.submit(0, &text(&long('a'))[..96], false);
+    reaches(&mut server, 0, 95);
+    server.done();
+    server.apply(Event::Checkpointed {
+        context: ENGINE,
+        sequence: 0,
+        buffer: BufferId(0xc0),
+        first: 95,
+        last: 95,
+    });
+    server.submit(0, &text(&long('a'))[96..], true);
+    reaches(&mut server, 0, 99);
+    server.done();
+    let task = request.task;
+    server.apply(Event::Claimed { evaluation, task });
+    server.apply(Event::ClaimsClosed { evaluation });
+    server.answer(request);
+    assert_eq!(server.said(), ["a awaited", "a cached in slot 0"]);
+    generate(&mut server, 0, "x", 100);
     assert_eq!(server.lost(), NOTHING);
     server.free(0xc0);
     server.quiet(10);

@@ -28,7 +28,8 @@
 //! A prompt counts as cached if the engine reuses all of its tokens but the last, which
 //! it always evaluates again. So two prompts that differ in their last token only count
 //! as equal. With sliding windows and recurrent models, which go back to checkpoints,
-//! nine tenths of the tokens are enough. With LoRA adapters, a prompt must reuse as many
+//! nine tenths of the tokens are enough, rounded up, wherever the engine has them from: it may also hold only
+//! the beginning of the prompt, or a prompt that begins like it. With LoRA adapters, a prompt must reuse as many
 //! tokens as it does if it is sent twice to an otherwise unused server: the tokens from
 //! the activation of an adapter on are evaluated each time.
 
@@ -375,7 +376,7 @@ impl<'a> Engine<'a> {
         if self.server.keeps_any_prefix() {
             prompt_tokens - 1
         } else {
-            (prompt_tokens * 9).div_ceil(10)
+            (prompt_tokens * 9).div_ceil(10).min(prompt_tokens - 1)
         }
     }
 

@@ -240,4 +240,12 @@ mod tests {
         assert!(queue.cancel(b"") && !queue.cancel(b""));
         assert_eq!(queue.publish(b"kv", &message(100)), Put::Unwanted);
     }
+
+    #[test]
+    fn a_closed_queue_takes_no_message() {
+        let queue = subscribed(1000);
+        queue.close();
+        assert_eq!(queue.publish(b"kv", &message(100)), Put::Dropped);
+        assert_eq!((queue.bytes(), queue.all.load(Ordering::Relaxed)), (0, 0));
+    }
 }

@@ -12,7 +12,7 @@ use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin, Store};
 use serde_json::{Value, json};
 
 use super::contents::Contents;
-use crate::companion::show::{Visible, bytes, count, print, print_json};
+use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
 
 #[derive(Args)]
 pub(super) struct Export {
@@ -71,10 +71,10 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
                 format!(" (of {} asked for)", count(asked))
             });
             print(&format!(
-                "{} chunks of {}, {} tokens{of}, {}: {}\n",
-                count(chosen.len() as u64),
+                "{} of {}, {}{of}, {}: {}\n",
+                counted(chosen.len() as u64, "chunk"),
                 Visible(&origin.model),
-                count(tokens),
+                counted(tokens, "token"),
                 bytes(size),
                 Visible(&export.file.to_string_lossy()),
             ))

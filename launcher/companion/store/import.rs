@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::contents::Contents;
 use super::limit;
 use crate::companion::servers::Running;
-use crate::companion::show::{Visible, bytes, count, print, print_json};
+use crate::companion::show::{Visible, bytes, counted, print, print_json};
 
 #[derive(Args)]
 pub(super) struct Import {
@@ -85,17 +85,17 @@ pub(super) fn run(
 
 fn said(imported: &Imported, is_first: bool) -> String {
     let mut text = format!(
-        "{} chunks of {}, {} tokens, {}; {} tokens were there\n",
-        count(imported.chunks as u64),
+        "{} of {}, {}, {}; {} were there\n",
+        counted(imported.chunks as u64, "chunk"),
         Visible(&imported.model),
-        count(imported.tokens),
+        counted(imported.tokens, "token"),
         bytes(imported.bytes),
-        count(imported.there_tokens),
+        counted(imported.there_tokens, "token"),
     );
     if imported.removed > 0 {
         text += &format!(
-            "{} chunks that were used longest ago left for the budget of {}\n",
-            count(imported.removed as u64),
+            "{} used longest ago left for the budget of {}\n",
+            counted(imported.removed as u64, "chunk"),
             bytes(imported.limit_bytes)
         );
     }

@@ -19,7 +19,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::limit;
 use crate::companion::servers::Running;
-use crate::companion::show::{Visible, bytes, count, print, print_json};
+use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 
@@ -102,8 +102,8 @@ fn text(moved: &Moved) -> String {
         damaged => format!("; {} were damaged there and are removed", count(damaged)),
     };
     format!(
-        "{} chunks sent, {}; {} fetched, {}{damaged}",
-        count(moved.sent),
+        "{} sent, {}; {} fetched, {}{damaged}",
+        counted(moved.sent, "chunk"),
         bytes(moved.sent_bytes),
         count(moved.fetched),
         bytes(moved.fetched_bytes)

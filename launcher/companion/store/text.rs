@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::contents::{Contents, OfModel};
 use super::is_same;
 use crate::companion::servers::Running;
-use crate::companion::show::{Visible, bytes, count, span};
+use crate::companion::show::{Visible, bytes, count, counted, span};
 use crate::companion::table::Table;
 
 /// A server that uses the folder.
@@ -40,9 +40,9 @@ pub(super) fn users<'a>(running: &'a [Running], folder: &Path) -> Vec<User<'a>> 
 pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> String {
     let mut text = format!("{}\n", Visible(&folder.to_string_lossy()));
     text += &format!(
-        "{} chunks, {} tokens, {}{}\n",
-        count(contents.headers.len() as u64),
-        count(contents.tokens()),
+        "{}, {}, {}{}\n",
+        counted(contents.headers.len() as u64, "chunk"),
+        counted(contents.tokens(), "token"),
         bytes(contents.bytes()),
         used(contents)
     );

@@ -4,7 +4,7 @@ use super::{Case, ask, text};
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
 
 pub(super) fn cases() -> Vec<Case> {
-    [through_host(), ends(), restored()]
+    [through_host(), ends(), restored(), nine_tenths()]
         .into_iter()
         .flatten()
         .collect()
@@ -114,4 +114,68 @@ fn restored() -> Vec<Case> {
         )
         .gone_at_least(1),
     ]
+}
+
+/// Prompts of which a slot or host entry holds nine tenths, and not the rest.
+fn nine_tenths() -> Vec<Case> {
+    let one = |arch| of(arch).bare_slots(1).args(["-c", "2048"]);
+    let host = |arch| of(arch).args(["-c", "4096"]);
+    let document = text(7, 605);
+    let end = |seed, length| format!("{document}{}", text(seed, length));
+    let questions = || ask(ask(Trace::new(), "sea", end(8, 5)), "wolf", end(9, 8));
+    let told = ask(questions(), "end", document.clone());
+    // Each has less in common with the last one than the one before.
+    let parting = || {
+        let commons = [600, 570, 550, 546, 545, 544, 500].into_iter();
+        let trace = commons.fold(Trace::new(), |trace, common| {
+            let prompt = document[..common].to_owned() + &text(common as u64, 605 - common);
+            ask(trace, common, prompt)
+        });
+        ask(trace, "all", document.clone())
+    };
+    let brief = |trace: Trace, id: &str, length| {
+        let prompt = Request::completion(text(5, length)).id(id.to_owned());
+        trace.ask(prompt.predict(0))
+    };
+    let again = |longer| {
+        let trace = brief(Trace::new(), "req-1", 933);
+        let trace = brief(trace, "req-2", longer);
+        brief(trace, "req-3", 933)
+    };
+    let mut cases = Vec::new();
+    for (arch, names) in [
+        (
+            Arch::Gemma2,
+            [
+                "sliding window: questions about a document",
+                "sliding window: prompts that part after nine tenths, and before",
+                "sliding window: the same, host prompt cache",
+                "sliding window: the first nine tenths again",
+                "sliding window: less than the first nine tenths again",
+            ],
+        ),
+        (
+            Arch::Mamba,
+            [
+                "recurrent: questions about a document",
+                "recurrent: prompts that part after nine tenths, and before",
+                "recurrent: the same, host prompt cache",
+                "recurrent: the first nine tenths again",
+                "recurrent: less than the first nine tenths again",
+            ],
+        ),
+    ] {
+        cases.extend([
+            Case::new(names[0], one(arch), told.clone()).prompts_return(),
+            Case::new(names[1], one(arch), parting())
+                .gone_at_least(1)
+                .prompts_return(),
+            Case::new(names[2], host(arch), parting())
+                .host_cache()
+                .prompts_return(),
+            Case::new(names[3], one(arch), again(1028)),
+            Case::new(names[4], one(arch), again(1050)).gone_at_least(1),
+        ]);
+    }
+    cases
 }

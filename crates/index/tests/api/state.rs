@@ -556,3 +556,43 @@ proptest! {
         }
     }
 }
+
+/// What other contexts of the batch will leave in the cache was not there before it.
+#[test]
+fn a_context_that_begins_like_another_of_its_batch_only_is_no_match() {
+    let three = json!({"contexts": [[5, 6, 7], [5, 6, 8], [1, 9, 4]]});
+    for truth in [Truth::Engine, Truth::Guess] {
+        let mut asked = live();
+        asked.index.set_truth(truth);
+        let (_, first) = order(&mut asked, json!([20, 21, 22]));
+        if truth == Truth::Engine {
+            asked.index.cached(&first, 30);
+        }
+        let counts = |body: &Value| (body["matched_count"].clone(), body["merged_count"].clone());
+        let body = asked.post("/build", three.clone()).body;
+        assert_eq!(counts(&body), (json!(0), json!(3)), "{truth:?}: {body}");
+        // That the second of the pair will find the first is a forecast.
+        let from = body["expected_from"].as_array().expect("ids").iter();
+        assert_eq!(from.filter(|id| id.is_string()).count(), 1, "{body}");
+        let ids = body["request_ids"].as_array().expect("ids").clone();
+        for id in ids.iter().filter(|_| truth == Truth::Engine) {
+            asked.index.cached(id.as_str().expect("an id"), 30);
+        }
+        let body = asked.post("/build", three.clone()).body;
+        assert_eq!(counts(&body), (json!(3), json!(0)), "{truth:?}: {body}");
+        let metrics = asked.ask("GET", "/stats", b"").body;
+        assert_eq!(metrics["index_stats"]["total_insertions"], 3, "{metrics}");
+    }
+}
+
+/// The first batch of an index finds nothing.
+#[test]
+fn the_first_batch_has_no_matches() {
+    let mut asked = live();
+    let body = asked
+        .post("/build", json!({"contexts": [[1, 2], [1, 2, 3]]}))
+        .body;
+    assert_eq!(body["matched_count"], 0, "{body}");
+    let stats = asked.ask("GET", "/stats", b"").body;
+    assert_eq!(stats["index_stats"]["total_insertions"], 0, "{stats}");
+}

@@ -227,3 +227,50 @@ impl Thread<'_> {
         touched.iter().for_each(|name| self.disk.touch(name));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_kv_store::{Fingerprint, Store};
+    use contextpilot_testbed::private_folder;
+
+    use super::*;
+
+    #[test]
+    fn after_each_failure_the_pause_is_longer_until_something_is_written() {
+        let home = private_folder();
+        let (sender, done) = crossbeam_channel::unbounded();
+        let (spares, shared) = (Spares::new(), WriterShared::default());
+        let mut thread = Thread {
+            disk: Disk::new(Folder::open(home.path()).unwrap()),
+            rests: Rests::new(|| false),
+            outbox: Outbox {
+                done: &sender,
+                spares: &spares,
+                shared: &shared,
+                queue_bytes: 0,
+            },
+            touch_at: None,
+            idle_at: None,
+            pause: None,
+            next_pause: FIRST_PAUSE,
+            notes: Vec::new(),
+            note_at: None,
+        };
+        let mut fail = |thread: &mut Thread<'_>| {
+            thread.pause(&io::Error::from(io::ErrorKind::StorageFull));
+            thread.next_pause
+        };
+        let pauses: Vec<Duration> = (0..7).map(|_| fail(&mut thread)).collect();
+        assert_eq!(pauses[..2], [2 * FIRST_PAUSE, 4 * FIRST_PAUSE]);
+        assert_eq!(pauses[5..], [LONGEST_PAUSE, LONGEST_PAUSE]);
+        let chunk = Store::new(0)
+            .missing(&Fingerprint([5; 16]), &[1, 2, 3], 10)
+            .remove(0);
+        let rows = Rows::Cut(Arc::new(vec![7; chunk.bytes as usize]));
+        assert!(matches!(thread.write(&chunk, &rows), Done::Failed(..)));
+        thread.resume();
+        assert_eq!(thread.write(&chunk, &rows), Done::Written(chunk.name));
+        assert_eq!(fail(&mut thread), 2 * FIRST_PAUSE);
+        assert!(done.is_empty());
+    }
+}

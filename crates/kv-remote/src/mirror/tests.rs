@@ -2,10 +2,12 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use contextpilot_kv_store::{Facts, Origin, What};
+use contextpilot_kv_files::{Answer, Door, Wish};
+use contextpilot_kv_store::{Facts, GRID, Origin, Place, Store, What};
 
 use super::*;
 use crate::remote::Bucket;
+use crate::supply::{Known, Supplier};
 
 fn origin() -> Origin {
     let mut facts = Facts::default();
@@ -173,4 +175,47 @@ fn a_turn_sends_some_and_says_whether_that_was_all() {
     assert_eq!((count("LIST"), count("PUT news")), (1, 3), "{asked:?}");
     assert!(mirror.turn(&mut moved).unwrap());
     assert_eq!((moved.sent, bucket.asked().len()), (5, 0));
+}
+
+/// Who sent a chunk may have divided what is before it in another way, and then it names another parent.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
+    let bucket = Bucket::start();
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fingerprint = origin().facts.fingerprint();
+    let tokens: Vec<i32> = (0..GRID as i32 + 40).collect();
+    let [first, second] = &Store::new(0).missing(&fingerprint, &tokens, 10)[..] else {
+        panic!("two chunks");
+    };
+    let elsewhere = Chunk {
+        parent: Some((Name([9; 16]), 5)),
+        ..second.clone()
+    };
+    let writer = Writer::start(used(there.path()), QUEUE, || {}, || false).unwrap();
+    let rows = Arc::new(vec![7; second.bytes as usize]);
+    writer.write(&elsewhere, rows).unwrap();
+    assert!(writer.flush(DISK));
+    let other = Folder::open(there.path()).unwrap();
+    let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
+    while !other.turn(&mut Moved::default()).unwrap() {}
+
+    let folder = used(here.path());
+    let door = Arc::new(Door::open(&folder).unwrap().unwrap());
+    let known = Known::default();
+    known.add([second.name]);
+    Supplier::start(&door, folder.clone(), bucket.remote(), known).unwrap();
+    let parent = Some((first.name, GRID as u32));
+    let wish = Wish {
+        place: Place::first(fingerprint).behind(&tokens, GRID),
+        parent,
+        tokens: tokens[GRID..].to_vec(),
+    };
+    let mut answers = folder.ask(&wish).unwrap();
+    let end = std::time::Instant::now() + DISK;
+    assert_eq!(answers.next(end), Answer::There(second.name, 40));
+    assert_eq!(answers.next(end), Answer::End);
+    let header = folder.header(&second.name).unwrap();
+    assert_eq!(header.chunk.parent, parent);
+    door.close();
 }

@@ -438,7 +438,7 @@ impl Ledger {
         facts: &mut Vec<Fact>,
     ) {
         for &label in labels {
-            if !self.is_served(label) {
+            if !self.is_served(label.request, label.nth()) {
                 self.end(label.request, reason, place, facts);
             }
         }
@@ -453,14 +453,14 @@ impl Ledger {
         if request.adapters == Wanted::Any {
             return true;
         }
-        (0..request.marks().len()).all(|nth| self.is_served(Label { request: name, nth }))
+        (0..request.marks().len()).all(|nth| self.is_served(name, nth))
     }
 
     /// Whether a slot or host entry holds a prompt, and the server would use it for the prompt's
     /// request. True for a mark that is lost or gone: that is handled elsewhere.
-    fn is_served(&self, label: Label) -> bool {
-        let request = self.requests.get(label.request);
-        let mark = request.and_then(|one| one.marks().get(label.nth).copied().flatten());
+    fn is_served(&self, name: RequestKey, nth: usize) -> bool {
+        let request = self.requests.get(name);
+        let mark = request.and_then(|one| one.mark(nth));
         // The request is over, or its mark was lost with its tokens.
         let (Some(request), Some(mark)) = (request, mark) else {
             return true;

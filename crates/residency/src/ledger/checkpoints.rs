@@ -3,6 +3,13 @@
 use crate::ids::BufferId;
 use crate::rewinding::{RewindGeneration, Rewinding};
 
+/// How many tokens of a prompt the engine must reuse for the prompt to count as cached in a bounded context: nine
+/// tenths, rounded up, but no more than all before the last token, which is always evaluated again.
+pub(super) fn enough(prompt: u32) -> u32 {
+    let tenths = prompt - prompt / 10;
+    tenths.min(prompt - 1).max(1)
+}
+
 /// How far the layers of a bounded context look back, and by which rules the server goes back in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -66,15 +73,13 @@ pub(super) struct Reach {
     pub(super) first: i64,
     /// The checkpoints, in the order in which they were made.
     pub(super) checkpoints: Vec<Checkpoint>,
+    /// How many tokens at the beginning are those that were there when the marks of this slot were checked last.
+    pub(super) unchanged: u32,
 }
 
 impl Reach {
-    /// How many tokens of a prompt of `prompt` tokens the engine would reuse, from a sequence that
-    /// begins with the whole prompt.
-    fn reuse(&self, prompt: u32, bounds: Bounds) -> u32 {
-        self.reuse_of(prompt, bounds.needed(prompt))
-    }
-
+    /// How many of the first `prompt` tokens of a sequence the engine would reuse for a prompt that begins with them,
+    /// if the first position in memory must be below `needed`.
     pub(super) fn reuse_of(&self, prompt: u32, needed: i64) -> u32 {
         if self.first < needed {
             return prompt;
@@ -86,9 +91,11 @@ impl Reach {
         back.map_or(0, |checkpoint| checkpoint.goes_on_behind().min(prompt))
     }
 
-    /// Whether the engine would reuse at least nine tenths of a prompt.
-    pub(super) fn serves(&self, prompt: u32, bounds: Bounds) -> bool {
-        u64::from(self.reuse(prompt, bounds)) * 10 >= u64::from(prompt) * 9
+    /// Whether the engine would reuse enough of a prompt of `prompt` tokens, from a sequence that begins with `common`
+    /// of them. The whole of it counts as one token less, since the last one is evaluated again.
+    pub(super) fn serves(&self, common: u32, prompt: u32, bounds: Bounds) -> bool {
+        let needed = bounds.needed(common + u32::from(common < prompt));
+        self.reuse_of(common, needed) >= enough(prompt)
     }
 
     /// The last point, in tokens, from which the server could go on with another prompt, in a
@@ -112,6 +119,7 @@ impl Reach {
         Self {
             first: self.first,
             checkpoints: copies.collect(),
+            unchanged: 0,
         }
     }
 
@@ -123,6 +131,7 @@ impl Reach {
     /// whole prompt is cached, that is one token more than it keeps, so a checkpoint may end one
     /// position behind the cut. Of an emptied sequence it keeps none.
     pub(super) fn cut(&mut self, from: i64) {
+        self.unchanged = self.unchanged.min(u32::try_from(from).unwrap_or(0));
         let goes_on = |one: &Checkpoint| from > 0 && one.last <= from + 1;
         let stays = |one: &Checkpoint| one.buffer.is_some() || goes_on(one);
         self.checkpoints.retain(|one| !one.freed && stays(one));

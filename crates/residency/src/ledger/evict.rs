@@ -5,14 +5,14 @@ use super::Ledger;
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{RequestId, SequenceId};
 use crate::jobs::Jobs;
-use crate::requests::{RequestKey, Requests};
+use crate::requests::{MarkKind, RequestKey, Requests};
 use crate::tree::Holder;
 
 impl Ledger {
     /// Removes a request and its marks, and says nothing of it.
     pub(super) fn forget(&mut self, name: RequestKey) -> Option<RequestId> {
         let request = self.requests.remove(name)?;
-        for &mark in request.marks().iter().flatten() {
+        for mark in request.all_marks() {
             self.tree.unmark(mark);
         }
         Some(request.id)
@@ -62,12 +62,11 @@ impl Ledger {
         let mut lost = std::mem::take(&mut self.lost);
         // Lost marks are no longer in the tree: they must not be removed from it again.
         for label in &lost {
-            let request = self.requests.get_mut(label.request);
-            if let Some(mark) = request.and_then(|request| request.mark_mut(label.nth)) {
-                *mark = None;
+            if let Some(request) = self.requests.get_mut(label.request) {
+                request.lose_mark(label.nth(), label.kind);
             }
         }
-        for label in &lost {
+        for label in lost.iter().filter(|label| label.kind != MarkKind::End) {
             self.end(label.request, reason, place, facts);
         }
         lost.clear();

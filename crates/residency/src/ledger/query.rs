@@ -6,12 +6,13 @@ use crate::fact::Asker;
 use crate::fact::Place;
 use crate::fact::TokenCounts;
 use crate::ids::{ContextId, RequestId, SequenceId};
+use crate::requests::{MarkKind, Remainder};
 use crate::token::{FILLER, Token, is_unseen};
 
 /// Where the prompt of a live request is; of several prompts, the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// The slots that hold the whole prompt, ascending.
+    /// The slots that hold the whole prompt, ascending; in a bounded context, nine tenths of it.
     pub sequences: Vec<SequenceId>,
     /// Whether an entry of the host prompt cache holds it.
     pub host: bool,
@@ -184,7 +185,9 @@ impl Ledger {
         let Some(sequence) = self.sequences.get(&sequence) else {
             return Vec::new();
         };
-        let labels = self.tree.labels_above(sequence.holder).take(most);
+        let labels = self.tree.labels_above(sequence.holder);
+        let labels = labels.filter(|label| label.kind != MarkKind::Enough);
+        let labels = labels.take(most);
         let mut ids: Vec<&RequestId> = labels
             .filter_map(|label| self.requests.get(label.request))
             .filter(|request| sequence.suits(request.adapters) && request.evaluation.is_none())
@@ -194,16 +197,31 @@ impl Ledger {
         ids
     }
 
-    /// The first tokens, at most `most`, of a slot or host entry that holds a live request's prompt.
-    /// Behind the prompt these are tokens of an answer. `None`: nothing holds the prompt.
+    /// The first tokens of a live request's prompt, at most `most`. Behind the prompt these are tokens of an answer,
+    /// where a slot or host entry holds the prompt. `None`: nothing does, as far as the prompt counts as cached.
     #[must_use]
     pub fn beginning_of(&self, id: &str, most: u32) -> Option<Vec<Token>> {
         let request = self.requests.get(self.requests.find(id)?)?;
-        let &mark = request.marks().iter().flatten().next()?;
-        let slots = self.sequences.values().map(|sequence| sequence.holder);
-        let mut holders = slots.chain(self.buffers.values().copied());
-        let holder = holders.find(|&holder| self.tree.covers(holder, mark))?;
-        let mut tokens = self.tree.read(holder, 0);
+        let nth = request.marks().iter().position(Option::is_some)?;
+        let holder_of = |mark| {
+            let slots = self.sequences.values().map(|sequence| sequence.holder);
+            let mut holders = slots.chain(self.buffers.values().copied());
+            holders.find(|&holder| self.tree.covers(holder, mark))
+        };
+        let mark = request.mark(nth)?;
+        let mut tokens = match request.remainder(nth) {
+            // No slot or host entry holds the end of the prompt.
+            Some(Remainder { end: None, tokens }) => {
+                let mut all = self.tree.read(holder_of(mark)?, 0);
+                all.truncate(self.tree.depth_of(mark) as usize);
+                all.extend(tokens.iter());
+                all
+            }
+            remainder => {
+                let end = remainder.and_then(|one| one.end).unwrap_or(mark);
+                self.tree.read(holder_of(end)?, 0)
+            }
+        };
         tokens.truncate(most as usize);
         Some(tokens)
     }

@@ -5,28 +5,45 @@
 //! reach back far enough (its first position, and the model's window)? If not, is there a
 //! *checkpoint* to go on from? If not, it evaluates the whole prompt. [`Reach::reuse`] is that rule.
 //!
-//! A prompt counts as resident while the engine would reuse nine tenths of it. So a mark needs more
-//! than a holder at it or below it. It needs a *witness*: a slot or host entry from which the engine
-//! would reuse that much. A mark is checked again only when its witness has changed, and not while a
-//! prompt is being evaluated in that slot.
+//! A prompt counts as resident while the engine would reuse [enough] of it. So a mark stands where
+//! that much of the prompt ends, and it needs more than a holder at it or below it. It needs a
+//! *witness*: a slot or host entry from which the engine would reuse enough. How much that is depends
+//! on where the witness parts from the prompt, so the tokens behind the mark are [kept](super::tails).
+//! A mark is checked again only when its witness has changed, and not while a prompt is being
+//! evaluated in that slot.
 
-use super::checkpoints::{Bounds, Checkpoint, Reach};
+use super::checkpoints::{Bounds, Checkpoint, Reach, enough};
+use super::tails::Tails;
 use super::{CacheEntry, Ledger};
-use crate::adapters::Wanted;
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{BufferId, ContextId, SequenceId};
-use crate::requests::Label;
+use crate::requests::{Request, RequestKey};
 use crate::rewinding::Rewinding;
 use crate::sequence::Sequence;
-use crate::token::Position;
-use crate::tree::Mark;
+use crate::token::{Position, Token};
+use crate::tree::Holder;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-/// A mark that needs a witness.
+/// A prompt that needs a witness.
 #[derive(Clone, Copy, Debug)]
 struct Watched {
-    label: Label,
+    request: RequestKey,
+    /// Which of the request's prompts.
+    nth: u32,
+    /// How many tokens it has.
     prompt: u32,
+    /// How many of these its witness holds, when that was looked at last. `None`: it was not.
+    common: Option<u32>,
+}
+
+/// The bytes of a prompt that needs a witness.
+pub(crate) const WATCHED_BYTES: usize = size_of::<Watched>();
+
+impl Watched {
+    fn nth(&self) -> usize {
+        self.nth as usize
+    }
 }
 
 /// The ways back of all sequences. Empty unless the primary context is bounded.
@@ -44,6 +61,7 @@ pub(super) struct Reaches {
     watched: BTreeMap<CacheEntry, Vec<Watched>>,
     /// Slots whose reach has changed and whose marks were not checked since.
     changed: BTreeSet<SequenceId>,
+    tails: Tails,
 }
 
 impl Reaches {
@@ -71,7 +89,7 @@ impl Reaches {
         };
     }
 
-    fn of(&self, entry: CacheEntry) -> Option<&Reach> {
+    pub(super) fn of(&self, entry: CacheEntry) -> Option<&Reach> {
         match entry {
             CacheEntry::Slot(id) => self.slots.get(&id),
             CacheEntry::Host(buffer) => self.hosts.get(&buffer),
@@ -260,16 +278,44 @@ impl Ledger {
         Some(id)
     }
 
-    /// A mark was set where a slot's prompt ends.
-    pub(super) fn watch(&mut self, id: SequenceId, label: Label, prompt: u32) {
-        if self.window().is_some() {
-            let watched = self
-                .reaches
-                .watched
-                .entry(CacheEntry::Slot(id))
-                .or_default();
-            watched.push(Watched { label, prompt });
+    /// How many tokens of a prompt that a slot holds are enough in a bounded context, and those behind. `None`: a mark
+    /// stands before the prompt's last token, since all tokens before that one are needed, or there is no room to
+    /// keep more.
+    pub(super) fn remainder_of(
+        &mut self,
+        holder: Holder,
+        prompt: u32,
+    ) -> Option<(u32, Arc<[Token]>)> {
+        self.window()?;
+        let enough = enough(prompt);
+        if enough + 1 >= prompt {
+            return None;
         }
+        let mut tokens = self.tree.read(holder, enough);
+        tokens.truncate((prompt - enough) as usize);
+        Some((enough, self.reaches.tails.keep(&tokens)?))
+    }
+
+    /// A slot holds a prompt of a request.
+    pub(super) fn watch(&mut self, id: SequenceId, request: RequestKey, nth: usize, prompt: u32) {
+        if self.window().is_none() {
+            return;
+        }
+        let entry = CacheEntry::Slot(id);
+        let watched = self.reaches.watched.entry(entry).or_default();
+        // The prompt of an embedding task was shorter before.
+        if watched
+            .last()
+            .is_some_and(|last| (last.request, last.nth()) == (request, nth))
+        {
+            watched.pop();
+        }
+        watched.push(Watched {
+            request,
+            nth: nth as u32,
+            prompt,
+            common: None,
+        });
     }
 
     /// Whether the context could go on in a slot behind this many tokens without a checkpoint.
@@ -306,13 +352,16 @@ impl Ledger {
         self.window().is_some() && changed.any(|&id| !self.is_busy(id))
     }
 
-    /// The mark of `label` was set where the mark of `other` stands: it gets the same witness.
-    pub(super) fn watch_beside(&mut self, other: Label, label: Label) {
-        let same = |one: Label| (one.request, one.nth) == (other.request, other.nth);
+    /// A prompt of a request was marked where that of another request is: it gets the same witness.
+    pub(super) fn watch_beside(&mut self, other: RequestKey, (request, nth): (RequestKey, usize)) {
         for marks in self.reaches.watched.values_mut() {
-            let found = marks.iter().find(|watched| same(watched.label)).copied();
-            if let Some(Watched { prompt, .. }) = found {
-                marks.push(Watched { label, prompt });
+            let found = marks.iter().find(|watched| watched.request == other);
+            if let Some(&found) = found {
+                marks.push(Watched {
+                    request,
+                    nth: nth as u32,
+                    ..found
+                });
                 return;
             }
         }
@@ -340,60 +389,101 @@ impl Ledger {
         let Some(marks) = self.reaches.watched.remove(&witness) else {
             return;
         };
+        // What is held up to here is as it was when the witness was looked at last.
+        let unchanged = self.reaches.of(witness).map_or(0, |reach| reach.unchanged);
         for watched in marks {
             // If there is no request or mark any more, it was lost or superseded already.
-            let Some(request) = self.requests.get(watched.label.request) else {
+            let Some(request) = self.requests.get(watched.request) else {
                 continue;
             };
-            let Some(mark) = request.marks().get(watched.label.nth).copied().flatten() else {
+            if request.mark(watched.nth()).is_none() {
                 continue;
-            };
-            let wanted = request.adapters;
-            match self.witness(mark, watched.prompt, wanted, bounds, witness) {
-                Some(found) => self.reaches.watched.entry(found).or_default().push(watched),
+            }
+            let common = watched.common.filter(|&common| {
+                common < unchanged || (common == watched.prompt && common <= unchanged)
+            });
+            let watched = Watched { common, ..watched };
+            match self.witness(&watched, request, bounds, witness) {
+                Some((found, common)) => {
+                    let watched = Watched { common, ..watched };
+                    self.reaches.watched.entry(found).or_default().push(watched);
+                }
                 None => {
                     let place = match witness {
                         CacheEntry::Slot(id) => Place::Slot(id),
                         CacheEntry::Host(_) => Place::Host,
                     };
-                    self.end(watched.label.request, Reason::OutOfReach, place, facts);
+                    self.end(watched.request, Reason::OutOfReach, place, facts);
                 }
+            }
+        }
+        if let CacheEntry::Slot(id) = witness {
+            let held = self.held(id);
+            if let Some(reach) = self.reaches.slots.get_mut(&id) {
+                reach.unchanged = held;
             }
         }
     }
 
-    /// A witness for a mark: the former one, if it still serves the prompt, else any other.
+    /// A witness for a prompt: the former one, if it still serves the prompt, else any other. With how much of the
+    /// prompt it holds, if that was looked at.
     fn witness(
         &self,
-        mark: Mark,
-        prompt: u32,
-        wanted: Wanted,
+        watched: &Watched,
+        request: &Request,
         bounds: Bounds,
         before: CacheEntry,
-    ) -> Option<CacheEntry> {
-        let slot = |id: SequenceId, sequence: &Sequence| {
+    ) -> Option<(CacheEntry, Option<u32>)> {
+        let serves = |holder, reach: Option<&Reach>, known: Option<u32>| {
+            let common = known.or_else(|| self.common(holder, watched, request))?;
+            let enough = reach.is_none_or(|reach| reach.serves(common, watched.prompt, bounds));
+            enough.then_some(common)
+        };
+        let slot = |id: SequenceId, sequence: &Sequence, known| {
+            if !sequence.suits(request.adapters) {
+                return None;
+            }
             let reach = self.reaches.slots.get(&id);
-            let serves = reach.is_none_or(|reach| reach.serves(prompt, bounds));
-            let undecided = sequence
-                .ghost
-                .as_ref()
-                .is_some_and(|ghost| self.tree.covers(ghost.holder, mark));
-            sequence.suits(wanted)
-                && ((serves && self.tree.covers(sequence.holder, mark)) || undecided)
+            if let Some(common) = serves(sequence.holder, reach, known) {
+                return Some((CacheEntry::Slot(id), Some(common)));
+            }
+            let ghost = sequence.ghost.as_ref()?;
+            let undecided = self.common(ghost.holder, watched, request).is_some();
+            undecided.then_some((CacheEntry::Slot(id), None))
         };
         if let CacheEntry::Slot(id) = before {
-            if self.sequences.get(&id).is_some_and(|one| slot(id, one)) {
-                return Some(before);
+            let sequence = self.sequences.get(&id);
+            let same = sequence.and_then(|one| slot(id, one, watched.common));
+            if same.is_some() {
+                return same;
             }
         }
-        let slots = self.sequences.iter();
-        let slots = slots.filter(|&(&id, sequence)| slot(id, sequence));
-        let hosts = self.buffers.iter().filter(|&(buffer, &holder)| {
-            let reach = self.reaches.hosts.get(buffer);
-            reach.is_none_or(|reach| reach.serves(prompt, bounds)) && self.tree.covers(holder, mark)
-        });
-        // The smallest id, so that equal events give equal facts.
-        let found = slots.map(|(&id, _)| CacheEntry::Slot(id)).min();
-        found.or_else(|| hosts.map(|(&buffer, _)| CacheEntry::Host(buffer)).min())
+        // In the order of their ids, so that equal events give equal facts.
+        let mut slots = self.sequences.iter();
+        let found = slots.find_map(|(&id, sequence)| slot(id, sequence, None));
+        let hosts = || {
+            let hosts = self.buffers.iter().filter_map(|(&buffer, &holder)| {
+                let common = serves(holder, self.reaches.hosts.get(&buffer), None)?;
+                Some((CacheEntry::Host(buffer), Some(common)))
+            });
+            hosts.min_by_key(|&(entry, _)| entry)
+        };
+        found.or_else(hosts)
+    }
+
+    /// How many tokens of a prompt a slot or host entry holds. `None`: not enough of them.
+    fn common(&self, holder: Holder, watched: &Watched, request: &Request) -> Option<u32> {
+        let mark = request.mark(watched.nth())?;
+        if !self.tree.covers(holder, mark) {
+            return None;
+        }
+        Some(match request.remainder(watched.nth()) {
+            Some(remainder) => {
+                let from = self.tree.depth_of(mark);
+                from + self.tree.agreeing(holder, from, &remainder.tokens)
+            }
+            // All tokens but the last one.
+            None => watched.prompt,
+        })
     }
 }

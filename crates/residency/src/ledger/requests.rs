@@ -5,9 +5,9 @@ use super::{Ledger, MOST_LIVE};
 use crate::adapters::Named;
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{Arrival, RequestId, SequenceId, TaskId};
-use crate::requests::{Label, Posted, RequestKey};
+use crate::requests::{Label, MarkKind, Posted, Remainder, RequestKey};
 use crate::sequence::Launch;
-use crate::tree::Holder;
+use crate::tree::{Holder, Mark};
 
 impl Ledger {
     pub(super) fn posted(
@@ -172,7 +172,7 @@ impl Ledger {
         let end = self.reusable(id, name, named);
         match marked {
             // The prompt of an embedding task went on in another batch: its end moved.
-            Some(nth) => self.move_mark(name, nth, holder, end),
+            Some(nth) => self.move_mark(id, name, nth, holder, end),
             None => self.set_mark(id, name, holder, end),
         }
         if end == 0 || !self.is_wholly_served(name) {
@@ -204,12 +204,9 @@ impl Ledger {
             return;
         };
         let nth = request.marks().len();
-        let label = Label { request: name, nth };
-        let mark = self.tree.mark(holder, end, label);
-        self.requests.push_mark(name, mark);
-        // If the server never reuses the end of this prompt, a way back must lead to the mark only.
-        let depth = self.tree.depth(holder);
-        self.watch(id, label, if end + 1 < depth { end } else { depth });
+        let (mark, remainder) = self.mark_prompt(name, nth, holder, end);
+        self.requests.push_mark(name, mark, remainder);
+        self.watch(id, name, nth, self.prompt_up_to(holder, end));
         let sequence = self.sequences.get_mut(&id);
         // Only an embedding task still has its launch.
         if let Some(launch) = sequence.and_then(|sequence| sequence.launch.as_mut()) {
@@ -217,14 +214,49 @@ impl Ledger {
         }
     }
 
-    fn move_mark(&mut self, name: RequestKey, nth: usize, holder: Holder, end: u32) {
-        let request = self.requests.get_mut(name);
-        let mark = request.and_then(|request| request.mark_mut(nth));
-        if let Some(mark) = mark {
-            if let Some(before) = mark.take() {
-                let label = self.tree.unmark(before);
-                *mark = Some(self.tree.mark(holder, end, label));
-            }
+    /// The prompt of an embedding task goes on to here.
+    fn move_mark(
+        &mut self,
+        id: SequenceId,
+        name: RequestKey,
+        nth: usize,
+        holder: Holder,
+        end: u32,
+    ) {
+        let request = self.requests.get(name);
+        if request.and_then(|request| request.mark(nth)).is_none() {
+            return;
         }
+        let (mark, remainder) = self.mark_prompt(name, nth, holder, end);
+        let request = self.requests.get_mut(name);
+        let before = request.map(|request| request.replace_marks(nth, mark, remainder));
+        for mark in before.into_iter().flatten().flatten() {
+            self.tree.unmark(mark);
+        }
+        self.watch(id, name, nth, self.prompt_up_to(holder, end));
+    }
+
+    /// How many tokens the server compares of a prompt that a slot holds, and that it can reuse up to `end`. Those
+    /// behind do not matter: it always evaluates one token more.
+    fn prompt_up_to(&self, holder: Holder, end: u32) -> u32 {
+        (end + 1).min(self.tree.depth(holder))
+    }
+
+    /// Sets the marks of a prompt that a slot holds.
+    fn mark_prompt(
+        &mut self,
+        request: RequestKey,
+        nth: usize,
+        holder: Holder,
+        end: u32,
+    ) -> (Mark, Option<Remainder>) {
+        let label = |kind| Label::new(request, nth, kind);
+        let prompt = self.prompt_up_to(holder, end);
+        let Some((enough, tokens)) = self.remainder_of(holder, prompt) else {
+            return (self.tree.mark(holder, end, label(MarkKind::Whole)), None);
+        };
+        let mark = self.tree.mark(holder, enough, label(MarkKind::Enough));
+        let end = Some(self.tree.mark(holder, end, label(MarkKind::End)));
+        (mark, Some(Remainder { end, tokens }))
     }
 }

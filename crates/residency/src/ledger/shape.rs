@@ -3,6 +3,7 @@
 use super::Ledger;
 use crate::fact::Asker;
 use crate::ids::SequenceId;
+use crate::requests::{Label, MarkKind};
 use crate::token::Token;
 use crate::tree::{Spot, Tree};
 use std::cmp::Reverse;
@@ -105,7 +106,8 @@ impl Ledger {
             climb(&mut branches, holder, &|one| one.host += 1);
         }
         for (place, part) in parts.all.iter().enumerate() {
-            for label in &part.labels {
+            let ends = |label: &&&Label| label.kind != MarkKind::Enough;
+            for label in part.labels.iter().filter(ends) {
                 let request = self.requests.get(label.request);
                 if let Some(request) = request.filter(|request| request.evaluation.is_none()) {
                     let id = Some(request.id.clone());

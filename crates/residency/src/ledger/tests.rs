@@ -11,6 +11,7 @@ use crate::token::Position;
 use naive::{Bytes, Choices, Generator, Pair, Random};
 use proptest::prelude::*;
 
+mod enough;
 #[path = "../../tests/naive/mod.rs"]
 mod naive;
 

@@ -11,7 +11,7 @@ use crate::adapters::Named;
 use crate::evaluations::Evaluation;
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{EvaluationId, SequenceId, TaskId};
-use crate::requests::{Label, RequestKey};
+use crate::requests::{Label, MarkKind, RequestKey};
 
 impl Ledger {
     /// The state of an unclaimed evaluation. `None`: the number is unknown, or the evaluation is
@@ -131,21 +131,25 @@ impl Ledger {
         let Some((stand_in, (sequence, tokens))) = self.evaluations.settled(evaluation) else {
             return;
         };
-        let marks = self.requests.get(stand_in).map(|request| request.marks());
-        let mark = marks.and_then(|marks| marks.first().copied().flatten());
-        let (Some(mark), Some(request)) = (mark, self.requests.get(name)) else {
+        let (Some(other), Some(request)) = (self.requests.get(stand_in), self.requests.get(name))
+        else {
             return;
         };
+        let Some(mark) = other.mark(0) else { return };
         let nth = request.marks().len();
-        let label = Label { request: name, nth };
         let id = request.id.clone();
-        let mark = self.tree.mark_beside(mark, label);
-        self.requests.push_mark(name, mark);
-        let other = Label {
-            request: stand_in,
-            nth: 0,
+        let mut remainder = other.remainder(0).cloned();
+        let kind = match remainder {
+            Some(_) => MarkKind::Enough,
+            None => MarkKind::Whole,
         };
-        self.watch_beside(other, label);
+        let label = |kind| Label::new(name, nth, kind);
+        let mark = self.tree.mark_beside(mark, label(kind));
+        if let Some(end) = remainder.as_mut().and_then(|one| one.end.as_mut()) {
+            *end = self.tree.mark_beside(*end, label(MarkKind::End));
+        }
+        self.requests.push_mark(name, mark, remainder);
+        self.watch_beside(stand_in, (name, nth));
         self.want_as_claimed(name, stand_in, named);
         if !self.is_wholly_served(name) {
             self.end(name, Reason::NeverCached, Place::Nowhere, facts);

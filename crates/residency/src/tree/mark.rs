@@ -42,6 +42,11 @@ impl<M> Tree<M> {
         self.mark_node(node, label)
     }
 
+    /// How many tokens lie above a mark.
+    pub(crate) fn depth_of(&self, mark: Mark) -> u32 {
+        self.nodes[self.marks[mark.0].node].depth
+    }
+
     /// Whether a holder stands at a mark or below it.
     pub(crate) fn covers(&self, holder: Holder, mark: Mark) -> bool {
         let node = self.marks[mark.0].node;

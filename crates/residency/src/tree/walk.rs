@@ -108,6 +108,29 @@ impl<M> Tree<M> {
         backwards
     }
 
+    /// How many of `tokens` a holder keeps, one after the other, from depth `from` on.
+    pub(crate) fn agreeing(&self, holder: Holder, from: u32, tokens: &[Token]) -> u32 {
+        let Stand {
+            mut node, depth, ..
+        } = self.holders[holder.0];
+        let end = depth.min(from + tokens.len() as u32);
+        let mut agreed = end.saturating_sub(from);
+        while self.nodes[node].depth > from {
+            let start = self.start(node);
+            let (low, high) = (start.max(from), self.nodes[node].depth.min(end));
+            if low < high {
+                let run = &self.nodes[node].tokens[(low - start) as usize..(high - start) as usize];
+                let wanted = &tokens[(low - from) as usize..(high - from) as usize];
+                let same = run.iter().zip(wanted).take_while(|(a, b)| a == b).count() as u32;
+                if same < high - low {
+                    agreed = low - from + same;
+                }
+            }
+            node = self.nodes[node].parent;
+        }
+        agreed
+    }
+
     /// How many tokens a node's run, from its index `from` on, has in common with `tokens`: at most
     /// `limit`.
     fn agree(&self, node: Key, from: usize, tokens: &[Token], limit: u32) -> usize {

@@ -322,7 +322,7 @@ impl Answers {
     }
 }
 
-/// The last requests. So a request with the id `last` cannot be asked for.
+/// The last requests. A request with the id `last` is asked for as `/requests/%6Cast`.
 const LATEST: &str = "/requests/last";
 /// The state of many requests.
 const REQUESTS: &str = "/requests";
