@@ -4,6 +4,8 @@
 
 mod best;
 mod curve;
+pub mod fleet;
+mod policy;
 pub mod read;
 mod session;
 mod trace;
@@ -11,5 +13,6 @@ mod tree;
 
 pub use best::{Future, best};
 pub use curve::{Reuse, ceiling, curve, warm_up};
+pub use policy::{Policy, play};
 pub use trace::{Builder, Clock, NONE, NewRequest, Request, Sample, Trace};
 pub use tree::{MOST_BLOCKS, Node, ROOT, TooLarge, Tree};

@@ -89,11 +89,25 @@ pub enum Line {
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damaged(pub String);
+pub struct Damaged {
+    /// What.
+    pub why: String,
+    /// It ends before its JSON does.
+    pub is_cut: bool,
+}
+
+impl Damaged {
+    fn new(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            is_cut: false,
+        }
+    }
+}
 
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.why)
     }
 }
 
@@ -122,9 +136,9 @@ pub struct Reader {
     sessions: u32,
     /// By name.
     named: HashMap<String, u32>,
-    /// The session of each chat, and the place of its request.
+    /// The session of each chat.
     chats: HashMap<i64, u32>,
-    /// By session: how many requests there are before the one behind its last, and when that ended.
+    /// Of each session the last request, counted over all, and when it was answered.
     lasts: Vec<(u64, u64)>,
     requests: u64,
     left_out: LeftOut,
@@ -219,25 +233,28 @@ impl Reader {
     /// # Errors
     /// What is wrong with it. Nothing of it counts.
     pub fn line(&mut self, line: &[u8]) -> Result<Line, Damaged> {
-        let fields: Fields = serde_json::from_slice(line).map_err(|why| {
+        let fields: Fields = serde_json::from_slice(line).map_err(|error| {
             // The line's own number is known to the caller.
-            let why = why.to_string();
-            Damaged(why.replace(" at line 1 column ", ", at byte "))
+            let why = error.to_string();
+            Damaged {
+                why: why.replace(" at line 1 column ", ", at byte "),
+                is_cut: error.is_eof(),
+            }
         })?;
         let format = fields.format().ok_or_else(|| {
-            Damaged("it has neither hash_ids, requests, messages nor a prompt".to_owned())
+            Damaged::new("it has neither hash_ids, requests, messages nor a prompt")
         })?;
         if let Some(known) = self.format.filter(|known| *known != format) {
-            return Err(Damaged(format!(
+            return Err(Damaged::new(format!(
                 "it is of the format {format}, and the lines before it are of {known}"
             )));
         }
         if let Some(block) = fields.block_size {
             if block == 0 {
-                return Err(Damaged("block_size is 0".to_owned()));
+                return Err(Damaged::new("block_size is 0"));
             }
             if let Some(known) = self.block.filter(|known| *known != block) {
-                return Err(Damaged(format!(
+                return Err(Damaged::new(format!(
                     "block_size is {block}, and before it {known}"
                 )));
             }
@@ -265,7 +282,7 @@ impl Reader {
                     self.left_out.without_prompt += 1;
                     Ok(None)
                 }
-                false => Err(Damaged("it has hash_ids and no input_length".to_owned())),
+                false => Err(Damaged::new("it has hash_ids and no input_length")),
             };
         }
         let unit = match format {
@@ -321,7 +338,7 @@ impl Reader {
     fn next_session(&mut self) -> Result<u32, Damaged> {
         let session = self.sessions;
         if session == u32::MAX - 1 {
-            return Err(Damaged("there are too many sessions".to_owned()));
+            return Err(Damaged::new("there are too many sessions"));
         }
         self.sessions += 1;
         Ok(session)
@@ -360,7 +377,7 @@ const MOST_TOKENS: u64 = 1 << 30;
 fn tokens(name: &str, tokens: u64) -> Result<u32, Damaged> {
     match u32::try_from(tokens) {
         Ok(count) if tokens <= MOST_TOKENS => Ok(count),
-        _ => Err(Damaged(format!("{name} is {tokens}: too many"))),
+        _ => Err(Damaged::new(format!("{name} is {tokens}: too many"))),
     }
 }
 
@@ -369,7 +386,7 @@ fn micros(name: &str, time: f64, unit: f64) -> Result<u64, Damaged> {
     let micros = time * unit;
     // 300,000 years: a time since 1970 in nanoseconds fits, and sums of two do.
     if !(0.0..1e19).contains(&micros) {
-        return Err(Damaged(format!("{name} is {time}: no time")));
+        return Err(Damaged::new(format!("{name} is {time}: no time")));
     }
     Ok(micros as u64)
 }

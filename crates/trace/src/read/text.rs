@@ -46,8 +46,8 @@ impl Reader {
                 (None, parts.collect())
             }
             _ => {
-                return Err(Damaged(
-                    "its prompt or its messages are neither text nor a list".to_owned(),
+                return Err(Damaged::new(
+                    "its prompt or its messages are neither text nor a list",
                 ));
             }
         };

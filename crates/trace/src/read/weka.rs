@@ -112,7 +112,7 @@ fn flatten(
         let begin = offset.saturating_add(micros("t", entry.t.unwrap_or(0.0), 1e6)?);
         if let Some(nested) = entry.requests {
             if depth >= DEEPEST {
-                return Err(Damaged("sub-agents are nested too deep".to_owned()));
+                return Err(Damaged::new("sub-agents are nested too deep"));
             }
             let offset = if relative { begin } else { offset };
             flatten(nested, offset, relative, depth + 1, into, empty)?;
