@@ -29,7 +29,7 @@ pub(super) struct Options {
     most_servers: u32,
     #[command(flatten)]
     fleet: Fleet,
-    /// How large a prefix store may become in 10⁹ bytes, each or the shared one [default: without limit]
+    /// How large each server's own prefix store may become in 10⁹ bytes [default: without limit]
     #[arg(long, value_name = "GB", value_parser = gigabytes)]
     store_gb: Option<u64>,
     /// How fast a server's own store is read, in 10⁶ bytes a second

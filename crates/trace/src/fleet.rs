@@ -6,7 +6,7 @@
 //! was used longest ago. What it held then goes to the host cache and, if it is not there yet, to the store. What of a prompt
 //! neither the slot nor the host cache has is loaded from the store, if that is quicker than evaluating it.
 //!
-//! A store of its own has what its server has lost at once. The shared one has what a server wrote some time later, and a
+//! A store of its own has at once what its server has lost. The shared one has some time later what a server wrote, and a
 //! server writes what is new behind the first token of an answer if it is enough to be worth a copy, or else when it loses it.
 
 use std::cmp::Reverse;
@@ -44,35 +44,34 @@ pub struct Setting {
     pub answer_rate: f64,
     /// The KV of a token, bytes.
     pub token_bytes: u64,
-    /// The prefix stores.
-    pub store: Store,
+    /// The prefix store that each has.
+    pub own: Option<Own>,
+    /// The one that all have.
+    pub shared: Option<Shared>,
     /// The share of the first requests that count in no figure.
     pub warm_up: f64,
 }
 
-/// Which prefix stores there are. Rooms are in bytes, speeds in bytes a second.
+/// A prefix store of a server's own.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Store {
-    /// None.
-    No,
-    /// Each server has its own.
-    Own {
-        /// How large each may become.
-        room: u64,
-        /// How fast it is read.
-        speed: f64,
-    },
-    /// All have one.
-    Shared {
-        /// How large it may become.
-        room: u64,
-        /// How fast the network brings it to a server.
-        link: f64,
-        /// How long it takes until others see what a server wrote, microseconds.
-        delay: u64,
-        /// What is new must be this share of a sequence to be written before it is lost.
-        worth: f64,
-    },
+pub struct Own {
+    /// How large it may become, bytes.
+    pub room: u64,
+    /// How fast it is read, bytes in a second.
+    pub speed: f64,
+}
+
+/// A prefix store for all servers. What a server has fetched from it is in its own store then, if it has one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shared {
+    /// How large it may become, bytes.
+    pub room: u64,
+    /// How fast the network brings it to a server, bytes in a second.
+    pub link: f64,
+    /// How long it takes until others see what a server wrote, microseconds.
+    pub delay: u64,
+    /// What is new must be this share of a sequence to be written before it is lost.
+    pub worth: f64,
 }
 
 /// What a fleet did.
@@ -200,11 +199,8 @@ impl<'a> Fleet<'a> {
             .token_bytes
             .saturating_mul(u64::from(trace.block))
             .max(1);
-        let (own, shared) = match setting.store {
-            Store::No => (0, 0),
-            Store::Own { room, .. } => (room / per_block, 0),
-            Store::Shared { room, .. } => (0, room / per_block),
-        };
+        let own = setting.own.map_or(0, |own| own.room / per_block);
+        let shared = setting.shared.map_or(0, |shared| shared.room / per_block);
         let requests = trace.requests.len();
         let (mut waiting, mut next) = (vec![NONE; requests], vec![NONE; requests]);
         let mut events = BinaryHeap::new();
@@ -296,82 +292,75 @@ impl<'a> Fleet<'a> {
     fn serve_at(&mut self, chosen: u32, number: u32, path: &[Node], now: u64) -> u64 {
         let trace = self.trace;
         let request = &trace.requests[number as usize];
-        let setting = &self.setting;
+        let setting = self.setting;
+        let counts = number as usize >= self.counted;
         let server = &mut self.servers[chosen as usize];
         let slot = server.take_slot(&trace.tree, path, now, setting.similarity);
-        if let Some(lost) = slot.lost {
-            if let Store::Own { .. } = setting.store {
-                trace.tree.path(lost, &mut server.scratch);
-                server.store.insert(&trace.tree, &server.scratch, now);
-            }
+        if let Some(lost) = slot.lost.filter(|_| setting.own.is_some()) {
+            trace.tree.path(lost, &mut server.scratch);
+            server.store.insert(&trace.tree, &server.scratch, now);
         }
-        let stored = match setting.store {
-            Store::No => 0,
-            Store::Own { .. } => server.store.find(&trace.tree, path),
-            Store::Shared { .. } => self.shared.find(&trace.tree, path),
-        };
-        let rest = u64::from(request.input) - trace.tokens(request, slot.reused);
-        let mut loaded = 0;
+        let mut has = slot.reused;
         let mut load_time = 0.0;
-        if stored > slot.reused {
-            let tokens = trace.tokens(request, stored) - trace.tokens(request, slot.reused);
-            let bytes = tokens.saturating_mul(setting.token_bytes);
-            let speed = match setting.store {
-                Store::Own { speed, .. } => speed,
-                Store::Shared { link, .. } => link,
-                Store::No => 0.0,
-            };
-            let time = micros(bytes, speed);
-            // As the store itself: what is not quicker is evaluated.
-            if time < micros(tokens, setting.prompt_rate) {
-                (loaded, load_time) = (tokens, time);
-                match setting.store {
-                    Store::Own { .. } => server.store.touch(path, now),
-                    Store::Shared { .. } => {
-                        self.shared.touch(path, now);
-                        if number as usize >= self.counted {
-                            let all = self.outcome.fetched_bytes;
-                            self.outcome.fetched_bytes = all.saturating_add(bytes);
-                        }
-                    }
-                    Store::No => {}
-                }
+        let tokens = |from: u32, to: u32| trace.tokens(request, to) - trace.tokens(request, from);
+        // As the store itself: what is not quicker is evaluated.
+        let time = |from: u32, to: u32, speed: f64| {
+            let tokens = tokens(from, to);
+            let time = micros(tokens.saturating_mul(setting.token_bytes), speed);
+            Some(time).filter(|time| *time < micros(tokens, setting.prompt_rate))
+        };
+        if let Some(own) = setting.own {
+            let there = server.store.find(&trace.tree, path);
+            if let Some(time) = time(has, there.max(has), own.speed).filter(|_| there > has) {
+                server.store.touch(path, now);
+                (has, load_time) = (there, time);
             }
         }
-        let evaluated = rest - loaded;
+        if let Some(shared) = setting.shared {
+            let there = self.shared.find(&trace.tree, path);
+            if let Some(time) = time(has, there.max(has), shared.link).filter(|_| there > has) {
+                self.shared.touch(path, now);
+                if counts {
+                    let bytes = tokens(has, there).saturating_mul(setting.token_bytes);
+                    let all = self.outcome.fetched_bytes;
+                    self.outcome.fetched_bytes = all.saturating_add(bytes);
+                }
+                (has, load_time) = (there, load_time + time);
+            }
+        }
+        let evaluated = u64::from(request.input) - trace.tokens(request, has);
         let took = load_time + micros(evaluated, setting.prompt_rate);
         let begin = now.max(slot.free).max(server.evaluates_until);
         let first = begin.saturating_add(took as u64);
         let answer = micros(u64::from(request.output), setting.answer_rate);
         let answered = first.saturating_add(answer as u64);
-        let is_written = match setting.store {
-            Store::Shared { delay, worth, .. } => {
-                if let Some(lost) = slot.lost.filter(|_| !slot.was_written) {
-                    let time = begin.saturating_add(delay);
-                    self.events.push(Reverse((time, Event::Stored(lost))));
-                }
-                let is_worth_it = evaluated as f64 >= worth * f64::from(request.input);
-                if is_worth_it {
-                    let time = first.saturating_add(delay);
-                    self.events
-                        .push(Reverse((time, Event::Stored(request.end))));
-                }
-                is_worth_it
+        let mut is_written = false;
+        if let Some(Shared { delay, worth, .. }) = setting.shared {
+            if let Some(lost) = slot.lost.filter(|_| !slot.was_written) {
+                let time = begin.saturating_add(delay);
+                self.events.push(Reverse((time, Event::Stored(lost))));
             }
-            _ => false,
-        };
+            is_written = evaluated as f64 >= worth * f64::from(request.input);
+            if is_written {
+                let time = first.saturating_add(delay);
+                self.events
+                    .push(Reverse((time, Event::Stored(request.end))));
+            }
+        }
         let server = &mut self.servers[chosen as usize];
+        if is_written && setting.own.is_some() {
+            server.store.insert(&trace.tree, path, now);
+        }
         server.evaluates_until = first;
         server.fill_slot(&trace.tree, slot.nth, request.end, answered, is_written);
         self.evaluated[chosen as usize] += evaluated;
-        if number as usize >= self.counted {
+        if counts {
             let all = trace.tree.depth(request.end);
             self.outcome.requests += 1;
             self.outcome.reuse.request(u64::from(request.input), all);
-            let blocks = if loaded > 0 { stored } else { slot.reused };
             let reused = u64::from(request.input) - evaluated;
-            self.outcome.reuse.reuse(reused, blocks);
-            self.outcome.loaded_tokens += loaded;
+            self.outcome.reuse.reuse(reused, has);
+            self.outcome.loaded_tokens += tokens(slot.reused, has);
             let first = first.saturating_sub(now) as f64 / 1e6;
             self.outcome.first_tokens.push(first as f32);
         }

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use contextpilot_trace::fleet::{Outcome, Route, Setting, Store, fleet};
+use contextpilot_trace::fleet::{Outcome, Own, Route, Setting, Shared, fleet};
 use contextpilot_trace::{Future, Trace, best, ceiling, warm_up};
 use serde::Serialize;
 
+use super::gigabytes;
 use crate::companion::limit::Limit;
 use crate::companion::show::{bytes, count, print, print_json};
 use crate::companion::table::Table;
@@ -32,6 +33,9 @@ pub(in crate::companion) struct Fleet {
         value_enum
     )]
     pub(in crate::companion) store: Vec<Whose>,
+    /// How large the shared store may become in 10⁹ bytes [default: without limit]
+    #[arg(long, value_name = "GB", value_parser = gigabytes)]
+    remote_gb: Option<u64>,
     /// How fast the network brings a shared store's chunks to a server, in 10⁶ bytes a second
     #[arg(long, value_name = "MB", default_value_t = 1000.0, value_parser = megabytes)]
     link: f64,
@@ -55,7 +59,7 @@ pub(in crate::companion) enum Whose {
     None,
     /// Each server has its own
     Own,
-    /// All servers have one, over the network
+    /// Each has its own, and all have one over the network
     Shared,
 }
 
@@ -128,19 +132,16 @@ impl Fleet {
             prompt_rate: known.prompt_rate,
             answer_rate: known.answer_rate,
             token_bytes: known.token_bytes,
-            store: match whose {
-                Whose::None => Store::No,
-                Whose::Own => Store::Own {
-                    room: given.room,
-                    speed: given.speed,
-                },
-                Whose::Shared => Store::Shared {
-                    room: given.room,
-                    link: self.link * 1e6,
-                    delay: (self.shared_after * 1e6) as u64,
-                    worth: self.worth,
-                },
-            },
+            own: (whose != Whose::None).then_some(Own {
+                room: given.room,
+                speed: given.speed,
+            }),
+            shared: (whose == Whose::Shared).then_some(Shared {
+                room: self.remote_gb.unwrap_or(u64::MAX),
+                link: self.link * 1e6,
+                delay: (self.shared_after * 1e6) as u64,
+                worth: self.worth,
+            }),
             warm_up: self.warm_up,
         }
     }
@@ -189,11 +190,10 @@ fn room(trace: &Trace, setting: &Setting) -> Option<u64> {
     let slots = u64::from(setting.slots).saturating_mul(u64::from(largest.unwrap_or(0)));
     let own = slots.saturating_add(setting.host_tokens / block);
     let servers = u64::from(setting.servers);
-    let all = match setting.store {
-        Store::No => own.saturating_mul(servers),
-        Store::Own { room, .. } => own.saturating_add(room / per_block).saturating_mul(servers),
-        Store::Shared { room, .. } => own.saturating_mul(servers).saturating_add(room / per_block),
-    };
+    let store = setting.own.map_or(0, |own| own.room / per_block);
+    let shared = setting.shared.map_or(0, |shared| shared.room / per_block);
+    let all = own.saturating_add(store).saturating_mul(servers);
+    let all = all.saturating_add(shared);
     (all < trace.tree.blocks()).then_some(all)
 }
 

@@ -74,12 +74,11 @@ impl Machine {
         };
         let of = |pick: fn(&Recorded) -> Option<f64>| recorded.as_ref().and_then(pick);
         let mut said = Vec::new();
-        let pick =
-            |given: Option<f64>, recorded: Option<f64>, usual: f64| match (given, recorded) {
-                (Some(given), _) => (given, "as given"),
-                (None, Some(recorded)) => (recorded, "as recorded"),
-                (None, None) => (usual, "assumed"),
-            };
+        let pick = |given: Option<f64>, recorded: Option<f64>, usual: f64| match (given, recorded) {
+            (Some(given), _) => (given, "as given"),
+            (None, Some(recorded)) => (recorded, "as recorded"),
+            (None, None) => (usual, "assumed"),
+        };
         let slots = pick(
             self.slots.map(f64::from),
             of(|r| Some(f64::from(r.slots))),

@@ -12,8 +12,11 @@ use crate::{server, variables};
 /// Who makes tokens of text.
 pub(super) enum Tokenizer {
     Server(LlamaServer),
-    /// A server that was started for that.
-    Started(Box<Running>, LlamaServer),
+    /// A server that was started for that, and ends with it.
+    Started(
+        LlamaServer,
+        #[allow(dead_code, reason = "kept until the end")] Box<Running>,
+    ),
     /// So many bytes are a token: only how much prompts share is right, not how many tokens they have.
     Bytes(usize),
 }
@@ -53,14 +56,15 @@ impl Tokenizer {
             .args(["--parallel", "1", "--ctx-size", "512", "--no-warmup"]);
         let running = Running::spawn(command, port, folder)?;
         let client = LlamaServer::new(&format!("127.0.0.1:{port}")).map_err(|e| e.to_string())?;
-        Ok(Self::Started(Box::new(running), client))
+        Ok(Self::Started(client, Box::new(running)))
     }
 
     /// Who it is, for people.
     pub(super) fn shown(&self, named: &str) -> String {
         match self {
-            Self::Server(_) => format!("the tokenizer and the template of {named}"),
-            Self::Started(..) => format!("the tokenizer and the template of {named}"),
+            Self::Server(_) | Self::Started(..) => {
+                format!("the tokenizer and the template of {named}")
+            }
             Self::Bytes(bytes) => {
                 format!("{bytes} bytes of text as a token: counts of tokens are guesses")
             }
@@ -80,7 +84,7 @@ impl Tokenizer {
                 });
                 return Ok(words.collect());
             }
-            Self::Server(server) | Self::Started(_, server) => server,
+            Self::Server(server) | Self::Started(server, _) => server,
         };
         let prompt = match &text.messages {
             Some(messages) => {
