@@ -40,7 +40,7 @@ pub(in crate::companion) struct Fleet {
     #[arg(long, value_name = "MB", default_value_t = 1000.0, value_parser = megabytes)]
     link: f64,
     /// After how many seconds other servers see what one wrote to a shared store
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = seconds)]
     shared_after: f64,
     /// What must be new of a prompt to be written to a shared store before its slot loses it
     #[arg(long, value_name = "SHARE", default_value_t = 0.125, value_parser = share)]

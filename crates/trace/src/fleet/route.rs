@@ -30,6 +30,12 @@ impl Route {
         Self::Prefix,
         Self::LoadPrefix,
     ];
+
+    /// With [`Self::Session`], the server of a session.
+    #[must_use]
+    pub fn of_session(session: u32, servers: u32) -> u32 {
+        (mixed(u64::from(session)) % u64::from(servers.max(1))) as u32
+    }
 }
 
 impl fmt::Display for Route {
@@ -82,7 +88,7 @@ impl Router {
                 self.turn = (self.turn + 1) % self.servers;
                 self.turn
             }
-            Route::Session => (mixed(u64::from(session)) % u64::from(self.servers)) as u32,
+            Route::Session => Route::of_session(session, self.servers),
             Route::Prefix => {
                 let rank = |server: &u32| (has(*server), -cost(*server));
                 let candidates = self.candidates(path, &has).into_iter();
