@@ -15,5 +15,6 @@ mod slots;
 mod store;
 mod support;
 mod text;
+mod traffic;
 mod ttft;
 mod why;

@@ -44,10 +44,18 @@ impl Lines {
             ));
         }
         let is_packed = begin.starts_with(b"\x1f\x8b");
-        let from: Box<dyn BufRead> = match is_packed {
+        let mut from: Box<dyn BufRead> = match is_packed {
             true => Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(raw))),
             false => Box::new(raw),
         };
+        // Not read to its end, which it may not have.
+        let begin = from.fill_buf().map_err(unreadable)?;
+        if begin.iter().any(|byte| *byte < b'\t') {
+            return Err(format!(
+                "{shown} is not a recording, and no trace: it is no text. Give the file that \
+                 CONTEXTPILOT_TRAFFIC_FILE named, or lines of JSON"
+            ));
+        }
         Ok(Self {
             from,
             shown,
