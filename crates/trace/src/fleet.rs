@@ -275,15 +275,25 @@ impl<'a> Fleet<'a> {
     fn choose(&mut self, request: &Request, path: &[Node], now: u64) -> u32 {
         let idle = self.ready.first().map_or(0, |(_, server)| *server);
         let (servers, trace) = (&self.servers, self.trace);
-        let rate = self.setting.prompt_rate;
+        let setting = &self.setting;
         let has = |server: u32| servers[server as usize].has(&trace.tree, path);
-        // How long the first token takes there, microseconds.
-        let cost = |server: u32| {
-            let wait = servers[server as usize].ready().saturating_sub(now);
-            let reused = trace.tokens(request, has(server));
-            wait as f64 + micros(u64::from(request.input) - reused, rate)
+        let evaluating = |tokens: u64| micros(tokens, setting.prompt_rate);
+        // What is not quicker to load is evaluated.
+        let loading = |tokens: u64| match setting.own {
+            Some(own) => micros(tokens.saturating_mul(setting.token_bytes), own.speed)
+                .min(evaluating(tokens)),
+            None => evaluating(tokens),
         };
-        let enough = self.setting.similarity * f64::from(trace.tree.depth(request.end));
+        // How long the first token takes there. What is evaluated counts twice, since others wait for it.
+        let cost = |server: u32| {
+            let server = &servers[server as usize];
+            let wait = server.ready().saturating_sub(now) as f64;
+            let there = trace.tokens(request, server.remembers(&trace.tree, path));
+            let stored = trace.tokens(request, server.store.find(&trace.tree, path));
+            let rest = u64::from(request.input) - there.max(stored);
+            wait + loading(stored.saturating_sub(there)) + 2.0 * evaluating(rest)
+        };
+        let enough = trace.tree.depth(request.end) / 2;
         self.router
             .choose(request.session, path, (idle, enough), has, cost)
     }

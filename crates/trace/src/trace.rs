@@ -80,7 +80,7 @@ impl Sample {
     #[must_use]
     pub fn of(rate: f64) -> Option<Self> {
         let is_share = rate > 0.0 && rate <= 1.0;
-        is_share.then(|| Self {
+        is_share.then_some(Self {
             below: match rate < 1.0 {
                 true => (rate * u64::MAX as f64) as u64,
                 false => u64::MAX,

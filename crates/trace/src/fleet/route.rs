@@ -15,10 +15,11 @@ pub enum Route {
     RoundRobin,
     /// A session stays with a server, which its hash names.
     Session,
-    /// The server that has most of the prompt; of several, the one whose first token comes first. If none has enough of it (the
-    /// share that a slot must have, too), the one that is ready first.
+    /// The server that has most of the prompt; of several, the one whose first token comes first. If none has more than half of
+    /// it, the one that is ready first.
     Prefix,
-    /// The server whose first token comes first: by what it has to do, and by what it has of the prompt.
+    /// Of those that have more than half of the prompt, and the one that is ready first, the server with the least cost: what its
+    /// first token waits for, and what is evaluated for it once more, since others wait for that.
     LoadPrefix,
 }
 
@@ -73,13 +74,13 @@ impl Router {
         }
     }
 
-    /// `idle`: the server that is ready first. `enough`: blocks. `has`: how many blocks of the path a server has. `cost`: how
-    /// long its first token takes.
+    /// `idle`: the server that is ready first. `enough`: blocks. `has`: how many blocks of the path a server has. `cost`: what
+    /// serving the request takes there.
     pub(super) fn choose(
         &mut self,
         session: u32,
         path: &[Node],
-        (idle, enough): (u32, f64),
+        (idle, enough): (u32, u32),
         has: impl Fn(u32) -> u32,
         cost: impl Fn(u32) -> f64,
     ) -> u32 {
@@ -92,7 +93,7 @@ impl Router {
             Route::Prefix => {
                 let rank = |server: &u32| (has(*server), -cost(*server));
                 let candidates = self.candidates(path, &has).into_iter();
-                let best = candidates.filter(|server| f64::from(has(*server)) > enough);
+                let best = candidates.filter(|server| has(*server) > enough);
                 let better = |one: &u32, other: &u32| {
                     let (one, other) = (rank(one), rank(other));
                     one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
@@ -100,8 +101,9 @@ impl Router {
                 best.max_by(better).unwrap_or(idle)
             }
             Route::LoadPrefix => {
-                let candidates = self.candidates(path, &has);
-                let best = candidates.into_iter().chain([idle]);
+                let candidates = self.candidates(path, &has).into_iter();
+                let some = candidates.filter(|server| has(*server) > enough);
+                let best = some.chain([idle]);
                 let cheaper = |one: &u32, other: &u32| cost(*one).total_cmp(&cost(*other));
                 best.min_by(cheaper).unwrap_or(idle)
             }

@@ -68,10 +68,14 @@ impl Server {
 
     /// How many blocks of a path it has: in a slot, in host memory, or in a store of its own.
     pub(super) fn has(&self, tree: &Tree, path: &[Node]) -> u32 {
+        self.remembers(tree, path).max(self.store.find(tree, path))
+    }
+
+    /// How many it has in a slot or in host memory.
+    pub(super) fn remembers(&self, tree: &Tree, path: &[Node]) -> u32 {
         let slots = self.slots.iter().map(|slot| slot.end);
         let chains = slots.chain(self.host.iter().map(|(end, _)| *end));
-        let held = chains.map(|end| common(tree, end, path)).max().unwrap_or(0);
-        held.max(self.store.find(tree, path))
+        chains.map(|end| common(tree, end, path)).max().unwrap_or(0)
     }
 
     /// Chooses a slot. What it holds is exchanged for what the host cache has, if that serves the prompt better.
