@@ -23,8 +23,10 @@ mod gateway;
 mod generate;
 mod hosts;
 mod index;
+mod limit;
 mod listen;
 mod open;
+mod plan;
 mod report;
 mod reset;
 mod run;
@@ -38,6 +40,7 @@ mod store;
 mod table;
 mod template;
 mod top;
+mod traffic;
 mod ttft;
 mod up;
 mod whereis;
@@ -74,9 +77,11 @@ enum Command {
     Store(store::Options),
     Reset(reset::Options),
     Run(run::Options),
-    Simulate(simulate::Options),
+    Simulate(Box<simulate::Options>),
     Advise(advise::Options),
     Template(template::Options),
+    Traffic(Box<traffic::Options>),
+    Plan(Box<plan::Options>),
     Doctor(doctor::Options),
     Listen(listen::Options),
     Gateway(gateway::Options),
@@ -127,7 +132,9 @@ pub fn main() -> ExitCode {
         Command::Store(options) => store::run(&options),
         Command::Reset(options) => done(reset::run(&options)),
         Command::Run(options) => Ok(run::run(&options)),
-        Command::Simulate(options) => done(simulate::run(&options)),
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Traffic(options) => traffic::run(&options),
+        Command::Plan(options) => plan::run(&options),
         Command::Advise(options) => done(advise::run(&options)),
         Command::Template(options) => template::run(&options),
         Command::Completions(options) => done(generate::completions(&options)),

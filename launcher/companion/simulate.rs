@@ -1,8 +1,9 @@
-//! `simulate`: how much of recorded traffic the server would have reused with other flags.
+//! `simulate`: how much of recorded traffic the server would have reused with other flags; and fleets of servers.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
 use contextpilot_settings::read_gigabytes;
@@ -10,10 +11,13 @@ use contextpilot_simulate::{Point, STORE_SPEED, Setting, simulate};
 use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
+use super::limit::Limit;
 use super::show::{bytes, count, percent, print, print_json};
 use super::table::Table;
+use super::traffic::open::{Input, is_recording};
 use crate::say::say;
 
+pub(super) mod fleet;
 mod plot;
 
 /// Say how much of recorded traffic other flags would have reused
@@ -21,14 +25,24 @@ mod plot;
 /// Reads the recording of a server that was started with CONTEXTPILOT_TRAFFIC_FILE, and replays it on a
 /// model of that server, with each combination of the given values. A flag without values stays as it was
 /// recorded.
+///
+/// With --servers, and for traces that others publish: how much a fleet of such servers reuses behind a router, and how long the
+/// first token takes. The formats are those of `traffic import`. A server of a fleet is simpler: it has blocks, not tokens.
 #[derive(Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg
-  contextpilot-llama simulate traffic --store-gb 0,10,50")]
+  contextpilot-llama simulate traffic --store-gb 0,10,50
+  contextpilot-llama simulate trace.jsonl --servers 8,16 --route session,load+prefix --store shared --link 1000")]
 pub(super) struct Options {
-    /// The recording
-    #[arg(value_name = "FILE")]
-    traffic: PathBuf,
+    #[command(flatten)]
+    input: Input,
+    /// Numbers of servers [default: the recorded one, or 1]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    servers: Vec<u32>,
+    #[command(flatten)]
+    fleet: fleet::Fleet,
+    #[command(flatten)]
+    shown: fleet::Shown,
     /// Numbers of slots
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: Vec<u32>,
@@ -64,12 +78,51 @@ fn share(text: &str) -> Result<f32, String> {
     share.ok_or_else(|| "a share is from 0 to 1".to_owned())
 }
 
-fn gigabytes(text: &str) -> Result<u64, String> {
+pub(super) fn gigabytes(text: &str) -> Result<u64, String> {
     read_gigabytes(text).ok_or_else(|| "a size is a number of 10⁹ bytes".to_owned())
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
-    let (traffic, mut recorded) = open(&options.traffic)?;
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    match options.input.files.as_slice() {
+        [file] if options.servers.is_empty() && is_recording(file) => of_server(options, file),
+        _ => of_fleet(options),
+    }
+}
+
+fn of_fleet(options: &Options) -> Result<ExitCode, String> {
+    let flags = [
+        (options.parallel.is_empty(), "--parallel"),
+        (options.cache_ram.is_empty(), "--cache-ram"),
+        (
+            options.slot_prompt_similarity.is_empty(),
+            "--slot-prompt-similarity",
+        ),
+        (options.cache_reuse.is_empty(), "--cache-reuse"),
+    ];
+    if let Some((_, flag)) = flags.iter().find(|(is_empty, _)| !is_empty) {
+        return Err(format!(
+            "{flag} is for one server and its recording: of a fleet say --slots and --host-cache"
+        ));
+    }
+    if options.store_gb.len() > 1 {
+        return Err("A fleet has one --store-gb: run the command once for each".to_owned());
+    }
+    let opened = options.input.open()?;
+    let speed = options.store_speed.saturating_mul(1_000_000);
+    let room = options.store_gb.first().copied();
+    let given = options.fleet.given(&opened, room, speed)?;
+    let servers = match options.servers.as_slice() {
+        [] => &[1],
+        servers => servers,
+    };
+    let rows = fleet::rows(&opened, &options.fleet, &given, servers);
+    options
+        .shown
+        .show(&opened, &given, &rows, options.json, options.svg.as_ref())
+}
+
+fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
+    let (traffic, mut recorded) = open(file)?;
     recorded.store_speed = options.store_speed.saturating_mul(1_000_000);
     if options.store_gb.iter().any(|bytes| *bytes > 0) {
         if !recorded.can_have_store() {
@@ -96,9 +149,14 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         })?;
     }
     match options.json {
-        true => print_json(&points.iter().map(PointOut::of).collect::<Vec<_>>()),
-        false => print(&text(&points)),
+        true => print_json(&points.iter().map(PointOut::of).collect::<Vec<_>>())?,
+        false => print(&text(&points))?,
     }
+    Limit::check(&options.shown.fail_above, |name| {
+        let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
+        let all = points.iter().map(evaluated);
+        all.reduce(f64::max).filter(|_| name == "evaluated")
+    })
 }
 
 /// The bytes of a file, if it begins as a recording does, else its beginning: what is something else may have no end.

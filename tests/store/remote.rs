@@ -2,6 +2,7 @@
 
 mod asked;
 mod bucket;
+mod fleet;
 mod machines;
 mod tls;
 
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, private_folder, skip, until};
+use contextpilot_testbed::{Arch, Builder, Model, Request, Server, private_folder, skip, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;

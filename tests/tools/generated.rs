@@ -10,8 +10,8 @@ fn completions_contain_every_command() {
         let script = good(&companion(&["completions", shell]).output().unwrap());
         for command in [
             "demo", "top", "open", "report", "stats", "where", "why", "events", "slots", "ttft",
-            "reset", "run", "simulate", "advise", "store", "doctor", "listen", "gateway", "index",
-            "up",
+            "reset", "run", "simulate", "advise", "traffic", "plan", "store", "doctor", "listen",
+            "gateway", "index", "up",
         ] {
             assert!(script.contains(command), "{command} for {shell}");
         }

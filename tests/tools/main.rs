@@ -16,5 +16,6 @@ mod store;
 mod support;
 mod template;
 mod text;
+mod traffic;
 mod ttft;
 mod why;

@@ -139,17 +139,53 @@ impl LlamaServer {
     /// # Errors
     /// As [`LlamaServer::props`].
     pub fn count_tokens(&self, text: &str) -> Result<usize> {
-        let body = json!({"content": text});
-        let value: Value = self
+        let tokens = self.tokenize(&json!({"content": text}))?;
+        Ok(tokens.len())
+    }
+
+    /// The tokens of a prompt, with those that it begins with.
+    ///
+    /// # Errors
+    /// As [`LlamaServer::props`].
+    pub fn tokens(&self, prompt: &str) -> Result<Vec<i64>> {
+        let body = json!({"content": prompt, "add_special": true, "parse_special": true});
+        let tokens = self.tokenize(&body)?;
+        let numbers = tokens.iter().map(Value::as_i64);
+        numbers
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.unexpected("a token in the answer is no number"))
+    }
+
+    /// The prompt that the model's template makes of messages. `body`: as for `/v1/chat/completions`.
+    ///
+    /// # Errors
+    /// As [`LlamaServer::props`].
+    pub fn apply_template(&self, body: &Value) -> Result<String> {
+        let answer = self
             .http
-            .post("/tokenize", &body, Patience::Whole(self.quick))?
-            .json()?;
+            .post("/apply-template", body, Patience::Whole(self.quick))?;
+        let value: Value = answer.json()?;
+        match value["prompt"].as_str() {
+            Some(prompt) => Ok(prompt.to_owned()),
+            None => Err(self.unexpected("no prompt in the answer")),
+        }
+    }
+
+    fn tokenize(&self, body: &Value) -> Result<Vec<Value>> {
+        let answer = self
+            .http
+            .post("/tokenize", body, Patience::Whole(self.quick))?;
+        let value: Value = answer.json()?;
         match value["tokens"].as_array() {
-            Some(tokens) => Ok(tokens.len()),
-            None => Err(Error::Unexpected {
-                address: self.address().to_owned(),
-                why: "no tokens in the answer".to_owned(),
-            }),
+            Some(tokens) => Ok(tokens.clone()),
+            None => Err(self.unexpected("no tokens in the answer")),
+        }
+    }
+
+    fn unexpected(&self, why: &str) -> Error {
+        Error::Unexpected {
+            address: self.address().to_owned(),
+            why: why.to_owned(),
         }
     }
 

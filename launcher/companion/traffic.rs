@@ -1,0 +1,45 @@
+//! `traffic`: published traces and recordings, as each other, and what a cache of any size would reuse of them.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+pub(super) mod curve;
+mod export;
+mod gguf;
+mod import;
+pub(super) mod known;
+mod lines;
+pub(super) mod open;
+mod plot;
+mod tokenizer;
+
+pub(super) use plot::{Line, svg};
+
+/// Read traces that others publish, and say what could be reused of them
+///
+/// Formats are recognised: Mooncake, Qwen-Bailian, WEKA's and LMCache's agents, logs of requests to OpenAI's API (JSON, a request
+/// or a session in each line, plain or gzip), and recordings (CONTEXTPILOT_TRAFFIC_FILE).
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama traffic import conversation_trace.jsonl")]
+pub(super) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Import(import::Options),
+    Export(export::Options),
+    Curve(curve::Options),
+}
+
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
+    match &options.command {
+        Command::Import(options) => done(import::run(options)),
+        Command::Export(options) => done(export::run(options)),
+        Command::Curve(options) => curve::run(options),
+    }
+}

@@ -1,0 +1,350 @@
+//! `traffic curve`: what caches of all sizes reuse, beside the best possible.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+use contextpilot_trace::{Future, Policy, Reuse, Trace, best, ceiling, curve, play, warm_up};
+use serde::Serialize;
+
+use super::known::Machine;
+use super::open::{Input, Opened};
+use super::plot;
+use crate::companion::limit::Limit;
+use crate::companion::show::{count, print, print_json};
+use crate::companion::table::Table;
+
+/// Say what a cache of any size would reuse, and what the best possible is with as much room
+///
+/// Without --policies it is one pass for all sizes: what was used longest ago leaves (LRU). "best" is the optimal eviction
+/// (Belady's), which knows the future. A request that is larger than a cache leaves its first blocks there.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama traffic curve trace.jsonl --rooms 128,2048,8192,32768 --warm-up 0.5
+  contextpilot-llama traffic curve trace.jsonl --policies lru,lfu,arc,store,best --html curve.html
+  contextpilot-llama traffic curve trace.jsonl --rooms 8192 --fail-above evaluated=70")]
+pub(super) struct Options {
+    #[command(flatten)]
+    input: Input,
+    /// Sizes in blocks [default: 20, each about twice the one before, up to all blocks]
+    #[arg(long, value_name = "BLOCKS,…", value_delimiter = ',')]
+    rooms: Vec<u64>,
+    /// Sizes in 10⁹ bytes, by the KV of a token
+    #[arg(long, value_name = "GB,…", value_delimiter = ',', conflicts_with = "rooms", value_parser = crate::companion::simulate::gigabytes)]
+    rooms_gb: Vec<u64>,
+    /// Which caches: lru, lfu, arc, store (as the prefix store does it), and best
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "lru", value_parser = Cache::from_str)]
+    policies: Vec<Cache>,
+    /// The share of the requests that warm the caches, and count in no figure
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    warm_up: f64,
+    #[command(flatten)]
+    machine: Machine,
+    /// Exit with 1 if a figure of the largest room is above a value: evaluated=PERCENT of the first policy, or distance=POINTS
+    /// of it to the best
+    #[arg(long, value_name = "FIGURE=VALUE", value_parser = Limit::from_str)]
+    fail_above: Vec<Limit>,
+    /// Write a plot
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write a page with the plot and the table
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print JSON: ceiling, warm_up_requests, and points (blocks, and for each policy tokens and blocks as shares)
+    #[arg(long)]
+    json: bool,
+}
+
+/// A policy, or the best possible.
+#[derive(Clone, Copy, PartialEq)]
+enum Cache {
+    Policy(Policy),
+    Best,
+}
+
+impl FromStr for Cache {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let policies = Policy::ALL.into_iter().map(Self::Policy);
+        let mut all = policies.chain([Self::Best]);
+        all.find(|cache| cache.name() == name)
+            .ok_or_else(|| "there are lru, lfu, arc, store and best".to_owned())
+    }
+}
+
+impl Cache {
+    fn name(self) -> String {
+        match self {
+            Self::Policy(policy) => policy.to_string(),
+            Self::Best => "best".to_owned(),
+        }
+    }
+}
+
+pub(in crate::companion) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok();
+    let share = share.filter(|share: &f64| (0.0..1.0).contains(share));
+    share.ok_or_else(|| "a share is from 0 to below 1".to_owned())
+}
+
+#[derive(Serialize)]
+struct Out<'a> {
+    format: &'a str,
+    block_size: u32,
+    requests: usize,
+    warm_up_requests: usize,
+    unique_blocks: u64,
+    sampled: f64,
+    ceiling: Shares,
+    points: Vec<PointOut>,
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct PointOut {
+    blocks: u64,
+    #[serde(flatten)]
+    reuse: std::collections::BTreeMap<String, Shares>,
+}
+
+#[derive(Serialize)]
+struct Shares {
+    tokens: f64,
+    blocks: f64,
+}
+
+impl Shares {
+    fn of(reuse: &Reuse) -> Self {
+        Self {
+            tokens: reuse.of_tokens(),
+            blocks: reuse.of_blocks(),
+        }
+    }
+}
+
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let mut opened = options.input.open()?;
+    let rooms = rooms(options, &mut opened)?;
+    let trace = &opened.trace;
+    let warm = warm_up(options.warm_up, trace.requests.len());
+    let limit = ceiling(trace, warm);
+    let mut caches = options.policies.clone();
+    caches.dedup();
+    let wants_best = caches.contains(&Cache::Best)
+        || options
+            .fail_above
+            .iter()
+            .any(|limit| limit.name == "distance");
+    let future = wants_best.then(|| Future::of(trace));
+    let columns: Vec<Vec<Reuse>> = caches
+        .iter()
+        .map(|cache| of_cache(trace, *cache, future.as_ref(), &rooms, warm))
+        .collect();
+    let text = text(&opened, &rooms, &caches, &columns, &limit, warm);
+    let lines = caches.iter().zip(&columns).map(|(cache, column)| {
+        let points = rooms.iter().zip(column);
+        let at = |(room, reuse): (&u64, &Reuse)| (*room as f64, 100.0 * reuse.of_tokens());
+        (cache.name(), points.map(at).collect())
+    });
+    let lines: Vec<plot::Line> = lines
+        .chain([(
+            "room for all".to_owned(),
+            rooms
+                .iter()
+                .map(|room| (*room as f64, 100.0 * limit.of_tokens()))
+                .collect(),
+        )])
+        .collect();
+    if options.svg.is_some() || options.html.is_some() {
+        let plot = plot::svg(
+            "Prompt tokens that are reused",
+            &format!("room in blocks of {} tokens", trace.block),
+            &lines,
+        )?;
+        for (path, content) in [
+            (&options.svg, plot.clone()),
+            (&options.html, page(&plot, &text)),
+        ] {
+            if let Some(path) = path {
+                fs::write(path, content).map_err(|e| {
+                    format!(
+                        "{} cannot be written ({e}): check the folder",
+                        path.display()
+                    )
+                })?;
+            }
+        }
+    }
+    match options.json {
+        true => print_json(&out(&opened, &rooms, &caches, &columns, &limit, warm))?,
+        false => print(&text)?,
+    }
+    let last = columns.first().and_then(|column| column.last());
+    let (Some(last), Some(room)) = (last, rooms.last()) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    Limit::check(&options.fail_above, |name| match name {
+        "evaluated" => Some(100.0 * (1.0 - last.of_tokens())),
+        "distance" => {
+            let best = best(trace, future.as_ref()?, *room, warm);
+            Some(100.0 * (best.of_tokens() - last.of_tokens()))
+        }
+        _ => None,
+    })
+}
+
+fn of_cache(
+    trace: &Trace,
+    cache: Cache,
+    future: Option<&Future>,
+    rooms: &[u64],
+    warm: usize,
+) -> Vec<Reuse> {
+    match (cache, future) {
+        (Cache::Policy(Policy::Lru), _) => curve(trace, rooms, warm),
+        (Cache::Policy(policy), _) => rooms
+            .iter()
+            .map(|room| play(trace, policy, *room, warm))
+            .collect(),
+        (Cache::Best, Some(future)) => rooms
+            .iter()
+            .map(|room| best(trace, future, *room, warm))
+            .collect(),
+        (Cache::Best, None) => Vec::new(),
+    }
+}
+
+/// In order.
+fn rooms(options: &Options, opened: &mut Opened) -> Result<Vec<u64>, String> {
+    let trace = &opened.trace;
+    let all = (trace.tree.blocks() as f64 / trace.rate).ceil().max(1.0) as u64;
+    let mut rooms = options.rooms.clone();
+    if !options.rooms_gb.is_empty() {
+        let known = options.machine.known(opened.recording.as_ref())?;
+        let block = known
+            .token_bytes
+            .saturating_mul(u64::from(trace.block))
+            .max(1);
+        rooms = options.rooms_gb.iter().map(|bytes| bytes / block).collect();
+        opened
+            .notes
+            .extend(known.said.into_iter().filter(|said| said.starts_with("KV")));
+    }
+    if rooms.is_empty() {
+        rooms = (0..20).map(|half| (all >> half).max(1)).collect();
+    }
+    rooms.sort_unstable();
+    rooms.dedup();
+    Ok(rooms)
+}
+
+fn text(
+    opened: &Opened,
+    rooms: &[u64],
+    caches: &[Cache],
+    columns: &[Vec<Reuse>],
+    limit: &Reuse,
+    warm: usize,
+) -> String {
+    let trace = &opened.trace;
+    let names: Vec<String> = caches.iter().map(|cache| cache.name()).collect();
+    let mut head = vec!["blocks", "tokens"];
+    head.extend(names.iter().map(String::as_str));
+    let mut table = Table::new(&head, &[]);
+    for (nth, room) in rooms.iter().enumerate() {
+        let mut row = vec![count(*room), count(room.saturating_mul(trace.block.into()))];
+        row.extend(
+            columns
+                .iter()
+                .filter_map(|column| column.get(nth))
+                .map(|reuse| format!("{:.2} %", 100.0 * reuse.of_tokens())),
+        );
+        table.row(row);
+    }
+    let mut text = table.text();
+    let _ = writeln!(
+        text,
+        "With room for all: {:.2} % of tokens, {:.2} % of blocks ({} different blocks).",
+        100.0 * limit.of_tokens(),
+        100.0 * limit.of_blocks(),
+        count(trace.tree.blocks()),
+    );
+    let from = match warm {
+        0 => "From cold: all requests count.".to_owned(),
+        warm => format!(
+            "Warmed up: the first {} requests are not counted.",
+            count(warm as u64)
+        ),
+    };
+    let _ = writeln!(text, "{from}");
+    let largest = trace
+        .requests
+        .iter()
+        .map(|one| trace.tree.depth(one.end))
+        .max();
+    if let Some(largest) = largest.filter(|blocks| rooms.first() < Some(&u64::from(*blocks))) {
+        let _ = writeln!(
+            text,
+            "The largest request has {} blocks: of one that is larger than a cache, the first blocks stay, as many as have room.",
+            count(largest.into())
+        );
+    }
+    if trace.rate < 1.0 {
+        let _ = writeln!(text, "Estimated by {} of the blocks.", trace.rate);
+    }
+    for said in opened
+        .left_out
+        .iter()
+        .map(|what| format!("Left out: {what}."))
+    {
+        let _ = writeln!(text, "{said}");
+    }
+    for note in &opened.notes {
+        let _ = writeln!(text, "Note: {note}.");
+    }
+    text
+}
+
+fn out<'a>(
+    opened: &'a Opened,
+    rooms: &[u64],
+    caches: &[Cache],
+    columns: &[Vec<Reuse>],
+    limit: &Reuse,
+    warm: usize,
+) -> Out<'a> {
+    let trace = &opened.trace;
+    let points = rooms.iter().enumerate().map(|(nth, room)| PointOut {
+        blocks: *room,
+        reuse: caches
+            .iter()
+            .zip(columns)
+            .filter_map(|(cache, column)| Some((cache.name(), Shares::of(column.get(nth)?))))
+            .collect(),
+    });
+    Out {
+        format: &opened.format,
+        block_size: trace.block,
+        requests: trace.requests.len(),
+        warm_up_requests: warm,
+        unique_blocks: trace.tree.blocks(),
+        sampled: trace.rate,
+        ceiling: Shares::of(limit),
+        points: points.collect(),
+        notes: &opened.notes,
+    }
+}
+
+/// A page with a plot and a table: one file, with nothing from elsewhere.
+pub(in crate::companion) fn page(plot: &str, text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
+    format!(
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>ContextPilot: traffic</title>\n\
+         <style>body{{font:15px sans-serif;max-width:60em;margin:2em auto}}pre{{font-size:13px}}svg{{max-width:100%}}</style>\n\
+         {plot}\n<pre>{escaped}</pre>\n"
+    )
+}

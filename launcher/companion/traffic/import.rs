@@ -1,0 +1,153 @@
+//! `traffic import`: what a trace is, and what could be reused of it with room for everything.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use contextpilot_trace::{Reuse, ceiling, warm_up};
+use serde::Serialize;
+
+use super::export::write;
+use super::open::Input;
+use crate::companion::show::{count, print, print_json};
+
+/// Say what a trace is, and what could be reused of it at best
+///
+/// The ceiling is what a cache without bounds would reuse: from cold, and with the first half of the requests as warm-up, which
+/// other tools have without saying it.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama traffic import conversation_trace.jsonl.gz
+  contextpilot-llama traffic import --tokenizer model.gguf requests.jsonl --out trace.jsonl
+  xz -dc trace.jsonl.xz | contextpilot-llama traffic import -")]
+pub(super) struct Options {
+    #[command(flatten)]
+    input: Input,
+    /// Write it in Mooncake's format, with its blocks' size and its sessions
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print JSON: format, requests, sessions, tokens, blocks, cold and warm (each with tokens and blocks as shares)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Out<'a> {
+    format: &'a str,
+    block_size: u32,
+    requests: usize,
+    sessions: u32,
+    has_sessions: bool,
+    tokens: u64,
+    blocks: u64,
+    unique_blocks: u64,
+    sampled: f64,
+    cold: Ceiling,
+    warm: Ceiling,
+    warm_up_requests: usize,
+    left_out: &'a [String],
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Ceiling {
+    tokens: f64,
+    blocks: f64,
+}
+
+impl Ceiling {
+    fn of(reuse: &Reuse) -> Self {
+        Self {
+            tokens: reuse.of_tokens(),
+            blocks: reuse.of_blocks(),
+        }
+    }
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let opened = options.input.open()?;
+    let trace = &opened.trace;
+    let half = warm_up(0.5, trace.requests.len());
+    let (cold, warm) = (ceiling(trace, 0), ceiling(trace, half));
+    if let Some(path) = &options.out {
+        opened.must_be_whole()?;
+        let shown = path.display();
+        let failed = |e| format!("{shown} cannot be written ({e}): check the folder");
+        let file = File::create(path).map_err(failed)?;
+        let mut into = BufWriter::new(file);
+        write(trace, &mut into)
+            .and_then(|()| into.flush())
+            .map_err(failed)?;
+    }
+    if options.json {
+        return print_json(&Out {
+            format: &opened.format,
+            block_size: trace.block,
+            requests: trace.requests.len(),
+            sessions: trace.sessions,
+            has_sessions: trace.has_sessions,
+            tokens: cold.tokens,
+            blocks: cold.blocks,
+            unique_blocks: trace.tree.blocks(),
+            sampled: trace.rate,
+            cold: Ceiling::of(&cold),
+            warm: Ceiling::of(&warm),
+            warm_up_requests: half,
+            left_out: &opened.left_out,
+            notes: &opened.notes,
+        });
+    }
+    let share = |reuse: &Reuse| {
+        format!(
+            "{:.2} % of tokens, {:.2} % of blocks",
+            100.0 * reuse.of_tokens(),
+            100.0 * reuse.of_blocks()
+        )
+    };
+    let by = match trace.has_sessions {
+        true => "as the trace says",
+        false => "by which prompts go on with which: the trace does not say it",
+    };
+    let mut rows = vec![
+        ("format", opened.format.clone()),
+        ("requests", count(trace.requests.len() as u64)),
+        (
+            "sessions",
+            format!("{}, {by}", count(trace.sessions.into())),
+        ),
+        ("prompt tokens", count(cold.tokens)),
+        (
+            "blocks",
+            format!(
+                "{} of {} tokens, {} of them different",
+                count(cold.blocks),
+                trace.block,
+                count(trace.tree.blocks())
+            ),
+        ),
+        ("ceiling, from cold", share(&cold)),
+        (
+            "ceiling, warmed up",
+            format!(
+                "{} (the first {} requests not counted)",
+                share(&warm),
+                count(half as u64)
+            ),
+        ),
+    ];
+    let left_out = match opened.left_out.is_empty() {
+        true => "nothing".to_owned(),
+        false => opened.left_out.join(", "),
+    };
+    rows.push(("left out", left_out));
+    rows.extend(opened.notes.iter().map(|note| ("note", note.clone())));
+    if trace.rate < 1.0 {
+        let sampled = format!("{} of the blocks: all figures are estimates", trace.rate);
+        rows.push(("sampled", sampled));
+    }
+    let lines = rows
+        .iter()
+        .map(|(name, value)| format!("{name:<20}{value}\n"));
+    print(&lines.collect::<String>())
+}
