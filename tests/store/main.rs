@@ -11,6 +11,7 @@ mod faults;
 mod matching;
 mod moved;
 mod neighbours;
+mod overwritten;
 mod random;
 mod refusals;
 mod remote;

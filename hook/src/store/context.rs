@@ -8,7 +8,7 @@ use contextpilot_kv_store::{
 };
 
 use super::conditions::AllConditions;
-use super::content::{self, Adapter, Content};
+use super::content::{self, Adapter, Content, Standing};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
 use super::metadata::{self, Lengths};
@@ -48,6 +48,8 @@ pub(super) struct ContextStore {
     pub(super) waiting: Vec<Waiting>,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
+    /// How often that file was in doubt.
+    doubts: u32,
     conditions: AllConditions,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
@@ -146,6 +148,7 @@ impl ContextStore {
             bounds: None,
             waiting: Vec::new(),
             model: None,
+            doubts: 0,
             conditions: AllConditions::new(),
             embeddings: false,
             postponed: BTreeSet::new(),
@@ -178,7 +181,10 @@ impl ContextStore {
             self.refuse(why);
         }
         match facts.model.and_then(content::of_model) {
-            Some(content) => self.model = Some(content),
+            Some(content) => {
+                self.doubts = content.doubts();
+                self.model = Some(content);
+            }
             None => self.refuse("the file of the model is not known"),
         }
     }
@@ -276,9 +282,20 @@ impl ContextStore {
     /// or not yet.
     pub(super) fn fingerprint(&mut self, conditions: Conditions) -> Option<Fingerprint> {
         // A microsecond, once or twice for a prompt.
-        let model = self.model.as_ref();
-        if model.is_some_and(|model| model.is_overwritten()) {
-            self.refuse("somebody has written into the model's file since it was loaded");
+        let standing = self
+            .model
+            .as_ref()
+            .map(|model| (model.standing(), model.doubts()));
+        if let Some((standing, doubts)) = standing {
+            if std::mem::replace(&mut self.doubts, doubts) != doubts {
+                // What was evaluated before may be of what somebody has written into the file.
+                self.conditions.begin_anew();
+            }
+            match standing {
+                Standing::Same => {}
+                Standing::InDoubt => return None,
+                Standing::Spoiled(why) => self.refuse(why),
+            }
         }
         if self.refused.is_some() {
             return None;

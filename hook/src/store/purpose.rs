@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::content::{self, Content};
 use super::{ahead, before, with_record, works};
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
 
@@ -67,6 +68,23 @@ pub(crate) fn forget(call: &EngineCall, address: Pointer) {
     if notes(call) {
         guard::compute(|| content::disown(address.addr()));
     }
+}
+
+/// The weights of the context's model are about to be changed: neither it nor any other context of that model has a store
+/// from now on.
+///
+/// # Safety
+/// The context is alive.
+pub(crate) unsafe fn train(call: &EngineCall, context: Pointer) {
+    const TRAINED: &str = "the model was trained in the process";
+    // SAFETY: the caller's promise.
+    if let Some(model) = unsafe { plain::get_model(context) }.filter(|_| notes(call)) {
+        guard::compute(|| {
+            content::spoil_model(model.addr(), TRAINED);
+            content::disown(model.addr());
+        });
+    }
+    refuse(call, context, TRAINED);
 }
 
 /// These adapters are applied to a context from now on.
