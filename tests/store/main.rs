@@ -8,6 +8,7 @@ mod contexts;
 mod damage;
 mod exact;
 mod faults;
+mod finite;
 mod matching;
 mod moved;
 mod neighbours;

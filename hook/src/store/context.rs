@@ -215,6 +215,7 @@ impl ContextStore {
     }
 
     pub(super) fn set_layout(&mut self, layout: Layout) {
+        self.expect_numbers(&layout);
         self.has_news = true;
         self.layout = Some(layout);
     }
@@ -225,8 +226,18 @@ impl ContextStore {
     }
 
     pub(super) fn set_shape(&mut self, shape: Shape) {
+        if let Some(layout) = shape.dense() {
+            self.expect_numbers(layout);
+        }
         self.has_news = true;
         self.shape = Some(shape);
+    }
+
+    /// Whether values are numbers cannot be seen of keys and values of a new type.
+    fn expect_numbers(&mut self, layout: &Layout) {
+        if !layout.has_known_numbers() {
+            self.refuse("keys or values are of a type that is not known");
+        }
     }
 
     /// Whether embeddings are asked for: every token of a batch may be needed.
