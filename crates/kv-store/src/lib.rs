@@ -52,7 +52,7 @@ pub use name::{Fingerprint, Name, NameError};
 pub use numbers::{Check, Numbers, is_tail_finite};
 pub use place::Place;
 pub use prove::prove;
-pub use session::{Advice, Conditions, Run, Session};
+pub use session::{Advice, Conditions, Held, Run, Session, Why};
 pub use shape::Shape;
 pub use state::{State, StateMap};
 pub use store::{Change, Changes, MEMORY, Model, Refused, Store};

@@ -231,7 +231,7 @@ fn is_recurrent_finite(bytes: &mut Bytes<'_>) -> Option<bool> {
     let mut is_finite = true;
     let mut parts = 0;
     while !bytes.0.is_empty() {
-        let kind = bytes.u32()?.cast_signed();
+        let kind = bytes.u32()? as i32;
         let size = usize::try_from(bytes.u64()?).ok()?;
         let rows = bytes.take(size.checked_mul(cells)?)?;
         is_finite &= Kind::of(kind)?.are_finite(rows);

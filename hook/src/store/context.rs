@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use contextpilot_kv_store::{
-    self as kv, Conditions, Fingerprint, Layout, Origin, Session, Shape, What,
+    self as kv, Conditions, Fingerprint, Held, Layout, Origin, Session, Shape, What,
 };
 
 use super::conditions::AllConditions;
@@ -21,8 +21,7 @@ use crate::capture::contexts;
 
 /// A state that the server has saved to its own memory.
 pub(super) struct Saved {
-    pub(super) tokens: Vec<i32>,
-    pub(super) conditions: Conditions,
+    pub(super) held: Held,
     /// Made of the state's bytes: see [`super::state`].
     pub(super) sample: u64,
 }
