@@ -11,6 +11,7 @@
 //! | [`requests`], [`tasks`] | a request from its bytes to its answer; the numbers in a list of tasks |
 //! | [`prompts`], [`infill`] | the same, if requests are tied to slots by their prompts |
 //! | [`engine_prompts`] | where prompts begin and end, if there are no requests |
+//! | [`uncached`] | slots whose prompts are to be evaluated, whatever the prefix store has |
 //! | [`recent`] | ids, where they outlive a crash |
 //! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
 //! | `pieces` | the bytes of a token, for showing where prompts differ |
@@ -37,3 +38,4 @@ pub(crate) mod shadow;
 pub(crate) mod slot_file;
 pub(crate) mod sockets;
 pub(crate) mod task_vector;
+pub(crate) mod uncached;

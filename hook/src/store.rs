@@ -100,6 +100,7 @@ use self::shelf::Shelf;
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
 use crate::base::{faults, mode};
+use crate::capture::uncached;
 
 /// A store is asked for, and nothing was found that makes it impossible.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -114,6 +115,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// Called by the constructor: a store is asked for.
 pub(crate) fn engage() {
     ON.store(true, Ordering::SeqCst);
+    uncached::engage();
 }
 
 /// Whether a store is asked for.

@@ -122,12 +122,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                 .latest(WATCHED)
                 .map_err(|e| hook_says(&control, &e))?;
             match latest.requests.iter().find(|one| one.number == number) {
-                Some(one) => {
-                    match show(one, stats.as_ref(), options)? {
-                        Reader::Gone => break,
-                        _ => continue,
-                    }
-                }
+                Some(one) => match show(one, stats.as_ref(), options)? {
+                    Reader::Gone => break,
+                    _ => continue,
+                },
                 None if !options.json => {
                     all = false;
                     print(&format!(

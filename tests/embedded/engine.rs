@@ -178,6 +178,26 @@ fn an_adapter_that_is_freed_and_another_one_at_its_address_are_two() {
     }
 }
 
+/// In whatever context it was trained, and whatever is evaluated later.
+#[test]
+fn a_model_that_was_trained_in_the_process_has_no_store_any_more() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let plain = program.run("trains");
+    let run = program.run_stored("trains", store.path());
+    run.must_answer_as(&plain);
+    must_load(&run, &["before 2", "beside 0", "beside 2"]);
+    let evaluated = |name: &str| run.step(name).evaluated;
+    for name in ["beside again 1", "beside again 2", "later 0", "later 2"] {
+        assert!(evaluated(name) >= 390, "{name}: {run:?}");
+    }
+    // What was evaluated before is what the file says.
+    let second = program.run_stored("trains", store.path());
+    must_load(&second, &["before 1", "beside 0"]);
+}
+
 /// For the dynamic linker, a library that is preloaded is one that the program was linked with.
 #[test]
 fn a_program_that_is_linked_with_the_engine_is_attached_to_at_its_start() {

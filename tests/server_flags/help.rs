@@ -69,6 +69,11 @@ impl Help {
         found.map(|(_, entry)| &**entry)
     }
 
+    /// The names of all flags, and what is said of each.
+    pub(crate) fn entries(&self) -> &[(Vec<String>, String)] {
+        &self.entries
+    }
+
     /// The first flag of a line that the server does not know.
     pub(crate) fn lacks(&self, line: &Line) -> Option<String> {
         let names = line

@@ -8,6 +8,7 @@
 mod account;
 mod help;
 mod hook;
+mod kv;
 mod server;
 
 use account::{by_reader, by_server};

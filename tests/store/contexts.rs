@@ -97,6 +97,45 @@ fn a_model_with_positions_for_long_contexts_loads_what_contexts_of_its_kind_have
     assert_eq!(answers[0], answers[2]);
 }
 
+/// By which name, by a flag or by its variable, in which order, and however a number is spelled.
+#[test]
+fn what_means_the_same_is_one_model() {
+    let (folder, tea) = (folder(), tokens(42, 600));
+    let scaled = [
+        "--rope-scaling",
+        "linear",
+        "--rope-scale",
+        "2",
+        "--rope-freq-base",
+        "5000",
+    ];
+    let other = [
+        "--rope-freq-base",
+        "5000.0",
+        "--rope_scale",
+        "2.0",
+        "--temp",
+        "0.5",
+    ];
+    let ways = [
+        one_slot().args(scaled),
+        one_slot()
+            .args(other)
+            .env("LLAMA_ARG_ROPE_SCALING_TYPE", "linear"),
+        one_slot()
+            .env("LLAMA_ARG_ROPE_SCALING_TYPE", "linear")
+            .env("LLAMA_ARG_ROPE_SCALE", "2")
+            .env("LLAMA_ARG_ROPE_FREQ_BASE", "5000"),
+    ];
+    for (nth, way) in ways.iter().enumerate() {
+        let mut stored = Stored::start(way, folder.path());
+        let (_, account) = stored.compare(&started(way), &tea);
+        let expected = if nth == 0 { 0 } else { 599 };
+        assert_eq!(account.from.store, expected, "{nth}: {account:?}");
+        stored.end();
+    }
+}
+
 /// Servers since mid 2026 take flags from a file of the user, too.
 #[test]
 fn what_another_configuration_has_stored_is_not_loaded() {

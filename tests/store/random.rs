@@ -284,7 +284,12 @@ fn random_traffic_is_answered_as_without_a_store() {
         let answers = play(&stored.server, prompts, &life, &mut random);
         compared.add(&what, &answers, reference, is_bounded(kind.0));
         let figures = stored.figures();
-        assert_eq!(figures.refused, [""; 0], "{what}");
+        // A slot may be, after a shift.
+        let mut refused = figures.refused.iter();
+        assert!(
+            refused.all(|why| why.starts_with("a slot")),
+            "{what}: {figures:?}"
+        );
         assert_eq!(figures.problem, None, "{what}");
         loads += figures.loads;
         direct += figures.direct_loads;

@@ -149,7 +149,7 @@ pub struct PrefixStore {
     pub fetched_chunks: u64,
     /// Seconds that prompts have waited for such chunks.
     pub fetch_seconds: f64,
-    /// Why contexts have no store, each reason once. Their prompts are evaluated as ever.
+    /// Why contexts have no store, or some prompts are neither loaded nor kept, each reason once. They are evaluated as ever.
     pub refused: Vec<String>,
     /// What the disk refused last; `None`: nothing.
     pub problem: Option<String>,

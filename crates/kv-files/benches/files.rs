@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Folder, LeftOut, Readers, Span, Writer};
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Piece, State, Store};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Numbers, Piece, State, Store};
 use engine::Engine;
 
 #[path = "../../kv-store/tests/engine/mod.rs"]
@@ -109,13 +109,15 @@ fn loading(home: &Path, rounds: usize) {
         }
         flow.finish().expect("all was taken");
     };
-    let mut times: [Vec<Duration>; 6] = Default::default();
+    let mut times: [Vec<Duration>; 8] = Default::default();
     let mut time = |nth: usize, work: &mut dyn FnMut()| {
         let start = Instant::now();
         work();
         times[nth].push(start.elapsed());
     };
     let mut read_rows = Vec::new();
+    // Half of them of 16 bits, half in blocks.
+    let numbers = state.layout().numbers();
     for _ in 0..rounds {
         time(0, &mut || compose(&mut Vec::new(), &mut cache));
         assert!(cache == bytes);
@@ -137,6 +139,15 @@ fn loading(home: &Path, rounds: usize) {
                 read(home, chunk, &mut read_rows);
             }
         });
+        for (nth, numbers) in [(6, Numbers::ANY), (7, &numbers)] {
+            time(nth, &mut || {
+                for chunk in &chunks {
+                    let read =
+                        folder.read_finite(&chunk.name, chunk.bytes, numbers, &mut read_rows);
+                    read.expect("it is there");
+                }
+            });
+        }
     }
     println!(
         "{TOKENS} tokens, {} MB: median and least, ms",
@@ -149,6 +160,8 @@ fn loading(home: &Path, rounds: usize) {
         "verified, straight, read ahead",
         "read, copied",
         "read",
+        "read, summed up",
+        "read, summed up, finite numbers",
     ];
     for (name, times) in names.iter().zip(&mut times) {
         times.sort_unstable();

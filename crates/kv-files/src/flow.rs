@@ -113,12 +113,8 @@ impl LeftOut {
         let nth = self.files.len();
         for gap in gaps {
             let step = (BLOCK / gap.unit.max(1)).max(1) * gap.unit.max(1);
-            let parts = (0..gap.bytes).step_by(step).map(|skip| Gap {
-                at: gap.at + skip,
-                bytes: step.min(gap.bytes - skip),
-                from: gap.from + skip,
-                ..gap
-            });
+            let parts = (0..gap.bytes).step_by(step);
+            let parts = parts.map(|skip| gap.part(skip, step.min(gap.bytes - skip)));
             self.parts.extend(parts.map(|gap| Part { file: nth, gap }));
         }
         self.files.push(RowsFile {
@@ -262,6 +258,9 @@ impl Source {
             let mut sum = Hasher::new();
             sum.update(here);
             block.sums.push(sum);
+            if !part.gap.are_finite(here) {
+                return Err((file.name, ReadError::NOT_FINITE));
+            }
         }
         Ok(block)
     }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use contextpilot_kv_store::Name;
+use contextpilot_kv_store::{Name, Numbers};
 use contextpilot_private_folder::PrivateFolder;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -106,21 +106,41 @@ impl Folder {
     /// # Errors
     /// The file is gone or damaged, or the system cannot read it. `out` is empty then.
     pub fn read(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
-        let read = self.read_again(name, bytes, out);
+        self.read_finite(name, bytes, Numbers::ANY, out)
+    }
+
+    /// As [`read`](Self::read), of rows that consist of these numbers, all of which must be finite.
+    ///
+    /// # Errors
+    /// As there, or they are not.
+    pub fn read_finite(
+        &self,
+        name: &Name,
+        bytes: u64,
+        numbers: &Numbers,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ReadError> {
+        let read = self.read_again(name, bytes, numbers, out);
         if read.is_err() {
             out.clear();
         }
         read
     }
 
-    fn read_again(&self, name: &Name, bytes: u64, out: &mut Vec<u8>) -> Result<(), ReadError> {
+    fn read_again(
+        &self,
+        name: &Name,
+        bytes: u64,
+        numbers: &Numbers,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ReadError> {
         let rows = self.rows(name, bytes)?;
         let wanted = usize::try_from(bytes).map_err(|_| ReadError::Damaged("it is too large"))?;
         // What is there already is overwritten, not cleared before.
         out.try_reserve(wanted.saturating_sub(out.len()))
             .map_err(|_| ReadError::System(io::ErrorKind::OutOfMemory.into()))?;
         out.resize(wanted, 0);
-        rows.read_to(out)
+        rows.read_to(numbers, out)
     }
 
     /// Opens the file of a chunk, which must have so many bytes of rows.
@@ -271,18 +291,24 @@ struct RowsOfFile {
 
 impl RowsOfFile {
     /// Reads and verifies the rows. The place is as large as they.
-    fn read_to(mut self, place: &mut [u8]) -> Result<(), ReadError> {
+    fn read_to(mut self, numbers: &Numbers, place: &mut [u8]) -> Result<(), ReadError> {
+        let mut check = numbers.check(self.head.chunk.tokens.len());
         let first = &self.buffer[self.first];
         let there = first.len().min(place.len());
         place[..there].copy_from_slice(&first[..there]);
         let mut crc = crc32fast::Hasher::new();
         crc.update(&place[..there]);
+        check.update(&place[..there]);
         for step in place[there..].chunks_mut(STEP) {
             self.file.read_exact(step).map_err(cut)?;
             crc.update(step);
+            check.update(step);
         }
         if crc.finalize() != self.head.rows_crc {
             return Err(ReadError::WRONG_SUM);
+        }
+        if !check.is_finite() {
+            return Err(ReadError::NOT_FINITE);
         }
         check_end(&self.file, &self.head)
     }
@@ -359,10 +385,24 @@ pub enum ReadError {
 impl ReadError {
     /// The rows have another size than the state's layout says.
     pub const DOES_NOT_FIT: Self = Self::Damaged("its rows do not fit the state");
+    /// Some values of the rows are no numbers, or infinite. They would spread to whatever is computed beside them.
+    pub const NOT_FINITE: Self = Self::Damaged("its rows have values that are no numbers");
+    /// Its rows were computed from such.
+    pub const CONTINUES_NOT_FINITE: Self =
+        Self::Damaged("it continues rows with values that are no numbers");
     pub(crate) const WRONG_SUM: Self = Self::Damaged("the checksum of its rows is wrong");
 }
 
 impl ReadError {
+    /// Whether rows had values that are no numbers, or continue such.
+    pub fn is_not_finite(&self) -> bool {
+        let of = |known: &Self| match (self, known) {
+            (Self::Damaged(why), Self::Damaged(known)) => why == known,
+            _ => false,
+        };
+        of(&Self::NOT_FINITE) || of(&Self::CONTINUES_NOT_FINITE)
+    }
+
     /// The process or the system has no more open files: nothing is wrong with this one.
     pub fn is_shortage(&self) -> bool {
         let errno = match self {

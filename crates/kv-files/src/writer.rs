@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin, StateMap};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Origin, StateMap};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::{Folder, Problem};
@@ -85,6 +85,8 @@ pub enum Done {
     Written(Name),
     /// It is not, and what continues it is of no use.
     Failed(Name, Problem),
+    /// It is not, because values of its rows are no numbers, or infinite. Neither are those of what continues it.
+    NotFinite(Name),
 }
 
 /// Why a chunk was not taken.
@@ -144,16 +146,21 @@ impl Writer {
     /// The chunk was not taken, and nothing will become of it.
     pub fn write(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
         self.accepts(rows.len() as u64)?;
-        self.write_accepted(chunk, rows)
+        self.write_accepted(chunk, rows, None)
     }
 
     /// As [`write`](Self::write), for one of several chunks for which there was room together: [`accepts`](Self::accepts) was
-    /// asked before the first.
+    /// asked before the first. `numbers`: what the rows consist of; if some are not finite, they are not written.
     ///
     /// # Errors
     /// As there, but never for want of room.
-    pub fn write_accepted(&self, chunk: &Chunk, rows: Arc<Vec<u8>>) -> Result<(), Refusal> {
-        self.send(chunk, Rows::Cut(rows))
+    pub fn write_accepted(
+        &self,
+        chunk: &Chunk,
+        rows: Arc<Vec<u8>>,
+        numbers: Option<Arc<Numbers>>,
+    ) -> Result<(), Refusal> {
+        self.send(chunk, Rows::Cut(rows, numbers))
     }
 
     /// As [`write_accepted`](Self::write_accepted), with the rows that the chunk has in this state, of which this is the map.
@@ -281,7 +288,7 @@ impl Writer {
     /// What became of chunks since the last call. Call it now and then: each takes some bytes until then.
     pub fn done(&self) -> impl Iterator<Item = Done> + '_ {
         self.done.try_iter().inspect(|done| {
-            let (Done::Written(name) | Done::Failed(name, _)) = done;
+            let (Done::Written(name) | Done::Failed(name, _) | Done::NotFinite(name)) = done;
             let mut waiting = self.waiting();
             // The same chunk may have been queued again since.
             if waiting.get(name).is_some_and(Waiting::is_over) {

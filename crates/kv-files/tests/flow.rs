@@ -144,6 +144,46 @@ fn a_state_is_given_out_as_it_was() {
     }
 }
 
+/// Nobody is given any of them, whatever the sums say: the engine would have them in its cache.
+#[test]
+fn rows_with_a_value_that_is_no_number_are_not_given_out() {
+    let stored = Stored::new(&Engine::dense(3, 3000), 700);
+    let writer = common::writer(&stored.folder);
+    for (nth, chunk) in stored.chunks.iter().enumerate() {
+        let mut rows = Vec::new();
+        let read = stored.folder.read(&chunk.name, chunk.bytes, &mut rows);
+        read.expect("it is there");
+        let mut bad = rows.clone();
+        let at = 3000 * (chunk.tokens.len() / 2);
+        bad[at..at + 2].copy_from_slice(&[0x55, 0x7d]);
+        writer.write(chunk, Arc::new(bad)).expect("it is taken");
+        assert!(writer.flush(LONG));
+        for threads in THREADS {
+            let outline = stored.outline(|_| true);
+            let (state, missing) = outline.expect("the head is good");
+            let mut given = 0;
+            let ((), read) = run(missing, readers(threads), |flow| {
+                while let Some(span) = flow.next(given, state.len() - given) {
+                    if let Span::Read(bytes) = &span {
+                        assert!(stored.whole[given..].starts_with(bytes), "{nth} {threads}");
+                    }
+                    given += match span {
+                        Span::Own(count) => count,
+                        Span::Read(bytes) => bytes.len(),
+                    };
+                }
+            });
+            let of_it = |why: &Lost| match why {
+                Lost::Unreadable(name, why) => *name == chunk.name && why.is_not_finite(),
+                _ => false,
+            };
+            assert!(read.is_err_and(|why| of_it(&why)), "{nth} {threads}");
+        }
+        writer.write(chunk, Arc::new(rows)).expect("it is taken");
+        assert!(writer.flush(LONG));
+    }
+}
+
 #[test]
 fn only_what_is_missing_need_be_asked_for() {
     let stored = Stored::new(&Engine::dense(3, 64), 700);

@@ -130,3 +130,63 @@ fn a_state_that_lacks_the_tokens_stops_nothing_else() {
     assert_eq!(done[2], Done::Written(has.name));
     assert_eq!((writer.queued(), writer.accepts(1)), (0, Ok(())));
 }
+
+/// A device has made something else of them.
+#[test]
+fn rows_with_a_value_that_is_no_number_are_neither_written_nor_read() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let writer = common::writer(&folder);
+    let (good, chunks) = (state(), chunks(TOKENS));
+    let map = map(&good);
+    let numbers = map.layout().numbers();
+    let mut out = Vec::new();
+    for (nth, chunk) in chunks.iter().enumerate() {
+        let mut bad = rows(chunk);
+        let at = (bad.len() / 2) & !63;
+        bad[at..at + 2].copy_from_slice(&[0x00, 0x7e]);
+        // Whoever does not know of what they consist writes them.
+        writer.write(chunk, Arc::new(bad.clone())).expect("taken");
+        assert!(writer.flush(LONG));
+        let read = |out: &mut _| folder.read_finite(&chunk.name, chunk.bytes, &numbers, out);
+        assert!(folder.read(&chunk.name, chunk.bytes, &mut out).is_ok());
+        assert!(
+            read(&mut out).is_err_and(|why| why.is_not_finite()),
+            "{nth}"
+        );
+        assert!(out.is_empty());
+        writer.remove(chunk.name);
+        let known = Some(Arc::new(numbers.clone()));
+        let taken = writer.write_accepted(chunk, Arc::new(bad.clone()), known);
+        taken.expect("taken");
+        // The same in a state, of which only one chunk has it.
+        let mut whole = good.to_vec();
+        let whole_row = rows(chunk);
+        let row = &whole_row[..64];
+        let first = whole
+            .windows(64)
+            .position(|one| one == row)
+            .expect("it is there");
+        whole[first..first + 2].copy_from_slice(&[0x00, 0xfc]);
+        let whole = Arc::new(whole);
+        for other in &chunks {
+            assert_eq!(writer.write_from(other, &whole, &map), Ok(()));
+        }
+        assert!(writer.flush(LONG));
+        let mut done = writer.done().skip(1);
+        assert_eq!(done.next(), Some(Done::NotFinite(chunk.name)), "{nth}");
+        for (other, done) in chunks.iter().zip(done) {
+            let expected = match other == chunk {
+                true => Done::NotFinite(other.name),
+                false => Done::Written(other.name),
+            };
+            assert_eq!(done, expected, "{nth}");
+        }
+        assert!(folder.lacks(&chunk.name));
+        assert_eq!(
+            writer.accepts(u64::MAX),
+            Ok(()),
+            "nothing is wrong with the disk"
+        );
+    }
+}

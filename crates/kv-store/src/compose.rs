@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::Layout;
 use crate::layout::MAGIC;
+use crate::numbers::{Kind, Numbers};
 
 /// A state that is being put together, from its first position to its last.
 ///
@@ -195,17 +196,24 @@ impl<'b> Composer<'b> {
         self.next += chunk_tokens;
         let sources = layout.in_chunk(chunk_tokens);
         let targets = layout.in_state(self.cells_at, self.positions.len());
-        Ok(sources.zip(targets).map(move |(source, target)| Gap {
+        let places = sources.zip(targets).zip(layout.layers());
+        Ok(places.map(move |((source, target), rows)| Gap {
             at: target.at + cell * target.unit,
             bytes: chunk_tokens * target.unit,
             from: source.at,
             unit: target.unit,
+            kind: Kind::of_rows(rows),
         }))
     }
 
     /// The bytes of the rows of a chunk.
     pub fn bytes_of(&self, chunk_tokens: usize) -> u64 {
         (chunk_tokens as u64).saturating_mul(self.layout.bytes_per_token() as u64)
+    }
+
+    /// What the rows that are put into it consist of.
+    pub fn numbers(&self) -> Numbers {
+        self.layout.numbers()
     }
 
     /// See [`Layout::words_size`].
@@ -242,6 +250,25 @@ pub struct Gap {
     pub from: usize,
     /// The size of a row, bytes.
     pub unit: usize,
+    pub(crate) kind: Kind,
+}
+
+impl Gap {
+    /// So many bytes of it, whole rows, from `skip` on.
+    #[must_use]
+    pub fn part(&self, skip: usize, bytes: usize) -> Self {
+        Self {
+            at: self.at + skip,
+            bytes,
+            from: self.from + skip,
+            ..*self
+        }
+    }
+
+    /// Whether these, some whole rows of it, are finite numbers, as far as it is known of what they consist.
+    pub fn are_finite(&self, rows: &[u8]) -> bool {
+        self.kind.are_finite(rows)
+    }
 }
 
 /// Makes room for a state of so many bytes. If there is not enough, what was there before is gone: the system clears fresh

@@ -15,6 +15,12 @@
 //! evaluated under the same [`Conditions`]. The store neither reads nor writes other sequences. An empty
 //! sequence is always known.
 //!
+//! Of a sequence in which tokens were moved, or that was restored from a file, the *beginning* is known, up to the first
+//! of these ([`Session::moved`], [`Session::restored`]). Once the server has removed all that is behind it, the sequence is known
+//! again. If few of the others are left, whose ids were seen, they can be evaluated again, after which it is
+//! known, too ([`Session::to_see_again`]): prompts of one program begin alike, so a slot would hardly ever get rid of them.
+//! (Of a context that cannot go back to any position, the whole sequence is not known.)
+//!
 //! The engine copies a sequence to another one in two steps: at once it says that the tokens are there, and
 //! their rows follow before the next evaluation (where each sequence has memory of its own). In between a
 //! copy is *open*: what it is to be written to must not be saved, and neither of the two may be loaded.
@@ -49,6 +55,51 @@ pub struct Advice {
     pub search: Option<usize>,
 }
 
+/// Why a sequence is not known as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Tokens do not stand where they were evaluated, or were evaluated behind such.
+    Moved,
+    /// It was restored from a file, or by somebody who does not say what it is.
+    Restored,
+    /// Anything else: tokens under several adapters, a hole, entries that are no tokens.
+    Unseen,
+}
+
+/// What a sequence holds behind its known beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rest {
+    why: Why,
+    /// What stands at each position. `None`: nothing, or something that was not seen.
+    tokens: Vec<Option<i32>>,
+}
+
+/// What the server has saved of a sequence: see [`Session::copy_out`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The known beginning, or all.
+    pub tokens: Vec<i32>,
+    /// Under what that was evaluated.
+    pub conditions: Conditions,
+    rest: Option<Rest>,
+}
+
+impl Held {
+    /// All of these tokens were seen.
+    pub fn whole(tokens: Vec<i32>, conditions: Conditions) -> Self {
+        Self {
+            tokens,
+            conditions,
+            rest: None,
+        }
+    }
+
+    /// The tokens, if all of them were seen.
+    pub fn into_whole(self) -> Option<Vec<i32>> {
+        self.rest.is_none().then_some(self.tokens)
+    }
+}
+
 /// One sequence.
 #[derive(Clone, Debug, Default)]
 struct Sequence {
@@ -60,19 +111,19 @@ struct Sequence {
     owed: usize,
     /// The engine could not be given what the server believes in, and the server has not heard of it yet.
     lost: bool,
-    /// The first position of which the engine has all rows, because a state was loaded: those of sliding windows begin there.
-    /// 0: whatever is missing, the engine itself has dropped.
-    first: usize,
-    /// What is known of the beginning of a sequence that is not known, if its rows begin later: see `first`.
-    past: Vec<i32>,
     /// Under what the tokens were evaluated. Of no meaning for an empty sequence.
     conditions: Conditions,
     /// Where the last run began, if all of its tokens wanted an output: they may be a draft.
     draft: usize,
     /// Evaluations since the last one that had tokens of a prompt: the steps of an answer.
     steps: usize,
-    /// Not known: see the module's documentation.
-    unknown: bool,
+    /// Only its tokens so far are known: see the module's documentation.
+    rest: Option<Rest>,
+    /// The first position of which the engine has all rows, because a state was loaded: those of sliding windows begin there.
+    /// 0: whatever is missing, the engine itself has dropped.
+    first: usize,
+    /// The tokens that were known of a sequence before nothing was, if its rows begin later: see `first`.
+    past: Vec<i32>,
 }
 
 /// The sequences of one context.
@@ -88,15 +139,18 @@ pub struct Session {
 impl Session {
     /// A run is about to be evaluated. Searching is worth it for `least` leading tokens or more.
     pub fn advise(&mut self, run: &Run, conditions: Conditions, least: usize) -> Advice {
+        let is_bound = self.is_bound;
         let sequence = self.sequences.entry(run.sequence).or_default();
-        if sequence.tokens.is_empty() && !sequence.unknown {
+        if sequence.tokens.is_empty() && sequence.is_known() {
             sequence.conditions = conditions;
         }
         let follows = usize::try_from(run.first).is_ok_and(|first| first == sequence.believed);
         let same = sequence.conditions == conditions;
-        if sequence.unknown || !follows || !same {
+        if !sequence.is_known() || !follows || !same {
             let cut = sequence.ahead().then_some(sequence.believed);
-            sequence.unknown = true;
+            let first = usize::try_from(run.first).unwrap_or(0);
+            let known = if is_bound { 0 } else { first };
+            sequence.forget_from(known, Why::Unseen);
             return Advice { cut, search: None };
         }
         let ahead = sequence.tokens.get(sequence.believed..).unwrap_or_default();
@@ -113,6 +167,50 @@ impl Session {
         }
     }
 
+    /// Tokens that are worth evaluating again, and where the first of them stands: then the sequence is known. They are few
+    /// beside the leading tokens of the run. Remove what stands there, evaluate them, and call [`Session::seen_again`].
+    pub fn to_see_again(&self, run: &Run, conditions: Conditions) -> Option<(usize, Vec<i32>)> {
+        /// A part of what is evaluated anyway.
+        const PART: usize = 4;
+        let sequence = self.sequences.get(&run.sequence)?;
+        let rest = sequence.rest.as_ref().filter(|_| !self.is_bound)?;
+        let from = sequence.tokens.len();
+        let same = sequence.tokens.is_empty() || sequence.conditions == conditions;
+        let ends = usize::try_from(run.first).ok() == Some(from + rest.tokens.len());
+        let few = !rest.tokens.is_empty() && rest.tokens.len() <= run.leading / PART;
+        if !same || !ends || !few || self.is_open(run.sequence) {
+            return None;
+        }
+        Some((from, rest.tokens.iter().copied().collect::<Option<_>>()?))
+    }
+
+    /// The tokens of [`Session::to_see_again`] were evaluated under these conditions.
+    pub fn seen_again(&mut self, sequence: i32, conditions: Conditions) {
+        if let Some(one) = self.sequences.get_mut(&sequence) {
+            if let Some(rest) = one.rest.take() {
+                one.tokens.extend(rest.tokens.into_iter().flatten());
+                one.conditions = conditions;
+                one.settle();
+            }
+        }
+    }
+
+    /// Why nothing of a sequence is loaded or saved.
+    pub fn why_unknown(&self, sequence: i32) -> Option<Why> {
+        Some(self.sequences.get(&sequence)?.rest.as_ref()?.why)
+    }
+
+    /// What the server saves of a sequence when it takes a copy of its state. `None`: there is nothing to tell.
+    pub fn copy_out(&self, sequence: i32) -> Option<Held> {
+        let one = self.sequences.get(&sequence)?;
+        let is_there = !self.lacks_rows(sequence) && one.owed == 0 && !one.lost && !one.ahead();
+        (is_there && (!one.tokens.is_empty() || one.rest.is_some())).then(|| Held {
+            tokens: one.tokens.clone(),
+            conditions: one.conditions,
+            rest: one.rest.clone(),
+        })
+    }
+
     /// The context cannot go back to any position.
     pub fn bind(&mut self) {
         self.is_bound = true;
@@ -122,11 +220,11 @@ impl Session {
     /// now on.
     pub fn continues(&mut self, run: &Run, conditions: Conditions) -> bool {
         let sequence = self.sequences.entry(run.sequence).or_default();
-        if sequence.tokens.is_empty() && !sequence.unknown {
+        if sequence.tokens.is_empty() && sequence.is_known() {
             sequence.conditions = conditions;
         }
         let follows = usize::try_from(run.first).is_ok_and(|first| first == sequence.believed);
-        follows && !sequence.unknown && sequence.conditions == conditions
+        follows && sequence.is_known() && sequence.conditions == conditions
     }
 
     /// Whether a state may be loaded into a sequence, or be taken for another one.
@@ -137,7 +235,7 @@ impl Session {
     /// The run was not evaluated, though the server believes that it was.
     pub fn owe(&mut self, run: &Run) {
         let sequence = self.sequences.entry(run.sequence).or_default();
-        debug_assert!(!sequence.unknown && !sequence.ahead());
+        debug_assert!(sequence.is_known() && !sequence.ahead());
         sequence.tokens.extend_from_slice(&run.tokens);
         sequence.believed = sequence.tokens.len();
         sequence.owed += run.tokens.len();
@@ -163,9 +261,9 @@ impl Session {
 
     /// The engine has evaluated a part of a batch, and the server learns that it has: it believes in what the engine holds.
     pub fn settle(&mut self, sequence: i32) {
-        if let Some(one) = self.sequences.get_mut(&sequence).filter(|one| !one.unknown) {
-            one.believed = one.tokens.len();
-            (one.draft, one.steps) = (one.believed, 0);
+        let one = self.sequences.get_mut(&sequence);
+        if let Some(one) = one.filter(|one| one.is_known()) {
+            one.settle();
         }
     }
 
@@ -192,11 +290,7 @@ impl Session {
     /// more: these tokens are [owed](Session::owe).
     pub fn owe_all(&mut self, sequence: i32, kept: usize) {
         if let Some(one) = self.sequences.get_mut(&sequence) {
-            let mut tokens = std::mem::take(if one.unknown {
-                &mut one.past
-            } else {
-                &mut one.tokens
-            });
+            let mut tokens = one.beginning().to_vec();
             tokens.truncate(kept);
             *one = Sequence {
                 believed: tokens.len(),
@@ -252,7 +346,7 @@ impl Session {
             return;
         };
         let same = one.conditions == conditions && one.tokens.starts_with(tokens);
-        if one.unknown || one.owed > 0 || !same {
+        if !one.is_known() || one.owed > 0 || !same {
             return self.obscure(sequence);
         }
         one.tokens.truncate(tokens.len());
@@ -263,7 +357,8 @@ impl Session {
     /// Whether a prompt is being evaluated: no answer has begun.
     pub fn is_in_prompt(&self, sequence: i32) -> bool {
         let sequence = self.sequences.get(&sequence);
-        sequence.is_some_and(|one| !one.unknown && one.steps == 0 && one.draft == one.tokens.len())
+        sequence
+            .is_some_and(|one| one.is_known() && one.steps == 0 && one.draft == one.tokens.len())
     }
 
     /// The engine has evaluated something, whatever it was: no copy is open any more.
@@ -300,7 +395,7 @@ impl Session {
         let Some(sequence) = self.sequences.get(&run.sequence) else {
             return 0;
         };
-        if sequence.unknown {
+        if !sequence.is_known() {
             return 0;
         }
         let ahead = sequence.tokens.get(sequence.believed..).unwrap_or_default();
@@ -310,7 +405,10 @@ impl Session {
     /// The run was evaluated, but for the entries that the engine held already.
     pub fn evaluated(&mut self, run: &Run) {
         let sequence = self.sequences.entry(run.sequence).or_default();
-        if sequence.unknown {
+        if let Some(rest) = &mut sequence.rest {
+            let known = sequence.tokens.len();
+            let first = usize::try_from(run.first).unwrap_or(0);
+            rest.put(first.saturating_sub(known), &run.tokens);
             return;
         }
         let there = sequence.tokens.len() - sequence.believed;
@@ -328,7 +426,7 @@ impl Session {
     /// an output for each, and removes those that were wrong.
     pub fn is_draft(&self, sequence: i32, kept: usize) -> bool {
         let sequence = self.sequences.get(&sequence);
-        sequence.is_some_and(|sequence| !sequence.unknown && kept >= sequence.draft)
+        sequence.is_some_and(|sequence| sequence.is_known() && kept >= sequence.draft)
     }
 
     /// Whether a run that was just evaluated is a good moment to copy its sequence out, though nothing is about
@@ -338,7 +436,7 @@ impl Session {
         let sequence = self.sequences.get(&run.sequence);
         run.tokens.len() == 1
             && sequence.is_some_and(|one| {
-                !one.unknown && (one.steps == 1 || one.steps > 0 && one.steps % every == 0)
+                one.is_known() && (one.steps == 1 || one.steps > 0 && one.steps % every == 0)
             })
     }
 
@@ -352,7 +450,7 @@ impl Session {
     ) -> Option<(i32, usize)> {
         let others = self.sequences.iter().filter(|&(&id, one)| {
             id != run.sequence
-                && !one.unknown
+                && one.is_known()
                 && one.conditions == conditions
                 && !one.ahead()
                 && one.owed == 0
@@ -399,14 +497,14 @@ impl Session {
             return Some(&[]);
         };
         let tokens = || &sequence.tokens[..sequence.believed];
-        (!sequence.unknown).then(tokens)
+        sequence.is_known().then(tokens)
     }
 
     /// Under what the sequence was evaluated; `None` if it is empty or not known, or if its rows are still to be
     /// written: nothing of it can be saved then.
     pub fn conditions(&self, sequence: i32) -> Option<Conditions> {
         let one = self.sequences.get(&sequence)?;
-        let known = !one.unknown && !one.tokens.is_empty() && !self.lacks_rows(sequence);
+        let known = one.is_known() && !one.tokens.is_empty() && !self.lacks_rows(sequence);
         let known = known && one.owed == 0 && !one.lost;
         known.then_some(one.conditions)
     }
@@ -424,10 +522,49 @@ impl Session {
 
     /// Nothing is known of a sequence any more; negative: of all. Its tokens ahead must have been removed.
     pub fn obscure(&mut self, sequence: i32) {
-        self.each(sequence, Sequence::obscure);
         if sequence >= 0 {
-            self.sequences.entry(sequence).or_default().unknown = true;
+            self.sequences.entry(sequence).or_default();
         }
+        self.each(sequence, |one| {
+            if one.first > 0 && one.past.is_empty() {
+                one.past = one.beginning().to_vec();
+            }
+            one.forget_from(0, Why::Unseen);
+            one.rest.iter_mut().for_each(|rest| rest.tokens.clear());
+        });
+    }
+
+    /// The tokens of a sequence at the positions `[from, to)` stand `delta` further behind now, and are not what they would be
+    /// if they had been evaluated there. Negative: from the beginning, to the end. What is ahead must have been removed.
+    pub fn moved(&mut self, sequence: i32, from: i32, to: i32, delta: i32) {
+        let place = |at: i32| usize::try_from(at).ok();
+        let (from, to) = (place(from).unwrap_or(0), place(to).unwrap_or(usize::MAX));
+        let target = from.checked_add_signed(delta as isize);
+        let (Some(target), false) = (target, self.is_bound || sequence < 0) else {
+            return self.obscure(sequence);
+        };
+        self.obscure_copies(sequence);
+        self.each(sequence, |one| {
+            one.forget_from(from.min(target), Why::Moved);
+            let known = one.tokens.len();
+            if let Some(rest) = &mut one.rest {
+                rest.why = Why::Moved;
+                rest.shift(from.max(known) - known, to.saturating_sub(known), delta);
+            }
+        });
+    }
+
+    /// A sequence was restored from a file that says that it has these tokens; empty: it does not say.
+    pub fn restored(&mut self, sequence: i32, tokens: &[i32]) {
+        self.overwritten(sequence);
+        let may_be_seen = !self.is_bound && !self.is_open(sequence);
+        let tokens = if may_be_seen { tokens } else { &[] };
+        self.each(sequence, |one| {
+            one.rest = Some(Rest {
+                why: Why::Restored,
+                tokens: tokens.iter().copied().map(Some).collect(),
+            });
+        });
     }
 
     /// Positions `[from, to)` were removed; negative: from the beginning, to the end. A negative sequence
@@ -435,12 +572,28 @@ impl Session {
     pub fn removed(&mut self, sequence: i32, from: i32, to: i32) {
         let from = usize::try_from(from).unwrap_or(0);
         let to = usize::try_from(to).unwrap_or(usize::MAX);
+        let is_bound = self.is_bound;
         self.each(sequence, |one| {
             if from == 0 && to == usize::MAX {
                 *one = Sequence::default();
-            } else if one.unknown && to == usize::MAX {
-                one.past.truncate(from);
-            } else if one.unknown || from >= to {
+            } else if from >= to {
+            } else if let Some(rest) = &mut one.rest {
+                if to == usize::MAX {
+                    one.past.truncate(from);
+                }
+                let known = one.tokens.len();
+                rest.remove(from.max(known) - known, to.saturating_sub(known));
+                if from <= known && to == usize::MAX {
+                    // All that was not known is gone.
+                    one.rest = None;
+                    one.tokens.truncate(from);
+                    one.settle();
+                } else if from < known {
+                    one.forget_from(from, Why::Unseen);
+                    if let Some(rest) = &mut one.rest {
+                        rest.remove(0, to - from);
+                    }
+                }
             } else if to >= one.tokens.len() {
                 let in_engine = one.tokens.len() - one.owed;
                 one.tokens.truncate(from);
@@ -450,8 +603,11 @@ impl Session {
                     *one = Sequence::default();
                 }
             } else if from < one.tokens.len() {
-                one.unknown = true;
-                one.owed = 0;
+                let known = if is_bound { 0 } else { from };
+                one.forget_from(known, Why::Unseen);
+                if let Some(rest) = &mut one.rest {
+                    rest.remove(from - known, to - known);
+                }
             }
         });
     }
@@ -475,34 +631,33 @@ impl Session {
         let was_empty = self
             .sequences
             .get(&target)
-            .is_none_or(|one| one.tokens.is_empty() && !one.unknown);
-        if from > 0 || !was_empty || copy.owed > 0 {
-            copy.unknown = true;
-        }
+            .is_none_or(|one| one.tokens.is_empty() && one.is_known());
+        let mut is_unseen = from > 0 || !was_empty || copy.owed > 0;
         if let Ok(to) = usize::try_from(to) {
-            copy.unknown |= self.is_bound && to < copy.tokens.len();
-            copy.tokens.truncate(to);
-            copy.believed = copy.believed.min(to);
+            is_unseen |= self.is_bound && to < copy.tokens.len();
+            copy.cut_to(to);
         }
-        if copy.unknown {
-            copy.tokens.clear();
+        if is_unseen || self.is_bound && !copy.is_known() {
+            copy.forget_from(0, Why::Unseen);
+            copy.rest = Some(Rest::of(Why::Unseen));
             copy.past.clear();
-            (copy.believed, copy.owed, copy.first) = (0, 0, 0);
+            copy.first = 0;
         }
         self.sequences.insert(target, copy);
         self.open.insert((source, target));
     }
 
-    /// A sequence was replaced by these tokens (a saved state, or a file).
-    pub fn replaced(&mut self, sequence: i32, tokens: Vec<i32>, conditions: Conditions) {
+    /// A sequence was replaced by a state that the server had saved.
+    pub fn replaced(&mut self, sequence: i32, by: Held) {
         self.obscure_copies(sequence);
         let open = self.is_open(sequence);
         let one = self.sequences.entry(sequence).or_default();
         *one = Sequence {
-            believed: tokens.len(),
-            draft: tokens.len(),
-            conditions,
-            tokens,
+            believed: by.tokens.len(),
+            draft: by.tokens.len(),
+            conditions: by.conditions,
+            tokens: by.tokens,
+            rest: by.rest,
             ..Sequence::default()
         };
         // An open copy will overwrite it, or take it for what was to be copied.
@@ -514,12 +669,9 @@ impl Session {
     /// A sequence was replaced by something that is not known. Negative: all of them.
     pub fn overwritten(&mut self, sequence: i32) {
         self.obscure_copies(sequence);
-        self.each(sequence, |one| {
-            one.obscure();
-            one.past.clear();
-            one.first = 0;
-        });
+        self.each(sequence, |one| one.first = 0);
         self.obscure(sequence);
+        self.each(sequence, |one| one.past.clear());
     }
 
     /// The rows of a sequence were replaced: what is still to be copied from it gets these, not those that it had.
@@ -533,12 +685,19 @@ impl Session {
                 .map(|&(_, to)| to)
                 .collect();
             for target in targets {
-                if self.believed(target).is_some() {
+                if !self.is_obscure(target) {
                     self.obscure(target);
                     sources.push(target);
                 }
             }
         }
+    }
+
+    /// Nothing of it is known, not even that it is empty.
+    fn is_obscure(&self, sequence: i32) -> bool {
+        let one = self.sequences.get(&sequence);
+        let is_unseen = |rest: &Rest| rest.tokens.is_empty();
+        one.is_some_and(|one| one.tokens.is_empty() && one.rest.as_ref().is_some_and(is_unseen))
     }
 
     fn each(&mut self, sequence: i32, mut work: impl FnMut(&mut Sequence)) {
@@ -556,24 +715,107 @@ impl Session {
 impl Sequence {
     /// The tokens that are known from its beginning on.
     fn beginning(&self) -> &[i32] {
-        match self.unknown {
-            true => &self.past,
-            false => &self.tokens[..self.believed],
+        match self.is_known() {
+            true => &self.tokens[..self.believed],
+            false if self.tokens.is_empty() => &self.past,
+            false => &self.tokens,
         }
-    }
-
-    fn obscure(&mut self) {
-        self.unknown = true;
-        let mut tokens = std::mem::take(&mut self.tokens);
-        tokens.truncate(self.believed);
-        if self.first > 0 && !tokens.is_empty() {
-            self.past = tokens;
-        }
-        (self.believed, self.owed) = (0, 0);
     }
 
     fn ahead(&self) -> bool {
-        !self.unknown && self.tokens.len() > self.believed
+        self.is_known() && self.tokens.len() > self.believed
+    }
+
+    fn is_known(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// The server believes in all of its tokens, and no answer has begun.
+    fn settle(&mut self) {
+        self.believed = self.tokens.len();
+        (self.draft, self.steps) = (self.believed, 0);
+    }
+
+    /// Only what the server believes of the first `len` tokens is known from now on.
+    fn forget_from(&mut self, len: usize, why: Why) {
+        let known = match self.rest {
+            None => self.believed.min(self.tokens.len() - self.owed),
+            Some(_) => self.tokens.len(),
+        };
+        self.tokens.truncate(known);
+        let len = len.min(known);
+        let mut tokens: Vec<_> = self.tokens.drain(len..).map(Some).collect();
+        match &mut self.rest {
+            Some(rest) => {
+                tokens.append(&mut rest.tokens);
+                rest.tokens = tokens;
+            }
+            None => self.rest = Some(Rest { why, tokens }),
+        }
+        self.owed = 0;
+        self.settle();
+    }
+
+    /// Only the first `len` tokens are there.
+    fn cut_to(&mut self, len: usize) {
+        let behind = len.saturating_sub(self.tokens.len());
+        if let Some(rest) = &mut self.rest {
+            rest.tokens.truncate(behind);
+        }
+        if behind == 0 {
+            self.rest = None;
+        }
+        self.tokens.truncate(len);
+        self.believed = self.believed.min(len);
+    }
+}
+
+impl Rest {
+    /// Nothing of it was seen.
+    fn of(why: Why) -> Self {
+        Self {
+            why,
+            tokens: Vec::new(),
+        }
+    }
+
+    /// These tokens stand here. (What was not seen before them may stand there, too.)
+    fn put(&mut self, at: usize, tokens: &[i32]) {
+        self.tokens.truncate(at);
+        self.tokens.resize(at, None);
+        self.tokens.extend(tokens.iter().copied().map(Some));
+    }
+
+    /// Nothing stands there any more. What stood behind it stays where it is.
+    fn remove(&mut self, from: usize, to: usize) {
+        if to >= self.tokens.len() {
+            self.tokens.truncate(from);
+        } else {
+            self.tokens[from.min(to)..to].fill(None);
+        }
+    }
+
+    /// What stands there stands elsewhere now.
+    fn shift(&mut self, from: usize, to: usize, delta: i32) {
+        let end = to.min(self.tokens.len());
+        let all: Vec<_> = self
+            .tokens
+            .get_mut(from..end)
+            .unwrap_or_default()
+            .iter_mut()
+            .map(Option::take)
+            .collect();
+        let Some(target) = from.checked_add_signed(delta as isize) else {
+            return self.tokens.clear();
+        };
+        let least = target + all.len();
+        if self.tokens.len() < least {
+            self.tokens.resize(least, None);
+        }
+        self.tokens[target..least].copy_from_slice(&all);
+        while self.tokens.last() == Some(&None) {
+            self.tokens.pop();
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::layout::{LAYER_HEAD, MAGIC, MOST, MOST_EXTRA, Rows, WORDS, cell_size};
+use crate::numbers::Kind;
 use crate::{Layout, LayoutError};
 
 /// A state that was understood to its last byte.
@@ -271,6 +272,17 @@ impl<'a> State<'a> {
         self.map.positions.is_some() && self.map.runs.len() == 1
     }
 
+    /// Whether all values of its rows are finite numbers.
+    pub(crate) fn is_finite(&self) -> bool {
+        let layout = &self.map.layout;
+        let places = layout.in_state(self.map.cells_at, self.map.cells);
+        let mut all = places.zip(layout.layers());
+        all.all(|(place, rows)| {
+            let end = place.at + self.map.cells * rows.bytes();
+            Kind::of_rows(rows).are_finite(&self.bytes[place.at..end])
+        })
+    }
+
     /// Appends the rows of these positions in the store's own order: the extra words, then for
     /// each layer K, then V. That is `range.len()` times [`Layout::bytes_per_token`].
     ///
@@ -333,6 +345,11 @@ impl<'a> State<'a> {
 }
 
 impl StateMap {
+    /// How the state is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// A state in which all stands where it stood in that of which this is the map: the same bytes, wherever they are.
     /// What is behind them is not part of it. `None`: they are fewer.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contextpilot_kv_store::{Conditions, Run, Session};
+use contextpilot_kv_store::{Advice, Conditions, Held, Run, Session, Why};
 
 const NOW: Conditions = Conditions(0);
 /// Fewer leading tokens are not searched for.
@@ -74,16 +74,133 @@ fn what_is_not_seen_from_its_first_token_is_not_known() {
     let late = run(0, 5, &[7, 8, 9, 10], 4);
     assert_eq!(session.advise(&late, NOW, LEAST).search, None);
     assert_eq!(session.believed(0), None);
+    assert_eq!(session.why_unknown(0), Some(Why::Unseen));
+    session.evaluated(&late);
+    session.removed(0, 3, -1);
+    assert_eq!(session.believed(0), None, "a part of the gap is left");
     session.removed(0, 1, -1);
-    assert_eq!(
-        session.believed(0),
-        None,
-        "the rest is as unknown as before"
-    );
+    assert_eq!(session.believed(0), Some(&[1][..]));
     session.removed(0, 0, -1);
     assert_eq!(session.believed(0), Some(&[][..]));
     evaluate(&mut session, 0, 0, &[3]);
     assert_eq!(session.believed(0), Some(&[3][..]));
+}
+
+/// As a server with `--cache-reuse` does, which finds a part of a prompt again further behind; and one that shifts its
+/// context.
+#[test]
+fn what_is_before_the_first_token_that_was_moved_is_known() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    // 3 and 4 go, and 5 to 7 take their places.
+    session.removed(0, 2, 4);
+    session.moved(0, 4, 7, -2);
+    session.removed(0, 5, -1);
+    assert_eq!((session.believed(0), session.conditions(0)), (None, None));
+    assert_eq!(session.why_unknown(0), Some(Why::Moved));
+    let next = run(
+        0,
+        5,
+        &[20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32],
+        12,
+    );
+    assert_eq!(session.advise(&next, NOW, LEAST), Advice::default());
+    session.evaluated(&next);
+    // The next prompt leaves it where all is as it was evaluated.
+    let mut left = Session::default();
+    std::mem::swap(&mut left, &mut session);
+    left.removed(0, 2, -1);
+    assert_eq!(
+        (left.believed(0), left.conditions(0)),
+        (Some(&[1, 2][..]), Some(NOW))
+    );
+    assert_eq!(left.why_unknown(0), None);
+    let again = run(0, 2, &[9, 9, 9, 9], 4);
+    assert_eq!(left.advise(&again, NOW, LEAST).search, Some(2));
+}
+
+#[test]
+fn few_tokens_behind_the_known_beginning_are_worth_evaluating_again() {
+    let moved = |behind: usize| {
+        let mut session = Session::default();
+        evaluate(&mut session, 0, 0, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        session.removed(0, 2, 4);
+        session.moved(0, 4, -1, -2);
+        session.removed(0, 2 + behind as i32, -1);
+        session
+    };
+    let long = |first: usize| run(0, first, &[7; 16], 15);
+    for behind in 1..4 {
+        let mut session = moved(behind);
+        let prompt = long(2 + behind);
+        let expected = [5, 6, 7][..behind].to_vec();
+        assert_eq!(
+            session.to_see_again(&prompt, NOW),
+            Some((2, expected.clone()))
+        );
+        assert_eq!(session.to_see_again(&prompt, Conditions(1)), None);
+        assert_eq!(
+            session.to_see_again(&run(0, 2 + behind, &[7; 4], 3), NOW),
+            None
+        );
+        assert_eq!(session.to_see_again(&long(3 + behind), NOW), None);
+        session.seen_again(0, NOW);
+        assert_eq!(
+            session.believed(0),
+            Some(&[&[1, 2][..], &expected].concat()[..])
+        );
+        assert_eq!(session.advise(&prompt, NOW, LEAST).search, Some(2 + behind));
+    }
+    assert_eq!(moved(4).to_see_again(&long(6), NOW), None, "many of few");
+    // Of a file the ids are known, and not their rows.
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[8, 8]);
+    session.restored(0, &[1, 2, 3]);
+    assert_eq!(session.why_unknown(0), Some(Why::Restored));
+    session.removed(0, 1, -1);
+    assert_eq!(session.to_see_again(&long(1), NOW), Some((0, vec![1])));
+    session.restored(0, &[]);
+    session.removed(0, 1, -1);
+    assert_eq!(
+        session.to_see_again(&long(1), NOW),
+        None,
+        "nobody knows which"
+    );
+    // A context that cannot go back is not known at all.
+    let mut bound = Session::default();
+    bound.bind();
+    evaluate(&mut bound, 0, 0, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    bound.moved(0, 4, -1, -2);
+    bound.removed(0, 1, -1);
+    assert_eq!(bound.believed(0), None);
+    assert_eq!(bound.to_see_again(&long(1), NOW), None);
+}
+
+#[test]
+fn what_the_server_saves_of_a_sequence_comes_back_as_it_was() {
+    let mut session = Session::default();
+    assert_eq!(session.copy_out(0), None);
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    let whole = session.copy_out(0).expect("it is known");
+    assert_eq!(whole, Held::whole(vec![1, 2, 3, 4], NOW));
+    session.moved(0, 3, -1, -1);
+    let part = session.copy_out(0).expect("a part is");
+    assert_eq!(
+        (&part.tokens[..], part.clone().into_whole()),
+        (&[1, 2][..], None)
+    );
+    session.removed(0, -1, -1);
+    evaluate(&mut session, 0, 0, &[9, 9]);
+    session.replaced(0, part);
+    assert_eq!(session.believed(0), None);
+    assert_eq!(
+        session.to_see_again(&run(0, 3, &[7; 9], 8), NOW),
+        Some((2, vec![4]))
+    );
+    session.removed(0, 1, -1);
+    assert_eq!(session.believed(0), Some(&[1][..]));
+    session.replaced(0, whole);
+    assert_eq!(session.believed(0), Some(&[1, 2, 3, 4][..]));
 }
 
 #[test]
@@ -116,7 +233,7 @@ fn until_the_rows_of_a_copy_are_written_nothing_is_saved_or_loaded_there() {
         session.removed(sequence, -1, -1);
         let run = run(sequence, 0, &wanted, 8);
         assert_eq!(session.advise(&run, NOW, LEAST).search, None, "{sequence}");
-        session.replaced(sequence, vec![7, 8], NOW);
+        session.replaced(sequence, Held::whole(vec![7, 8], NOW));
         assert_eq!(session.believed(sequence), None, "{sequence}");
         session.removed(sequence, -1, -1);
     }
@@ -146,7 +263,7 @@ fn copies_moves_and_replacements() {
     session.obscure(1);
     assert_eq!(session.believed(1), None);
     session.updated();
-    session.replaced(1, vec![7, 8], NOW);
+    session.replaced(1, Held::whole(vec![7, 8], NOW));
     assert_eq!(session.believed(1), Some(&[7, 8][..]));
     session.kept(1);
     assert_eq!(session.sequences().collect::<Vec<_>>(), [1]);
@@ -303,7 +420,7 @@ fn another_sequence_may_have_what_is_wanted() {
 #[test]
 fn what_is_to_be_copied_from_a_sequence_that_was_overwritten_is_not_known() {
     let overwrite: [fn(&mut Session); 3] = [
-        |session| session.replaced(0, vec![7, 8, 9], NOW),
+        |session| session.replaced(0, Held::whole(vec![7, 8, 9], NOW)),
         |session| session.rewound(0, &[1, 2], NOW),
         |session| session.overwritten(0),
     ];
@@ -380,7 +497,7 @@ fn what_is_replaced_or_evaluated_again_lacks_nothing() {
         |all| all.removed(-1, -1, -1),
         |all| all.overwritten(0),
         |all| all.overwritten(-1),
-        |all| all.replaced(0, vec![1], NOW),
+        |all| all.replaced(0, Held::whole(vec![1], NOW)),
         |all| all.set_in_engine(0, 0),
         |all| all.cleared(),
         |all| all.kept(7),
@@ -388,4 +505,103 @@ fn what_is_replaced_or_evaluated_again_lacks_nothing() {
     for change in changes {
         assert_eq!(left(change), [0; 0]);
     }
+}
+
+/// What stands at a position of a sequence: the token, and whether its row is what it would be if all before it and
+/// itself had been evaluated where they stand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cell {
+    token: i32,
+    is_right: bool,
+}
+
+/// Random removals, moves, restores, copies and prompts on three sequences, compared with a list of cells. Whatever a session
+/// claims is so; and it claims all that a server leaves in order.
+#[test]
+fn whatever_is_moved_what_is_known_stands_where_it_was_evaluated() {
+    let mut seed = 11_u64;
+    let mut random = move |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % below
+    };
+    let mut session = Session::default();
+    let mut cells: BTreeMap<i32, Vec<Cell>> = BTreeMap::new();
+    let (mut known, mut again, mut moved) = (0, 0, 0);
+    for _ in 0..40_000 {
+        let sequence = random(3) as i32;
+        let mine = cells.entry(sequence).or_default();
+        let end = mine.len();
+        match random(9) {
+            0 => {
+                let from = random(end + 1);
+                mine.truncate(from);
+                session.removed(sequence, from as i32, -1);
+            }
+            1 if end > 4 => {
+                // Servers close the hole.
+                let from = random(end - 2);
+                let to = from + 1 + random(end - from - 1);
+                let until = if random(2) == 0 {
+                    end
+                } else {
+                    to + random(end - to + 1)
+                };
+                mine.drain(from..to);
+                mine.truncate(until - (to - from));
+                for cell in &mut mine[from..] {
+                    cell.is_right = false;
+                }
+                session.removed(sequence, from as i32, to as i32);
+                let last = if until == end { -1 } else { until as i32 };
+                session.moved(sequence, to as i32, last, from as i32 - to as i32);
+                session.removed(sequence, mine.len() as i32, -1);
+                moved += 1;
+            }
+            2 if random(8) == 0 => {
+                let tokens: Vec<i32> = (0..1 + random(5)).map(|_| random(2) as i32).collect();
+                let cell = |&token: &i32| Cell {
+                    token,
+                    is_right: false,
+                };
+                *mine = tokens.iter().map(cell).collect();
+                session.restored(sequence, &tokens);
+            }
+            3 if random(4) == 0 => {
+                let target = (sequence + 1) % 3;
+                let copy = mine.clone();
+                cells.insert(target, copy);
+                session.removed(target, -1, -1);
+                session.copied(sequence, target, -1, -1);
+                session.updated();
+            }
+            _ => {
+                let count = 1 + random(24);
+                let tokens: Vec<i32> = (0..count).map(|_| random(2) as i32).collect();
+                let run = run(sequence, end, &tokens, count - 1);
+                if let Some((from, ids)) = session.to_see_again(&run, NOW) {
+                    let there: Vec<_> = mine[from..].iter().map(|cell| cell.token).collect();
+                    assert_eq!((there, from + ids.len()), (ids, end));
+                    for cell in &mut mine[from..] {
+                        cell.is_right = true;
+                    }
+                    session.seen_again(sequence, NOW);
+                    again += 1;
+                }
+                session.advise(&run, NOW, usize::MAX);
+                let is_right = mine.iter().all(|cell| cell.is_right);
+                mine.extend(tokens.iter().map(|&token| Cell { token, is_right }));
+                session.evaluated(&run);
+                session.updated();
+            }
+        }
+        let mine = &cells[&sequence];
+        let right = |cell: &Cell| cell.is_right.then_some(cell.token);
+        let all: Option<Vec<i32>> = mine.iter().map(right).collect();
+        assert_eq!(session.believed(sequence), all.as_deref(), "{mine:?}");
+        known += usize::from(all.is_some_and(|all| !all.is_empty()));
+    }
+    assert!(
+        known > 5000 && again > 300 && moved > 1000,
+        "{known} {again} {moved}"
+    );
 }

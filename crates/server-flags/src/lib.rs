@@ -28,10 +28,12 @@
 mod effect;
 mod flag;
 mod generation;
+mod kv;
 mod number;
 mod read;
 
 pub use effect::{Address, Model};
 pub use flag::{Flag, Spelling};
 pub use generation::{Generation, is_of_0_7};
+pub use kv::{is_listed, may_change_kv, relevant_flags};
 pub use read::{Refusal, ServerFlags, Source, name_of};

@@ -253,7 +253,7 @@ pub fn name_of(argument: &OsStr) -> String {
 }
 
 /// `None`: it is neither true nor false.
-fn truth(text: &OsStr, generation: Generation) -> Option<bool> {
+pub(crate) fn truth(text: &OsStr, generation: Generation) -> Option<bool> {
     let is = |words: &[&str]| words.iter().any(|word| text == *word);
     match generation {
         Generation::Of2025 => Some(is(&["1", "true"])),

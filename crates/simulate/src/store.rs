@@ -3,7 +3,7 @@
 //! What it has, what leaves it, what is worth a copy and what a sequence holds is decided by the store's own code
 //! (`crates/kv-store`): here is only when it is asked. A chunk has no rows, and an identity stands for each token.
 
-use contextpilot_kv_store::{Conditions, Fingerprint, Run, Session, Store, worth};
+use contextpilot_kv_store::{Conditions, Fingerprint, Held, Run, Session, Store, worth};
 use contextpilot_traffic::{Applied, RequestRecord, Tokens, Traffic, TrafficRequest};
 
 use crate::content::Content;
@@ -132,7 +132,10 @@ impl PrefixStore {
         self.cut(slot, 0);
         let tokens = tokens_of(content.row(), 0, content.len());
         match conditions {
-            Some(conditions) => self.session.replaced(slot as i32, tokens, conditions),
+            Some(conditions) => {
+                let held = Held::whole(tokens, conditions);
+                self.session.replaced(slot as i32, held);
+            }
             None => self.session.obscure(slot as i32),
         }
     }

@@ -337,6 +337,7 @@ macro_rules! for_each_hooked {
             purpose   store     optional fn llama_apply_adapter_cvec(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> i32;
             purpose   store     optional fn _ZN13llama_context16set_adapter_cvecEPKfmiii(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> bool;
             purpose   store     optional fn _ZN13llama_context18apply_adapter_cvecEPKfmiii(context: Pointer, data: *const f32, length: usize, width: i32, first: i32, last: i32) -> bool;
+            purpose   store     optional fn llama_opt_epoch(context: Pointer, data: Pointer, trained: Pointer, evaluated: Pointer, split: i64, on_train: Pointer, on_evaluation: Pointer);
             purpose   store     optional fn llama_model_free(model: Pointer);
             purpose   store     optional fn llama_adapter_lora_init(model: Pointer, path: *const c_char) -> Pointer;
             purpose   store     optional fn llama_adapter_lora_init_from_file_ptr(model: Pointer, file: Pointer) -> Pointer;

@@ -13,7 +13,7 @@ use contextpilot_worker::Waiting;
 use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
-use crate::capture::{adapters, contexts, kept, prompts, recent};
+use crate::capture::{adapters, contexts, kept, prompts, recent, uncached};
 use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
@@ -38,6 +38,8 @@ pub(super) struct Current {
     keeps_tokens: bool,
     /// The server will forget its prompts.
     forgotten: bool,
+    /// Its prompts are to be evaluated, whatever a prefix store has.
+    avoids_store: bool,
     /// The LoRA adapters that it names.
     adapters: Vec<(i32, Scale)>,
     /// Composes the prompts, if requests are tied to slots by their prompts.
@@ -115,7 +117,9 @@ impl Current {
         };
         let observed = inference && clock::is_engaged();
         let forgotten = forgotten || (forbids_cache && FORGETS.load(Ordering::Relaxed));
-        let of_interest = id.is_some() || observed || forgotten || !adapters.is_empty();
+        let avoids_store = forbids_cache && uncached::are_of_interest();
+        let of_interest =
+            id.is_some() || observed || forgotten || avoids_store || !adapters.is_empty();
         if !of_interest && prompts.is_none() && !keeps_tokens {
             return None;
         }
@@ -142,6 +146,7 @@ impl Current {
             generates,
             keeps_tokens,
             forgotten,
+            avoids_store,
             adapters,
             prompts,
             within_media: false,
@@ -232,6 +237,9 @@ impl Current {
 
     pub(super) fn post(&mut self, task: TaskId) {
         faults::at_request();
+        if self.avoids_store {
+            uncached::note(task);
+        }
         if self.forgotten {
             push(Event::Uncached { task });
         }

@@ -130,7 +130,7 @@ macro_rules! generation {
             change::about_to_lose(&call, owner, sequence, from);
             ahead::remove_all_of(&call, owner, sequence);
             original!($add(target, sequence, from, to, delta));
-            change::obscured(&call, owner, sequence);
+            change::moved(&call, owner, sequence, (from, to), delta);
             note(&call, target, $kind, |context| Event::Shifted {
                 context,
                 sequence,

@@ -83,6 +83,30 @@ control_vector! {
     _ZN13llama_context18apply_adapter_cvecEPKfmiii -> bool;
 }
 
+/// Changes the weights of the context's model.
+pub(crate) unsafe fn llama_opt_epoch(
+    context: Pointer,
+    data: Pointer,
+    trained: Pointer,
+    evaluated: Pointer,
+    split: i64,
+    on_train: Pointer,
+    on_evaluation: Pointer,
+) {
+    let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    unsafe { purpose::train(&call, context) };
+    original!(llama_opt_epoch(
+        context,
+        data,
+        trained,
+        evaluated,
+        split,
+        on_train,
+        on_evaluation
+    ))
+}
+
 pub(crate) unsafe fn llama_model_free(model: Pointer) {
     let call = EngineCall::enter();
     purpose::forget(&call, model);

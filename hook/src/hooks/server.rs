@@ -6,7 +6,7 @@ use contextpilot_residency::Event;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::guarded;
-use crate::capture::{connections, prompts, task_vector};
+use crate::capture::{connections, prompts, task_vector, uncached};
 use crate::channel::{note, push};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
@@ -80,6 +80,7 @@ unsafe fn note_launch(slot: *const i32, task: *const i32) {
         let sequence = unsafe { *slot };
         // SAFETY: the caller's promise.
         let task = unsafe { *task };
+        uncached::launched(sequence, task);
         push(Event::Launched { sequence, task });
     });
 }

@@ -11,7 +11,7 @@ use super::evaluate::{ask_reach, note_reach};
 use crate::attach::is_embedded;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
-use crate::base::guard::EngineCall;
+use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
 use crate::capture::host_buffers::Content;
 use crate::capture::slot_file::SavedCheckpoint;
@@ -143,9 +143,14 @@ pub(crate) unsafe fn llama_state_seq_load_file(
     let read = original!(llama_state_seq_load_file(
         context, path, sequence, tokens, capacity, count
     ));
+    let loaded = match read {
+        0 => None,
+        _ if tokens.is_null() => None,
+        // SAFETY: the engine has written so many tokens there, and their number.
+        _ => guard::compute(|| unsafe { loaded_tokens(tokens, capacity, count) }).flatten(),
+    };
     if !tokens.is_null() {
-        // A file may be of another time, under other adapters.
-        change::obscured(&call, Some(context), sequence);
+        stored::restored_from_file(&call, context, sequence, loaded.as_deref());
     }
     let (last, reach) = match tokens.is_null() || !call.counts() {
         true => (None, None),
@@ -159,11 +164,6 @@ pub(crate) unsafe fn llama_state_seq_load_file(
         if tokens.is_null() {
             return;
         }
-        let loaded = match read {
-            0 => None,
-            // SAFETY: the engine has written so many tokens there, and their number.
-            _ => unsafe { loaded_tokens(tokens, capacity, count) },
-        };
         if note_load(context, sequence, loaded, last) && reach.is_some() {
             note_reach(context, sequence, reach);
             // SAFETY: the caller's promise to the engine.

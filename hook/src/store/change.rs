@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_kv_store::{Run, State as SequenceState, worth};
+use contextpilot_kv_store::{Run, State as SequenceState, Why, worth};
 
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
@@ -286,6 +286,34 @@ pub(crate) fn kept(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
     if let Some(context) = context.filter(|_| hears(call)) {
         let heard = with_record(context, |one| one.session.kept(sequence));
         rescue::kept(context, sequence, heard.is_some());
+    }
+}
+
+/// Why prompts in a sequence are neither loaded nor kept.
+pub(super) fn name_of(why: Why) -> &'static str {
+    match why {
+        Why::Moved => "a slot that holds tokens that were moved (--cache-reuse, context shift)",
+        Why::Restored => "a slot that was restored from a file",
+        Why::Unseen => "a slot whose tokens were not all seen",
+    }
+}
+
+/// Positions of a sequence were moved.
+pub(crate) fn moved(
+    call: &EngineCall,
+    context: Option<Pointer>,
+    sequence: i32,
+    (from, to): (i32, i32),
+    delta: i32,
+) {
+    if let Some(context) = context.filter(|_| hears(call)) {
+        rescue::tighten(context, sequence);
+        hear(context, sequence, |one| {
+            one.session.moved(sequence, from, to, delta);
+            if one.is_proven() && !one.has_embeddings() {
+                figures::note_refusal(name_of(Why::Moved));
+            }
+        });
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct AllConditions {
     known: Vec<UnderAdapters>,
     /// How many numbers were given.
     count: u32,
+    /// How many sets there were.
+    sets: u32,
 }
 
 /// Stands for all sets if there are no numbers left. Nothing is stored of them.
@@ -34,6 +36,7 @@ impl AllConditions {
         let mut all = Self {
             known: Vec::new(),
             count: 0,
+            sets: 0,
         };
         all.add(Vec::new());
         all
@@ -46,6 +49,7 @@ impl AllConditions {
             fingerprint: None,
         });
         self.count = self.count.saturating_add(1);
+        self.sets = self.sets.saturating_add(1);
         if self.known.len() > MOST {
             self.known.remove(0);
         }
@@ -70,6 +74,15 @@ impl AllConditions {
         known.is_none()
     }
 
+    /// What was evaluated so far is under other conditions than what is evaluated from now on, though the adapters are the
+    /// same.
+    pub(super) fn begin_anew(&mut self) {
+        for one in &mut self.known {
+            one.number = Conditions(self.count);
+            self.count = self.count.saturating_add(1);
+        }
+    }
+
     /// Those that are applied now.
     pub(super) fn now(&self) -> Conditions {
         self.known.last().map_or(NONE_LEFT, |one| one.number)
@@ -83,7 +96,7 @@ impl AllConditions {
     /// Whether there never were any adapters.
     pub(super) fn are_always_none(&self) -> bool {
         let mut known = self.known.iter();
-        self.are_always_the_same() && known.all(|one| one.adapters.is_empty())
+        self.sets == 1 && known.all(|one| one.adapters.is_empty())
     }
 
     /// `None`: it was forgotten.
@@ -145,6 +158,24 @@ mod tests {
         assert!(all.get(plain).is_none());
         assert!(all.apply(Vec::new()));
         assert_ne!(all.now(), plain);
+    }
+
+    #[test]
+    fn what_was_evaluated_before_all_began_anew_is_not_found() {
+        let mut all = AllConditions::new();
+        let plain = all.now();
+        all.begin_anew();
+        assert!(all.are_always_none() && all.get(plain).is_none());
+        all.apply(scaled(0.5));
+        let before = all.now();
+        all.begin_anew();
+        assert_ne!(all.now(), before);
+        assert!(all.get(before).is_none());
+        assert_eq!(
+            all.get(all.now()).map(|one| one.adapters.clone()),
+            Some(scaled(0.5))
+        );
+        assert!(!all.apply(Vec::new()), "it is still known");
     }
 
     #[test]

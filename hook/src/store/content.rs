@@ -2,13 +2,12 @@
 //! another one tomorrow.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use sha2::{Digest, Sha256};
@@ -22,20 +21,48 @@ pub(super) struct Content {
     /// What people call it: the file's name.
     pub(super) name: String,
     path: PathBuf,
-    /// Tells whether the file, and all its parts, are still the same.
-    mark: Vec<Mark>,
+    /// The file with all its parts, open: whatever its path leads to later, these are what the engine has loaded.
+    parts: Vec<File>,
+    /// What tells whether somebody has written into them since.
+    marks: Mutex<Vec<Mark>>,
     /// `None` inside: the file cannot be read. Empty while it is being made.
     digest: OnceLock<Option<[u8; 16]>>,
+    /// Why the digest no longer says what an engine that has loaded the file computes with.
+    spoiled: OnceLock<&'static str>,
+    /// How often it was in doubt.
+    doubts: AtomicU32,
+    /// It is in doubt.
+    in_doubt: AtomicBool,
 }
 
+/// Whether the digest of a file still says what an engine computes with that has loaded the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It does.
+    Same,
+    /// Somebody may have written into the file, and its digest is being made again.
+    InDoubt,
+    /// It does not, for this reason.
+    Spoiled(&'static str),
+}
+
+const OVERWRITTEN: &str = "somebody has written into the model's file since it was loaded";
+const UNREADABLE: &str = "the model's file cannot be read";
+
 impl Content {
-    fn of(path: PathBuf, mark: Vec<Mark>) -> Self {
+    fn of(path: PathBuf) -> Self {
         let name = path.file_name().unwrap_or_default();
+        let parts: Option<Vec<File>> = parts(&path).iter().map(|part| open(part)).collect();
+        let parts = parts.unwrap_or_default();
         Self {
             name: name.to_string_lossy().into_owned(),
+            marks: Mutex::new(marks(&parts)),
             path,
-            mark,
+            parts,
             digest: OnceLock::new(),
+            spoiled: OnceLock::new(),
+            doubts: AtomicU32::new(0),
+            in_doubt: AtomicBool::new(false),
         }
     }
 
@@ -44,18 +71,104 @@ impl Content {
         self.digest.get()?.as_ref()
     }
 
+    fn known_marks(&self) -> MutexGuard<'_, Vec<Mark>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether its path still leads to it, unchanged.
     pub(super) fn is_still_there(&self) -> bool {
-        self.mark == marks_of(&self.path)
+        let now: Vec<_> = parts(&self.path)
+            .iter()
+            .map(|part| Mark::at(part))
+            .collect();
+        !self.parts.is_empty() && *self.known_marks() == now
+    }
+
+    /// How often it was in doubt. What was evaluated before the last time may not be what the digest says.
+    pub(super) fn doubts(&self) -> u32 {
+        self.doubts.load(Ordering::Acquire)
+    }
+
+    /// Whoever has loaded the file computes with something else from now on.
+    fn spoil(&self, why: &'static str) {
+        let _ = self.spoiled.set(why);
     }
 
     /// Whether somebody has written into the file since. An engine that has it mapped computes with what is there now.
-    /// (Whoever replaces a file by another one of its name does no harm to those who have the old one.)
-    pub(super) fn is_overwritten(&self) -> bool {
-        let now = marks_of(&self.path);
-        let is_other = |(then, now): (&Mark, &Mark)| then.is_overwritten(now);
-        self.mark.iter().zip(&now).any(is_other)
+    /// (Whoever replaces a file by another one of its name does no harm to those who have the old one. That file got
+    /// another number of names, which cannot be told from something written with size and time restored: such a file is
+    /// read again.)
+    pub(super) fn standing(self: &Arc<Self>) -> Standing {
+        if let Some(why) = self.spoiled.get() {
+            return Standing::Spoiled(why);
+        }
+        if self.in_doubt.load(Ordering::Acquire) {
+            return Standing::InDoubt;
+        }
+        let now = marks(&self.parts);
+        let then = self.known_marks();
+        if *then == now {
+            return Standing::Same;
+        }
+        let is_other =
+            then.len() != now.len() || then.iter().zip(&now).any(|(then, now)| then.is_other(now));
+        drop(then);
+        let Some(digest) = self.digest().filter(|_| !is_other) else {
+            self.spoil(OVERWRITTEN);
+            return Standing::Spoiled(OVERWRITTEN);
+        };
+        self.doubt(*digest, now);
+        Standing::InDoubt
     }
+
+    /// Makes the digest again, of which there is one. Two threads may come here at once; then one does it.
+    fn doubt(self: &Arc<Self>, digest: [u8; 16], now: Vec<Mark>) {
+        if self.in_doubt.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.doubts.fetch_add(1, Ordering::AcqRel);
+        let content = Arc::clone(self);
+        let started = on_thread(move || {
+            guard::enter_for_life();
+            let again = digest_of(&content.parts);
+            if again == Some(digest) && marks(&content.parts) == now {
+                *content.known_marks() = now;
+            } else {
+                content.spoil(OVERWRITTEN);
+            }
+            content.in_doubt.store(false, Ordering::Release);
+        });
+        if !started {
+            self.spoil(OVERWRITTEN);
+        }
+    }
+}
+
+/// Opens a file that can be read to its end.
+fn open(path: &Path) -> Option<File> {
+    // Who opens a pipe waits for somebody else.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
+    file.metadata()
+        .is_ok_and(|found| found.is_file())
+        .then_some(file)
+}
+
+fn marks(parts: &[File]) -> Vec<Mark> {
+    let mark = |part: &File| {
+        part.metadata()
+            .map_or(Mark::default(), |found| Mark::of(&found))
+    };
+    parts.iter().map(mark).collect()
+}
+
+/// Runs this on a thread of its own. False if there can be none.
+fn on_thread(work: impl FnOnce() + Send + 'static) -> bool {
+    let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
+    thread.spawn(work).is_ok()
 }
 
 /// Tells a file from what is at its path later.
@@ -72,10 +185,11 @@ struct Mark {
 
 impl Mark {
     /// Of what is at this path now.
-    fn of(path: &Path) -> Self {
-        let Ok(found) = std::fs::metadata(path) else {
-            return Self::default();
-        };
+    fn at(path: &Path) -> Self {
+        std::fs::metadata(path).map_or(Self::default(), |found| Self::of(&found))
+    }
+
+    fn of(found: &Metadata) -> Self {
         let time = |seconds: i64, more: i64| i128::from(seconds) * 1_000_000_000 + i128::from(more);
         Self {
             device: found.dev(),
@@ -86,10 +200,12 @@ impl Mark {
         }
     }
 
-    /// Whether it is the same file with something else in it. That it got another name or other rights does not matter.
-    fn is_overwritten(&self, now: &Self) -> bool {
-        let same_file = (self.device, self.number) == (now.device, now.number);
-        same_file && (self.size, self.written) != (now.size, now.written)
+    /// Whether something else is in the file now. That it got another name or other rights does not matter.
+    fn is_other(&self, now: &Self) -> bool {
+        Self {
+            changed: 0,
+            ..*self
+        } != Self { changed: 0, ..*now }
     }
 }
 
@@ -114,44 +230,56 @@ pub(super) enum Adapter {
     Unknown(usize),
 }
 
+/// Files that nobody uses any more, and whose digests are remembered.
+const UNUSED: usize = 8;
+
 /// A model or an adapter will be loaded from this file: its digest is made on a thread of its own, while
 /// the engine loads it.
 pub(super) fn begin(path: &CStr) -> Arc<Content> {
     let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
-    let mark = marks_of(&path);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     // Newer servers load a model twice, first without its tensors.
-    let known = files
-        .iter()
-        .find(|file| file.path == path && file.mark == mark);
+    let known = files.iter().find(|file| {
+        file.path == path && file.is_still_there() && file.standing() == Standing::Same
+    });
     if let Some(known) = known {
         return Arc::clone(known);
     }
     files.retain(|file| file.path != path);
-    let content = Arc::new(Content::of(path, mark));
+    let mut unused = files
+        .iter()
+        .filter(|file| Arc::strong_count(file) == 1)
+        .count();
+    files.retain(|file| {
+        let goes = unused > UNUSED && Arc::strong_count(file) == 1;
+        unused -= usize::from(goes);
+        !goes
+    });
+    let content = Arc::new(Content::of(path));
     files.push(Arc::clone(&content));
     let result = Arc::clone(&content);
-    let finish = |content: &Content, digest| {
+    let finish = |content: &Content, digest: Option<_>| {
+        if digest.is_none() {
+            content.spoil(UNREADABLE);
+        }
         let _ = content.digest.set(digest);
         DIGESTS.fetch_sub(1, Ordering::Release);
     };
     DIGESTS.fetch_add(1, Ordering::Relaxed);
     let digest = move || {
         guard::enter_for_life();
-        let digest = digest_of(&result.path);
-        // Whoever replaces a file while it is loaded has another model than either.
-        finish(&result, digest.filter(|_| result.is_still_there()));
+        let digest = digest_of(&result.parts);
+        // Whoever writes into a file while it is loaded has another model than either.
+        let is_same = marks(&result.parts) == *result.known_marks();
+        if digest.is_some() && !is_same {
+            result.spoil(OVERWRITTEN);
+        }
+        finish(&result, digest.filter(|_| is_same));
     };
-    let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
-    if thread.spawn(digest).is_err() {
+    if !on_thread(digest) {
         finish(&content, None);
     }
     content
-}
-
-/// Those of all parts of a model.
-fn marks_of(path: &Path) -> Vec<Mark> {
-    parts(path).iter().map(|part| Mark::of(part)).collect()
 }
 
 /// The model or adapter at this address was loaded from that file.
@@ -209,16 +337,32 @@ pub(super) fn of_adapter(adapter: Adapter) -> Option<Arc<Content>> {
     )
 }
 
+/// The weights of the model at this address are about to be changed.
+pub(super) fn spoil_model(address: usize, why: &'static str) {
+    if let Some(content) = of_address(address) {
+        // What is loaded from the file later is what the file says.
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|file| !Arc::ptr_eq(file, &content));
+        content.spoil(why);
+    }
+}
+
 /// The digest of a file and, if it is the first of several parts, of the others.
-fn digest_of(path: &Path) -> Option<[u8; 16]> {
+fn digest_of(parts: &[File]) -> Option<[u8; 16]> {
+    if parts.is_empty() {
+        return None;
+    }
     let mut digester = Sha256::new();
     let mut block = vec![0; 1 << 20];
-    for part in parts(path) {
-        let mut file = File::open(part).ok()?;
+    for part in parts {
+        let mut at = 0;
         loop {
-            match file.read(&mut block).ok()? {
+            match part.read_at(&mut block, at).ok()? {
                 0 => break,
-                read => digester.update(&block[..read]),
+                read => {
+                    digester.update(&block[..read]);
+                    at += read as u64;
+                }
             }
         }
     }
@@ -289,6 +433,8 @@ pub(super) fn of_engine() -> Option<Option<[u8; 16]>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -318,45 +464,118 @@ mod tests {
         );
     }
 
+    fn written(path: &Path, text: &str) -> SystemTime {
+        std::fs::write(path, text).unwrap();
+        std::fs::metadata(path).unwrap().modified().unwrap()
+    }
+
+    /// As `cp -p` writes it, and others who put the time back.
+    fn write_as_of(path: &Path, text: &str, time: SystemTime) {
+        // The clock of files has steps of some milliseconds.
+        let before = Mark::at(path);
+        while Mark::at(path).changed == before.changed {
+            std::fs::write(path, text).unwrap();
+        }
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(time).unwrap();
+        let now = Mark::at(path);
+        assert_eq!((now.size, now.written), (before.size, before.written));
+    }
+
+    fn begun(path: &Path) -> Arc<Content> {
+        let content = begin(&CString::new(path.as_os_str().as_bytes()).unwrap());
+        content.digest.wait();
+        content
+    }
+
+    /// What it is when it is not in doubt any more.
+    fn settled(content: &Arc<Content>) -> Standing {
+        loop {
+            match content.standing() {
+                Standing::InDoubt => thread::yield_now(),
+                standing => return standing,
+            }
+        }
+    }
+
     #[test]
     fn a_file_that_was_written_into_is_another_one_and_one_with_another_name_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
-        std::fs::write(&path, "first").unwrap();
-        let content = Content::of(path.clone(), marks_of(&path));
+        written(&path, "first");
+        let content = begun(&path);
         std::fs::hard_link(&path, folder.path().join("other.gguf")).unwrap();
-        assert!(!content.is_overwritten());
+        assert_eq!(settled(&content), Standing::Same);
         // The engine keeps the file that it has mapped.
         let new = folder.path().join("new.gguf");
-        std::fs::write(&new, "another").unwrap();
+        written(&new, "another");
         std::fs::rename(&new, &path).unwrap();
-        assert!(!content.is_overwritten());
-        std::fs::remove_file(&path).unwrap();
-        assert!(!content.is_overwritten());
+        assert_eq!(settled(&content), Standing::Same);
+        assert!(!content.is_still_there());
+        std::fs::remove_file(folder.path().join("other.gguf")).unwrap();
+        assert_eq!(settled(&content), Standing::Same);
 
-        std::fs::write(&path, "first").unwrap();
-        let content = Content::of(path.clone(), marks_of(&path));
-        std::fs::write(&path, "another").unwrap();
-        assert!(content.is_overwritten());
+        let content = begun(&path);
+        written(&path, "third");
+        assert_eq!(settled(&content), Standing::Spoiled(OVERWRITTEN));
     }
 
-    /// As `cp -p` writes it, from one with the same times.
     #[test]
-    fn a_file_with_the_size_and_the_time_of_an_earlier_one_is_another_one() {
+    fn a_file_that_is_written_into_with_its_size_and_its_time_is_another_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
-        std::fs::write(&path, "first").unwrap();
-        let written = std::fs::metadata(&path).unwrap().modified().unwrap();
-        let before = Mark::of(&path);
-        // Its clock has steps of some milliseconds.
-        thread::sleep(std::time::Duration::from_millis(30));
-        std::fs::write(&path, "other").unwrap();
-        let file = File::options().write(true).open(&path).unwrap();
-        file.set_modified(written).unwrap();
-        let now = Mark::of(&path);
-        assert_eq!((now.size, now.written), (before.size, before.written));
-        assert_ne!(now, before);
-        let content = Content::of(path, vec![before]);
+        let time = written(&path, "first");
+        let content = begun(&path);
+        let doubts = content.doubts();
+        write_as_of(&path, "other", time);
+        assert_eq!(settled(&content), Standing::Spoiled(OVERWRITTEN));
+        assert_ne!(content.doubts(), doubts);
         assert!(!content.is_still_there());
+        assert_eq!(
+            begun(&path).standing(),
+            Standing::Same,
+            "what is loaded now"
+        );
+    }
+
+    #[test]
+    fn the_file_that_was_loaded_counts_and_not_what_its_path_leads_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, path] =
+            ["one", "other", "model.gguf"].map(|name| folder.path().join(name));
+        written(&one, "first");
+        written(&other, "other");
+        std::os::unix::fs::symlink(&one, &path).unwrap();
+        let content = begun(&path);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert_eq!(settled(&content), Standing::Same);
+        written(&one, "second");
+        assert_eq!(settled(&content), Standing::Spoiled(OVERWRITTEN));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_and_nobody_waits_for_a_pipe() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a path that ends with a zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for path in [&pipe, &folder.path().join("nothing")] {
+            assert_eq!(begun(path).standing(), Standing::Spoiled(UNREADABLE));
+        }
+    }
+
+    #[test]
+    fn few_files_that_nobody_uses_stay_open() {
+        let folder = tempfile::tempdir().unwrap();
+        for nth in 0..3 * UNUSED {
+            let path = folder.path().join(format!("{nth}.gguf"));
+            written(&path, "some");
+            drop(begun(&path));
+        }
+        let files = FILES.lock().unwrap();
+        let unused = files.iter().filter(|file| Arc::strong_count(file) == 1);
+        assert!(unused.count() <= UNUSED + 1);
     }
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use contextpilot_kv_store::{
-    self as kv, Conditions, Fingerprint, Layout, Origin, Session, Shape, What,
+    self as kv, Conditions, Fingerprint, Held, Layout, Origin, Session, Shape, What,
 };
 
 use super::conditions::AllConditions;
-use super::content::{self, Adapter, Content};
+use super::content::{self, Adapter, Content, Standing};
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
 use super::metadata::{self, Lengths};
@@ -21,8 +21,7 @@ use crate::capture::contexts;
 
 /// A state that the server has saved to its own memory.
 pub(super) struct Saved {
-    pub(super) tokens: Vec<i32>,
-    pub(super) conditions: Conditions,
+    pub(super) held: Held,
     /// Made of the state's bytes: see [`super::state`].
     pub(super) sample: u64,
 }
@@ -48,6 +47,8 @@ pub(super) struct ContextStore {
     pub(super) waiting: Vec<Waiting>,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
+    /// How often that file was in doubt.
+    doubts: u32,
     conditions: AllConditions,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
@@ -146,6 +147,7 @@ impl ContextStore {
             bounds: None,
             waiting: Vec::new(),
             model: None,
+            doubts: 0,
             conditions: AllConditions::new(),
             embeddings: false,
             postponed: BTreeSet::new(),
@@ -178,7 +180,10 @@ impl ContextStore {
             self.refuse(why);
         }
         match facts.model.and_then(content::of_model) {
-            Some(content) => self.model = Some(content),
+            Some(content) => {
+                self.doubts = content.doubts();
+                self.model = Some(content);
+            }
             None => self.refuse("the file of the model is not known"),
         }
     }
@@ -209,6 +214,7 @@ impl ContextStore {
     }
 
     pub(super) fn set_layout(&mut self, layout: Layout) {
+        self.expect_numbers(&layout);
         self.has_news = true;
         self.layout = Some(layout);
     }
@@ -219,8 +225,18 @@ impl ContextStore {
     }
 
     pub(super) fn set_shape(&mut self, shape: Shape) {
+        if let Some(layout) = shape.dense() {
+            self.expect_numbers(layout);
+        }
         self.has_news = true;
         self.shape = Some(shape);
+    }
+
+    /// Whether values are numbers cannot be seen of keys and values of a new type.
+    fn expect_numbers(&mut self, layout: &Layout) {
+        if !layout.has_known_numbers() {
+            self.refuse("keys or values are of a type that is not known");
+        }
     }
 
     /// Whether embeddings are asked for: every token of a batch may be needed.
@@ -276,9 +292,20 @@ impl ContextStore {
     /// or not yet.
     pub(super) fn fingerprint(&mut self, conditions: Conditions) -> Option<Fingerprint> {
         // A microsecond, once or twice for a prompt.
-        let model = self.model.as_ref();
-        if model.is_some_and(|model| model.is_overwritten()) {
-            self.refuse("somebody has written into the model's file since it was loaded");
+        let standing = self
+            .model
+            .as_ref()
+            .map(|model| (model.standing(), model.doubts()));
+        if let Some((standing, doubts)) = standing {
+            if std::mem::replace(&mut self.doubts, doubts) != doubts {
+                // What was evaluated before may be of what somebody has written into the file.
+                self.conditions.begin_anew();
+            }
+            match standing {
+                Standing::Same => {}
+                Standing::InDoubt => return None,
+                Standing::Spoiled(why) => self.refuse(why),
+            }
         }
         if self.refused.is_some() {
             return None;

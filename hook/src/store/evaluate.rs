@@ -30,6 +30,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
 use crate::base::log;
 use crate::capture::contexts::{self, Windows};
+use crate::capture::uncached;
 use crate::channel::push;
 
 /// How many batches are being evaluated, as far as the store knows: one, or one on each of several threads.
@@ -261,8 +262,57 @@ fn pay_for_room(context: Pointer, entries: usize) {
     }
 }
 
+/// Says why nothing of a prompt is loaded or kept, if nothing is.
+fn note_unknown(one: &ContextStore, run: &Run) {
+    let why = one.session.why_unknown(run.sequence);
+    if let Some(why) =
+        why.filter(|_| run.leading >= worth::LEAST && one.is_proven() && !one.has_embeddings())
+    {
+        figures::note_refusal(change::name_of(why));
+    }
+}
+
+/// If few tokens stand between what is known of a sequence and a prompt, they are evaluated again, and the prompt is stored.
+/// False if the sequence was lost.
+fn see_again(context: Pointer, run: &Run) -> bool {
+    let sequence = run.sequence;
+    let wanted = with_record(context, |one| {
+        let conditions = one.conditions();
+        let wanted = one.session.to_see_again(run, conditions)?;
+        let may_be = one.layout().is_some() && !one.is_refused() && !one.has_embeddings();
+        may_be.then_some(wanted)
+    });
+    let Some((from, tokens)) = wanted.flatten() else {
+        return true;
+    };
+    let believed = from + tokens.len();
+    rescue::loosen(context, sequence, believed, rescue::ANYTHING);
+    // SAFETY: our caller's caller uses the context.
+    unsafe { engine::cut(context, sequence, from) };
+    let done = evaluate_own(context, sequence, from, &tokens, tokens.len()) == 0;
+    if done {
+        rescue::loosen(context, sequence, believed, believed);
+    } else {
+        rescue::tighten(context, sequence);
+    }
+    with_record(context, |one| match done {
+        true => {
+            let conditions = one.conditions();
+            one.session.seen_again(sequence, conditions);
+        }
+        false => {
+            one.session.removed(sequence, -1, -1);
+            one.session.obscure(sequence);
+        }
+    });
+    done
+}
+
 /// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
 fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
+    if !see_again(context, &part.run) {
+        return false;
+    }
     let advice = with_shelf(context, |shelf, one| {
         if !part.follows {
             let cut = one.session.ahead_of(part.run.sequence);
@@ -273,6 +323,9 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
         let mut advice = one.session.advise(&part.run, conditions, worth::LEAST);
         if one.has_embeddings() {
             advice.cut = one.session.ahead_of(part.run.sequence);
+            advice.search = None;
+        }
+        if uncached::is(part.run.sequence) {
             advice.search = None;
         }
         (advice, false)
@@ -379,7 +432,10 @@ fn end(context: Pointer, parts: &[Part], result: i32) {
             let sequence = part.run.sequence;
             match result {
                 0 if part.owed.get() => one.session.owe(&part.run),
-                0 => one.session.evaluated(&part.run),
+                0 => {
+                    one.session.evaluated(&part.run);
+                    note_unknown(one, &part.run);
+                }
                 // Its entries were not in the batch.
                 _ if part.owed.get() => {}
                 _ => {

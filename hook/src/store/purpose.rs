@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::content::{self, Content};
 use super::{ahead, before, with_record, works};
-use crate::attach::is_embedded;
+use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
 
@@ -76,6 +76,23 @@ pub(crate) fn about_to_set_adapters(call: &EngineCall, context: Pointer) {
     if is_embedded() {
         ahead::remove_all_of(call, Some(context), -1);
     }
+}
+
+/// The weights of the context's model are about to be changed: neither it nor any other context of that model has a store
+/// from now on.
+///
+/// # Safety
+/// The context is alive.
+pub(crate) unsafe fn train(call: &EngineCall, context: Pointer) {
+    const TRAINED: &str = "the model was trained in the process";
+    // SAFETY: the caller's promise.
+    if let Some(model) = unsafe { plain::get_model(context) }.filter(|_| notes(call)) {
+        guard::compute(|| {
+            content::spoil_model(model.addr(), TRAINED);
+            content::disown(model.addr());
+        });
+    }
+    refuse(call, context, TRAINED);
 }
 
 /// These adapters are applied to a context from now on.

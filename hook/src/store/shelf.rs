@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Done, Folder, Header, LeftOut, Listing, ReadError, Watch, Writer};
 use contextpilot_kv_store::{
-    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Origin, Piece, Store,
+    Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Numbers, Origin, Piece, Store,
 };
 use contextpilot_settings::StoreAt;
 
@@ -24,6 +24,9 @@ use crate::base::{guard, log};
 
 /// Bytes of rows that may wait for the disk, or those of one sequence.
 const QUEUE: u64 = 512 << 20;
+
+/// Why something is not kept.
+const NOT_FINITE: &str = "rows have values that are no numbers (NaN or infinite)";
 
 /// The store itself.
 pub(super) struct Shelf {
@@ -293,6 +296,7 @@ impl Shelf {
         pieces: &[Piece],
         mut left_out: Option<&mut LeftOut>,
     ) -> bool {
+        let numbers = composer.numbers();
         for piece in pieces {
             let put = match &mut left_out {
                 Some(left_out)
@@ -300,7 +304,7 @@ impl Shelf {
                 {
                     left_out.add(&mut composer, piece)
                 }
-                _ => self.put(&mut composer, piece),
+                _ => self.put(&mut composer, &numbers, piece),
             };
             if let Err(why) = put {
                 self.cannot_read(piece.name, &why);
@@ -310,14 +314,27 @@ impl Shelf {
         composer.finish().is_ok()
     }
 
-    fn put(&mut self, composer: &mut Composer<'_>, piece: &Piece) -> Result<(), ReadError> {
+    fn put(
+        &mut self,
+        composer: &mut Composer<'_>,
+        numbers: &Numbers,
+        piece: &Piece,
+    ) -> Result<(), ReadError> {
         let tokens = piece.chunk_tokens;
         let pending = self.writer.pending(&piece.name);
         let rows = match &pending {
-            Some(rows) => rows,
+            Some(rows) => {
+                let mut check = numbers.check(tokens);
+                check.update(rows);
+                if !check.is_finite() {
+                    return Err(ReadError::NOT_FINITE);
+                }
+                rows
+            }
             None => {
                 let bytes = composer.bytes_of(tokens);
-                self.folder.read(&piece.name, bytes, &mut self.rows)?;
+                let read = |rows| self.folder.read_finite(&piece.name, bytes, numbers, rows);
+                read(&mut self.rows)?;
                 &self.rows
             }
         };
@@ -379,6 +396,10 @@ impl Shelf {
         for one in done {
             match one {
                 Done::Written(_) => {}
+                Done::NotFinite(name) => {
+                    figures::note_refusal(NOT_FINITE);
+                    self.drop_chunk(name);
+                }
                 Done::Failed(name, why) => {
                     figures::add(&FIGURES.lost_chunks, 1);
                     say_problem(&format!("a chunk cannot be written ({why})"));

@@ -1,7 +1,7 @@
 //! States that the server itself saves and restores, for its host prompt cache. They are taken apart as
 //! well, so that nothing has to be copied twice.
 
-use contextpilot_kv_store::Conditions;
+use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
@@ -39,15 +39,10 @@ pub(crate) unsafe fn saved(
 }
 
 fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u8]) {
-    let tokens: Option<Vec<Token>> = one.session.believed(sequence).map(<[_]>::to_vec);
-    let saved = match (tokens, one.session.conditions(sequence)) {
-        (Some(tokens), Some(conditions)) => Some(Saved {
-            tokens,
-            conditions,
-            sample: sample(state),
-        }),
-        _ => None,
-    };
+    let saved = one.session.copy_out(sequence).map(|held| Saved {
+        held,
+        sample: sample(state),
+    });
     one.remember(target.addr(), saved);
 }
 
@@ -93,11 +88,8 @@ pub(crate) unsafe fn write_checkpoint(
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     with_record(context, |one| {
         let sample = sample(&bytes);
-        let saved = Saved {
-            tokens,
-            conditions,
-            sample,
-        };
+        let held = Held::whole(tokens, conditions);
+        let saved = Saved { held, sample };
         one.remember(target.addr(), Some(saved));
     });
     Some(bytes.len())
@@ -142,28 +134,25 @@ pub(crate) unsafe fn rewound(
     }
     change::hear(context, sequence, |one| {
         // SAFETY: the caller's promise.
-        match unsafe { known(one, source, size, done) } {
-            Some((tokens, conditions)) => one.session.rewound(sequence, &tokens, conditions),
+        let held = unsafe { known(one, source, size, done) };
+        let whole = held.and_then(|held| Some((held.conditions, held.into_whole()?)));
+        match whole {
+            Some((conditions, tokens)) => one.session.rewound(sequence, &tokens, conditions),
             None => one.session.overwritten(sequence),
         }
     });
 }
 
-/// The tokens of a state that was saved before, and under what they were evaluated.
+/// What is known of a state that was saved before.
 ///
 /// # Safety
 /// The engine has read `size` bytes from `source`.
-unsafe fn known(
-    one: &ContextStore,
-    source: *const u8,
-    size: usize,
-    done: bool,
-) -> Option<(Vec<Token>, Conditions)> {
+unsafe fn known(one: &ContextStore, source: *const u8, size: usize, done: bool) -> Option<Held> {
     one.saved(source.addr()).filter(|_| done).and_then(|saved| {
         // SAFETY: the caller's promise.
         let state = unsafe { std::slice::from_raw_parts(source, size) };
         // Another state may have been moved to this address.
-        (sample(state) == saved.sample).then(|| (saved.tokens.clone(), saved.conditions))
+        (sample(state) == saved.sample).then(|| saved.held.clone())
     })
 }
 
@@ -186,10 +175,26 @@ pub(crate) unsafe fn restored(
     change::hear(context, sequence, |one| {
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
-            Some((tokens, conditions)) => one.session.replaced(sequence, tokens, conditions),
-            None => one.session.overwritten(sequence),
+            Some(held) => one.session.replaced(sequence, held),
+            None => one.session.restored(sequence, &[]),
         }
     });
+}
+
+/// The host has replaced a sequence by what is in a file, which says that it has these tokens. It may be of another time,
+/// under other adapters.
+pub(crate) fn restored_from_file(
+    call: &EngineCall,
+    context: Pointer,
+    sequence: i32,
+    tokens: Option<&[Token]>,
+) {
+    if hears(call) {
+        rescue::removed(context, sequence);
+        change::hear(context, sequence, |one| {
+            one.session.restored(sequence, tokens.unwrap_or_default());
+        });
+    }
 }
 
 /// The engine removes a sequence before it replaces it.

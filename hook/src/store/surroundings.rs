@@ -5,111 +5,10 @@ use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-use contextpilot_server_flags::name_of;
+use contextpilot_server_flags::{may_change_kv, relevant_flags};
 
 use super::{config, content};
 use crate::attach::{self, is_embedded, version};
-
-/// Flags of the server that the KV of a token does not depend on, and whether they have a value. Every other
-/// flag counts: an unknown one is more likely to cost a store than to spoil it.
-const OTHERS: &[(&str, bool)] = &[
-    ("--host", true),
-    ("--port", true),
-    ("--reuse-port", false),
-    ("--path", true),
-    ("--api-prefix", true),
-    ("--api-key", true),
-    ("--api-key-file", true),
-    ("--ssl-key-file", true),
-    ("--ssl-cert-file", true),
-    ("--timeout", true),
-    ("-to", true),
-    ("--threads", true),
-    ("-t", true),
-    ("--threads-batch", true),
-    ("-tb", true),
-    ("--threads-http", true),
-    ("--parallel", true),
-    ("-np", true),
-    ("--kv-unified", false),
-    ("-kvu", false),
-    ("--no-kv-unified", false),
-    ("-no-kvu", false),
-    ("--ctx-size", true),
-    ("-c", true),
-    ("--batch-size", true),
-    ("-b", true),
-    ("--ubatch-size", true),
-    ("-ub", true),
-    ("--predict", true),
-    ("--n-predict", true),
-    ("-n", true),
-    ("--gpu-layers", true),
-    ("--n-gpu-layers", true),
-    ("-ngl", true),
-    ("--cache-ram", true),
-    ("-cram", true),
-    ("--cache-reuse", true),
-    ("--cache-prompt", false),
-    ("--no-cache-prompt", false),
-    ("--cache-idle-slots", false),
-    ("--no-cache-idle-slots", false),
-    ("--slot-prompt-similarity", true),
-    ("-sps", true),
-    ("--slot-save-path", true),
-    ("--slots", false),
-    ("--no-slots", false),
-    ("--metrics", false),
-    ("--props", false),
-    ("--model", true),
-    ("-m", true),
-    ("--model-draft", true),
-    ("-md", true),
-    ("--alias", true),
-    ("-a", true),
-    ("--lora", true),
-    ("--lora-scaled", true),
-    ("--lora-init-without-apply", false),
-    ("--mmproj", true),
-    ("--log-file", true),
-    ("--log-verbosity", true),
-    ("-lv", true),
-    ("--log-verbose", false),
-    ("--verbose", false),
-    ("-v", false),
-    ("--log-disable", false),
-    ("--log-colors", true),
-    ("--log-prefix", false),
-    ("--log-timestamps", false),
-    ("--no-warmup", false),
-    ("--warmup", false),
-    ("--seed", true),
-    ("-s", true),
-    ("--temp", true),
-    ("--temperature", true),
-    ("--top-k", true),
-    ("--top-p", true),
-    ("--min-p", true),
-    ("--jinja", false),
-    ("--no-jinja", false),
-    ("--chat-template", true),
-    ("--chat-template-file", true),
-    ("--reasoning-format", true),
-    ("--reasoning-budget", true),
-    ("--mlock", false),
-    ("--no-mmap", false),
-    ("--mmap", false),
-    ("--sleep-idle-seconds", true),
-    ("--ctx-checkpoints", true),
-    ("-ctxcp", true),
-    ("--checkpoint-min-step", true),
-    ("-cms", true),
-    ("--context-shift", false),
-    ("--no-context-shift", false),
-    ("--no-webui", false),
-    ("--webui", false),
-    ("--no-ui", false),
-];
 
 /// A server is about to load its model, and its engine was asked for its version.
 pub(super) fn begin() {
@@ -169,82 +68,28 @@ fn relevant(
     arguments: impl Iterator<Item = OsString>,
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<u8> {
-    let mut text = Vec::new();
-    let mut add = |part: &[u8]| {
-        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        text.extend_from_slice(part);
-    };
-    let mut arguments = arguments;
-    while let Some(argument) = arguments.next() {
-        let name = name_of(&argument);
-        match OTHERS.iter().find(|(known, _)| *known == name) {
-            Some((_, true)) => drop(arguments.next()),
-            Some((_, false)) => {}
-            None => add(argument.as_bytes()),
-        }
-    }
-    let mut variables: Vec<_> = variables
+    let variables: Vec<_> = variables
         .filter(|(name, _)| is_relevant_variable(name))
         .collect();
-    variables.sort();
-    for (name, value) in &variables {
-        add(name.as_bytes());
-        add(value.as_bytes());
+    let of_engine = variables.iter().find(|(name, _)| name == OF_CONTEXTS);
+    let of_engine = of_engine.cloned().map(|(name, value)| [name, value]);
+    let mut words = relevant_flags(arguments, variables);
+    words.extend(of_engine.into_iter().flatten());
+    let mut text = Vec::new();
+    for word in &words {
+        text.extend_from_slice(&(word.len() as u64).to_le_bytes());
+        text.extend_from_slice(word.as_bytes());
     }
     text
 }
 
+/// Keys and values of a quantised cache are not rotated with this variable.
+const OF_CONTEXTS: &str = "LLAMA_ATTN_ROT_DISABLE";
+
 /// Variables that stand for flags, without those that stand for the harmless ones.
 fn is_relevant_variable(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let Some(rest) = name.strip_prefix("LLAMA_ARG_") else {
-        // Keys and values of a quantised cache are not rotated then.
-        return name == "LLAMA_ATTN_ROT_DISABLE";
-    };
-    const OTHERS: &[&str] = &[
-        "HOST",
-        "PORT",
-        "THREADS",
-        "THREADS_HTTP",
-        "N_PARALLEL",
-        "KV_UNIFIED",
-        "CTX_SIZE",
-        "BATCH",
-        "UBATCH",
-        "N_PREDICT",
-        "N_GPU_LAYERS",
-        "CACHE_RAM",
-        "CACHE_REUSE",
-        "CACHE_PROMPT",
-        "CACHE_IDLE_SLOTS",
-        "SLOT_PROMPT_SIMILARITY",
-        "MODEL",
-        "MODEL_DRAFT",
-        "ALIAS",
-        "ENDPOINT_METRICS",
-        "ENDPOINT_SLOTS",
-        "ENDPOINT_PROPS",
-        "TIMEOUT",
-        "API_PREFIX",
-        "STATIC_PATH",
-        "SSL_KEY_FILE",
-        "SSL_CERT_FILE",
-        "MLOCK",
-        "NO_MMAP",
-        "JINJA",
-        "CHAT_TEMPLATE",
-        "CHAT_TEMPLATE_FILE",
-        "CTX_CHECKPOINTS",
-        "CHECKPOINT_MIN_SPACING_NT",
-        "CONTEXT_SHIFT",
-        "MMPROJ",
-        "LOG_FILE",
-        "LOG_VERBOSITY",
-        "LOG_COLORS",
-        "LOG_PREFIX",
-        "LOG_TIMESTAMPS",
-    ];
-    !OTHERS.contains(&rest)
+    may_change_kv(&name).unwrap_or(name == OF_CONTEXTS)
 }
 
 #[cfg(test)]
@@ -260,15 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn harmless_flags_do_not_count_and_unknown_ones_do() {
+    fn flags_count_that_change_kv_and_one_variable_that_is_no_flag() {
         let plain = of("", &[]);
         assert!(plain.is_empty());
         assert_eq!(of("--port 1 -np 4 -m a.gguf --cache_ram 9", &[]), plain);
         assert_ne!(of("--rope-freq-base 5", &[]), plain);
-        assert_ne!(of("--rope-freq-base 5", &[]), of("--rope-freq-base 6", &[]));
-        assert_ne!(of("--from-next-year", &[]), plain);
+        assert_eq!(
+            of("--rope-freq-base 5", &[]),
+            of("", &[("LLAMA_ARG_ROPE_FREQ_BASE", "5")])
+        );
         assert_eq!(of("", &[("LLAMA_ARG_PORT", "1"), ("HOME", "/")]), plain);
-        assert_ne!(of("", &[("LLAMA_ARG_ROPE_FREQ_BASE", "1")]), plain);
+        let [on, off] = ["1", "0"].map(|value| of("", &[(OF_CONTEXTS, value)]));
+        assert!(on != plain && on != off);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What is in the folder.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use contextpilot_kv_files::{Folder, Header, Headers, ReadError};
-use contextpilot_kv_store::{Fingerprint, Name, Store};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Store, is_tail_finite};
 use serde::Serialize;
 
 /// All chunks whose headers are good.
@@ -110,7 +110,8 @@ impl Contents {
         }
     }
 
-    /// Reads all rows. What is damaged is removed, and `say` is told.
+    /// Reads all rows. What is damaged is removed, and `say` is told. So is what continues rows with values that are no
+    /// numbers: it was computed from them.
     pub(super) fn verify(&mut self, say: impl Fn(&Name, &ReadError)) -> Checked {
         let mut checked = Checked {
             damaged: self.damaged,
@@ -118,8 +119,22 @@ impl Contents {
             ..Checked::default()
         };
         let mut rows = Vec::new();
-        for Header { chunk, .. } in &self.headers {
-            match self.folder.read(&chunk.name, chunk.bytes, &mut rows) {
+        let mut numbers: HashMap<Fingerprint, Option<Numbers>> = HashMap::new();
+        let mut not_finite = HashSet::new();
+        // What continues a chunk comes behind it.
+        let mut all: Vec<&Chunk> = self.headers.iter().map(|header| &header.chunk).collect();
+        all.sort_by_key(|chunk| chunk.start);
+        for chunk in all {
+            let layout = || self.folder.origin(&chunk.fingerprint)?.layout;
+            let numbers = numbers
+                .entry(chunk.fingerprint)
+                .or_insert_with(|| Some(layout()?.numbers()));
+            let continues = chunk.parent.map(|(parent, _)| parent);
+            let read = match continues.is_some_and(|parent| not_finite.contains(&parent)) {
+                true => Err(ReadError::CONTINUES_NOT_FINITE),
+                false => read_finite(&self.folder, chunk, numbers.as_ref(), &mut rows),
+            };
+            match read {
                 Ok(()) => {
                     checked.good += 1;
                     checked.bytes += chunk.cost();
@@ -127,6 +142,9 @@ impl Contents {
                 // A server has let it go meanwhile.
                 Err(ReadError::Gone) => {}
                 Err(why @ ReadError::Damaged(_)) if self.folder.remove(&chunk.name).is_ok() => {
+                    if why.is_not_finite() {
+                        not_finite.insert(chunk.name);
+                    }
                     checked.damaged += 1;
                     say(&chunk.name, &why);
                 }
@@ -160,5 +178,20 @@ impl Contents {
             left_chunks: tree.chunks(),
             left_bytes: tree.bytes(),
         })
+    }
+}
+
+/// The rows of a chunk, which must be finite numbers. `numbers`: of what they consist, if that is known.
+fn read_finite(
+    folder: &Folder,
+    chunk: &Chunk,
+    numbers: Option<&Numbers>,
+    rows: &mut Vec<u8>,
+) -> Result<(), ReadError> {
+    let numbers = numbers.filter(|_| !chunk.is_tail()).unwrap_or(Numbers::ANY);
+    folder.read_finite(&chunk.name, chunk.bytes, numbers, rows)?;
+    match chunk.is_tail() && !is_tail_finite(rows) {
+        true => Err(ReadError::NOT_FINITE),
+        false => Ok(()),
     }
 }

@@ -1,12 +1,13 @@
 //! What the writer's thread does to files.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
+use contextpilot_kv_store::{Check, Chunk, Fingerprint, Name, Origin};
 use contextpilot_private_folder::PrivateFolder;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW};
 use rustix::io::Errno;
@@ -49,7 +50,7 @@ impl Disk {
     /// Writes the file of a chunk. Calls `rest` after each piece.
     ///
     /// # Errors
-    /// Those of the system; `InvalidData`: the rows are in a state that lacks them.
+    /// Those of the system; `InvalidData`: the rows are in a state that lacks them, or they are [`NotFinite`].
     pub(super) fn write(
         &mut self,
         chunk: &Chunk,
@@ -71,6 +72,7 @@ impl Disk {
         let piece = &mut self.piece;
         // After a failure it may hold something.
         piece.clear();
+        let numbers = rows.numbers();
         let content = |file: &mut File| {
             // Its checksum is known when all rows were seen.
             file.seek(SeekFrom::Start(head))?;
@@ -78,6 +80,7 @@ impl Disk {
                 file,
                 piece,
                 crc: crc32fast::Hasher::new(),
+                check: numbers.check(chunk.tokens.len()),
                 written: 0,
                 rest,
             };
@@ -155,6 +158,23 @@ impl Disk {
     }
 }
 
+/// Values of rows are no numbers, or infinite.
+#[derive(Debug)]
+struct NotFinite;
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("values of the rows are no numbers")
+    }
+}
+
+impl std::error::Error for NotFinite {}
+
+/// Whether that is why a chunk was not written.
+pub(super) fn is_not_finite(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<NotFinite>())
+}
+
 /// Writes a file whole, and then gives it its name: a folder, and a name in it.
 fn put(
     folder: &Folder,
@@ -218,6 +238,7 @@ struct Pieces<'a, R> {
     file: &'a mut File,
     piece: &'a mut Vec<u8>,
     crc: crc32fast::Hasher,
+    check: Check<'a>,
     written: u64,
     rest: R,
 }
@@ -237,6 +258,10 @@ impl<R: FnMut()> Pieces<'_, R> {
 
     fn write(&mut self) -> io::Result<()> {
         self.crc.update(self.piece);
+        self.check.update(self.piece);
+        if !self.check.is_finite() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, NotFinite));
+        }
         self.file.write_all(self.piece)?;
         self.written += self.piece.len() as u64;
         self.piece.clear();

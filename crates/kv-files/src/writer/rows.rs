@@ -1,9 +1,10 @@
 //! Rows that wait to be written.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use contextpilot_kv_store::{Chunk, StateMap};
+use contextpilot_kv_store::{Chunk, Numbers, StateMap};
 
 /// Rows of a chunk: cut out already, or still within the state of a sequence.
 ///
@@ -12,7 +13,7 @@ use contextpilot_kv_store::{Chunk, StateMap};
 /// long as its tokens are many, for each 256 of them (2 s of a processor for 100,000 tokens).
 #[derive(Clone, Debug)]
 pub(super) enum Rows {
-    Cut(Arc<Vec<u8>>),
+    Cut(Arc<Vec<u8>>, Option<Arc<Numbers>>),
     InState(Arc<Vec<u8>>, Arc<StateMap>, Range<usize>),
 }
 
@@ -26,7 +27,7 @@ pub(super) enum Waiting {
 impl Rows {
     pub(super) fn waiting(&self) -> Waiting {
         match self {
-            Self::Cut(rows) => Waiting::Cut(Arc::downgrade(rows)),
+            Self::Cut(rows, _) => Waiting::Cut(Arc::downgrade(rows)),
             Self::InState(state, map, range) => {
                 Waiting::InState(Arc::downgrade(state), Arc::clone(map), range.clone())
             }
@@ -36,7 +37,7 @@ impl Rows {
     /// The rows by themselves. `None`: the state is not that of the map, or does not have these positions.
     pub(super) fn cut(&self) -> Option<Arc<Vec<u8>>> {
         match self {
-            Self::Cut(rows) => Some(Arc::clone(rows)),
+            Self::Cut(rows, _) => Some(Arc::clone(rows)),
             Self::InState(state, map, range) => {
                 let mut rows = Vec::new();
                 let state = map.of(state)?;
@@ -53,7 +54,7 @@ impl Rows {
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         match self {
-            Self::Cut(rows) => Some(take(rows)),
+            Self::Cut(rows, _) => Some(take(rows)),
             Self::InState(state, map, range) => {
                 let state = map.of(state)?;
                 state
@@ -63,10 +64,18 @@ impl Rows {
         }
     }
 
+    /// What they consist of.
+    pub(super) fn numbers(&self) -> Cow<'_, Numbers> {
+        match self {
+            Self::Cut(_, numbers) => Cow::Borrowed(numbers.as_deref().unwrap_or(Numbers::ANY)),
+            Self::InState(_, map, _) => Cow::Owned(map.layout().numbers()),
+        }
+    }
+
     /// The size of the rows of this chunk, bytes.
     pub(super) fn size(&self, chunk: &Chunk) -> u64 {
         match self {
-            Self::Cut(rows) => rows.len() as u64,
+            Self::Cut(rows, _) => rows.len() as u64,
             Self::InState(..) => chunk.bytes,
         }
     }
@@ -74,7 +83,7 @@ impl Rows {
     /// The memory behind them.
     pub(super) fn into_bytes(self) -> Arc<Vec<u8>> {
         match self {
-            Self::Cut(bytes) | Self::InState(bytes, ..) => bytes,
+            Self::Cut(bytes, _) | Self::InState(bytes, ..) => bytes,
         }
     }
 }
@@ -82,7 +91,7 @@ impl Rows {
 impl Waiting {
     pub(super) fn rows(&self) -> Option<Rows> {
         match self {
-            Self::Cut(rows) => rows.upgrade().map(Rows::Cut),
+            Self::Cut(rows) => rows.upgrade().map(|rows| Rows::Cut(rows, None)),
             Self::InState(state, map, range) => {
                 let state = state.upgrade()?;
                 Some(Rows::InState(state, Arc::clone(map), range.clone()))

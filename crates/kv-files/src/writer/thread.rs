@@ -10,7 +10,7 @@ use contextpilot_admission::give_way;
 use contextpilot_kv_store::{Chunk, Name};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::disk::Disk;
+use super::disk::{Disk, is_not_finite};
 use super::rest::Rests;
 use super::rows::Rows;
 use super::spare::{IDLE, Spares};
@@ -148,6 +148,7 @@ impl Thread<'_> {
                 self.next_pause = FIRST_PAUSE;
                 Done::Written(chunk.name)
             }
+            Err(error) if is_not_finite(&error) => Done::NotFinite(chunk.name),
             // Cannot be: whoever hands a state over has read it.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))

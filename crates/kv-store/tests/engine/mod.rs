@@ -143,14 +143,14 @@ impl Engine {
     }
 }
 
-/// Bytes that are hardly ever the same for two rows.
+/// Bytes that are hardly ever the same for two rows. As numbers of any kind they are finite: no exponent has all of its bits.
 fn noise(layer: usize, position: usize, length: usize) -> Vec<u8> {
     let mut seed = (layer as u64) << 32 | position as u64 | 1 << 63;
     let mut next = || {
         seed = seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 40) as u8
+        (seed >> 40) as u8 & 0xbf
     };
     (0..length).map(|_| next()).collect()
 }

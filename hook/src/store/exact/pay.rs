@@ -8,7 +8,7 @@ use contextpilot_residency::Event;
 use super::{at_a_time, check_window, may_owe};
 use crate::base::abi::Pointer;
 use crate::base::{guard, log};
-use crate::capture::contexts;
+use crate::capture::{contexts, uncached};
 use crate::channel::push;
 use crate::store::context::ContextStore;
 use crate::store::evaluate::{ABORTED, Busy, LOST, Part, evaluate_own};
@@ -40,6 +40,9 @@ pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
             with_record(context, |one| one.session.obscure(sequence));
         }
         return result;
+    }
+    if uncached::is(sequence) {
+        return reach(context, sequence, None);
     }
     if may_owe(context, &part.run) {
         part.owed.set(true);

@@ -1,8 +1,10 @@
 //! What the store has of a context that cannot go back to any position: tokens with the rows of its dense part, and
 //! tails behind some of them.
 
-use contextpilot_kv_files::LeftOut;
-use contextpilot_kv_store::{Composer, Fingerprint, Found, Layout, Piece, Shape, Tail, make_room};
+use contextpilot_kv_files::{LeftOut, ReadError};
+use contextpilot_kv_store::{
+    Composer, Fingerprint, Found, Layout, Piece, Shape, Tail, is_tail_finite, make_room,
+};
 
 use super::{Shelf, cut_to};
 use crate::base::region::Region;
@@ -159,11 +161,17 @@ impl Shelf {
     /// False if it is gone or damaged; then it has left the store.
     fn append_tail(&mut self, tail: &Tail, state: &mut Vec<u8>) -> bool {
         let name = tail.piece.name;
+        // What waits to be written was looked at before.
         if let Some(rows) = self.writer.pending(&name) {
             state.extend_from_slice(&rows);
             return rows.len() as u64 == tail.bytes;
         }
-        match self.folder.read(&name, tail.bytes, &mut self.rows) {
+        let read = self.folder.read(&name, tail.bytes, &mut self.rows);
+        let read = read.and_then(|()| match is_tail_finite(&self.rows) {
+            true => Ok(()),
+            false => Err(ReadError::NOT_FINITE),
+        });
+        match read {
             Ok(()) => {
                 state.extend_from_slice(&self.rows);
                 true

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Refused, State, StateMap};
+use contextpilot_kv_store::{
+    Chunk, Fingerprint, Numbers, Refused, State, StateMap, is_tail_finite,
+};
 
-use super::Shelf;
+use super::{NOT_FINITE, Shelf};
 use crate::store::figures::{self, FIGURES};
 use crate::store::neighbours;
 
@@ -12,8 +14,8 @@ use crate::store::neighbours;
 enum Rows {
     /// In a state that is handed over as a whole, and stays in memory until all of its chunks are written.
     InState(Arc<Vec<u8>>, Arc<StateMap>),
-    /// By themselves.
-    Cut(Arc<Vec<u8>>),
+    /// By themselves, and what they consist of, if that is still to be looked at.
+    Cut(Arc<Vec<u8>>, Option<Arc<Numbers>>),
 }
 
 /// Why a chunk is not kept.
@@ -60,7 +62,7 @@ impl Shelf {
         let all = match dense {
             Some(state) => self.keep_missing(&missing, state, ours),
             // Chunks of nothing, to which tails are tied.
-            None => self.keep_all(&missing, true, |_| Some(Rows::Cut(Arc::default()))),
+            None => self.keep_all(&missing, true, |_| Some(Rows::Cut(Arc::default(), None))),
         };
         if all {
             let tail = Arc::new(tail.to_vec());
@@ -90,6 +92,7 @@ impl Shelf {
         // copied, no more than that has.
         let takes_all = room && (ours.is_some() || handed.is_some() || !state.has_all_rows());
         let handed = handed.map(|bytes| (bytes, Arc::new(state.map().clone())));
+        let numbers = Arc::new(state.layout().numbers());
         self.keep_all(missing, takes_all, |chunk| {
             if let Some((bytes, map)) = &handed {
                 return Some(Rows::InState(Arc::clone(bytes), Arc::clone(map)));
@@ -97,7 +100,7 @@ impl Shelf {
             let from = chunk.start as usize;
             let mut rows = Vec::new();
             let cut = state.extract(from..from + chunk.tokens.len(), &mut rows);
-            cut.then(|| Rows::Cut(Arc::new(rows)))
+            cut.then(|| Rows::Cut(Arc::new(rows), Some(Arc::clone(&numbers))))
         })
     }
 
@@ -165,7 +168,7 @@ impl Shelf {
         }
         let taken = match rows {
             Rows::InState(bytes, map) => self.writer.write_from(chunk, &bytes, &map),
-            Rows::Cut(rows) => self.writer.write_accepted(chunk, rows),
+            Rows::Cut(rows, numbers) => self.writer.write_accepted(chunk, rows, numbers),
         };
         if taken.is_err() {
             self.drop_chunk(chunk.name);
@@ -195,11 +198,15 @@ impl Shelf {
         if self.tree.find(fingerprint, tokens).tokens() < tokens.len() {
             return false;
         }
+        if !is_tail_finite(tail) {
+            figures::note_refusal(NOT_FINITE);
+            return true;
+        }
         let chunk = self
             .tree
             .missing_tail(fingerprint, tokens, tail.len() as u64);
         if let Some(chunk) = chunk {
-            let rows = |_: &Chunk| Some(Rows::Cut(Arc::clone(tail)));
+            let rows = |_: &Chunk| Some(Rows::Cut(Arc::clone(tail), None));
             if self.keep_chunk(&chunk, is_accepted, rows) == Err(Lost::Refused) {
                 figures::add(&FIGURES.lost_chunks, 1);
             }

@@ -1,0 +1,371 @@
+//! Whether what stands in rows are numbers at all.
+//!
+//! A value that is no number (NaN), or is infinite, does not stay where it is: the attention of some engines reads the rows
+//! of all sequences and multiplies those of others by zero, which makes of such a value one that is no number. So one bad
+//! row spoils every answer of a server, and all rows that are computed meanwhile. Values of 16 and 32 bits are looked at
+//! one by one. Of quantised rows (ggml's blocks) the scales are: what is multiplied by them is an integer.
+
+use crate::bytes::Bytes;
+use crate::layout::{MOST, Rows};
+use crate::{Layout, State};
+
+/// What rows consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Anything: nothing is looked at.
+    Any,
+    F32,
+    F16,
+    Bf16,
+    /// Blocks of so many bytes, each with so many scales of 16 bits (`ggml_half`) in front.
+    Blocks(usize, usize),
+}
+
+/// The longest element, bytes.
+const LONGEST: usize = 36;
+
+impl Kind {
+    /// By the engine's number for it (`ggml_type`). `None`: no engine keeps keys or values so, as far as is known.
+    fn of(kind: i32) -> Option<Self> {
+        Some(match kind {
+            0 => Self::F32,
+            1 => Self::F16,
+            30 => Self::Bf16,
+            // Q4_0 and IQ4_NL, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1: 32 values each.
+            2 | 20 => Self::Blocks(18, 1),
+            3 => Self::Blocks(20, 2),
+            6 => Self::Blocks(22, 1),
+            7 => Self::Blocks(24, 2),
+            8 => Self::Blocks(34, 1),
+            9 => Self::Blocks(36, 2),
+            _ => return None,
+        })
+    }
+
+    /// Of the rows of a layer.
+    pub(crate) fn of_rows(rows: &Rows) -> Self {
+        Self::of(rows.kind).unwrap_or(Self::Any)
+    }
+
+    /// The size of what is looked at together, bytes.
+    fn element(self) -> usize {
+        match self {
+            Self::Any => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::Blocks(size, _) => size,
+        }
+    }
+
+    /// Whether all of these are finite. What is not a whole element at the end is not looked at.
+    pub(crate) fn are_finite(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::F16 => are_finite_16::<0x7c00>(bytes),
+            Self::Bf16 => are_finite_16::<0x7f80>(bytes),
+            Self::F32 => are_finite_32(bytes),
+            Self::Blocks(18, 1) => are_blocks_finite::<18, 1>(bytes),
+            Self::Blocks(20, 2) => are_blocks_finite::<20, 2>(bytes),
+            Self::Blocks(22, 1) => are_blocks_finite::<22, 1>(bytes),
+            Self::Blocks(24, 2) => are_blocks_finite::<24, 2>(bytes),
+            Self::Blocks(34, 1) => are_blocks_finite::<34, 1>(bytes),
+            Self::Blocks(36, 2) => are_blocks_finite::<36, 2>(bytes),
+            Self::Blocks(..) => false,
+        }
+    }
+}
+
+/// A value whose exponent has all bits set is none, or infinite. Then, and only then, this sum carries into the sign's bit.
+/// There is no branch in the loop, so that compilers make it one over whole registers.
+fn are_finite_16<const EXPONENT: u16>(bytes: &[u8]) -> bool {
+    let least = EXPONENT & EXPONENT.wrapping_neg();
+    let one = |value: &[u8]| u16::from_le_bytes([value[0], value[1]]) & EXPONENT;
+    let values = bytes.chunks_exact(2);
+    values.fold(0, |all, value| all | one(value).wrapping_add(least)) >> 15 == 0
+}
+
+/// As [`are_finite_16`].
+fn are_finite_32(bytes: &[u8]) -> bool {
+    let one = |value: &[u8]| u32::from_le_bytes([0, 1, 2, 3].map(|i| value[i])) & 0x7f80_0000;
+    let values = bytes.chunks_exact(4);
+    values.fold(0, |all, value| all | one(value).wrapping_add(0x0080_0000)) >> 31 == 0
+}
+
+fn are_blocks_finite<const SIZE: usize, const SCALES: usize>(bytes: &[u8]) -> bool {
+    let mut blocks = bytes.chunks_exact(SIZE);
+    blocks.all(|block| are_finite_16::<0x7c00>(&block[..2 * SCALES]))
+}
+
+/// What the rows of chunks of one layout consist of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// In the order of a chunk: what it is, and how many bytes each token has of it.
+    parts: Vec<(Kind, usize)>,
+}
+
+impl Numbers {
+    /// Of a chunk of which nothing is known: nothing is looked at.
+    pub const ANY: &'static Self = &Self { parts: Vec::new() };
+
+    fn of(layout: &Layout) -> Self {
+        let mut all = Self { parts: Vec::new() };
+        all.add(Kind::Any, layout.words_size(1));
+        for rows in layout.layers() {
+            all.add(Kind::of_rows(rows), rows.bytes());
+        }
+        all
+    }
+
+    fn add(&mut self, kind: Kind, bytes: usize) {
+        match self.parts.last_mut() {
+            Some((last, all)) if *last == kind => *all += bytes,
+            _ if bytes > 0 => self.parts.push((kind, bytes)),
+            _ => {}
+        }
+    }
+
+    /// Looks at the rows of a chunk of so many tokens.
+    pub fn check(&self, tokens: usize) -> Check<'_> {
+        Check {
+            parts: &self.parts,
+            tokens,
+            done: 0,
+            begun: [0; LONGEST],
+            is_finite: true,
+        }
+    }
+}
+
+impl Layout {
+    /// What rows consist of.
+    pub fn numbers(&self) -> Numbers {
+        Numbers::of(self)
+    }
+
+    /// Whether it is known of all layers what their rows consist of.
+    pub fn has_known_numbers(&self) -> bool {
+        self.layers().all(|rows| Kind::of(rows.kind).is_some())
+    }
+}
+
+/// Looks at the rows of a chunk, from the first byte to the last, in pieces of whatever size.
+#[derive(Debug)]
+pub struct Check<'a> {
+    /// What comes.
+    parts: &'a [(Kind, usize)],
+    tokens: usize,
+    /// Bytes of the first part that were seen.
+    done: usize,
+    /// What was seen of an element that is not at its end.
+    begun: [u8; LONGEST],
+    is_finite: bool,
+}
+
+impl Check<'_> {
+    /// These bytes are next.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        while let (Some(&(kind, each)), false) = (self.parts.first(), bytes.is_empty()) {
+            let left = each.saturating_mul(self.tokens) - self.done;
+            let (here, rest) = bytes.split_at(left.min(bytes.len()));
+            self.look_at(kind, here);
+            self.done += here.len();
+            bytes = rest;
+            if here.len() == left {
+                self.parts = &self.parts[1..];
+                self.done = 0;
+            }
+        }
+    }
+
+    fn look_at(&mut self, kind: Kind, mut bytes: &[u8]) {
+        let element = kind.element();
+        let begun = self.done % element;
+        if begun > 0 {
+            let (here, rest) = bytes.split_at((element - begun).min(bytes.len()));
+            self.begun[begun..begun + here.len()].copy_from_slice(here);
+            if begun + here.len() < element {
+                return;
+            }
+            self.is_finite &= kind.are_finite(&self.begun[..element]);
+            bytes = rest;
+        }
+        self.is_finite &= kind.are_finite(bytes);
+        let end = &bytes[bytes.len() - bytes.len() % element..];
+        self.begun[..end.len()].copy_from_slice(end);
+    }
+
+    /// Whether all that was seen are finite numbers.
+    pub fn is_finite(&self) -> bool {
+        self.is_finite
+    }
+}
+
+/// Whether the values of a tail ([`Shape`](crate::Shape)) are finite numbers, as far as it is understood: as sliding
+/// windows, which are laid out as a dense part, or as recurrent states:
+///
+/// ```text
+/// u32 cells, per cell i32 position, u32 sequences, [i32 of each]
+/// u32 transposed, u32 layers
+/// per layer that has one i32 type, u64 row size, the rows of all cells      twice: what was last, and the state
+/// ```
+pub fn is_tail_finite(tail: &[u8]) -> bool {
+    match State::read(tail) {
+        Ok(state) => state.is_finite(),
+        Err(_) => is_recurrent_finite(&mut Bytes(tail)).unwrap_or(true),
+    }
+}
+
+/// `None`: it is not understood.
+fn is_recurrent_finite(bytes: &mut Bytes<'_>) -> Option<bool> {
+    let cells = bytes.u32()? as usize;
+    for _ in 0..cells {
+        let _position = bytes.u32()?;
+        let sequences = bytes.u32()? as usize;
+        bytes.take(sequences.checked_mul(4)?)?;
+    }
+    let transposed = bytes.u32()?;
+    let layers = bytes.u32()? as usize;
+    if transposed != 0 || layers > MOST {
+        return None;
+    }
+    let mut is_finite = true;
+    let mut parts = 0;
+    while !bytes.0.is_empty() {
+        let kind = bytes.u32()? as i32;
+        let size = usize::try_from(bytes.u64()?).ok()?;
+        let rows = bytes.take(size.checked_mul(cells)?)?;
+        is_finite &= Kind::of(kind)?.are_finite(rows);
+        parts += 1;
+    }
+    (parts <= 2 * layers).then_some(is_finite)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAN: [u8; 2] = [0x01, 0x7e];
+    const INFINITE: [u8; 2] = [0x00, 0xfc];
+
+    /// Finite values of every kind, whatever its elements are.
+    fn good(kind: Kind, elements: usize) -> Vec<u8> {
+        let one: Vec<u8> = match kind {
+            Kind::Any => vec![0xff],
+            Kind::F32 => f32::MAX.to_le_bytes().to_vec(),
+            Kind::F16 => vec![0xff, 0xfb],
+            Kind::Bf16 => vec![0x7f, 0xff],
+            Kind::Blocks(size, scales) => {
+                let mut block = vec![0xff; size];
+                block[..2 * scales].copy_from_slice(&[0xff, 0x7b].repeat(scales));
+                block
+            }
+        };
+        one.repeat(elements)
+    }
+
+    /// What makes the element that begins here none.
+    fn bad(kind: Kind) -> Vec<(usize, Vec<u8>)> {
+        match kind {
+            Kind::Any => Vec::new(),
+            Kind::F32 => [f32::NAN, f32::INFINITY, -f32::INFINITY, -f32::NAN]
+                .map(|value| (0, value.to_le_bytes().to_vec()))
+                .to_vec(),
+            Kind::F16 => vec![(0, NAN.to_vec()), (0, INFINITE.to_vec())],
+            Kind::Bf16 => vec![(0, vec![0x80, 0x7f]), (0, vec![0xff, 0xff])],
+            Kind::Blocks(_, scales) => (0..scales)
+                .flat_map(|nth| [NAN, INFINITE].map(|value| (2 * nth, value.to_vec())))
+                .collect(),
+        }
+    }
+
+    fn kinds() -> Vec<Kind> {
+        (0..64).filter_map(Kind::of).collect()
+    }
+
+    #[test]
+    fn one_value_that_is_none_is_found_among_many_wherever_it_is() {
+        assert_eq!(kinds().len(), 10);
+        for kind in kinds() {
+            let all = good(kind, 100);
+            assert!(kind.are_finite(&all), "{kind:?}");
+            for (at, value) in bad(kind) {
+                for element in [0, 1, 31, 63, 98, 99] {
+                    let mut one = all.clone();
+                    let at = element * kind.element() + at;
+                    one[at..at + value.len()].copy_from_slice(&value);
+                    assert!(!kind.are_finite(&one), "{kind:?} {element} {value:?}");
+                }
+            }
+        }
+    }
+
+    /// In pieces of every size, so that elements are divided at every byte.
+    #[test]
+    fn it_does_not_matter_how_rows_are_divided() {
+        let kinds = kinds();
+        let tokens = 3;
+        let mut numbers = Numbers { parts: Vec::new() };
+        numbers.add(Kind::Any, 5);
+        numbers.add(Kind::Any, 0);
+        let mut rows = good(Kind::Any, 5 * tokens);
+        let mut places = Vec::new();
+        for &kind in &kinds {
+            numbers.add(kind, 2 * kind.element());
+            for (at, value) in bad(kind) {
+                let elements = [0, 2 * tokens - 1];
+                places
+                    .extend(elements.map(|element| {
+                        (rows.len() + element * kind.element() + at, value.clone())
+                    }));
+            }
+            rows.extend(good(kind, 2 * tokens));
+        }
+        let is_finite = |rows: &[u8], step: usize| {
+            let mut check = numbers.check(tokens);
+            rows.chunks(step).for_each(|piece| check.update(piece));
+            check.is_finite()
+        };
+        for step in 1..80 {
+            assert!(is_finite(&rows, step), "{step}");
+            for (at, value) in &places {
+                let mut one = rows.clone();
+                one[*at..at + value.len()].copy_from_slice(value);
+                assert!(!is_finite(&one, step), "{step} {at}");
+            }
+        }
+    }
+
+    /// As engines of 2025 and 2026 write the tail of a recurrent model: a layer with attention has none.
+    #[test]
+    fn recurrent_states_are_looked_at() {
+        let tail = |value: f32| {
+            let words = [1_u32, 17, 0, 0, 3];
+            let mut tail: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            for rows in [
+                [0.5_f32; 6],
+                [1.0; 6],
+                [2.0; 6],
+                [f32::MAX, value, 0.0, 0.0, 0.0, 0.0],
+            ] {
+                tail.extend(0_i32.to_le_bytes());
+                tail.extend(24_u64.to_le_bytes());
+                tail.extend(rows.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            tail
+        };
+        assert!(is_tail_finite(&tail(-7.0)));
+        assert!(!is_tail_finite(&tail(f32::NAN)));
+        assert!(!is_tail_finite(&tail(f32::INFINITY)));
+        let mut longer = tail(f32::NAN);
+        longer.push(0);
+        assert!(is_tail_finite(&longer), "it is not understood");
+        assert!(is_tail_finite(&[]));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_looked_at() {
+        let mut check = Numbers::ANY.check(7);
+        check.update(&[0xff; 1000]);
+        assert!(check.is_finite());
+    }
+}
