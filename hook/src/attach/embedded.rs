@@ -14,6 +14,7 @@ use super::engines::{self, ENGINES};
 use super::got;
 use super::host::missing_of;
 use super::inline::Inside;
+use super::layout;
 use super::loading;
 pub(crate) use super::loading::Answer;
 use super::replacement::{self, Replacement};
@@ -114,6 +115,12 @@ impl Embedded {
         if let Some(function) = missing_of(Row::is_of_library) {
             ready.abandon();
             return Err(format!("{shown} lacks {function}; {AS_EVER}"));
+        }
+        if let Some(other) = layout::obstacle() {
+            ready.abandon();
+            return Err(format!(
+                "the llama.cpp of {shown} is another one: {other}; {AS_EVER}"
+            ));
         }
         let unstorable = ready.unstorable.clone();
         // SAFETY: the caller's promise.
