@@ -139,20 +139,19 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String>
     let opened = opened.and_then(|()| routers.map_or(Ok(()), told::start));
     if let Err(why) = &opened {
         ON.store(false, Ordering::SeqCst);
-        figures::set_problem(why);
+        figures::set_problem(figures::Kind::Start, why);
     }
     opened
 }
 
 /// The process ends: waits until what is queued is written, at most until then.
 pub(crate) fn finish(until: Instant) {
-    let left = until.saturating_duration_since(Instant::now());
     guard::compute(|| {
-        on_shelf(|shelf| {
-            if let Some(shelf) = shelf {
-                shelf.flush(left);
-            }
-        });
+        let mut left = until.saturating_duration_since(Instant::now());
+        let mut shelf = lock_within(&SHELF, &mut left);
+        if let Some(shelf) = shelf.as_mut().and_then(|shelf| shelf.as_mut()) {
+            shelf.flush(left);
+        }
     });
 }
 

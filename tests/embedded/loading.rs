@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{hooked, without_ours};
+use crate::program::{Program, hooked, without_ours};
 
 const TIMES: &str = "1000";
 
@@ -31,4 +31,38 @@ fn a_library_that_is_loaded_again_is_followed_again_whatever_other_threads_do() 
     let output = command.output().unwrap();
     let answered = String::from_utf8_lossy(&output.stdout);
     assert_eq!(answered.trim(), TIMES, "{output:?}");
+}
+
+/// A host may set variables on another thread at any time. Then nothing of ours may read them: neither where contexts are
+/// made and prompts evaluated, nor on our own threads.
+#[test]
+fn nobody_reads_the_environment_that_another_thread_changes() {
+    const CONTEXTS: &str = "1000";
+    let Some(engine) = Program::find() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("changes");
+    compile(
+        &program,
+        "changes.c",
+        &["-O1", "-rdynamic", "-ldl", "-lpthread"],
+    );
+    let store = folder.path().join("store");
+    let mut observed = hooked(&store);
+    let log = folder.path().join("log");
+    observed[2] = ("CONTEXTPILOT_LOG_FILE", log.to_str().unwrap());
+    observed[3] = ("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+    for variables in [hooked(&store), observed] {
+        let mut line = engine.line_of(&program);
+        line.push(CONTEXTS.into());
+        let mut command = Command::new(&line[0]);
+        without_ours(&mut command);
+        let output = command.args(&line[1..]).envs(variables).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let expected = format!("contexts {CONTEXTS}, asked 0\n");
+        assert_eq!(said, expected, "{variables:?} {output:?}");
+        let active = String::from_utf8_lossy(&output.stderr);
+        assert!(active.contains("[ContextPilot] Active: "), "{output:?}");
+    }
 }

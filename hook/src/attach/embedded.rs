@@ -19,6 +19,7 @@ use super::loading;
 pub(crate) use super::loading::Answer;
 use super::replacement::{self, Replacement};
 use super::row::Row;
+use crate::base::environment;
 
 /// An engine of this program.
 pub(crate) struct Embedded {
@@ -62,7 +63,7 @@ pub(crate) unsafe fn watch(
     replacement::set(replacements);
     let since = Instant::now();
     if let Some(inside) = Inside::with_engine() {
-        let file = std::env::current_exe().unwrap_or_default();
+        let file = environment::program();
         found(Ok(Embedded {
             inside,
             library: None,

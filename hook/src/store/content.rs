@@ -13,6 +13,8 @@ use std::thread;
 
 use sha2::{Digest, Sha256};
 
+use contextpilot_admission::STACK;
+
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
 use crate::base::guard;
@@ -142,7 +144,9 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         // Whoever replaces a file while it is loaded has another model than either.
         finish(&result, digest.filter(|_| result.is_still_there()));
     };
-    let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
+    let thread = thread::Builder::new()
+        .name("contextpilot-digest".to_owned())
+        .stack_size(STACK);
     if thread.spawn(digest).is_err() {
         finish(&content, None);
     }

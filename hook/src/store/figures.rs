@@ -63,8 +63,11 @@ pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
 /// The folder has been read.
 pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
 
-/// What the disk refused last, and why contexts have no store.
-static PROBLEM: Mutex<Option<String>> = Mutex::new(None);
+/// What is wrong now, by its kind.
+static PROBLEMS: Mutex<[Option<String>; 5]> = Mutex::new([const { None }; 5]);
+/// Some of them may be set.
+static ANY_PROBLEM: AtomicBool = AtomicBool::new(false);
+/// Why contexts have no store.
 static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub(super) fn add(counter: &AtomicU64, count: usize) {
@@ -107,7 +110,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         fetched_chunks: get(&FIGURES.fetched_chunks),
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
         refused: lock(&REFUSED).clone(),
-        problem: lock(&PROBLEM).clone(),
+        problem: lock(&PROBLEMS).iter().flatten().next().cloned(),
     })
 }
 
@@ -115,12 +118,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The disk refused something. True if that is new.
-pub(super) fn set_problem(problem: &str) -> bool {
-    let mut known = lock(&PROBLEM);
+/// What may be wrong. The first that is, is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// There is no store.
+    Start,
+    /// The folder cannot be looked at. Over with the next look that succeeds.
+    Looking,
+    /// Nothing can be written. Over when something can be.
+    Writing,
+    /// A chunk could not be read, and has left. Over with the next load that succeeds.
+    Reading,
+    /// The budget had to be guessed.
+    Budget,
+}
+
+/// Something is wrong. True if that is new.
+pub(super) fn set_problem(kind: Kind, problem: &str) -> bool {
+    let mut known = lock(&PROBLEMS);
+    ANY_PROBLEM.store(true, Ordering::Relaxed);
+    let known = &mut known[kind as usize];
     let is_new = known.as_deref() != Some(problem);
     *known = Some(problem.to_owned());
     is_new
+}
+
+/// It is wrong no longer. True if it was.
+pub(super) fn clear_problem(kind: Kind) -> bool {
+    // The host's threads come here after each load.
+    ANY_PROBLEM.load(Ordering::Relaxed) && lock(&PROBLEMS)[kind as usize].take().is_some()
 }
 
 /// A context has no store.

@@ -2,13 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::iter;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::OnceLock;
 
 use contextpilot_server_flags::name_of;
 
 use super::{config, content};
 use crate::attach::{self, is_embedded, version};
+use crate::base::environment;
 
 /// Flags of the server that the KV of a token does not depend on, and whether they have a value. Every other
 /// flag counts: an unknown one is more likely to cost a store than to spoil it.
@@ -130,16 +131,13 @@ pub(super) fn all() -> Option<Vec<u8>> {
     static FLAGS: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(digest) = digest.filter(|_| is_embedded()) {
         // Its arguments are not the engine's.
-        let flags = FLAGS.get_or_init(|| relevant(iter::empty(), std::env::vars_os()));
+        let flags = FLAGS.get_or_init(|| relevant(iter::empty(), variables()));
         return Some([&digest, &**flags].concat());
     }
     let config = config::digest(config::text()?).map(OsString::from);
     let flags = FLAGS.get_or_init(|| {
-        let variables = std::env::vars_os();
-        relevant(
-            config.into_iter().chain(std::env::args_os().skip(1)),
-            variables,
-        )
+        let arguments = environment::arguments().map(OsString::from).skip(1);
+        relevant(config.into_iter().chain(arguments), variables())
     });
     let mut text = flags.clone();
     text.extend_from_slice(engine_text(&version().to_string(), digest).as_bytes());
@@ -158,11 +156,32 @@ fn engine_text(version: &str, digest: Option<[u8; 16]>) -> String {
 /// then.
 pub(super) fn replace_metadata(key: &str) -> bool {
     let names = |text: &OsStr| text.to_string_lossy().contains(key);
-    let mut variables = std::env::vars_os();
     let config = config::text().map(OsStr::from_bytes);
     config.is_none_or(names)
-        || std::env::args_os().any(|one| names(&one))
-        || variables.any(|(name, value)| is_relevant_variable(&name) && names(&value))
+        || environment::arguments().any(names)
+        || environment::variables().any(|(name, value)| is_relevant_variable(name) && names(value))
+}
+
+/// The engine reads this variable whenever it creates a context. Keys and values of a quantised cache are not rotated
+/// with it.
+const OF_CONTEXTS: &str = "LLAMA_ATTN_ROT_DISABLE";
+
+/// What a program has changed since its start of what the engine reads when it creates a context.
+///
+/// # Errors
+/// It cannot be known.
+pub(super) fn changed() -> Result<Vec<u8>, ()> {
+    let now = environment::now(OF_CONTEXTS)?;
+    let before = environment::variable(OF_CONTEXTS).map(OsString::into_vec);
+    Ok(match now == before {
+        true => Vec::new(),
+        false => [OF_CONTEXTS.as_bytes(), &now.unwrap_or_default()].concat(),
+    })
+}
+
+/// What the process was started with.
+fn variables() -> impl Iterator<Item = (OsString, OsString)> {
+    environment::variables().map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
 fn relevant(
@@ -198,8 +217,7 @@ fn relevant(
 fn is_relevant_variable(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let Some(rest) = name.strip_prefix("LLAMA_ARG_") else {
-        // Keys and values of a quantised cache are not rotated then.
-        return name == "LLAMA_ATTN_ROT_DISABLE";
+        return name == OF_CONTEXTS;
     };
     const OTHERS: &[&str] = &[
         "HOST",

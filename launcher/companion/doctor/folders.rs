@@ -19,8 +19,8 @@ pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding 
                     the cache is not reported";
         (limit, text.to_owned())
     } else {
-        match PrivateFolder::open(Base::State, lookup) {
-            Ok(folder) => (Grade::Good, folder.path().display().to_string()),
+        match PrivateFolder::look_for(Base::State, lookup) {
+            Ok(folder) => (Grade::Good, folder.display().to_string()),
             Err(why) if !index => (limit, format!("{why}; without an index it is not needed")),
             Err(why) => {
                 let text = format!(

@@ -50,6 +50,7 @@ pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, o
         idle_at: None,
         pause: None,
         next_pause: FIRST_PAUSE,
+        refused: 0,
         notes: Vec::new(),
         note_at: None,
     };
@@ -66,6 +67,8 @@ struct Thread<'a> {
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
     next_pause: Duration,
+    /// Bytes of the chunk that could not be written.
+    refused: u64,
     /// Notes that could not be written, and when they are tried again.
     notes: Vec<Note>,
     note_at: Option<Instant>,
@@ -152,7 +155,10 @@ impl Thread<'_> {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
             }
-            Err(error) => Done::Failed(chunk.name, self.pause(&error)),
+            Err(error) => {
+                self.refused = rows.size(chunk);
+                Done::Failed(chunk.name, self.pause(&error))
+            }
         }
     }
 
@@ -197,20 +203,23 @@ impl Thread<'_> {
         problem
     }
 
+    /// The pause is over. Looks whether its reason is: no chunk is lost by trying.
     fn resume(&mut self) {
-        let gone = |(_, problem): (_, Problem)| {
-            matches!(
-                problem.kind,
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            )
+        let Some((_, problem)) = self.pause.take() else {
+            return;
         };
-        if self.pause.take().is_some_and(gone) {
-            if let Err(error) = self.disk.open_again() {
-                self.pause(&error);
-                return;
-            }
+        let again = match problem.kind {
+            // The limit of this process is asked for each file.
+            io::ErrorKind::FileTooLarge => Ok(()),
+            _ => self.disk.try_again(self.refused),
+        };
+        if let Err(error) = again {
+            let still = self.pause(&error);
+            let _ = self.outbox.done.send(Done::Paused(still));
+            return;
         }
         self.outbox.shared.paused.store(false, Ordering::Relaxed);
+        let _ = self.outbox.done.send(Done::Resumed);
     }
 
     fn touch(&mut self) {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use contextpilot_admission::{Pace, give_way};
+use contextpilot_admission::{Pace, STACK, give_way};
 use contextpilot_http_server::{
     BindError, Bound, Limits, Listener, Pool, Request, accept_for_ever, serve,
 };
@@ -27,11 +27,13 @@ pub(crate) fn start(
     let socket = Socket::default();
     let place = Arc::clone(&socket);
     let answers = Arc::new(answers);
-    let thread = thread::Builder::new().name("contextpilot-web".to_owned());
+    let thread = thread::Builder::new()
+        .name("contextpilot-web".to_owned())
+        .stack_size(STACK);
     thread.spawn(move || {
         library.enter_thread();
         // On this thread, not on the host's: a socket may be somewhere slow.
-        let bound = address(&listen).and_then(|at| {
+        let bound = address(library, &listen).and_then(|at| {
             let listener = bind(&at, &place).map_err(|why| why.to_string());
             Ok((listener?, at))
         });
@@ -47,10 +49,10 @@ pub(crate) fn start(
 }
 
 /// The address that is meant.
-fn address(listen: &Listen) -> Result<ListenAddress, String> {
+fn address(library: &'static dyn Library, listen: &Listen) -> Result<ListenAddress, String> {
     match listen {
         Listen::At(address) => Ok(address.clone()),
-        Listen::Auto => contextpilot_discovery::place(|name| std::env::var_os(name))
+        Listen::Auto => contextpilot_discovery::place(|name| library.variable(name))
             .map(ListenAddress::Unix)
             .map_err(|why| why.to_string()),
     }
