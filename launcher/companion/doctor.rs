@@ -82,7 +82,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(finding) = folders::launcher() {
         report.add(finding);
     }
-    report.add(match hook_lib::load(of_process) {
+    report.add(match hook_lib::look(of_process) {
         Ok(library) => Finding::new("hook", Grade::Good, library.to_string()),
         Err(why) => Finding::new("hook", Grade::Fails, why.to_string()),
     });

@@ -211,6 +211,9 @@ mod tests {
     use super::*;
 
     #[repr(C)]
+    struct Known([usize; 7]);
+
+    #[repr(C)]
     struct Fork {
         batch: [usize; 7],
         all: [i32; 3],
@@ -223,8 +226,8 @@ mod tests {
         }
     }
 
-    extern "C" fn known(token: usize, len: i32) -> [usize; 7] {
-        [len as usize, token, 0, 0, 0, 0, 0]
+    extern "C" fn known(token: usize, len: i32) -> Known {
+        Known([len as usize, token, 0, 0, 0, 0, 0])
     }
 
     #[test]

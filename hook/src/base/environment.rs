@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+#[derive(Default)]
 struct Given {
     variables: Vec<(OsString, OsString)>,
     arguments: Vec<OsString>,
@@ -16,13 +17,6 @@ struct Given {
 }
 
 static GIVEN: OnceLock<Given> = OnceLock::new();
-
-static NOTHING: Given = Given {
-    variables: Vec::new(),
-    arguments: Vec::new(),
-    folder: PathBuf::new(),
-    program: PathBuf::new(),
-};
 
 /// Copies it. From the library's constructor only.
 #[allow(
@@ -39,7 +33,9 @@ pub(crate) fn keep() {
 }
 
 fn given() -> &'static Given {
-    GIVEN.get().unwrap_or(&NOTHING)
+    static NOTHING: OnceLock<Given> = OnceLock::new();
+    let nothing = || NOTHING.get_or_init(Given::default);
+    GIVEN.get().unwrap_or_else(nothing)
 }
 
 /// A variable, as it was at the start.
