@@ -19,6 +19,7 @@ use contextpilot_worker::{self as worker, Handle, Task, Trace};
 use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Transitions};
+use crate::base::status::STATUS;
 use crate::base::{clock, environment, guard, log, signals};
 use crate::capture::{contexts, host_buffers, kept, prompts, recent, requests};
 use crate::channel;
@@ -129,6 +130,7 @@ fn prepare() -> Option<Prepared> {
     // SAFETY: this is called from the constructor.
     match unsafe { host.attach() } {
         Ok(attached) => {
+            keep_environment(&settings);
             if attached.hides_releases() {
                 host_buffers::refuse();
             }
@@ -194,8 +196,7 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
             "the hook was started twice; please report this",
         ));
     };
-    let config = Config::from_settings(settings, environment::text, Arc::new(log::complete_line));
-    let index = match config {
+    let index = match delivery(settings) {
         Some(config) => Some(tell_index(settings, config)?),
         None => None,
     };
@@ -260,6 +261,19 @@ fn open_trace(path: &Path, strict: bool) -> io::Result<Option<Trace>> {
     }
     log::line(format_args!("No trace is written: {text}"));
     Ok(None)
+}
+
+/// How evictions are delivered, if there is an index.
+fn delivery(settings: &Settings) -> Option<Config> {
+    let log = Arc::new(log::complete_line);
+    Config::from_settings(settings, environment::text, log)
+}
+
+/// Reads the rest of what the environment says, in the constructor.
+fn keep_environment(settings: &Settings) {
+    if let Some(config) = delivery(settings) {
+        contextpilot_delivery::keep_environment(&config);
+    }
 }
 
 /// How long the server's start may wait until the journal is open, which takes some milliseconds.
@@ -346,6 +360,9 @@ extern "C" fn on_exit() {
     }
     let worker = &running.worker;
     guard::guarded_at_end(|| worker.remove_socket());
+    if let Some(why) = claims::never_evaluated().filter(|_| STATUS.contexts.get() > 0) {
+        log::line(format_args!("{why}"));
+    }
     store::finish(Instant::now() + store::FLUSH);
     let Some(longest) = running.exit_drain else {
         return;

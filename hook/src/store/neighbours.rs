@@ -65,7 +65,8 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
                 continue;
             }
         };
-        figures::clear_problem(Kind::Looking);
+        figures::clear_problem(Kind::Looking, Duration::ZERO);
+        figures::clear_problem(Kind::Reading, figures::TOLD);
         if watch.is_another() {
             with_shelf(Shelf::begin_notes);
             noted = None;

@@ -288,7 +288,6 @@ impl Shelf {
 
     /// These were of use now.
     fn note_used(&mut self, pieces: &[Piece]) {
-        figures::clear_problem(Kind::Reading);
         self.tree.now(neighbours::time());
         self.tree.used(pieces);
         self.writer.touch(pieces.iter().map(|piece| piece.name));
@@ -401,7 +400,7 @@ impl Shelf {
                 }
                 Done::Paused(why) => say_problem(Kind::Writing, &not_written(&why)),
                 Done::Resumed => {
-                    if figures::clear_problem(Kind::Writing) {
+                    if figures::clear_problem(Kind::Writing, Duration::ZERO) {
                         log::line(format_args!("Prefix store: chunks are written again"));
                     }
                 }
