@@ -57,12 +57,8 @@ impl Disk {
         rest: impl FnMut(),
     ) -> io::Result<()> {
         let size = rows.size(chunk);
-        // Else the system would end the process, the server, with a signal.
-        let most = getrlimit(Resource::Fsize).current;
         let head = Head::size(chunk) as u64;
-        if most.is_some_and(|most| most < head.saturating_add(size)) {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
+        may_have(head.saturating_add(size))?;
         let private = self.folder.private();
         let new = match self.new.take() {
             Some((of, new)) if Arc::ptr_eq(&of, &private) => new,
@@ -131,6 +127,7 @@ impl Disk {
 
     /// Whether a file of so many bytes could be written now, into the folder that is there now.
     pub(super) fn try_again(&mut self, bytes: u64) -> io::Result<()> {
+        may_have(bytes)?;
         self.new = None;
         self.folder.open_again()?;
         self.folder.try_file(&mut self.written, bytes)
@@ -153,6 +150,15 @@ impl Disk {
                 let _ = rustix::fs::unlinkat(&new, name, AtFlags::empty());
             }
         }
+    }
+}
+
+/// Whether this process may write files of so many bytes. Else the system would end it, the server, with a signal.
+fn may_have(bytes: u64) -> io::Result<()> {
+    let most = getrlimit(Resource::Fsize).current;
+    match most.is_some_and(|most| most < bytes) {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(()),
     }
 }
 
