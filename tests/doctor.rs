@@ -444,6 +444,22 @@ fn if_a_folder_cannot_be_used_doctor_says_so() {
     assert!(!home.path(".local").exists());
 }
 
+#[test]
+fn if_path_gives_another_packages_launcher_doctor_says_which() {
+    let server = contextpilot_testbed::llama_server();
+    let home = Home::new();
+    let other = home.path("contextpilot-llama-server");
+    fs::write(&other, "#!/usr/bin/python3\n").unwrap();
+    let path = format!("{}:/usr/bin:/bin", home.0.path().display());
+    let says = |path: &str| {
+        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        text(&doctor.env("PATH", path).output().unwrap())
+    };
+    let line = format!("PATH gives {}, which is not ours", other.display());
+    assert!(says(&path).contains(&line));
+    assert!(!says("/usr/bin:/bin").contains("which is not ours"));
+}
+
 /// Neither folders that settings name nor its own. A shell that was not asked to leaves `~` as it is.
 #[test]
 fn doctor_makes_no_file_and_no_folder() {

@@ -19,7 +19,6 @@ use contextpilot_worker::{self as worker, Handle, Task, Trace};
 use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Transitions};
-use crate::base::status::STATUS;
 use crate::base::{clock, environment, guard, log, signals};
 use crate::capture::{contexts, host_buffers, kept, prompts, recent, requests};
 use crate::channel;
@@ -219,7 +218,7 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
         is_program: attach::is_embedded(),
     };
     if let Some(at) = &settings.store {
-        let problem = match store::start(at, routers) {
+        let problem = match store::start(at, routers, settings.strict) {
             Err(why) => Some(format!("There is no prefix store: {why}")),
             Ok(()) => kept::keep_in(&at.folder).err().map(|why| {
                 format!("Tokens of answers are not kept for the next start: {why}")
@@ -360,7 +359,7 @@ extern "C" fn on_exit() {
     }
     let worker = &running.worker;
     guard::guarded_at_end(|| worker.remove_socket());
-    if let Some(why) = claims::never_evaluated().filter(|_| STATUS.contexts.get() > 0) {
+    if let Some(why) = claims::never_evaluated() {
         log::line(format_args!("{why}"));
     }
     store::finish(Instant::now() + store::FLUSH);

@@ -127,12 +127,12 @@ pub(crate) fn is_on() -> bool {
 ///
 /// # Errors
 /// Why there is no store, as the rest of a message.
-pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String> {
+pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Result<(), String> {
     figures::set_folder(&at.folder);
     exact::want(at.bounded);
     surroundings::begin();
     // On a thread of ours, which needs no guard.
-    let opened = Shelf::open(at, |shelf| {
+    let opened = Shelf::open(at, strict, |shelf| {
         on_shelf(|ours| *ours = Some(shelf));
         figures::FOLDER_READ.store(true, Ordering::Release);
     });

@@ -79,7 +79,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
         Err(why) => report.add(Finding::new("server", Grade::Fails, why)),
     }
-    if let Some(finding) = folders::launcher() {
+    if let Some(finding) = folders::launcher(of_process) {
         report.add(finding);
     }
     report.add(match hook_lib::look(of_process) {

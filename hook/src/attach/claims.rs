@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::embedded::is_embedded;
 use super::original::ROWS;
@@ -175,7 +175,6 @@ fn serving() -> Option<Withdrawn> {
 /// What a program asks for after an evaluation, where it is hooked.
 const RESULTS: &[&str] = &[
     "llama_get_logits_ith",
-    "llama_get_embeddings_ith",
     "llama_get_sampled_token_ith",
     "llama_get_sampled_candidates_ith",
     "llama_sampler_sample",
@@ -190,9 +189,18 @@ fn evaluating() -> Option<Withdrawn> {
     })
 }
 
+/// There was a context that evaluates tokens, and does not only encode texts.
+static HAD_CONTEXT: AtomicBool = AtomicBool::new(false);
+
+/// Such a context exists.
+pub(crate) fn note_context() {
+    HAD_CONTEXT.store(true, Ordering::Relaxed);
+}
+
 /// The process ends: what was not said yet of a program that had contexts.
 pub(crate) fn never_evaluated() -> Option<&'static str> {
-    let is_open = is_embedded() && holds(Claim::KvCache) && !is_any_evaluated();
+    let had_context = HAD_CONTEXT.load(Ordering::Relaxed);
+    let is_open = had_context && is_embedded() && holds(Claim::KvCache) && !is_any_evaluated();
     is_open.then_some(NOT_EVALUATED)
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &Context
         return purpose::refuse(
             call,
             context,
-            "the program keeps changing variables, and the engine reads some of them",
+            "it cannot be known which variables the program has set, and the engine reads some",
         );
     };
     with_record(context, |one| {

@@ -76,16 +76,19 @@ fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
 
 impl Shelf {
     /// Opens the folder. What is in it is read on a thread of its own, which then passes the shelf to
-    /// `ready`.
+    /// `ready`. `must_write`: a folder that can be read only is none.
     ///
     /// # Errors
     /// Why the folder cannot be used, as the rest of a message.
     pub(super) fn open(
         at: &StoreAt,
+        must_write: bool,
         ready: impl FnOnce(Self) + Send + 'static,
     ) -> Result<(), String> {
         let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
-        folder.try_writing().map_err(|e| e.to_string())?;
+        if must_write {
+            folder.try_writing().map_err(|e| e.to_string())?;
+        }
         let limit = at.limit;
         let has_remote = at.remote.is_some();
         let read = move || {
