@@ -220,9 +220,9 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
     if let Some(at) = &settings.store {
         let problem = match store::start(at, routers, settings.strict) {
             Err(why) => Some(format!("There is no prefix store: {why}")),
-            Ok(()) => kept::keep_in(&at.folder).err().map(|why| {
-                format!("Tokens of answers are not kept for the next start: {why}")
-            }),
+            Ok(()) => kept::keep_in(&at.folder)
+                .err()
+                .map(|why| format!("Tokens of answers are not kept for the next start: {why}")),
         };
         match problem {
             Some(text) if settings.strict => return Err(io::Error::other(text)),
