@@ -2,6 +2,7 @@
 //! table are looked for when the hook is loaded.
 
 #![allow(clippy::disallowed_macros, reason = "cargo reads what this prints")]
+#![allow(clippy::disallowed_methods, reason = "this is no library")]
 
 #[path = "src/attach/table.rs"]
 #[macro_use]

@@ -56,7 +56,26 @@ impl fmt::Display for Library {
 /// # Errors
 /// `CONTEXTPILOT_HOOK_LIB` cannot be used; or neither a file nor memory can.
 pub(crate) fn load(lookup: impl Lookup) -> Result<Library, HookError> {
-    let found = locate(&lookup).and_then(|path| preload::check(&path).map(|()| path));
+    let path = locate(&lookup);
+    checked(lookup, path)
+}
+
+/// As [`load`], but no file is written: where the library is, or would be.
+///
+/// # Errors
+/// As there.
+pub(crate) fn look(lookup: impl Lookup) -> Result<Library, HookError> {
+    let path = locate_or(&lookup, |lookup| {
+        let folder = folder::would_be(lookup)?;
+        let there = folder.ancestors().find(|folder| folder.exists());
+        mount::executes(there.unwrap_or(&folder))?;
+        Ok(folder.join(FILE_NAME))
+    });
+    checked(lookup, path)
+}
+
+fn checked(lookup: impl Lookup, path: Result<PathBuf, HookError>) -> Result<Library, HookError> {
+    let found = path.and_then(|path| preload::check(&path).map(|()| path));
     match found {
         Ok(path) => Ok(Library {
             path,
@@ -81,6 +100,13 @@ pub(crate) fn load(lookup: impl Lookup) -> Result<Library, HookError> {
 /// has put beside this program; else the embedded one, which is put into the cache folder if it
 /// is not there.
 pub(crate) fn locate(lookup: impl Lookup) -> Result<PathBuf, HookError> {
+    locate_or(lookup, cached)
+}
+
+fn locate_or<L: Lookup>(
+    lookup: L,
+    cached: impl FnOnce(L) -> Result<PathBuf, HookError>,
+) -> Result<PathBuf, HookError> {
     if let Some(path) = lookup.non_empty(env::HOOK_LIB) {
         return given(Path::new(&path));
     }

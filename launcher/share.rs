@@ -11,11 +11,12 @@ use crate::variables::Lookup;
 
 const COMPANION: &str = "contextpilot-llama";
 
-/// What to say of a remote without a store.
+/// What to say of a remote, or a budget, without a store.
 pub(crate) fn without_store(lookup: impl Lookup) -> Option<String> {
-    let is_alone =
-        lookup.non_empty(env::STORE_REMOTE).is_some() && lookup.non_empty(env::STORE).is_none();
-    is_alone.then(|| Error::remote_without_store().to_string())
+    let has_store = lookup.non_empty(env::STORE).is_some();
+    let mut idle = [env::STORE_REMOTE, env::STORE_GB].into_iter();
+    let idle = idle.find(|name| !has_store && lookup.non_empty(name).is_some())?;
+    Some(Error::without_store(idle).to_string())
 }
 
 /// Starts it. It ends after the server that this process becomes, when what is new is sent. So it is in a process

@@ -120,11 +120,8 @@ fn pure_crates_depend_only_on_what_computes() {
     }
 }
 
-/// The library that is preloaded into servers contains neither hyper nor tokio. Only the companion
-/// command uses these.
-#[test]
-fn the_hook_links_neither_hyper_nor_tokio() {
-    let metadata = metadata();
+/// The ids of the packages that the hook library is linked from, itself included.
+fn linked_by_the_hook(metadata: &Value) -> Vec<&str> {
     let nodes = metadata["resolve"]["nodes"].as_array().expect("nodes");
     let of = |id: &str| nodes.iter().find(|node| node["id"] == id).expect("a node");
     let root = metadata["packages"]
@@ -134,21 +131,90 @@ fn the_hook_links_neither_hyper_nor_tokio() {
         .find(|package| package["name"] == "contextpilot-hook")
         .expect("the hook is in the workspace");
     let mut waiting = vec![root["id"].as_str().expect("an id")];
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = Vec::new();
     while let Some(id) = waiting.pop() {
-        if !seen.insert(id) {
+        if seen.contains(&id) {
             continue;
         }
+        seen.push(id);
         for dependency in of(id)["deps"].as_array().expect("dependencies") {
             let kinds = dependency["dep_kinds"].as_array().expect("kinds");
             if kinds.iter().any(|kind| kind["kind"].is_null()) {
-                let name = dependency["name"].as_str().expect("a name");
-                assert!(!["hyper", "tokio"].contains(&name), "{name}, through {id}");
                 waiting.push(dependency["pkg"].as_str().expect("an id"));
             }
         }
     }
     assert!(seen.len() > 10, "{seen:?}");
+    seen
+}
+
+/// The library that is preloaded into servers contains neither hyper nor tokio. Only the companion
+/// command uses these.
+#[test]
+fn the_hook_links_neither_hyper_nor_tokio() {
+    let metadata = metadata();
+    let linked = linked_by_the_hook(&metadata);
+    let packages = metadata["packages"].as_array().expect("packages");
+    for package in packages
+        .iter()
+        .filter(|one| linked.contains(&one["id"].as_str().unwrap_or_default()))
+    {
+        let name = package["name"].as_str().expect("a name");
+        assert!(!["hyper", "tokio"].contains(&name), "{name}");
+    }
+}
+
+/// The host's threads change variables, so nothing in its process reads them but the constructor: the hook has copied
+/// them (`hook/src/base/environment.rs`, where clippy.toml has the same rule for its own code). A thread without a size of
+/// its stack reads one, too.
+#[test]
+fn what_the_hook_links_does_not_read_the_environment() {
+    let metadata = metadata();
+    let linked = linked_by_the_hook(&metadata);
+    let packages = metadata["packages"].as_array().expect("packages");
+    let ours = packages.iter().filter(|package| {
+        package["source"].is_null() && linked.contains(&package["id"].as_str().unwrap_or_default())
+    });
+    let (mut read, mut threads) = (0, 0);
+    for package in ours {
+        let manifest = Path::new(package["manifest_path"].as_str().expect("a path"));
+        let folder = manifest.parent().expect("a folder").join("src");
+        for file in sources(&folder) {
+            let is_test = file
+                .iter()
+                .any(|part| part == "tests" || part == "tests.rs");
+            if is_test || file.ends_with("base/environment.rs") {
+                continue;
+            }
+            read += 1;
+            let text = std::fs::read_to_string(&file).expect("a source file can be read");
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let lines = code
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            let code: String = lines.flat_map(|line| [line.trim(), " "]).collect();
+            for banned in [
+                "env::var",
+                "env::args",
+                "env::current_",
+                "env::temp_dir",
+                "env::home_dir",
+                "thread::spawn(",
+            ] {
+                assert!(!code.contains(banned), "{banned} in {}", file.display());
+            }
+            for builder in code.split("thread::Builder::new()").skip(1) {
+                threads += 1;
+                let builder = builder.split(".spawn(").next().unwrap_or_default();
+                assert!(
+                    builder.contains(".stack_size("),
+                    "{builder} in {}",
+                    file.display()
+                );
+            }
+        }
+    }
+    assert!(read > 100 && threads > 8, "{read} {threads}");
 }
 
 /// These crates contain no unsafe code, and nothing of `std` that does I/O, starts threads or reads

@@ -233,6 +233,11 @@ fn doctor_says_whether_there_can_be_a_prefix_store() {
     let (grade, text) = about(server, home.path("store"));
     assert_eq!(grade, "ok", "{text}");
     let folder = home.path("store").display().to_string();
+    assert_eq!(text, format!("in {folder}, which will be made"));
+    fs::create_dir(&folder).unwrap();
+    fs::create_dir(home.path("store/v1")).unwrap();
+    let (grade, text) = about(server, home.path("store"));
+    assert_eq!(grade, "ok", "{text}");
     assert!(text.starts_with(&format!("in {folder}; ")), "{text}");
 
     fs::write(home.path("letter"), "").unwrap();
@@ -377,6 +382,7 @@ fn if_the_hook_cannot_reach_the_server_doctor_says_so() {
     for (flags, why) in [
         (&["-static"][..], "linked fully statically"),
         (&["-s"], "was stripped"),
+        (&["-shared", "-fPIC"], "is a library, and no program"),
     ] {
         let server = home.program("server", source, flags);
         let grown = Command::new("truncate")
@@ -436,6 +442,49 @@ fn if_a_folder_cannot_be_used_doctor_says_so() {
         assert_eq!(finding(&report, "state folder")["grade"], grade);
     }
     assert!(!home.path(".local").exists());
+}
+
+#[test]
+fn if_path_gives_another_packages_launcher_doctor_says_which() {
+    let server = contextpilot_testbed::llama_server();
+    let home = Home::new();
+    let other = home.path("contextpilot-llama-server");
+    fs::write(&other, "#!/usr/bin/python3\n").unwrap();
+    let path = format!("{}:/usr/bin:/bin", home.0.path().display());
+    let says = |path: &str| {
+        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        text(&doctor.env("PATH", path).output().unwrap())
+    };
+    let line = format!("PATH gives {}, which is not ours", other.display());
+    assert!(says(&path).contains(&line));
+    assert!(!says("/usr/bin:/bin").contains("which is not ours"));
+}
+
+/// Neither folders that settings name nor its own. A shell that was not asked to leaves `~` as it is.
+#[test]
+fn doctor_makes_no_file_and_no_folder() {
+    let server = contextpilot_testbed::llama_server();
+    let home = Home::new();
+    for store in ["~/x", &home.path("deep/store").display().to_string()] {
+        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        doctor
+            .current_dir(home.0.path())
+            .env("CONTEXTPILOT_INDEX_URL", "http://127.0.0.1:9")
+            .env("CONTEXTPILOT_STORE", store);
+        let report = json(&mut doctor);
+        assert_eq!(finding(&report, "hook")["grade"], "ok", "{report}");
+        let grade = &finding(&report, "prefix store")["grade"];
+        match store.starts_with('~') {
+            true => {
+                assert_eq!(grade, "limit", "{report}");
+                let settings = finding(&report, "settings");
+                assert_eq!(settings["grade"], "fails", "{report}");
+            }
+            false => assert_eq!(grade, "ok", "{report}"),
+        }
+        let made: Vec<_> = fs::read_dir(home.0.path()).unwrap().collect();
+        assert!(made.is_empty(), "{made:?}");
+    }
 }
 
 /// Only the journal needs the state folder, and only with an index there is a journal.

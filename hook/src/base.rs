@@ -3,6 +3,7 @@
 pub(crate) mod abi;
 pub(crate) mod bounds;
 pub(crate) mod clock;
+pub(crate) mod environment;
 pub(crate) mod faults;
 pub(crate) mod guard;
 pub(crate) mod inactive;

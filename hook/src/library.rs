@@ -1,5 +1,6 @@
 //! Implements what the worker needs of the hook.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use contextpilot_worker::{Item, Library, Lost, Rest, Source, Withdrawn};
 use crate::attach::claims::{self, Claim};
 use crate::attach::{self, Attached, original};
 use crate::base::status::STATUS;
-use crate::base::{clock, faults, guard, log, mode};
+use crate::base::{clock, environment, faults, guard, log, mode};
 use crate::capture::{contexts, host_buffers, kept, listeners, model, recent};
 use crate::channel::{self, Channel, Inbox};
 use crate::store;
@@ -54,6 +55,10 @@ impl Library for HookLibrary {
 
     fn engine(&self) -> Engine {
         self.0.describe()
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        environment::variable(name)
     }
 
     fn flags(&self) -> &ServerFlags {

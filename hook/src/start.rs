@@ -19,7 +19,7 @@ use contextpilot_worker::{self as worker, Handle, Task, Trace};
 use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Transitions};
-use crate::base::{clock, guard, log, signals};
+use crate::base::{clock, environment, guard, log, signals};
 use crate::capture::{contexts, host_buffers, kept, prompts, recent, requests};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
@@ -102,7 +102,8 @@ fn arm(prepared: Prepared) {
 
 /// `None` if this process is not a llama-server, or cannot be hooked.
 fn prepare() -> Option<Prepared> {
-    let read = || Settings::from(|name| std::env::var_os(name));
+    environment::keep();
+    let read = || Settings::from(environment::variable);
     let Some(host) = Host::find(REPLACEMENTS) else {
         if is_set(c"CONTEXTPILOT_ENGINE") {
             // SAFETY: this is called from the constructor.
@@ -128,6 +129,7 @@ fn prepare() -> Option<Prepared> {
     // SAFETY: this is called from the constructor.
     match unsafe { host.attach() } {
         Ok(attached) => {
+            keep_environment(&settings);
             if attached.hides_releases() {
                 host_buffers::refuse();
             }
@@ -150,6 +152,10 @@ fn prepare() -> Option<Prepared> {
     }
 }
 
+#[allow(
+    clippy::disallowed_methods,
+    reason = "while the constructor runs, nobody changes it"
+)]
 fn is_set(name: &CStr) -> bool {
     // SAFETY: the name is a C string, and constructors run before there are threads to change
     // the environment.
@@ -172,7 +178,10 @@ fn ensure_running() {
     attach::patch_late();
     let started = signals::blocked(|| run(&prepared.settings, &prepared.library));
     match started {
-        Ok(()) => prepared.library.0.announce(&prepared.settings),
+        Ok(()) => {
+            let has_store = store::is_on();
+            prepared.library.0.announce(&prepared.settings, has_store);
+        }
         Err(error) => {
             mode::disable();
             stay_inactive(error);
@@ -186,12 +195,7 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
             "the hook was started twice; please report this",
         ));
     };
-    let config = Config::from_settings(
-        settings,
-        |name| std::env::var(name).ok(),
-        Arc::new(log::complete_line),
-    );
-    let index = match config {
+    let index = match delivery(settings) {
         Some(config) => Some(tell_index(settings, config)?),
         None => None,
     };
@@ -214,12 +218,16 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
         is_program: attach::is_embedded(),
     };
     if let Some(at) = &settings.store {
-        if let Err(why) = store::start(at, routers) {
-            log::line(format_args!("There is no prefix store: {why}"));
-        } else if let Err(why) = kept::keep_in(&at.folder) {
-            log::line(format_args!(
-                "Tokens of answers are not kept for the next start: {why}"
-            ));
+        let problem = match store::start(at, routers, settings.strict) {
+            Err(why) => Some(format!("There is no prefix store: {why}")),
+            Ok(()) => kept::keep_in(&at.folder)
+                .err()
+                .map(|why| format!("Tokens of answers are not kept for the next start: {why}")),
+        };
+        match problem {
+            Some(text) if settings.strict => return Err(io::Error::other(text)),
+            Some(text) => log::line(format_args!("{text}")),
+            None => {}
         }
     }
     let worker = worker::start(library, events, task)?;
@@ -254,6 +262,19 @@ fn open_trace(path: &Path, strict: bool) -> io::Result<Option<Trace>> {
     Ok(None)
 }
 
+/// How evictions are delivered, if there is an index.
+fn delivery(settings: &Settings) -> Option<Config> {
+    let log = Arc::new(log::complete_line);
+    Config::from_settings(settings, environment::text, log)
+}
+
+/// Reads the rest of what the environment says, in the constructor.
+fn keep_environment(settings: &Settings) {
+    if let Some(config) = delivery(settings) {
+        contextpilot_delivery::keep_environment(&config);
+    }
+}
+
 /// How long the server's start may wait until the journal is open, which takes some milliseconds.
 const OPENING: Duration = Duration::from_secs(1);
 
@@ -278,7 +299,7 @@ fn publish(settings: &Settings) -> io::Result<Option<Publication>> {
     let host = contextpilot_kv_publisher::Host {
         on_thread: guard::enter_for_life,
         log: log::complete_line,
-        lookup: |name| std::env::var_os(name),
+        lookup: environment::variable,
     };
     let Some(of) = &settings.kv_events else {
         return Ok(None);
@@ -302,9 +323,17 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
         return Box::new(|| (Journal::off(log::complete_line), Vec::new()));
     }
     Box::new(move || {
-        let lookup = |name: &str| std::env::var_os(name);
-        let identity = Identity::of(&endpoint, attach::flags(), &Origin::here());
-        Journal::in_state_folder(lookup, Some(recent::map), identity, log::complete_line)
+        let identity = Identity::of(
+            &endpoint,
+            attach::flags(),
+            &Origin::at(environment::folder()),
+        );
+        Journal::in_state_folder(
+            environment::variable,
+            Some(recent::map),
+            identity,
+            log::complete_line,
+        )
     })
 }
 
@@ -330,6 +359,9 @@ extern "C" fn on_exit() {
     }
     let worker = &running.worker;
     guard::guarded_at_end(|| worker.remove_socket());
+    if let Some(why) = claims::never_evaluated() {
+        log::line(format_args!("{why}"));
+    }
     store::finish(Instant::now() + store::FLUSH);
     let Some(longest) = running.exit_drain else {
         return;

@@ -129,32 +129,31 @@ pub(crate) fn is_on() -> bool {
 ///
 /// # Errors
 /// Why there is no store, as the rest of a message.
-pub(crate) fn start(at: &StoreAt, routers: Option<Stored>) -> Result<(), String> {
+pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Result<(), String> {
     figures::set_folder(&at.folder);
     exact::want(at.bounded);
     surroundings::begin();
     // On a thread of ours, which needs no guard.
-    let opened = Shelf::open(at, |shelf| {
+    let opened = Shelf::open(at, strict, |shelf| {
         on_shelf(|ours| *ours = Some(shelf));
         figures::FOLDER_READ.store(true, Ordering::Release);
     });
     let opened = opened.and_then(|()| routers.map_or(Ok(()), told::start));
     if let Err(why) = &opened {
         ON.store(false, Ordering::SeqCst);
-        figures::set_problem(why);
+        figures::set_problem(figures::Kind::Start, why);
     }
     opened
 }
 
 /// The process ends: waits until what is queued is written, at most until then.
 pub(crate) fn finish(until: Instant) {
-    let left = until.saturating_duration_since(Instant::now());
     guard::compute(|| {
-        on_shelf(|shelf| {
-            if let Some(shelf) = shelf {
-                shelf.flush(left);
-            }
-        });
+        let mut left = until.saturating_duration_since(Instant::now());
+        let mut shelf = lock_within(&SHELF, &mut left);
+        if let Some(shelf) = shelf.as_mut().and_then(|shelf| shelf.as_mut()) {
+            shelf.flush(left);
+        }
     });
 }
 

@@ -1,5 +1,6 @@
 //! Checks that dyld would find in the macOS library what it needs. The library cannot be run here.
 //! `scripts/check-macos` links it and runs this test.
+#![allow(clippy::disallowed_methods, reason = "this is no library")]
 
 use std::collections::BTreeSet;
 

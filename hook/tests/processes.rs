@@ -396,6 +396,58 @@ fn if_the_engine_lacks_a_required_function_the_server_runs_without_us() {
     }
 }
 
+/// A fork has the names of llama.cpp, and structures of its own. What it does with them must stay as it is.
+#[test]
+fn an_engine_whose_structures_are_others_is_left_alone_and_one_line_says_so() {
+    let wide_batch = "llama_batch is not the known one (68 bytes, not 56)";
+    let wide_params = "llama_context_params is not the known one (600 bytes, not 512)";
+    for (generation, linking, flag, why) in [
+        (Generation::Memory, Linking::Own, "-DWIDE_BATCH", wide_batch),
+        (
+            Generation::Memory,
+            Linking::Inside,
+            "-DWIDE_BATCH",
+            wide_batch,
+        ),
+        (
+            Generation::KvCache,
+            Linking::Inside,
+            "-DWIDE_BATCH",
+            wide_batch,
+        ),
+        (
+            Generation::Extended,
+            Linking::Library,
+            "-DWIDE_PARAMS",
+            wide_params,
+        ),
+        (
+            Generation::KvSelf,
+            Linking::Inside,
+            "-DWIDE_PARAMS",
+            wide_params,
+        ),
+    ] {
+        let fixture = Fixture::with(generation, linking, &[flag]);
+        let name = format!("{} {flag}", fixture.name());
+        let (plain, _) = finish(fixture.host("one", NOWHERE).env_remove("LD_PRELOAD"));
+        let (output, _) = finish(&mut fixture.host("one", NOWHERE));
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        assert!(stdout(&plain).starts_with("mark 42, batch "), "{name}");
+        assert_eq!(stdout(&output), stdout(&plain), "{name}");
+        let said = stderr(&output);
+        assert_eq!(
+            said,
+            format!(
+                "[ContextPilot] Inactive: this llama.cpp is another one: its {why}; it is left alone, \
+                 and nothing is reported to the index\n"
+            ),
+            "{name}"
+        );
+        assert_eq!(fixture.trace(), "", "{name}");
+    }
+}
+
 #[test]
 fn a_program_with_an_engine_and_no_server_is_not_hooked() {
     let fixture = Fixture::with(

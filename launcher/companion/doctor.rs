@@ -79,10 +79,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
         Err(why) => report.add(Finding::new("server", Grade::Fails, why)),
     }
-    if let Some(finding) = folders::launcher() {
+    if let Some(finding) = folders::launcher(of_process) {
         report.add(finding);
     }
-    report.add(match hook_lib::load(of_process) {
+    report.add(match hook_lib::look(of_process) {
         Ok(library) => Finding::new("hook", Grade::Good, library.to_string()),
         Err(why) => Finding::new("hook", Grade::Fails, why.to_string()),
     });

@@ -181,6 +181,27 @@ fn a_log_file_that_cannot_be_renamed_is_named_at_the_start_and_stays_within_its_
 }
 
 #[test]
+fn if_settings_are_strict_a_server_that_cannot_listen_ends_before_it_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("missing/control.sock");
+    let output = std::process::Command::new(LAUNCHER)
+        .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
+        .arg("-m")
+        .arg(Model::tiny(Arch::Llama).path())
+        .args(["--port", "0"])
+        .env("CONTEXTPILOT_STRICT", "1")
+        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("] Inactive: CONTEXTPILOT_LISTEN: cannot listen on unix:"),
+        "{said}"
+    );
+}
+
+#[test]
 fn if_settings_are_strict_a_server_whose_recording_cannot_be_written_ends_before_it_loads() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");

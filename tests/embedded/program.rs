@@ -176,6 +176,16 @@ impl Program {
         line.chain([model, what.into()]).collect()
     }
 
+    /// The command line of another program, which gets the library and the model.
+    pub(crate) fn line_of(&self, program: &Path) -> Vec<PathBuf> {
+        let mut line = self.line("");
+        line.pop();
+        // The library and the model come last, behind Python and its script.
+        let python = line.len() - 4;
+        line.splice(python..python + 2, [program.to_owned()]);
+        line
+    }
+
     /// A folder for whatever the test needs.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()

@@ -65,7 +65,10 @@ fn an_address_that_cannot_be_listened_at_is_refused_before_the_server_starts() {
     let machine = Machine::new();
     for (address, why) in [
         ("9000", "a port without an address; give 127.0.0.1:9000"),
-        ("localhost", "no port; give one, as in 127.0.0.1:8890"),
+        (
+            "localhost",
+            "no port; give one, as in 127.0.0.1:8890, or auto",
+        ),
         ("http://127.0.0.1:8890", "a URL"),
         ("::1:8890", "brackets"),
         ("127.0.0.1:88900", "its port is not a number"),
@@ -119,6 +122,19 @@ fn a_remote_that_cannot_be_one_or_has_no_store_is_named() {
         let output = with(command(&machine), "redis://h", &[]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(stderr(&output).matches(alone).count(), 1);
+    }
+}
+
+#[test]
+fn a_budget_without_a_store_is_named() {
+    let machine = Machine::new();
+    let line = "CONTEXTPILOT_STORE_GB does nothing without CONTEXTPILOT_STORE: set it, too";
+    for (store, times) in [("", 1), ("/s", 0)] {
+        let mut command = machine.launcher();
+        command.arg("/dev/null").env("CONTEXTPILOT_STORE_GB", "1");
+        let output = command.env("CONTEXTPILOT_STORE", store).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(said.matches(line).count(), times, "{said}");
     }
 }
 

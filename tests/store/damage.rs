@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use contextpilot_testbed::until;
+use contextpilot_testbed::{Arch, Model, until};
 
 use super::{Stored, chunk_files, folder, one_slot, tokens};
 
@@ -66,4 +66,98 @@ fn a_folder_that_others_may_write_to_is_refused_in_one_line_and_the_server_runs(
     assert_eq!(account.evaluated, 100);
     assert!(stored.figures().problem.is_some());
     assert_eq!(chunk_files(&open), [""; 0].map(std::path::PathBuf::from));
+    let said = stored.server.stderr();
+    assert_eq!(
+        said.matches("] There is no prefix store: ").count(),
+        1,
+        "{said}"
+    );
+    assert!(said.contains("] Active: "), "{said}");
+    assert!(!said.contains("with a prefix store"), "{said}");
+}
+
+#[test]
+fn if_settings_are_strict_a_server_without_the_folder_that_they_name_ends_before_it_loads() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+        .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
+        .arg("-m")
+        .arg(Model::tiny(Arch::Llama).path())
+        .args(["--port", "0"])
+        .env("CONTEXTPILOT_STRICT", "1")
+        .env("CONTEXTPILOT_STORE", &file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let line = said.lines().find(|line| line.contains("] Inactive: "));
+    let line = line.unwrap_or_default();
+    assert!(
+        line.contains("There is no prefix store: ")
+            && line.ends_with("The server ends here, as CONTEXTPILOT_STRICT is set"),
+        "{said}"
+    );
+}
+
+/// The folder is looked at every two seconds, whether anything is written or not.
+#[test]
+fn a_problem_is_the_present_one_and_clears_when_it_is_over() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let inner = folder.path().join("v1");
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    stored.ask(&tokens(1, 600));
+    assert_eq!(stored.figures().problem, None);
+    let mode = |mode| fs::set_permissions(&inner, fs::Permissions::from_mode(mode)).unwrap();
+    let says = |what: &str, stored: &Stored| {
+        until(what, || {
+            let problem = stored.figures().problem;
+            problem.filter(|problem| problem.contains(what)).map(drop)
+        });
+    };
+    // What is there is another folder.
+    let aside = folder.path().join("aside");
+    fs::rename(&inner, &aside).unwrap();
+    says("No such file", &stored);
+    fs::create_dir(&inner).unwrap();
+    mode(0o777);
+    says("not private", &stored);
+    mode(0o700);
+    until("the problem is over", || {
+        stored.figures().problem.is_none().then_some(())
+    });
+}
+
+/// A process may write files up to a size, and no chunk has room in that: as on a full disk.
+#[test]
+fn what_could_not_be_written_is_not_counted_as_stored() {
+    let folder = folder();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    let limit = |bytes: Option<u64>| {
+        let limits = rustix::process::Rlimit {
+            current: bytes,
+            maximum: None,
+        };
+        let process = rustix::process::Pid::from_raw(stored.server.pid() as i32);
+        rustix::process::prlimit(process, rustix::process::Resource::Fsize, limits).unwrap()
+    };
+    limit(Some(4096));
+    stored.ask(&tokens(1, 600));
+    // What the slot has is copied out, and nothing is evaluated afterwards.
+    let erase = "/slots/0?action=erase";
+    let erased = stored.server.post(erase, &serde_json::json!({})).unwrap();
+    assert_eq!(erased.status, 200);
+    let figures = until("nothing of it counts", || {
+        let figures = stored.figures();
+        (figures.lost_chunks > 0 && figures.chunks == 0).then_some(figures)
+    });
+    assert_eq!(figures.bytes, 0, "{figures:?}");
+    assert!(
+        figures
+            .problem
+            .is_some_and(|why| why.contains("cannot be written"))
+    );
+    assert!(chunk_files(folder.path()).is_empty());
 }

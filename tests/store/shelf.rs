@@ -43,3 +43,19 @@ fn a_prompt_does_not_wait_for_a_thread_that_keeps_the_tree() {
     // What was evaluated meanwhile is known as well as ever.
     assert_eq!(stored.ask_as(&plain, &owl).from.store, 599);
 }
+
+#[test]
+fn the_end_does_not_wait_for_a_thread_that_keeps_the_tree() {
+    let (folder, own) = (folder(), folder());
+    let held = own.path().join("held");
+    let builder = one_slot().env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
+    let mut stored = Stored::start(&builder, folder.path());
+    stored.ask(&tokens(1, 600));
+    fs::write(&held, "").unwrap();
+    until("the thread that looks at the folder has the tree", || {
+        (fs::read(&held).unwrap() == b"held").then_some(())
+    });
+    // It never lets go, and the server ends.
+    stored.end();
+    assert!(held.exists());
+}

@@ -18,4 +18,8 @@ mod work;
 pub use bucket::{Allowance, Bucket};
 pub use pace::Pace;
 pub use priority::give_way;
+/// The stack of a thread in the server's process, as large as Rust's own are. Always name one: without it, Rust looks for
+/// a variable (`RUST_MIN_STACK`), and the host's threads change variables.
+pub const STACK: usize = 2 << 20;
+
 pub use work::{Meter, Overspent, Peer, Work, processor_time};

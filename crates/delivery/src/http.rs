@@ -2,10 +2,12 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ureq::config::Config as AgentConfig;
+use ureq::config::{Config as AgentConfig, ConfigBuilder};
 use ureq::http::{HeaderValue, Uri, header};
+use ureq::typestate::AgentScope;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, Proxy, ProxyProtocol, RequestBuilder};
@@ -181,7 +183,19 @@ impl Client {
     }
 }
 
+/// What was made where nobody changed the environment: ureq reads variables whenever it begins a configuration, also if
+/// all of them are replaced afterwards.
+static BEGUN: Mutex<Option<ConfigBuilder<AgentScope>>> = Mutex::new(None);
+
+/// Reads what the first [`Sender`](crate::Sender) with this configuration will need of the environment. For a process whose
+/// threads change variables: to be called before there are any.
+pub fn keep_environment(config: &Config) {
+    tls::keep_systems(config);
+    *BEGUN.lock().unwrap_or_else(PoisonError::into_inner) = Some(Agent::config_builder());
+}
+
 fn agent_config(config: &Config) -> io::Result<AgentConfig> {
+    let begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner).take();
     let proxy = config.proxy.as_deref().and_then(|url| match proxy(url) {
         Ok(proxy) => Some(proxy),
         Err(why) => {
@@ -192,7 +206,8 @@ fn agent_config(config: &Config) -> io::Result<AgentConfig> {
             None
         }
     });
-    Ok(Agent::config_builder()
+    Ok(begun
+        .unwrap_or_else(Agent::config_builder)
         .tls_config(tls::config(config)?)
         // Always set this: otherwise ureq would read the environment by itself.
         .proxy(proxy)

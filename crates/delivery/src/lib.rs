@@ -33,6 +33,7 @@ mod verdict;
 
 pub use ask::{IndexAnswer, ask};
 pub use config::{Config, LogSink, Socket};
+pub use http::keep_environment;
 pub use once_per::OncePer;
 pub use outbox::{Limits, Outbox};
 pub use retry::{Backoff, RetryPolicy};

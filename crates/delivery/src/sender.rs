@@ -17,6 +17,9 @@ pub use shared::Stats;
 use round::Round;
 use shared::SenderShared;
 
+/// As large as Rust's own are. Named, because otherwise Rust looks for a variable, and the host's threads change those.
+const STACK: usize = 2 << 20;
+
 /// A handle to the sender thread. All methods only take a lock that is held for
 /// the time of a few map operations, never during I/O.
 ///
@@ -52,6 +55,7 @@ impl Sender {
         let thread_shared = Arc::clone(&shared);
         thread::Builder::new()
             .name("contextpilot-send".to_owned())
+            .stack_size(STACK)
             .spawn(move || {
                 let _ended = thread_shared.says_when_it_ended();
                 on_thread_start();

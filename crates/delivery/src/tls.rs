@@ -1,7 +1,7 @@
 //! TLS: who is trusted, and what it computes with.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use contextpilot_settings::{IndexUrl, Scheme};
 use rustls::crypto::ring::default_provider;
@@ -58,6 +58,19 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, ureq::Error> {
 /// ureq could do this by itself (`platform-verifier`), which brings the checking of revocation lists
 /// along, into the hook library, and on Linux never has such a list.
 fn systems() -> Vec<Certificate<'static>> {
+    SYSTEMS.get().cloned().unwrap_or_else(read_systems)
+}
+
+static SYSTEMS: OnceLock<Vec<Certificate<'static>>> = OnceLock::new();
+
+/// See [`keep_environment`](crate::keep_environment).
+pub(crate) fn keep_systems(config: &Config) {
+    if config.ca.is_none() && may_use_tls(config) {
+        let _ = SYSTEMS.set(read_systems());
+    }
+}
+
+fn read_systems() -> Vec<Certificate<'static>> {
     let found = rustls_native_certs::load_native_certs().certs;
     let owned = |der: &rustls::pki_types::CertificateDer<'_>| Certificate::from_der(der).to_owned();
     found.iter().map(owned).collect()

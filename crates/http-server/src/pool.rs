@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use contextpilot_admission::Pace;
+use contextpilot_admission::{Pace, STACK};
 
 use crate::{Listener, Response, Stream};
 
@@ -80,7 +80,9 @@ pub fn accept_for_ever(
                     continue;
                 };
                 let work = work.clone();
-                let thread = std::thread::Builder::new().name("connection".into());
+                let thread = std::thread::Builder::new()
+                    .name("connection".into())
+                    .stack_size(STACK);
                 let spawned = thread.spawn(move || {
                     let _place = place;
                     work(&stream);

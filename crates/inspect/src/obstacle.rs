@@ -9,6 +9,8 @@ use crate::{Machine, Privilege};
 pub enum Obstacle {
     /// No dynamic linker runs, so nobody reads `LD_PRELOAD`.
     Static,
+    /// It is no program.
+    Library,
     /// Its dynamic linker is musl's: a library built for glibc does not load there.
     Musl,
     /// Its dynamic linker is neither glibc's nor musl's.
@@ -46,6 +48,7 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Static => f.write_str("is linked fully statically, so that nothing can be preloaded into it; use a build that links the C library dynamically"),
+            Self::Library => f.write_str("is a library, and no program; name the program that loads it"),
             Self::Musl => f.write_str("is linked with musl, and this hook is built for glibc; use a build for glibc"),
             Self::ForeignLinker(linker) => write!(f, "is loaded by {linker}, which this hook is not built for"),
             Self::NoLinker(linker) => write!(f, "needs {linker}, which is not there; install what provides it"),

@@ -63,6 +63,8 @@ pub enum Linkage {
     StaticPie,
     /// It does not.
     Static,
+    /// It is no program: others load it.
+    Library,
 }
 
 /// The C library that a dynamic linker belongs to.
@@ -140,6 +142,7 @@ impl Program {
         }
         match self.executable().map(|executable| &executable.linkage) {
             Some(Linkage::Static | Linkage::StaticPie) => obstacles.push(Obstacle::Static),
+            Some(Linkage::Library) => obstacles.push(Obstacle::Library),
             Some(Linkage::Dynamic { interpreter, libc }) => {
                 match libc {
                     Libc::Glibc => {}
@@ -234,6 +237,7 @@ fn executable(elf: &Elf<'_, File>) -> Result<Executable, Error> {
             libc: libc_of(&interpreter),
             interpreter,
         },
+        None if !dynamic.pie && !dynamic.needed.is_empty() => Linkage::Library,
         None if elf.is_position_independent() => Linkage::StaticPie,
         None => Linkage::Static,
     };

@@ -46,12 +46,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Reads `/etc/machine-id` and the working directory. It does not use the host name:
-    /// that changes when a container is created again with the same volumes.
-    pub fn here() -> Self {
+    /// Reads `/etc/machine-id`; `folder` is the working directory of the server when it started. It does not use the
+    /// host name: that changes when a container is created again with the same volumes.
+    pub fn at(folder: PathBuf) -> Self {
         Self {
             machine: machine_id().unwrap_or_default(),
-            folder: std::env::current_dir().unwrap_or_default(),
+            folder,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use contextpilot_admission::STACK;
 use contextpilot_kv_store::{Composer, Gap, Name, Piece};
 use crc32fast::Hasher;
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -151,7 +152,9 @@ impl LeftOut {
                 (readers.on_start)();
                 source.read_ahead(&blank, &results);
             };
-            let thread = thread::Builder::new().name("contextpilot-read".into());
+            let thread = thread::Builder::new()
+                .name("contextpilot-read".into())
+                .stack_size(STACK);
             thread.spawn(work).ok()
         };
         let threads: Vec<_> = (0..readers.threads).map_while(start).collect();

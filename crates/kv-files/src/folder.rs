@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use contextpilot_kv_store::{Name, Numbers};
-use contextpilot_private_folder::PrivateFolder;
+use contextpilot_private_folder::{self as private_folder, PrivateFolder};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
+use crate::Problem;
 use crate::format::{Fault, Head, LONGEST_HEAD};
 use crate::list::{Header, Headers, Look, look};
 
@@ -47,6 +48,29 @@ impl Folder {
             path,
             private: Arc::new(RwLock::new(Arc::new(private))),
         })
+    }
+
+    /// Whether this process can write here, said before there is anything to write.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn try_writing(&self) -> Result<(), FolderError> {
+        let tried = self.try_file(&mut 0, 1);
+        tried.map_err(|error| FolderError {
+            what: Problem::new(self.path.clone(), &error).to_string(),
+        })
+    }
+
+    /// As [`open`](Self::open), without making anything. `None`: it is not there, and can be made.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look(path: &Path) -> Result<Option<()>, FolderError> {
+        let looked = PrivateFolder::look(path, VERSION);
+        let there = looked.map_err(|error| FolderError {
+            what: error.to_string(),
+        })?;
+        Ok(there.map(drop))
     }
 
     /// Opens the store in the folder `path`, if there is one.
@@ -195,8 +219,16 @@ impl Folder {
     }
 
     /// Makes the folder again, if it was removed.
-    pub(crate) fn open_again(&self) -> Result<(), FolderError> {
-        let private = Arc::new(open(&self.path)?);
+    /// Opens what is at the folder's path now, and makes it if nothing is.
+    ///
+    /// # Errors
+    /// The system's own, or what is not private.
+    pub(crate) fn open_again(&self) -> io::Result<()> {
+        let opened = PrivateFolder::inside(&self.path, VERSION);
+        let private = Arc::new(opened.map_err(|error| match error {
+            private_folder::Error::System { source, .. } => source,
+            error => io::Error::other(error.to_string()),
+        })?);
         *self.private.write().unwrap_or_else(PoisonError::into_inner) = private;
         Ok(())
     }
@@ -215,7 +247,7 @@ impl Folder {
         };
         let open = rustix::fs::fstat(&*self.private())?;
         if (there.st_dev, there.st_ino) != (open.st_dev, open.st_ino) {
-            self.open_again().map_err(io::Error::other)?;
+            self.open_again()?;
         }
         Ok(())
     }

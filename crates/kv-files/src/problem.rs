@@ -34,7 +34,7 @@ impl Problem {
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
                 "it was removed; it will be made again if its parent is there"
             }
-            _ => "look at the disk",
+            _ => "look at the folder and its disk",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use contextpilot_admission::STACK;
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Origin, StateMap};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
@@ -87,6 +88,10 @@ pub enum Done {
     Failed(Name, Problem),
     /// It is not, because values of its rows are no numbers, or infinite. Neither are those of what continues it.
     NotFinite(Name),
+    /// After a failure nothing is written for a while. That is over, and for this reason nothing is written still.
+    Paused(Problem),
+    /// The reason is gone.
+    Resumed,
 }
 
 /// Why a chunk was not taken.
@@ -119,7 +124,9 @@ impl Writer {
         let spares = Spares::new();
         let shared = Arc::new(WriterShared::default());
         let (theirs, its_spares) = (Arc::clone(&shared), spares.clone());
-        let builder = std::thread::Builder::new().name("contextpilot-kv".into());
+        let builder = std::thread::Builder::new()
+            .name("contextpilot-kv".into())
+            .stack_size(STACK);
         builder.spawn(move || {
             on_start();
             let outbox = thread::Outbox {
@@ -288,7 +295,9 @@ impl Writer {
     /// What became of chunks since the last call. Call it now and then: each takes some bytes until then.
     pub fn done(&self) -> impl Iterator<Item = Done> + '_ {
         self.done.try_iter().inspect(|done| {
-            let (Done::Written(name) | Done::Failed(name, _) | Done::NotFinite(name)) = done;
+            let (Done::Written(name) | Done::Failed(name, _) | Done::NotFinite(name)) = done else {
+                return;
+            };
             let mut waiting = self.waiting();
             // The same chunk may have been queued again since.
             if waiting.get(name).is_some_and(Waiting::is_over) {

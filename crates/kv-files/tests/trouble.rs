@@ -251,6 +251,39 @@ fn a_folder_that_disappears_is_made_again() {
     assert_eq!(found(&folder), both[..1]);
 }
 
+/// Nobody asks for anything meanwhile.
+#[test]
+fn what_is_wrong_is_looked_at_again_and_told_as_it_is_now() {
+    let home = private_folder();
+    let folder = Folder::open(&home.path().join("store")).expect("it is made");
+    let writer = writer(&folder);
+    let chunk = chunks(1, 20).remove(0);
+    fs::remove_dir_all(folder.path()).expect("it is ours");
+    assert_eq!(kind(one(&writer, &chunk)), Some(ErrorKind::NotFound));
+    // It is there again, and others may write to it.
+    fs::create_dir(folder.path()).expect("it is made");
+    set_mode(folder.path(), 0o777);
+    let mut now = String::new();
+    until("the reason is another one", || {
+        writer.done().any(|done| match done {
+            Done::Paused(problem) => {
+                now = problem.to_string();
+                true
+            }
+            _ => false,
+        })
+    });
+    assert!(
+        now.contains("is not private") && !now.contains("removed"),
+        "{now}"
+    );
+    set_mode(folder.path(), 0o700);
+    until("it is over", || {
+        writer.done().any(|done| done == Done::Resumed)
+    });
+    assert_eq!(one(&writer, &chunk), Some(Done::Written(chunk.name)));
+}
+
 /// What is fetched for the folder depends on it.
 #[test]
 fn an_origin_that_could_not_be_written_is_written_later() {

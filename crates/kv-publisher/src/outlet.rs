@@ -22,6 +22,9 @@ pub(crate) use inbox::Beside;
 use inbox::Inbox;
 pub use inbox::MOST_WAITING;
 use sockets::Sockets;
+
+/// As large as Rust's own are. Named, because otherwise Rust looks for a variable, and the host's threads change those.
+const STACK: usize = 2 << 20;
 pub use sockets::{CONNECTIONS, QUEUED_BYTES, QUEUED_BYTES_OF_ALL};
 
 /// How long to wait at the end until the last batch is sent to subscribers.
@@ -83,7 +86,9 @@ impl Outlet {
     pub(crate) fn start(settings: KvEvents, host: Host) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let outlet = Arc::new(Self::new(settings.block_size));
         let ours = Arc::clone(&outlet);
-        let builder = std::thread::Builder::new().name("kv-events".into());
+        let builder = std::thread::Builder::new()
+            .name("kv-events".into())
+            .stack_size(STACK);
         let thread = builder.spawn(move || {
             (host.on_thread)();
             ours.run(&settings, &host);

@@ -38,7 +38,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};
 
 mod fault;
 #[cfg(test)]
@@ -184,6 +184,43 @@ impl PrivateFolder {
     /// The system's refusal, or what is not private.
     pub fn inside(base: &Path, name: &str) -> Result<Self, Error> {
         Self::within(base, name, Missing::Make)
+    }
+
+    /// As [`inside`](Self::inside), but nothing is made. `None`: the folder is not there, and can be made.
+    ///
+    /// # Errors
+    /// As there; or it is not there, and cannot be made.
+    pub fn look(base: &Path, name: &str) -> Result<Option<Self>, Error> {
+        let error = match Self::within(base, name, Missing::Leave) {
+            Ok(folder) => return Ok(Some(folder)),
+            Err(error) => error,
+        };
+        let is_missing = matches!(&error, Error::System { source, .. } if source.kind() == io::ErrorKind::NotFound);
+        let above = base.ancestors().find(|folder| folder.exists());
+        match above.filter(|_| is_missing) {
+            Some(above) => {
+                let access = Access::WRITE_OK | Access::EXEC_OK;
+                let may = rustix::fs::accessat(CWD, above, access, AtFlags::EACCESS);
+                may.map(|()| None).map_err(|source| Error::System {
+                    path: base.join(name),
+                    source: source.into(),
+                })
+            }
+            None => Err(error),
+        }
+    }
+
+    /// As [`open`](Self::open), but nothing is made: see [`look`](Self::look). Where it is, or would be.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look_for(
+        base: Base,
+        lookup: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<PathBuf, Error> {
+        let base = base.of(lookup).ok_or(Error::NoHome)?;
+        Self::look(&base, NAME)?;
+        Ok(base.join(NAME))
     }
 
     fn within(base: &Path, name: &str, missing: Missing) -> Result<Self, Error> {

@@ -188,7 +188,7 @@ impl fmt::Display for ListenAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url => f.write_str("a URL; give only address and port, as in 127.0.0.1:8890"),
-            Self::NoPort => f.write_str("no port; give one, as in 127.0.0.1:8890"),
+            Self::NoPort => f.write_str("no port; give one, as in 127.0.0.1:8890, or auto"),
             Self::Port => f.write_str("its port is not a number from 0 to 65535"),
             Self::OnlyPort(port) => write!(f, "a port without an address; give 127.0.0.1:{port}"),
             Self::Brackets => f.write_str("an IPv6 address stands in brackets, as in [::1]:8890"),

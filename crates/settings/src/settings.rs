@@ -253,8 +253,13 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         let remote = self.remote()?;
         let Some(folder) = self.path(env::STORE) else {
             // A setting without an effect; what was meant is not known.
-            return match remote.is_some() && self.flag(&table::STRICT)? {
-                true => Err(Error::remote_without_store()),
+            let idle = match (remote, limit) {
+                (Some(_), _) => env::STORE_REMOTE,
+                (None, Some(_)) => env::STORE_GB,
+                (None, None) => return Ok(None),
+            };
+            return match self.flag(&table::STRICT)? {
+                true => Err(Error::without_store(idle)),
                 false => Ok(None),
             };
         };
@@ -369,10 +374,10 @@ impl Error {
         Self { variable, cause }
     }
 
-    /// There is a remote of a prefix store, and no store. It ends a server only if settings are strict.
+    /// There is a remote of a prefix store, or its budget, and no store. It ends a server only if settings are strict.
     #[must_use]
-    pub fn remote_without_store() -> Self {
-        Self::new(env::STORE_REMOTE, Cause::NoStore)
+    pub fn without_store(variable: &'static str) -> Self {
+        Self::new(variable, Cause::NoStore)
     }
 
     /// The variable at fault, one of [`env`](mod@crate::env).

@@ -1,5 +1,6 @@
 //! The interfaces of the worker to the hook: what it needs, and where events come from.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -36,6 +37,9 @@ pub trait Library: Sync {
 
     /// The engine, and what is hooked.
     fn engine(&self) -> Engine;
+
+    /// An environment variable, as it was when the process started: the host's threads change them.
+    fn variable(&self, name: &str) -> Option<OsString>;
 
     /// The flags with which the server was started.
     fn flags(&self) -> &ServerFlags;

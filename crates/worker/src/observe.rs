@@ -164,7 +164,7 @@ pub(crate) fn start(
                 whole_request: settings.listen_timeout,
                 connections: settings.listen_connections,
             };
-            let socket = control::start(library, listen.clone(), limits, answers)?;
+            let socket = control::start(library, listen.clone(), limits, answers, settings.strict)?;
             cleanup.socket = Some(socket);
             Some((stream, questions))
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
+use contextpilot_admission::STACK;
 use contextpilot_delivery::Sender;
 use contextpilot_journal::Journal;
 use contextpilot_kv_publisher::Publication;
@@ -88,6 +89,7 @@ pub fn start<S: Source + Send + 'static>(
     let (trace, state) = (task.trace, Arc::clone(&commands.state));
     thread::Builder::new()
         .name("contextpilot".to_owned())
+        .stack_size(STACK)
         .spawn(move || {
             library.enter_thread();
             let ended = catch_unwind(AssertUnwindSafe(|| {

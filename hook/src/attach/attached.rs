@@ -78,16 +78,14 @@ impl Attached {
     }
 
     /// Prints the banner: one line that says what is hooked.
-    pub(crate) fn announce(&self, settings: &Settings) {
+    pub(crate) fn announce(&self, settings: &Settings, has_store: bool) {
         let index = match (&settings.index, &settings.index_in_front) {
             (Some(index), _) => format!("index {}", index.shown()),
             (None, Some(index)) => format!("the index at {} asks what is cached", index.shown()),
             (None, None) if settings.kv_events.is_some() => {
                 "for routers, as no index is set".to_owned()
             }
-            (None, None) if settings.store.is_some() => {
-                "with a prefix store; no index is set".to_owned()
-            }
+            (None, None) if has_store => "with a prefix store; no index is set".to_owned(),
             (None, None) => "for observation only, as no index is set".to_owned(),
         };
         let patched = || ROWS.iter().map(|row| row.places.patched());

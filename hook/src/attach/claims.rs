@@ -6,9 +6,11 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use super::embedded::is_embedded;
 use super::original::ROWS;
+use super::row::Row;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};
 
 /// Something that holds only if certain functions are seen to be called.
@@ -34,11 +36,18 @@ enum Why {
     Releases(&'static str),
     /// A function that every answer needs was not called.
     NotCalled(&'static str),
+    /// In a program that is no llama-server, the results of an evaluation were asked for, and none was seen.
+    NotEvaluated,
 }
+
+/// Said of a program that has an engine, and of whose evaluations none is seen.
+const NOT_EVALUATED: &str = "No evaluation of this program was seen, so nothing was stored or loaded: its llama.cpp \
+                             may have copies of llama_decode that cannot be hooked (link-time optimisation does that)";
 
 impl fmt::Display for Withdrawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.why {
+            Why::NotEvaluated => f.write_str(NOT_EVALUATED),
             Why::Releases(noticed) => write!(
                 f,
                 "Entries leave this llama-server's host prompt cache unseen ({noticed}), so prompts \
@@ -116,7 +125,7 @@ pub(crate) struct Seen {
 
 /// The next claim that no longer holds. Each is returned once.
 pub(crate) fn review(seen: Seen) -> Option<Withdrawn> {
-    let withdrawn = host_cache(seen).or_else(serving)?;
+    let withdrawn = host_cache(seen).or_else(serving).or_else(evaluating)?;
     STATES[withdrawn.claim as usize].store(WITHDRAWN, Ordering::Relaxed);
     Some(withdrawn)
 }
@@ -161,6 +170,44 @@ fn serving() -> Option<Withdrawn> {
         claim,
         why: Why::NotCalled(function),
     })
+}
+
+/// What a program asks for after an evaluation, where it is hooked.
+const RESULTS: &[&str] = &[
+    "llama_get_logits_ith",
+    "llama_get_sampled_token_ith",
+    "llama_get_sampled_candidates_ith",
+    "llama_sampler_sample",
+];
+
+fn evaluating() -> Option<Withdrawn> {
+    let asked = |row: &Row| RESULTS.contains(&row.name) && row.called.ever();
+    let is_seen = !is_embedded() || is_any_evaluated() || !ROWS.iter().any(asked);
+    (!is_seen && holds(Claim::KvCache)).then_some(Withdrawn {
+        claim: Claim::KvCache,
+        why: Why::NotEvaluated,
+    })
+}
+
+/// There was a context that evaluates tokens, and does not only encode texts.
+static HAD_CONTEXT: AtomicBool = AtomicBool::new(false);
+
+/// Such a context exists.
+pub(crate) fn note_context() {
+    HAD_CONTEXT.store(true, Ordering::Relaxed);
+}
+
+/// The process ends: what was not said yet of a program that had contexts.
+pub(crate) fn never_evaluated() -> Option<&'static str> {
+    let had_context = HAD_CONTEXT.load(Ordering::Relaxed);
+    let is_open = had_context && is_embedded() && holds(Claim::KvCache) && !is_any_evaluated();
+    is_open.then_some(NOT_EVALUATED)
+}
+
+fn is_any_evaluated() -> bool {
+    let is_evaluation = |row: &Row| EVALUATION.iter().any(|(_, name)| *name == row.name);
+    let mut rows = ROWS.iter();
+    rows.any(|row| is_evaluation(row) && row.called.ever())
 }
 
 /// Whether one of these functions was called since the first request.

@@ -14,10 +14,12 @@ use super::engines::{self, ENGINES};
 use super::got;
 use super::host::missing_of;
 use super::inline::Inside;
+use super::layout;
 use super::loading;
 pub(crate) use super::loading::Answer;
 use super::replacement::{self, Replacement};
 use super::row::Row;
+use crate::base::environment;
 
 /// An engine of this program.
 pub(crate) struct Embedded {
@@ -61,7 +63,7 @@ pub(crate) unsafe fn watch(
     replacement::set(replacements);
     let since = Instant::now();
     if let Some(inside) = Inside::with_engine() {
-        let file = std::env::current_exe().unwrap_or_default();
+        let file = environment::program();
         found(Ok(Embedded {
             inside,
             library: None,
@@ -114,6 +116,12 @@ impl Embedded {
         if let Some(function) = missing_of(Row::is_of_library) {
             ready.abandon();
             return Err(format!("{shown} lacks {function}; {AS_EVER}"));
+        }
+        if let Some(other) = layout::obstacle() {
+            ready.abandon();
+            return Err(format!(
+                "the llama.cpp of {shown} is another one: {other}; {AS_EVER}"
+            ));
         }
         let unstorable = ready.unstorable.clone();
         // SAFETY: the caller's promise.

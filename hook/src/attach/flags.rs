@@ -10,6 +10,7 @@ use super::original::has;
 use super::plain;
 use super::table::HOST_CACHE;
 use super::version::{Version, version};
+use crate::base::environment;
 
 /// The flags with which the server was started, read once. A program that is no llama-server has none. The engine's version is asked before
 /// ([`ask_version`](super::ask_version)), because defaults depend on it.
@@ -19,8 +20,8 @@ pub(crate) fn flags() -> &'static ServerFlags {
         if is_embedded() {
             return ServerFlags::read(std::iter::empty::<OsString>(), |_| None, generation());
         }
-        let lookup = |name: &str| std::env::var_os(name);
-        ServerFlags::read(std::env::args_os(), lookup, generation())
+        let arguments = environment::arguments().map(OsString::from);
+        ServerFlags::read(arguments, environment::variable, generation())
     })
 }
 

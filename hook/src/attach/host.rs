@@ -5,6 +5,7 @@ use super::attached::Attached;
 use super::claims::{self, Claim};
 use super::got::Survey;
 use super::inline::{Inside, Ready};
+use super::layout;
 use super::original::{ROWS, has, has_any};
 use super::plain;
 use super::process::{self, Engine};
@@ -60,7 +61,8 @@ unsafe fn attach_inside(inside: Inside, survey: Survey) -> Result<Attached, Stri
     let ready = inside
         .prepare_all()
         .map_err(|refused| format!("in this llama-server, {refused}; {USE_SHARED}"))?;
-    if let Some(obstacle) = missing().map(lacks).or_else(obstacle_inside) {
+    let obstacle = missing().map(lacks).or_else(obstacle_inside);
+    if let Some(obstacle) = obstacle.or_else(foreign) {
         ready.abandon();
         return Err(obstacle);
     }
@@ -95,9 +97,9 @@ unsafe fn attach_to_libraries(survey: Survey) -> Result<Attached, String> {
             frees = Some(ready.has_runtime());
         }
     }
-    if let Some(missing) = missing() {
+    if let Some(obstacle) = missing().map(lacks).or_else(foreign) {
         ready.abandon();
-        return Err(lacks(missing));
+        return Err(obstacle);
     }
     let tls = ready.tls;
     // SAFETY: the caller's promise.
@@ -202,6 +204,14 @@ fn obstacle_inside() -> Option<String> {
 
 /// What a user can do about an executable that cannot be hooked.
 const USE_SHARED: &str = "nothing is reported to the index, use a build with shared libraries";
+
+/// What is not llama.cpp's in an engine that has the names of its functions.
+fn foreign() -> Option<String> {
+    let other = layout::obstacle()?;
+    Some(format!(
+        "this llama.cpp is another one: {other}; it is left alone, and nothing is reported to the index"
+    ))
+}
 
 fn lacks(function: &str) -> String {
     format!("this llama.cpp lacks {function}; nothing is reported to the index")

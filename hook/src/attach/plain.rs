@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use super::slot::Slot;
-use crate::base::abi::{ContextParams, Pointer};
+use crate::base::abi::{Batch, ContextParams, Pointer};
 
 macro_rules! plain {
     ($($name:ident, $symbol:literal, fn($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
@@ -19,6 +19,7 @@ macro_rules! plain {
             ///
             /// # Safety
             /// As the function itself requires.
+            #[allow(dead_code, reason = "for some, only the address matters")]
             pub(crate) unsafe fn $name($($argument: $type),*) -> Option<$result> {
                 slot::$name.get().map(|address| {
                     // SAFETY: as for the hooked ones: the name stands for the signature.
@@ -79,6 +80,9 @@ plain! {
     has_beginning, "llama_vocab_get_add_bos", fn(vocabulary: Pointer) -> bool;
     default_context, "llama_context_default_params", fn() -> ContextParams;
     default_model, "llama_model_default_params", fn() -> ContextParams;
+    default_media, "mtmd_context_params_default", fn() -> ContextParams;
+    batch_of_tokens, "llama_batch_get_one", fn(tokens: *const i32, count: i32) -> Batch;
+    batch_with_room, "llama_batch_init", fn(count: i32, width: i32, sequences: i32) -> Batch;
     socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
 }
 

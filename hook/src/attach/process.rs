@@ -4,12 +4,13 @@
 //! starts the server: a shell, a download, a tool, another program with its own engine.
 //! In those, nothing is patched, opened or printed.
 
-use std::ffi::{CString, OsString, c_void};
+use std::ffi::{CString, OsStr, c_void};
 use std::path::Path;
 
 use super::inline::Inside;
 use super::linker;
 use super::table::MEMORY;
+use crate::base::environment;
 
 /// Where the process has an engine.
 pub(super) enum Engine {
@@ -86,9 +87,9 @@ impl Program {
 /// Whether a process that has an engine is a llama-server. `has_server`: it has the server's own
 /// functions. Other commands of llama.cpp may have them as well.
 pub(super) fn is_llama_server(has_server: bool) -> bool {
-    let program = std::env::current_exe().unwrap_or_default();
+    let program = environment::program();
     let name = file_name(&program);
-    let command = std::env::args_os().nth(1);
+    let command = environment::arguments().nth(1);
     is_named_server(&name) || has_server && !is_other_command(&name, command)
 }
 
@@ -103,7 +104,7 @@ fn is_named_server(name: &str) -> bool {
 
 /// Whether this is `llama-cli` or the like, or the combined program `llama` with another command than
 /// `serve` (or its other name, `server`).
-fn is_other_command(name: &str, command: Option<OsString>) -> bool {
+fn is_other_command(name: &str, command: Option<&OsStr>) -> bool {
     match name {
         "llama" => !command.is_some_and(|command| command == "serve" || command == "server"),
         name => name.starts_with("llama-"),
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn only_the_server_of_llama_cpps_commands_is_recognised() {
         let other = |name: &str, command: Option<&str>| {
-            !is_named_server(name) && is_other_command(name, command.map(OsString::from))
+            !is_named_server(name) && is_other_command(name, command.map(OsStr::new))
         };
         for name in ["llama-cli", "llama-bench", "llama-mtmd-cli"] {
             assert!(other(name, Some("serve")), "{name}");

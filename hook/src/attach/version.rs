@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use super::engines::{self, ENGINES};
 use super::plain;
+use crate::base::environment;
 
 /// Version texts of the engine, which it never frees.
 #[derive(Clone, Copy, Default)]
@@ -71,7 +72,7 @@ pub(crate) fn file_of_engine() -> Option<PathBuf> {
     // A program is named as it was called.
     match name.is_absolute() && name.exists() {
         true => Some(name),
-        false => std::env::current_exe().ok(),
+        false => Some(environment::program()),
     }
 }
 

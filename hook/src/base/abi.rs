@@ -11,7 +11,8 @@ pub(crate) type Pointer = *mut c_void;
 /// Their sizes differ by version (136 to 168 bytes in 2026, 72 to 80, 24 to 104), so this type is larger
 /// than any of them. Both the System V and the AArch64 calling convention pass a structure of this kind
 /// in memory, at a place that does not depend on its size. The bytes behind the real structure are
-/// part of the caller's stack: they are copied along, and nobody reads them.
+/// part of the caller's stack: they are copied along, and nobody reads them. That the real one is no larger than this is
+/// [asked](crate::attach) before anything is hooked.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ContextParams([u64; 64]);
@@ -44,7 +45,7 @@ impl ContextParams {
 
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// `llama_embd`: one entry's embedding.
+/// `llama_embd`: one entry's embedding. No function returns one; only llama.cpp since 0.5 has functions that take it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Embeddings {
@@ -53,7 +54,8 @@ pub(crate) struct Embeddings {
     pub(crate) columns: usize,
 }
 
-/// `llama_batch`.
+/// `llama_batch`, and what lies behind it where it is passed by value. In a fork more of it lies there: so what is only
+/// passed on is passed on whole.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Batch {
@@ -69,6 +71,13 @@ pub(crate) struct Batch {
     pub(crate) sequence: *const *const i32,
     /// Null: an output is wanted for the last entry only.
     pub(crate) output: *const i8,
+    /// Nobody reads it.
+    pub(crate) beyond: [u64; 9],
 }
 
-const _: () = assert!(size_of::<Batch>() == 56 || size_of::<usize>() != 8);
+impl Batch {
+    /// Bytes behind the structure that is known.
+    pub(crate) const BEYOND: usize = 72;
+}
+
+const _: () = assert!(size_of::<Batch>() - Batch::BEYOND == 56 || size_of::<usize>() != 8);

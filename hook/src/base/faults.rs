@@ -29,6 +29,8 @@ mod on_demand {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
+    use crate::base::environment;
+
     #[derive(Default)]
     struct Faults {
         ledger: Option<u64>,
@@ -48,7 +50,7 @@ mod on_demand {
         static FAULTS: OnceLock<Faults> = OnceLock::new();
         FAULTS.get_or_init(|| {
             let mut faults = Faults::default();
-            let text = std::env::var("CONTEXTPILOT_FAULT").unwrap_or_default();
+            let text = environment::text("CONTEXTPILOT_FAULT").unwrap_or_default();
             faults.astray = text.split(',').any(|fault| fault == "astray");
             for (name, value) in text.split(',').filter_map(|fault| fault.split_once(':')) {
                 match name {

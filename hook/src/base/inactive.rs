@@ -4,13 +4,13 @@ use std::fmt::Display;
 
 use contextpilot_settings::{env, flag, table};
 
-use super::log;
+use super::{environment, log};
 
 /// Says why this server runs without the hook. With `CONTEXTPILOT_STRICT=1` the server ends: it has not
 /// loaded a model yet.
 pub(crate) fn stay_inactive(why: impl Display) {
     // A wrong value was meant to turn it on, too.
-    if !flag(|name| std::env::var_os(name), &table::STRICT).unwrap_or(true) {
+    if !flag(environment::variable, &table::STRICT).unwrap_or(true) {
         log::line(format_args!("Inactive: {why}"));
         return;
     }

@@ -40,6 +40,7 @@ mod tests {
         unsafe { libc::sigismember(now.as_ptr(), signal) == 1 }
     }
 
+    #[allow(clippy::disallowed_methods, reason = "this is a test")]
     #[test]
     fn signals_are_blocked_meanwhile_and_for_threads_that_are_started() {
         assert!(!is_blocked(libc::SIGTERM));

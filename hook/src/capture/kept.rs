@@ -11,6 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contextpilot_admission::STACK;
 use contextpilot_kept_tokens::{AnswerId, Answers, Kept, Vocabulary};
 use contextpilot_kv_files::Folder;
 
@@ -76,7 +77,9 @@ pub(crate) fn keep_in(folder: &Path) -> Result<(), String> {
     };
     let folder = Folder::open(folder).map_err(|error| error.to_string())?;
     let (log, records) = mpsc::sync_channel::<Vec<u8>>(MOST);
-    let thread = thread::Builder::new().name("contextpilot-kept".to_owned());
+    let thread = thread::Builder::new()
+        .name("contextpilot-kept".to_owned())
+        .stack_size(STACK);
     let started = thread.spawn(move || {
         guard::enter_for_life();
         let load = |bytes: &[u8]| {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::attach::claims;
 use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
@@ -11,8 +12,7 @@ use crate::store::{self, change, params};
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_init_from_model(model, params));
-    contexts::made(&call, context, &params);
-    params::note_context(&call, context, &params);
+    note(&call, context, &params);
     context
 }
 
@@ -23,9 +23,16 @@ pub(crate) unsafe fn llama_new_context_with_model(
 ) -> Pointer {
     let call = EngineCall::enter();
     let context = original!(llama_new_context_with_model(model, params));
-    contexts::made(&call, context, &params);
-    params::note_context(&call, context, &params);
+    note(&call, context, &params);
     context
+}
+
+fn note(call: &EngineCall, context: Pointer, params: &ContextParams) {
+    contexts::made(call, context, params);
+    if contexts::memory_of(context).is_some() {
+        claims::note_context();
+    }
+    params::note_context(call, context, params);
 }
 
 pub(crate) unsafe fn llama_free(context: Pointer) {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use contextpilot_settings::{Error, Settings};
 
-use super::{PREPARED, Prepared, arm};
+use super::{PREPARED, Prepared, arm, keep_environment};
 use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
@@ -28,6 +28,9 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
         Ok(settings) => settings.engine && settings.is_engaged(),
         Err(_) => true,
     };
+    if let (true, Ok(settings)) = (wanted, &settings) {
+        keep_environment(settings);
+    }
     if wanted && SETTINGS.set(settings).is_ok() {
         // SAFETY: the caller's promise.
         unsafe { attach::watch(REPLACEMENTS, ANSWERS, attach_to) };

@@ -7,10 +7,12 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
+use crate::base::environment;
+
 /// The files, the machine's before the user's. Others than the server reads do no harm.
 fn files() -> impl Iterator<Item = PathBuf> {
-    let user = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let user = environment::variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = environment::variable("HOME").map(|home| PathBuf::from(home).join(".config"));
     let folders = [Some("/etc".into()), user, home];
     folders
         .into_iter()

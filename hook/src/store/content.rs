@@ -12,6 +12,8 @@ use std::thread;
 
 use sha2::{Digest, Sha256};
 
+use contextpilot_admission::STACK;
+
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
 use crate::base::guard;
@@ -167,7 +169,9 @@ fn marks(parts: &[File]) -> Vec<Mark> {
 
 /// Runs this on a thread of its own. False if there can be none.
 fn on_thread(work: impl FnOnce() + Send + 'static) -> bool {
-    let thread = thread::Builder::new().name("contextpilot-digest".to_owned());
+    let thread = thread::Builder::new()
+        .name("contextpilot-digest".to_owned())
+        .stack_size(STACK);
     thread.spawn(work).is_ok()
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contextpilot_control::PrefixStore;
 
@@ -63,8 +63,15 @@ pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
 /// The folder has been read.
 pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
 
-/// What the disk refused last, and why contexts have no store.
-static PROBLEM: Mutex<Option<String>> = Mutex::new(None);
+/// What is wrong now, by its kind.
+static PROBLEMS: Mutex<[Option<Problem>; 5]> = Mutex::new([const { None }; 5]);
+
+struct Problem {
+    text: String,
+    /// When it was last seen.
+    at: Instant,
+}
+/// Why contexts have no store.
 static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub(super) fn add(counter: &AtomicU64, count: usize) {
@@ -107,7 +114,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         fetched_chunks: get(&FIGURES.fetched_chunks),
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
         refused: lock(&REFUSED).clone(),
-        problem: lock(&PROBLEM).clone(),
+        problem: first_problem(),
     })
 }
 
@@ -115,12 +122,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The disk refused something. True if that is new.
-pub(super) fn set_problem(problem: &str) -> bool {
-    let mut known = lock(&PROBLEM);
-    let is_new = known.as_deref() != Some(problem);
-    *known = Some(problem.to_owned());
+/// What may be wrong. The first that is, is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// There is no store.
+    Start,
+    /// The folder cannot be looked at. Over with the next look that succeeds.
+    Looking,
+    /// Nothing can be written. Over when something can be.
+    Writing,
+    /// A chunk could not be read, and has left. It is told for [`TOLD`].
+    Reading,
+    /// The budget had to be guessed.
+    Budget,
+}
+
+/// How long damage is told that is gone.
+pub(super) const TOLD: Duration = Duration::from_secs(600);
+
+/// Something is wrong. True if that is new.
+pub(super) fn set_problem(kind: Kind, problem: &str) -> bool {
+    let known = &mut lock(&PROBLEMS)[kind as usize];
+    let is_new = known.as_ref().is_none_or(|known| known.text != problem);
+    *known = Some(Problem {
+        text: problem.to_owned(),
+        at: Instant::now(),
+    });
     is_new
+}
+
+/// It is wrong no longer, or was last seen so long ago. True if it was.
+pub(super) fn clear_problem(kind: Kind, age: Duration) -> bool {
+    let known = &mut lock(&PROBLEMS)[kind as usize];
+    known.take_if(|known| known.at.elapsed() >= age).is_some()
+}
+
+fn first_problem() -> Option<String> {
+    let problems = lock(&PROBLEMS);
+    Some(problems.iter().flatten().next()?.text.clone())
 }
 
 /// A context has no store.
@@ -131,4 +170,25 @@ pub(super) fn note_refusal(why: &str) -> bool {
         all.push(why.to_owned());
     }
     is_new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_that_is_wrong_now_is_told_and_what_is_over_is_not() {
+        assert!(set_problem(Kind::Reading, "damage"));
+        assert!(!set_problem(Kind::Reading, "damage"));
+        assert!(set_problem(Kind::Writing, "full"));
+        assert_eq!(first_problem().as_deref(), Some("full"));
+        assert!(set_problem(Kind::Writing, "removed"));
+        assert_eq!(first_problem().as_deref(), Some("removed"));
+        assert!(clear_problem(Kind::Writing, Duration::ZERO));
+        assert!(!clear_problem(Kind::Writing, Duration::ZERO));
+        assert_eq!(first_problem().as_deref(), Some("damage"));
+        assert!(!clear_problem(Kind::Reading, TOLD));
+        assert!(clear_problem(Kind::Reading, Duration::ZERO));
+        assert_eq!(first_problem(), None);
+    }
 }

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use contextpilot_kv_files::Watch;
 
 use super::context::Basis;
-use super::shelf::Shelf;
+use super::figures::{self, Kind};
 use super::shelf::noted::AGAIN;
+use super::shelf::{Shelf, say_problem};
 use super::{on_shelf, records, works};
 
 /// How often the folder is looked at.
@@ -50,11 +51,22 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
         if has_remote {
             note_origin(&mut noted);
         }
+        // What could not be written is not there.
+        while with_shelf(|shelf| shelf.settle_some(AT_A_TIME)) == Some(true) {}
         let mut written = Vec::new();
-        // A folder that is gone is made again when something is written.
-        let Ok(changed) = watch.look(|header| written.push(header)) else {
-            continue;
+        let changed = match watch.look(|header| written.push(header)) {
+            Ok(changed) => changed,
+            // A folder that is gone is made again when something is written.
+            Err(error) => {
+                say_problem(
+                    Kind::Looking,
+                    &format!("its folder cannot be read ({error})"),
+                );
+                continue;
+            }
         };
+        figures::clear_problem(Kind::Looking, Duration::ZERO);
+        figures::clear_problem(Kind::Reading, figures::TOLD);
         if watch.is_another() {
             with_shelf(Shelf::begin_notes);
             noted = None;

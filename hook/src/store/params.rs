@@ -1,7 +1,7 @@
 //! What a program that is no llama-server creates its contexts and models with. KV depends on some of it, and
 //! there are no flags that say the same. If it is not understood, there is no store.
 
-use super::{acts, hears, purpose, with_record};
+use super::{acts, hears, purpose, surroundings, with_record};
 use crate::attach::{is_embedded, plain, unstorable};
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
@@ -32,8 +32,15 @@ pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &Context
             "the program looks at each evaluation (cb_eval)",
         );
     }
+    let Ok(variables) = surroundings::changed() else {
+        return purpose::refuse(
+            call,
+            context,
+            "it cannot be known which variables the program has set, and the engine reads some",
+        );
+    };
     with_record(context, |one| {
-        one.set_params(read.relevant);
+        one.set_params([read.relevant, variables].concat());
         one.set_embeddings(read.embeddings);
     });
 }

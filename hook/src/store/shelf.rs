@@ -8,7 +8,10 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_files::{Done, Folder, Header, LeftOut, Listing, ReadError, Watch, Writer};
+use contextpilot_admission::STACK;
+use contextpilot_kv_files::{
+    Done, Folder, Header, LeftOut, Listing, Problem, ReadError, Watch, Writer,
+};
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Numbers, Origin, Piece, Store,
 };
@@ -16,7 +19,7 @@ use contextpilot_settings::StoreAt;
 
 use self::noted::Noted;
 use super::elsewhere::Elsewhere;
-use super::figures::{self, FIGURES};
+use super::figures::{self, FIGURES, Kind};
 use super::flow::{self, Outline};
 use super::{evaluate, neighbours};
 use crate::base::region::Region;
@@ -76,15 +79,19 @@ fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
 
 impl Shelf {
     /// Opens the folder. What is in it is read on a thread of its own, which then passes the shelf to
-    /// `ready`.
+    /// `ready`. `must_write`: a folder that can be read only is none.
     ///
     /// # Errors
     /// Why the folder cannot be used, as the rest of a message.
     pub(super) fn open(
         at: &StoreAt,
+        must_write: bool,
         ready: impl FnOnce(Self) + Send + 'static,
     ) -> Result<(), String> {
         let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
+        if must_write {
+            folder.try_writing().map_err(|e| e.to_string())?;
+        }
         let limit = at.limit;
         let has_remote = at.remote.is_some();
         let read = move || {
@@ -96,10 +103,14 @@ impl Shelf {
                     ready(shelf);
                     neighbours::look_for_life(watch, has_remote);
                 }
-                Err(error) => say_problem(&format!("it cannot be written to ({error})")),
+                Err(error) => {
+                    say_problem(Kind::Start, &format!("it cannot be read ({error})"));
+                }
             }
         };
-        let thread = thread::Builder::new().name("contextpilot-open".to_owned());
+        let thread = thread::Builder::new()
+            .name("contextpilot-open".to_owned())
+            .stack_size(STACK);
         thread
             .spawn(read)
             .map(drop)
@@ -390,9 +401,15 @@ impl Shelf {
         self.writer.note_origin(origin);
     }
 
-    /// Takes note of what the writer has done.
+    /// Takes note of what the writer has done: of everything, on the host's thread, so that nothing waits without a bound.
     pub(super) fn settle(&mut self) {
-        let done: Vec<Done> = self.writer.done().collect();
+        self.settle_some(usize::MAX);
+    }
+
+    /// The same, of so much of it. Whether there may be more.
+    pub(super) fn settle_some(&mut self, most: usize) -> bool {
+        let done: Vec<Done> = self.writer.done().take(most).collect();
+        let count = done.len();
         for one in done {
             match one {
                 Done::Written(_) => {}
@@ -402,11 +419,18 @@ impl Shelf {
                 }
                 Done::Failed(name, why) => {
                     figures::add(&FIGURES.lost_chunks, 1);
-                    say_problem(&format!("a chunk cannot be written ({why})"));
+                    say_problem(Kind::Writing, &not_written(&why));
                     self.drop_chunk(name);
+                }
+                Done::Paused(why) => say_problem(Kind::Writing, &not_written(&why)),
+                Done::Resumed => {
+                    if figures::clear_problem(Kind::Writing, Duration::ZERO) {
+                        log::line(format_args!("Prefix store: chunks are written again"));
+                    }
                 }
             }
         }
+        count == most
     }
 
     /// Takes note of what other processes have written.
@@ -456,7 +480,7 @@ impl Shelf {
             return;
         }
         if !matches!(why, ReadError::Gone) {
-            say_problem(&format!("a chunk cannot be read ({why})"));
+            say_problem(Kind::Reading, &format!("a chunk cannot be read ({why})"));
         }
         self.drop_chunk(name);
     }
@@ -483,15 +507,19 @@ impl Shelf {
 fn usual_limit(folder: &Folder, own: u64) -> u64 {
     let limit = folder.usual_limit(own);
     if let Some(problem) = limit.problem {
-        figures::set_problem(&problem);
+        figures::set_problem(Kind::Budget, &problem);
         log::line(format_args!("Prefix store: {problem}"));
     }
     limit.bytes
 }
 
+fn not_written(why: &Problem) -> String {
+    format!("a chunk cannot be written ({why})")
+}
+
 /// Says a problem of the disk once.
-fn say_problem(problem: &str) {
-    if figures::set_problem(problem) {
+pub(super) fn say_problem(kind: Kind, problem: &str) {
+    if figures::set_problem(kind, problem) {
         log::line(format_args!(
             "Prefix store: {problem}; these tokens are evaluated, as without a store"
         ));

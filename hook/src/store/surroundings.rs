@@ -2,13 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::iter;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::OnceLock;
 
 use contextpilot_server_flags::{may_change_kv, relevant_flags};
 
 use super::{config, content};
 use crate::attach::{self, is_embedded, version};
+use crate::base::environment;
 
 /// A server is about to load its model, and its engine was asked for its version.
 pub(super) fn begin() {
@@ -28,17 +29,15 @@ pub(super) fn all() -> Option<Vec<u8>> {
     let digest = content::of_engine()?;
     static FLAGS: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(digest) = digest.filter(|_| is_embedded()) {
-        // Its arguments are not the engine's.
-        let flags = FLAGS.get_or_init(|| relevant(iter::empty(), std::env::vars_os()));
+        // Its arguments are not the engine's, and variables that stand for flags are a server's.
+        let of_engine = || variables().filter(|(name, _)| name == OF_CONTEXTS);
+        let flags = FLAGS.get_or_init(|| relevant(iter::empty(), of_engine()));
         return Some([&digest, &**flags].concat());
     }
     let config = config::digest(config::text()?).map(OsString::from);
     let flags = FLAGS.get_or_init(|| {
-        let variables = std::env::vars_os();
-        relevant(
-            config.into_iter().chain(std::env::args_os().skip(1)),
-            variables,
-        )
+        let arguments = environment::arguments().map(OsString::from).skip(1);
+        relevant(config.into_iter().chain(arguments), variables())
     });
     let mut text = flags.clone();
     text.extend_from_slice(engine_text(&version().to_string(), digest).as_bytes());
@@ -57,11 +56,32 @@ fn engine_text(version: &str, digest: Option<[u8; 16]>) -> String {
 /// then.
 pub(super) fn replace_metadata(key: &str) -> bool {
     let names = |text: &OsStr| text.to_string_lossy().contains(key);
-    let mut variables = std::env::vars_os();
     let config = config::text().map(OsStr::from_bytes);
     config.is_none_or(names)
-        || std::env::args_os().any(|one| names(&one))
-        || variables.any(|(name, value)| is_relevant_variable(&name) && names(&value))
+        || environment::arguments().any(names)
+        || environment::variables().any(|(name, value)| is_relevant_variable(name) && names(value))
+}
+
+/// The engine reads this variable whenever it creates a context. Keys and values of a quantised cache are not rotated
+/// with it.
+const OF_CONTEXTS: &str = "LLAMA_ATTN_ROT_DISABLE";
+
+/// What a program has changed since its start of what the engine reads when it creates a context.
+///
+/// # Errors
+/// It cannot be known.
+pub(super) fn changed() -> Result<Vec<u8>, ()> {
+    let now = environment::now(OF_CONTEXTS)?;
+    let before = environment::variable(OF_CONTEXTS).map(OsString::into_vec);
+    Ok(match now == before {
+        true => Vec::new(),
+        false => [OF_CONTEXTS.as_bytes(), &now.unwrap_or_default()].concat(),
+    })
+}
+
+/// What the process was started with.
+fn variables() -> impl Iterator<Item = (OsString, OsString)> {
+    environment::variables().map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
 fn relevant(
@@ -82,9 +102,6 @@ fn relevant(
     }
     text
 }
-
-/// Keys and values of a quantised cache are not rotated with this variable.
-const OF_CONTEXTS: &str = "LLAMA_ATTN_ROT_DISABLE";
 
 /// Variables that stand for flags, without those that stand for the harmless ones.
 fn is_relevant_variable(name: &OsStr) -> bool {

@@ -13,6 +13,7 @@
 use std::thread;
 use std::time::Duration;
 
+use contextpilot_admission::STACK;
 use contextpilot_kv_publisher::{MOST_BLOCKS, Run, Stored};
 use contextpilot_kv_store::{Change, Changes, Chunk, Fingerprint, Name, Origin};
 
@@ -35,7 +36,9 @@ pub(super) fn start(stored: Stored) -> Result<(), String> {
         contextpilot_admission::give_way();
         tell_for_life(stored);
     };
-    let thread = thread::Builder::new().name("contextpilot-told".to_owned());
+    let thread = thread::Builder::new()
+        .name("contextpilot-told".to_owned())
+        .stack_size(STACK);
     let started = thread.spawn(tell).map(drop);
     started.map_err(|e| format!("no thread can be started ({e})"))
 }

@@ -1,5 +1,6 @@
 //! Builds the library and the fixtures, and runs the fixtures under the library.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::disallowed_methods, reason = "this is no library")]
 
 use std::collections::BTreeMap;
 use std::env;

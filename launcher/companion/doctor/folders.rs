@@ -19,8 +19,8 @@ pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding 
                     the cache is not reported";
         (limit, text.to_owned())
     } else {
-        match PrivateFolder::open(Base::State, lookup) {
-            Ok(folder) => (Grade::Good, folder.path().display().to_string()),
+        match PrivateFolder::look_for(Base::State, lookup) {
+            Ok(folder) => (Grade::Good, folder.display().to_string()),
             Err(why) if !index => (limit, format!("{why}; without an index it is not needed")),
             Err(why) => {
                 let text = format!(
@@ -34,11 +34,24 @@ pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding 
     Finding::new("state folder", grade, text)
 }
 
-/// A command of another package under the launcher's name, in the folder of this one. `None`: it
-/// is the launcher, or there is none.
-pub(super) fn launcher() -> Option<Finding> {
+const LAUNCHER: &str = "contextpilot-llama-server";
+
+/// A command of another package under the launcher's name: the one that `PATH` gives, or the one in the folder of this
+/// one. `None`: these are the launcher, or there are none.
+pub(super) fn launcher(lookup: impl Lookup) -> Option<Finding> {
+    let path = lookup.non_empty("PATH").unwrap_or_default();
+    let mut commands = std::env::split_paths(&path).map(|folder| folder.join(LAUNCHER));
+    let given = commands.find(|command| command.is_file());
+    if let Some(given) = given.filter(|command| is_script(command)) {
+        let text = format!(
+            "PATH gives {}, which is not ours but a script, as the Python package contextpilot has one of this name; \
+             put the folder of ours before it, or give its path",
+            given.display()
+        );
+        return Some(Finding::new("launcher", Grade::Limited, text));
+    }
     let this = std::env::current_exe().ok()?;
-    let beside = this.with_file_name("contextpilot-llama-server");
+    let beside = this.with_file_name(LAUNCHER);
     is_script(&beside).then(|| {
         Finding::new(
             "launcher",

@@ -123,6 +123,7 @@ fn linked(executable: &Executable) -> String {
     let libc = match &executable.linkage {
         Linkage::Static => "fully static".to_owned(),
         Linkage::StaticPie => "fully static (pie)".to_owned(),
+        Linkage::Library => "a library".to_owned(),
         Linkage::Dynamic { interpreter, libc } => match libc {
             Libc::Glibc => "glibc".to_owned(),
             Libc::Musl => "musl".to_owned(),

@@ -86,15 +86,23 @@ pub(super) fn remote() -> Option<Finding> {
     }
 }
 
-/// Opens the folder as the hook does.
+/// Looks at the folder as the hook does, and makes nothing.
 fn of(folder: &Path) -> (Grade, String) {
-    match Folder::open(folder) {
-        Ok(_) => (
+    if !folder.is_absolute() {
+        let text = format!("none: {} is no absolute path", folder.display());
+        return (Grade::Limited, text);
+    }
+    match Folder::look(folder) {
+        Ok(Some(())) => (
             Grade::Good,
             format!(
                 "in {}; `contextpilot-llama store` shows it",
                 folder.display()
             ),
+        ),
+        Ok(None) => (
+            Grade::Good,
+            format!("in {}, which will be made", folder.display()),
         ),
         Err(why) => (
             Grade::Limited,

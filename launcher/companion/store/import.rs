@@ -281,6 +281,6 @@ fn write(writer: &Writer, chunk: &Chunk, rows: Vec<u8>) -> Result<(), String> {
 fn failure(writer: &Writer) -> Option<String> {
     writer.done().find_map(|done| match done {
         Done::Failed(_, problem) => Some(problem.to_string()),
-        Done::Written(_) | Done::NotFinite(_) => None,
+        Done::Written(_) | Done::NotFinite(_) | Done::Paused(_) | Done::Resumed => None,
     })
 }

@@ -58,12 +58,8 @@ impl Disk {
         rest: impl FnMut(),
     ) -> io::Result<()> {
         let size = rows.size(chunk);
-        // Else the system would end the process, the server, with a signal.
-        let most = getrlimit(Resource::Fsize).current;
         let head = Head::size(chunk) as u64;
-        if most.is_some_and(|most| most < head.saturating_add(size)) {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
+        may_have(head.saturating_add(size))?;
         let private = self.folder.private();
         let new = match self.new.take() {
             Some((of, new)) if Arc::ptr_eq(&of, &private) => new,
@@ -132,10 +128,12 @@ impl Disk {
         self.folder.set_used(name, now);
     }
 
-    pub(super) fn open_again(&mut self) -> io::Result<()> {
+    /// Whether a file of so many bytes could be written now, into the folder that is there now.
+    pub(super) fn try_again(&mut self, bytes: u64) -> io::Result<()> {
+        may_have(bytes)?;
         self.new = None;
-        let opened = self.folder.open_again();
-        opened.map_err(|error| io::Error::new(io::ErrorKind::NotFound, error.to_string()))
+        self.folder.open_again()?;
+        self.folder.try_file(&mut self.written, bytes)
     }
 
     /// Removes what dead processes were writing: files in `new` that nobody has locked.
@@ -175,6 +173,15 @@ pub(super) fn is_not_finite(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<NotFinite>())
 }
 
+/// Whether this process may write files of so many bytes. Else the system would end it, the server, with a signal.
+fn may_have(bytes: u64) -> io::Result<()> {
+    let most = getrlimit(Resource::Fsize).current;
+    match most.is_some_and(|most| most < bytes) {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(()),
+    }
+}
+
 /// Writes a file whole, and then gives it its name: a folder, and a name in it.
 fn put(
     folder: &Folder,
@@ -190,6 +197,27 @@ fn put(
     }
     written
 }
+
+impl Folder {
+    /// Whether a file of so many bytes can be written here. Nothing of it stays.
+    pub(crate) fn try_file(&self, count: &mut u64, bytes: u64) -> io::Result<()> {
+        let new = self.inner(NEW)?;
+        let (mut file, name) = create(count, &new)?;
+        let zeros = [0; 1 << 12];
+        let mut left = bytes.clamp(1, MOST_TRIED);
+        let mut written = Ok(());
+        while left > 0 && written.is_ok() {
+            let some = left.min(zeros.len() as u64);
+            written = file.write_all(&zeros[..some as usize]);
+            left -= some;
+        }
+        let _ = rustix::fs::unlinkat(&new, &*name, AtFlags::empty());
+        written
+    }
+}
+
+/// So many bytes are written to see whether the disk takes them.
+const MOST_TRIED: u64 = 4 << 20;
 
 /// A new file, locked so that nobody takes it for one of a dead process.
 fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {

@@ -50,6 +50,8 @@ pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, o
         idle_at: None,
         pause: None,
         next_pause: FIRST_PAUSE,
+        look_at: None,
+        refused: 0,
         notes: Vec::new(),
         note_at: None,
     };
@@ -66,23 +68,40 @@ struct Thread<'a> {
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
     next_pause: Duration,
+    /// When to look whether there is room for what had none. Smaller chunks are written meanwhile.
+    look_at: Option<Instant>,
+    /// Bytes of the chunk that could not be written.
+    refused: u64,
     /// Notes that could not be written, and when they are tried again.
     notes: Vec<Note>,
     note_at: Option<Instant>,
+}
+
+fn is_about_size(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::FileTooLarge | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 impl Thread<'_> {
     /// The next job. Whether there may be another one.
     fn step(&mut self, jobs: &Receiver<Job>) -> bool {
         let ends = self.pause.as_ref().map(|(until, _)| *until);
-        let next = [self.touch_at, self.idle_at, self.note_at, ends];
+        let next = [
+            self.touch_at,
+            self.idle_at,
+            self.note_at,
+            ends,
+            self.look_at,
+        ];
         let next = next.into_iter().flatten().min();
         let job = match next {
             None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => jobs.recv_deadline(at),
         };
         let now = Instant::now();
-        if ends.is_some_and(|until| until <= now) {
+        if ends.or(self.look_at).is_some_and(|until| until <= now) {
             self.resume();
         }
         if self.touch_at.is_some_and(|at| at <= now) {
@@ -146,6 +165,9 @@ impl Thread<'_> {
         match self.disk.write(chunk, rows, rest) {
             Ok(()) => {
                 self.next_pause = FIRST_PAUSE;
+                if self.look_at.is_some() && rows.size(chunk) >= self.refused {
+                    self.all_is_well();
+                }
                 Done::Written(chunk.name)
             }
             Err(error) if is_not_finite(&error) => Done::NotFinite(chunk.name),
@@ -153,7 +175,10 @@ impl Thread<'_> {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
             }
-            Err(error) => Done::Failed(chunk.name, self.pause(&error)),
+            Err(error) => {
+                self.refused = rows.size(chunk);
+                Done::Failed(chunk.name, self.pause(&error))
+            }
         }
     }
 
@@ -198,20 +223,30 @@ impl Thread<'_> {
         problem
     }
 
+    /// The pause is over, or it is time to look again whether what caused it is. No chunk is lost by trying.
     fn resume(&mut self) {
-        let gone = |(_, problem): (_, Problem)| {
-            matches!(
-                problem.kind,
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            )
-        };
-        if self.pause.take().is_some_and(gone) {
-            if let Err(error) = self.disk.open_again() {
-                self.pause(&error);
+        self.look_at = None;
+        let paused = self.pause.take().is_some();
+        match self.disk.try_again(self.refused) {
+            Ok(()) => self.all_is_well(),
+            // Something smaller may have room.
+            Err(error) if is_about_size(&error) => {
+                self.look_at = Some(Instant::now() + LONGEST_PAUSE)
+            }
+            Err(error) => {
+                let still = self.pause(&error);
+                let _ = self.outbox.done.send(Done::Paused(still));
                 return;
             }
         }
-        self.outbox.shared.paused.store(false, Ordering::Relaxed);
+        if paused {
+            self.outbox.shared.paused.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn all_is_well(&mut self) {
+        self.look_at = None;
+        let _ = self.outbox.done.send(Done::Resumed);
     }
 
     fn touch(&mut self) {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use contextpilot_admission::{Pace, give_way};
+use contextpilot_admission::{Pace, STACK, give_way};
 use contextpilot_http_server::{
     BindError, Bound, Limits, Listener, Pool, Request, accept_for_ever, serve,
 };
@@ -17,25 +17,41 @@ use crate::library::Library;
 /// Where a Unix socket stands, to be taken away at the end.
 pub(crate) type Socket = Arc<OnceLock<Bound>>;
 
-/// Starts the thread that listens. The caller has blocked all signals.
+/// Starts the thread that listens. The caller has blocked all signals. If settings are `strict`, listens before it returns.
+///
+/// # Errors
+/// No thread can be had; it cannot listen, and settings are strict.
 pub(crate) fn start(
     library: &'static dyn Library,
     listen: Listen,
     limits: Limits,
     answers: Answers,
+    strict: bool,
 ) -> io::Result<Socket> {
     let socket = Socket::default();
     let place = Arc::clone(&socket);
+    let at = listen.clone();
+    let bound = move || {
+        let at = address(library, &at)?;
+        let listener = bind(&at, &place).map_err(|why| why.to_string())?;
+        Ok::<_, String>((listener, at))
+    };
+    // A server that is to end without it must know before it loads.
+    let early = match strict.then(&bound) {
+        Some(Err(why)) => {
+            let text = format!("CONTEXTPILOT_LISTEN: cannot listen on {listen}, {why}");
+            return Err(io::Error::other(text));
+        }
+        bound => bound,
+    };
     let answers = Arc::new(answers);
-    let thread = thread::Builder::new().name("contextpilot-web".to_owned());
+    let thread = thread::Builder::new()
+        .name("contextpilot-web".to_owned())
+        .stack_size(STACK);
     thread.spawn(move || {
         library.enter_thread();
         // On this thread, not on the host's: a socket may be somewhere slow.
-        let bound = address(&listen).and_then(|at| {
-            let listener = bind(&at, &place).map_err(|why| why.to_string());
-            Ok((listener?, at))
-        });
-        match bound {
+        match early.unwrap_or_else(bound) {
             Ok((listener, at)) => accept(library, &listener, &at, limits, &answers),
             Err(why) => library.say(format_args!(
                 "Control endpoint: cannot listen on {listen}, {why}. The server runs as usual, \
@@ -47,10 +63,10 @@ pub(crate) fn start(
 }
 
 /// The address that is meant.
-fn address(listen: &Listen) -> Result<ListenAddress, String> {
+fn address(library: &'static dyn Library, listen: &Listen) -> Result<ListenAddress, String> {
     match listen {
         Listen::At(address) => Ok(address.clone()),
-        Listen::Auto => contextpilot_discovery::place(|name| std::env::var_os(name))
+        Listen::Auto => contextpilot_discovery::place(|name| library.variable(name))
             .map(ListenAddress::Unix)
             .map_err(|why| why.to_string()),
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use contextpilot_admission::STACK;
 use contextpilot_control::LogLine;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::fs::{FlockOperation, flock};
@@ -76,7 +77,9 @@ impl LogFile {
         let taken = Arc::clone(&waiting);
         let written = Written::default();
         let end = Arc::clone(&written);
-        let thread = thread::Builder::new().name("contextpilot-log".to_owned());
+        let thread = thread::Builder::new()
+            .name("contextpilot-log".to_owned())
+            .stack_size(STACK);
         thread.spawn(move || {
             library.enter_thread();
             // A panic loses a line, and nothing else.

@@ -171,6 +171,7 @@ fn decode<'a>(context: Pointer, entries: impl Iterator<Item = &'a Entry>) -> i32
         sequences: counts.as_ptr(),
         sequence: lists.as_ptr(),
         output: outputs.as_ptr(),
+        beyond: [0; 9],
     };
     original!(llama_decode(context, batch))
 }
