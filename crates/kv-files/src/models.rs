@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use contextpilot_kv_store::{Fingerprint, Name, Origin};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
@@ -44,14 +44,33 @@ impl Folder {
     /// Of what the fingerprint was made, as the server that used it last said. `None`: an older program has
     /// written it, or it says something else.
     pub fn origin(&self, fingerprint: &Fingerprint) -> Option<Origin> {
+        let (bytes, _) = self.origin_bytes(fingerprint)?;
+        let origin = Origin::decode(&bytes)?;
+        (origin.fingerprint == *fingerprint).then_some(origin)
+    }
+
+    /// What is written down of a fingerprint, and when that was.
+    fn origin_bytes(&self, fingerprint: &Fingerprint) -> Option<(Vec<u8>, SystemTime)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let path = origin_name(fingerprint);
         let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
+        let file = File::from(file);
+        let written = file.metadata().ok()?.modified().ok()?;
         let mut bytes = Vec::new();
-        let mut file = File::from(file).take(LONGEST_ORIGIN);
-        file.read_to_end(&mut bytes).ok()?;
-        let origin = Origin::decode(&bytes)?;
-        (origin.facts.fingerprint() == *fingerprint).then_some(origin)
+        file.take(LONGEST_ORIGIN).read_to_end(&mut bytes).ok()?;
+        Some((bytes, written))
+    }
+
+    /// What an older version wrote down with secrets in it: what of that may be written down, and when it was. `None` inside:
+    /// nothing, for it is damaged.
+    pub(crate) fn origins_with_secrets(
+        &self,
+    ) -> impl Iterator<Item = (Fingerprint, Option<Origin>, SystemTime)> + '_ {
+        let all = self.fingerprints_in(ORIGINS).into_iter();
+        all.filter_map(|of| {
+            let (bytes, written) = self.origin_bytes(&of)?;
+            Origin::has_secrets(&bytes).then(|| (of, self.origin(&of), written))
+        })
     }
 
     /// The origins of all models that servers have used the folder for.

@@ -217,7 +217,7 @@ impl Mirror {
         let mut is_all = true;
         let most = (self.limit / 10).saturating_mul(BEYOND);
         for origin in self.folder.origins_within(LATELY) {
-            let of = origin.facts.fingerprint();
+            let of = origin.fingerprint;
             let begin = moved.fetched_bytes;
             'of_model: loop {
                 let some = match self.seen.get(&of) {

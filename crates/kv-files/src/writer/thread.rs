@@ -40,8 +40,9 @@ pub(super) struct Outbox<'a> {
 
 pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, outbox: Outbox<'_>) {
     give_way();
-    let disk = Disk::new(folder);
+    let mut disk = Disk::new(folder);
     disk.sweep();
+    disk.renew_origins();
     let mut thread = Thread {
         disk,
         rests: Rests::new(is_busy),

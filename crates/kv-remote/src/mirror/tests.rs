@@ -10,11 +10,7 @@ use crate::remote::Bucket;
 fn origin() -> Origin {
     let mut facts = Facts::default();
     facts.push(What::Model, vec![1; 16]);
-    Origin {
-        model: "tea".to_owned(),
-        facts,
-        layout: None,
-    }
+    Origin::new("tea".to_owned(), &facts, None)
 }
 
 fn write(folder: &Folder, chunks: RangeInclusive<u8>) {
@@ -29,7 +25,7 @@ fn chunk(nth: u8) -> Chunk {
     Chunk {
         name: Name([nth; 16]),
         parent: None,
-        fingerprint: origin().facts.fingerprint(),
+        fingerprint: origin().fingerprint,
         link: Name([0; 16]),
         start: 0,
         tokens: Arc::from([1, 2, 3]),
