@@ -1,5 +1,6 @@
 //! The process that keeps the prefix store and a Redis or a bucket alike, for several machines.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -16,6 +17,24 @@ pub(crate) fn without_store(lookup: impl Lookup) -> Option<String> {
     let is_alone =
         lookup.non_empty(env::STORE_REMOTE).is_some() && lookup.non_empty(env::STORE).is_none();
     is_alone.then(|| Error::remote_without_store().to_string())
+}
+
+/// Whether these arguments ask the server something that it answers without a model.
+pub(crate) fn only_ask(arguments: &[OsString]) -> bool {
+    const QUESTIONS: [&str; 9] = [
+        "-h",
+        "--help",
+        "--usage",
+        "--version",
+        "--license",
+        "--list-devices",
+        "--cache-list",
+        "-cl",
+        "--completion-bash",
+    ];
+    arguments
+        .iter()
+        .any(|one| QUESTIONS.iter().any(|question| one == question))
 }
 
 /// Starts it. It ends after the server that this process becomes, when what is new is sent. So it is in a process

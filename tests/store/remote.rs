@@ -80,11 +80,11 @@ impl Redis {
         kill_process(Pid::from_child(&self.process), Signal::STOP).unwrap();
     }
 
-    /// How many chunks it has: the other two keys are the list and the number.
+    /// How many chunks it has.
     fn chunks(&self) -> usize {
-        let keys = self.say("DBSIZE");
-        let keys: usize = keys.trim_start_matches(':').parse().unwrap();
-        keys.saturating_sub(2)
+        let keys = "redis.call('keys','contextpilot:kv:1:chunk:*')";
+        let count = self.say(&format!("EVAL \"return #{keys}\" 0"));
+        count.trim_start_matches(':').parse().unwrap()
     }
 }
 

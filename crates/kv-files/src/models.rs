@@ -79,11 +79,22 @@ impl Folder {
         of.iter().filter_map(|one| self.origin(one)).collect()
     }
 
-    /// Those that were written down within this time. Servers do that every few hours for what they use.
+    /// Those that were written down within this time, the last one first. Servers do that every few hours for what they
+    /// use.
     pub fn origins_within(&self, time: Duration) -> Vec<Origin> {
-        let mut of = self.fingerprints_in(ORIGINS);
-        of.retain(|one| self.age(&origin_name(one)).is_some_and(|age| age < time));
-        of.iter().filter_map(|one| self.origin(one)).collect()
+        let of = self.fingerprints_in(ORIGINS).into_iter();
+        let of = of.filter_map(|one| Some((self.age(&origin_name(&one))?, one)));
+        let mut of: Vec<_> = of.filter(|(age, _)| *age < time).collect();
+        of.sort_unstable();
+        let of = of.iter();
+        of.filter_map(|(_, one)| self.origin(one)).collect()
+    }
+
+    /// When an origin was last written down or removed. `None`: there is none.
+    pub fn origins_changed(&self) -> Option<SystemTime> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&*self.private(), ORIGINS, flags, Mode::empty()).ok()?;
+        File::from(folder).metadata().ok()?.modified().ok()
     }
 
     /// Removes what was written down of fingerprints of which there is no chunk, and returns how many files that were. A

@@ -17,6 +17,7 @@ mod rows;
 mod spare;
 mod thread;
 
+pub(crate) use disk::put;
 use rows::{Rows, Waiting};
 use spare::Spares;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use contextpilot_control::PrefixStore;
+use contextpilot_control::{PrefixStore, StoreRemote};
 
 /// All counters.
 #[derive(Debug, Default)]
@@ -66,6 +66,8 @@ pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
 /// What the disk refused last, and why contexts have no store.
 static PROBLEM: Mutex<Option<String>> = Mutex::new(None);
 static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// What was said of the remote last.
+static REMOTE: Mutex<Option<StoreRemote>> = Mutex::new(None);
 
 pub(super) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
@@ -108,6 +110,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
         refused: lock(&REFUSED).clone(),
         problem: lock(&PROBLEM).clone(),
+        remote: lock(&REMOTE).clone(),
     })
 }
 
@@ -121,6 +124,11 @@ pub(super) fn set_problem(problem: &str) -> bool {
     let is_new = known.as_deref() != Some(problem);
     *known = Some(problem.to_owned());
     is_new
+}
+
+/// What is said of the remote now.
+pub(super) fn set_remote(remote: Option<StoreRemote>) {
+    *lock(&REMOTE) = remote;
 }
 
 /// A context has no store.

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use contextpilot_control::{StoreRemote, Timestamp};
 use contextpilot_kv_files::Watch;
 
 use super::context::Basis;
 use super::shelf::Shelf;
 use super::shelf::noted::AGAIN;
-use super::{on_shelf, records, works};
+use super::{figures, on_shelf, records, works};
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -49,6 +50,7 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
         thread::sleep(LOOK);
         if has_remote {
             note_origin(&mut noted);
+            look_at_remote();
         }
         let mut written = Vec::new();
         // A folder that is gone is made again when something is written.
@@ -93,6 +95,14 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
         with_shelf(|shelf| shelf.tell_origin(origin));
         *noted = Some((basis, Instant::now()));
     }
+}
+
+/// What the process says that keeps the folder and the remote alike.
+fn look_at_remote() {
+    let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder));
+    let note = folder.and_then(|folder| folder.remote_note());
+    let now = Timestamp::from_unix_ms(time() / 1_000_000);
+    figures::set_remote(note.and_then(|note| StoreRemote::read(&note, now)));
 }
 
 fn with_shelf<T>(work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {

@@ -178,7 +178,7 @@ impl Disk {
 }
 
 /// Writes a file whole, and then gives it its name: a folder, and a name in it.
-fn put(
+pub(crate) fn put(
     folder: &Folder,
     count: &mut u64,
     new: &OwnedFd,
