@@ -2,13 +2,14 @@
 
 mod asked;
 mod bucket;
+mod hostile;
 mod machines;
 mod tls;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -73,6 +74,21 @@ impl Redis {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         line.trim().to_owned()
+    }
+
+    /// All of an answer that is one value.
+    fn text(&self, command: &str) -> String {
+        let stream = TcpStream::connect(self.at).unwrap();
+        (&stream)
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut size = String::new();
+        reader.read_line(&mut size).unwrap();
+        let size: usize = size.trim().trim_start_matches('$').parse().unwrap();
+        let mut text = vec![0; size];
+        reader.read_exact(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
     }
 
     /// From now on it says nothing.

@@ -401,6 +401,10 @@ impl Mirror {
             moved.refuse(page.refused, "no chunk has such a line in a list");
             self.known.add(page.listed.iter().map(|listed| listed.name));
             for listed in page.listed {
+                let looked = self.models.all[at].looked.get(&listed.name);
+                if looked.is_some_and(|nth| *nth >= listed.nth) {
+                    continue;
+                }
                 if !self.here.contains_key(&listed.name) && !self.is_refused(&listed.name) {
                     if listed.size > self.room() {
                         return Ok(Turn::Alike);
@@ -408,6 +412,7 @@ impl Mirror {
                     self.take(at, &listed, moved)?;
                 }
                 self.models.saw(at, listed.nth);
+                self.models.all[at].looked.insert(listed.name, listed.nth);
                 if moved.fetched_bytes - begin > FETCHED_IN_A_TURN {
                     return Ok(Turn::More);
                 }
@@ -425,6 +430,7 @@ impl Mirror {
             }
             if page.is_last || end.is_none() {
                 self.models.all[at].is_due = false;
+                self.models.forget_older(at, self.remote.0.overlap());
                 return Ok(Turn::Alike);
             }
         }
@@ -437,6 +443,8 @@ impl Mirror {
         let filled = (self.limit / 10 * FILLED).saturating_sub(self.bytes);
         let mut room = filled.min(self.room());
         let (mut newest, mut oldest) = (0, None);
+        // What there is no room for is not looked at again.
+        let mut recent: HashMap<Name, u64> = HashMap::new();
         let (mut before, mut count, mut fits) = (None, 0, true);
         loop {
             let page = self.remote.0.before(&of, before, LISTED_AT_ONCE)?;
@@ -444,12 +452,15 @@ impl Mirror {
             self.known.add(page.listed.iter().map(|listed| listed.name));
             for listed in &page.listed {
                 newest = newest.max(listed.nth);
+                if listed.nth.saturating_add(self.remote.0.overlap()) >= oldest.unwrap_or(newest) {
+                    recent.insert(listed.name, listed.nth);
+                }
                 let is_here = self.here.contains_key(&listed.name);
                 let left = room.checked_sub(if is_here { 0 } else { listed.size });
                 fits &= left.is_some();
                 if let Some(left) = left.filter(|_| fits) {
                     room = left;
-                    oldest = Some(listed.nth);
+                    oldest = Some(oldest.map_or(listed.nth, |oldest: u64| oldest.min(listed.nth)));
                 }
             }
             count += LISTED_AT_ONCE;
@@ -461,8 +472,12 @@ impl Mirror {
             }
             before = end;
         }
+        let seen = oldest.map_or(newest, |oldest| oldest.saturating_sub(1));
+        let from = seen.saturating_sub(self.remote.0.overlap());
+        recent.retain(|_, nth| (from..=seen).contains(nth));
         let model = &mut self.models.all[at];
-        model.seen = Some(oldest.map_or(newest, |oldest| oldest.saturating_sub(1)));
+        model.seen = Some(seen);
+        model.looked = recent;
         model.is_due = oldest.is_some();
         Ok(())
     }

@@ -3,10 +3,11 @@
 //! A server writes down what it uses, also each scale of a LoRA adapter that a request names: there may be thousands. So
 //! nothing is asked for each of them in each turn.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use contextpilot_kv_files::Folder;
-use contextpilot_kv_store::Fingerprint;
+use contextpilot_kv_store::{Fingerprint, Name};
 
 /// So many are followed: those that were used last.
 const MOST: usize = 1024;
@@ -24,6 +25,9 @@ pub(super) struct Model {
     pub(super) per_token: Option<u64>,
     /// The number of the last chunk that was looked at. `None`: nothing was looked at yet.
     pub(super) seen: Option<u64>,
+    /// What was looked at of late, with its number: what is listed again is not looked at again, also if it has left the
+    /// folder since.
+    pub(super) looked: HashMap<Name, u64>,
     /// There is something behind that.
     pub(super) is_due: bool,
     /// What the remote said of it last.
@@ -67,6 +71,7 @@ impl Models {
                     of: origin.fingerprint,
                     per_token: origin.layout.map(|layout| layout.bytes_per_token() as u64),
                     seen: None,
+                    looked: HashMap::new(),
                     is_due: false,
                     mark: None,
                 },
@@ -122,6 +127,13 @@ impl Models {
         all.filter(|(_, one)| one.is_due)
             .map(|(at, _)| at)
             .collect()
+    }
+
+    /// What is older than the overlap is not listed again.
+    pub(super) fn forget_older(&mut self, at: usize, overlap: u64) {
+        let model = &mut self.all[at];
+        let from = model.seen.unwrap_or(0).saturating_sub(overlap);
+        model.looked.retain(|_, nth| *nth >= from);
     }
 
     pub(super) fn saw(&mut self, at: usize, nth: u64) {

@@ -232,7 +232,7 @@ impl Mirror {
         else {
             return false;
         };
-        if !last.is_none_or(|link| link == chunk.link) {
+        if last.is_some_and(|link| link != chunk.link) {
             return false;
         }
         let link = match grid {

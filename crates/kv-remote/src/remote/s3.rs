@@ -295,7 +295,7 @@ impl Holder for S3 {
     ) -> Result<Page, RemoteError> {
         if nth.is_none() {
             let listed = self.models.get(of).and_then(|model| model.listed);
-            if !listed.is_some_and(|listed| listed.elapsed() <= FRESH) {
+            if listed.is_none_or(|listed| listed.elapsed() > FRESH) {
                 self.list(of)?;
             }
         }
