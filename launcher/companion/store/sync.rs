@@ -410,7 +410,18 @@ impl Server {
         // A process that has ended and was not waited for is still there, but no parent any more.
         match self.is_parent {
             true => getppid() != Some(self.process),
-            false => test_kill_process(self.process).is_err(),
+            // Or this process began after its end.
+            false => test_kill_process(self.process).is_err() || is_zombie(self.process),
         }
     }
+}
+
+/// Whether a process has ended and was not waited for.
+fn is_zombie(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    // Its name, in brackets, may have anything in it.
+    let state = stat
+        .ok()
+        .and_then(|stat| stat.rsplit(") ").next()?.chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
