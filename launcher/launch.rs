@@ -32,7 +32,7 @@ pub fn launch() -> u8 {
 }
 
 fn run() -> Result<Infallible, Error> {
-    let arguments = std::env::args_os().skip(1).collect();
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut misspelt = misspelt::find(std::env::vars_os());
     let wanted = is_wanted(of_process);
     if !wanted && !misspelt.is_empty() && flag(of_process, &table::STRICT)? {
@@ -61,7 +61,8 @@ fn run() -> Result<Infallible, Error> {
                 server.path.display(),
                 library,
             ));
-            if settings.store.is_some_and(|store| store.remote.is_some()) {
+            let has_remote = settings.store.is_some_and(|store| store.remote.is_some());
+            if has_remote && !share::only_ask(&arguments) {
                 share::start();
             }
         }

@@ -1,5 +1,6 @@
 //! The process that keeps the prefix store and a Redis or a bucket alike, for several machines.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -17,6 +18,24 @@ pub(crate) fn without_store(lookup: impl Lookup) -> Option<String> {
     let mut idle = [env::STORE_REMOTE, env::STORE_GB].into_iter();
     let idle = idle.find(|name| !has_store && lookup.non_empty(name).is_some())?;
     Some(Error::without_store(idle).to_string())
+}
+
+/// Whether these arguments ask the server something that it answers without a model.
+pub(crate) fn only_ask(arguments: &[OsString]) -> bool {
+    const QUESTIONS: [&str; 9] = [
+        "-h",
+        "--help",
+        "--usage",
+        "--version",
+        "--license",
+        "--list-devices",
+        "--cache-list",
+        "-cl",
+        "--completion-bash",
+    ];
+    arguments
+        .iter()
+        .any(|one| QUESTIONS.iter().any(|question| one == question))
 }
 
 /// Starts it. It ends after the server that this process becomes, when what is new is sent. So it is in a process

@@ -39,11 +39,7 @@ fuzz_target!(|input: &[u8]| {
 fn origin() -> Origin {
     let mut facts = Facts::default();
     facts.push(What::Model, vec![7; 16]);
-    Origin {
-        model: "tea".to_owned(),
-        facts,
-        layout: None,
-    }
+    Origin::new("tea".to_owned(), &facts, None)
 }
 
 /// A chunk, and when it was used last. Its rows are as many bytes, all of one kind.
@@ -53,7 +49,7 @@ fn next(rest: &mut &[u8]) -> Option<(Chunk, u64)> {
     let count = usize::from(count) % (GRID + 1);
     let (tokens, after) = after.split_at_checked(count)?;
     *rest = after;
-    let mut fingerprint = origin().facts.fingerprint();
+    let mut fingerprint = origin().fingerprint;
     if kind & 1 != 0 {
         fingerprint = Fingerprint([1; 16]);
     }

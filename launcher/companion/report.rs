@@ -1,7 +1,9 @@
 //! `report`: the page with the data of a recording, of a running server, or of a log file inside.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -78,12 +80,24 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(data.to_string().as_bytes(), 8);
     let page = contextpilot_page::report(&STANDARD.encode(packed));
     let shown = options.output.display();
-    fs::write(&options.output, &page)
+    write(&options.output, page.as_bytes())
         .map_err(|e| format!("{shown} cannot be written ({e}): name another file with -o"))?;
     print(&format!(
         "{shown}, {}: open it in a browser\n",
         bytes(page.len() as u64)
     ))
+}
+
+/// For this user only: a report tells of what others asked.
+fn write(path: &Path, page: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(path)?;
+    // One that was there keeps its mode. A pipe has none of ours.
+    if file.metadata()?.is_file() {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    file.write_all(page)
 }
 
 fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {

@@ -8,6 +8,7 @@ use contextpilot_client::control::{
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Visible, bytes, count, percent, print, print_json, seconds_of, span};
+use super::store::remote_text;
 use super::table::Table;
 use super::words::reason;
 
@@ -79,6 +80,9 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.push(line("index", &index(stats)));
     if let Some(store) = &stats.store {
         lines.push(line("store", &prefix_store(store)));
+        if let Some(remote) = &store.remote {
+            lines.push(line("store remote", &remote_text(remote)));
+        }
     }
     if let Some(kept) = stats.kept {
         let text = format!("{} in {} prompts", count(kept.tokens), count(kept.prompts));

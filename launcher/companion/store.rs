@@ -15,6 +15,8 @@ mod size;
 mod sync;
 mod text;
 
+pub(super) use text::remote_text;
+
 use super::servers::{self, Running};
 use super::show::{Visible, bytes, counted, print, print_json, print_path};
 use crate::say::say;

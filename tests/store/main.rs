@@ -19,6 +19,7 @@ mod refusals;
 mod remote;
 mod restart;
 mod reuse;
+mod secrets;
 mod shelf;
 mod stale;
 #[path = "../support/store.rs"]

@@ -3,13 +3,14 @@
 mod asked;
 mod bucket;
 mod fleet;
+mod hostile;
 mod machines;
 mod tls;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -76,16 +77,31 @@ impl Redis {
         line.trim().to_owned()
     }
 
+    /// All of an answer that is one value.
+    fn text(&self, command: &str) -> String {
+        let stream = TcpStream::connect(self.at).unwrap();
+        (&stream)
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut size = String::new();
+        reader.read_line(&mut size).unwrap();
+        let size: usize = size.trim().trim_start_matches('$').parse().unwrap();
+        let mut text = vec![0; size];
+        reader.read_exact(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
     /// From now on it says nothing.
     fn halt(&self) {
         kill_process(Pid::from_child(&self.process), Signal::STOP).unwrap();
     }
 
-    /// How many chunks it has: the other two keys are the list and the number.
+    /// How many chunks it has.
     fn chunks(&self) -> usize {
-        let keys = self.say("DBSIZE");
-        let keys: usize = keys.trim_start_matches(':').parse().unwrap();
-        keys.saturating_sub(2)
+        let keys = "redis.call('keys','contextpilot:kv:1:chunk:*')";
+        let count = self.say(&format!("EVAL \"return #{keys}\" 0"));
+        count.trim_start_matches(':').parse().unwrap()
     }
 }
 
@@ -396,5 +412,90 @@ fn a_redis_that_is_full_or_gone_costs_nothing_but_its_help() {
     until("it is said that it is there again", || {
         let said = stored.server.stderr();
         said.contains("is there again: ").then_some(())
+    });
+}
+
+/// Whoever reads the launcher's output to its end waits for all that write there.
+#[test]
+fn nobody_waits_for_a_remote_who_only_asks_or_does_not_start() {
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let run = |arguments: &[&str]| {
+        let folder = folder();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama-server"));
+        command
+            .args(arguments)
+            .env("CONTEXTPILOT_STORE", folder.path());
+        command.env("CONTEXTPILOT_STORE_REMOTE", &url);
+        command.env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server());
+        let begin = std::time::Instant::now();
+        let output = command.output().unwrap();
+        (output, begin.elapsed())
+    };
+    for question in ["--version", "--help"] {
+        let (output, _) = run(&[question]);
+        assert!(output.status.success(), "{output:?}");
+        let asked = silent.accept();
+        assert!(asked.is_err(), "{question}: the remote was asked");
+    }
+    let (output, took) = run(&["-m", "/nothing/there.gguf"]);
+    assert!(!output.status.success());
+    // An answer would be late after ten seconds, and the process after 30.
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+/// The process beside the server says in the folder how it goes, and everybody shows it.
+#[test]
+fn the_remote_is_shown_while_it_is_there_and_when_it_is_not() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let folder = folder();
+    let mut stored = Stored::start(&shared(&redis), folder.path());
+    for seed in [240, 241] {
+        stored.ask(&tokens(seed, 500));
+    }
+    let remote = || stored.figures().remote;
+    let shown = until("what was sent is shown", || {
+        remote().filter(|remote| remote.sent > 0 && remote.waiting == 0)
+    });
+    assert!(shown.reachable && shown.problem.is_none(), "{shown:?}");
+    assert_eq!(shown.address, redis.url());
+    assert_eq!((shown.fetched, shown.refused), (0, 0));
+    let since = shown.since.unwrap();
+    let said = good(&companion(folder.path(), &["--json"]));
+    assert_eq!(said["remote"]["sent"], shown.sent, "{said}");
+    let text = companion(folder.path(), &[]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    let line = format!("remote {}: reachable for", redis.url());
+    assert!(text.contains(&line), "{text}");
+    assert!(text.contains("0 waiting, 0 refused"), "{text}");
+    let metric = |name: &str, label: &str| {
+        let page = stored.control.raw("/metrics").unwrap().1;
+        let mut lines = page.lines();
+        let line = lines.find(|line| line.contains(&format!("{name}{{")) && line.contains(label));
+        line.unwrap().rsplit(' ').next().unwrap().to_owned()
+    };
+    let sent = metric("prefix_store_remote_chunks_total", "change=\"sent\"");
+    assert_eq!(sent, shown.sent.to_string());
+    assert_eq!(metric("prefix_store_remote_failing", ""), "0");
+
+    drop(redis);
+    let gone = until("that it is gone is shown", || {
+        remote().filter(|remote| !remote.reachable)
+    });
+    assert!(gone.since.unwrap() >= since, "{gone:?}");
+    let problem = gone.problem.unwrap();
+    assert!(
+        problem.contains("refused") || problem.contains("end of file"),
+        "{problem}"
+    );
+    assert_eq!(metric("prefix_store_remote_failing", ""), "1");
+    stored.server.stop(SIGTERM).unwrap();
+    until("nobody is there any more", || {
+        let said = good(&companion(folder.path(), &["--json"]));
+        said["remote"].is_null().then_some(())
     });
 }

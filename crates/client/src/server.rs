@@ -156,21 +156,6 @@ impl LlamaServer {
             .ok_or_else(|| self.unexpected("a token in the answer is no number"))
     }
 
-    /// The prompt that the model's template makes of messages. `body`: as for `/v1/chat/completions`.
-    ///
-    /// # Errors
-    /// As [`LlamaServer::props`].
-    pub fn apply_template(&self, body: &Value) -> Result<String> {
-        let answer = self
-            .http
-            .post("/apply-template", body, Patience::Whole(self.quick))?;
-        let value: Value = answer.json()?;
-        match value["prompt"].as_str() {
-            Some(prompt) => Ok(prompt.to_owned()),
-            None => Err(self.unexpected("no prompt in the answer")),
-        }
-    }
-
     fn tokenize(&self, body: &Value) -> Result<Vec<Value>> {
         let answer = self
             .http
@@ -200,10 +185,7 @@ impl LlamaServer {
         let mut value: Value = answer.json()?;
         match value["prompt"].take() {
             Value::String(prompt) => Ok(prompt),
-            _ => Err(Error::Unexpected {
-                address: self.address().to_owned(),
-                why: "no prompt in the answer".to_owned(),
-            }),
+            _ => Err(self.unexpected("no prompt in the answer")),
         }
     }
 

@@ -153,6 +153,56 @@ pub struct PrefixStore {
     pub refused: Vec<String>,
     /// What the disk refused last; `None`: nothing.
     pub problem: Option<String>,
+    /// The Redis or the bucket that the folder is kept alike with; `None`: nobody does that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<StoreRemote>,
+}
+
+/// A Redis or a bucket that a prefix store's folder is kept alike with, as the process that does it says. Its numbers are
+/// those since that process began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreRemote {
+    /// The address, without a password.
+    pub address: String,
+    /// Whether it could be used when it was asked last.
+    pub reachable: bool,
+    /// Since when that is so.
+    pub since: Option<Timestamp>,
+    /// Why it cannot be used; `None`: it can.
+    pub problem: Option<String>,
+    /// Chunks that were sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Chunks that were fetched.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Chunks that wait to be sent, if the remote lacks them.
+    pub waiting: u64,
+    /// What is there and was not taken: it cannot be what a server sent, or was damaged.
+    pub refused: u64,
+    /// Why the last of these was not; `None`: there was none.
+    pub last_refused: Option<String>,
+    /// When this was said.
+    pub at: Option<Timestamp>,
+}
+
+impl StoreRemote {
+    /// From what the process said in JSON. `None`: it is nothing of the kind.
+    pub fn read(json: &[u8], now: Timestamp) -> Option<Self> {
+        /// It says something every few seconds.
+        const SILENT_MS: u64 = 60_000;
+        let mut said: Self = serde_json::from_slice(json).ok()?;
+        let at = said.at.map_or(0, Timestamp::unix_ms);
+        if now.unix_ms().saturating_sub(at) > SILENT_MS {
+            said.reachable = false;
+            said.since = said.at;
+            said.problem = Some("the process that keeps it alike says nothing any more".to_owned());
+        }
+        Some(said)
+    }
 }
 
 /// What the hook is there for.

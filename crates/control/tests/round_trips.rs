@@ -3,10 +3,10 @@
 use contextpilot_control::{
     AppliedAdapter, Branch, Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine,
     Evaluated, Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction,
-    HostCache, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode, Model,
-    ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName, RequestState,
-    Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Slot, Sources, Stats, Timestamp,
-    Tokens, Tree,
+    HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
+    Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
+    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Slot, Sources,
+    Stats, Timestamp, Tokens, Tree,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -99,6 +99,7 @@ fn stats() -> Stats {
         kv_events: Some(KvEvents::default()),
         recording: Some(Recording::default()),
         store: Some(PrefixStore::default()),
+        kept: Some(KeptTokens::default()),
         losses: Losses::default(),
     }
 }

@@ -6,6 +6,7 @@
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
 //!    origins/<fingerprint> of what the fingerprint was made; for packs, remotes, people
 //!    new/<process>-<n>     what is being written
+//!    remote                whoever keeps a remote alike says there how that goes
 //!    ask-<machine>         a socket: whoever keeps a remote alike is asked there for what is not here
 //! ```
 //!
@@ -32,6 +33,7 @@
 
 mod answers;
 mod asking;
+mod beside;
 mod budget;
 mod flow;
 mod folder;
@@ -52,5 +54,5 @@ pub use list::{Header, Headers};
 pub use pack::{Pack, PackError, PackWriter};
 pub use problem::Problem;
 pub use watch::{Listing, Watch};
-pub use whole::read_whole;
+pub use whole::{read_header, read_whole};
 pub use writer::{Done, Refusal, Writer};

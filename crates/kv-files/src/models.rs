@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use contextpilot_kv_store::{Fingerprint, Name, Origin};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
@@ -44,14 +44,33 @@ impl Folder {
     /// Of what the fingerprint was made, as the server that used it last said. `None`: an older program has
     /// written it, or it says something else.
     pub fn origin(&self, fingerprint: &Fingerprint) -> Option<Origin> {
+        let (bytes, _) = self.origin_bytes(fingerprint)?;
+        let origin = Origin::decode(&bytes)?;
+        (origin.fingerprint == *fingerprint).then_some(origin)
+    }
+
+    /// What is written down of a fingerprint, and when that was.
+    fn origin_bytes(&self, fingerprint: &Fingerprint) -> Option<(Vec<u8>, SystemTime)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let path = origin_name(fingerprint);
         let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
+        let file = File::from(file);
+        let written = file.metadata().ok()?.modified().ok()?;
         let mut bytes = Vec::new();
-        let mut file = File::from(file).take(LONGEST_ORIGIN);
-        file.read_to_end(&mut bytes).ok()?;
-        let origin = Origin::decode(&bytes)?;
-        (origin.facts.fingerprint() == *fingerprint).then_some(origin)
+        file.take(LONGEST_ORIGIN).read_to_end(&mut bytes).ok()?;
+        Some((bytes, written))
+    }
+
+    /// What an older version wrote down with secrets in it: what of that may be written down, and when it was. `None` inside:
+    /// nothing, for it is damaged.
+    pub(crate) fn origins_with_secrets(
+        &self,
+    ) -> impl Iterator<Item = (Fingerprint, Option<Origin>, SystemTime)> + '_ {
+        let all = self.fingerprints_in(ORIGINS).into_iter();
+        all.filter_map(|of| {
+            let (bytes, written) = self.origin_bytes(&of)?;
+            Origin::has_secrets(&bytes).then(|| (of, self.origin(&of), written))
+        })
     }
 
     /// The origins of all models that servers have used the folder for.
@@ -60,11 +79,22 @@ impl Folder {
         of.iter().filter_map(|one| self.origin(one)).collect()
     }
 
-    /// Those that were written down within this time. Servers do that every few hours for what they use.
+    /// Those that were written down within this time, the last one first. Servers do that every few hours for what they
+    /// use.
     pub fn origins_within(&self, time: Duration) -> Vec<Origin> {
-        let mut of = self.fingerprints_in(ORIGINS);
-        of.retain(|one| self.age(&origin_name(one)).is_some_and(|age| age < time));
-        of.iter().filter_map(|one| self.origin(one)).collect()
+        let of = self.fingerprints_in(ORIGINS).into_iter();
+        let of = of.filter_map(|one| Some((self.age(&origin_name(&one))?, one)));
+        let mut of: Vec<_> = of.filter(|(age, _)| *age < time).collect();
+        of.sort_unstable();
+        let of = of.iter();
+        of.filter_map(|(_, one)| self.origin(one)).collect()
+    }
+
+    /// When an origin was last written down or removed. `None`: there is none.
+    pub fn origins_changed(&self) -> Option<SystemTime> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&*self.private(), ORIGINS, flags, Mode::empty()).ok()?;
+        File::from(folder).metadata().ok()?.modified().ok()
     }
 
     /// Removes what was written down of fingerprints of which there is no chunk, and returns how many files that were. A

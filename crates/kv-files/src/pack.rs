@@ -6,7 +6,7 @@
 //!  12  size of the origin: u32
 //!  16  chunks: u64
 //!  24  bytes of all that follows the origin, but for the last 32: u64
-//!  32  the origin (Origin::encode)
+//!  32  the origin (Origin::encode), without secrets
 //!      each chunk as in its file: header, tokens, rows; what a chunk continues stands before it
 //!      SHA-256 of all before it
 //! ```
@@ -22,7 +22,9 @@ use sha2::{Digest, Sha256};
 use crate::format::{Fault, HEAD, Head};
 
 const MAGIC: &[u8; 8] = b"CPkvpack";
-const VERSION: u32 = 1;
+/// Version 1 has another origin, with the server's flags as they were. It is read, and nothing of that is kept.
+const VERSION: u32 = 2;
+const OLDEST: u32 = 1;
 const START: usize = 32;
 const SUM: usize = 32;
 const LONGEST_ORIGIN: u32 = 1 << 20;
@@ -131,7 +133,7 @@ impl<R: Read + Seek> Pack<R> {
         if !start.starts_with(MAGIC) {
             return Err(PackError::Foreign);
         }
-        if word(8) != VERSION {
+        if !(OLDEST..=VERSION).contains(&word(8)) {
             return Err(PackError::Version(word(8)));
         }
         let size = Some(word(12)).filter(|size| *size <= LONGEST_ORIGIN);
@@ -139,7 +141,7 @@ impl<R: Read + Seek> Pack<R> {
         let mut origin = vec![0; size as usize];
         from.fill(&mut origin)?;
         let origin = Origin::decode(&origin).ok_or(DAMAGED)?;
-        let fingerprint = origin.facts.fingerprint();
+        let fingerprint = origin.fingerprint;
         let (count, mut left) = (long(16), long(24));
         let mut chunks: Vec<Chunk> = Vec::new();
         let mut names: HashSet<Name> = HashSet::new();

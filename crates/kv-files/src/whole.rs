@@ -19,6 +19,14 @@ impl Folder {
     }
 }
 
+/// What the first bytes of a chunk say that it is. Its rows may be others than it says.
+///
+/// # Errors
+/// It is damaged, or another version's.
+pub fn read_header(bytes: &[u8]) -> Result<Chunk, ReadError> {
+    Ok(Head::read(bytes)?.chunk)
+}
+
 /// Takes apart what [`Folder::whole`] has put together: the chunk, and its rows.
 ///
 /// # Errors

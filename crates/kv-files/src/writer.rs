@@ -18,6 +18,7 @@ mod rows;
 mod spare;
 mod thread;
 
+pub(crate) use disk::put;
 use rows::{Rows, Waiting};
 use spare::Spares;
 

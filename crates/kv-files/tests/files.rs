@@ -405,13 +405,9 @@ fn what_is_known_of_a_model_without_chunks_is_removed_after_a_day() {
     let origin = |model: u8| {
         let mut facts = Facts::default();
         facts.push(What::Model, vec![model]);
-        Origin {
-            model: model.to_string(),
-            facts,
-            layout: None,
-        }
+        Origin::new(model.to_string(), &facts, None)
     };
-    let all = [1, 2, 3].map(|model| origin(model).facts.fingerprint());
+    let all = [1, 2, 3].map(|model| origin(model).fingerprint);
     for model in [1, 2, 3] {
         writer.name_model(all[usize::from(model) - 1], model.to_string());
         writer.note_origin(origin(model));

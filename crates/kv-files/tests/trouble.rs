@@ -290,11 +290,7 @@ fn an_origin_that_could_not_be_written_is_written_later() {
     let home = private_folder();
     let folder = Folder::open(&home.path().join("store")).expect("it is made");
     let writer = writer(&folder);
-    let origin = Origin {
-        model: "tea".to_owned(),
-        facts: Facts::default(),
-        layout: None,
-    };
+    let origin = Origin::new("tea".to_owned(), &Facts::default(), None);
     fs::remove_dir_all(folder.path()).expect("it is ours");
     writer.note_origin(origin.clone());
     assert!(writer.flush(LONG));

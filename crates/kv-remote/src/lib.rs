@@ -55,6 +55,6 @@ mod mirror;
 mod remote;
 mod supply;
 
-pub use mirror::{Mirror, MirrorError, Moved};
+pub use mirror::{Mirror, MirrorError, Moved, Turn};
 pub use remote::{Remote, RemoteError, Trouble};
 pub use supply::{Known, Supplier};

@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use contextpilot_kv_store::{Fingerprint, Name};
+use contextpilot_random::Random;
 use contextpilot_settings::{BUCKET_SCHEME, REDIS_SCHEMES, REMOTE_FORMS, shown_remote};
 
 use self::redis::Redis;
@@ -15,20 +16,62 @@ use self::redis::Redis;
 pub(crate) use self::s3::Bucket;
 use self::s3::S3;
 
+/// The largest chunk that is fetched, bytes. A chunk has 256 tokens at most.
+pub(crate) const LARGEST: u64 = 1 << 30;
+
 /// A chunk that is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) name: Name,
-    /// Bytes.
+    /// Bytes on the disk.
     pub(crate) size: u64,
     /// Later ones have larger numbers. They are good until there is an error.
     pub(crate) nth: u64,
 }
 
+/// Some of a model's list.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) listed: Vec<Listed>,
+    /// The number of the last one that was looked at, also if that is refused. `None`: there was none.
+    pub(crate) end: Option<u64>,
+    /// There are no more.
+    pub(crate) is_last: bool,
+    /// What cannot be one of ours.
+    pub(crate) refused: u64,
+}
+
+/// What a look at what is new has found.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// It has lost what it had, or is another one: nothing that was known of it holds.
+    pub(crate) is_anew: bool,
+    /// Of each model, what changes when something was sent.
+    pub(crate) marks: Vec<u64>,
+}
+
+/// What is at a chunk's name.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Whole(Vec<u8>),
+    Nothing,
+    /// More than it may have.
+    TooLarge,
+}
+
+/// A chunk that is sent.
+pub(crate) struct Sending {
+    pub(crate) name: Name,
+    /// Bytes on the disk.
+    pub(crate) size: u64,
+    /// As its file has it.
+    pub(crate) whole: Vec<u8>,
+}
+
 /// A Redis or a bucket that holds chunks. Nothing is opened before something is asked.
 pub struct Remote(pub(crate) Box<dyn Holder>);
 
-/// What a remote is asked.
+/// What a remote is asked. Each question is answered within a bound of time, and of bytes.
 pub(crate) trait Holder: Send {
     /// The address, without a password.
     fn shown(&self) -> &str;
@@ -39,20 +82,26 @@ pub(crate) trait Holder: Send {
     /// The longest time from an error to the next attempt.
     fn longest_retry(&self) -> Duration;
 
+    /// What comes may have a number that is smaller by so much than one that came before.
+    fn overlap(&self) -> u64 {
+        0
+    }
+
     /// Asks whether it can be used, without looking at what is there.
     fn reach(&mut self) -> Result<(), RemoteError>;
 
-    /// Which of these are there.
-    fn has(&mut self, of: &Fingerprint, chunks: &[(Name, u64)]) -> Result<Vec<bool>, RemoteError>;
+    /// Looks at what is new, of all these models with one request.
+    fn round(&mut self, models: &[Fingerprint]) -> Result<Round, RemoteError>;
 
-    /// Sends a chunk: `whole` is as its file has it. Others may hear of it with [`publish`](Self::publish) only.
-    fn put(
+    /// Which of these are there. `None`: to be asked in a later turn.
+    fn has(
         &mut self,
         of: &Fingerprint,
-        name: &Name,
-        size: u64,
-        whole: &[u8],
-    ) -> Result<(), RemoteError>;
+        chunks: &[(Name, u64)],
+    ) -> Result<Option<Vec<bool>>, RemoteError>;
+
+    /// Sends chunks. Others may hear of them with [`publish`](Self::publish) only.
+    fn put(&mut self, of: &Fingerprint, chunks: &[Sending]) -> Result<(), RemoteError>;
 
     /// Tells others what was sent, if they were not told with each chunk.
     fn publish(&mut self) -> Result<(), RemoteError> {
@@ -60,21 +109,30 @@ pub(crate) trait Holder: Send {
     }
 
     /// What was sent after the `nth`, in order; at most so many.
-    fn after(
+    fn after(&mut self, of: &Fingerprint, nth: u64, most: usize) -> Result<Page, RemoteError>;
+
+    /// What was sent before the `nth`, or last; the last one first; at most so many.
+    fn before(
         &mut self,
         of: &Fingerprint,
-        nth: u64,
+        nth: Option<u64>,
         most: usize,
-    ) -> Result<Vec<Listed>, RemoteError>;
+    ) -> Result<Page, RemoteError>;
 
-    /// The last that were sent, the last one first; at most so many.
-    fn last(&mut self, of: &Fingerprint, most: usize) -> Result<Vec<Listed>, RemoteError>;
+    /// A chunk of at most so many bytes, if it is there.
+    fn get(&mut self, of: &Fingerprint, name: &Name, most: u64) -> Result<Body, RemoteError>;
 
-    /// A chunk, if it is there.
-    fn get(&mut self, of: &Fingerprint, name: &Name) -> Result<Option<Vec<u8>>, RemoteError>;
+    /// The first bytes of a chunk, if it is there.
+    fn head(&mut self, of: &Fingerprint, name: &Name, bytes: u64) -> Result<Body, RemoteError>;
 
     /// Takes a chunk off the list, and removes it if it is there.
     fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError>;
+}
+
+/// A number that nobody else draws.
+fn random_id() -> String {
+    let mut random = Random::of_system();
+    format!("{:016x}{:016x}", random.draw(), random.draw())
 }
 
 impl Remote {
@@ -214,7 +272,7 @@ mod tests {
         let mut remote = new("redis://127.0.0.1:1").ok().unwrap();
         let error = remote
             .0
-            .get(&Fingerprint([0; 16]), &Name([0; 16]))
+            .get(&Fingerprint([0; 16]), &Name([0; 16]), 1)
             .unwrap_err();
         assert_eq!(error.trouble, Trouble::Away, "{error}");
     }

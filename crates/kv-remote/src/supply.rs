@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_files::{Asker, Done, Door, Folder, Writer};
-use contextpilot_kv_store::{Chunk, GRID, Name, Place};
+use contextpilot_kv_files::{Asker, Done, Door, Folder, Writer, read_whole};
+use contextpilot_kv_store::{Chunk, Fingerprint, GRID, HEADER_BYTES, Name, Place};
 
-use crate::mirror::{DISK, QUEUE, fetch_chunk};
-use crate::remote::Remote;
+use crate::mirror::{DISK, QUEUE};
+use crate::remote::{Body, LARGEST, Remote};
 
 /// Of so many chunks it is known that they are there; when there are more, of half as many. 40 bytes each.
 const MOST_KNOWN: usize = 1 << 20;
 /// As many are noted at a time, so that nobody who asks waits for it.
 const AT_A_TIME: usize = 4096;
+/// So many models that are wanted are noted.
+const MOST_WANTED: usize = 64;
 /// A remote that is of no use is asked again after that.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -30,6 +32,8 @@ pub struct Known(Arc<Mutex<Names>>);
 struct Names {
     newer: HashSet<Name>,
     older: HashSet<Name>,
+    /// Models of which a prompt wanted something that is not known to be there.
+    wanted: Vec<Fingerprint>,
 }
 
 impl Names {
@@ -64,6 +68,19 @@ impl Known {
         *self.names() = Names::default();
     }
 
+    /// A prompt wants something of this model, and it may not have been looked at.
+    fn want(&self, of: Fingerprint) {
+        let mut known = self.names();
+        if known.wanted.len() < MOST_WANTED && !known.wanted.contains(&of) {
+            known.wanted.push(of);
+        }
+    }
+
+    /// The models that prompts have wanted since the last call.
+    pub(crate) fn take_wanted(&self) -> Vec<Fingerprint> {
+        std::mem::take(&mut self.names().wanted)
+    }
+
     /// The first of these that is there.
     fn first(&self, mut names: impl Iterator<Item = (usize, Name)>) -> Option<(usize, Name)> {
         let known = self.names();
@@ -77,6 +94,8 @@ pub struct Supplier {
     remote: Remote,
     writer: Writer,
     known: Known,
+    /// How large a chunk may be if its model does not tell, bytes.
+    largest: u64,
     /// The remote was of no use.
     not_before: Option<Instant>,
 }
@@ -102,17 +121,24 @@ impl Drop for Closes {
 
 impl Supplier {
     /// Answers whoever comes to this door, on threads of its own, until it is closed. `known`: of the
-    /// [`Mirror`](crate::Mirror) of the same folder and remote.
+    /// [`Mirror`](crate::Mirror) of the same folder and remote. `limit`: how large the folder may become, bytes.
     ///
     /// # Errors
     /// The system gives no thread. The door is closed.
-    pub fn start(door: &Arc<Door>, folder: Folder, remote: Remote, known: Known) -> io::Result<()> {
+    pub fn start(
+        door: &Arc<Door>,
+        folder: Folder,
+        remote: Remote,
+        known: Known,
+        limit: u64,
+    ) -> io::Result<()> {
         let (open, also_open) = (Closes(Arc::clone(door)), Closes(Arc::clone(door)));
         let mut supplier = Self {
             writer: Writer::start(folder.clone(), QUEUE, || {}, || false)?,
             folder,
             remote,
             known: known.clone(),
+            largest: LARGEST.min(limit / 4),
             not_before: None,
         };
         let (wishes, wished) = channel();
@@ -125,7 +151,10 @@ impl Supplier {
             while let Ok(asker) = also_open.0.wait() {
                 let wish = &asker.wish;
                 match known.first(wish.place.chunks(&wish.tokens)) {
-                    None => asker.end(),
+                    None => {
+                        known.want(wish.place.fingerprint);
+                        asker.end();
+                    }
                     Some(_) if wishes.send(asker).is_err() => break,
                     Some(_) => {}
                 }
@@ -189,17 +218,22 @@ impl Supplier {
         }
         // A connection that nobody has used for a while may have been closed. What else is wrong with the remote, or with
         // a chunk there, the mirror finds out, and says it.
-        let mut fetch = || fetch_chunk(&mut self.remote, &place.fingerprint, &name);
+        let most = self.most(&place.fingerprint, tokens);
+        let mut fetch = || self.remote.0.get(&place.fingerprint, &name, most);
         let Ok(fetched) = fetch().or_else(|_| fetch()) else {
             self.not_before = Some(Instant::now() + PAUSE);
             return Brought::No;
         };
         let is_wanted = |chunk: &Chunk| {
             let skip = chunk.start as usize % GRID;
-            (chunk.link, skip, &*chunk.tokens) == (place.link, place.skip, tokens)
+            let is_it = chunk.name == name && chunk.fingerprint == place.fingerprint;
+            is_it && (chunk.link, skip, &*chunk.tokens) == (place.link, place.skip, tokens)
         };
-        let found = fetched.chunk.filter(|(chunk, _)| is_wanted(chunk));
-        let Some((chunk, rows)) = found else {
+        let found = match fetched {
+            Body::Whole(whole) => read_whole(whole).ok(),
+            Body::Nothing | Body::TooLarge => None,
+        };
+        let Some((chunk, rows)) = found.filter(|(chunk, _)| is_wanted(chunk)) else {
             self.known.remove(&name);
             return Brought::Gone;
         };
@@ -210,5 +244,15 @@ impl Supplier {
             true => Brought::There,
             false => Brought::No,
         }
+    }
+
+    /// The most bytes that a chunk of these tokens may have: as many as it needs, if its model tells.
+    fn most(&self, of: &Fingerprint, tokens: &[i32]) -> u64 {
+        let layout = self.folder.origin(of).and_then(|origin| origin.layout);
+        let count = tokens.len() as u64;
+        let of_token = layout.map(|layout| layout.bytes_per_token() as u64 + 4);
+        of_token.map_or(self.largest, |of_token| {
+            HEADER_BYTES + of_token.saturating_mul(count)
+        })
     }
 }

@@ -56,11 +56,8 @@ fn a_part_of_a_chunk_is_what_the_state_has_of_it() {
     for engine in engines() {
         let bytes = engine.state(0, &(0..20).collect::<Vec<_>>());
         let state = State::read(&bytes).expect("it is understood");
-        let origin = Origin {
-            model: String::new(),
-            facts: Facts::default(),
-            layout: Some(state.layout().clone()),
-        };
+        let layout = Some(state.layout().clone());
+        let origin = Origin::new(String::new(), &Facts::default(), layout);
         let again = Origin::decode(&origin.encode()).and_then(|origin| origin.layout);
         let layout = again.expect("it is read");
         assert_eq!(layout.digest(), state.layout().digest());

@@ -372,11 +372,11 @@ impl ContextStore {
 
     /// The same for others who read the store, with the layout of rows.
     pub(super) fn origin(&self, conditions: Conditions) -> Option<Origin> {
-        Some(Origin {
-            model: self.model_name(conditions),
-            facts: self.facts(conditions)?,
-            layout: self.layout_of_rows().cloned(),
-        })
+        Some(Origin::new(
+            self.model_name(conditions),
+            &self.facts(conditions)?,
+            self.layout_of_rows().cloned(),
+        ))
     }
 
     /// What people call the model with the adapters that these conditions apply.
@@ -444,8 +444,8 @@ impl Basis {
             return Some(*self.made.get_or_init(|| made));
         }
         let mut alike = origins.iter().filter_map(|origin| {
-            let facts = self.facts(origin.facts.layout()?.to_vec())?;
-            (facts == origin.facts).then(|| facts.fingerprint())
+            let facts = self.facts(origin.layout_digest()?.to_vec())?;
+            Some(facts.fingerprint()).filter(|made| *made == origin.fingerprint)
         });
         alike.next().filter(|_| alike.next().is_none())
     }
@@ -457,11 +457,11 @@ impl Basis {
 
     /// The same for others who read the store. `None`: not known yet.
     pub(super) fn origin(&self) -> Option<Origin> {
-        Some(Origin {
-            model: self.model.name.clone(),
-            facts: self.facts(self.layout.clone()?)?,
-            layout: self.rows.clone(),
-        })
+        Some(Origin::new(
+            self.model.name.clone(),
+            &self.facts(self.layout.clone()?)?,
+            self.rows.clone(),
+        ))
     }
 
     fn facts(&self, layout: Vec<u8>) -> Option<kv::Facts> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use contextpilot_control::PrefixStore;
+use contextpilot_control::{PrefixStore, StoreRemote};
 
 /// All counters.
 #[derive(Debug, Default)]
@@ -73,6 +73,8 @@ struct Problem {
 }
 /// Why contexts have no store.
 static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// What was said of the remote last.
+static REMOTE: Mutex<Option<StoreRemote>> = Mutex::new(None);
 
 pub(super) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
@@ -115,6 +117,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
         refused: lock(&REFUSED).clone(),
         problem: first_problem(),
+        remote: lock(&REMOTE).clone(),
     })
 }
 
@@ -160,6 +163,11 @@ pub(super) fn clear_problem(kind: Kind, age: Duration) -> bool {
 fn first_problem() -> Option<String> {
     let problems = lock(&PROBLEMS);
     Some(problems.iter().flatten().next()?.text.clone())
+}
+
+/// What is said of the remote now.
+pub(super) fn set_remote(remote: Option<StoreRemote>) {
+    *lock(&REMOTE) = remote;
 }
 
 /// A context has no store.

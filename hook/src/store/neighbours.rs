@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use contextpilot_control::{StoreRemote, Timestamp};
 use contextpilot_kv_files::Watch;
 
 use super::context::Basis;
@@ -50,6 +51,7 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
         thread::sleep(LOOK);
         if has_remote {
             note_origin(&mut noted);
+            look_at_remote();
         }
         // What could not be written is not there.
         while with_shelf(|shelf| shelf.settle_some(AT_A_TIME)) == Some(true) {}
@@ -105,6 +107,14 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
         with_shelf(|shelf| shelf.tell_origin(origin));
         *noted = Some((basis, Instant::now()));
     }
+}
+
+/// What the process says that keeps the folder and the remote alike.
+fn look_at_remote() {
+    let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder));
+    let note = folder.and_then(|folder| folder.remote_note());
+    let now = Timestamp::from_unix_ms(time() / 1_000_000);
+    figures::set_remote(note.and_then(|note| StoreRemote::read(&note, now)));
 }
 
 fn with_shelf<T>(work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {

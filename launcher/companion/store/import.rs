@@ -109,7 +109,7 @@ fn said(imported: &Imported, is_first: bool) -> String {
 fn check(origin: &Origin, known: &[Origin]) -> Result<(), String> {
     let differences: Vec<(&Origin, String)> = known
         .iter()
-        .filter_map(|one| Some((one, origin.facts.difference(&one.facts)?)))
+        .filter_map(|one| Some((one, origin.difference(one)?)))
         .collect();
     if known.len() > differences.len() || known.is_empty() {
         return Ok(());
@@ -151,7 +151,7 @@ fn take(
         imported.removed += 1;
     }
     let origin = pack.origin.clone();
-    let fingerprint = origin.facts.fingerprint();
+    let fingerprint = origin.fingerprint;
     writer.name_model(fingerprint, origin.model.clone());
     writer.note_origin(origin.clone());
     let by_name: HashMap<Name, Chunk> = pack

@@ -1,15 +1,16 @@
 //! `store sync`: several machines, one store.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use contextpilot_client::control::{StoreRemote, Timestamp};
 use contextpilot_kv_files::{Door, Folder};
-use contextpilot_kv_remote::{Known, Mirror, Moved, Remote, RemoteError, Supplier};
+use contextpilot_kv_remote::{Known, Mirror, Moved, Remote, RemoteError, Supplier, Turn};
 use contextpilot_random::Random;
 use contextpilot_settings::env;
 use rustix::process::{Pid, getppid, test_kill_process};
@@ -26,7 +27,9 @@ use crate::variables::{Lookup, of_process};
 /// From an error to the next attempt. Each further error doubles it, as far as the remote allows.
 const RETRY: Duration = Duration::from_secs(5);
 /// How late it may be seen that the server has ended.
-const GLANCE: Duration = Duration::from_millis(500);
+const GLANCE: Duration = Duration::from_millis(200);
+/// How often what is said of the remote is written down again, so that others see that this process is there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// When the server has ended, or this process was asked to, what it wrote last is sent within this time, or not at all.
 const LAST: Duration = Duration::from_secs(30);
 
@@ -59,8 +62,9 @@ pub(super) fn run(
             env::STORE_REMOTE
         )
     })?;
-    let connect = || Remote::new(&url, |name| of_process.text(name));
+    let connect = move || Remote::new(&url, |name| of_process.text(name));
     let remote = connect().map_err(|error| error.to_string())?;
+    let began = SystemTime::now();
     let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let limit = limit(&folder, path, running)?;
     let mirror = Mirror::new(folder.clone(), remote, limit);
@@ -70,7 +74,7 @@ pub(super) fn run(
         mirror.reach().map_err(|error| error.to_string())?;
         loop {
             let turn = mirror.turn(&mut moved);
-            if turn.map_err(|e| format!("{e}; {}", text(&moved)))? {
+            if turn.map_err(|e| format!("{e}; {}", text(&moved)))? == Turn::Alike {
                 break;
             }
         }
@@ -78,7 +82,7 @@ pub(super) fn run(
             true => print_json(&json!({
                 "sent": moved.sent, "sent_bytes": moved.sent_bytes,
                 "fetched": moved.fetched, "fetched_bytes": moved.fetched_bytes,
-                "damaged": moved.damaged,
+                "damaged": moved.damaged, "refused": moved.refused,
             })),
             false => print(&format!("{}\n", text(&moved))),
         };
@@ -86,14 +90,68 @@ pub(super) fn run(
     let server = options.of.and_then(Server::new);
     let server = server.transpose();
     let server = server.map_err(|e| format!("SIGTERM cannot be taken: {e}"))?;
-    let mut asked = Asked {
+    let server = server.map(Arc::new);
+    let is_over = server.clone();
+    mirror.fetch_until(move || {
+        is_over
+            .as_ref()
+            .is_some_and(|one| one.is_to_end() || one.has_ended())
+    });
+    let said = Arc::new(Said::new(mirror.remote().shown()));
+    let asked = Asked {
         known: mirror.known(),
-        folder,
-        connect: &connect,
+        folder: folder.clone(),
+        limit,
+        connect: Box::new(connect),
         door: None,
     };
-    follow(&mut mirror, path, server.as_ref(), || asked.keep());
+    let worker = Worker {
+        mirror,
+        path: path.to_owned(),
+        server: server.clone(),
+        said: Arc::clone(&said),
+        asked,
+    };
+    // Nothing that a remote does makes this process wait longer than it is to: so all that waits for it is on another thread.
+    let thread = thread::Builder::new().name("contextpilot-sync".to_owned());
+    let thread = thread.spawn(move || worker.follow());
+    let thread = thread.map_err(|e| format!("No thread can be had: {e}"))?;
+    watch(&folder, server.as_deref(), &said, began, || {
+        thread.is_finished()
+    });
     Ok(())
+}
+
+/// Waits until all is done, or it is late.
+fn watch(
+    folder: &Folder,
+    server: Option<&Server>,
+    said: &Said,
+    began: SystemTime,
+    is_done: impl Fn() -> bool,
+) {
+    let mut since: Option<Instant> = None;
+    let mut has_ended = false;
+    while !is_done() {
+        said.write(folder);
+        thread::sleep(GLANCE);
+        let Some(server) = server else { continue };
+        if since.is_none() && (server.is_to_end() || server.has_ended()) {
+            since = Some(Instant::now());
+        }
+        if !has_ended && server.has_ended() {
+            has_ended = true;
+            // It asked for its version, or did not start: nobody waits for a remote then.
+            if !said.has_begun() && !folder.has_changed_since(began) {
+                break;
+            }
+        }
+        if since.is_some_and(|since| since.elapsed() > LAST) {
+            say("The server has ended, and not all of what it wrote last was sent");
+            break;
+        }
+    }
+    folder.forget_remote();
 }
 
 fn text(moved: &Moved) -> String {
@@ -101,8 +159,12 @@ fn text(moved: &Moved) -> String {
         0 => String::new(),
         damaged => format!("; {} were damaged there and are removed", count(damaged)),
     };
+    let refused = match moved.why_refused {
+        Some(why) => format!("; {} refused: {why}", count(moved.refused)),
+        None => String::new(),
+    };
     format!(
-        "{} sent, {}; {} fetched, {}{damaged}",
+        "{} sent, {}; {} fetched, {}{damaged}{refused}",
         counted(moved.sent, "chunk"),
         bytes(moved.sent_bytes),
         count(moved.fetched),
@@ -110,16 +172,83 @@ fn text(moved: &Moved) -> String {
     )
 }
 
+/// What servers and people are told of the remote.
+struct Said {
+    now: Mutex<StoreRemote>,
+    /// What was written down last, and when.
+    written: Mutex<Option<(StoreRemote, Instant)>>,
+}
+
+impl Said {
+    fn new(address: &str) -> Self {
+        let now = StoreRemote {
+            address: address.to_owned(),
+            ..StoreRemote::default()
+        };
+        Self {
+            now: Mutex::new(now),
+            written: Mutex::new(None),
+        }
+    }
+
+    /// Whether the remote could be used, at least once.
+    fn has_begun(&self) -> bool {
+        let now = lock(&self.now);
+        now.reachable || now.sent + now.fetched > 0
+    }
+
+    fn note(&self, moved: &Moved, waiting: usize, problem: Option<&str>) {
+        let mut now = lock(&self.now);
+        let is_reachable = problem.is_none();
+        if now.since.is_none() || now.reachable != is_reachable {
+            now.since = Some(Timestamp::from(SystemTime::now()));
+        }
+        now.reachable = is_reachable;
+        now.problem = problem.map(str::to_owned);
+        (now.sent, now.sent_bytes) = (moved.sent, moved.sent_bytes);
+        (now.fetched, now.fetched_bytes) = (moved.fetched, moved.fetched_bytes);
+        now.waiting = waiting as u64;
+        now.refused = moved.refused + moved.damaged;
+        now.last_refused = match moved.why_refused {
+            None if moved.damaged > 0 => Some("a chunk was damaged".to_owned()),
+            why => why.map(str::to_owned),
+        };
+    }
+
+    /// Writes it into the folder if it has changed, and now and then.
+    fn write(&self, folder: &Folder) {
+        let now = lock(&self.now).clone();
+        let mut written = lock(&self.written);
+        let is_known =
+            |(said, at): &(StoreRemote, Instant)| *said == now && at.elapsed() < SIGN_OF_LIFE;
+        if now.since.is_none() || written.as_ref().is_some_and(is_known) {
+            return;
+        }
+        let with_time = StoreRemote {
+            at: Some(Timestamp::from(SystemTime::now())),
+            ..now.clone()
+        };
+        // If the folder is gone, it is made again by the server.
+        let _ = folder.note_remote(json!(with_time).to_string().as_bytes());
+        *written = Some((now, Instant::now()));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What prompts want at once.
-struct Asked<'a> {
+struct Asked {
     folder: Folder,
     known: Known,
+    limit: u64,
     /// A second connection: what is moved over the first makes no prompt wait.
-    connect: &'a dyn Fn() -> Result<Remote, RemoteError>,
+    connect: Box<dyn Fn() -> Result<Remote, RemoteError> + Send>,
     door: Option<Arc<Door>>,
 }
 
-impl Asked<'_> {
+impl Asked {
     /// Sees to it that servers can ask this process, or another one. If that cannot be had, they evaluate.
     fn keep(&mut self) {
         if self.door.as_ref().is_some_and(|door| door.is_open()) {
@@ -132,12 +261,13 @@ impl Asked<'_> {
             return;
         };
         let door = Arc::new(door);
-        let started = Supplier::start(&door, self.folder.clone(), remote, self.known.clone());
+        let (folder, known) = (self.folder.clone(), self.known.clone());
+        let started = Supplier::start(&door, folder, remote, known, self.limit);
         self.door = started.is_ok().then_some(door);
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for Asked {
     fn drop(&mut self) {
         if let Some(door) = &self.door {
             door.close();
@@ -145,85 +275,93 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Until the server has ended; without one, for ever. `meanwhile`: to be done in each turn.
-fn follow(mirror: &mut Mirror, path: &Path, server: Option<&Server>, mut meanwhile: impl FnMut()) {
-    let mut moved = Moved::default();
-    let mut told: Option<String> = None;
-    let mut asked: Option<Instant> = None;
-    let mut ended: Option<Instant> = None;
-    let mut begun = false;
-    let mut retry = RETRY;
-    let mut spread = Random::of_system();
-    loop {
-        if asked.is_none() && server.is_some_and(Server::is_to_end) {
-            asked = Some(Instant::now());
-        }
-        let is_overdue = asked.is_some_and(|asked| asked.elapsed() > LAST);
-        if ended.is_none() && (is_overdue || has_ended(server)) {
-            ended = Some(asked.unwrap_or_else(Instant::now));
-        }
-        meanwhile();
-        let turn = match ended {
-            Some(_) => mirror.send_some(&mut moved),
-            // If nothing is to be moved, only this tells that the remote is there.
-            None if !begun || told.is_some() => {
-                let reached = mirror.reach();
-                reached.and_then(|()| mirror.turn(&mut moved))
-            }
-            None => mirror.turn(&mut moved),
-        };
-        let shown = mirror.remote().shown();
-        let is_late = ended.is_some_and(|ended| ended.elapsed() > LAST);
-        let pause = match turn {
-            // There is more.
-            Ok(false) if !is_late => continue,
-            // Perhaps nothing was asked: there is nothing to say of the remote.
-            Ok(true) if ended.is_some() && moved == Moved::default() => return,
-            Ok(true) => {
-                if told.take().is_some() {
-                    say(format_args!("{shown} is there again: {}", text(&moved)));
-                } else if !begun {
-                    let path = Visible(&path.to_string_lossy()).to_string();
-                    say(format_args!(
-                        "The store {path} and {shown} are kept alike: {}",
-                        text(&moved)
-                    ));
+/// Keeps both alike.
+struct Worker {
+    mirror: Mirror,
+    path: PathBuf,
+    server: Option<Arc<Server>>,
+    said: Arc<Said>,
+    asked: Asked,
+}
+
+impl Worker {
+    /// Until the server has ended, and what it wrote last is sent; without one, for ever.
+    fn follow(mut self) {
+        let mut moved = Moved::default();
+        let mut told: Option<String> = None;
+        let mut told_refused = false;
+        let mut begun = false;
+        let mut retry = RETRY;
+        let mut spread = Random::of_system();
+        loop {
+            let server = self.server.as_deref();
+            let ended = server.is_some_and(Server::has_ended);
+            self.asked.keep();
+            let turn = match ended {
+                true => self.mirror.send_some(&mut moved),
+                // If nothing is to be moved, only this tells that the remote is there.
+                false if !begun || told.is_some() => {
+                    let reached = self.mirror.reach();
+                    reached.and_then(|()| self.mirror.turn(&mut moved))
                 }
-                begun = true;
-                retry = RETRY;
-                if ended.is_some() {
-                    return;
-                }
-                mirror.remote().pause()
+                false => self.mirror.turn(&mut moved),
+            };
+            let shown = self.mirror.remote().shown();
+            let problem = turn.as_ref().err().map(ToString::to_string);
+            let waiting = self.mirror.waiting();
+            self.said.note(&moved, waiting, problem.as_deref());
+            if let Some(why) = moved.why_refused.filter(|_| !told_refused) {
+                told_refused = true;
+                say(format_args!(
+                    "Of what {shown} has, something was refused: {why}. The rest is fetched; contextpilot-llama store counts it"
+                ));
             }
-            failed => {
-                if let Err(error) = failed {
-                    let error = error.to_string();
-                    if told.as_ref() != Some(&error) {
+            let pause = match turn {
+                Ok(Turn::More) => continue,
+                // Perhaps nothing was asked: there is nothing to say of the remote.
+                Ok(Turn::Alike) if ended && moved == Moved::default() => return,
+                Ok(turn) => {
+                    if told.take().is_some() {
+                        say(format_args!("{shown} is there again: {}", text(&moved)));
+                    } else if !begun {
+                        let path = Visible(&self.path.to_string_lossy()).to_string();
+                        say(format_args!(
+                            "The store {path} and {shown} are kept alike: {}",
+                            text(&moved)
+                        ));
+                    }
+                    begun = true;
+                    retry = RETRY;
+                    match turn {
+                        Turn::Later if ended => continue,
+                        _ if ended => return,
+                        _ => self.mirror.remote().pause(),
+                    }
+                }
+                Err(_) => {
+                    if let Some(error) = problem.filter(|error| told.as_ref() != Some(error)) {
                         say(format_args!(
                             "The store is not kept alike: {error}. Trying again"
                         ));
                         told = Some(error);
                     }
+                    let pause = retry;
+                    retry = (2 * retry).min(self.mirror.remote().longest_retry());
+                    pause
                 }
-                if is_late {
-                    say("The server has ended, and not all of what it wrote last was sent");
-                    return;
+            };
+            // Two that began together would else go on writing at the same moments, and each remove what the other one tells.
+            let pause = pause.mul_f64(0.8 + spread.below(400) as f64 / 1000.0);
+            match server {
+                // It knows that already, and has little time left.
+                Some(_) if ended => thread::sleep(pause.min(RETRY)),
+                Some(server) if server.is_to_end() => {
+                    wait(pause.min(RETRY), || server.has_ended());
                 }
-                let pause = retry;
-                retry = (2 * retry).min(mirror.remote().longest_retry());
-                pause
+                server => wait(pause, || {
+                    server.is_some_and(|server| server.is_to_end() || server.has_ended())
+                }),
             }
-        };
-        // Two that began together would else go on writing at the same moments, and each remove what the other one tells.
-        let pause = pause.mul_f64(0.8 + spread.below(400) as f64 / 1000.0);
-        match (ended, asked) {
-            // It knows that already, and has little time left.
-            (Some(_), _) => thread::sleep(pause.min(RETRY)),
-            (None, Some(_)) => wait(pause.min(RETRY), || has_ended(server)),
-            (None, None) => wait(pause, || {
-                server.is_some_and(|server| server.is_to_end() || server.has_ended())
-            }),
         }
     }
 }
@@ -238,10 +376,6 @@ fn wait(pause: Duration, is_over: impl Fn() -> bool) {
         }
         thread::sleep(left.min(GLANCE));
     }
-}
-
-fn has_ended(server: Option<&Server>) -> bool {
-    server.is_some_and(Server::has_ended)
 }
 
 /// The server that this process works for.
@@ -276,7 +410,18 @@ impl Server {
         // A process that has ended and was not waited for is still there, but no parent any more.
         match self.is_parent {
             true => getppid() != Some(self.process),
-            false => test_kill_process(self.process).is_err(),
+            // Or this process began after its end.
+            false => test_kill_process(self.process).is_err() || is_zombie(self.process),
         }
     }
+}
+
+/// Whether a process has ended and was not waited for.
+fn is_zombie(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    // Its name, in brackets, may have anything in it.
+    let state = stat
+        .ok()
+        .and_then(|stat| stat.rsplit(") ").next()?.chars().next());
+    matches!(state, Some('Z' | 'X'))
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use contextpilot_client::control::PrefixStore;
+use contextpilot_client::control::{PrefixStore, StoreRemote, Timestamp};
 use serde_json::{Value, json};
 
 use super::contents::{Contents, OfModel};
@@ -63,8 +63,12 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
         text += "\n";
         text += &table(&models);
     }
-    if !users.is_empty() {
+    let remote = remote(contents);
+    if !users.is_empty() || remote.is_some() {
         text += "\n";
+    }
+    if let Some(remote) = &remote {
+        text += &format!("remote {}\n", remote_text(remote));
     }
     for User { process, store } in users {
         let loads = match store.loads {
@@ -76,6 +80,37 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
             count(store.loaded_tokens),
             bytes(store.limit_bytes)
         );
+    }
+    text
+}
+
+/// What the process says that keeps the folder and a remote alike.
+fn remote(contents: &Contents) -> Option<StoreRemote> {
+    let note = contents.folder.remote_note()?;
+    StoreRemote::read(&note, Timestamp::from(SystemTime::now()))
+}
+
+/// What is said of a remote, on one line.
+pub(in crate::companion) fn remote_text(remote: &StoreRemote) -> String {
+    let since = remote.since.map_or(0, Timestamp::unix_ms);
+    let since = ago(since.saturating_mul(1_000_000));
+    let mut text = match (&remote.problem, remote.reachable) {
+        (None, true) => format!("{}: reachable for {since}", Visible(&remote.address)),
+        (problem, _) => format!(
+            "{}: NOT REACHABLE for {since} ({})",
+            Visible(&remote.address),
+            Visible(problem.as_deref().unwrap_or("nothing was asked yet"))
+        ),
+    };
+    text += &format!(
+        "; {} chunks sent, {} fetched, {} waiting, {} refused",
+        count(remote.sent),
+        count(remote.fetched),
+        count(remote.waiting),
+        count(remote.refused)
+    );
+    if let Some(why) = &remote.last_refused {
+        text += &format!(" ({})", Visible(why));
     }
     text
 }
@@ -130,6 +165,7 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
         "last_used_seconds_ago": contents.headers.last().map(|one| age(one.last_used)),
         "first_used_seconds_ago": contents.headers.first().map(|one| age(one.last_used)),
         "models": models.collect::<Vec<_>>(),
+        "remote": remote(contents),
         "servers": users.iter().map(|user| json!({
             "pid": user.process,
             "loads": user.store.loads,

@@ -110,9 +110,31 @@ impl Disk {
     /// Says of what a fingerprint is made.
     pub(super) fn note_origin(&mut self, origin: &Origin) -> io::Result<()> {
         let new = self.folder.inner(NEW)?;
-        let to = models::origin_name(&origin.facts.fingerprint());
+        let to = models::origin_name(&origin.fingerprint);
         let content = |file: &mut File| file.write_all(&origin.encode());
         put(&self.folder, &mut self.written, &new, content, &to)
+    }
+
+    /// An older version wrote the server's flags down as they were, with secrets. That is written again without them,
+    /// and removed where that cannot be done.
+    pub(super) fn renew_origins(&mut self) {
+        let folder = self.folder.clone();
+        for (of, origin, written) in folder.origins_with_secrets() {
+            let to = models::origin_name(&of);
+            let renewed = origin.is_some_and(|origin| {
+                let content = |file: &mut File| {
+                    file.write_all(&origin.encode())?;
+                    // It says when a server last used the folder for this.
+                    file.set_modified(written)
+                };
+                let new = self.folder.inner(NEW);
+                new.and_then(|new| put(&self.folder, &mut self.written, &new, content, &to))
+                    .is_ok()
+            });
+            if !renewed {
+                let _ = rustix::fs::unlinkat(&*folder.private(), &*to, AtFlags::empty());
+            }
+        }
     }
 
     pub(super) fn remove(&self, name: &Name) -> io::Result<()> {
@@ -183,7 +205,7 @@ fn may_have(bytes: u64) -> io::Result<()> {
 }
 
 /// Writes a file whole, and then gives it its name: a folder, and a name in it.
-fn put(
+pub(crate) fn put(
     folder: &Folder,
     count: &mut u64,
     new: &OwnedFd,

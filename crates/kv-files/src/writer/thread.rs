@@ -40,8 +40,9 @@ pub(super) struct Outbox<'a> {
 
 pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, outbox: Outbox<'_>) {
     give_way();
-    let disk = Disk::new(folder);
+    let mut disk = Disk::new(folder);
     disk.sweep();
+    disk.renew_origins();
     let mut thread = Thread {
         disk,
         rests: Rests::new(is_busy),
@@ -289,10 +290,12 @@ mod tests {
             idle_at: None,
             pause: None,
             next_pause: FIRST_PAUSE,
+            look_at: None,
+            refused: 0,
             notes: Vec::new(),
             note_at: None,
         };
-        let mut fail = |thread: &mut Thread<'_>| {
+        let fail = |thread: &mut Thread<'_>| {
             thread.pause(&io::Error::from(io::ErrorKind::StorageFull));
             thread.next_pause
         };
@@ -302,7 +305,7 @@ mod tests {
         let chunk = Store::new(0)
             .missing(&Fingerprint([5; 16]), &[1, 2, 3], 10)
             .remove(0);
-        let rows = Rows::Cut(Arc::new(vec![7; chunk.bytes as usize]));
+        let rows = Rows::Cut(Arc::new(vec![7; chunk.bytes as usize]), None);
         assert!(matches!(thread.write(&chunk, &rows), Done::Failed(..)));
         thread.resume();
         assert_eq!(thread.write(&chunk, &rows), Done::Written(chunk.name));

@@ -12,11 +12,7 @@ use crate::supply::{Known, Supplier};
 fn origin() -> Origin {
     let mut facts = Facts::default();
     facts.push(What::Model, vec![1; 16]);
-    Origin {
-        model: "tea".to_owned(),
-        facts,
-        layout: None,
-    }
+    Origin::new("tea".to_owned(), &facts, None)
 }
 
 fn write(folder: &Folder, chunks: RangeInclusive<u8>) {
@@ -27,16 +23,14 @@ fn write(folder: &Folder, chunks: RangeInclusive<u8>) {
     assert!(writer.flush(DISK));
 }
 
+/// A chunk of three tokens, which nothing stands before.
 fn chunk(nth: u8) -> Chunk {
-    Chunk {
-        name: Name([nth; 16]),
-        parent: None,
-        fingerprint: origin().facts.fingerprint(),
-        link: Name([0; 16]),
-        start: 0,
-        tokens: Arc::from([1, 2, 3]),
-        bytes: 600,
-    }
+    chunks(&[i32::from(nth), 2, 3]).remove(0)
+}
+
+/// The chunks of these tokens.
+fn chunks(tokens: &[i32]) -> Vec<Chunk> {
+    Store::new(0).missing(&origin().fingerprint, tokens, 200)
 }
 
 /// A folder that servers have used for the chunks of [`chunk`].
@@ -60,15 +54,15 @@ fn a_folder_without_a_server_stays_within_its_limit_and_a_tenth() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let size = chunk(1).cost();
     let mut mirror = Mirror::new(used(here.path()), bucket.remote(), 10 * size).unwrap();
-    assert!(mirror.turn(&mut Moved::default()).unwrap());
+    assert_eq!(mirror.turn(&mut Moved::default()).unwrap(), Turn::Alike);
     // All of it is sent when this one has begun.
     write(&used(there.path()), 1..=30);
     let other = Folder::open(there.path()).unwrap();
     let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
-    while !other.turn(&mut Moved::default()).unwrap() {}
+    while other.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
     let fetch = |mirror: &mut Mirror| {
         for _ in 0..3 {
-            while !mirror.turn(&mut Moved::default()).unwrap() {}
+            while mirror.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
         }
         files(mirror)
     };
@@ -123,7 +117,8 @@ fn what_cannot_be_written_is_not_here() {
     let path = tempfile::tempdir().unwrap();
     let mut mirror = Mirror::new(used(path.path()), bucket.remote(), 1 << 30).unwrap();
     // Its inner folder's name is taken by a file.
-    std::fs::write(path.path().join("v1/07"), "").unwrap();
+    let inner = chunk(7).name.to_string()[..2].to_owned();
+    std::fs::write(path.path().join("v1").join(inner), "").unwrap();
     mirror.write(&chunk(7), vec![7; 600]).unwrap();
     assert_eq!(mirror.here.len(), 1);
     assert_eq!(files(&mut mirror), 0);
@@ -143,14 +138,14 @@ fn a_folder_that_was_made_again_is_filled_again_and_what_is_new_there_is_sent() 
     let folder = Folder::open(&path).unwrap();
     let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
     let mut moved = Moved::default();
-    while !mirror.turn(&mut moved).unwrap() {}
+    while mirror.turn(&mut moved).unwrap() != Turn::Alike {}
     assert_eq!((moved.sent, moved.fetched), (5, 0));
     std::fs::remove_dir_all(&path).unwrap();
     let gone = mirror.turn(&mut moved).unwrap_err();
     assert!(gone.to_string().contains("cannot be read"), "{gone}");
     // A server has made it again.
     write(&used(&path), 6..=6);
-    while !mirror.turn(&mut moved).unwrap() {}
+    while mirror.turn(&mut moved).unwrap() != Turn::Alike {}
     assert_eq!((moved.sent, moved.fetched), (6, 5));
     assert_eq!(files(&mut mirror), 6);
 }
@@ -168,12 +163,13 @@ fn a_turn_sends_some_and_says_whether_that_was_all() {
         (is_all, moved.sent)
     });
     // Two chunks are more than a turn has to send.
-    assert_eq!(turns, [(false, 2), (false, 4), (true, 5)]);
+    let (more, alike) = (Turn::More, Turn::Alike);
+    assert_eq!(turns, [(more, 2), (more, 4), (alike, 5)]);
     let asked = bucket.asked();
     let count = |what: &str| asked.iter().filter(|asked| asked.as_str() == what).count();
     // Each turn tells others what it has sent.
     assert_eq!((count("LIST"), count("PUT news")), (1, 3), "{asked:?}");
-    assert!(mirror.turn(&mut moved).unwrap());
+    assert_eq!(mirror.turn(&mut moved).unwrap(), Turn::Alike);
     assert_eq!((moved.sent, bucket.asked().len()), (5, 0));
 }
 
@@ -183,7 +179,7 @@ fn a_turn_sends_some_and_says_whether_that_was_all() {
 fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
     let bucket = Bucket::start();
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let fingerprint = origin().facts.fingerprint();
+    let fingerprint = origin().fingerprint;
     let tokens: Vec<i32> = (0..GRID as i32 + 40).collect();
     let [first, second] = &Store::new(0).missing(&fingerprint, &tokens, 10)[..] else {
         panic!("two chunks");
@@ -198,13 +194,13 @@ fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
     assert!(writer.flush(DISK));
     let other = Folder::open(there.path()).unwrap();
     let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
-    while !other.turn(&mut Moved::default()).unwrap() {}
+    while other.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
 
     let folder = used(here.path());
     let door = Arc::new(Door::open(&folder).unwrap().unwrap());
     let known = Known::default();
     known.add([second.name]);
-    Supplier::start(&door, folder.clone(), bucket.remote(), known).unwrap();
+    Supplier::start(&door, folder.clone(), bucket.remote(), known, 1 << 30).unwrap();
     let parent = Some((first.name, GRID as u32));
     let wish = Wish {
         place: Place::first(fingerprint).behind(&tokens, GRID),

@@ -13,26 +13,28 @@ use contextpilot_kv_store::{Fingerprint, Name};
 use contextpilot_settings::shown_remote;
 
 use self::address::Address;
-use self::answers::{News, Object, Page};
+use self::answers::{News, Page as ListPage};
 use self::requests::{Answer, Requests};
 #[cfg(test)]
 pub(crate) use self::tests::Bucket;
-use super::{Holder, Listed, RemoteError};
+use super::{Body, Holder, LARGEST, Listed, Page, RemoteError, Round, Sending, random_id};
 
-/// Each look costs a `GET` for each model.
+/// Each look costs a `GET`.
 const PAUSE: Duration = Duration::from_secs(5);
 /// The attempt may list all, which costs more.
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
-/// All is listed at most so often. What the news lack is found then.
+/// All of a model is listed at most so often. What the news lack is found then.
 const LIST_EVERY: Duration = Duration::from_secs(300);
 /// A list may be so old if it is to be whole.
 const FRESH: Duration = Duration::from_secs(60);
-/// Pages of a list, of 1,000 objects each.
-const PAGES: usize = 1100;
+/// A list ends after this time, with what it has.
+const LISTING: Duration = Duration::from_secs(300);
+/// So many chunks are known, of all models together.
+const MOST_LISTED: usize = 1 << 20;
 /// How often a chunk is told.
 const TIMES_TOLD: u8 = 2;
-/// The largest object that is read, if its size is not known.
-const LARGEST: u64 = 1 << 30;
+/// So many wait to be told: the news have no room for more.
+const MOST_TOLD: usize = 4096;
 
 /// It keeps in memory what each model's folder of the bucket has. After an error all is listed again.
 pub(super) struct S3 {
@@ -40,9 +42,17 @@ pub(super) struct S3 {
     /// What all keys begin with.
     root: String,
     models: HashMap<Fingerprint, Model>,
+    news: News,
+    /// The version of the news that were read or written last.
+    version: Option<String>,
+    /// What was sent and may not stand in the news, and how often it will be written there.
+    told: Vec<(Fingerprint, Name, u64, u8)>,
+    /// One model is listed in a turn, so that many cost no more at a time than one.
+    may_list: bool,
 }
 
 /// What is known of a model's folder.
+#[derive(Default)]
 struct Model {
     /// What is there, and how large it is.
     there: HashMap<Name, u64>,
@@ -50,15 +60,10 @@ struct Model {
     found: Vec<(Name, u64)>,
     /// What is not there although it was told. The news may tell it for long, so only a list can bring it back.
     gone: HashSet<Name>,
-    /// When all was listed.
-    listed: Instant,
-    /// The news have changed since.
+    /// When all was listed. `None`: it was not.
+    listed: Option<Instant>,
+    /// The news have had something of it since.
     has_changed: bool,
-    news: News,
-    /// The version of the news that were read or written last.
-    version: Option<String>,
-    /// What was sent and may not stand in the news, and how often it will be written there.
-    told: Vec<(Name, u64, u8)>,
 }
 
 impl S3 {
@@ -74,93 +79,103 @@ impl S3 {
             root: format!("{}contextpilot/kv/1/", address.prefix),
             requests: Requests::new(address),
             models: HashMap::new(),
+            news: News::default(),
+            version: None,
+            told: Vec::new(),
+            may_list: true,
         })
-    }
-
-    /// What is known of a model's folder, which is listed if nothing is.
-    fn model(&mut self, of: &Fingerprint) -> Result<&mut Model, RemoteError> {
-        if !self.models.contains_key(of) {
-            self.list(of)?;
-        }
-        Ok(self.models.entry(*of).or_insert_with(Model::new))
     }
 
     /// Lists all of a model's folder. Each page costs a `LIST`.
     fn list(&mut self, of: &Fingerprint) -> Result<(), RemoteError> {
+        self.may_list = false;
         let folder = self.folder(of);
-        let mut objects: Vec<Object> = Vec::new();
-        let mut from = None;
-        for _ in 0..PAGES {
+        let others = self.models.iter().filter(|(other, _)| *other != of);
+        let others: usize = others.map(|(_, model)| model.found.len()).sum();
+        let mut chunks: Vec<(u64, Name, u64)> = Vec::new();
+        let mut from: Option<String> = None;
+        let begin = Instant::now();
+        // A page may be empty, and another one follow.
+        let mut pages = 2 * MOST_LISTED / 1000;
+        while pages > 0 && begin.elapsed() < LISTING && others + chunks.len() < MOST_LISTED {
+            pages -= 1;
             let page = self.requests.list(&folder, from.as_deref());
-            let Page { found, next } = self.note(page)?;
-            objects.extend(found);
-            from = next;
-            if from.is_none() {
+            let ListPage { found, next } = self.note(page)?;
+            chunks.extend(found.iter().filter_map(|object| {
+                let name: Name = object.key.strip_prefix(&folder)?.parse().ok()?;
+                let is_one = (1..=LARGEST).contains(&object.size);
+                is_one.then_some((object.written, name, object.size))
+            }));
+            if next.is_none() || next == from {
                 break;
             }
+            from = next;
         }
         // By the server's clock, which has seconds.
-        objects.sort_by(|a, b| (&a.written, &a.key).cmp(&(&b.written, &b.key)));
-        let chunks: Vec<_> = objects
-            .iter()
-            .filter_map(|object| {
-                let name: Name = object.key.strip_prefix(&folder)?.parse().ok()?;
-                Some((name, object.size))
-            })
-            .collect();
-        let names: HashSet<Name> = chunks.iter().map(|(name, _)| *name).collect();
-        let model = self.models.entry(*of).or_insert_with(Model::new);
+        chunks.sort_unstable();
+        let names: HashSet<Name> = chunks.iter().map(|(_, name, _)| *name).collect();
+        let model = self.models.entry(*of).or_default();
         model.there.retain(|name, _| names.contains(name));
-        for (name, size) in chunks {
+        for (_, name, size) in chunks {
             model.add(name, size);
         }
-        model.listed = Instant::now();
+        model.listed = Some(Instant::now());
         model.has_changed = false;
         Ok(())
     }
 
     /// Reads the news if they have changed, and writes what is missing in them. Who writes at the same moment may remove
-    /// that: so it is looked at once more, the next time.
-    fn exchange(&mut self, of: &Fingerprint) -> Result<(), RemoteError> {
-        let key = format!("{}news", self.folder(of));
-        let version = self.model(of)?.version.clone();
-        let got = self.requests.get(&key, version.as_deref(), News::LARGEST);
-        let got = self.note(got)?;
-        let model = self.model(of)?;
-        match got {
+    /// that: so it is looked at once more, the next time. Returns whether the bucket is another one.
+    fn exchange(&mut self) -> Result<bool, RemoteError> {
+        let key = format!("{}news", self.root);
+        let got = self
+            .requests
+            .get(&key, self.version.as_deref(), News::LARGEST);
+        let mut is_anew = false;
+        match self.note(got)? {
             Answer::Same => {}
             Answer::Whole { bytes, version } => {
                 let news = News::read(&bytes);
-                for (name, size) in news.chunks() {
-                    if !model.gone.contains(&name) {
-                        model.add(name, size);
+                is_anew = self.news.epoch.is_some() && news.epoch != self.news.epoch;
+                if is_anew {
+                    self.models.clear();
+                }
+                for (of, name, size) in news.chunks() {
+                    // What is not known will be listed.
+                    let model = self.models.get_mut(&of);
+                    if let Some(model) = model.filter(|model| !model.gone.contains(&name)) {
+                        model.has_changed = true;
+                        if model.found.len() < MOST_LISTED {
+                            model.add(name, size);
+                        }
                     }
                 }
-                model.news = news;
-                model.version = Some(version);
-                model.has_changed = true;
+                self.news = news;
+                self.version = Some(version);
             }
             Answer::Nothing | Answer::TooLarge => {
-                model.news = News::default();
-                model.version = None;
+                is_anew = self.version.take().is_some();
+                self.news = News::default();
+                if is_anew {
+                    self.models.clear();
+                }
             }
         }
-        let known: HashSet<Name> = model.news.chunks().map(|(name, _)| name).collect();
-        model
-            .told
-            .retain(|(name, _, left)| *left > 0 && !known.contains(name));
-        if model.told.is_empty() {
-            return Ok(());
+        let known: HashSet<Name> = self.news.chunks().map(|(_, name, _)| name).collect();
+        self.told
+            .retain(|(_, name, _, left)| *left > 0 && !known.contains(name));
+        if self.told.is_empty() {
+            return Ok(is_anew);
         }
-        for (name, size, left) in &mut model.told {
-            model.news.add(*name, *size);
+        for (of, name, size, left) in &mut self.told {
+            self.news.add(*of, *name, *size);
             *left -= 1;
         }
-        let text = model.news.write();
+        self.news.epoch.get_or_insert_with(random_id);
+        let text = self.news.write();
         let written = self.requests.put(&key, text.as_bytes());
-        let version = self.note(written)?;
-        self.model(of)?.version = Some(version);
-        Ok(())
+        self.version = Some(self.note(written)?);
+        Ok(is_anew)
     }
 
     fn folder(&self, of: &Fingerprint) -> String {
@@ -174,9 +189,14 @@ impl S3 {
     /// After an error it may be another bucket, or an empty one.
     fn note<T>(&mut self, done: Result<T, RemoteError>) -> Result<T, RemoteError> {
         if done.is_err() {
+            self.may_list = true;
             self.models.clear();
         }
         done
+    }
+
+    fn found(&self, of: &Fingerprint) -> &[(Name, u64)] {
+        self.models.get(of).map_or(&[], |model| &*model.found)
     }
 }
 
@@ -197,115 +217,137 @@ impl Holder for S3 {
         self.requests.list(&self.root, None).map(drop)
     }
 
-    fn has(&mut self, of: &Fingerprint, chunks: &[(Name, u64)]) -> Result<Vec<bool>, RemoteError> {
-        let model = self.model(of)?;
-        let has = chunks
-            .iter()
-            .map(|(name, _)| model.there.contains_key(name));
-        Ok(has.collect())
+    fn round(&mut self, models: &[Fingerprint]) -> Result<Round, RemoteError> {
+        self.may_list = true;
+        let is_anew = self.exchange()?;
+        let is_due = |of: &&Fingerprint| {
+            let model = self.models.get(of).filter(|model| model.has_changed);
+            let listed = model.and_then(|model| model.listed);
+            listed.is_some_and(|listed| listed.elapsed() > LIST_EVERY)
+        };
+        if let Some(due) = models.iter().find(is_due) {
+            self.list(due)?;
+        }
+        let marks = models.iter().map(|of| self.found(of).len() as u64);
+        Ok(Round {
+            is_anew,
+            marks: marks.collect(),
+        })
     }
 
-    fn put(
+    fn has(
         &mut self,
         of: &Fingerprint,
-        name: &Name,
-        _: u64,
-        whole: &[u8],
-    ) -> Result<(), RemoteError> {
-        let sent = self.requests.put(&self.key(of, name), whole);
-        self.note(sent)?;
-        let size = whole.len() as u64;
-        let model = self.model(of)?;
-        model.add(*name, size);
-        model.told.push((*name, size, TIMES_TOLD));
+        chunks: &[(Name, u64)],
+    ) -> Result<Option<Vec<bool>>, RemoteError> {
+        let is_listed = |model: &Model| model.listed.is_some();
+        if !self.models.get(of).is_some_and(is_listed) {
+            if !self.may_list {
+                return Ok(None);
+            }
+            self.list(of)?;
+        }
+        let there = self.models.get(of).map(|model| &model.there);
+        let has = |(name, _): &(Name, u64)| there.is_some_and(|there| there.contains_key(name));
+        Ok(Some(chunks.iter().map(has).collect()))
+    }
+
+    fn put(&mut self, of: &Fingerprint, chunks: &[Sending]) -> Result<(), RemoteError> {
+        for Sending { name, whole, .. } in chunks {
+            let sent = self.requests.put(&self.key(of, name), whole);
+            self.note(sent)?;
+            let size = whole.len() as u64;
+            self.models.entry(*of).or_default().add(*name, size);
+            if self.told.len() < MOST_TOLD {
+                self.told.push((*of, *name, size, TIMES_TOLD));
+            }
+        }
         Ok(())
     }
 
     /// Writes what was sent into the news.
     fn publish(&mut self) -> Result<(), RemoteError> {
-        let with_new = |(of, model): (&Fingerprint, &Model)| {
-            let is_new = model.told.iter().any(|(.., left)| *left == TIMES_TOLD);
-            is_new.then_some(*of)
-        };
-        let models: Vec<_> = self.models.iter().filter_map(with_new).collect();
-        for of in models {
-            self.exchange(&of)?;
+        let is_new = |(.., left): &(Fingerprint, Name, u64, u8)| *left == TIMES_TOLD;
+        match self.told.iter().any(is_new) {
+            true => self.exchange().map(drop),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    fn after(
+    fn after(&mut self, of: &Fingerprint, nth: u64, most: usize) -> Result<Page, RemoteError> {
+        let found = self.found(of);
+        let begin = usize::try_from(nth).unwrap_or(usize::MAX);
+        let after = found.get(begin..).unwrap_or_default();
+        let listed: Vec<_> = after.iter().zip(nth + 1..).take(most).map(listed).collect();
+        Ok(Page {
+            is_last: listed.len() == after.len(),
+            end: listed.last().map(|last| last.nth),
+            listed,
+            refused: 0,
+        })
+    }
+
+    fn before(
         &mut self,
         of: &Fingerprint,
-        nth: u64,
+        nth: Option<u64>,
         most: usize,
-    ) -> Result<Vec<Listed>, RemoteError> {
-        if self.models.get(of).is_none_or(|model| nth >= model.nth()) {
-            self.exchange(of)?;
-            let model = self.model(of)?;
-            if model.has_changed && model.listed.elapsed() > LIST_EVERY {
+    ) -> Result<Page, RemoteError> {
+        if nth.is_none() {
+            let listed = self.models.get(of).and_then(|model| model.listed);
+            if listed.is_none_or(|listed| listed.elapsed() > FRESH) {
                 self.list(of)?;
             }
         }
-        let model = self.model(of)?;
-        let begin = usize::try_from(nth).unwrap_or(usize::MAX);
-        let after = model.found.get(begin..).unwrap_or_default();
-        let after = after.iter().zip(nth + 1..).take(most);
-        Ok(after.map(listed).collect())
+        let found = self.found(of);
+        let end = nth.map_or(found.len() as u64, |nth| nth.saturating_sub(1));
+        let end = usize::try_from(end).unwrap_or(usize::MAX).min(found.len());
+        let before = found[..end].iter().rev().zip((1..=end as u64).rev());
+        let listed: Vec<_> = before.take(most).map(listed).collect();
+        Ok(Page {
+            is_last: listed.len() == end,
+            end: listed.last().map(|last| last.nth),
+            listed,
+            refused: 0,
+        })
     }
 
-    fn last(&mut self, of: &Fingerprint, most: usize) -> Result<Vec<Listed>, RemoteError> {
-        if self.model(of)?.listed.elapsed() > FRESH {
-            self.list(of)?;
-        }
-        let model = self.model(of)?;
-        let found = model.found.iter().rev().zip((1..=model.nth()).rev());
-        Ok(found.take(most).map(listed).collect())
-    }
-
-    fn get(&mut self, of: &Fingerprint, name: &Name) -> Result<Option<Vec<u8>>, RemoteError> {
-        let known = self.models.get(of).and_then(|model| model.there.get(name));
-        let largest = known.copied().unwrap_or(LARGEST);
-        let got = self.requests.get(&self.key(of, name), None, largest);
+    fn get(&mut self, of: &Fingerprint, name: &Name, most: u64) -> Result<Body, RemoteError> {
+        let got = self.requests.get(&self.key(of, name), None, most);
         Ok(match self.note(got)? {
-            Answer::Whole { bytes, .. } => Some(bytes),
-            // Not what was sent: it is taken for damaged.
-            Answer::TooLarge => Some(Vec::new()),
+            Answer::Whole { bytes, .. } => Body::Whole(bytes),
+            Answer::TooLarge => Body::TooLarge,
             Answer::Same | Answer::Nothing => {
                 if let Some(model) = self.models.get_mut(of) {
                     model.remove(name);
                 }
-                None
+                Body::Nothing
             }
+        })
+    }
+
+    fn head(&mut self, of: &Fingerprint, name: &Name, bytes: u64) -> Result<Body, RemoteError> {
+        let got = self.requests.head(&self.key(of, name), bytes);
+        Ok(match self.note(got)? {
+            Some(bytes) => Body::Whole(bytes),
+            None => Body::Nothing,
         })
     }
 
     fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError> {
         let name = &listed.name;
-        if self.model(of)?.gone.contains(name) {
+        let is_gone = |model: &Model| model.gone.contains(name);
+        if self.models.get(of).is_some_and(is_gone) {
             return Ok(());
         }
         let removed = self.requests.delete(&self.key(of, name));
         self.note(removed)?;
-        self.model(of)?.remove(name);
+        self.models.entry(*of).or_default().remove(name);
         Ok(())
     }
 }
 
 impl Model {
-    fn new() -> Self {
-        Self {
-            there: HashMap::new(),
-            found: Vec::new(),
-            gone: HashSet::new(),
-            listed: Instant::now(),
-            has_changed: false,
-            news: News::default(),
-            version: None,
-            told: Vec::new(),
-        }
-    }
-
     fn add(&mut self, name: Name, size: u64) {
         self.gone.remove(&name);
         if self.there.insert(name, size).is_none() {
@@ -315,12 +357,9 @@ impl Model {
 
     fn remove(&mut self, name: &Name) {
         self.there.remove(name);
-        self.gone.insert(*name);
-    }
-
-    /// The number of what was found last.
-    fn nth(&self) -> u64 {
-        self.found.len() as u64
+        if self.gone.len() < MOST_LISTED {
+            self.gone.insert(*name);
+        }
     }
 }
 

@@ -72,5 +72,29 @@ impl Page {
             "Chunks that were fetched from the prefix store's remote because a prompt wanted them",
             store.fetched_chunks,
         );
+        let Some(remote) = &store.remote else {
+            return;
+        };
+        self.gauge(
+            "prefix_store_remote_failing",
+            "1 if the prefix store's remote cannot be used; /stats says why (store.remote.problem)",
+            Some(f64::from(u8::from(!remote.reachable))),
+        );
+        self.gauge(
+            "prefix_store_remote_waiting_chunks",
+            "Chunks that wait to be sent to the prefix store's remote",
+            Some(remote.waiting as f64),
+        );
+        // That process may begin again while the server runs.
+        self.counters(
+            "prefix_store_remote_chunks_total",
+            "Chunks that the prefix store and its remote have exchanged, and those there that were refused",
+            "change",
+            &[
+                ("sent", remote.sent),
+                ("fetched", remote.fetched),
+                ("refused", remote.refused),
+            ],
+        );
     }
 }

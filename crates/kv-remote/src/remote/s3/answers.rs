@@ -2,16 +2,22 @@
 
 use std::collections::VecDeque;
 
-use contextpilot_kv_store::Name;
-use roxmltree::{Document, Node};
+use contextpilot_kv_store::{Fingerprint, Name};
+use roxmltree::{Document, Node, ParsingOptions};
+
+use crate::remote::LARGEST;
+
+/// A page has a thousand objects, of some ten elements each.
+const MOST_OBJECTS: usize = 1000;
+const MOST_NODES: u32 = 100_000;
 
 /// An object that is listed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Object {
     pub(super) key: String,
     pub(super) size: u64,
-    /// When it was written, as the server says it. Later times are greater.
-    pub(super) written: String,
+    /// When it was written, as the server says it: the digits of the date and the time, to the second. Later times are greater.
+    pub(super) written: u64,
 }
 
 /// A page of a list.
@@ -24,7 +30,7 @@ pub(super) struct Page {
 
 /// Reads a page. `None`: it is none.
 pub(super) fn page(text: &str) -> Option<Page> {
-    let document = Document::parse(text).ok()?;
+    let document = parse(text)?;
     let list = document.root_element();
     if list.tag_name().name() != "ListBucketResult" {
         return None;
@@ -33,10 +39,13 @@ pub(super) fn page(text: &str) -> Option<Page> {
         Some(Object {
             key: text_of(one, "Key")?.to_owned(),
             size: text_of(one, "Size")?.trim().parse().ok()?,
-            written: text_of(one, "LastModified").unwrap_or_default().to_owned(),
+            written: time(text_of(one, "LastModified").unwrap_or_default()),
         })
     });
-    let found = found.collect::<Option<_>>()?;
+    let found = found.take(MOST_OBJECTS + 1).collect::<Option<Vec<_>>>()?;
+    if found.len() > MOST_OBJECTS {
+        return None;
+    }
     let is_cut = text_of(list, "IsTruncated").is_some_and(|text| text.trim() == "true");
     let next = match is_cut {
         true => Some(text_of(list, "NextContinuationToken")?.to_owned()),
@@ -45,9 +54,23 @@ pub(super) fn page(text: &str) -> Option<Page> {
     Some(Page { found, next })
 }
 
+fn parse(text: &str) -> Option<Document<'_>> {
+    let options = ParsingOptions {
+        nodes_limit: MOST_NODES,
+        ..ParsingOptions::default()
+    };
+    Document::parse_with_options(text, options).ok()
+}
+
+/// Of `2026-11-25T20:00:07.000Z`.
+fn time(text: &str) -> u64 {
+    let digits = text.bytes().filter(u8::is_ascii_digit).take(14);
+    digits.fold(0, |sum, digit| 10 * sum + u64::from(digit - b'0'))
+}
+
 /// The code of an error, as `NoSuchBucket`.
 pub(super) fn code(text: &str) -> Option<String> {
-    let document = Document::parse(text).ok()?;
+    let document = parse(text)?;
     let error = document.root_element();
     let code = text_of(error, "Code").filter(|_| error.tag_name().name() == "Error")?;
     let is_word = |code: &str| code.len() < 80 && code.bytes().all(|c| c.is_ascii_alphanumeric());
@@ -64,55 +87,70 @@ fn text_of<'a>(of: Node<'a, 'a>, name: &'a str) -> Option<&'a str> {
     elements(of, name).next()?.text()
 }
 
-/// What was sent last to a model's folder, by anybody.
+/// What was sent last, by anybody, of any model.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
+    /// A number of the bucket, from the first time that somebody wrote news there.
+    pub(super) epoch: Option<String>,
     /// The last one was sent last.
-    chunks: VecDeque<(Name, u64)>,
+    chunks: VecDeque<(Fingerprint, Name, u64)>,
 }
 
 impl News {
-    /// The first line.
-    const FORMAT: &str = "contextpilot:kv:1";
+    /// How the first line begins.
+    const FORMAT: &str = "contextpilot:kv:2 ";
     const MOST: usize = 1024;
     /// Bytes.
     pub(super) const LARGEST: u64 = 128 << 10;
 
-    /// What is none is empty: it is written anew when something is sent.
+    /// What is none is empty: it is written anew when something is sent. What is no chunk is passed over.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut news = Self::default();
         let mut lines = std::str::from_utf8(bytes).unwrap_or_default().lines();
-        if lines.next() != Some(Self::FORMAT) {
+        let epoch = lines
+            .next()
+            .and_then(|line| line.strip_prefix(Self::FORMAT));
+        let is_word =
+            |epoch: &&str| epoch.len() == 32 && epoch.bytes().all(|c| c.is_ascii_hexdigit());
+        let Some(epoch) = epoch.filter(is_word) else {
             return news;
-        }
-        let chunks = lines.filter_map(|line| {
-            let (name, size) = line.split_once(':')?;
-            Some((name.parse().ok()?, size.parse().ok()?))
+        };
+        news.epoch = Some(epoch.to_owned());
+        let chunks = lines.take(Self::MOST).filter_map(|line| {
+            let (of, rest) = line.split_once(':')?;
+            let (name, size) = rest.split_once(':')?;
+            let size = size
+                .parse()
+                .ok()
+                .filter(|size| (1..=LARGEST).contains(size));
+            let of: Name = of.parse().ok()?;
+            Some((Fingerprint(of.0), name.parse().ok()?, size?))
         });
-        for (name, size) in chunks {
-            news.add(name, size);
+        for (of, name, size) in chunks {
+            news.add(of, name, size);
         }
         news
     }
 
     pub(super) fn write(&self) -> String {
+        let epoch = self.epoch.as_deref().unwrap_or_default();
         let lines = self
             .chunks
             .iter()
-            .map(|(name, size)| format!("{name}:{size}\n"));
-        let mut text = format!("{}\n", Self::FORMAT);
+            .map(|(of, name, size)| format!("{of}:{name}:{size}\n"));
+        let mut text = format!("{}{epoch}\n", Self::FORMAT);
         text.extend(lines);
         text
     }
 
-    pub(super) fn add(&mut self, name: Name, size: u64) {
-        self.chunks.push_back((name, size));
+    pub(super) fn add(&mut self, of: Fingerprint, name: Name, size: u64) {
+        self.chunks.push_back((of, name, size));
         if self.chunks.len() > Self::MOST {
             self.chunks.pop_front();
         }
     }
 
-    pub(super) fn chunks(&self) -> impl Iterator<Item = (Name, u64)> {
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (Fingerprint, Name, u64)> {
         self.chunks.iter().copied()
     }
 }
@@ -136,7 +174,7 @@ mod tests {
             assert_eq!(page.next.as_deref(), Some("1+/="));
             assert_eq!(page.found[0].key, "a/b");
             assert_eq!(page.found[0].size, 12);
-            assert_eq!(page.found[0].written, "2026-11-25T20:00:00.000Z");
+            assert_eq!(page.found[0].written, 20_261_125_200_000);
         }
         let empty = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
         let found = Vec::new();
@@ -173,22 +211,25 @@ mod tests {
 
     #[test]
     fn news_are_written_and_read_and_stay_small() {
-        let mut news = News::default();
+        let mut news = News {
+            epoch: Some("0123456789abcdef".repeat(2)),
+            ..News::default()
+        };
         for nth in 0..2000u64 {
             let mut name = [0; 16];
             name[..8].copy_from_slice(&nth.to_be_bytes());
-            news.add(Name(name), u64::MAX - nth);
+            news.add(Fingerprint([7; 16]), Name(name), LARGEST - nth);
         }
         assert_eq!(news.chunks().count(), 1024);
-        assert_eq!(news.chunks().last().unwrap().1, u64::MAX - 1999);
+        assert_eq!(news.chunks().last().unwrap().2, LARGEST - 1999);
         let text = news.write();
         assert!(text.len() as u64 <= News::LARGEST, "{}", text.len());
-        assert_eq!(News::read(text.as_bytes()), news);
+        assert!(News::read(text.as_bytes()) == news);
         for nonsense in ["", "<html>", "contextpilot:kv:2\n", "\u{0}"] {
             assert_eq!(News::read(nonsense.as_bytes()), News::default());
         }
         assert_eq!(
-            News::read(b"contextpilot:kv:1\nno name:3\n"),
+            News::read(b"contextpilot:kv:2 0\nno name:3\n"),
             News::default()
         );
     }

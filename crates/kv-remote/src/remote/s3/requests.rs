@@ -1,6 +1,7 @@
 //! Requests to a bucket's server, one at a time.
 
 use std::error::Error as _;
+use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +16,15 @@ use crate::remote::{RemoteError, Trouble, tls_advice};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For the next bytes of a request or an answer. A test waits for it.
-const STEP: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
+const STEP: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
 /// For a whole request, besides the time for its bytes.
-const WHOLE: Duration = Duration::from_secs(60);
+const WHOLE: Duration = Duration::from_secs(20);
 /// Bytes a second, at least.
-const SLOWEST: u64 = 64 << 10;
+const SLOWEST: u64 = 1 << 20;
 /// How long a signature is good. The clocks may differ by as much.
 const SIGNED: Duration = Duration::from_secs(900);
 /// Bytes of a page of a list. It has a thousand objects.
-const LARGEST_PAGE: u64 = 8 << 20;
+const LARGEST_PAGE: u64 = 2 << 20;
 /// Bytes of an error.
 const LARGEST_ERROR: u64 = 64 << 10;
 
@@ -137,6 +138,38 @@ impl Requests {
         }
     }
 
+    /// The first bytes of an object. `None`: there is none.
+    pub(super) fn head(&self, key: &str, bytes: u64) -> Result<Option<Vec<u8>>, RemoteError> {
+        let Address {
+            bucket,
+            credentials,
+            ..
+        } = &self.address;
+        let url = bucket.get_object(Some(credentials), key).sign(SIGNED);
+        let last = bytes.saturating_sub(1);
+        let request = self.agent.get(url.as_str());
+        let request = request.header(header::RANGE, format!("bytes=0-{last}"));
+        let request = request.config().timeout_global(time_for(bytes));
+        let mut answer = self.answer(request.build().call())?;
+        match answer.status() {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
+                let mut some = answer.body_mut().as_reader().take(bytes);
+                let mut head = Vec::new();
+                let read = some.read_to_end(&mut head);
+                read.map_err(|error| self.trouble(&error.into()))?;
+                Ok(Some(head))
+            }
+            StatusCode::NOT_FOUND => {
+                let error = self.refusal_with_code(&mut answer);
+                match error.1.as_deref() {
+                    Some("NoSuchKey") => Ok(None),
+                    _ => Err(error.0),
+                }
+            }
+            _ => Err(self.refusal(&mut answer)),
+        }
+    }
+
     /// Removes an object. Who may not do that has done it: it is only there for nothing.
     pub(super) fn delete(&self, key: &str) -> Result<(), RemoteError> {
         let Address {
@@ -166,6 +199,7 @@ impl Requests {
         // that insists on a namespace.
         let mut list = bucket.get_object(Some(credentials), "");
         list.query_mut().insert("list-type", "2");
+        list.query_mut().insert("max-keys", "1000");
         list.query_mut().insert("prefix", begin.to_owned());
         if let Some(from) = from {
             list.query_mut()

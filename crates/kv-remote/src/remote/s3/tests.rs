@@ -14,7 +14,8 @@ use crate::remote::{Remote, Trouble};
 const SILENCE: &str = "…";
 const URL: &str = "s3://tea/a";
 const OF: Fingerprint = Fingerprint([7; 16]);
-const NEWS: &str = "a/contextpilot/kv/1/07070707070707070707070707070707/news";
+const NEWS: &str = "a/contextpilot/kv/1/news";
+const FOLDER: &str = "a/contextpilot/kv/1/07070707070707070707070707070707/";
 
 #[derive(Default)]
 struct State {
@@ -205,13 +206,38 @@ fn send(client: &mut S3, chunks: &[u8]) {
         .iter()
         .map(|&nth| (name(nth), u64::from(nth)))
         .collect();
-    let has = client.has(&OF, &names).unwrap();
+    let has = client.has(&OF, &names).unwrap().unwrap();
     assert!(has.iter().all(|has| !has), "{has:?}");
-    for &nth in chunks {
-        let whole = vec![nth; nth.into()];
-        client.put(&OF, &name(nth), nth.into(), &whole).unwrap();
-    }
+    let chunks: Vec<_> = chunks.iter().map(|&nth| sending(nth)).collect();
+    client.put(&OF, &chunks).unwrap();
     client.publish().unwrap();
+}
+
+fn sending(nth: u8) -> Sending {
+    Sending {
+        name: name(nth),
+        size: nth.into(),
+        whole: vec![nth; nth.into()],
+    }
+}
+
+/// The last that were sent, as they are listed.
+fn last(client: &mut S3, most: usize) -> Vec<Listed> {
+    client.before(&OF, None, most).unwrap().listed
+}
+
+/// What is new after the `nth`.
+fn news(client: &mut S3, nth: u64, most: usize) -> Vec<Listed> {
+    assert!(!client.round(&[OF]).unwrap().is_anew);
+    client.after(&OF, nth, most).unwrap().listed
+}
+
+fn get(client: &mut S3, nth: u8) -> Option<Vec<u8>> {
+    match client.get(&OF, &name(nth), nth.into()).unwrap() {
+        Body::Whole(bytes) => Some(bytes),
+        Body::Nothing => None,
+        Body::TooLarge => Some(Vec::new()),
+    }
 }
 
 fn names(listed: &[Listed]) -> Vec<u8> {
@@ -228,36 +254,37 @@ fn what_is_new_costs_one_get_and_nothing_new_does_too() {
     assert_eq!(asked[0], "LIST");
     assert_eq!(asked[4..], ["GET news", "PUT news"]);
     // Its own news are nothing new.
-    let nth = one.last(&OF, 9).unwrap()[0].nth;
-    assert!(one.after(&OF, nth, 9).unwrap().is_empty());
+    let nth = last(&mut one, 9)[0].nth;
+    assert!(news(&mut one, nth, 9).is_empty());
     assert_eq!(bucket.asked(), ["GET news"]);
 
     // Three chunks and the news, by pages; the youngest first.
-    let last = other.last(&OF, 9).unwrap();
+    let last = last(&mut other, 9);
     assert_eq!(names(&last), [5, 4, 3]);
     assert_eq!(bucket.asked(), ["LIST", "LIST"]);
-    assert!(other.after(&OF, last[0].nth, 9).unwrap().is_empty());
+    assert!(news(&mut other, last[0].nth, 9).is_empty());
     bucket.asked();
-    assert!(other.after(&OF, last[0].nth, 9).unwrap().is_empty());
+    assert!(news(&mut other, last[0].nth, 9).is_empty());
     assert_eq!(bucket.asked(), ["GET news"]);
 
     send(&mut one, &[6, 7]);
     bucket.asked();
-    let after = other.after(&OF, last[0].nth, 1).unwrap();
+    let after = news(&mut other, last[0].nth, 1);
     assert_eq!(names(&after), [6]);
-    let after = other.after(&OF, after[0].nth, 9).unwrap();
+    let after = other.after(&OF, after[0].nth, 9).unwrap().listed;
     assert_eq!(names(&after), [7]);
     assert_eq!(bucket.asked(), ["GET news"]);
-    assert_eq!(other.get(&OF, &name(7)).unwrap(), Some(vec![7; 7]));
-    assert_eq!(other.get(&OF, &name(8)).unwrap(), None);
+    assert_eq!(get(&mut other, 7), Some(vec![7; 7]));
+    assert_eq!(get(&mut other, 8), None);
 
     other.forget(&OF, &after[0]).unwrap();
-    assert_eq!(other.get(&OF, &name(7)).unwrap(), None);
+    assert_eq!(get(&mut other, 7), None);
     assert_eq!(
         other.has(&OF, &[(name(6), 6), (name(7), 7)]).unwrap(),
-        [true, false]
+        Some(vec![true, false])
     );
-    assert_eq!(bucket.client().has(&OF, &[(name(7), 7)]).unwrap(), [false]);
+    let has = bucket.client().has(&OF, &[(name(7), 7)]);
+    assert_eq!(has.unwrap(), Some(vec![false]));
 }
 
 #[test]
@@ -265,29 +292,29 @@ fn what_is_gone_is_not_asked_for_again_while_the_news_tell_it() {
     let bucket = Bucket::start();
     let (mut one, mut other) = (bucket.client(), bucket.client());
     send(&mut one, &[3, 4]);
-    let last = other.last(&OF, 9).unwrap();
-    assert!(other.after(&OF, last[0].nth, 9).unwrap().is_empty());
+    let last = last(&mut other, 9);
+    assert!(news(&mut other, last[0].nth, 9).is_empty());
     // The one is damaged, the other has expired.
     other.forget(&OF, &last[0]).unwrap();
-    let expired = format!("{}{}", NEWS.strip_suffix("news").unwrap(), name(3));
+    let expired = format!("{}{}", FOLDER, name(3));
     bucket.state.lock().unwrap().objects.remove(&expired);
-    assert_eq!(other.get(&OF, &name(3)).unwrap(), None);
+    assert_eq!(get(&mut other, 3), None);
     bucket.asked();
     other.forget(&OF, &last[1]).unwrap();
     assert!(bucket.asked().is_empty());
 
     send(&mut one, &[5]);
     assert!(bucket.news().contains(&name(4).to_string()));
-    let after = other.after(&OF, last[0].nth, 9).unwrap();
+    let after = news(&mut other, last[0].nth, 9);
     assert_eq!(names(&after), [5]);
     // Sent again, and found by a list.
     let mut third = bucket.client();
     send(&mut third, &[4]);
     let long_ago = Instant::now().checked_sub(2 * LIST_EVERY).unwrap();
-    other.models.get_mut(&OF).unwrap().listed = long_ago;
-    let after = other.after(&OF, after[0].nth, 9).unwrap();
+    other.models.get_mut(&OF).unwrap().listed = Some(long_ago);
+    let after = news(&mut other, after[0].nth, 9);
     assert_eq!(names(&after), [4]);
-    assert_eq!(other.get(&OF, &name(4)).unwrap(), Some(vec![4; 4]));
+    assert_eq!(get(&mut other, 4), Some(vec![4; 4]));
 }
 
 #[test]
@@ -296,8 +323,10 @@ fn news_that_another_machine_wrote_over_are_told_once_more() {
     let mut one = bucket.client();
     send(&mut one, &[3]);
     let write_over = |nth: u8| {
+        // Of the same bucket.
         let mut news = News::default();
-        news.add(name(nth), nth.into());
+        news.epoch = News::read(bucket.news().as_bytes()).epoch;
+        news.add(OF, name(nth), nth.into());
         let text = news.write().into_bytes();
         bucket
             .state
@@ -307,7 +336,7 @@ fn news_that_another_machine_wrote_over_are_told_once_more() {
             .insert(NEWS.to_owned(), text);
     };
     write_over(9);
-    let after = one.after(&OF, 1, 9).unwrap();
+    let after = news(&mut one, 1, 9);
     assert_eq!(names(&after), [9]);
     let text = bucket.news();
     assert!(
@@ -317,7 +346,7 @@ fn news_that_another_machine_wrote_over_are_told_once_more() {
     // If many are told at once, each has room for a while only: it is not told for ever.
     write_over(10);
     bucket.asked();
-    assert_eq!(names(&one.after(&OF, 2, 9).unwrap()), [10]);
+    assert_eq!(names(&news(&mut one, 2, 9)), [10]);
     assert_eq!(bucket.asked(), ["GET news"]);
 }
 
@@ -326,8 +355,8 @@ fn what_the_news_lack_is_found_when_all_is_listed() {
     let bucket = Bucket::start();
     let (mut one, mut other) = (bucket.client(), bucket.client());
     send(&mut one, &[3]);
-    let nth = other.last(&OF, 9).unwrap()[0].nth;
-    let silent = format!("{}{}", NEWS.strip_suffix("news").unwrap(), name(4));
+    let nth = last(&mut other, 9)[0].nth;
+    let silent = format!("{}{}", FOLDER, name(4));
     bucket
         .state
         .lock()
@@ -335,15 +364,15 @@ fn what_the_news_lack_is_found_when_all_is_listed() {
         .objects
         .insert(silent, vec![4; 4]);
     send(&mut one, &[5]);
-    let after = other.after(&OF, nth, 9).unwrap();
+    let after = news(&mut other, nth, 9);
     assert_eq!(names(&after), [5]);
     let long_ago = Instant::now().checked_sub(2 * LIST_EVERY).unwrap();
-    other.models.get_mut(&OF).unwrap().listed = long_ago;
-    assert_eq!(names(&other.after(&OF, after[0].nth, 9).unwrap()), [4]);
+    other.models.get_mut(&OF).unwrap().listed = Some(long_ago);
+    assert_eq!(names(&news(&mut other, after[0].nth, 9)), [4]);
     // There are no news since: it is not listed again.
-    other.models.get_mut(&OF).unwrap().listed = long_ago;
+    other.models.get_mut(&OF).unwrap().listed = Some(long_ago);
     bucket.asked();
-    assert!(other.after(&OF, after[0].nth + 1, 9).unwrap().is_empty());
+    assert!(news(&mut other, after[0].nth + 1, 9).is_empty());
     assert_eq!(bucket.asked(), ["GET news"]);
 }
 
@@ -442,8 +471,8 @@ fn what_is_wrong_is_told_apart_and_all_is_asked_again() {
         let mut client = bucket.client();
         let asked = client
             .has(&OF, &[(name(3), 3)])
-            .and_then(|_| client.put(&OF, &name(3), 3, &[3; 3]))
-            .and_then(|()| client.get(&OF, &name(3)));
+            .and_then(|_| client.put(&OF, &[sending(3)]))
+            .and_then(|()| client.get(&OF, &name(3), 3));
         let error = asked.unwrap_err();
         assert_eq!(error.trouble, trouble, "{error}");
         let line = error.to_string();
@@ -469,19 +498,19 @@ fn an_object_that_is_larger_than_it_was_is_damaged_and_who_may_not_remove_it_goe
     let bucket = Bucket::start();
     let mut client = bucket.client();
     send(&mut client, &[3]);
-    let key = format!("{}{}", NEWS.strip_suffix("news").unwrap(), name(3));
+    let key = format!("{}{}", FOLDER, name(3));
     bucket
         .state
         .lock()
         .unwrap()
         .objects
         .insert(key, vec![0; 1 << 20]);
-    assert_eq!(client.get(&OF, &name(3)).unwrap(), Some(Vec::new()));
+    assert_eq!(get(&mut client, 3), Some(Vec::new()));
     bucket.instead(
         "DELETE",
         String::from_utf8(answer("403 Forbidden", "")).unwrap(),
     );
-    let listed = client.last(&OF, 1).unwrap()[0];
+    let listed = last(&mut client, 1)[0];
     client.forget(&OF, &listed).unwrap();
-    assert_eq!(client.has(&OF, &[(name(3), 3)]).unwrap(), [false]);
+    assert_eq!(client.has(&OF, &[(name(3), 3)]).unwrap(), Some(vec![false]));
 }

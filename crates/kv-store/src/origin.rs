@@ -1,0 +1,160 @@
+//! What is written down of a fingerprint, for a person and for whoever has the same model elsewhere.
+//!
+//! A [`Fingerprint`] is a hash, and two that differ do not say in what. Of what it was made is written down, too, but
+//! without what nobody else may know: see [`told`].
+
+mod told;
+
+use sha2::{Digest, Sha256};
+
+use crate::bytes::Bytes;
+use crate::{Facts, Fingerprint, Layout, What};
+
+/// Of which model chunks are, and how their rows are laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// What people call the model.
+    pub model: String,
+    /// Stands for all that the chunks depend on.
+    pub fingerprint: Fingerprint,
+    /// What it was made of, without secrets.
+    facts: Facts,
+    /// The layout of rows. `None`: the model has none that can be divided.
+    pub layout: Option<Layout>,
+}
+
+/// In front of an encoded [`Origin`], with its version.
+const MAGIC: &[u8; 8] = b"CPorigi2";
+/// The version before had the flags as they were.
+const WITH_SECRETS: &[u8; 8] = b"CPorigi1";
+/// Bytes of the checksum at the end.
+const SUM: usize = 16;
+
+impl Origin {
+    /// What may be written down of these facts.
+    pub fn new(model: String, facts: &Facts, layout: Option<Layout>) -> Self {
+        let mut without_secrets = Facts::default();
+        for (what, fact) in facts.parts() {
+            let fact = match what {
+                What::Program => told::program(fact),
+                _ => fact.clone(),
+            };
+            without_secrets.push(*what, fact);
+        }
+        Self {
+            model,
+            fingerprint: facts.fingerprint(),
+            facts: without_secrets,
+            layout,
+        }
+    }
+
+    /// The digest of the layout of the rows.
+    pub fn layout_digest(&self) -> Option<&[u8]> {
+        self.all(What::Layout).next()
+    }
+
+    /// In what others differ, for a person: their side, and this one's. `None`: in nothing.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        if self.fingerprint == other.fingerprint {
+            return None;
+        }
+        // What a person would look at first.
+        let order = [
+            (What::Model, "the model's file is another one"),
+            (What::Adapter, "the LoRA adapters are others"),
+            (What::Scale, "the scales of the LoRA adapters are others"),
+            (What::Program, ""),
+            (
+                What::Layout,
+                "KV is laid out otherwise (its types, flash attention, or the engine's version)",
+            ),
+            (
+                What::Context,
+                "only one of both contexts is longer than the model was trained for, or than the original context length in its file",
+            ),
+            (
+                What::Parameters,
+                "the program's parameters of the context are others",
+            ),
+        ];
+        let differs = |what: What| !self.all(what).eq(other.all(what));
+        let found = order.into_iter().find(|(what, _)| differs(*what));
+        Some(match found {
+            Some((What::Program, _)) => told::difference(
+                self.all(What::Program).next().unwrap_or_default(),
+                other.all(What::Program).next().unwrap_or_default(),
+            ),
+            Some((_, text)) => text.to_owned(),
+            None => "they differ in something that is not written down".to_owned(),
+        })
+    }
+
+    fn all(&self, what: What) -> impl Iterator<Item = &[u8]> {
+        let all = self.facts.parts().iter();
+        let all = all.filter(move |(one, _)| *one == what);
+        all.map(|(_, fact)| &**fact)
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut into = MAGIC.to_vec();
+        into.extend((self.model.len() as u32).to_le_bytes());
+        into.extend(self.model.as_bytes());
+        into.extend(self.fingerprint.0);
+        self.facts.encode(&mut into);
+        let layout = self.layout.as_ref().map(Layout::encode);
+        into.push(u8::from(layout.is_some()));
+        into.extend(layout.unwrap_or_default());
+        into.extend(sum(&into));
+        into
+    }
+
+    /// From bytes, also from those of the version that had secrets in them. `None`: they are something else, another
+    /// version's, or damaged.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let is_old = Self::has_secrets(bytes);
+        let mut bytes = match is_old {
+            true => Bytes(bytes.get(MAGIC.len()..)?),
+            false => {
+                let (all, end) = bytes.split_at_checked(bytes.len().checked_sub(SUM)?)?;
+                (end == sum(all)).then_some(())?;
+                Bytes(all.strip_prefix(MAGIC)?)
+            }
+        };
+        let length = bytes.u32()? as usize;
+        let model = String::from_utf8(bytes.take(length)?.to_vec()).ok()?;
+        let fingerprint = match is_old {
+            true => None,
+            false => Some(Fingerprint(bytes.take(16)?.try_into().ok()?)),
+        };
+        let facts = Facts::decode(&mut bytes)?;
+        let layout = match bytes.take(1)?[0] {
+            0 => None,
+            1 => Some(Layout::decode(&mut bytes)?),
+            _ => return None,
+        };
+        bytes.0.is_empty().then_some(match fingerprint {
+            None => Self::new(model, &facts, layout),
+            Some(fingerprint) => Self {
+                model,
+                fingerprint,
+                facts,
+                layout,
+            },
+        })
+    }
+
+    /// Whether these are the bytes of an origin that an older version wrote: the server's flags stand in them as they were.
+    pub fn has_secrets(bytes: &[u8]) -> bool {
+        bytes.starts_with(WITH_SECRETS)
+    }
+}
+
+fn sum(bytes: &[u8]) -> [u8; SUM] {
+    let whole = Sha256::digest(bytes);
+    std::array::from_fn(|i| whole[i])
+}
+
+#[cfg(test)]
+mod tests;
