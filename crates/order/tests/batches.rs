@@ -146,3 +146,13 @@ fn however_large_alpha_is_all_contexts_are_ordered() {
         assert_eq!(schedule, [0, 1, 2], "{alpha}");
     }
 }
+
+#[test]
+fn a_batch_without_contexts_has_a_root_and_one_context_has_a_leaf() {
+    let counts = |contexts: &[Vec<Block>]| {
+        let batch = batch(contexts, &BatchOptions::default());
+        (batch.nodes, batch.leaves, batch.groups.len())
+    };
+    assert_eq!(counts(&[]), (1, 1, 0));
+    assert_eq!(counts(&[vec![1, 2]]), (2, 1, 1));
+}
