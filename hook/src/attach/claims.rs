@@ -126,8 +126,7 @@ pub(crate) struct Seen {
 /// The next claim that no longer holds. Each is returned once.
 pub(crate) fn review(seen: Seen) -> Option<Withdrawn> {
     let withdrawn = host_cache(seen).or_else(serving).or_else(evaluating)?;
-    STATES[withdrawn.claim as usize].store(WITHDRAWN, Ordering::Relaxed);
-    Some(withdrawn)
+    withdraw(withdrawn.claim).then_some(withdrawn)
 }
 
 fn host_cache(seen: Seen) -> Option<Withdrawn> {
@@ -200,8 +199,14 @@ pub(crate) fn note_context() {
 /// The process ends: what was not said yet of a program that had contexts.
 pub(crate) fn never_evaluated() -> Option<&'static str> {
     let had_context = HAD_CONTEXT.load(Ordering::Relaxed);
-    let is_open = had_context && is_embedded() && holds(Claim::KvCache) && !is_any_evaluated();
-    is_open.then_some(NOT_EVALUATED)
+    let is_open = had_context && is_embedded() && !is_any_evaluated();
+    (is_open && withdraw(Claim::KvCache)).then_some(NOT_EVALUATED)
+}
+
+/// Whether it was made, and not withdrawn until now.
+fn withdraw(claim: Claim) -> bool {
+    let state = &STATES[claim as usize];
+    holds(claim) && state.swap(WITHDRAWN, Ordering::Relaxed) == MADE
 }
 
 fn is_any_evaluated() -> bool {
