@@ -382,7 +382,10 @@ fn if_the_hook_cannot_reach_the_server_doctor_says_so() {
     for (flags, why) in [
         (&["-static"][..], "linked fully statically"),
         (&["-s"], "was stripped"),
-        (&["-shared", "-fPIC"], "is a library, and no program"),
+        (
+            &["-shared", "-fPIC", "-Wl,--no-as-needed"],
+            "is a library, and no program",
+        ),
     ] {
         let server = home.program("server", source, flags);
         let grown = Command::new("truncate")
