@@ -79,12 +79,22 @@ impl Kind {
 /// this sum carries into the bit of the value's sign, and never into the next value: so eight bytes are looked at together,
 /// and there is no branch.
 fn no_exponent_is_full(bytes: &[u8], exponents: u64, least: u64, signs: u64) -> bool {
-    let words = bytes.chunks_exact(8);
-    let mut last = [0; 8];
-    last[..words.remainder().len()].copy_from_slice(words.remainder());
-    let words = words.filter_map(|word| word.first_chunk()).chain([&last]);
-    let carry = |word: &[u8; 8]| (u64::from_le_bytes(*word) & exponents).wrapping_add(least);
-    words.fold(0, |all, word| all | carry(word)) & signs == 0
+    const STEP: usize = 64;
+    let mut all = [0; STEP / 8];
+    let mut look_at = |step: &[u8]| {
+        for (all, word) in all.iter_mut().zip(step.chunks_exact(8)) {
+            let word = word
+                .first_chunk()
+                .map_or(0, |word| u64::from_le_bytes(*word));
+            *all |= (word & exponents).wrapping_add(least);
+        }
+    };
+    let steps = bytes.chunks_exact(STEP);
+    let mut last = [0; STEP];
+    last[..steps.remainder().len()].copy_from_slice(steps.remainder());
+    steps.for_each(&mut look_at);
+    look_at(&last);
+    all.iter().fold(0, |all, one| all | one) & signs == 0
 }
 
 /// The same pattern in each of the values of a word, which have so many bits.
