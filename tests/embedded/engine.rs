@@ -37,6 +37,13 @@ fn a_document_that_was_evaluated_before_is_loaded_also_by_the_next_process() {
     second.must_answer_as(&plain);
     must_load(&second, &["last 2", "branch"]);
     must_load(&second, &later);
+    // What is in the model's file, and in the engine's, is not computed again, unless they are new.
+    let [model, library] = [program.model(), program.library()].map(|path| {
+        let found = std::fs::metadata(path).unwrap().created().unwrap();
+        found.elapsed().unwrap() > std::time::Duration::from_secs(60)
+    });
+    let kept = std::fs::read_dir(store.path().join("v1/digests")).map_or(0, Iterator::count);
+    assert!(kept >= usize::from(model) + usize::from(library), "{kept}");
     let library = program.library().display().to_string();
     for run in [&first, &second] {
         let mut lines = run.stderr.lines();

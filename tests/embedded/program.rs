@@ -169,6 +169,11 @@ impl Program {
         self.line.last().expect("the library comes last")
     }
 
+    /// The model's file.
+    pub(crate) fn model(&self) -> &Path {
+        self.model.path()
+    }
+
     /// The command line.
     pub(crate) fn line(&self, what: &str) -> Vec<PathBuf> {
         let model = self.model.path().canonicalize().expect("it was written");

@@ -35,6 +35,7 @@ mod answers;
 mod asking;
 mod beside;
 mod budget;
+mod digests;
 mod flow;
 mod folder;
 mod format;

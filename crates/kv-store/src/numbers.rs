@@ -75,25 +75,65 @@ impl Kind {
     }
 }
 
-/// A value whose exponent has all bits set is none, or infinite. Then, and only then, this sum carries into the sign's bit.
-/// There is no branch in the loop, so that compilers make it one over whole registers.
-fn are_finite_16<const EXPONENT: u16>(bytes: &[u8]) -> bool {
-    let least = EXPONENT & EXPONENT.wrapping_neg();
-    let one = |value: &[u8]| u16::from_le_bytes([value[0], value[1]]) & EXPONENT;
-    let values = bytes.chunks_exact(2);
-    values.fold(0, |all, value| all | one(value).wrapping_add(least)) >> 15 == 0
+/// Whether no value has all bits of its exponent set, which those that are none have, and infinite ones. Then, and only then,
+/// this sum carries into the bit of the value's sign, and never into the next value: so eight bytes are looked at together,
+/// and there is no branch.
+fn no_exponent_is_full(bytes: &[u8], exponents: u64, least: u64, signs: u64) -> bool {
+    const STEP: usize = 64;
+    let mut all = [0; STEP / 8];
+    let mut look_at = |step: &[u8]| {
+        for (all, word) in all.iter_mut().zip(step.chunks_exact(8)) {
+            let word = word
+                .first_chunk()
+                .map_or(0, |word| u64::from_le_bytes(*word));
+            *all |= (word & exponents).wrapping_add(least);
+        }
+    };
+    let steps = bytes.chunks_exact(STEP);
+    let mut last = [0; STEP];
+    last[..steps.remainder().len()].copy_from_slice(steps.remainder());
+    steps.for_each(&mut look_at);
+    look_at(&last);
+    all.iter().fold(0, |all, one| all | one) & signs == 0
 }
 
-/// As [`are_finite_16`].
+/// The same pattern in each of the values of a word, which have so many bits.
+const fn repeated(pattern: u64, bits: u32) -> u64 {
+    let mut word = pattern;
+    let mut width = bits;
+    while width < 64 {
+        word |= word << width;
+        width *= 2;
+    }
+    word
+}
+
+fn are_finite_16<const EXPONENT: u64>(bytes: &[u8]) -> bool {
+    let least = EXPONENT & EXPONENT.wrapping_neg();
+    let whole = &bytes[..bytes.len() / 2 * 2];
+    no_exponent_is_full(
+        whole,
+        repeated(EXPONENT, 16),
+        repeated(least, 16),
+        repeated(0x8000, 16),
+    )
+}
+
 fn are_finite_32(bytes: &[u8]) -> bool {
-    let one = |value: &[u8]| u32::from_le_bytes([0, 1, 2, 3].map(|i| value[i])) & 0x7f80_0000;
-    let values = bytes.chunks_exact(4);
-    values.fold(0, |all, value| all | one(value).wrapping_add(0x0080_0000)) >> 31 == 0
+    let whole = &bytes[..bytes.len() / 4 * 4];
+    let [exponents, least, signs] =
+        [0x7f80_0000, 0x0080_0000, 0x8000_0000].map(|one| repeated(one, 32));
+    no_exponent_is_full(whole, exponents, least, signs)
 }
 
 fn are_blocks_finite<const SIZE: usize, const SCALES: usize>(bytes: &[u8]) -> bool {
-    let mut blocks = bytes.chunks_exact(SIZE);
-    blocks.all(|block| are_finite_16::<0x7c00>(&block[..2 * SCALES]))
+    // With one scale, the other two bytes are of the values.
+    let scales = bytes
+        .chunks_exact(SIZE)
+        .filter_map(|block| block.first_chunk());
+    let carry = |scales: &[u8; 4]| (u32::from_le_bytes(*scales) & 0x7c00_7c00) + 0x0400_0400;
+    let all = scales.fold(0, |all, scales| all | carry(scales));
+    all & if SCALES == 1 { 0x8000 } else { 0x8000_8000 } == 0
 }
 
 /// What the rows of chunks of one layout consist of.

@@ -5,7 +5,7 @@ mod learn;
 mod load;
 mod parts;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_store::{Run, worth};
@@ -119,6 +119,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         // Generated tokens wait for nobody.
         be_patient(context, Duration::ZERO);
     }
+    await_ready(context, &parts);
     learn_layout(context, &parts, batch);
     let is_exact = exact::is_exact(context);
     let mut whole = true;
@@ -197,6 +198,45 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         }
     }
     result
+}
+
+/// The first prompt of a process may come before the folder has been read, or before it is known what is in the model's file.
+/// It waits for that, but no longer than evaluating it would take.
+fn await_ready(context: Pointer, parts: &[Part]) {
+    /// Prompts of fewer tokens do not wait.
+    const LEAST: usize = 64;
+    /// How long evaluating a token takes on a fast card.
+    const A_TOKEN: Duration = Duration::from_micros(250);
+    /// How long all prompts of a process wait together: a model of 30 GB takes minutes.
+    const IN_ALL: Duration = Duration::from_millis(500);
+    const TURN: Duration = Duration::from_millis(1);
+    static WAITED: AtomicU64 = AtomicU64::new(0);
+    let waited = Duration::from_micros(WAITED.load(Ordering::Relaxed));
+    if figures::is_ready() || waited >= IN_ALL {
+        return;
+    }
+    let leading = parts
+        .iter()
+        .filter(|part| part.follows)
+        .map(|part| part.run.leading);
+    let Some(tokens) = leading.max().filter(|tokens| *tokens >= LEAST) else {
+        return;
+    };
+    let longest = with_record(context, |one| {
+        let may_load = !one.is_refused() && !one.has_embeddings();
+        let count = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let evaluating = one.rates.evaluating(tokens).unwrap_or(A_TOKEN * count);
+        may_load.then(|| evaluating.min(IN_ALL - waited))
+    });
+    let Some(longest) = longest.flatten() else {
+        return;
+    };
+    let start = Instant::now();
+    while !figures::is_ready() && start.elapsed() < longest {
+        std::thread::sleep(TURN);
+    }
+    let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    WAITED.fetch_add(micros, Ordering::Relaxed);
 }
 
 /// Does what is to be done before a batch is evaluated. The result that the server gets if that is not possible; 0: it is

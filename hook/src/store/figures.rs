@@ -63,6 +63,11 @@ pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
 /// The folder has been read.
 pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
 
+/// Whether all is there that prompts are looked up by.
+pub(super) fn is_ready() -> bool {
+    FOLDER_READ.load(Ordering::Acquire) && DIGESTS.load(Ordering::Acquire) == 0
+}
+
 /// What is wrong now, by its kind.
 static PROBLEMS: Mutex<[Option<Problem>; 5]> = Mutex::new([const { None }; 5]);
 
@@ -99,7 +104,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
     let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e9;
     Some(PrefixStore {
         folder,
-        ready: FOLDER_READ.load(Ordering::Acquire) && get(&DIGESTS) == 0,
+        ready: is_ready(),
         bytes: get(&FIGURES.bytes),
         limit_bytes: get(&FIGURES.limit),
         chunks: get(&FIGURES.chunks),

@@ -21,7 +21,7 @@ use self::noted::Noted;
 use super::elsewhere::Elsewhere;
 use super::figures::{self, FIGURES, Kind};
 use super::flow::{self, Outline};
-use super::{evaluate, neighbours};
+use super::{content, evaluate, neighbours};
 use crate::base::region::Region;
 use crate::base::{guard, log};
 
@@ -92,6 +92,7 @@ impl Shelf {
         if must_write {
             folder.try_writing().map_err(|e| e.to_string())?;
         }
+        content::keep_in(&folder);
         let limit = at.limit;
         let has_remote = at.remote.is_some();
         let read = move || {

@@ -1,0 +1,188 @@
+//! Digests of large files, kept so that they need not be made again: a model of 30 GB takes minutes.
+//!
+//! A digest is kept under what makes a file that file: device, inode, size, and the times of the last write and of the last
+//! change, to the nanosecond. The last one cannot be set by anybody. Besides, some megabytes of the file are read at
+//! places that follow from the digest, and must be what they were: a file system that does not keep its promises is found out.
+//! What cannot be trusted is not kept, and not believed: files that changed a moment ago (the clock of a file system has
+//! steps) or in the future (it was set back since), and those of file systems elsewhere, whose inodes may be given again.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use sha2::{Digest, Sha256};
+
+use crate::Folder;
+use crate::folder::NEW;
+use crate::writer::put;
+
+/// Where they are.
+const FOLDER: &str = "digests";
+/// So many are kept at most. A person has fewer models, adapters and engines.
+const MOST: usize = 1000;
+/// What changed within this time before it was read is not trusted.
+const SETTLED: Duration = Duration::from_secs(2);
+/// Places that are read again, and how much at each, bytes.
+const PLACES: u64 = 32;
+const PLACE: usize = 64 << 10;
+
+/// A record: version, digest, and the digest of what is read again.
+const VERSION: u8 = 1;
+const RECORD: usize = 1 + 16 + 16;
+
+impl Folder {
+    /// The digest of these files together, if it was kept and they are still what they were.
+    pub fn kept_digest(&self, parts: &[File]) -> Option<[u8; 16]> {
+        let identity = Identity::of(parts, SystemTime::now())?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let path = identity.path();
+        let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
+        let (file, mut record) = (File::from(file), [0; RECORD]);
+        file.read_exact_at(&mut record, 0).ok()?;
+        let is_whole = file.metadata().ok()?.len() == RECORD as u64;
+        let [version, rest @ ..] = record;
+        let digest: [u8; 16] = std::array::from_fn(|i| rest[i]);
+        let is_good = is_whole && version == VERSION && sample(parts, &digest)?[..] == rest[16..];
+        is_good.then_some(digest)
+    }
+
+    /// Keeps the digest of these files together, which began to be made at this time.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep_digest(
+        &self,
+        parts: &[File],
+        began: SystemTime,
+        digest: [u8; 16],
+    ) -> io::Result<()> {
+        let identity = began
+            .checked_sub(SETTLED)
+            .and_then(|then| Identity::of(parts, then));
+        let (Some(identity), Some(sample)) = (identity, sample(parts, &digest)) else {
+            return Ok(());
+        };
+        let new = self.inner(NEW)?;
+        let inner = self.inner(FOLDER)?;
+        let few = Dir::read_from(&inner)?.flatten().take(MOST + 2).count() < MOST + 2;
+        if !few {
+            self.forget_digests(&inner)?;
+        }
+        let record = [&[VERSION][..], &digest, &sample].concat();
+        put(
+            self,
+            &mut 0,
+            &new,
+            |file| file.write_all(&record),
+            &identity.path(),
+        )
+    }
+
+    /// Removes all of them: they are made again.
+    fn forget_digests(&self, inner: &impl std::os::fd::AsFd) -> io::Result<()> {
+        for entry in Dir::read_from(inner)?.flatten() {
+            let _ = rustix::fs::unlinkat(inner, entry.file_name(), AtFlags::empty());
+        }
+        Ok(())
+    }
+}
+
+/// What makes files these files.
+struct Identity(Sha256);
+
+impl Identity {
+    /// `None`: they changed after this time, or it cannot be relied on.
+    fn of(parts: &[File], before: SystemTime) -> Option<Self> {
+        let before = before.duration_since(UNIX_EPOCH).ok()?;
+        let before = (
+            i64::try_from(before.as_secs()).ok()?,
+            i64::from(before.subsec_nanos()),
+        );
+        let mut hash = Sha256::new();
+        for part in parts {
+            let found = part.metadata().ok()?;
+            let written = (found.mtime(), found.mtime_nsec());
+            let changed = (found.ctime(), found.ctime_nsec());
+            if written > before || changed > before || is_elsewhere(part) {
+                return None;
+            }
+            for number in [found.dev(), found.ino(), found.size()] {
+                hash.update(number.to_le_bytes());
+            }
+            for number in [written.0, written.1, changed.0, changed.1] {
+                hash.update(number.to_le_bytes());
+            }
+        }
+        (!parts.is_empty()).then_some(Self(hash))
+    }
+
+    fn path(&self) -> String {
+        let whole = self.0.clone().finalize();
+        let name: String = whole[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{FOLDER}/{name}")
+    }
+}
+
+/// Whether a file is on a file system of another machine, or of a program: its numbers may be given to another file.
+#[cfg(target_os = "linux")]
+fn is_elsewhere(file: &File) -> bool {
+    /// NFS, SMB (three), 9P, Ceph, AFS, FUSE, Coda.
+    const ELSEWHERE: [u32; 9] = [
+        0x6969,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x517b,
+        0x0102_1997,
+        0x00c3_6400,
+        0x5346_414f,
+        0x6573_5546,
+        0x7375_7245,
+    ];
+    match rustix::fs::fstatfs(file) {
+        Ok(found) => ELSEWHERE.contains(&(found.f_type as u32)),
+        Err(_) => true,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_elsewhere(_: &File) -> bool {
+    true
+}
+
+/// The digest of what stands at places that follow from a digest.
+fn sample(parts: &[File], digest: &[u8; 16]) -> Option<[u8; 16]> {
+    let mut hash = Sha256::new();
+    let mut block = vec![0; PLACE];
+    let sizes: Option<Vec<u64>> = parts
+        .iter()
+        .map(|part| Some(part.metadata().ok()?.len()))
+        .collect();
+    let sizes = sizes?;
+    let whole: u64 = sizes.iter().sum();
+    for nth in 0..PLACES {
+        let place = Sha256::digest([&digest[..], &nth.to_le_bytes()].concat());
+        let place = u64::from_le_bytes(std::array::from_fn(|i| place[i]));
+        // The end, and the beginning, are always among them.
+        let mut at = match nth {
+            0 => 0,
+            1 => whole.saturating_sub(PLACE as u64),
+            _ => place % whole.max(1),
+        };
+        for (part, size) in parts.iter().zip(&sizes) {
+            if at < *size {
+                let most = usize::try_from(size - at).unwrap_or(PLACE).min(PLACE);
+                part.read_exact_at(&mut block[..most], at).ok()?;
+                hash.update(&block[..most]);
+                break;
+            }
+            at -= size;
+        }
+    }
+    let made = hash.finalize();
+    Some(std::array::from_fn(|i| made[i]))
+}

@@ -1,0 +1,118 @@
+//! Digests of large files, kept beside the store.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use contextpilot_kv_files::Folder;
+use contextpilot_testbed::{Random, private_folder};
+use tempfile::TempDir;
+
+const DIGEST: [u8; 16] = [7; 16];
+
+/// A store, and a file of some megabytes beside it.
+fn stored() -> (TempDir, Folder, PathBuf) {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).unwrap();
+    let path = home.path().join("model.gguf");
+    let mut random = Random(5);
+    let bytes: Vec<u8> = (0..3 << 20).map(|_| random.draw() as u8).collect();
+    fs::write(&path, bytes).unwrap();
+    (home, folder, path)
+}
+
+fn open(path: &Path) -> [File; 1] {
+    [File::options().read(true).write(true).open(path).unwrap()]
+}
+
+/// When it was written long ago.
+fn later() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(3600)
+}
+
+#[test]
+fn a_digest_is_there_again_while_the_file_is_what_it_was() {
+    let (home, folder, path) = stored();
+    let parts = open(&path);
+    assert_eq!(folder.kept_digest(&parts), None);
+    folder.keep_digest(&parts, later(), DIGEST).unwrap();
+    // Another process, by another name of the file.
+    let again = Folder::open(home.path()).unwrap();
+    assert_eq!(again.kept_digest(&open(&path)), Some(DIGEST));
+    // Another file, and two of them.
+    let other = path.with_extension("other");
+    fs::copy(&path, &other).unwrap();
+    assert_eq!(again.kept_digest(&open(&other)), None);
+    let [one] = open(&path);
+    let [two] = open(&other);
+    assert_eq!(again.kept_digest(&[one, two]), None);
+    // What was written by another version, or is cut off.
+    let kept = fs::read_dir(home.path().join("v1/digests")).unwrap();
+    for entry in kept {
+        let record = entry.unwrap().path();
+        let bytes = fs::read(&record).unwrap();
+        for bad in [&bytes[1..], &[&[9], &bytes[1..]].concat(), &bytes[..0]] {
+            fs::write(&record, bad).unwrap();
+            assert_eq!(again.kept_digest(&open(&path)), None);
+        }
+        fs::write(&record, bytes).unwrap();
+        assert_eq!(again.kept_digest(&open(&path)), Some(DIGEST));
+    }
+}
+
+#[test]
+fn a_file_that_was_written_into_is_hashed_again_though_size_and_time_are_the_same() {
+    let (_home, folder, path) = stored();
+    let [file] = open(&path);
+    folder.keep_digest(&open(&path), later(), DIGEST).unwrap();
+    let written = file.metadata().unwrap().modified().unwrap();
+    let changed =
+        |file: &File| std::os::unix::fs::MetadataExt::ctime_nsec(&file.metadata().unwrap());
+    let before = changed(&file);
+    while changed(&file) == before {
+        file.write_all_at(b"other", 1 << 20).unwrap();
+        file.set_modified(written).unwrap();
+    }
+    assert_eq!(folder.kept_digest(&[file]), None);
+}
+
+/// A file system that gives the numbers of one file to another one, with its times.
+#[test]
+fn some_of_what_is_in_the_file_must_be_what_it_was() {
+    let (home, folder, path) = stored();
+    let mut bytes = fs::read(&path).unwrap();
+    folder.keep_digest(&open(&path), later(), DIGEST).unwrap();
+    let kept = fs::read_dir(home.path().join("v1/digests")).unwrap();
+    let record = kept.map(|entry| entry.unwrap().path()).next().unwrap();
+    // The end of a file is always looked at.
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    folder.keep_digest(&open(&path), later(), [8; 16]).unwrap();
+    let kept = fs::read_dir(home.path().join("v1/digests")).unwrap();
+    let other = kept
+        .map(|entry| entry.unwrap().path())
+        .find(|path| *path != record)
+        .unwrap();
+    assert_eq!(folder.kept_digest(&open(&path)), Some([8; 16]));
+    fs::copy(&record, &other).unwrap();
+    assert_eq!(folder.kept_digest(&open(&path)), None);
+}
+
+#[test]
+fn what_changed_a_moment_ago_or_in_the_future_is_not_trusted() {
+    let (home, folder, path) = stored();
+    folder
+        .keep_digest(&open(&path), SystemTime::now(), DIGEST)
+        .unwrap();
+    assert_eq!(folder.kept_digest(&open(&path)), None);
+    assert!(!home.path().join("v1/digests").exists());
+    // The clock was set back since.
+    let [file] = open(&path);
+    file.set_modified(SystemTime::now() + Duration::from_secs(600))
+        .unwrap();
+    folder.keep_digest(&open(&path), later(), DIGEST).unwrap();
+    assert_eq!(folder.kept_digest(&open(&path)), None);
+    folder.keep_digest(&[], later(), DIGEST).unwrap();
+    assert_eq!(folder.kept_digest(&[]), None);
+}
