@@ -18,6 +18,7 @@ const MCP: &str = r#"{"mcpServers":{"tea":{"url":"http://me:sesame@127.0.0.1:9/"
 fn secretive() -> Builder {
     one_slot()
         .args(["--hf-token", "hf_sesame"])
+        .args(["--override-kv", "general.name=str:sesame"])
         .args(["--mcp-servers-json", MCP])
         .args(["--cors-origins", "https://me:sesame@host"])
         .env("LLAMA_ARG_TAGS", "sesame")
@@ -101,7 +102,7 @@ fn no_secret_is_in_a_folder_a_pack_a_recording_a_report_a_log_or_an_answer() {
     other.end();
     let why = refused(&companion(there.path(), &["import", &pack]));
     assert!(
-        why.contains("--hf-token") && !holds(why.as_bytes()),
+        why.contains("--override-kv") && !holds(why.as_bytes()),
         "{why}"
     );
     let imported = companion(there.path(), &["import", &pack, "--unchecked", "--json"]);

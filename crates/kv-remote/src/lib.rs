@@ -18,8 +18,9 @@
 //! | key | what |
 //! |---|---|
 //! | `contextpilot:kv:1:chunk:<name>` | a string: the chunk as its file has it, with checksums |
-//! | `contextpilot:kv:1:model:<fingerprint>` | a sorted set of `<name>:<size>`, scored by the order in which they were sent |
-//! | `contextpilot:kv:1:sent` | a number: how many were sent |
+//! | `contextpilot:kv:1:model:<fingerprint>` | a sorted set of `<name>:<size>`, scored by the Redis's own time (microseconds) when they were sent |
+//! | `contextpilot:kv:1:models` | a sorted set of fingerprints, scored by the time when something was sent last |
+//! | `contextpilot:kv:1:epoch` | drawn by whoever finds none: it tells all that the Redis has lost its keys |
 //!
 //! The Redis may evict any key at any time (`maxmemory-policy`): a name without its chunk is taken off the list by
 //! whoever finds that out. A chunk that is on no list is sent again.
@@ -28,10 +29,10 @@
 //! | object | what |
 //! |---|---|
 //! | `<prefix>/contextpilot/kv/1/<fingerprint>/<name>` | the chunk as its file has it, with checksums |
-//! | `<prefix>/contextpilot/kv/1/<fingerprint>/news` | what was sent last, at most 1,024 lines of `<name>:<size>` |
+//! | `<prefix>/contextpilot/kv/1/news` | an epoch, and what was sent last, at most 1,024 lines of `<fingerprint>:<name>:<size>` |
 //!
 //! Requests cost money, and a `LIST` costs what a dozen `GET`s cost. So the news are read every five seconds, unless
-//! they are still of the version that is known (`If-None-Match`): one `GET` for each model. All of a model's objects are
+//! they are still of the version that is known (`If-None-Match`): one `GET` for all models. All of a model's objects are
 //! listed (a `LIST` for each thousand) at the beginning, after an error, and at most every five minutes if there were
 //! news. That finds what the news lack: two machines that write them at the same moment lose one's lines, which it
 //! writes once more when it sees that, and more than 1,024 chunks have no room. So the news may be wrong, and a list
@@ -44,6 +45,11 @@
 //! has anyway: with the reader of XML that is 14 crates more, which compute hashes and dates. `object_store` 0.12 is 38
 //! more: another HTTP client, HTTP/2, `futures`, `tracing`, for an async interface that a loop which asks one thing at a
 //! time does not need.
+//!
+//! # Who is trusted
+//! Nobody there. Each answer has a bound in bytes and in time (the client `redis` 1.2 has none in bytes, so the Redis is
+//! asked by a small reader of our own), and `mirror` takes a chunk only if its size, its name and all
+//! that it continues are as they must be.
 //!
 //! # Who decides what stays
 //! Here: the servers, by `CONTEXTPILOT_STORE_GB`; what was fetched counts as used when it came. There: the Redis, or the
