@@ -124,10 +124,12 @@ impl Input {
 }
 
 impl Opened {
-    /// To be written, nothing may be missing.
-    pub(super) fn must_be_whole(&self) -> Result<(), String> {
+    /// To be written, or played on fleets, nothing may be missing.
+    pub(in crate::companion) fn must_be_whole(&self) -> Result<(), String> {
         match self.trace.rate < 1.0 {
-            true => Err("A sample cannot be written as a trace: leave --sample out".to_owned()),
+            true => {
+                Err("A sample is for the ceiling and the curve only: leave --sample out".to_owned())
+            }
             false => Ok(()),
         }
     }
