@@ -259,10 +259,15 @@ impl Reading<'_> {
         }
         let LeftOut {
             without_prompt,
-            without_parent: _,
+            without_parent,
             media,
-            ..
         } = self.reader.left_out();
+        if without_parent > 0 {
+            notes.push(format!(
+                "{} requests begin a session, as their parents are not in the trace",
+                count(without_parent)
+            ));
+        }
         let counted = [
             (self.damaged, "damaged lines"),
             (without_prompt, "requests without a prompt"),
