@@ -135,53 +135,59 @@ fn play(sessions: &Sessions, route: Route, redis: &Redis, count: u32) -> Option<
     Some((1.0 - evaluated / all as f64, trace.finish()))
 }
 
-/// Fifty are no multiple of three, so in turn each session comes to another server. A turn of all takes longer than it takes
-/// until others see what a server wrote.
+/// How soon a server sees what another one wrote depends on how busy the machine is: at once or after ten seconds, the truth must
+/// lie between what is simulated with these. What sessions reuse that stay with a server does not depend on it.
 #[test]
 fn three_servers_with_one_redis_reuse_what_the_simulator_says() {
-    for (number, route, slots) in [(50, Route::RoundRobin, 1), (11, Route::Session, 2)] {
+    // Forty are no multiple of three, so in turn each session comes to another server.
+    for (number, route, slots) in [(40, Route::RoundRobin, 1), (11, Route::Session, 2)] {
         let Some(redis) = Redis::start(&[]) else {
             return;
         };
-        let sessions = Sessions::made_up(number, 10);
+        let sessions = Sessions::made_up(number, 8);
         let Some((truth, trace)) = play(&sessions, route, &redis, slots) else {
             continue;
         };
-        let setting = Setting {
-            servers: SERVERS,
-            route,
-            slots,
-            host_tokens: 0,
-            similarity: 0.1,
-            // Requests came one after the other, at the times that the trace has.
-            prompt_rate: 1e9,
-            answer_rate: 1e9,
-            token_bytes: 1,
-            own: Some(Own {
-                room: 1 << 30,
-                speed: 1e15,
-            }),
-            shared: Some(Shared {
-                room: 1 << 40,
-                link: 1e15,
-                delay: 1_500_000,
-                worth: 0.125,
-            }),
-            warm_up: 0.0,
+        let shared = Shared {
+            room: 1 << 40,
+            link: 1e15,
+            delay: 0,
+            worth: 0.125,
         };
-        let simulated = fleet(&trace, &setting).reuse.of_tokens();
-        let off = simulated - truth;
-        println!("{number} sessions, {route}, {slots} slots: {truth:.4}, simulated {simulated:.4}");
-        assert!(off.abs() <= TOLERANCE, "{route}: {truth} {simulated}");
-        // Without the shared store it would be another figure, or the same for sessions that stay.
-        let alone = Setting {
-            shared: None,
-            ..setting
+        let simulated = |shared: Option<Shared>| {
+            let setting = Setting {
+                servers: SERVERS,
+                route,
+                slots,
+                host_tokens: 0,
+                similarity: 0.1,
+                // Requests came one after the other, at the times that the trace has.
+                prompt_rate: 1e9,
+                answer_rate: 1e9,
+                token_bytes: 1,
+                own: Some(Own {
+                    room: 1 << 30,
+                    speed: 1e15,
+                }),
+                shared,
+                warm_up: 0.0,
+            };
+            fleet(&trace, &setting).reuse.of_tokens()
         };
-        let alone = fleet(&trace, &alone).reuse.of_tokens();
+        let after = |seconds: f64| {
+            let delay = (seconds * 1e6) as u64;
+            simulated(Some(Shared { delay, ..shared }))
+        };
+        let delays = [0.0, 1.5, 3.0, 5.0, 10.0].map(|seconds| (seconds, after(seconds)));
+        let took = trace.requests.last().map_or(0, |one| one.at / 1_000_000);
+        println!("{number} sessions, {route}, {took} s: {truth:.4}, simulated {delays:.4?}");
+        let (soon, late, alone) = (after(0.0), after(10.0), simulated(None));
+        assert!(truth <= soon + TOLERANCE, "{route}: {truth} {soon}");
+        assert!(truth >= late - TOLERANCE, "{route}: {truth} {late}");
         match route {
-            Route::RoundRobin => assert!(simulated - alone > 3.0 * TOLERANCE, "{alone}"),
-            _ => assert_eq!(simulated, alone),
+            Route::Session => assert_eq!((soon, late), (alone, alone)),
+            // What the shared store brings.
+            _ => assert!(truth > alone + 3.0 * TOLERANCE, "{truth} {alone}"),
         }
     }
 }
