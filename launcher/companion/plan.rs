@@ -44,6 +44,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let opened = options.input.open()?;
+    opened.must_be_whole()?;
     let fleet = &options.fleet;
     let speed = options.store_speed.saturating_mul(1_000_000);
     let given = fleet.given(&opened, options.store_gb, speed)?;

@@ -108,6 +108,7 @@ fn of_fleet(options: &Options) -> Result<ExitCode, String> {
         return Err("A fleet has one --store-gb: run the command once for each".to_owned());
     }
     let opened = options.input.open()?;
+    opened.must_be_whole()?;
     let speed = options.store_speed.saturating_mul(1_000_000);
     let room = options.store_gb.first().copied();
     let given = options.fleet.given(&opened, room, speed)?;

@@ -32,7 +32,7 @@ pub(super) struct Options {
 enum Command {
     Import(import::Options),
     Export(export::Options),
-    Curve(curve::Options),
+    Curve(Box<curve::Options>),
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {

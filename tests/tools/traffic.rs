@@ -192,6 +192,13 @@ fn a_file_may_be_one_session() {
     assert_eq!(out["cold"]["blocks"], 0.4);
     // What has no id is never reused.
     assert_eq!(out["tokens"], 660);
+    let of_folder = run(&[
+        "traffic",
+        "import",
+        "--json",
+        folder.path().to_str().unwrap(),
+    ]);
+    assert_eq!(parsed(&good(&of_folder)), out);
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub fn best(trace: &Trace, future: &Future, room: u64, warm_up: usize) -> Reuse 
             }
         }
         if number >= warm_up {
-            reuse.request(u64::from(request.input), tree.depth(request.end));
+            reuse.request(trace.counted(request), tree.depth(request.end));
             reuse.reuse(trace.tokens(request, found), found);
         }
         for (nth, node) in path.iter().enumerate() {
@@ -121,5 +121,6 @@ pub fn best(trace: &Trace, future: &Future, room: u64, warm_up: usize) -> Reuse 
             }
         }
     }
+    trace.adjust(&mut reuse, warm_up);
     reuse
 }

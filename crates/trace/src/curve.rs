@@ -69,11 +69,12 @@ pub fn ceiling(trace: &Trace, warm_up: usize) -> Reuse {
         let known = path.iter().take_while(|node| seen[**node as usize]).last();
         if number >= warm_up {
             let blocks = known.map_or(0, |node| tree.depth(*node));
-            reuse.request(u64::from(request.input), tree.depth(request.end));
+            reuse.request(trace.counted(request), tree.depth(request.end));
             reuse.reuse(trace.tokens(request, blocks), blocks);
         }
         path.iter().for_each(|node| seen[*node as usize] = true);
     }
+    trace.adjust(&mut reuse, warm_up);
     reuse
 }
 
@@ -92,7 +93,7 @@ pub fn curve(trace: &Trace, rooms: &[u64], warm_up: usize) -> Vec<Reuse> {
         let blocks = tree.depth(request.end);
         if number >= warm_up {
             for point in &mut points {
-                point.request(u64::from(request.input), blocks);
+                point.request(trace.counted(request), blocks);
             }
         }
         let (mut nth, mut depth) = (0, 0);
@@ -127,6 +128,9 @@ pub fn curve(trace: &Trace, rooms: &[u64], warm_up: usize) -> Vec<Reuse> {
         path.iter()
             .for_each(|node| last[*node as usize] = number as u32);
     }
+    points
+        .iter_mut()
+        .for_each(|point| trace.adjust(point, warm_up));
     points
 }
 

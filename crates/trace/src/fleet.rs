@@ -119,8 +119,8 @@ pub fn fleet(trace: &Trace, setting: &Setting) -> Outcome {
     fleet.end()
 }
 
-/// The smallest fleet whose time to the first token is within a bound for this share of the requests, and its outcome; at most
-/// `most` servers. `None`: not even with so many.
+/// A fleet whose time to the first token is within a bound for this share of the requests, and which is not with a server less;
+/// and its outcome. At most `most` servers. `None`: not even with so many.
 #[must_use]
 pub fn plan(
     trace: &Trace,

@@ -92,10 +92,11 @@ pub fn play(trace: &Trace, policy: Policy, room: u64, warm_up: usize) -> Reuse {
         let found = cache.request(number as u32, &path);
         if number >= warm_up {
             let all = trace.tree.depth(request.end);
-            reuse.request(u64::from(request.input), all);
+            reuse.request(trace.counted(request), all);
             reuse.reuse(trace.tokens(request, found), found);
         }
     }
+    trace.adjust(&mut reuse, warm_up);
     reuse
 }
 

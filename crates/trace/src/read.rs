@@ -122,8 +122,6 @@ pub struct LeftOut {
     pub without_parent: u64,
     /// Images and sounds in messages.
     pub media: u64,
-    /// Blocks beyond the tokens of their prompt.
-    pub blocks: u64,
 }
 
 /// Reads lines of one trace.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::curve::Reuse;
 use crate::session;
 use crate::tree::{Node, TooLarge, Tree};
 
@@ -168,11 +169,10 @@ impl Builder {
             .block
             .saturating_mul(ids.len().saturating_sub(1) as u32);
         let mut last = (new.input - full).min(self.block) * u32::from(!ids.is_empty());
-        let mut input = new.input;
         let end = match self.sample {
             None => self.tree.insert(ids)?,
             Some(sample) => {
-                (input, last) = self.choose(ids, last, sample);
+                last = self.choose(ids, last, sample);
                 self.tree.insert(&self.chain)?
             }
         };
@@ -198,7 +198,7 @@ impl Builder {
         self.requests.push(Request {
             at: new.at,
             end,
-            input,
+            input: new.input,
             last,
             output: new.output,
             session,
@@ -209,10 +209,10 @@ impl Builder {
     }
 
     /// Of a chain those blocks that are sampled. A block is sampled by all ids of the chain up to it, since an id may mean
-    /// something else behind others. Returns how many tokens they have, and the last of them.
-    fn choose(&mut self, ids: &[u64], last: u32, sample: Sample) -> (u32, u32) {
+    /// something else behind others. Returns how many tokens the last of them has.
+    fn choose(&mut self, ids: &[u64], last: u32, sample: Sample) -> u32 {
         self.chain.clear();
-        let (mut link, mut tokens, mut last_tokens) = (0, 0, 0);
+        let (mut link, mut last_tokens) = (0, 0);
         for (nth, id) in ids.iter().enumerate() {
             link = mixed(link ^ mixed(*id));
             if link <= sample.below {
@@ -221,10 +221,9 @@ impl Builder {
                     true => last,
                     false => self.block,
                 };
-                tokens += last_tokens;
             }
         }
-        (tokens, last_tokens)
+        last_tokens
     }
 
     /// All requests, in the order in which they come.
@@ -318,6 +317,39 @@ impl Trace {
             true if all == 0 => 0,
             true => full(all - 1) + u64::from(request.last),
             false => full(blocks),
+        }
+    }
+}
+
+impl Trace {
+    /// What is reused of a sample says what is reused of all once it is known which blocks are in it. A block that is in every
+    /// prompt is sampled or not, and both is wrong: what is sampled too little or too much counts as reused in any cache
+    /// (SHARDS's adjustment).
+    pub(crate) fn adjust(&self, reuse: &mut Reuse, warm_up: usize) {
+        if self.rate >= 1.0 {
+            return;
+        }
+        let counted = &self.requests[warm_up.min(self.requests.len())..];
+        let (mut tokens, mut blocks) = (0_u64, 0_u64);
+        for request in counted {
+            tokens += u64::from(request.input);
+            blocks += u64::from(request.input.div_ceil(self.block));
+        }
+        let corrected = |reused: &mut u64, sampled: &mut u64, all: u64| {
+            let expected = (all as f64 * self.rate).round() as i128;
+            let found = i128::from(*reused) + expected - i128::from(*sampled);
+            *reused = found.clamp(0, expected) as u64;
+            *sampled = expected as u64;
+        };
+        corrected(&mut reuse.reused_tokens, &mut reuse.tokens, tokens);
+        corrected(&mut reuse.reused_blocks, &mut reuse.blocks, blocks);
+    }
+
+    /// The tokens that count of a request: all, or those of what is sampled.
+    pub(crate) fn counted(&self, request: &Request) -> u64 {
+        match self.rate < 1.0 {
+            true => self.tokens(request, u32::MAX),
+            false => u64::from(request.input),
         }
     }
 }

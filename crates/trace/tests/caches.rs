@@ -107,7 +107,7 @@ fn most_blocks(chains: &[(Vec<u64>, u32)], room: usize) -> u64 {
                 let mut state: Vec<Block> = stays.into_iter().cloned().collect();
                 state.sort();
                 let best = next.entry(state).or_insert(0);
-                *best = reused.max(0).saturating_add(found as u64).max(*best);
+                *best = (reused + found as u64).max(*best);
             }
         }
         states = next;

@@ -361,7 +361,7 @@ fn a_sample_estimates_the_curve() {
         }
         builder.finish()
     });
-    let rooms = [400, 1600];
+    let rooms = [100, 400, 1600];
     let [whole, sampled] = traces.each_ref().map(|trace| curve(trace, &rooms, 0));
     for ((room, whole), sampled) in rooms.iter().zip(&whole).zip(&sampled) {
         let off = whole.of_tokens() - sampled.of_tokens();

@@ -16,7 +16,7 @@ use crate::say::say;
 /// What is read, and how.
 #[derive(Args, Clone)]
 pub(in crate::companion) struct Input {
-    /// The trace or recording; several are read as one. "-": standard input
+    /// The trace or recording; several are read as one, and so is a folder. "-": standard input
     #[arg(value_name = "FILE", required = true)]
     pub(in crate::companion) files: Vec<PathBuf>,
     /// Tokens in a block, where the trace does not say it [default: 512 of Mooncake, 16 of Qwen-Bailian, else 64]
@@ -75,7 +75,9 @@ impl Input {
             blocks: 0,
         };
         for file in files {
-            reading.file(file)?;
+            for part in parts(file)? {
+                reading.file(&part)?;
+            }
         }
         reading.end()
     }
@@ -124,10 +126,12 @@ impl Input {
 }
 
 impl Opened {
-    /// To be written, nothing may be missing.
-    pub(super) fn must_be_whole(&self) -> Result<(), String> {
+    /// To be written, or played on fleets, nothing may be missing.
+    pub(in crate::companion) fn must_be_whole(&self) -> Result<(), String> {
         match self.trace.rate < 1.0 {
-            true => Err("A sample cannot be written as a trace: leave --sample out".to_owned()),
+            true => {
+                Err("A sample is for the ceiling and the curve only: leave --sample out".to_owned())
+            }
             false => Ok(()),
         }
     }
@@ -257,10 +261,15 @@ impl Reading<'_> {
         }
         let LeftOut {
             without_prompt,
-            without_parent: _,
+            without_parent,
             media,
-            ..
         } = self.reader.left_out();
+        if without_parent > 0 {
+            notes.push(format!(
+                "{} requests begin a session, as their parents are not in the trace",
+                count(without_parent)
+            ));
+        }
         let counted = [
             (self.damaged, "damaged lines"),
             (without_prompt, "requests without a prompt"),
@@ -274,6 +283,28 @@ impl Reading<'_> {
             notes,
             left_out: in_words(&counted),
         })
+    }
+}
+
+/// The files of a folder that may be traces, in the order of their names; or the file itself.
+fn parts(path: &Path) -> Result<Vec<PathBuf>, String> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let shown = path.display();
+    let unreadable = |e| format!("{shown} cannot be read ({e}): check the path");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(unreadable)? {
+        let file = entry.map_err(unreadable)?.path();
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        if file.is_file() && matches!(ending, Some("json" | "jsonl" | "gz")) {
+            files.push(file);
+        }
+    }
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("{shown} has no .json, .jsonl or .gz")),
+        false => Ok(files),
     }
 }
 
