@@ -51,23 +51,55 @@ pub(super) struct Subject {
     pub(super) server: Option<LlamaServer>,
 }
 
+impl Subject {
+    fn renderer<'a>(&'a self, program: &'a Program, own: &'a LlamaServer) -> Renderer<'a> {
+        Renderer {
+            own,
+            given: self.server.as_ref(),
+            signal: &program.signal,
+            kwargs: json!({}),
+            fields: json!({}),
+        }
+    }
+
+    fn study(&self) -> Study {
+        Study {
+            template: self.name.clone(),
+            ..Study::default()
+        }
+    }
+}
+
+/// Tries only an agent's conversation, as it is.
+///
+/// # Errors
+/// As [`study`].
+pub(super) fn agent(program: &Program, subject: &Subject) -> Result<Study, String> {
+    let today = program.start(&subject.chat, 0)?;
+    let renderer = subject.renderer(program, today.client());
+    let mut study = subject.study();
+    let tools = default_or_without_thinking(&renderer, Form::TOOLS);
+    let tried = study.taken("tools", tools).and_then(|tools| {
+        study.tools = tools;
+        match study.tools {
+            Some(_) => study.reasons(&renderer),
+            None => Ok(()),
+        }
+    });
+    match tried {
+        Ok(()) => Ok(study),
+        Err(Trouble::Refused(why) | Trouble::Broken(why)) => Err(why),
+    }
+}
+
 /// Tries everything.
 ///
 /// # Errors
 /// The server does not start with this template, or ends.
 pub(super) fn study(program: &Program, subject: &Subject) -> Result<Study, String> {
     let today = program.start(&subject.chat, 0)?;
-    let renderer = Renderer {
-        own: today.client(),
-        given: subject.server.as_ref(),
-        signal: &program.signal,
-        kwargs: json!({}),
-        fields: json!({}),
-    };
-    let mut study = Study {
-        template: subject.name.clone(),
-        ..Study::default()
-    };
+    let renderer = subject.renderer(program, today.client());
+    let mut study = subject.study();
     let tried = study
         .conversations(&renderer, &subject.chat)
         .and_then(|()| {
@@ -111,6 +143,12 @@ impl Study {
         let played = play(renderer, &parallel, true).map(|played| played.outcome(&parallel));
         self.parallel_calls = self.taken("parallel_calls", played)?;
 
+        self.reasons(renderer)?;
+        helps::conversations(self, renderer, chat, &tools)
+    }
+
+    /// The conversations with reasoning, if the template knows of it.
+    fn reasons(&mut self, renderer: &Renderer) -> Rendered<()> {
         self.reasoning = reasoning(renderer)?;
         let conversation = Conversation::new(Form::REASONING);
         if self.reasoning == Reasoning::Rendered {
@@ -121,7 +159,7 @@ impl Study {
         } else if let Some(lost) = content_lost(renderer, &conversation)? {
             self.reasoning_back = Some(lost);
         }
-        helps::conversations(self, renderer, chat, &tools)
+        Ok(())
     }
 
     /// The same conversations, with midnight before each next prompt.
