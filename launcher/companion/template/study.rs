@@ -130,6 +130,22 @@ impl Study {
     }
 
     fn conversations(&mut self, renderer: &Renderer, chat: &Chat) -> Rendered<()> {
+        let chat_of_one = Conversation::new(Form {
+            turns: 0,
+            ..Form::PLAIN
+        });
+        let said = chat_of_one
+            .messages
+            .last()
+            .and_then(|one| one["content"].as_str());
+        match renderer.prompt(&chat_of_one.messages, false) {
+            Ok(prompt) if !prompt.contains(said.unwrap_or_default()) => {
+                let why = "It does not show what the user says, so it is no chat template";
+                return Err(Trouble::Broken(why.to_owned()));
+            }
+            Err(broken @ Trouble::Broken(_)) => return Err(broken),
+            _ => {}
+        }
         let plain = default_or_without_thinking(renderer, Form::PLAIN);
         self.plain = self.taken("plain", plain)?;
         let tools = default_or_without_thinking(renderer, Form::TOOLS);
@@ -144,20 +160,26 @@ impl Study {
         self.parallel_calls = self.taken("parallel_calls", played)?;
 
         self.reasons(renderer)?;
-        helps::conversations(self, renderer, chat, &tools)
+        match helps::conversations(self, renderer, chat, &tools) {
+            // What cannot be rendered does not help.
+            Err(Trouble::Refused(_)) => Ok(()),
+            tried => tried,
+        }
     }
 
     /// The conversations with reasoning, if the template knows of it.
     fn reasons(&mut self, renderer: &Renderer) -> Rendered<()> {
-        self.reasoning = reasoning(renderer)?;
+        let reasoning = self.taken("reasoning", reasoning(renderer))?;
+        self.reasoning = reasoning.unwrap_or_default();
         let conversation = Conversation::new(Form::REASONING);
         if self.reasoning == Reasoning::Rendered {
             let played = |back| play(renderer, &conversation, back);
             let outcome = |played: Rendered<Played>| Ok(played?.outcome(&conversation));
             self.reasoning_back = self.taken("reasoning_back", outcome(played(true)))?;
             self.reasoning_out = self.taken("reasoning_out", outcome(played(false)))?;
-        } else if let Some(lost) = content_lost(renderer, &conversation)? {
-            self.reasoning_back = Some(lost);
+        } else {
+            let lost = content_lost(renderer, &conversation);
+            self.reasoning_back = self.taken("reasoning_back", lost)?.flatten();
         }
         Ok(())
     }
