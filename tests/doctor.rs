@@ -675,6 +675,11 @@ fn doctor_counts_the_functions_that_the_running_hook_counts() {
         &[
             ("ok", "functions", &format!("{count} will be hooked: ")),
             ("ok", "running", &format!(": {count} functions patched in ")),
+            (
+                "ok",
+                "chat template",
+                "nothing of an agent's prompts is evaluated again; more: contextpilot-llama template http://127.0.0.1:",
+            ),
         ],
     );
 }

@@ -25,11 +25,12 @@ mod store;
 use report::Form;
 pub(super) use report::{Finding, Grade};
 
-/// Check a server, the index and the folders, without starting a model
+/// Check a server, the index and the folders, without starting your model
 ///
 /// Prints the version of llama.cpp, how it is linked, how many functions will be
 /// hooked and how, and what does not work. Without any setting: what to set. With
-/// CONTEXTPILOT_LISTEN, also how many functions a running server has called.
+/// CONTEXTPILOT_LISTEN, also how many functions a running server has called, and whether an
+/// agent's prompts go on with its chat template: that is rendered by a server with a tiny model.
 ///
 /// Exit code: 0 all good, 1 works with limits, 2 will not work.
 #[derive(Args)]
@@ -72,6 +73,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut report = report::Report::default();
     let server = find(options);
     let found = server.is_ok();
+    let program = server.as_ref().ok().cloned();
     match server {
         Ok(path) => {
             let given = of_process.non_empty(env::HOOK_LIB).map(PathBuf::from);
@@ -109,7 +111,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             if let Some(finding) = store::remote() {
                 report.add(finding);
             }
-            runs = running::examine(settings, &mut report);
+            runs = running::examine(settings, program.as_deref(), &mut report);
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
     }

@@ -61,11 +61,7 @@ pub(super) struct Options {
 /// There is no server, or nothing can be printed.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let server = server::find(of_process).map_err(|e| e.to_string())?;
-    let signal = Arc::new(AtomicUsize::new(0));
-    for number in [SIGINT, SIGTERM] {
-        // The servers must be ended, and their files removed. Without the handler all else is as it was.
-        let _ = signal_hook::flag::register_usize(number, signal.clone(), number as usize);
-    }
+    let signal = signals();
     let program = Program::new(server.path, signal.clone());
     let mut rows = Vec::new();
     let mut failed = false;
@@ -94,6 +90,24 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         0 => ExitCode::from(u8::from(failed)),
         number => ExitCode::from(128 + number as u8),
     })
+}
+
+/// Takes the signals that ask us to end: our servers must be ended first, and their files removed.
+fn signals() -> Arc<AtomicUsize> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGINT, SIGTERM] {
+        // Without the handler all else is as it was.
+        let _ = signal_hook::flag::register_usize(number, signal.clone(), number as usize);
+    }
+    signal
+}
+
+/// For `doctor`: whether an agent's prompts go on with the template of the server that runs at this URL. `program`: the
+/// llama-server to start. `None`: it cannot be said.
+pub(super) fn in_a_line(program: &Path, url: &str) -> Option<String> {
+    let subject = of_server(url).ok()?;
+    let study = study::agent(&Program::new(program.into(), signals()), &subject).ok()?;
+    Some(show::line(&study, url))
 }
 
 /// Works on some at a time, and shows the results in order.

@@ -28,7 +28,7 @@ const FAITHFUL: &str = r#"{{- '<begin>' -}}
 {%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}"#;
 
 /// Name, what is replaced in the template, and by what.
-const FLAWS: [(&str, &str, &str); 11] = [
+const FLAWS: [(&str, &str, &str); 12] = [
     ("faithful", "", ""),
     (
         "drops-reasoning",
@@ -75,6 +75,7 @@ const FLAWS: [(&str, &str, &str); 11] = [
         "{{- '' if message.reasoning_content else message.content -}}",
     ),
     ("loses-calls", "message.tool_calls or []", "[]"),
+    ("mute", "{{- message.content -}}", ""),
 ];
 
 fn flawed(from: &str, to: &str) -> String {
@@ -176,6 +177,8 @@ fn each_kind_of_difference_is_recognised_and_a_faithful_template_has_none() {
     );
     expected("loses-calls", "tools", [0, 16], &["call_left_out"]);
     expected("loses-calls", "parallel_calls", [0, 16], &["call_left_out"]);
+
+    expected("mute", "plain", [0, 8], &["content_left_out"]);
 
     let helps = |name: &str| -> Vec<&str> {
         let helps = said[name]["helps"].as_array().unwrap();
@@ -296,17 +299,18 @@ fn what_cannot_be_looked_at_gets_one_line_and_the_others_are_shown() {
     let broken = written(folder.path(), "broken", "{% if %}");
     let faithful = written(folder.path(), "faithful", FAITHFUL);
     let missing = folder.path().join("missing.gguf");
+    let letter = written(folder.path(), "letter", "Dear reader, this is no template.");
     let mut command = companion(&["template", "--compare"]);
     command.env("LLAMA_SERVER_BIN", llama_server());
     let output = command
-        .args([&broken, &missing, &faithful])
+        .args([&broken, &missing, &letter, &faithful])
         .output()
         .unwrap();
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
     let lines: Vec<&str> = err.lines().collect();
-    assert_eq!(lines.len(), 2, "{err}");
-    for (line, file) in lines.iter().zip([&broken, &missing]) {
+    assert_eq!(lines.len(), 3, "{err}");
+    for (line, file) in lines.iter().zip([&broken, &missing, &letter]) {
         assert!(line.starts_with("[ContextPilot] "), "{line}");
         assert!(line.contains(file.to_str().unwrap()), "{line}");
     }

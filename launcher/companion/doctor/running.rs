@@ -1,5 +1,7 @@
 //! Which functions the hook of a running server has seen called.
 
+use std::path::Path;
+
 use contextpilot_client::control::{HookedFunction, Stats};
 use contextpilot_client::{Control, Error};
 use contextpilot_settings::{Listen, ListenAddress, Settings};
@@ -7,6 +9,7 @@ use serde_json::json;
 
 use crate::companion::connect::{OUR_VERSION, hook_says};
 use crate::companion::servers::running;
+use crate::companion::template;
 
 use super::report::Report;
 use super::{Finding, Grade};
@@ -14,22 +17,22 @@ use super::{Finding, Grade};
 const SUBJECT: &str = "running";
 
 /// Asks the server at the address in the settings, or the one that runs, if one answers. It is no
-/// defect if none does: the server may not be started yet. Returns whether one answers.
-pub(super) fn examine(settings: &Settings, report: &mut Report) -> bool {
+/// defect if none does: the server may not be started yet. `program`: a llama-server that can be started. Returns whether one answers.
+pub(super) fn examine(settings: &Settings, program: Option<&Path>, report: &mut Report) -> bool {
     match &settings.listen {
         None => false,
-        Some(Listen::Auto) => examine_found(report),
-        Some(Listen::At(address)) => examine_at(settings, address, report),
+        Some(Listen::Auto) => examine_found(program, report),
+        Some(Listen::At(address)) => examine_at(settings, address, program, report),
     }
 }
 
-fn examine_found(report: &mut Report) -> bool {
+fn examine_found(program: Option<&Path>, report: &mut Report) -> bool {
     let running: Vec<_> = running()
         .into_iter()
         .filter_map(|one| one.stats.ok())
         .collect();
     match &*running {
-        [stats] => add(stats, report),
+        [stats] => add(stats, program, report),
         [] => {
             let text = "no server of this user runs with CONTEXTPILOT_LISTEN=auto now";
             report.add(Finding::new(SUBJECT, Grade::Good, text));
@@ -42,7 +45,12 @@ fn examine_found(report: &mut Report) -> bool {
     !running.is_empty()
 }
 
-fn examine_at(settings: &Settings, address: &ListenAddress, report: &mut Report) -> bool {
+fn examine_at(
+    settings: &Settings,
+    address: &ListenAddress,
+    program: Option<&Path>,
+    report: &mut Report,
+) -> bool {
     let control = match client(settings, address) {
         Ok(control) => control,
         Err(why) => {
@@ -52,7 +60,7 @@ fn examine_at(settings: &Settings, address: &ListenAddress, report: &mut Report)
     };
     match control.stats() {
         Ok(stats) => {
-            add(&stats, report);
+            add(&stats, program, report);
             true
         }
         Err(Error::Unreachable { .. }) => {
@@ -76,7 +84,7 @@ fn client(settings: &Settings, address: &ListenAddress) -> contextpilot_client::
     }
 }
 
-fn add(stats: &Stats, report: &mut Report) {
+fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
     let functions = &stats.engine.functions;
     let patched = || functions.iter().filter(|one| one.patched > 0);
     let places: u32 = patched().map(|one| one.patched).sum();
@@ -94,6 +102,10 @@ fn add(stats: &Stats, report: &mut Report) {
             stats.hook_version
         );
         report.add(Finding::new(SUBJECT, Grade::Good, text));
+    }
+    let about = program.zip(stats.reachable());
+    if let Some(text) = about.and_then(|(program, url)| template::in_a_line(program, &url)) {
+        report.add(Finding::new("chat template", Grade::Good, text));
     }
     if !stats.engine.missing.is_empty() {
         let text = format!("without {}", stats.engine.missing.join("; "));

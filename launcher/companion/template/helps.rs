@@ -63,23 +63,24 @@ fn tried(renderer: &Renderer, form: Form, back: bool) -> Rendered<Option<Outcome
     }
 }
 
-/// Whether these parameters change what is rendered.
-fn matters(renderer: &Renderer, kwargs: &Value, back: bool) -> Rendered<bool> {
+/// Two prompts of a short conversation with reasoning: at a user message, and at a tool result.
+fn samples(renderer: &Renderer) -> Rendered<[String; 2]> {
     let conversation = Conversation::new(Form {
         turns: 2,
         ..Form::REASONING
     });
-    let with = renderer.with_kwargs(kwargs.clone());
-    for end in [conversation.messages.len(), conversation.said()[3]] {
-        let messages = conversation.sent(end, back);
-        match with.prompt(&messages, true) {
-            Ok(prompt) if prompt != renderer.prompt(&messages, true)? => return Ok(true),
-            Ok(_) => {}
-            Err(Trouble::Refused(_)) => return Ok(false),
-            Err(broken) => return Err(broken),
-        }
+    let prompt = |end| renderer.prompt(&conversation.sent(end, true), true);
+    let result = conversation.said()[3];
+    Ok([prompt(conversation.messages.len())?, prompt(result)?])
+}
+
+/// Whether these parameters change what is rendered. `usual`: the samples without them.
+fn matters(renderer: &Renderer, usual: &[String; 2], kwargs: &Value) -> Rendered<bool> {
+    match samples(&renderer.with_kwargs(kwargs.clone())) {
+        Ok(samples) => Ok(samples != *usual),
+        Err(Trouble::Refused(_)) => Ok(false),
+        Err(broken) => Err(broken),
     }
-    Ok(false)
 }
 
 pub(super) fn conversations(
@@ -115,8 +116,9 @@ pub(super) fn conversations(
     }
     let known: BTreeSet<Kind> = tools.kinds.clone();
     if study.reasoning != Reasoning::Rendered && !tools.goes_on() {
+        let usual = samples(renderer)?;
         for kwargs in named(chat) {
-            if matters(renderer, &kwargs, true)? {
+            if matters(renderer, &usual, &kwargs)? {
                 let with = tried(&renderer.with_kwargs(kwargs.clone()), Form::TOOLS, true)?;
                 helps.extend(
                     with.and_then(|with| Help::seen(kwarg(&kwargs), "tools", tools, &with)),
@@ -154,10 +156,11 @@ fn with_reasoning(
         back,
         out,
     ));
+    let usual = samples(renderer)?;
     // The switch of the server itself: is it why reasoning stays?
     for preserve in [true, false] {
         let kwargs = json!({"preserve_reasoning": preserve});
-        if !matters(renderer, &kwargs, true)? {
+        if !matters(renderer, &usual, &kwargs)? {
             continue;
         }
         let other = tried(&renderer.with_kwargs(kwargs), Form::REASONING, true)?;
@@ -183,13 +186,13 @@ fn with_reasoning(
         true => (back, "reasoning_back"),
         false => (out, "reasoning_out"),
     };
-    if matters(renderer, &thinking_off(), true)? {
+    if matters(renderer, &usual, &thinking_off())? {
         let off = tried(&renderer.with_kwargs(thinking_off()), Form::TOOLS, true)?;
         let what = format!("thinking off ({})", kwarg(&thinking_off()));
         helps.extend(off.and_then(|off| Help::seen(what, name, best, &off)));
     }
     for kwargs in named(chat) {
-        if kwargs == thinking_off() || !matters(renderer, &kwargs, true)? {
+        if kwargs == thinking_off() || !matters(renderer, &usual, &kwargs)? {
             continue;
         }
         let with = renderer.with_kwargs(kwargs.clone());

@@ -226,13 +226,17 @@ impl Step {
     /// What the next prompt lacks altogether of what was said, also if it goes on.
     fn left_out(&self, conversation: &Conversation) -> Option<Kind> {
         let said = &conversation.messages[self.said];
-        let calls = said["tool_calls"].as_array()?;
+        let Some(calls) = said["tool_calls"].as_array() else {
+            let content = said["content"].as_str().unwrap_or_default();
+            return (!self.next.contains(content)).then_some(Kind::ContentLeftOut);
+        };
+        let paths = all_paths(conversation.form);
         let lacks = |call: &Value| {
             let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
-            let shown = |path: &String| {
-                arguments.contains(path.as_str()) && self.next.contains(path.as_str())
-            };
-            !all_paths(conversation.form).iter().any(shown)
+            let mut paths = paths
+                .iter()
+                .filter(|path| arguments.contains(path.as_str()));
+            paths.any(|path| !self.next.contains(path.as_str()))
         };
         calls.iter().any(lacks).then_some(Kind::CallLeftOut)
     }

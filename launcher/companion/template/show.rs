@@ -54,20 +54,36 @@ pub(super) fn text(study: &Study) -> String {
     text
 }
 
+/// An agent's conversation, in a sentence.
+pub(super) fn line(study: &Study, url: &str) -> String {
+    let again = |outcome: &Outcome| match outcome.differ {
+        0 => "nothing".to_owned(),
+        _ => percent(outcome.again),
+    };
+    let said = match (&study.tools, &study.reasoning_back, &study.reasoning_out) {
+        (_, Some(back), Some(out)) => format!(
+            "{} of an agent's prompts is evaluated again if it sends reasoning back, {} if it leaves it out",
+            again(back),
+            again(out)
+        ),
+        (Some(tools), ..) => format!("{} of an agent's prompts is evaluated again", again(tools)),
+        (None, ..) => "takes no tools".to_owned(),
+    };
+    format!("{said}; more: contextpilot-llama template {url}")
+}
+
 fn sentence(outcome: &Outcome) -> String {
     let off = match outcome.kwargs {
         Some(_) => " with thinking off",
         None => "",
     };
     let kinds: Vec<&str> = outcome.kinds.iter().map(|kind| kind.words()).collect();
-    let kinds = match kinds.is_empty() {
-        true => String::new(),
-        false => format!(": {}", kinds.join("; ")),
-    };
+    let kinds = kinds.join("; ");
     match outcome.differ {
-        0 => format!("goes on{off}{kinds}"),
+        0 if kinds.is_empty() => format!("goes on{off}"),
+        0 => format!("goes on{off}, but {kinds}"),
         differ => format!(
-            "{differ} of {} prompts do not go on, {} is evaluated again{kinds}",
+            "{differ} of {} prompts do not go on, {} is evaluated again: {kinds}",
             outcome.requests,
             percent(outcome.again)
         ),

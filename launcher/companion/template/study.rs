@@ -51,23 +51,55 @@ pub(super) struct Subject {
     pub(super) server: Option<LlamaServer>,
 }
 
+impl Subject {
+    fn renderer<'a>(&'a self, program: &'a Program, own: &'a LlamaServer) -> Renderer<'a> {
+        Renderer {
+            own,
+            given: self.server.as_ref(),
+            signal: &program.signal,
+            kwargs: json!({}),
+            fields: json!({}),
+        }
+    }
+
+    fn study(&self) -> Study {
+        Study {
+            template: self.name.clone(),
+            ..Study::default()
+        }
+    }
+}
+
+/// Tries only an agent's conversation, as it is.
+///
+/// # Errors
+/// As [`study`].
+pub(super) fn agent(program: &Program, subject: &Subject) -> Result<Study, String> {
+    let today = program.start(&subject.chat, 0)?;
+    let renderer = subject.renderer(program, today.client());
+    let mut study = subject.study();
+    let tools = default_or_without_thinking(&renderer, Form::TOOLS);
+    let tried = study.taken("tools", tools).and_then(|tools| {
+        study.tools = tools;
+        match study.tools {
+            Some(_) => study.reasons(&renderer),
+            None => Ok(()),
+        }
+    });
+    match tried {
+        Ok(()) => Ok(study),
+        Err(Trouble::Refused(why) | Trouble::Broken(why)) => Err(why),
+    }
+}
+
 /// Tries everything.
 ///
 /// # Errors
 /// The server does not start with this template, or ends.
 pub(super) fn study(program: &Program, subject: &Subject) -> Result<Study, String> {
     let today = program.start(&subject.chat, 0)?;
-    let renderer = Renderer {
-        own: today.client(),
-        given: subject.server.as_ref(),
-        signal: &program.signal,
-        kwargs: json!({}),
-        fields: json!({}),
-    };
-    let mut study = Study {
-        template: subject.name.clone(),
-        ..Study::default()
-    };
+    let renderer = subject.renderer(program, today.client());
+    let mut study = subject.study();
     let tried = study
         .conversations(&renderer, &subject.chat)
         .and_then(|()| {
@@ -98,6 +130,22 @@ impl Study {
     }
 
     fn conversations(&mut self, renderer: &Renderer, chat: &Chat) -> Rendered<()> {
+        let chat_of_one = Conversation::new(Form {
+            turns: 0,
+            ..Form::PLAIN
+        });
+        let said = chat_of_one
+            .messages
+            .last()
+            .and_then(|one| one["content"].as_str());
+        match renderer.prompt(&chat_of_one.messages, false) {
+            Ok(prompt) if !prompt.contains(said.unwrap_or_default()) => {
+                let why = "It does not show what the user says, so it is no chat template";
+                return Err(Trouble::Broken(why.to_owned()));
+            }
+            Err(broken @ Trouble::Broken(_)) => return Err(broken),
+            _ => {}
+        }
         let plain = default_or_without_thinking(renderer, Form::PLAIN);
         self.plain = self.taken("plain", plain)?;
         let tools = default_or_without_thinking(renderer, Form::TOOLS);
@@ -111,17 +159,29 @@ impl Study {
         let played = play(renderer, &parallel, true).map(|played| played.outcome(&parallel));
         self.parallel_calls = self.taken("parallel_calls", played)?;
 
-        self.reasoning = reasoning(renderer)?;
+        self.reasons(renderer)?;
+        match helps::conversations(self, renderer, chat, &tools) {
+            // What cannot be rendered does not help.
+            Err(Trouble::Refused(_)) => Ok(()),
+            tried => tried,
+        }
+    }
+
+    /// The conversations with reasoning, if the template knows of it.
+    fn reasons(&mut self, renderer: &Renderer) -> Rendered<()> {
+        let reasoning = self.taken("reasoning", reasoning(renderer))?;
+        self.reasoning = reasoning.unwrap_or_default();
         let conversation = Conversation::new(Form::REASONING);
         if self.reasoning == Reasoning::Rendered {
             let played = |back| play(renderer, &conversation, back);
             let outcome = |played: Rendered<Played>| Ok(played?.outcome(&conversation));
             self.reasoning_back = self.taken("reasoning_back", outcome(played(true)))?;
             self.reasoning_out = self.taken("reasoning_out", outcome(played(false)))?;
-        } else if let Some(lost) = content_lost(renderer, &conversation)? {
-            self.reasoning_back = Some(lost);
+        } else {
+            let lost = content_lost(renderer, &conversation);
+            self.reasoning_back = self.taken("reasoning_back", lost)?.flatten();
         }
-        helps::conversations(self, renderer, chat, &tools)
+        Ok(())
     }
 
     /// The same conversations, with midnight before each next prompt.
