@@ -17,7 +17,10 @@ fn a_window_that_is_kept_whole_is_refused_by_name() {
     }
     let figures = stored.figures();
     assert_eq!((figures.chunks, figures.loaded_tokens), (0, 0));
-    assert!(figures.refused[0].contains("keep every position (swa_full)"), "{figures:?}");
+    assert!(
+        figures.refused[0].contains("keep every position (swa_full)"),
+        "{figures:?}"
+    );
 }
 
 #[test]
