@@ -54,7 +54,7 @@ pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
 /// Writes the model that `spec` describes with the chat template of another one.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_with(path: &Path, spec: &Spec, chat: &Chat) -> io::Result<()> {
     spec.check()
         .map_err(|wrong| io::Error::new(io::ErrorKind::InvalidInput, wrong))?;
