@@ -111,6 +111,7 @@ fn prepare() -> Option<Prepared> {
         }
         return None;
     };
+    environment::keep_folder();
     let settings = match read() {
         Ok(settings) if settings.is_engaged() => settings,
         Ok(_) => return None,

@@ -78,12 +78,22 @@ fn whole_file(
         fill(&mut out)?;
         out.flush()
     });
-    let result = result.and_then(|()| std::fs::rename(unfinished, path));
-    if result.is_err() {
-        // Already failing: that error is the one worth telling.
+    // A file that is there already stays: a server may have loaded it, and looks whether it has changed.
+    let is_there = result.is_ok() && is_same(unfinished, path).unwrap_or(false);
+    let result = match is_there {
+        true => Ok(()),
+        false => result.and_then(|()| std::fs::rename(unfinished, path)),
+    };
+    if is_there || result.is_err() {
+        // If already failing: that error is the one worth telling.
         let _ = std::fs::remove_file(unfinished);
     }
     result
+}
+
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let size = |path| Ok::<_, io::Error>(std::fs::metadata(path)?.len());
+    Ok(size(one)? == size(other)? && std::fs::read(one)? == std::fs::read(other)?)
 }
 
 fn write_to(out: &mut impl Write, spec: &Spec, chat: &Chat) -> io::Result<()> {

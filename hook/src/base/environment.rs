@@ -12,8 +12,6 @@ use std::sync::OnceLock;
 struct Given {
     variables: Vec<(OsString, OsString)>,
     arguments: Vec<OsString>,
-    folder: PathBuf,
-    program: PathBuf,
 }
 
 static GIVEN: OnceLock<Given> = OnceLock::new();
@@ -27,9 +25,19 @@ pub(crate) fn keep() {
     GIVEN.get_or_init(|| Given {
         variables: std::env::vars_os().collect(),
         arguments: std::env::args_os().collect(),
-        folder: std::env::current_dir().unwrap_or_default(),
-        program: std::env::current_exe().unwrap_or_default(),
     });
+}
+
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Takes note of the current folder, which the host may change later. From the library's constructor only, and in a server
+/// only: every program that inherits the library would make a system call more.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "while the constructor runs, nobody changes it"
+)]
+pub(crate) fn keep_folder() {
+    FOLDER.get_or_init(|| std::env::current_dir().unwrap_or_default());
 }
 
 fn given() -> &'static Given {
@@ -63,12 +71,16 @@ pub(crate) fn arguments() -> impl Iterator<Item = &'static OsStr> {
 
 /// The folder in which the process was started.
 pub(crate) fn folder() -> PathBuf {
-    given().folder.clone()
+    FOLDER.get().cloned().unwrap_or_default()
 }
 
-/// The file of the program.
+/// The file of the program. The system says it, and nobody changes it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it reads a link in /proc, no variable"
+)]
 pub(crate) fn program() -> PathBuf {
-    given().program.clone()
+    std::env::current_exe().unwrap_or_default()
 }
 
 /// A variable as it is now, which an engine reads when it creates a context; the value's first bytes. This is read by

@@ -20,10 +20,16 @@ use crate::traces::{Seen, plain_prompts, tokenize};
 
 /// For how many prompts of a trace the indexer may believe too much. For traces that are not listed,
 /// this is 0.
-const TOO_MUCH: [(&str, usize); 5] = [
+const TOO_MUCH: [(&str, usize); 7] = [
     ("recurrent: a conversation that grows", 1),
     ("recurrent: branches from a trunk", 4),
     ("recurrent: conversation, host prompt cache", 1),
+    // A recurrent state goes back to no place within a prompt.
+    (
+        "recurrent: prompts that part after nine tenths, and before",
+        7,
+    ),
+    ("recurrent: the same, host prompt cache", 7),
     // Turns whose checkpoints the server has erased, in the middle of a longer conversation.
     ("sliding window: many turns, host prompt cache", 14),
     ("recurrent: many turns, host prompt cache", 10),
