@@ -189,3 +189,42 @@ fn without_a_store_it_says_what_to_do() {
     let path = good(&on(folder.path(), &["path", "--json"]).output().unwrap());
     assert_eq!(json(&path), json!({ "folder": folder.path() }));
 }
+
+/// The same model with another flag on which KV depends.
+#[test]
+fn of_two_models_with_one_name_it_says_in_what_they_differ() {
+    let (watched, folder, _) = filled();
+    assert_eq!(
+        shown(folder.path(), &[])["models"][0]["differs"],
+        Value::Null
+    );
+    drop(watched);
+    let builder = two_slots()
+        .args(["--rope-freq-base", "5000"])
+        .env("CONTEXTPILOT_STORE", folder.path());
+    let watched = Watched::start(builder);
+    until("the store is in use", || {
+        let ready = &watched.json(&["stats"])["store"]["ready"];
+        (*ready == true).then_some(())
+    });
+    watched.complete(asking(1, 600));
+    watched.complete(asking(2, 5));
+    let models = until("both are named", || {
+        let models = shown(folder.path(), &[])["models"].clone();
+        let named = models
+            .as_array()?
+            .iter()
+            .filter(|one| one["model"].is_string());
+        (named.count() == 2).then_some(models)
+    });
+    assert_eq!(models[0]["model"], models[1]["model"]);
+    assert_eq!(models[0]["differs"], Value::Null);
+    let differs = models[1]["differs"].as_str().unwrap();
+    assert_eq!(differs, "flags differ: none, here --rope-freq-base 5000");
+    let text = good(&on(folder.path(), &[]).output().unwrap());
+    for model in models.as_array().unwrap() {
+        let short = &model["fingerprint"].as_str().unwrap()[..12];
+        assert!(text.contains(&format!("({short})")), "{text}");
+    }
+    assert!(text.contains(&format!(": {differs}\n")), "{text}");
+}

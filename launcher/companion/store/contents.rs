@@ -27,6 +27,9 @@ pub(super) struct OfModel {
     pub(super) model: Option<String>,
     /// Stands for the model, its adapters, and everything else that KV depends on.
     pub(super) fingerprint: String,
+    /// In what it differs from the model of the same name that was used last: its side, and that one's. `None`: no other
+    /// has this name, or it is that one itself, or it is not known.
+    pub(super) differs: Option<String>,
     pub(super) chunks: usize,
     pub(super) tokens: u64,
     pub(super) bytes: u64,
@@ -94,15 +97,25 @@ impl Contents {
             model.bytes += chunk.cost();
             model.last_used = model.last_used.max(*last_used);
         }
-        let mut models: Vec<OfModel> = models.into_iter().map(|(_, model)| model).collect();
-        models.sort_by_key(|model| std::cmp::Reverse(model.last_used));
-        models
+        models.sort_by_key(|(_, model)| std::cmp::Reverse(model.last_used));
+        let mut latest: HashMap<String, Fingerprint> = HashMap::new();
+        for (fingerprint, model) in &mut models {
+            let Some(name) = &model.model else { continue };
+            let latest = *latest.entry(name.clone()).or_insert(*fingerprint);
+            let both = self
+                .folder
+                .origin(fingerprint)
+                .zip(self.folder.origin(&latest));
+            model.differs = both.and_then(|(one, latest)| one.difference(&latest));
+        }
+        models.into_iter().map(|(_, model)| model).collect()
     }
 
     fn model(&self, fingerprint: &Fingerprint) -> OfModel {
         OfModel {
             model: self.folder.model_name(fingerprint),
             fingerprint: fingerprint.to_string(),
+            differs: None,
             chunks: 0,
             tokens: 0,
             bytes: 0,

@@ -130,10 +130,13 @@ fn used(contents: &Contents) -> String {
 fn table(models: &[OfModel]) -> String {
     let mut table = Table::new(&["model", "chunks", "tokens", "bytes", "last used"], &[0]);
     for model in models {
-        // Enough to tell them apart.
-        let short = model.fingerprint.get(..12).unwrap_or_default();
+        let short = short(model);
+        let shares = |other: &&OfModel| other.model == model.model;
         table.row(vec![
             match &model.model {
+                Some(name) if models.iter().filter(shares).count() > 1 => {
+                    format!("{} ({short})", Visible(name))
+                }
                 Some(name) => Visible(name).to_string(),
                 None => short.to_owned(),
             },
@@ -143,7 +146,18 @@ fn table(models: &[OfModel]) -> String {
             format!("{} ago", ago(model.last_used)),
         ]);
     }
-    table.text()
+    let mut text = table.text();
+    for model in models {
+        if let Some(differs) = &model.differs {
+            text += &format!("{}: {}\n", short(model), Visible(differs));
+        }
+    }
+    text
+}
+
+/// Enough of a fingerprint to tell models apart.
+fn short(model: &OfModel) -> &str {
+    model.fingerprint.get(..12).unwrap_or_default()
 }
 
 pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Value {
