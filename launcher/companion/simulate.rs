@@ -1,6 +1,6 @@
 //! `simulate`: how much of recorded traffic the server would have reused with other flags; and fleets of servers.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
 use super::limit::Limit;
+use super::plot::{Axis, Plot, lines};
 use super::show::{bytes, count, percent, print, print_json};
 use super::table::Table;
 use super::traffic::open::{Input, is_recording};
 use crate::say::say;
 
 pub(super) mod fleet;
-mod plot;
 
 /// Say how much of recorded traffic other flags would have reused
 ///
@@ -119,7 +119,7 @@ fn of_fleet(options: &Options) -> Result<ExitCode, String> {
     let rows = fleet::rows(&opened, &options.fleet, &given, servers);
     options
         .shown
-        .show(&opened, &given, &rows, options.json, options.svg.as_ref())
+        .show(&opened, &given, &rows, options.json, options.svg.as_deref())
 }
 
 fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
@@ -140,24 +140,33 @@ fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
         .iter()
         .map(|setting| simulate(&traffic, setting))
         .collect();
-    if let Some(path) = &options.svg {
-        let text = plot::svg(&points)?;
-        fs::write(path, text).map_err(|e| {
-            format!(
-                "{} cannot be written ({e}): check the folder",
-                path.display()
-            )
-        })?;
-    }
+    let text = text(&points);
+    let plot = Plot {
+        across: "--parallel",
+        axis: Axis::Ones,
+        lines: lines(points.iter().map(at)),
+        text: &text,
+    };
+    plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
     match options.json {
         true => print_json(&points.iter().map(PointOut::of).collect::<Vec<_>>())?,
-        false => print(&text(&points))?,
+        false => print(&text)?,
     }
     Limit::check(&options.shown.fail_above, |name| {
         let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
         let all = points.iter().map(evaluated);
         all.reduce(f64::max).filter(|_| name == "evaluated")
     })
+}
+
+/// The line of a point in a plot, with one for each combination of the other flags, and where it is on that.
+fn at(point: &Point) -> (String, (f64, f64)) {
+    let setting = &point.setting;
+    let similarity = setting.slot_prompt_similarity;
+    let (ram, reuse) = (setting.cache_ram, setting.cache_reuse);
+    let name = format!("cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
+    let slots = f64::from(setting.parallel);
+    (name, (slots, 100.0 * point.reused_share()))
 }
 
 /// The bytes of a file, if it begins as a recording does, else its beginning: what is something else may have no end.

@@ -15,16 +15,17 @@ use contextpilot_tiny_model::Chat;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::engine::{server_says, with_key};
+use super::gguf;
 use super::show::{print, print_json};
 use crate::say::say;
 use crate::server;
 use crate::variables::of_process;
 
 mod conversation;
-mod gguf;
 mod helps;
 mod kind;
 mod measure;
+mod model;
 mod renderer;
 mod show;
 mod study;
@@ -171,7 +172,7 @@ fn subject(given: &str) -> Result<Subject, String> {
     let file = fs::File::open(path).map_err(cannot)?;
     file.take(4).read_to_end(&mut magic).map_err(cannot)?;
     if magic == gguf::MAGIC {
-        return gguf::chat(path).map(named);
+        return model::chat(path).map(named);
     }
     let template = fs::read_to_string(path).map_err(cannot)?;
     Ok(named(Chat::new(template)))

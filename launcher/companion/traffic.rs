@@ -6,15 +6,12 @@ use clap::{Args, Subcommand};
 
 pub(super) mod curve;
 mod export;
-mod gguf;
 mod import;
 pub(super) mod known;
 mod lines;
+mod model;
 pub(super) mod open;
-mod plot;
 mod tokenizer;
-
-pub(super) use plot::{Line, svg};
 
 /// Read traces that others publish, and say what could be reused of them
 ///

@@ -1,6 +1,6 @@
 //! Fleets: many servers behind a router, under a trace or a recording.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use super::gigabytes;
 use crate::companion::limit::Limit;
+use crate::companion::plot::{Axis, Plot, lines};
 use crate::companion::show::{bytes, count, print, print_json};
 use crate::companion::table::Table;
-use crate::companion::traffic::curve::{page, share};
+use crate::companion::traffic::curve::share;
 use crate::companion::traffic::known::{Known, Machine};
 use crate::companion::traffic::open::Opened;
-use crate::companion::traffic::{Line, svg};
 
 /// What a fleet is.
 #[derive(Args, Clone)]
@@ -235,23 +235,16 @@ impl Shown {
         given: &Given,
         rows: &[Row],
         json: bool,
-        plot: Option<&PathBuf>,
+        plot: Option<&Path>,
     ) -> Result<ExitCode, String> {
         let text = text(opened, given, rows);
-        if plot.is_some() || self.html.is_some() {
-            let drawn = svg("Prompt tokens that are reused", "servers", &lines(rows))?;
-            let page = page(&drawn, &text);
-            for (path, content) in [(plot, &drawn), (self.html.as_ref(), &page)] {
-                if let Some(path) = path {
-                    std::fs::write(path, content).map_err(|e| {
-                        format!(
-                            "{} cannot be written ({e}): check the folder",
-                            path.display()
-                        )
-                    })?;
-                }
-            }
-        }
+        let drawn = Plot {
+            across: "servers",
+            axis: Axis::Powers,
+            lines: lines(rows.iter().map(Row::at)),
+            text: &text,
+        };
+        drawn.write(plot, self.html.as_deref())?;
         match json {
             true => print_json(&rows.iter().map(RowOut::of).collect::<Vec<_>>())?,
             false => print(&text)?,
@@ -266,6 +259,13 @@ impl Shown {
 }
 
 impl Row {
+    /// Its line in a plot, and its point of that.
+    fn at(&self) -> (String, (f64, f64)) {
+        let name = format!("{}, store {}", self.setting.route, self.whose.name());
+        let reused = self.outcome.reuse.of_tokens();
+        (name, (f64::from(self.setting.servers), 100.0 * reused))
+    }
+
     fn figure(&self, name: &str) -> Option<f64> {
         let outcome = &self.outcome;
         let reused = outcome.reuse.of_tokens();
@@ -302,22 +302,6 @@ impl RowOut {
             seconds: outcome.seconds,
         }
     }
-}
-
-fn lines(rows: &[Row]) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for row in rows {
-        let name = format!("{}, store {}", row.setting.route, row.whose.name());
-        let at = (
-            f64::from(row.setting.servers),
-            100.0 * row.outcome.reuse.of_tokens(),
-        );
-        match lines.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, line)) => line.push(at),
-            None => lines.push((name, vec![at])),
-        }
-    }
-    lines
 }
 
 fn text(opened: &Opened, given: &Given, rows: &[Row]) -> String {

@@ -1,7 +1,6 @@
 //! `traffic curve`: what caches of all sizes reuse, beside the best possible.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -12,8 +11,8 @@ use serde::Serialize;
 
 use super::known::Machine;
 use super::open::{Input, Opened};
-use super::plot;
 use crate::companion::limit::Limit;
+use crate::companion::plot::{Axis, Plot};
 use crate::companion::show::{count, print, print_json};
 use crate::companion::table::Table;
 
@@ -145,40 +144,20 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         .map(|cache| of_cache(trace, *cache, future.as_ref(), &rooms, warm))
         .collect();
     let text = text(&opened, &rooms, &caches, &columns, &limit, warm);
-    let lines = caches.iter().zip(&columns).map(|(cache, column)| {
-        let points = rooms.iter().zip(column);
+    let line = |name: String, reuse: &mut dyn Iterator<Item = &Reuse>| {
         let at = |(room, reuse): (&u64, &Reuse)| (*room as f64, 100.0 * reuse.of_tokens());
-        (cache.name(), points.map(at).collect())
-    });
-    let lines: Vec<plot::Line> = lines
-        .chain([(
-            "room for all".to_owned(),
-            rooms
-                .iter()
-                .map(|room| (*room as f64, 100.0 * limit.of_tokens()))
-                .collect(),
-        )])
-        .collect();
-    if options.svg.is_some() || options.html.is_some() {
-        let plot = plot::svg(
-            "Prompt tokens that are reused",
-            &format!("room in blocks of {} tokens", trace.block),
-            &lines,
-        )?;
-        for (path, content) in [
-            (&options.svg, plot.clone()),
-            (&options.html, page(&plot, &text)),
-        ] {
-            if let Some(path) = path {
-                fs::write(path, content).map_err(|e| {
-                    format!(
-                        "{} cannot be written ({e}): check the folder",
-                        path.display()
-                    )
-                })?;
-            }
-        }
-    }
+        (name, rooms.iter().zip(reuse).map(at).collect())
+    };
+    let lines = caches.iter().zip(&columns);
+    let lines = lines.map(|(cache, column)| line(cache.name(), &mut column.iter()));
+    let room_for_all = line("room for all".to_owned(), &mut std::iter::repeat(&limit));
+    let plot = Plot {
+        across: &format!("room in blocks of {} tokens", trace.block),
+        axis: Axis::Powers,
+        lines: lines.chain([room_for_all]).collect(),
+        text: &text,
+    };
+    plot.write(options.svg.as_deref(), options.html.as_deref())?;
     match options.json {
         true => print_json(&out(&opened, &rooms, &caches, &columns, &limit, warm))?,
         false => print(&text)?,
@@ -337,14 +316,4 @@ fn out<'a>(
         points: points.collect(),
         notes: &opened.notes,
     }
-}
-
-/// A page with a plot and a table: one file, with nothing from elsewhere.
-pub(in crate::companion) fn page(plot: &str, text: &str) -> String {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
-    format!(
-        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>ContextPilot: traffic</title>\n\
-         <style>body{{font:15px sans-serif;max-width:60em;margin:2em auto}}pre{{font-size:13px}}svg{{max-width:100%}}</style>\n\
-         {plot}\n<pre>{escaped}</pre>\n"
-    )
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use contextpilot_simulate::{Rates, Sizes};
 use contextpilot_traffic::Traffic;
 
-use super::gguf;
+use super::model;
 use crate::companion::show::{bytes, count};
 use crate::companion::simulate;
 
@@ -91,7 +91,7 @@ impl Machine {
         );
         let prompt = pick(self.prompt_rate, of(|r| r.prompt_rate), 2000.0);
         let answer = pick(self.answer_rate, of(|r| r.answer_rate), 30.0);
-        let of_model = self.model.as_deref().map(gguf::token_bytes).transpose()?;
+        let of_model = self.model.as_deref().map(model::token_bytes).transpose()?;
         let token = match (self.kv_bytes, of_model) {
             (None, Some(bytes)) => (bytes as f64, "of the model's file"),
             (given, _) => pick(
