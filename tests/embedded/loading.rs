@@ -7,9 +7,9 @@ use crate::program::{Program, hooked, without_ours};
 
 const TIMES: &str = "1000";
 
-fn compile(to: &Path, source: &str, flags: &[&str]) {
+pub(crate) fn compile(compiler: &str, to: &Path, source: &str, flags: &[&str]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded/fixtures");
-    let mut compiler = Command::new("cc");
+    let mut compiler = Command::new(compiler);
     compiler.arg(folder.join(source)).args(flags);
     let output = compiler.arg("-o").arg(to).output();
     let output = output.expect("the compiler starts");
@@ -22,9 +22,9 @@ fn compile(to: &Path, source: &str, flags: &[&str]) {
 fn a_library_that_is_loaded_again_is_followed_again_whatever_other_threads_do() {
     let folder = tempfile::tempdir().unwrap();
     let [program, plugin] = ["loads", "plugin.so"].map(|name| folder.path().join(name));
-    compile(&program, "loads.c", &["-lpthread", "-ldl"]);
+    compile("cc", &program, "loads.c", &["-lpthread", "-ldl"]);
     let flags = ["-shared", "-fPIC", "-Wl,-z,now,-z,relro"];
-    compile(&plugin, "plugin.c", &flags);
+    compile("cc", &plugin, "plugin.c", &flags);
     let mut command = Command::new(program);
     without_ours(&mut command);
     command.arg(plugin).arg(TIMES).envs(hooked(folder.path()));
@@ -37,6 +37,7 @@ fn changes() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("changes");
     compile(
+        "cc",
         &program,
         "changes.c",
         &["-O1", "-rdynamic", "-ldl", "-lpthread"],
