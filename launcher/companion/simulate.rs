@@ -123,6 +123,11 @@ fn of_fleet(options: &Options) -> Result<ExitCode, String> {
 }
 
 fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
+    if let Some(flag) = options.fleet.given_option() {
+        return Err(format!(
+            "{flag} is for a fleet: say --servers, too (also if it is 1); of the recorded server say --parallel, --cache-ram, --store-gb"
+        ));
+    }
     let (traffic, mut recorded) = open(file)?;
     recorded.store_speed = options.store_speed.saturating_mul(1_000_000);
     if options.store_gb.iter().any(|bytes| *bytes > 0) {

@@ -469,3 +469,24 @@ fn fleets_are_simulated_and_planned_and_what_was_assumed_is_said() {
     ]));
     assert!(like.contains("slots (as recorded)"), "{like}");
 }
+
+#[test]
+fn options_of_a_fleet_are_refused_for_one_recorded_server() {
+    let recording =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/simulate/tests/recordings/two-clients");
+    let recording = recording.to_str().unwrap();
+    for option in [["--slots", "2"], ["--route", "session"], ["--store", "own"]] {
+        let of_one = run(&[&["simulate", recording][..], &option].concat());
+        assert!(!of_one.status.success(), "{option:?}");
+        let why = stderr(&of_one);
+        assert!(
+            why.contains(option[0]) && why.contains("--servers"),
+            "{why}"
+        );
+        good(&run(&[
+            &["simulate", recording, "--servers", "1"][..],
+            &option,
+        ]
+        .concat()));
+    }
+}

@@ -101,6 +101,18 @@ pub(in crate::companion) struct Given {
 }
 
 impl Fleet {
+    /// An option of a fleet that is given, and says other than its default.
+    pub(super) fn given_option(&self) -> Option<&'static str> {
+        let options = [
+            (self.route != [Route::LoadPrefix], "--route"),
+            (self.store != [Whose::None], "--store"),
+            (self.remote_gb.is_some(), "--remote-gb"),
+            (self.warm_up > 0.0, "--warm-up"),
+        ];
+        let given = options.iter().find(|(is_given, _)| *is_given);
+        given.map_or_else(|| self.machine.given_option(), |(_, name)| Some(name))
+    }
+
     /// `room`: bytes; `None`: without limit.
     pub(in crate::companion) fn given(
         &self,

@@ -65,6 +65,21 @@ struct Recorded {
 }
 
 impl Machine {
+    /// An option of these that is given.
+    pub(in crate::companion) fn given_option(&self) -> Option<&'static str> {
+        let options = [
+            (self.slots.is_some(), "--slots"),
+            (self.host_cache.is_some(), "--host-cache"),
+            (self.prompt_rate.is_some(), "--prompt-rate"),
+            (self.answer_rate.is_some(), "--answer-rate"),
+            (self.kv_bytes.is_some(), "--kv-bytes"),
+            (self.model.is_some(), "--model"),
+            (self.like.is_some(), "--like"),
+        ];
+        let given = options.iter().find(|(is_given, _)| *is_given);
+        given.map(|(_, name)| *name)
+    }
+
     /// `recording`: the traffic itself is one.
     pub(in crate::companion) fn known(&self, recording: Option<&Traffic>) -> Result<Known, String> {
         let recorded = match (&self.like, recording) {
