@@ -23,12 +23,15 @@ use crate::base::status::STATUS;
 use crate::channel::nudge;
 
 static ENGAGED: AtomicBool = AtomicBool::new(false);
+/// JSON may be spelled otherwise than it was generated.
+static CALLS: AtomicBool = AtomicBool::new(false);
 static ANSWERS: OnceLock<Mutex<Answers>> = OnceLock::new();
 /// Turns of the worker.
 static TURNS: AtomicU64 = AtomicU64::new(0);
 
 /// Called by the constructor, or when an engine is attached to.
-pub(crate) fn engage() {
+pub(crate) fn engage(calls: bool) {
+    CALLS.store(calls, Ordering::Relaxed);
     ENGAGED.store(true, Ordering::Relaxed);
 }
 
@@ -243,7 +246,8 @@ pub(crate) unsafe fn keep(vocabulary: Pointer, text: &[u8], canonical: &[i32]) -
         *pieces = unsafe { Pieces::of(vocabulary) };
     }
     let answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = answers.keep(text, canonical, added, pieces.as_ref()?)?;
+    let calls = CALLS.load(Ordering::Relaxed);
+    let kept = answers.keep(text, canonical, added, pieces.as_ref()?, calls)?;
     STATUS.kept_prompts.add(1);
     STATUS.kept_tokens.add(kept.kept as u64);
     Some(kept)
