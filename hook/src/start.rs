@@ -125,7 +125,7 @@ fn prepare() -> Option<Prepared> {
     }
     if settings.keep_tokens {
         attach::want_tokens();
-        kept::engage();
+        kept::engage(settings.keep_calls);
     }
     // SAFETY: this is called from the constructor.
     match unsafe { host.attach() } {

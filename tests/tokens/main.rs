@@ -209,3 +209,39 @@ fn other_requests_are_answered_as_ever() {
         "{theirs}"
     );
 }
+
+/// JSON that a client sends back with white space of its own keeps its tokens, if `calls` says so.
+#[test]
+fn json_that_is_spelled_otherwise_keeps_its_tokens() {
+    for (setting, keeps) in [("calls", true), ("1", false)] {
+        let server = one_slot(Arch::Mamba)
+            .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+            .env("CONTEXTPILOT_KEEP_TOKENS", setting)
+            .spawn()
+            .unwrap();
+        let ask = |prompt: &str, more: Value| {
+            let mut body = json!({"prompt": prompt, "seed": 3});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            server.post("/completion", &body).unwrap().json().unwrap()
+        };
+        let grammar =
+            r#"root ::= "{\"name\":\"" [a-z]{30} "\",\"arguments\":{\"a\":\"" [a-z]{30} "\"}}""#;
+        let begins = "a call that is to be made: ";
+        let said = ask(begins, json!({"n_predict": 200, "grammar": grammar}));
+        let content = said["content"].as_str().unwrap();
+        let call: Value = serde_json::from_str(content).unwrap();
+        assert!(call["arguments"]["a"].is_string(), "{said}");
+        let spaced = content.replace(':', ": ").replace(",", ", ");
+        let next = ask(&format!("{begins}{spaced} next"), json!({"n_predict": 1}));
+        let evaluated = next["timings"]["prompt_n"].as_u64().unwrap();
+        let new = " next".len() as u64;
+        assert_eq!(evaluated <= new + SEAM, keeps, "{setting}: {next}");
+        // Another value is evaluated.
+        let other = spaced.replacen("{\"name\": \"", "{\"name\": \"other", 1);
+        let next = ask(&format!("{begins}{other} next"), json!({"n_predict": 1}));
+        let evaluated = next["timings"]["prompt_n"].as_u64().unwrap();
+        assert!(evaluated > 20, "{setting}: {next}");
+    }
+}

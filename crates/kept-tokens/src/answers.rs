@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 
 use crate::Vocabulary;
 use crate::cursor::{Cursor, Prompt};
+use crate::json::ends_of_equal;
 use crate::record::{self, Record};
 
 /// So many tokens before an answer are kept with it: the text of a prompt may be divided otherwise where it now goes on.
@@ -240,12 +241,14 @@ impl Answers {
 
     /// Gives a prompt the tokens of the answers in its text. `canonical` are those of the tokenizer, which has added the first
     /// `added` of them by itself. `None`: they are these already.
+    /// `calls`: also where JSON in an answer came back spelled otherwise, and is equal.
     pub fn keep<V: Vocabulary>(
         &self,
         text: &[u8],
         canonical: &[i32],
         added: usize,
         vocabulary: &V,
+        calls: bool,
     ) -> Option<Kept> {
         if self.all.is_empty() {
             return None;
@@ -259,6 +262,7 @@ impl Answers {
         let mut walk = Walk {
             answers: self,
             prompt,
+            calls,
             place: Cursor::START,
             passed: 0,
             way: None,
@@ -274,11 +278,23 @@ impl Answers {
 }
 
 /// The tokens of an answer that a prompt gets.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Way<'a> {
     tokens: &'a [i32],
+    /// How many of them the prompt has got.
+    given: usize,
+    leaps: Vec<Leap>,
     /// A token behind them, up to where the tokenizer has a boundary.
     bridge: Option<i32>,
+    /// Where the last one ends.
+    end: Cursor,
+}
+
+/// Tokens of an answer with JSON that came back spelled otherwise.
+#[derive(Clone, Copy)]
+struct Leap {
+    first: usize,
+    last: usize,
     /// Where the last one ends.
     end: Cursor,
 }
@@ -286,6 +302,8 @@ struct Way<'a> {
 struct Walk<'a, V> {
     answers: &'a Answers,
     prompt: Prompt<'a, V>,
+    /// JSON may be spelled otherwise.
+    calls: bool,
     /// A place up to which the text was compared.
     place: Cursor,
     /// The tokenizer's tokens behind that place that were passed without a look at the text.
@@ -300,23 +318,35 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
     /// `None`: the tokenizer's pieces are not the text, so nothing is kept.
     fn all(&mut self) -> Option<()> {
         let mut key = NOTHING;
+        let mut leaps = false;
         loop {
-            if let Some(alike) = self.answers.by_key.get(&key) {
+            let alike = self.answers.by_key.get(&key);
+            if let Some(alike) = alike.filter(|_| !leaps) {
                 self.catch_up()?;
                 self.choose(alike);
             }
             let token = match &mut self.way {
                 Some(way) => {
-                    let (token, is_last) = match way.tokens.split_first() {
-                        Some((first, rest)) => {
-                            way.tokens = rest;
-                            (*first, rest.is_empty() && way.bridge.is_none())
+                    let nth = way.given;
+                    way.given += 1;
+                    let (token, is_last) = match way.tokens.get(nth) {
+                        Some(token) => {
+                            let is_last = way.given == way.tokens.len();
+                            (*token, is_last && way.bridge.is_none())
                         }
                         None => (way.bridge?, true),
                     };
                     let before = self.place;
-                    self.place = self.prompt.next(before, token)?;
-                    let same = before.is_boundary()
+                    let mut all = way.leaps.iter();
+                    let leap = all.find(|leap| (leap.first..=leap.last).contains(&nth));
+                    leaps = leap.is_some_and(|leap| nth < leap.last);
+                    self.place = match leap {
+                        Some(_) if leaps => before,
+                        Some(leap) => leap.end,
+                        None => self.prompt.next(before, token)?,
+                    };
+                    let same = leap.is_none()
+                        && before.is_boundary()
                         && self.place.is_boundary()
                         && self.prompt.canonical.get(before.canonical) == Some(&token);
                     self.kept += usize::from(!same);
@@ -360,9 +390,9 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
         let ways = answers.filter_map(|answer| match &self.way {
             Some(way) => {
                 let farther = |one: &Way<'a>| one.end.at > way.end.at;
-                self.reach(&answer.tokens, self.place, 0).filter(farther)
+                self.reach(answer, self.place, 0).filter(farther)
             }
-            None => self.depart(&answer.tokens),
+            None => self.depart(answer),
         });
         let best = ways.reduce(|a, b| if b.end.at > a.end.at { b } else { a });
         if let Some(best) = best {
@@ -374,7 +404,8 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
     }
 
     /// As [`reach`](Self::reach), for tokens that are not the tokenizer's all along.
-    fn depart(&self, tokens: &'a [i32]) -> Option<Way<'a>> {
+    fn depart(&self, answer: &'a Answer) -> Option<Way<'a>> {
+        let tokens = &answer.tokens;
         let theirs = &self.prompt.canonical[self.place.canonical..];
         let pairs = tokens.iter().zip(theirs);
         let same = pairs.take_while(|(ours, theirs)| ours == theirs).count();
@@ -385,24 +416,40 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
         for _ in 0..same {
             place = self.prompt.pass_canonical(place)?;
         }
-        self.reach(tokens, place, same)
+        self.reach(answer, place, same)
             .filter(|way| way.tokens.len() > same)
     }
 
     /// How far the text goes on as these tokens, up to a boundary that both have. If the answer ends within one of the
     /// tokenizer's tokens, and what is left of that is a token, too, this comes behind it: the last token of an answer is not
     /// evaluated, and a recurrent model cannot go back before the one that was.
-    /// So many of the first ones end at the place.
-    fn reach(&self, tokens: &'a [i32], mut place: Cursor, begun: usize) -> Option<Way<'a>> {
+    /// So many of the first ones end at the place; the first of all begins where the walk is.
+    fn reach(&self, answer: &'a Answer, mut place: Cursor, begun: usize) -> Option<Way<'a>> {
+        let tokens = &*answer.tokens;
         let mut best = None;
-        for (nth, &token) in tokens.iter().enumerate().skip(begun) {
-            let Some(next) = self.prompt.next(place, token) else {
-                return best;
+        let mut leaps: Vec<Leap> = Vec::new();
+        let mut nth = begun;
+        while let Some(&token) = tokens.get(nth) {
+            place = match self.prompt.next(place, token) {
+                Some(next) => next,
+                None => {
+                    let from = leaps.last().map_or(self.place.at, |leap| leap.end.at);
+                    let may = self.calls && nth >= answer.before;
+                    let leap = may.then(|| self.leap(tokens, nth, from, place)).flatten();
+                    let Some(leap) = leap else {
+                        return best;
+                    };
+                    leaps.push(leap);
+                    nth = leap.last;
+                    leap.end
+                }
             };
-            place = next;
+            nth += 1;
             if place.is_boundary() {
                 best = Some(Way {
-                    tokens: &tokens[..=nth],
+                    tokens: &tokens[..nth],
+                    given: 0,
+                    leaps: leaps.clone(),
                     bridge: None,
                     end: place,
                 });
@@ -419,10 +466,37 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
                 .filter(Cursor::is_boundary)?;
             Some(Way {
                 tokens,
+                given: 0,
+                leaps,
                 bridge: Some(bridge),
                 end,
             })
         };
         bridged().or(best)
+    }
+    /// The tokens from this one on to the first that ends at or behind the end of an object, if that is equal as JSON to what
+    /// the text has. From `from` on text and tokens are the same up to the place. No token within is special in either.
+    fn leap(&self, tokens: &[i32], first: usize, from: usize, place: Cursor) -> Option<Leap> {
+        let Prompt {
+            text, vocabulary, ..
+        } = self.prompt;
+        let mut ours = text.get(from..place.at)?.to_vec();
+        let begun = ours.len();
+        let plain = tokens[first..].iter();
+        for &token in plain.take_while(|token| !vocabulary.is_special(**token)) {
+            ours.extend_from_slice(vocabulary.piece(token));
+        }
+        // White space and escapes make it longer, but not much.
+        let longest = (8 * ours.len() + 1024).min(text.len() - from);
+        let (our, their) = ends_of_equal(&ours, &text[from..from + longest])?;
+        let mut end = begun;
+        let last = (first..tokens.len()).find(|&nth| {
+            end += vocabulary.piece(tokens[nth]).len();
+            end >= our
+        })?;
+        let at = from + their + (end - our);
+        let is_same = ours.get(our..end)? == text.get(from + their..at)?;
+        let end = is_same.then(|| self.prompt.advance(place, at))??;
+        Some(Leap { first, last, end })
     }
 }

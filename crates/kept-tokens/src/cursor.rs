@@ -116,7 +116,11 @@ impl<V: Vocabulary> Prompt<'_, V> {
         }
         // Only where the tokenizer itself has put a space that the text has not.
         let spaced = place.begins && self.puts_space(place);
-        let at = place.at + self.width(token, place.at, spaced)?;
+        self.advance(place, place.at + self.width(token, place.at, spaced)?)
+    }
+
+    /// The place of these bytes, which is behind another one. `None`: a special token is between them.
+    pub(crate) fn advance(&self, place: Cursor, at: usize) -> Option<Cursor> {
         let mut ahead = Cursor {
             at: place.end,
             end: place.end,

@@ -12,6 +12,7 @@
 
 mod answers;
 mod cursor;
+mod json;
 mod record;
 
 pub use answers::{AnswerId, Answers, Kept};

@@ -121,7 +121,7 @@ fn converse(words: &Words, answers: &mut Answers, random: &mut Random) -> usize 
     let mut others = 0;
     for _ in 0..random.within(2..6) {
         let canonical = words.tokenize(&text);
-        let kept = answers.keep(&text, &canonical, 0, words);
+        let kept = answers.keep(&text, &canonical, 0, words, false);
         if let Some(Kept { tokens, kept }) = &kept {
             assert_eq!(words.text(tokens), text);
             assert_eq!(specials(words, tokens), specials(words, &canonical));
@@ -185,6 +185,95 @@ fn the_text_stays_and_answers_keep_their_tokens() {
     assert!(others > 600, "{others}");
 }
 
+/// A byte is a token, and some pairs are. The tokenizer takes none of these pairs.
+struct Pairs(Vec<Vec<u8>>);
+
+impl Vocabulary for Pairs {
+    fn piece(&self, token: i32) -> &[u8] {
+        usize::try_from(token).map_or(&[], |token| self.0.get(token).map_or(&[], |one| one))
+    }
+
+    fn token_of(&self, piece: &[u8]) -> Option<i32> {
+        Some(self.0.iter().position(|one| one == piece)? as i32)
+    }
+
+    fn is_special(&self, token: i32) -> bool {
+        token == 0
+    }
+}
+
+#[test]
+fn a_call_that_comes_back_spelled_otherwise_keeps_its_tokens() {
+    let bytes = (1..=127).map(|byte| vec![byte]);
+    let pairs = [&b"<end>"[..], b"{\"", b"\":", b"}}", b"}\n"].map(<[u8]>::to_vec);
+    let [special, pairs @ ..] = pairs;
+    let words = Pairs([special].into_iter().chain(bytes).chain(pairs).collect());
+    let single = |text: &[u8]| -> Vec<i32> { text.iter().map(|byte| i32::from(*byte)).collect() };
+    let paired = |text: &[u8]| {
+        let mut tokens = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            let pair = text.get(at..at + 2).and_then(|two| words.token_of(two));
+            tokens.push(pair.unwrap_or_else(|| i32::from(text[at])));
+            at += if pair.is_some() { 2 } else { 1 };
+        }
+        tokens
+    };
+    let said = br#"I call {"name":"f","arguments":{"a":"\u00e9/","b":[1,2]}}
+"#;
+    let mut answers = Answers::new(10_000);
+    let answer = answers.begin(&single(b"go: "));
+    for token in paired(said) {
+        answers.push(answer, token);
+    }
+    let all = [single(b"go: "), paired(said), single(b"next")].concat();
+    for (back, is_it) in [
+        (
+            r#"{"name": "f", "arguments": {"a": "\u00E9\/", "b": [1, 2]}}"#,
+            true,
+        ),
+        (
+            r#"{"name":"f","arguments":{"a":"\u00e9/","b":[1, 2]}}"#,
+            true,
+        ),
+        (
+            r#"{"name": "f", "arguments": {"b": [1, 2], "a": "\u00e9/"}}"#,
+            false,
+        ),
+        (
+            r#"{"name": "f", "arguments": {"a": "\u00e9/", "b": [1, 3]}}"#,
+            false,
+        ),
+        (
+            r#"{"name": "g", "arguments": {"a": "\u00e9/", "b": [1, 2]}}"#,
+            false,
+        ),
+    ] {
+        let text = format!("go: I call {back}\nnext").into_bytes();
+        let canonical = single(&text);
+        let with = answers.keep(&text, &canonical, 0, &words, true);
+        let text_of = |kept: &Kept| -> Vec<u8> {
+            let pieces = kept.tokens.iter().flat_map(|token| words.piece(*token));
+            pieces.copied().collect()
+        };
+        match is_it {
+            true => assert_eq!(with.unwrap().tokens, all, "{back}"),
+            false => assert!(with.is_none_or(|kept| text_of(&kept) == text), "{back}"),
+        }
+        let without = answers.keep(&text, &canonical, 0, &words, false);
+        assert!(without.is_none_or(|kept| text_of(&kept) == text));
+        // A user's own text is left alone, and so is what has a special token within.
+        let elsewhere = format!("it: I call {back}\nnext").into_bytes();
+        assert_eq!(
+            answers.keep(&elsewhere, &single(&elsewhere), 0, &words, true),
+            None
+        );
+        let cut = format!("go: I call {}", back.replacen("f\"", "f<end>\"", 1)).into_bytes();
+        let kept = answers.keep(&cut, &single(&cut), 0, &words, true);
+        assert!(kept.is_none_or(|kept| text_of(&kept) == cut));
+    }
+}
+
 #[test]
 fn no_more_is_remembered_than_may_be() {
     let mut random = Random(1);
@@ -212,10 +301,10 @@ fn a_space_that_a_tokenizer_puts_before_a_text_is_not_in_it() {
     let answer = answers.begin(&[0, 1]);
     answers.push(answer, 3);
     // "ab" as the tokenizer has it: the added beginning, and one token with a space in front.
-    let kept = answers.keep(b"abb", &[0, 2, 3], 1, &words).unwrap();
+    let kept = answers.keep(b"abb", &[0, 2, 3], 1, &words, false).unwrap();
     assert_eq!((&*kept.tokens, kept.kept), (&[0, 1, 3, 3][..], 2));
     // Text that only looks like a special token stays text.
-    assert_eq!(answers.keep(b"<s>", &[0, 0], 1, &words), None);
+    assert_eq!(answers.keep(b"<s>", &[0, 0], 1, &words, false), None);
 }
 
 #[test]

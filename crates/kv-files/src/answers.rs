@@ -9,11 +9,12 @@ use std::io::{self, Read, Write};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::Folder;
+use crate::folder::NEW;
+use crate::writer::put;
 
 /// The inner folder.
 const ANSWERS: &str = "answers";
 const LOG: &str = "log";
-const NEW: &str = "new";
 
 /// A log that is longer is written anew, bytes.
 const LONGEST: u64 = 16 << 20;
@@ -50,12 +51,15 @@ impl Folder {
         }
         let mut all = Vec::new();
         file.take(4 * LONGEST).read_to_end(&mut all)?;
-        let inner = self.inner(ANSWERS)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let new = rustix::fs::openat(&inner, NEW, flags | OFlags::CLOEXEC, mode)?;
-        File::from(new).write_all(&shorter(&all))?;
-        Ok(rustix::fs::renameat(&inner, NEW, &inner, LOG)?)
+        let new = self.inner(NEW)?;
+        let to = format!("{ANSWERS}/{LOG}");
+        put(
+            self,
+            &mut 0,
+            &new,
+            |file| file.write_all(&shorter(&all)),
+            &to,
+        )
     }
 
     fn open_log(&self, flags: OFlags) -> io::Result<File> {

@@ -69,6 +69,8 @@ pub struct Settings {
     pub traffic_file: Option<TrafficFile>,
     /// Whether prompts get the tokens of earlier answers where their text is the same.
     pub keep_tokens: bool,
+    /// Also where JSON in an answer came back spelled otherwise, and is equal.
+    pub keep_calls: bool,
     /// The prefix store; `None`: there is none.
     pub store: Option<StoreAt>,
     /// Whether the hook is to work in programs that are no llama-server.
@@ -115,6 +117,7 @@ impl Settings {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
         let explain_limit = vars.bytes(&table::EXPLAIN_MB)?;
+        let keep_calls = vars.text(env::KEEP_TOKENS)?.as_deref() == Some("calls");
         Ok(Self {
             index,
             token,
@@ -134,7 +137,8 @@ impl Settings {
             explain_limit: (explain_limit > 0).then_some(explain_limit),
             explain_text: vars.flag(&table::EXPLAIN_TEXT)?,
             traffic_file: vars.traffic_file()?,
-            keep_tokens: vars.on_or_off(env::KEEP_TOKENS, false)?,
+            keep_tokens: keep_calls || vars.on_or_off(env::KEEP_TOKENS, false)?,
+            keep_calls,
             store: vars.store()?,
             trace_file: vars.path(env::TRACE_FILE),
             engine: vars.flag(&table::ENGINE)?,

@@ -219,7 +219,8 @@ settings! {
          and `advise`";
     KEEP_TOKENS = "CONTEXTPILOT_KEEP_TOKENS", Text: engaging("0"),
         "`1`: where the text of a prompt goes on as an earlier answer did, it gets [the tokens that were \
-         generated](docs/tokens.md), so the answer is not evaluated again";
+         generated](docs/tokens.md), so the answer is not evaluated again. `calls`: also where JSON in it, such as \
+         a tool call, came back with other white space or escapes";
     STORE = "CONTEXTPILOT_STORE", Text: engaging("none"),
         "the folder of the [prefix store](docs/store.md), an absolute path. It is as secret as the prompts";
     STORE_GB = "CONTEXTPILOT_STORE_GB", Text: text("a tenth of what would be free without it, at most 50; what is there stays"),

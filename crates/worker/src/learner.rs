@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::library::Library;
 use contextpilot_kept_tokens::{AnswerId, Answers};
 use contextpilot_residency::program::token_in;
-use contextpilot_residency::{ContextId, Event, Ledger, Position, SequenceId, Token};
+use contextpilot_residency::{ContextId, Entry, Event, Ledger, Position, SequenceId, Token};
 
 /// Follows the sequences of the primary context.
 pub(crate) struct Learner {
@@ -56,10 +56,7 @@ impl Learner {
             Event::Submitted { context, entries } if is_ours(context) => {
                 self.batches += 1;
                 for entry in entries.iter() {
-                    self.submitted(entry.sequence, entry.position, entry.token, ledger);
-                    if let Some(following) = self.sequences.get_mut(&entry.sequence) {
-                        following.output = entry.output;
-                    }
+                    self.submitted(entry, ledger);
                 }
             }
             Event::Removed {
@@ -119,13 +116,8 @@ impl Learner {
         }
     }
 
-    fn submitted(
-        &mut self,
-        sequence: SequenceId,
-        position: Position,
-        token: Token,
-        ledger: &Ledger,
-    ) {
+    fn submitted(&mut self, entry: &Entry, ledger: &Ledger) {
+        let (sequence, position) = (entry.sequence, entry.position);
         let before = self.sequences.get(&sequence);
         if before.is_some_and(|before| before.next != position || !before.output) {
             self.keep(|one| one == sequence);
@@ -141,14 +133,14 @@ impl Learner {
             if answer.is_none() {
                 answer = self.begin(sequence, position, ledger);
             }
-            let token = self.plain(token);
+            let token = self.plain(entry.token);
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             answer = answer.filter(|(answer, _)| answers.push(*answer, token));
         }
         let following = Following {
             next: position + 1,
             batch,
-            output: false,
+            output: entry.output,
             answer,
             kept: before.map_or(0, |before| before.kept),
         };

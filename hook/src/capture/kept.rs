@@ -23,12 +23,15 @@ use crate::base::status::STATUS;
 use crate::channel::nudge;
 
 static ENGAGED: AtomicBool = AtomicBool::new(false);
+/// JSON may be spelled otherwise than it was generated.
+static CALLS: AtomicBool = AtomicBool::new(false);
 static ANSWERS: OnceLock<Mutex<Answers>> = OnceLock::new();
 /// Turns of the worker.
 static TURNS: AtomicU64 = AtomicU64::new(0);
 
 /// Called by the constructor, or when an engine is attached to.
-pub(crate) fn engage() {
+pub(crate) fn engage(calls: bool) {
+    CALLS.store(calls, Ordering::Relaxed);
     ENGAGED.store(true, Ordering::Relaxed);
 }
 
@@ -82,16 +85,15 @@ pub(crate) fn keep_in(folder: &Path) -> Result<(), String> {
         .stack_size(STACK);
     let started = thread.spawn(move || {
         guard::enter_for_life();
-        let load = |bytes: &[u8]| {
-            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-            answers.load(bytes);
-            answers.encode_all()
-        };
+        let lock = || answers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(all) = folder.answers() {
-            load(&all);
+            lock().load(&all);
         }
         // What cannot be written is evaluated again after a restart.
-        let _ = folder.shorten_answers(load);
+        let _ = folder.shorten_answers(|all| {
+            lock().load(all);
+            lock().encode_all()
+        });
         for record in records {
             let _ = folder.append_answer(&record);
             UNWRITTEN.fetch_sub(1, Ordering::SeqCst);
@@ -208,25 +210,20 @@ impl Pieces {
 ///
 /// # Safety
 /// The vocabulary is alive.
-unsafe fn added(vocabulary: Pointer, adds: bool, canonical: &[i32]) -> usize {
+unsafe fn added(vocabulary: Pointer, canonical: &[i32]) -> usize {
     // SAFETY: the caller's promise, here and below.
     let begins = unsafe { plain::has_beginning(vocabulary) } == Some(true);
     // SAFETY: see above.
     let bos = unsafe { plain::begins_with(vocabulary) };
-    usize::from(adds && begins && bos == canonical.first().copied())
+    usize::from(begins && bos == canonical.first().copied())
 }
 
-/// The tokens that a prompt gets; `None`: those of the tokenizer. `adds`: it was asked to add special tokens. This calls the
+/// The tokens that a prompt gets; `None`: those of the tokenizer, which was asked to add special tokens. This calls the
 /// engine.
 ///
 /// # Safety
 /// The vocabulary is alive.
-pub(crate) unsafe fn keep(
-    vocabulary: Pointer,
-    text: &[u8],
-    canonical: &[i32],
-    adds: bool,
-) -> Option<Kept> {
+pub(crate) unsafe fn keep(vocabulary: Pointer, text: &[u8], canonical: &[i32]) -> Option<Kept> {
     let answers = answers()?;
     catch_up();
     let is_empty = || {
@@ -239,7 +236,7 @@ pub(crate) unsafe fn keep(
         return None;
     }
     // SAFETY: the caller's promise, here and below.
-    let added = unsafe { added(vocabulary, adds, canonical) };
+    let added = unsafe { added(vocabulary, canonical) };
     let mut pieces = PIECES.lock().unwrap_or_else(PoisonError::into_inner);
     if pieces
         .as_ref()
@@ -249,7 +246,8 @@ pub(crate) unsafe fn keep(
         *pieces = unsafe { Pieces::of(vocabulary) };
     }
     let answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = answers.keep(text, canonical, added, pieces.as_ref()?)?;
+    let calls = CALLS.load(Ordering::Relaxed);
+    let kept = answers.keep(text, canonical, added, pieces.as_ref()?, calls)?;
     STATUS.kept_prompts.add(1);
     STATUS.kept_tokens.add(kept.kept as u64);
     Some(kept)

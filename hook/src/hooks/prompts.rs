@@ -73,7 +73,7 @@ unsafe fn keep(
         return count;
     };
     // SAFETY: see above.
-    let kept = compute(|| unsafe { kept::keep(vocabulary, text, canonical, true) });
+    let kept = compute(|| unsafe { kept::keep(vocabulary, text, canonical) });
     let Some(kept) = kept.flatten() else {
         return count;
     };

@@ -97,7 +97,7 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
     }
     if settings.keep_tokens {
         attach::want_tokens();
-        kept::engage();
+        kept::engage(settings.keep_calls);
     }
     let file = engine.file.clone();
     // Nobody has entered any engine.

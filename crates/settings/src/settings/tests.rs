@@ -81,6 +81,10 @@ fn every_variable_sets_its_field() {
     assert_eq!(settings.log_file_limit, 2 << 20);
     assert_eq!(settings.explain_limit, None);
     assert!(settings.explain_text && settings.strict && settings.keep_tokens);
+    assert!(!settings.keep_calls);
+    let calls = |name: &str| (name == env::KEEP_TOKENS).then(|| "calls".into());
+    let calls = Settings::from(calls).unwrap();
+    assert!(calls.keep_tokens && calls.keep_calls);
     assert_eq!(settings.trace_file, Some(PathBuf::from("trace")));
     let shown = format!("{settings:?}");
     assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
