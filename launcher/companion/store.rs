@@ -51,12 +51,18 @@ enum Action {
     /// Read every chunk and check it; what is damaged is removed
     ///
     /// The exit code is 2 if something was damaged or cannot be read.
-    #[command(after_help = "Example:
-  contextpilot-llama store verify --json")]
+    #[command(
+        alias = "check",
+        after_help = "Example:
+  contextpilot-llama store verify --json"
+    )]
     Verify,
     /// Remove what was used longest ago, until the rest is this large
-    #[command(after_help = "Example:
-  contextpilot-llama store prune --to 500MB")]
+    #[command(
+        alias = "shrink",
+        after_help = "Example:
+  contextpilot-llama store prune --to 500MB"
+    )]
     Prune {
         /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
         #[arg(long, value_name = "SIZE")]
