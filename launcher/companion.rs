@@ -13,6 +13,7 @@ use crate::say::say;
 use crate::{hook_lib, variables};
 
 mod advise;
+mod agent;
 mod bounds;
 mod connect;
 mod demo;
@@ -65,6 +66,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Options),
+    Agent(agent::Options),
     Up(up::Options),
     Top(top::Options),
     Open(open::Options),
@@ -90,6 +92,8 @@ enum Command {
     Index(index::Options),
     #[command(name = up::index::COMMAND, hide = true)]
     IndexOfUp(up::index::Options),
+    #[command(name = agent::lines::COMMAND, hide = true)]
+    LinesOfAgent(agent::lines::Options),
     /// Print the path of the hook library
     ///
     /// This is CONTEXTPILOT_HOOK_LIB, if it is set; else the library of the package that this
@@ -109,7 +113,11 @@ pub fn main() -> ExitCode {
     // These become another program, or handle signals themselves.
     if !matches!(
         command,
-        Command::Up(_) | Command::Top(_) | Command::Run(_) | Command::Template(_)
+        Command::Agent(_)
+            | Command::Up(_)
+            | Command::Top(_)
+            | Command::Run(_)
+            | Command::Template(_)
     ) {
         end_as_first_process();
     }
@@ -119,6 +127,8 @@ pub fn main() -> ExitCode {
         Command::Listen(options) => done(listen::run(&options)),
         Command::Gateway(options) => done(gateway::run(&options)),
         Command::Index(options) => done(index::run(&options)),
+        Command::Agent(options) => agent::run(&options),
+        Command::LinesOfAgent(options) => agent::lines::run(&options),
         Command::Up(options) => up::run(&options),
         Command::IndexOfUp(options) => up::index::run(&options),
         Command::HookPath => done(hook_path()),

@@ -50,7 +50,7 @@ fn meaning(setting: &Setting) -> String {
     plain(&format!("{}. Default: {}.", setting.text, setting.kind))
 }
 
-/// Markdown without its signs, and of links only their text.
+/// Markdown without its signs, and of links only their text: nothing of one alone in parentheses.
 fn plain(markdown: &str) -> String {
     let mut rest = markdown;
     let mut text = String::new();
@@ -61,6 +61,12 @@ fn plain(markdown: &str) -> String {
         else {
             break;
         };
+        // In parentheses the text says nothing without its target.
+        if let (Some(before), Some(after)) = (before.strip_suffix(" ("), after.strip_prefix(')')) {
+            text += before;
+            rest = after;
+            continue;
+        }
         text += before;
         // `[::1]` is none.
         match name.contains(']') {
@@ -109,6 +115,7 @@ mod tests {
                 "1: some of it, and [::1]:8890",
             ),
             ("`[::1]:1` or [a link](b)", "[::1]:1 or a link"),
+            ("at a time ([all limits](b#c)), 64", "at a time, 64"),
             ("nothing", "nothing"),
         ] {
             assert_eq!(plain(markdown), text);

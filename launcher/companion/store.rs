@@ -17,6 +17,7 @@ mod text;
 
 pub(super) use text::remote_text;
 
+use super::agent;
 use super::servers::{self, Running};
 use super::show::{Visible, bytes, counted, print, print_json, print_path};
 use crate::say::say;
@@ -27,7 +28,7 @@ use size::Size;
 /// Show, check or shrink the prefix store
 ///
 /// Reads the folder of CONTEXTPILOT_STORE. Without that variable: the folder of the server of this user
-/// that runs with CONTEXTPILOT_LISTEN=auto. A server may use the folder meanwhile: if a chunk is gone, it
+/// that runs with CONTEXTPILOT_LISTEN=auto, else that of `agent`. A server may use the folder meanwhile: if a chunk is gone, it
 /// evaluates. Files with a damaged header are removed on the way, as a server does when it starts.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -50,12 +51,18 @@ enum Action {
     /// Read every chunk and check it; what is damaged is removed
     ///
     /// The exit code is 2 if something was damaged or cannot be read.
-    #[command(after_help = "Example:
-  contextpilot-llama store verify --json")]
+    #[command(
+        alias = "check",
+        after_help = "Example:
+  contextpilot-llama store verify --json"
+    )]
     Verify,
     /// Remove what was used longest ago, until the rest is this large
-    #[command(after_help = "Example:
-  contextpilot-llama store prune --to 500MB")]
+    #[command(
+        alias = "shrink",
+        after_help = "Example:
+  contextpilot-llama store prune --to 500MB"
+    )]
     Prune {
         /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
         #[arg(long, value_name = "SIZE")]
@@ -159,10 +166,12 @@ fn folder(options: &Options, running: &[Running]) -> Result<PathBuf, String> {
     folders.dedup();
     match folders[..] {
         [one] => Ok(PathBuf::from(one)),
-        [] => Err(format!(
-            "No store is known: set {}, or name the folder with --folder",
-            env::STORE
-        )),
+        [] => agent::store_there().ok_or_else(|| {
+            format!(
+                "No store is known: set {}, or name the folder with --folder",
+                env::STORE
+            )
+        }),
         _ => Err(format!(
             "Servers of this user have several stores: choose one with --folder: {}",
             Visible(&folders.join(", "))

@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
@@ -19,7 +20,7 @@ use crate::say::say;
 use crate::variables::{Lookup, of_process};
 
 pub(super) mod index;
-mod sockets;
+pub(super) mod sockets;
 
 /// Run a server with its hook, and an index in front of it
 ///
@@ -72,7 +73,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// The server's flags. What we ask for does not depend on its version.
-fn flags(arguments: &[OsString]) -> ServerFlags {
+pub(super) fn flags(arguments: &[OsString]) -> ServerFlags {
     let name = std::iter::once(OsString::new());
     let all = name.chain(arguments.iter().cloned());
     ServerFlags::read(all, of_process, Generation::Late2026)
@@ -89,14 +90,20 @@ fn settings(
         (env::LISTEN, "auto".into()),
         (env::INDEX_IN_FRONT, index.into()),
     ];
-    // The servers that a router starts would all write to this file.
-    if !options.no_recording && flags.model().is_some() {
-        let folder = PrivateFolder::open(Base::State, of_process).ok();
-        let file = folder.map(|folder| folder.path().join(format!("up-{port}.traffic")));
+    if !options.no_recording {
+        let file = recording(flags, &format!("up-{port}"));
         settings.extend(file.map(|file| (env::TRAFFIC_FILE, file.into())));
     }
     // This is ours to say.
     let is_free = |name: &str| name == env::INDEX_IN_FRONT || of_process.non_empty(name).is_none();
     settings.retain(|(name, _)| is_free(name));
     settings
+}
+
+/// The recording of this name, in the state folder. `None`: there is no such folder, or the servers that a router
+/// starts would all write to one file.
+pub(super) fn recording(flags: &ServerFlags, name: &str) -> Option<PathBuf> {
+    flags.model()?;
+    let folder = PrivateFolder::open(Base::State, of_process).ok()?;
+    Some(folder.path().join(format!("{name}.traffic")))
 }

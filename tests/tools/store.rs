@@ -110,9 +110,14 @@ fn verify_removes_what_is_damaged_and_says_so() {
     let (mut watched, folder, _) = filled();
     watched.server.stop(15).unwrap();
     let all = chunks(folder.path()).len();
-    let output = on(folder.path(), &["verify"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(good(&output).contains("all are good"), "{output:?}");
+    // The summary says check and shrink, so these are understood.
+    let kept = ["shrink", "--to", "1TB"];
+    assert!(good(&on(folder.path(), &kept).output().unwrap()).starts_with("0 chunks removed"));
+    for name in ["verify", "check"] {
+        let output = on(folder.path(), &[name]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(good(&output).contains("all are good"), "{output:?}");
+    }
 
     let largest = chunks(folder.path()).remove(0);
     let mut bytes = fs::read(&largest).unwrap();

@@ -15,7 +15,7 @@ use rustix::process::Pid;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The address among these at which a llama-server answers.
-pub(super) fn of_server(listening: &[String]) -> Option<String> {
+pub(in crate::companion) fn of_server(listening: &[String]) -> Option<String> {
     let is_server = |url: &&String| {
         let server = LlamaServer::new(url).map(|one| one.with_timeouts(PATIENCE, PATIENCE));
         let health = server.and_then(|server| server.health());
@@ -31,7 +31,7 @@ pub(super) fn of_server(listening: &[String]) -> Option<String> {
 
 /// The addresses at which a process listens, in the form of `Stats::listening`; or if it does not, its
 /// children, as of a script that starts a server. `tls`: they speak TLS.
-pub(super) fn listening(process: Pid, tls: bool) -> Vec<String> {
+pub(in crate::companion) fn listening(process: Pid, tls: bool) -> Vec<String> {
     let mut generation = vec![process.as_raw_nonzero().get().unsigned_abs()];
     while !generation.is_empty() {
         let sockets = generation.iter().flat_map(|process| of(*process, tls));

@@ -1,0 +1,129 @@
+//! What points each coding agent at the server: printed when the model is loaded, so that it is the last thing on
+//! the screen. A process of its own waits for that, as the command itself is the server by then.
+
+use std::ffi::OsString;
+use std::io;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::Args;
+use contextpilot_client::{Health, LlamaServer};
+use contextpilot_server_flags::ServerFlags;
+use rustix::process::{Pid, test_kill_process};
+
+use crate::companion::up::sockets;
+use crate::say::say;
+use crate::variables::of_process;
+
+/// The command that runs in this process. It is of no use to anybody else.
+pub(in crate::companion) const COMMAND: &str = "lines-of-agent";
+
+/// How often to look for the server.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Say how to point agents at the server of agent
+///
+/// `contextpilot-llama agent` starts this. Nobody else needs it.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama agent -m model.gguf")]
+pub(in crate::companion) struct Options {
+    /// The process that becomes the server
+    server: i32,
+    /// The server was asked to speak TLS
+    #[arg(long)]
+    tls: bool,
+    /// The server asks for a key
+    #[arg(long)]
+    key: bool,
+    /// Wait here, not in another process
+    #[arg(long)]
+    wait: bool,
+}
+
+/// Starts the process, as no child of this one: llama-server never waits for a child, which would stay as a zombie.
+pub(super) fn start(flags: &ServerFlags, arguments: &[OsString]) -> io::Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(COMMAND).arg(std::process::id().to_string());
+    if flags.tls() {
+        command.arg("--tls");
+    }
+    let is_key = |one: &OsString| one == "--api-key" || one == "--api-key-file";
+    if arguments.iter().any(is_key) || of_process("LLAMA_API_KEY").is_some() {
+        command.arg("--key");
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.status().map(drop)
+}
+
+pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
+    if options.wait {
+        wait(options);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let this = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = Command::new(this);
+    command.args(std::env::args_os().skip(1)).arg("--wait");
+    command.spawn().map_err(|e| e.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the server is ready, or has ended.
+fn wait(options: &Options) {
+    let Some(process) = Pid::from_raw(options.server) else {
+        return;
+    };
+    while test_kill_process(process).is_ok() {
+        let listening = sockets::listening(process, options.tls);
+        if let Some(url) = sockets::of_server(&listening).filter(|url| is_ready(url)) {
+            return say(text(&url, options.key));
+        }
+        sleep(LOOK);
+    }
+}
+
+fn is_ready(url: &str) -> bool {
+    let server = LlamaServer::new(url).map(|one| one.with_timeouts(LOOK * 10, LOOK * 10));
+    matches!(server.and_then(|one| one.health()), Ok(Health::Ready))
+}
+
+/// A line for each agent. What it was seen to do with it is in docs/agents.md.
+fn text(url: &str, needs_key: bool) -> String {
+    let key = if needs_key { "KEY" } else { "none" };
+    let claude = format!(
+        "CLAUDE_CODE_ATTRIBUTION_HEADER=0 ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} \
+         ANTHROPIC_MODEL=local claude"
+    );
+    let opencode = format!(
+        r#"OPENCODE_CONFIG_CONTENT='{{"model":"local/local","provider":{{"local":{{"npm":"@ai-sdk/openai-compatible","options":{{"baseURL":"{url}/v1","apiKey":"{key}"}},"models":{{"local":{{}}}}}}}}}}' opencode"#
+    );
+    let codex = format!(
+        "LOCAL_KEY={key} codex -m local -c model_provider=local -c 'model_providers.local={{name=\"local\", \
+         base_url=\"{url}/v1\", wire_api=\"responses\", env_key=\"LOCAL_KEY\"}}'"
+    );
+    let cline = format!("cline auth -p openai -k {key} -m local -b {url}/v1 && cline");
+    let cn = format!(
+        "printf 'name: local\\nversion: 1.0.0\\nmodels: [{{name: local, provider: openai, model: local, \
+         apiBase: {url}/v1, apiKey: {key}}}]\\n' > local.yaml && cn --config local.yaml"
+    );
+    let aider = format!(
+        "aider --model openai/local --openai-api-base {url}/v1 --openai-api-key {key}   \
+         (files only to look at: --read FILE)"
+    );
+    let mut text = format!("Ready at {url}. To point a coding agent at it:\n");
+    for (name, line) in [
+        ("Claude Code", claude),
+        ("opencode", opencode),
+        ("Codex", codex),
+        ("Cline", cline),
+        ("Continue", cn),
+        ("aider", aider),
+    ] {
+        text += &format!("  {name}\n    {line}\n");
+    }
+    if needs_key {
+        text += "  KEY is the one that the server was given (--api-key).\n";
+    }
+    text + "In another terminal: contextpilot-llama top, why --last, advise"
+}

@@ -1,0 +1,201 @@
+//! `agent`: a server for coding agents in one command.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use contextpilot_testbed::{Arch, Connection, Model, llama_server, until};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+
+use crate::support::{COMPANION, Home};
+
+/// `agent`, in a process group of its own. Ends when it is dropped.
+struct Agent {
+    process: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    /// Starts it with these arguments and variables.
+    fn start(home: &Home, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = home.command(COMPANION, &["agent"]);
+        command.args(arguments).envs(variables.iter().copied());
+        command.env("LLAMA_SERVER_BIN", llama_server());
+        command.process_group(0).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let log = Arc::new(Mutex::new(String::new()));
+        let shared = log.clone();
+        let reader = std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                *shared.lock().unwrap() += &(line + "\n");
+            }
+        });
+        let reader = Some(reader);
+        Self {
+            process,
+            log,
+            reader,
+        }
+    }
+
+    /// Waits until it has said how to point an agent at it. Returns the address of the server.
+    fn ready(&self) -> SocketAddr {
+        until("it says how to point agents at it", || {
+            let log = self.log.lock().unwrap();
+            let after = log.split_once("[ContextPilot] Ready at http://")?.1;
+            after.contains("In another terminal").then_some(())?;
+            after.split_once(". To point")?.0.parse().ok()
+        })
+    }
+
+    /// Waits for the end. Returns the code, and what all of it said.
+    fn end(mut self) -> (ExitStatus, String) {
+        let status = self.process.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
+        let log = self.log.lock().unwrap().clone();
+        (status, log)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn tiny() -> String {
+    Model::tiny(Arch::Llama).path().display().to_string()
+}
+
+fn complete(address: SocketAddr, prompt: &str) -> Value {
+    let body = json!({"prompt": prompt, "max_tokens": 4, "id_slot": 0}).to_string();
+    let mut connection = Connection::open(address).unwrap();
+    let answer = connection.exchange("POST", "/v1/completions", body.as_bytes());
+    let answer = answer.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json().unwrap()
+}
+
+#[test]
+fn agent_turns_on_what_helps_and_says_how_to_point_agents_at_it() {
+    let Some(home) =
+        Home::of("agent::agent_turns_on_what_helps_and_says_how_to_point_agents_at_it")
+    else {
+        return;
+    };
+    let model = tiny();
+    let arguments = ["-m", &model, "-t", "1", "--parallel", "1", "--port", "0"];
+    let agent = Agent::start(&home, &arguments, &[]);
+    let address = agent.ready();
+    let stats = home.stats(&[]);
+    assert_eq!(
+        stats.process,
+        agent.process.id(),
+        "this process is the server"
+    );
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", stats.process));
+    assert_eq!(children.unwrap(), "", "no zombie of ours stays");
+    let store = home.path().join(".cache/contextpilot-llama/store");
+    let folder = stats.store.as_ref().map(|store| store.folder.clone());
+    assert_eq!(folder.as_deref(), store.to_str());
+    let recording = stats.recording.unwrap().file;
+    assert!(
+        recording.ends_with("contextpilot-llama/agent-0.traffic"),
+        "{recording}"
+    );
+
+    let words = "Tea is picked in spring and dried in the shade. ".repeat(20);
+    complete(address, &format!("{words} One."));
+    complete(address, &format!("{words} Two."));
+    let why = until("why knows both", || {
+        let output = home.run(&["why", "--last", "2"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.contains("Two").then_some(text)
+    });
+    assert!(why.contains("One"), "text around the difference: {why}");
+    assert!(home.text(&["advise"]).contains("prompt tokens are reused"));
+
+    kill_process_group(Pid::from_child(&agent.process), Signal::INT).unwrap();
+    let (status, log) = agent.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    for line in [
+        format!("CLAUDE_CODE_ATTRIBUTION_HEADER=0 ANTHROPIC_BASE_URL=http://{address} "),
+        format!(r#""baseURL":"http://{address}/v1""#),
+        format!(r#"base_url="http://{address}/v1""#),
+        format!("cline auth -p openai -k none -m local -b http://{address}/v1"),
+        format!("apiBase: http://{address}/v1"),
+        format!("aider --model openai/local --openai-api-base http://{address}/v1"),
+    ] {
+        assert!(log.contains(&line), "{line}: {log}");
+    }
+    // The folder is found when nothing runs, too.
+    assert!(
+        home.text(&["store", "path"])
+            .contains("contextpilot-llama/store")
+    );
+}
+
+#[test]
+fn what_the_user_has_set_wins() {
+    let Some(home) = Home::of("agent::what_the_user_has_set_wins") else {
+        return;
+    };
+    let own = home.path().join("own");
+    let model = tiny();
+    let agent = Agent::start(
+        &home,
+        &[
+            "--no-recording",
+            "-m",
+            &model,
+            "--port",
+            "0",
+            "--api-key",
+            "k",
+        ],
+        &[
+            ("CONTEXTPILOT_STORE", own.to_str().unwrap()),
+            ("CONTEXTPILOT_STORE_GB", "0.5"),
+        ],
+    );
+    agent.ready();
+    assert!(agent.log.lock().unwrap().contains("-k KEY -m local"));
+    let stats = home.stats(&[]);
+    let store = stats.store.unwrap();
+    assert_eq!(store.folder, own.to_str().unwrap());
+    assert_eq!(store.limit_bytes, 500_000_000);
+    assert!(stats.recording.is_none());
+    assert!(!home.path().join(".cache/contextpilot-llama/store").exists());
+}
+
+#[test]
+fn agent_ends_as_the_server_does() {
+    let Some(home) = Home::of("agent::agent_ends_as_the_server_does") else {
+        return;
+    };
+    let (status, log) = Agent::start(&home, &["-m", "/none.gguf", "--port", "0"], &[]).end();
+    let plain = home
+        .command(
+            llama_server().to_str().unwrap(),
+            &["-m", "/none.gguf", "--port", "0"],
+        )
+        .output()
+        .unwrap();
+    assert_eq!(status.code(), plain.status.code());
+    assert!(!log.contains("Ready at"), "{log}");
+    // Its end is also that of the process that waits: it holds the same stderr.
+    let (status, log) = Agent::start(&home, &["--version"], &[]).end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!log.contains("Ready at"), "{log}");
+    let wrong = [("CONTEXTPILOT_KEEP_TOKENS", "yes")];
+    let (status, log) = Agent::start(&home, &["-m", &tiny()], &wrong).end();
+    assert_eq!(status.code(), Some(2), "{log}");
+}
