@@ -369,3 +369,104 @@ fn slots_with_memory_of_their_own() {
         }
     }
 }
+
+/// A special token, a text, and what an answer begins with.
+fn message(seed: u64, count: usize) -> Vec<u32> {
+    [&[1], &tokens(seed, count)[..], &[2]].concat()
+}
+
+/// The client writes its last message anew. The server has no checkpoint near the place where that begins.
+#[test]
+fn a_branch_at_the_last_message_is_loaded_to_within_a_part_of_a_batch() {
+    for arch in ALL {
+        let folder = folder();
+        let mut stored = Stored::start(&one_slot(arch), folder.path());
+        let plain = started(&one_slot(arch));
+        let head = [message(50, 300), message(51, 500), message(52, 200)].concat();
+        let prompt = |seed| [&head[..], &message(seed, 400), &[1, 301, 302]].concat();
+        stored.compare(&plain, &prompt(53));
+        stored.compare(&plain, &tokens(54, 300));
+        for seed in [55, 56] {
+            let (_, account) = stored.compare(&plain, &prompt(seed));
+            let (loaded, there) = (account.from.store, head.len() as u64);
+            assert!(
+                (there - 64..=there).contains(&loaded),
+                "{arch}: {account:?}"
+            );
+        }
+        stored.end();
+        let mut next = Stored::start(&one_slot(arch), folder.path());
+        let (_, account) = next.compare(&plain, &prompt(57));
+        assert!(
+            account.from.store + 64 >= head.len() as u64,
+            "{arch}: {account:?}"
+        );
+        assert_eq!(next.figures().failed_loads, 0);
+    }
+}
+
+/// The next turn of a conversation begins where an answer ends, and may be written anew as well.
+#[test]
+fn a_branch_behind_an_answer_is_loaded_up_to_that() {
+    for arch in ALL {
+        let folder = folder();
+        let mut stored = Stored::start(&one_slot(arch), folder.path());
+        let plain = started(&one_slot(arch));
+        let first = [message(60, 300), vec![1, 301]].concat();
+        let request = asking(&first).predict(200).with("ignore_eos", true);
+        let (answer, _) = stored.send(request.with("return_tokens", true));
+        let said = answer.raw["tokens"].as_array().unwrap();
+        let said = said.iter().map(|token| token.as_u64().unwrap() as u32);
+        let head: Vec<u32> = first.into_iter().chain(said).collect();
+        let turn = |seed| [&head[..], &[2], &message(seed, 300), &[1, 301]].concat();
+        stored.ask(&turn(61));
+        stored.ask(&tokens(62, 300));
+        let (_, account) = stored.compare(&plain, &turn(63));
+        assert!(
+            account.from.store + 64 >= head.len() as u64,
+            "{arch}: {account:?}"
+        );
+    }
+}
+
+/// Prompts of text alone: the second to leave a third one at a place is not evaluated up to there.
+#[test]
+fn where_a_prompt_has_left_another_one_the_next_is_loaded() {
+    for arch in ALL {
+        let folder = folder();
+        let mut stored = Stored::start(&one_slot(arch), folder.path());
+        let plain = started(&one_slot(arch));
+        let tea = tokens(70, 900);
+        let branch = |seed| joined(&tea[..500], seed, 300);
+        stored.ask(&tea);
+        stored.ask(&tokens(71, 300));
+        stored.compare(&plain, &branch(72));
+        stored.ask(&tokens(73, 300));
+        let (_, account) = stored.compare(&plain, &branch(74));
+        let loaded = account.from.store;
+        assert!((436..=500).contains(&loaded), "{arch}: {account:?}");
+    }
+}
+
+/// The texts s, s and b, s and c, and what has a half of b: in each life, after a restart.
+#[test]
+fn what_turns_off_within_another_prompt_comes_back_in_the_next_life() {
+    for arch in ALL {
+        let folder = folder();
+        let s = tokens(80, 380);
+        let b = joined(&s, 81, 380);
+        let c = joined(&s, 82, 380);
+        let d = joined(&b[..570], 83, 259);
+        for life in 0..4 {
+            let mut stored = Stored::start(&one_slot(arch), folder.path());
+            let plain = started(&one_slot(arch));
+            for prompt in [&s, &b, &c, &d] {
+                let (_, account) = stored.compare(&plain, prompt);
+                if life > 0 {
+                    assert!(account.evaluated <= 72, "{arch} {life}: {account:?}");
+                }
+            }
+            stored.end();
+        }
+    }
+}

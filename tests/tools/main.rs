@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 mod advice;
+mod bridge;
 mod cache;
 mod client;
 mod dashboard;

@@ -254,6 +254,18 @@ fn every_field_of_a_slot_change_is_read_as_it_was_written() {
     assert_eq!(lengths, [0, 20, 40, 60]);
 }
 
+/// No server has launched so many requests: whoever counts with these numbers need not look.
+#[test]
+fn a_change_behind_more_launches_than_there_can_be_is_damage() {
+    const MOST: u64 = 1 << 32;
+    for (order, changes) in [(MOST, 1), (MOST + 1, 0)] {
+        let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+        file.extend(bytes(writer.change(&restored(order), &[7, 8, 9])));
+        let traffic = read(&file);
+        assert_eq!(traffic.changes.len(), changes, "{order}");
+    }
+}
+
 /// A prompt can share tokens with the content of a state file that was restored before.
 #[test]
 fn a_prompt_shares_its_prefix_with_a_restored_slot_to_the_token() {

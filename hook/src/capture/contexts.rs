@@ -257,6 +257,12 @@ pub(crate) fn at_once_in(context: Pointer) -> Option<u32> {
     (number > 0).then_some(number)
 }
 
+/// The vocabulary of a context's model, which lives as long as the context. `None`: it has no text.
+pub(crate) fn vocabulary_of(context: Pointer) -> Option<Pointer> {
+    let address = find(context.addr())?.vocabulary.load(Ordering::Acquire);
+    (address != 0).then(|| std::ptr::with_exposed_provenance_mut(address))
+}
+
 /// Tokens of a slot.
 pub(crate) fn slot() -> Option<u32> {
     number_of_server(|row| &row.slot)

@@ -263,9 +263,12 @@ fn prepare_all(
             return result;
         }
     }
-    match is_exact {
-        true => exact::in_pieces(context, parts, entries, whole),
-        false => 0,
+    if !is_exact {
+        return 0;
+    }
+    match exact::stop_at_turns(context, parts) {
+        0 => exact::in_pieces(context, parts, entries, whole),
+        result => result,
     }
 }
 

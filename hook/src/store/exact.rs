@@ -30,7 +30,8 @@
 //!
 //! **Where states are taken.** Where an answer begins, on the way through a long prompt, when tokens are about to be lost,
 //! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
-//! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons.
+//! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons. So do tails
+//! that are taken where others may turn off ([`turns`]).
 //!
 //! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
 //! own decision, asking nobody. A load brings the windows only. So of a sequence that was loaded it is known from where on
@@ -46,6 +47,7 @@ mod pay;
 mod pieces;
 mod show;
 mod take;
+mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,6 +58,7 @@ pub(super) use self::pay::{pay, prepare, undo};
 pub(super) use self::pieces::in_pieces;
 pub(super) use self::show::checkpoint;
 pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
+pub(super) use self::turns::stop_at_turns;
 use super::context::ContextStore;
 use super::{acts, engine, is_on, rescue, with_record, with_shelf};
 use crate::attach::{self, original};

@@ -24,6 +24,13 @@ const LIMITS: Limits = Limits {
     connections: 32,
 };
 
+/// For connections beyond the first half: whoever keeps these and asks nothing makes room for others soon.
+const CROWDED: Limits = Limits {
+    patience: Duration::from_secs(1),
+    whole_request: Duration::from_secs(2),
+    ..LIMITS
+};
+
 /// What the page asks for. Nothing here changes anything.
 const QUERIES: [&str; 3] = ["/stats", "/tree", "/requests/"];
 
@@ -95,8 +102,11 @@ impl Bridge {
             || refuse(503, "too many connections: close one, or try again later"),
             |problem| say(problem),
             move |stream| {
+                // Each connection has one of these, and the loop that accepts them.
+                let is_crowded = Arc::strong_count(&answers) > LIMITS.connections / 2 + 1;
+                let limits = if is_crowded { CROWDED } else { LIMITS };
                 // The browser reports a broken connection.
-                let _ = serve(stream, &LIMITS, |request| answers.answer(request), refuse);
+                let _ = serve(stream, &limits, |request| answers.answer(request), refuse);
             },
         )
     }

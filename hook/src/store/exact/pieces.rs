@@ -20,6 +20,57 @@ fn settle(context: Pointer, parts: &[Part]) {
     }
 }
 
+/// Evaluates the entries from `there` up to `end` of a part, whose sequence has `believed` tokens, by calls of our own. They are
+/// then *ahead*, and left out. The result that the server gets if the engine refuses.
+pub(super) fn evaluate_to(
+    context: Pointer,
+    parts: &[Part],
+    part: &Part,
+    (believed, there): (usize, usize),
+    end: usize,
+    most: usize,
+) -> i32 {
+    let run = &part.run;
+    let tokens = &run.tokens[there..end];
+    let start = Instant::now();
+    let from = believed + there;
+    rescue::loosen(context, run.sequence, believed, rescue::ANYTHING);
+    match evaluate_own(context, run.sequence, from, tokens, most) {
+        0 => {}
+        // The host has stopped it, and asks what was evaluated until then.
+        ABORTED => {
+            // SAFETY: our caller's caller uses the context.
+            let there = unsafe { engine::length(context, run.sequence) };
+            let there = there.and_then(|there| there.checked_sub(believed));
+            with_record(context, |one| match there.filter(|there| *there <= end) {
+                Some(there) => one
+                    .session
+                    .loaded(run.sequence, one.session.after(run, there)),
+                None => one.session.obscure(run.sequence),
+            });
+            settle(context, parts);
+            return ABORTED;
+        }
+        // No room. It is not known how much of it there is.
+        result => {
+            with_record(context, |one| {
+                let tokens = one.session.after(run, end);
+                one.session.loaded(run.sequence, tokens);
+            });
+            return if result == 1 { 1 } else { LOST };
+        }
+    }
+    with_record(context, |one| {
+        let tokens = one.session.after(run, end);
+        one.session.loaded(run.sequence, tokens);
+        one.session.updated();
+        one.rates.evaluated(end - there, start.elapsed());
+    });
+    rescue::loosen(context, run.sequence, believed, believed + end);
+    part.ours.set(part.ours.get() + tokens.len());
+    0
+}
+
 /// Evaluates the beginnings of parts, so that no more tokens of the batch are left than are computed at once. They
 /// are then *ahead*, and left out. The result that the server gets if the engine refuses.
 ///
@@ -57,43 +108,10 @@ pub(in crate::store) fn in_pieces(
         let wanted = (left - at_once).next_multiple_of(at_once);
         let count = wanted.min(run.leading - there);
         let end = there + count;
-        let tokens = &run.tokens[there..end];
-        let start = Instant::now();
-        let from = believed + there;
-        rescue::loosen(context, run.sequence, believed, rescue::ANYTHING);
-        match evaluate_own(context, run.sequence, from, tokens, at_once) {
-            0 => {}
-            // The host has stopped it, and asks what was evaluated until then.
-            ABORTED => {
-                // SAFETY: our caller's caller uses the context.
-                let there = unsafe { engine::length(context, run.sequence) };
-                let there = there.and_then(|there| there.checked_sub(believed));
-                with_record(context, |one| match there.filter(|there| *there <= end) {
-                    Some(there) => one
-                        .session
-                        .loaded(run.sequence, one.session.after(run, there)),
-                    None => one.session.obscure(run.sequence),
-                });
-                settle(context, parts);
-                return ABORTED;
-            }
-            // No room. It is not known how much of it there is.
-            result => {
-                with_record(context, |one| {
-                    let tokens = one.session.after(run, end);
-                    one.session.loaded(run.sequence, tokens);
-                });
-                return if result == 1 { 1 } else { LOST };
-            }
+        let result = evaluate_to(context, parts, part, (believed, there), end, at_once);
+        if result != 0 {
+            return result;
         }
-        with_record(context, |one| {
-            let tokens = one.session.after(run, end);
-            one.session.loaded(run.sequence, tokens);
-            one.session.updated();
-            one.rates.evaluated(count, start.elapsed());
-        });
-        rescue::loosen(context, run.sequence, believed, believed + end);
-        part.ours.set(count);
         left -= count;
     }
     *whole = left <= at_once;

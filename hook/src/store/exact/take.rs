@@ -16,7 +16,7 @@ const MIDWAY: usize = 4096;
 
 /// Tails that wait for their tokens' rows, at most; and their bytes.
 const MOST_WAITING: usize = 16;
-const MOST_BYTES: usize = 256 << 20;
+pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// A tail that the server has taken, in a checkpoint, while the rows of its tokens are not in the store.
 pub(in crate::store) struct Waiting {
@@ -29,19 +29,32 @@ pub(in crate::store) struct Waiting {
 /// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well: then nobody waits for
 /// them now.
 pub(in crate::store) fn keep_checkpoint(one: &mut ContextStore, sequence: i32, partial: &[u8]) {
-    let (Some(conditions), Some(shape)) = (one.session.conditions(sequence), one.shape()) else {
+    let (Some(conditions), Some(tokens)) = (
+        one.session.conditions(sequence),
+        one.session.believed(sequence),
+    ) else {
         return;
     };
-    let (Some(tokens), Some(tail)) = (one.session.believed(sequence), shape.tail_of(partial))
-    else {
-        return;
-    };
-    if !one.session.is_in_prompt(sequence) || tail.len() > MOST_BYTES {
-        return;
+    if one.session.is_in_prompt(sequence) {
+        let tokens = tokens.to_vec();
+        keep_partial(one, sequence, (tokens, conditions), partial);
+    }
+}
+
+/// The engine holds these tokens of a sequence, and this is their partial state.
+pub(super) fn keep_partial(
+    one: &mut ContextStore,
+    sequence: i32,
+    (tokens, conditions): (Vec<i32>, Conditions),
+    partial: &[u8],
+) -> Option<()> {
+    let tail = one.shape()?.tail_of(partial)?;
+    if tail.len() > MOST_BYTES {
+        return None;
     }
     one.waiting.push(Waiting {
         sequence,
-        tokens: tokens.to_vec(),
+        tokens,
         conditions,
         tail: Arc::new(tail.to_vec()),
     });
@@ -49,6 +62,15 @@ pub(in crate::store) fn keep_checkpoint(one: &mut ContextStore, sequence: i32, p
     while one.waiting.len() > MOST_WAITING || bytes > MOST_BYTES {
         bytes -= one.waiting.remove(0).tail.len();
     }
+    Some(())
+}
+
+/// How many tokens the longest beginning of these has of which a tail of the sequence waits; 0: none does.
+pub(super) fn last_waiting(one: &ContextStore, sequence: i32, tokens: &[i32]) -> usize {
+    let waiting = one.waiting.iter();
+    let of_these =
+        waiting.filter(|one| one.sequence == sequence && tokens.starts_with(&one.tokens));
+    of_these.map(|one| one.tokens.len()).max().unwrap_or(0)
 }
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
