@@ -17,6 +17,8 @@ pub(crate) struct Read {
     /// `swa_full`: the cache of sliding windows keeps every position. `None`: the engine has no such setting, or it is
     /// not found.
     pub(crate) keeps_windows: Option<bool>,
+    /// `kv_unified`: all sequences share one cache. `None`: it is not found; engines without this setting always did that.
+    pub(crate) is_shared: Option<bool>,
 }
 
 /// The types of keys and values, both 16-bit numbers by default (`GGML_TYPE_F16`).
@@ -50,6 +52,7 @@ impl Read {
             has_callback: params[form.types - 2] != 0,
             embeddings: (0..form.outputs).any(flag),
             keeps_windows: form.keeps_windows.map(flag),
+            is_shared: form.is_shared.map(flag),
         })
     }
 }
@@ -68,6 +71,8 @@ struct Form {
     outputs: usize,
     /// Which flag is `swa_full`.
     keeps_windows: Option<usize>,
+    /// Which flag is `kv_unified`.
+    is_shared: Option<usize>,
 }
 
 impl Form {
@@ -94,10 +99,13 @@ impl Form {
                 0 => u64::MAX,
                 _ => u32::MAX.into(),
             };
-            let (relevant_flags, outputs, keeps_windows) = match of_flags {
-                Flags::BeforeMay2025 => (0xff_ff00_0000, 2, None),
-                Flags::Of2025 { has_windows } => (0xff_0000, 1, has_windows.then_some(5)),
-                Flags::Of2026 { has_windows } => (0, 1, has_windows.then_some(4)),
+            let (relevant_flags, outputs, keeps_windows, is_shared) = match of_flags {
+                Flags::BeforeMay2025 => (0xff_ff00_0000, 2, None, None),
+                // Not all of these have `kv_unified`, and what stands in its place is anything.
+                Flags::Of2025 { has_windows } => (0xff_0000, 1, has_windows.then_some(5), None),
+                Flags::Of2026 { has_windows } => {
+                    (0, 1, has_windows.then_some(4), has_windows.then_some(5))
+                }
             };
             is_there.then_some(Self {
                 types,
@@ -106,6 +114,7 @@ impl Form {
                 relevant_flags,
                 outputs,
                 keeps_windows,
+                is_shared,
             })
         };
         let mut found = (5..LONGEST).filter_map(at_types);
@@ -251,7 +260,11 @@ mod tests {
             assert_eq!(read(&small).relevant, plain.relevant);
             let mut pooled = defaults;
             pooled[flags] ^= 1 << (8 * if flags == types + 3 { 6 } else { 5 });
-            assert_eq!(read(&pooled), plain);
+            assert_eq!(read(&pooled).relevant, plain.relevant);
+            // Of 2025 it is not known whether there is this flag.
+            let of_2026 = flags > types + 3;
+            assert_eq!(plain.is_shared, of_2026.then_some(false));
+            assert_eq!(read(&pooled).is_shared, of_2026.then_some(true));
         }
     }
 

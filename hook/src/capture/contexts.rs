@@ -76,6 +76,8 @@ pub(crate) enum Windows {
     None,
     /// The windows, and a little more.
     Bounded,
+    /// The same, in one cache for several sequences of a program.
+    Shared,
     /// Every position (`swa_full`), as for other layers.
     Whole,
     /// One or the other: what the context was created with is not understood.
@@ -144,7 +146,7 @@ impl Answers {
         let window = match self.windows {
             Windows::None | Windows::Whole => 0,
             // Less is claimed for a context that goes back to certain positions only.
-            Windows::Bounded | Windows::Unknown => self.window,
+            Windows::Bounded | Windows::Shared | Windows::Unknown => self.window,
         };
         (self.recurrent || self.hybrid || window > 0).then(|| u32::try_from(window).unwrap_or(0))
     }
@@ -157,8 +159,14 @@ fn windows_with(params: Option<&ContextParams>) -> Windows {
     let read = params
         .zip(defaults)
         .and_then(|(params, defaults)| Read::of(&defaults, params));
+    // A server that finds no room makes some.
+    let is_shared = attach::is_embedded()
+        && newest(LAUNCH, original::has).is_none()
+        && params.is_some_and(|params| params.slots() > 1)
+        && read.as_ref().and_then(|read| read.is_shared) != Some(false);
     match read.and_then(|read| read.keeps_windows) {
         Some(true) => Windows::Whole,
+        Some(false) if is_shared => Windows::Shared,
         Some(false) => Windows::Bounded,
         // A server creates its contexts as its flags say. Another program has none.
         None if attach::is_embedded() => Windows::Unknown,
@@ -458,6 +466,7 @@ pub(crate) fn windows_of(context: Pointer) -> Windows {
     let all = [
         Windows::None,
         Windows::Bounded,
+        Windows::Shared,
         Windows::Whole,
         Windows::Unknown,
     ];

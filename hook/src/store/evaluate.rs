@@ -525,6 +525,7 @@ fn describe(context: Pointer) {
         one.describe(&facts);
         match contexts::windows_of(context) {
             Windows::Whole => refuse_aloud(one, exact::WHOLE_WINDOWS),
+            Windows::Shared => refuse_aloud(one, exact::SHARED_WINDOWS),
             Windows::Unknown => refuse_aloud(one, exact::UNKNOWN_WINDOWS),
             Windows::None | Windows::Bounded if contexts::is_bounded(context) => one.bind(&facts),
             Windows::None | Windows::Bounded => {}

@@ -104,7 +104,13 @@ pub(super) const NOT_WANTED: &str = "its cache cannot go back to any position (s
 pub(super) const WHOLE_WINDOWS: &str = "its sliding windows keep every position (swa_full), and a state of a sequence does \
                                         not: use swa_full=False, or no --swa-full";
 
-/// As above.
+/// Why one of these contexts has no store. A batch of several parts computes some of them without their window in such a cache
+/// (see [`pieces`]), and whether it finds room depends on each cell: with a store a program would be answered otherwise.
+/// A server that finds no room makes some.
+pub(super) const SHARED_WINDOWS: &str = "its sequences share one small cache of its sliding windows: use kv_unified=False, \
+                                         or one sequence";
+
+/// As [`WHOLE_WINDOWS`].
 pub(super) const UNKNOWN_WINDOWS: &str =
     "whether its sliding windows keep every position (swa_full) is not known";
 
