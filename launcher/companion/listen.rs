@@ -74,7 +74,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         Pool::new(LIMITS.connections),
         || api::error(503, "too many connections: close one, or try again later"),
         |problem| say(problem),
-        move |stream| {
+        move |stream, _| {
             // The client reports a broken connection.
             let _ = serve(
                 stream,

@@ -19,7 +19,7 @@ pub struct Pool {
 
 /// The right to one connection, returned on drop.
 #[derive(Debug)]
-pub(crate) struct Permit(Arc<AtomicUsize>);
+struct Permit(Arc<AtomicUsize>);
 
 impl Pool {
     /// For so many connections at a time.
@@ -39,13 +39,14 @@ impl Pool {
         self
     }
 
-    fn take(&self) -> Option<Permit> {
+    /// With how many connections are open, this one included.
+    fn take(&self) -> Option<(Permit, usize)> {
         // Only one thread takes permits, so there is no race.
         if self.open.load(Ordering::Acquire) >= self.most {
             return None;
         }
-        self.open.fetch_add(1, Ordering::AcqRel);
-        Some(Permit(Arc::clone(&self.open)))
+        let before = self.open.fetch_add(1, Ordering::AcqRel);
+        Some((Permit(Arc::clone(&self.open)), before + 1))
     }
 }
 
@@ -56,7 +57,7 @@ impl Drop for Permit {
 }
 
 /// Accepts connections and passes each to `work` on a separate thread, as long as the process
-/// lives. A connection over the limit gets the answer `full`, and is closed. `say` gets error messages.
+/// lives, with how many were open when it was accepted, itself included. A connection over the limit gets the answer `full`, and is closed. `say` gets error messages.
 ///
 /// The threads inherit the signal mask of this one.
 pub fn accept_for_ever(
@@ -64,7 +65,7 @@ pub fn accept_for_ever(
     mut pool: Pool,
     full: impl Fn() -> Response,
     say: impl Fn(std::fmt::Arguments<'_>),
-    work: impl Fn(&Stream) + Clone + Send + 'static,
+    work: impl Fn(&Stream, usize) + Clone + Send + 'static,
 ) -> ! {
     // For instance no free file descriptors. Report this once, until `accept` works again.
     let mut failing = false;
@@ -75,7 +76,7 @@ pub fn accept_for_ever(
                 if let Some(pace) = &mut pool.pace {
                     pace.keep();
                 }
-                let Some(place) = pool.take() else {
+                let Some((place, open)) = pool.take() else {
                     turn_away(&stream, &full());
                     continue;
                 };
@@ -85,7 +86,7 @@ pub fn accept_for_ever(
                     .stack_size(STACK);
                 let spawned = thread.spawn(move || {
                     let _place = place;
-                    work(&stream);
+                    work(&stream, open);
                 });
                 if let Err(e) = spawned {
                     say(format_args!(

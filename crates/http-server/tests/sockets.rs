@@ -49,7 +49,7 @@ fn start(listener: Listener) {
             Pool::new(LIMITS.connections),
             || refuse(503, "full"),
             |_| {},
-            |stream| {
+            |stream, _| {
                 let _ = serve(stream, &LIMITS, answer, refuse);
             },
         )

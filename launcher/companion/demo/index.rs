@@ -33,7 +33,7 @@ pub(super) fn start() -> io::Result<(String, Receiver<EvictPost>)> {
             Pool::new(LIMITS.connections),
             || api::error(503, "too many connections"),
             |_| {},
-            move |stream| {
+            move |stream, _| {
                 let answer = |request: &_| {
                     api::answer(request, |ids| {
                         let (ids, at) = (ids.to_vec(), Instant::now());

@@ -101,9 +101,8 @@ impl Bridge {
             Pool::new(LIMITS.connections),
             || refuse(503, "too many connections: close one, or try again later"),
             |problem| say(problem),
-            move |stream| {
-                // Each connection has one of these, and the loop that accepts them.
-                let is_crowded = Arc::strong_count(&answers) > LIMITS.connections / 2 + 1;
+            move |stream, open| {
+                let is_crowded = open > LIMITS.connections / 2;
                 let limits = if is_crowded { CROWDED } else { LIMITS };
                 // The browser reports a broken connection.
                 let _ = serve(stream, &limits, |request| answers.answer(request), refuse);

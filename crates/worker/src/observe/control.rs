@@ -104,7 +104,7 @@ fn accept(
             refuse(503, "too many connections: close one, or try again later")
         },
         |problem| library.say(format_args!("Control endpoint: {problem}")),
-        move |stream| {
+        move |stream, _| {
             library.enter_thread();
             // The processors are the server's.
             give_way();
