@@ -188,3 +188,89 @@ impl HostCache {
         Some(state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use contextpilot_traffic::{Run, SizeKind, SizeSample, Tokens};
+
+    use super::*;
+
+    /// Of these runs, each of a token and how many follow.
+    fn prompt(runs: &[(u64, u32)]) -> Prompt {
+        let mut row = Tokens::new();
+        for &(first, length) in runs {
+            row.push(Run { first, length });
+        }
+        let length = row.len();
+        Prompt {
+            content: Content::new(Arc::new(row), length),
+            ..Prompt::default()
+        }
+    }
+
+    /// Of a byte a token.
+    fn sizes() -> Sizes {
+        Sizes::new(&[SizeSample {
+            kind: SizeKind::State,
+            tokens: 1,
+            bytes: 1,
+        }])
+    }
+
+    fn saved(cache: &mut HostCache, runs: &[(u64, u32)]) -> bool {
+        cache.save(&prompt(runs), &sizes(), Kept::default)
+    }
+
+    fn lengths(cache: &HostCache) -> Vec<u32> {
+        let states = cache.states.iter();
+        states.map(|state| state.prompt.content.len()).collect()
+    }
+
+    fn cache(limit_bytes: u64) -> HostCache {
+        HostCache {
+            states: VecDeque::new(),
+            bytes: 0,
+            tokens: 0,
+            limit_bytes,
+            limit_tokens: 0,
+            least: 0,
+            peak: 0,
+        }
+    }
+
+    /// What the server's `alloc` does: entries that the new one begins with are removed, wherever they are, and what is the
+    /// beginning of an entry is not saved.
+    #[test]
+    fn an_entry_takes_the_place_of_those_that_it_begins_with() {
+        let mut cache = cache(1000);
+        for runs in [
+            &[(0, 10)][..],
+            &[(500, 30)],
+            &[(0, 20)],
+            &[(0, 5), (900, 5)],
+        ] {
+            assert!(saved(&mut cache, runs));
+        }
+        assert_eq!(lengths(&cache), [30, 20, 10]);
+        assert!(!saved(&mut cache, &[(500, 30)]), "it is there");
+        assert!(!saved(&mut cache, &[(0, 15)]), "it is part of one");
+        assert!(saved(&mut cache, &[(0, 40)]));
+        assert_eq!(lengths(&cache), [30, 10, 40]);
+        assert_eq!((cache.bytes, cache.tokens), (80, 80));
+    }
+
+    /// What makes room is what is contained, before the oldest is dropped.
+    #[test]
+    fn what_is_contained_makes_room_first() {
+        let mut cache = cache(100);
+        assert!(saved(&mut cache, &[(500, 40)]));
+        assert!(saved(&mut cache, &[(0, 50)]));
+        assert!(saved(&mut cache, &[(0, 60)]));
+        assert_eq!(lengths(&cache), [40, 60]);
+        // Too large: nothing is removed for it.
+        assert!(!saved(&mut cache, &[(0, 101)]));
+        assert_eq!(lengths(&cache), [40, 60]);
+    }
+}
