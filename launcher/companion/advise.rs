@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::{PointOut, open};
+use super::why::MOVES;
 use crate::say::say;
 
 /// Name the flags that would have saved the most evaluation of recorded traffic
@@ -148,6 +149,13 @@ fn text(advice: &Advice) -> String {
     }
     if recorded.context_bytes == 0 {
         text += "The recording does not say how large the KV of a token is, so no prefix store was weighed.\n";
+    }
+    let moves = |change: &Change| {
+        let mut flags = change.flags.iter();
+        flags.any(|flag| flag.contains("--cache-reuse"))
+    };
+    if advice.changes.iter().chain(&advice.alone).any(moves) {
+        text += &format!("With --cache-reuse, {MOVES}.\n");
     }
     let tokens = &advice.tokens;
     let share = |part: u64| percent(Some(part as f64 / recorded.prompt_tokens.max(1) as f64));

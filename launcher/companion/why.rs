@@ -20,6 +20,7 @@ mod advice;
 mod sentence;
 mod server;
 
+pub(super) use advice::MOVES;
 use advice::{Advice, SECONDS, advice};
 
 /// How often `--watch` asks.

@@ -20,6 +20,8 @@ fn ask(prompt: Vec<i32>) -> Request {
 struct Served {
     reused: usize,
     evaluated: usize,
+    /// Tokens that were evaluated for all of them.
+    all: usize,
     /// What `why` advises for it.
     advice: Vec<Value>,
 }
@@ -32,11 +34,11 @@ fn serve(flags: &[&str], requests: &[Request]) -> Served {
             .args(["-c", "8192"])
             .args(flags.iter().copied()),
     );
-    let mut last = None;
-    for request in requests {
-        last = Some(watched.complete(request.clone()));
-    }
-    let last = last.expect("a request");
+    let answers: Vec<_> = requests
+        .iter()
+        .map(|request| watched.complete(request.clone()))
+        .collect();
+    let last = answers.last().expect("a request");
     let all = until("all are explained", || {
         let text = watched.text(&["why", "--last", "100", "--worth", "0", "--json"]);
         let all: Vec<Value> = text.lines().map(json).collect();
@@ -49,6 +51,7 @@ fn serve(flags: &[&str], requests: &[Request]) -> Served {
     Served {
         reused: last.cache_n,
         evaluated: last.prompt_n,
+        all: answers.iter().map(|answer| answer.prompt_n).sum(),
         advice: advice.clone(),
     }
 }
@@ -126,19 +129,26 @@ fn moving_chunks_saves_what_was_promised() {
     assert!(after.advice.is_empty(), "{:?}", after.advice);
 }
 
+/// An agent and its subagents share a system prompt: with a higher similarity, these take an empty slot, and evaluate it again.
 #[test]
-fn a_higher_similarity_keeps_what_was_promised() {
-    let talk = |seed: u64, turns: usize| {
-        let all: Vec<i32> = (0..turns as u64)
-            .flat_map(|turn| tokens(seed + turn, 120))
-            .collect();
-        ask([tokens(1, 400), all].concat())
+fn a_higher_similarity_which_costs_others_is_not_promised() {
+    let talk = |seed: u64, turns: u64| {
+        let all = (0..turns).flat_map(|turn| tokens(seed + turn, 120));
+        ask([tokens(1, 600), all.collect()].concat())
     };
-    // The second conversation takes the slot of the first, as it shares a long system prompt.
-    let requests = [talk(30, 2), talk(40, 1), talk(30, 3)];
-    let advised = "set --slot-prompt-similarity to 0.77 (0.1 now), or name a slot (id_slot)";
-    let followed = ["--slot-prompt-similarity", "0.77"];
-    saves_what_it_promises(&["--parallel", "4"], advised, &followed, &requests);
+    let requests = [
+        talk(30, 1),
+        talk(40, 1),
+        talk(30, 2),
+        talk(50, 1),
+        talk(30, 3),
+    ];
+    let before = serve(&["--parallel", "4"], &requests);
+    assert!(before.evaluated > 120, "one took the slot");
+    assert!(before.advice.is_empty(), "{:?}", before.advice);
+    let flags = ["--parallel", "4", "--slot-prompt-similarity", "0.9"];
+    let after = serve(&flags, &requests);
+    assert!(after.all > before.all, "{} {}", before.all, after.all);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What would have saved evaluation, and how much of it.
 //!
 //! Each piece of advice is for one cause of evaluated tokens. It is given only where it would have saved
-//! enough, and where the server's flags and state let it help. The tokens are those that this prompt
+//! enough, and where the server's flags and state let it help. What may cost other requests more than it saves this one
+//! (`--slot-prompt-similarity`) is left to `advise`, which replays them all. The tokens are those that this prompt
 //! would have reused. The time is at the rate at which this prompt was evaluated.
 
-use contextpilot_client::control::{Diverged, Evaluation, Memory, Stats};
+use contextpilot_client::control::{Diverged, Evaluation, Stats};
 use serde::Serialize;
 
 use super::server::Server;
@@ -25,6 +26,10 @@ const REORDERED: u64 = 16;
 const UNMATCHED: u64 = 4;
 /// The chunk for which tokens count as movable, and so the one to advise.
 const CHUNK: u32 = 64;
+
+/// Said wherever chunks would be moved.
+pub(in crate::companion) const MOVES: &str = "answers may change, as what is moved was evaluated behind something else, and \
+                                              the prefix store keeps nothing of it";
 
 /// What would have saved some of the evaluated tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,7 +60,8 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
         evicted::advice(evaluation, &server),
         Some((
             elsewhere.pinned,
-            "leave out id_slot, or name the slot that has the conversation".to_owned(),
+            "leave out id_slot: the server looks for the beginning in all slots, and in the host cache"
+                .to_owned(),
         )),
         Some((
             elsewhere.busy,
@@ -63,29 +69,13 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
              nothing"
                 .to_owned(),
         )),
-        // The slot's own content would be overwritten, unless there is a host cache that keeps it.
-        server.has_host_cache().then(|| {
-            let share = evaluation.reused.saturating_add(elsewhere.similarity) as f64;
-            let share = share / evaluation.prompt_tokens.max(1) as f64;
-            let now = server.similarity().map_or(String::new(), |now| format!(" ({now} now)"));
-            let text = format!(
-                "set --slot-prompt-similarity below {}{now}: a slot held that share of the prompt",
-                rounded_down(share)
-            );
-            (elsewhere.similarity, text)
-        }),
         Some((
             elsewhere.least_recently_used,
             "set --slot-prompt-similarity above 0, for example 0.1: with 0, slots are chosen by age alone"
                 .to_owned(),
         )),
-        Some((
-            elsewhere.host_rule,
-            "name one slot (id_slot) for all prompts with this beginning: the host cache gives back an \
-             entry only if a quarter of it or more is used, and more of it than of the slot"
-                .to_owned(),
-        )),
-        Some((causes.no_way_back, checkpoints(&server))),
+        // What lies between two checkpoints of a recurrent state is not reached by more of them.
+        server.keeps_a_window().then(|| (causes.no_way_back, checkpoints(&server))),
         Some((
             causes.uncached,
             "leave out \"cache_prompt\": false (embeddings and reranking never use the cache)"
@@ -94,15 +84,14 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
         server.may_move_chunks().then(|| {
             let text = format!(
                 "start the server with --cache-reuse {CHUNK} (off now): the same tokens stood further on \
-                 in the slot"
+                 in the slot ({MOVES})"
             );
             (causes.moved, text)
         }),
-        Some((
-            causes.adapter,
-            "name a slot (id_slot) for each set of LoRA adapters: a slot keeps tokens for one set"
-                .to_owned(),
-        )),
+        server.keeps_idle_slots().then(|| {
+            let text = "name a slot (id_slot) for each set of LoRA adapters: a slot keeps tokens for one set";
+            (causes.adapter, text.to_owned())
+        }),
     ];
     let most = evaluated.saturating_sub(causes.last_token);
     let mut all: Vec<Advice> = all
@@ -179,18 +168,9 @@ fn checkpoints(server: &Server) -> String {
         ),
         None => Default::default(),
     };
-    let checkpoints =
-        format!("raise --ctx-checkpoints{number}, or lower --checkpoint-min-step{step}");
-    match server.flags().map(|flags| flags.memory) {
-        Some(Memory::Recurrent) => checkpoints,
-        _ => format!("{checkpoints}, or use --swa-full"),
-    }
-}
-
-/// `0.078`: at most the share, with as many digits as it needs.
-fn rounded_down(share: f64) -> String {
-    let thousandths = (share * 1000.0).floor().max(1.0);
-    format!("{}", thousandths / 1000.0)
+    format!(
+        "raise --ctx-checkpoints{number}, or lower --checkpoint-min-step{step}, or use --swa-full"
+    )
 }
 
 #[cfg(test)]

@@ -18,8 +18,17 @@ impl<'a> Server<'a> {
         self.flags()?.parallel
     }
 
-    pub(super) fn similarity(&self) -> Option<f64> {
-        Some(self.flags()?.slot_prompt_similarity)
+    /// A slot keeps its content until it is overwritten: idle slots are not saved to the host cache and emptied. A
+    /// request that names an emptied slot finds nothing, for it does not look into the host cache.
+    pub(super) fn keeps_idle_slots(&self) -> bool {
+        let empties = self.flags().is_none_or(|flags| flags.cache_idle_slots);
+        !(empties && self.has_host_cache())
+    }
+
+    /// The context keeps a sliding window of what it could keep whole.
+    pub(super) fn keeps_a_window(&self) -> bool {
+        let flags = self.flags();
+        flags.is_some_and(|flags| flags.memory == Memory::Window)
     }
 
     pub(super) fn host(&self) -> Option<&'a HostCache> {

@@ -4,10 +4,6 @@ use contextpilot_client::control::{ChosenBy, Evaluation, Lost, Reason};
 
 use super::super::server::Server;
 use crate::companion::show::bytes;
-use crate::companion::words;
-
-/// Beyond this share, a prompt goes on with a conversation, and the slot is to be chosen for it.
-const GOES_ON: f64 = 0.9;
 
 /// The tokens that were lost for the main reason, and what would have kept them.
 pub(super) fn advice(evaluation: &Evaluation, server: &Server) -> Option<(u64, String)> {
@@ -31,7 +27,7 @@ fn keep(lost: &Lost, tokens: u64, server: &Server) -> Option<String> {
             "give the slots a larger context (-c): this one was full, and its middle was cut out"
                 .to_owned(),
         ),
-        Reason::AdaptersChanged => {
+        Reason::AdaptersChanged if server.keeps_idle_slots() => {
             Some("name a slot (id_slot) for each set of LoRA adapters".to_owned())
         }
         _ => None,
@@ -46,7 +42,11 @@ fn overwritten(lost: &Lost, tokens: u64, server: &Server) -> Option<String> {
         .chosen_by
         .is_none_or(|by| by == ChosenBy::LeastRecentlyUsed);
     if kept_half && !by_age {
-        return own_slot(lost, server);
+        // It was taken for a prompt that shares much with it. Whether another --slot-prompt-similarity would help all requests
+        // together, only a replay tells.
+        let several = server.slots().is_none_or(|slots| slots > 1);
+        let helps = several && server.keeps_idle_slots();
+        return helps.then(|| "name a slot (id_slot) for each conversation".to_owned());
     }
     if server.has_host_cache() {
         return server.exceeds_host_cache(tokens).then(|| larger(server));
@@ -60,27 +60,6 @@ fn overwritten(lost: &Lost, tokens: u64, server: &Server) -> Option<String> {
         .then(|| "a host prompt cache (--cache-ram, off now)".to_owned());
     let all: Vec<String> = slots.into_iter().chain(host).collect();
     (!all.is_empty()).then(|| format!("give the server {}", all.join(" or ")))
-}
-
-/// The slot was taken for a prompt that shares much with it.
-fn own_slot(lost: &Lost, server: &Server) -> Option<String> {
-    let several = server.slots().is_none_or(|slots| slots > 1);
-    let own = several.then(|| "name a slot (id_slot) for each conversation".to_owned());
-    let share = lost.similarity.filter(|share| *share < GOES_ON);
-    let share = share.filter(|_| lost.chosen_by == Some(ChosenBy::Similarity));
-    let Some(share) = share.filter(|_| several || server.has_host_cache()) else {
-        return own;
-    };
-    let now = server.similarity();
-    let now = now.map_or(String::new(), |now| format!(" ({now} now)"));
-    let share = (share * 100.0).floor() / 100.0 + 0.01;
-    let set = format!("set --slot-prompt-similarity to {share:.2}{now}");
-    let or = own.map_or(String::new(), |own| format!(", or {own}"));
-    let by = lost.by.as_ref();
-    let by = by.map_or("another prompt".to_owned(), words::request);
-    Some(format!(
-        "{set}{or}: {by} took the slot, as it shares a long beginning"
-    ))
 }
 
 /// The host cache dropped an entry.

@@ -161,34 +161,30 @@ fn chunks_are_advised_only_where_they_could_be_moved() {
     assert_eq!(said(json!({}), projector(false)), 1);
 }
 
+/// A higher similarity would have kept it, and may cost others more: `advise` tells.
 #[test]
-fn a_slot_that_a_similar_prompt_took_is_helped_by_a_higher_similarity() {
+fn a_slot_that_a_similar_prompt_took_is_helped_by_a_slot_of_its_own_if_that_keeps_it() {
     let taken = |similarity, kept| {
         let taking = Some((ChosenBy::Similarity, similarity, kept));
         lost(500, Reason::Overwritten, taking)
     };
-    assert_eq!(
-        only(&taken(0.78, 0.7), &server()),
-        "set --slot-prompt-similarity to 0.79 (0.1 now), or name a slot (id_slot) for each conversation: \
-         other took the slot, as it shares a long beginning"
-    );
-    // The same conversation went on in another way.
     let own = "name a slot (id_slot) for each conversation";
-    assert_eq!(only(&taken(0.95, 0.7), &server()), own);
+    assert_eq!(only(&taken(0.78, 0.7), &server()), own);
+    let named = lost(500, Reason::Overwritten, Some((ChosenBy::Id, 0.78, 0.7)));
+    assert_eq!(only(&named, &server()), own);
+    // A named slot that was idle is empty, and the host cache, which has its content, is not asked.
+    let mut emptied = server();
+    emptied["flags"]["cache_idle_slots"] = json!(true);
+    assert_eq!(said_of(&taken(0.78, 0.7), &emptied), [""; 0]);
     let mut alone = server();
     alone["flags"]["parallel"] = json!(1);
-    assert!(
-        only(&taken(0.78, 0.7), &alone)
-            .starts_with("set --slot-prompt-similarity to 0.79 (0.1 now): ")
-    );
+    assert_eq!(said_of(&taken(0.78, 0.7), &alone), [""; 0]);
     alone["host"] = json!({"limit_bytes": 0, "limit_from": "off"});
     assert_eq!(said_of(&taken(0.78, 0.7), &alone), [""; 0]);
     // Less than half was kept: the server saved the content, if it has a host cache.
     assert_eq!(said_of(&taken(0.2, 0.4), &server()), [""; 0]);
     let host = "give the server a host prompt cache (--cache-ram, off now)";
     assert_eq!(only(&taken(0.2, 0.4), &alone), host);
-    let named = lost(500, Reason::Overwritten, Some((ChosenBy::Id, 0.78, 0.7)));
-    assert_eq!(only(&named, &server()), own);
 }
 
 #[test]
@@ -237,26 +233,39 @@ fn a_larger_host_cache_is_advised_only_if_it_is_full() {
     assert!(only(&dropped, &full).starts_with("give --cache-ram a size"));
 }
 
+/// Each of these was followed on a real server, and saved nothing, or cost others more.
 #[test]
-fn a_lower_similarity_is_advised_with_the_share_and_if_nothing_is_lost_by_it() {
-    let elsewhere = Evaluation {
-        prompt_tokens: 1000,
-        reused: 0,
-        ..with(Causes {
-            elsewhere: Elsewhere {
-                similarity: 90,
-                ..Elsewhere::default()
-            },
+fn what_was_not_seen_to_help_is_not_advised() {
+    let elsewhere = |elsewhere| {
+        with(Causes {
+            elsewhere,
             ..Causes::default()
         })
     };
-    assert_eq!(
-        only(&elsewhere, &server()),
-        "set --slot-prompt-similarity below 0.09 (0.1 now): a slot held that share of the prompt"
-    );
-    let mut bare = server();
-    bare["host"] = json!({"limit_bytes": 0, "limit_from": "off"});
-    assert_eq!(said_of(&elsewhere, &bare), [""; 0]);
+    let similarity = elsewhere(Elsewhere {
+        similarity: 500,
+        ..Elsewhere::default()
+    });
+    let host_rule = elsewhere(Elsewhere {
+        host_rule: 500,
+        ..Elsewhere::default()
+    });
+    let no_way_back = with(Causes {
+        no_way_back: 500,
+        ..Causes::default()
+    });
+    let mut recurrent = server();
+    recurrent["flags"]["memory"] = json!("recurrent");
+    for (evaluation, server) in [
+        (similarity, server()),
+        (host_rule, server()),
+        (no_way_back.clone(), recurrent),
+    ] {
+        assert_eq!(said_of(&evaluation, &server), [""; 0]);
+    }
+    let mut window = server();
+    window["flags"]["memory"] = json!("window");
+    assert!(only(&no_way_back, &window).ends_with("or use --swa-full"));
 }
 
 #[test]
