@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# llama.cpp 0.5.0 of @node-llama-cpp/linux-x64 3.22.1 (npm; its libllama, CPU): a sequence that was copied by llama_memory_seq_cp, and is saved
-# before anything else is evaluated, is saved without its contents. In a context with a cache for each sequence
-# (kv_unified = false, the library's default) the copy notes at once which positions the sequence has, and the keys and values
-# follow at the next evaluation. llama_state_seq_get_data does not wait for them: it returns a state of the full size, with
-# whatever stood there before. Loaded, it is taken without an error, and the next token is another one.
+# llama.cpp 0.5.0 of @node-llama-cpp/linux-x64 3.22.1 (npm; its libllama, CPU): a sequence that was copied by
+# llama_memory_seq_cp, and is saved before anything else is evaluated, is saved without its contents. In a context with a cache
+# for each sequence (kv_unified = false, the library's default) the copy notes at once which positions the sequence has, and the
+# keys and values follow at the next evaluation. llama_state_seq_get_data does not wait for them: it returns a state of the full
+# size, with whatever stood there before. Loaded, it is taken without an error, and the next token is another one.
 #
 # If a token of any sequence is evaluated between the copy and the save, the state is right.
 #
