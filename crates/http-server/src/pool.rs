@@ -57,7 +57,8 @@ impl Drop for Permit {
 }
 
 /// Accepts connections and passes each to `work` on a separate thread, as long as the process
-/// lives, with how many were open when it was accepted, itself included. A connection over the limit gets the answer `full`, and is closed. `say` gets error messages.
+/// lives, with how many were open when it was accepted, itself included. A connection over the limit
+/// gets the answer `full`, and is closed. `say` gets error messages.
 ///
 /// The threads inherit the signal mask of this one.
 pub fn accept_for_ever(

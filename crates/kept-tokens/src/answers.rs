@@ -474,6 +474,7 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
         };
         bridged().or(best)
     }
+
     /// The tokens from this one on to the first that ends at or behind the end of an object, if that is equal as JSON to what
     /// the text has. From `from` on text and tokens are the same up to the place. No token within is special in either.
     fn leap(&self, tokens: &[i32], first: usize, from: usize, place: Cursor) -> Option<Leap> {

@@ -54,18 +54,16 @@ pub(super) unsafe fn first(context: Pointer, sequence: i32) -> Option<usize> {
     usize::try_from(first).ok()
 }
 
-/// Whether a vocabulary says that a token stands for no text.
+/// Whether a vocabulary of so many tokens says that one stands for no text.
 ///
 /// # Safety
-/// The vocabulary is alive.
-pub(super) unsafe fn is_control(vocabulary: Pointer, token: i32) -> bool {
+/// The vocabulary is alive, and has so many.
+pub(super) unsafe fn is_control(vocabulary: Pointer, size: i32, token: i32) -> bool {
     /// `CONTROL` of `llama_token_attr`.
     const CONTROL: i32 = 8;
-    // SAFETY: the caller's promise, here and below.
-    let size = unsafe { plain::vocabulary_size(vocabulary) };
     // For any other number the engine throws.
-    let exists = size.is_some_and(|size| (0..size).contains(&token));
-    // SAFETY: see above; the token exists.
+    let exists = (0..size).contains(&token);
+    // SAFETY: the caller's promise; the token exists.
     let attribute = exists.then(|| unsafe { plain::attribute(vocabulary, token) });
     attribute.flatten().is_some_and(|kind| kind & CONTROL != 0)
 }

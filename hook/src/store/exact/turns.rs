@@ -5,6 +5,7 @@ use contextpilot_kv_store::{Run, worth};
 use super::pieces::evaluate_to;
 use super::take::{MOST_BYTES, keep_partial, last_waiting};
 use super::{at_a_time, contexts, engine, with_record, with_shelf};
+use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::store::evaluate::Part;
 
@@ -43,8 +44,10 @@ pub(in crate::store) fn stop_at_turns(context: Pointer, parts: &[Part]) -> i32 {
 /// of text behind it.
 fn last_message(context: Pointer, run: &Run) -> Option<usize> {
     let vocabulary = contexts::vocabulary_of(context)?;
-    // SAFETY: the vocabulary lives as long as the context, which our caller's caller uses.
-    let is_special = |token: &i32| unsafe { engine::is_control(vocabulary, *token) };
+    // SAFETY: the vocabulary lives as long as the context, which our caller's caller uses, here and below.
+    let size = unsafe { plain::vocabulary_size(vocabulary) }?;
+    // SAFETY: see above.
+    let is_special = |token: &i32| unsafe { engine::is_control(vocabulary, size, *token) };
     behind_which_is_text(&run.tokens[..run.leading], is_special)
 }
 
