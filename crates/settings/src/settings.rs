@@ -117,7 +117,7 @@ impl Settings {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
         let explain_limit = vars.bytes(&table::EXPLAIN_MB)?;
-        let keep_calls = vars.text(env::KEEP_TOKENS)?.as_deref() == Some("calls");
+        let (keep_tokens, keep_calls) = vars.keep_tokens()?;
         Ok(Self {
             index,
             token,
@@ -137,7 +137,7 @@ impl Settings {
             explain_limit: (explain_limit > 0).then_some(explain_limit),
             explain_text: vars.flag(&table::EXPLAIN_TEXT)?,
             traffic_file: vars.traffic_file()?,
-            keep_tokens: keep_calls || vars.on_or_off(env::KEEP_TOKENS, false)?,
+            keep_tokens,
             keep_calls,
             store: vars.store()?,
             trace_file: vars.path(env::TRACE_FILE),
@@ -201,15 +201,24 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     }
 
     fn flag(&self, setting: &Setting<Flag>) -> Result<bool, Error> {
-        self.on_or_off(setting.name, setting.kind.default)
-    }
-
-    fn on_or_off(&self, variable: &'static str, default: bool) -> Result<bool, Error> {
-        match self.text(variable)?.as_deref() {
-            None => Ok(default),
+        match self.text(setting.name)?.as_deref() {
+            None => Ok(setting.kind.default),
             Some("0") => Ok(false),
             Some("1") => Ok(true),
-            Some(other) => Err(Error::new(variable, Cause::NotAFlag(other.to_owned()))),
+            Some(other) => Err(Error::new(setting.name, Cause::NotAFlag(other.to_owned()))),
+        }
+    }
+
+    /// Whether prompts get the tokens of earlier answers, and whether also where JSON is spelled otherwise.
+    fn keep_tokens(&self) -> Result<(bool, bool), Error> {
+        match self.text(env::KEEP_TOKENS)?.as_deref() {
+            None | Some("0") => Ok((false, false)),
+            Some("1") => Ok((true, false)),
+            Some("calls") => Ok((true, true)),
+            Some(other) => {
+                let cause = Cause::NotKept(other.to_owned());
+                Err(Error::new(env::KEEP_TOKENS, cause))
+            }
         }
     }
 
@@ -360,6 +369,7 @@ enum Cause {
         range: Number,
     },
     NotAFlag(String),
+    NotKept(String),
     Listen {
         text: String,
         error: ListenAddressError,
@@ -422,6 +432,12 @@ impl fmt::Display for Error {
             Cause::NotAFlag(text) => write!(
                 f,
                 "{name} is {:?}: 1 turns it on, 0 turns it off",
+                Shortened(text)
+            ),
+            Cause::NotKept(text) => write!(
+                f,
+                "{name} is {:?}: 1 turns it on, 0 turns it off, and calls turns it on for JSON that came back spelled otherwise, \
+                 too",
                 Shortened(text)
             ),
             Cause::Listen { text, error } => {

@@ -137,7 +137,11 @@ fn an_error_names_the_variable_and_the_remedy() {
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
         (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
         (env::EXPLAIN_TEXT, "yes", "1 turns it on, 0 turns it off"),
-        (env::KEEP_TOKENS, "on", "1 turns it on, 0 turns it off"),
+        (
+            env::KEEP_TOKENS,
+            "on",
+            "1 turns it on, 0 turns it off, and calls",
+        ),
         (
             env::STORE_REMOTE,
             "nonsense",
