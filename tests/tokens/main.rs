@@ -1,6 +1,8 @@
 //! Prompts that go on from an answer get the tokens that were generated (`CONTEXTPILOT_KEEP_TOKENS`): what the server
 //! says it evaluated is what is new.
 
+mod conversations;
+
 use std::process::Command;
 
 use contextpilot_testbed::{Arch, Builder, Model, Server, Spec, private_folder, until};
