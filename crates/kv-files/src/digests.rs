@@ -12,7 +12,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
-use sha2::{Digest, Sha256};
 
 use crate::Folder;
 use crate::folder::NEW;
@@ -29,7 +28,8 @@ const PLACES: u64 = 32;
 const PLACE: usize = 64 << 10;
 
 /// A record: version, digest, and the digest of what is read again.
-const VERSION: u8 = 1;
+/// Version 1 had another digest.
+const VERSION: u8 = 2;
 const RECORD: usize = 1 + 16 + 16;
 
 impl Folder {
@@ -90,7 +90,7 @@ impl Folder {
 }
 
 /// What makes files these files.
-struct Identity(Sha256);
+struct Identity(blake3::Hash);
 
 impl Identity {
     /// `None`: they changed after this time, or it cannot be relied on.
@@ -100,7 +100,7 @@ impl Identity {
             i64::try_from(before.as_secs()).ok()?,
             i64::from(before.subsec_nanos()),
         );
-        let mut hash = Sha256::new();
+        let mut hash = blake3::Hasher::new();
         for part in parts {
             let found = part.metadata().ok()?;
             let written = (found.mtime(), found.mtime_nsec());
@@ -109,18 +109,17 @@ impl Identity {
                 return None;
             }
             for number in [found.dev(), found.ino(), found.size()] {
-                hash.update(number.to_le_bytes());
+                hash.update(&number.to_le_bytes());
             }
             for number in [written.0, written.1, changed.0, changed.1] {
-                hash.update(number.to_le_bytes());
+                hash.update(&number.to_le_bytes());
             }
         }
-        (!parts.is_empty()).then_some(Self(hash))
+        (!parts.is_empty()).then(|| Self(hash.finalize()))
     }
 
     fn path(&self) -> String {
-        let whole = self.0.clone().finalize();
-        let name: String = whole[..16]
+        let name: String = self.0.as_bytes()[..16]
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
@@ -128,25 +127,28 @@ impl Identity {
     }
 }
 
-/// Whether a file is on a file system of another machine, or of a program: its numbers may be given to another file.
+/// Whether a file is on a file system whose numbers and times may be those of another file later: of another machine or a
+/// program, or one like FAT, which makes up numbers and has coarse times. These are known to keep them.
 #[cfg(target_os = "linux")]
 fn is_elsewhere(file: &File) -> bool {
-    /// NFS, SMB (three), 9P, Ceph, AFS, FUSE, Coda.
-    const ELSEWHERE: [u32; 9] = [
-        0x6969,
-        0xff53_4d42,
-        0xfe53_4d42,
-        0x517b,
-        0x0102_1997,
-        0x00c3_6400,
-        0x5346_414f,
-        0x6573_5546,
-        0x7375_7245,
+    /// ext2 to ext4, XFS, Btrfs, tmpfs, ramfs, overlayfs, ZFS, F2FS, bcachefs, JFS, ReiserFS, EROFS, SquashFS.
+    const KEEP: [u32; 13] = [
+        0xef53,
+        0x5846_5342,
+        0x9123_683e,
+        0x0102_1994,
+        0x8584_58f6,
+        0x794c_7630,
+        0x2fc1_2fc1,
+        0xf2f5_2010,
+        0xca45_1a4e,
+        0x3153_464a,
+        0x5265_4973,
+        0xe0f5_e1e2,
+        0x7371_7368,
     ];
-    match rustix::fs::fstatfs(file) {
-        Ok(found) => ELSEWHERE.contains(&(found.f_type as u32)),
-        Err(_) => true,
-    }
+    let found = rustix::fs::fstatfs(file);
+    !found.is_ok_and(|found| KEEP.contains(&(found.f_type as u32)))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -156,7 +158,9 @@ fn is_elsewhere(_: &File) -> bool {
 
 /// The digest of what stands at places that follow from a digest.
 fn sample(parts: &[File], digest: &[u8; 16]) -> Option<[u8; 16]> {
-    let mut hash = Sha256::new();
+    let mut hash = blake3::Hasher::new();
+    // So a record whose digest is damaged is damaged, whatever the file is.
+    hash.update(digest);
     let mut block = vec![0; PLACE];
     let sizes: Option<Vec<u64>> = parts
         .iter()
@@ -165,8 +169,8 @@ fn sample(parts: &[File], digest: &[u8; 16]) -> Option<[u8; 16]> {
     let sizes = sizes?;
     let whole: u64 = sizes.iter().sum();
     for nth in 0..PLACES {
-        let place = Sha256::digest([&digest[..], &nth.to_le_bytes()].concat());
-        let place = u64::from_le_bytes(std::array::from_fn(|i| place[i]));
+        let place = blake3::hash(&[&digest[..], &nth.to_le_bytes()].concat());
+        let place = u64::from_le_bytes(std::array::from_fn(|i| place.as_bytes()[i]));
         // The end, and the beginning, are always among them.
         let mut at = match nth {
             0 => 0,
@@ -184,5 +188,5 @@ fn sample(parts: &[File], digest: &[u8; 16]) -> Option<[u8; 16]> {
         }
     }
     let made = hash.finalize();
-    Some(std::array::from_fn(|i| made[i]))
+    Some(std::array::from_fn(|i| made.as_bytes()[i]))
 }

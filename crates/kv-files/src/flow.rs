@@ -30,10 +30,10 @@ const AHEAD: usize = 4;
 /// Files that stay open. Others are opened for each of their parts: a process may have 1,024 open.
 const MOST_OPEN: usize = 64;
 
-/// Threads that read ahead.
+/// Threads that read for the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Readers {
-    /// How many. With none, the caller's reads.
+    /// How many, besides the caller's. With none, that reads.
     pub threads: usize,
     /// What each does first.
     pub on_start: fn(),

@@ -77,6 +77,35 @@ fn a_file_that_was_written_into_is_hashed_again_though_size_and_time_are_the_sam
     assert_eq!(folder.kept_digest(&[file]), None);
 }
 
+/// Nothing else in such a file would say so.
+#[test]
+fn a_record_that_is_damaged_anywhere_is_not_believed() {
+    let (home, folder, path) = stored();
+    fs::write(&path, [0]).unwrap();
+    let parts = open(&path);
+    folder.keep_digest(&parts, later(), DIGEST).unwrap();
+    let kept = fs::read_dir(home.path().join("v1/digests")).unwrap();
+    let record = kept.map(|entry| entry.unwrap().path()).next().unwrap();
+    let bytes = fs::read(&record).unwrap();
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        fs::write(&record, damaged).unwrap();
+        assert_eq!(folder.kept_digest(&parts), None, "byte {at}");
+    }
+    fs::write(&record, bytes).unwrap();
+    assert_eq!(folder.kept_digest(&parts), Some(DIGEST));
+}
+
+#[test]
+fn only_file_systems_that_keep_numbers_and_times_are_trusted() {
+    let (home, folder, _) = stored();
+    let parts = [File::open("/proc/version").unwrap()];
+    folder.keep_digest(&parts, later(), DIGEST).unwrap();
+    assert_eq!(folder.kept_digest(&parts), None);
+    assert!(!home.path().join("v1/digests").exists());
+}
+
 /// A file system that gives the numbers of one file to another one, with its times.
 #[test]
 fn some_of_what_is_in_the_file_must_be_what_it_was() {

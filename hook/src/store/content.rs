@@ -3,22 +3,21 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, Metadata};
+use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::SystemTime;
 
-use contextpilot_kv_files::Folder;
-use sha2::{Digest, Sha256};
-
-use contextpilot_admission::STACK;
+use contextpilot_admission::{STACK, give_way};
+use contextpilot_kv_files::{Folder, Readers};
 
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
-use crate::base::guard;
+use crate::base::{guard, signals};
 
 /// What is in a file.
 pub(super) struct Content {
@@ -133,7 +132,6 @@ impl Content {
         self.doubts.fetch_add(1, Ordering::AcqRel);
         let content = Arc::clone(self);
         let started = on_thread(move || {
-            guard::enter_for_life();
             let again = digest_of(&content.parts);
             if again == Some(digest) && marks(&content.parts) == now {
                 *content.known_marks() = now;
@@ -169,12 +167,20 @@ fn marks(parts: &[File]) -> Vec<Mark> {
     parts.iter().map(mark).collect()
 }
 
-/// Runs this on a thread of its own. False if there can be none.
+/// Threads that make a digest: more wait for memory.
+const MOST_HASHERS: usize = 16;
+
+/// Runs this on a thread of its own, which gives way to the host's. False if there can be none.
 fn on_thread(work: impl FnOnce() + Send + 'static) -> bool {
     let thread = thread::Builder::new()
         .name("contextpilot-digest".to_owned())
         .stack_size(STACK);
-    thread.spawn(work).is_ok()
+    let work = || {
+        guard::enter_for_life();
+        give_way();
+        work();
+    };
+    signals::blocked(|| thread.spawn(work)).is_ok()
 }
 
 /// Tells a file from what is at its path later.
@@ -281,7 +287,6 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     };
     DIGESTS.fetch_add(1, Ordering::Relaxed);
     let digest = move || {
-        guard::enter_for_life();
         let began = SystemTime::now();
         let kept = KEPT
             .get()
@@ -369,27 +374,15 @@ pub(super) fn spoil_model(address: usize, why: &'static str) {
     }
 }
 
-/// The digest of a file and, if it is the first of several parts, of the others.
+/// The digest of a file and, if it is the first of several parts, of the others: by all processors, as far as the host leaves
+/// them. On a thread of [`on_thread`], whose priority the others inherit.
 fn digest_of(parts: &[File]) -> Option<[u8; 16]> {
-    if parts.is_empty() {
-        return None;
-    }
-    let mut digester = Sha256::new();
-    let mut block = vec![0; 1 << 20];
-    for part in parts {
-        let mut at = 0;
-        loop {
-            match part.read_at(&mut block, at).ok()? {
-                0 => break,
-                read => {
-                    digester.update(&block[..read]);
-                    at += read as u64;
-                }
-            }
-        }
-    }
-    let whole = digester.finalize();
-    Some(std::array::from_fn(|i| whole[i]))
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let readers = Readers {
+        threads: processors.min(MOST_HASHERS) - 1,
+        on_start: guard::enter_for_life,
+    };
+    contextpilot_kv_files::digest_of(parts, readers)
 }
 
 /// The parts of a model that is divided: `…-00001-of-00003.gguf`.
