@@ -45,6 +45,7 @@ mod template;
 mod top;
 mod traffic;
 mod ttft;
+mod under_way;
 mod up;
 mod whereis;
 mod why;

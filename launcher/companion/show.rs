@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use contextpilot_client::control::Timestamp;
+use contextpilot_client::control::{RequestName, Timestamp};
 use serde::Serialize;
 
 use crate::say::plain;
@@ -146,7 +146,7 @@ pub(super) fn count(number: u64) -> String {
 
 /// The number of a request, as lists name those without an id: `#17`.
 pub(super) fn number(name: &str) -> Option<u64> {
-    name.strip_prefix('#')?.parse().ok()
+    RequestName::number(name)
 }
 
 /// `1 chunk`, `2 chunks`

@@ -12,6 +12,7 @@ use super::connect::{ControlAt, hook_says};
 use super::engine::{ServerAt, no_hook, server_says};
 use super::show::{Visible, bytes, count, print, print_json};
 use super::table::Table;
+use super::under_way;
 use crate::say::say;
 
 /// Show what the server says of its slots, next to what the ledger says
@@ -178,6 +179,9 @@ fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> R
     if health == Health::Ready {
         text.push('\n');
         text += &table(slots.as_deref(), stats.as_ref().ok());
+        for (slot, prompt) in stats.as_ref().into_iter().flat_map(under_way::prompts) {
+            text += &format!("slot {}  {}\n", slot.slot, under_way::line(prompt));
+        }
     }
     print(&text)
 }

@@ -10,6 +10,7 @@ use super::connect::{ControlAt, hook_says};
 use super::show::{Visible, bytes, count, percent, print, print_json, seconds_of, span};
 use super::store::remote_text;
 use super::table::Table;
+use super::under_way;
 use super::words::reason;
 
 /// Print what is in the cache, in numbers
@@ -48,6 +49,11 @@ pub(super) fn text(stats: &Stats) -> String {
     }
     lines.push(String::new());
     lines.push(slots(&stats.slots));
+    let evaluated = under_way::prompts(stats);
+    lines.extend(
+        evaluated
+            .map(|(slot, prompt)| line(&format!("slot {}", slot.slot), &under_way::line(prompt))),
+    );
     lines.extend(contexts(&stats.contexts));
     lines.push(line("host cache", &host(&stats.host)));
     let per_token = match stats.kv.bytes_per_token {

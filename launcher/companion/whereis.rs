@@ -4,10 +4,12 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::Args;
-use contextpilot_client::control::{Reason, RequestState, Timestamp};
+use contextpilot_client::Control;
+use contextpilot_client::control::{Evaluated, Reason, RequestName, RequestState, Timestamp};
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Visible, count, number, print, print_json, span};
+use super::show::{Moment, Visible, count, print, print_json, span};
+use super::under_way;
 use super::words::{NEVER_CACHED, evicted, place};
 
 /// Say where a request's prompt is cached, or when and why it was evicted
@@ -17,8 +19,8 @@ use super::words::{NEVER_CACHED, evicted, place};
 #[command(after_help = "Example:
   contextpilot-llama where req-1 req-2 && echo both are cached")]
 pub(super) struct Options {
-    /// Ids, as in rid or request_id of the requests
-    #[arg(required = true)]
+    /// Ids, as in rid or request_id of the requests, or numbers as in lists: '#17'. Without any: the
+    /// last request
     ids: Vec<String>,
     #[command(flatten)]
     control: ControlAt,
@@ -30,14 +32,22 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let control = options.control.client()?;
     let mut all = true;
-    for id in &options.ids {
+    let ids = match options.ids.is_empty() {
+        false => options.ids.clone(),
+        true => last(&control)?,
+    };
+    if ids.is_empty() && !options.json {
+        print("No prompt was evaluated yet\n")?;
+    }
+    for id in &ids {
         let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
-        all &= matches!(state, RequestState::Cached { .. });
-        if let (RequestState::Unknown { .. }, Some(_), false) = (&state, number(id), options.json) {
-            print(&format!(
-                "{id}  has no id, so it is not followed: send rid with a request; contextpilot-llama why '{id}' says \
-                 why it was evaluated\n"
-            ))?;
+        all &= is_cached(&state);
+        if let (RequestState::Awaited { .. } | RequestState::Unknown { .. }, false) =
+            (&state, options.json)
+            && let Ok(stats) = control.stats()
+            && let Some(prompt) = under_way::prompt_of(&stats, id)
+        {
+            print(&format!("{}\n", under_way::line(prompt)))?;
             continue;
         }
         match options.json {
@@ -50,6 +60,40 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The request whose prompt was evaluated last, or is being evaluated now; empty: there is none.
+fn last(control: &Control) -> Result<Vec<String>, String> {
+    let stats = control.stats().map_err(|e| hook_says(control, &e))?;
+    let evaluating: Vec<String> = under_way::prompts(&stats)
+        .filter_map(|(_, prompt)| match (&prompt.id, prompt.number) {
+            (Some(id), _) => Some(id.clone()),
+            (None, 0) => None,
+            (None, number) => Some(RequestName::Number(number).to_string()),
+        })
+        .collect();
+    if !evaluating.is_empty() {
+        return Ok(evaluating);
+    }
+    let latest = control.latest(1).map_err(|e| hook_says(control, &e))?;
+    let name = |one: &Evaluated| match &one.id {
+        Some(id) => id.clone(),
+        None => RequestName::Number(one.number).to_string(),
+    };
+    Ok(latest.requests.iter().map(name).collect())
+}
+
+/// Whether nothing but the last token of its prompt would be evaluated again.
+fn is_cached(state: &RequestState) -> bool {
+    match state {
+        RequestState::Cached { .. } => true,
+        RequestState::Numbered {
+            cached_tokens: Some(tokens),
+            evaluation,
+            ..
+        } => u64::from(*tokens) + 1 >= evaluation.prompt_tokens,
+        _ => false,
+    }
 }
 
 fn text(state: &RequestState, now: Timestamp) -> String {
@@ -92,6 +136,30 @@ fn text(state: &RequestState, now: Timestamp) -> String {
             };
             let why = evicted(*reason, by.as_deref(), from);
             format!("{id}  evicted  {why}{tokens}; {}\n", ago(at))
+        }
+        RequestState::Numbered {
+            at,
+            slot,
+            cached_tokens,
+            evaluation,
+            ..
+        } => {
+            let word = match is_cached(state) {
+                true => "cached",
+                false => "not cached",
+            };
+            let tokens = count(evaluation.prompt_tokens);
+            let now = match cached_tokens {
+                Some(cached) => {
+                    let cached = count((*cached).into());
+                    format!("{cached} of {tokens} tokens could be reused now")
+                }
+                None => format!("{tokens} tokens, which are not remembered"),
+            };
+            format!(
+                "{id}  {word}  {now}; evaluated in slot {slot}, {}\n",
+                ago(at)
+            )
         }
         RequestState::Unknown { hint, .. } => format!("{id}  unknown  {hint}\n"),
     }

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
+use super::under_way;
 use super::words::NEVER_CACHED;
 
 mod advice;
@@ -102,15 +103,20 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let latest = control
             .latest(most as usize)
             .map_err(|e| hook_says(&control, &e))?;
-        if latest.requests.is_empty() && !options.json {
+        let stats = control.stats().ok();
+        let evaluating: Vec<String> = (stats.iter().filter(|_| !options.json))
+            .flat_map(under_way::prompts)
+            .map(|(slot, prompt)| format!("slot {}  {}\n", slot.slot, under_way::line(prompt)))
+            .collect();
+        if latest.requests.is_empty() && evaluating.is_empty() && !options.json {
             print("No prompt was evaluated yet\n")?;
         }
-        let stats = control.stats().ok();
         for one in latest.requests.iter().rev() {
             if show(one, stats.as_ref(), options)? == Reader::Gone {
-                break;
+                return Ok(ExitCode::SUCCESS);
             }
         }
+        print(&evaluating.concat())?;
         return Ok(ExitCode::SUCCESS);
     }
     let stats = control.stats().ok();
@@ -118,7 +124,18 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut all = true;
     for id in &options.ids {
         let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
-        if let (RequestState::Unknown { .. }, Some(number)) = (&state, number(id)) {
+        if let (Some(prompt), None, false) = (
+            stats.as_ref().and_then(|all| under_way::prompt_of(all, id)),
+            state.evaluation(),
+            options.json,
+        ) {
+            all = false;
+            print(&format!("{}\n", under_way::line(prompt)))?;
+            continue;
+        }
+        let is_known = !matches!(state, RequestState::Unknown { .. });
+        let is_numbered = matches!(state, RequestState::Numbered { .. }) || state.id() != id;
+        if let (true, Some(number)) = (is_numbered || !is_known, number(id)) {
             let latest = control
                 .latest(WATCHED)
                 .map_err(|e| hook_says(&control, &e))?;
@@ -127,7 +144,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                     Reader::Gone => break,
                     _ => continue,
                 },
-                None if !options.json => {
+                None if !options.json && !is_known => {
                     all = false;
                     print(&format!(
                         "{id}  is none of the last {} prompts\n",

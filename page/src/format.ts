@@ -1,9 +1,16 @@
-import type { AppliedAdapter, Name } from "./types";
+import type { AppliedAdapter, Name, Unfinished } from "./types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export function count(value: number): string {
     return whole.format(value);
+}
+
+/** How far a prompt has come that is being evaluated. */
+export function soFar(prompt: Unfinished): string {
+    const rate = prompt.tokens_per_second;
+    const at = rate === null ? "" : `, ${rate < 9.95 ? rate.toFixed(1) : count(rate)} tokens/s`;
+    return `${count(prompt.evaluated)} evaluated so far in ${seconds(prompt.seconds)}${at}`;
 }
 
 /** For axes and small labels: 950, 1.2k, 110k, 1.3M. */

@@ -1,5 +1,5 @@
 import { byId, button, eachFrame, el, fill, text } from "./dom";
-import { bytes, count, percent, seconds, showRelative } from "./format";
+import { bytes, count, percent, seconds, showRelative, soFar } from "./format";
 import { Live } from "./live";
 import { Model } from "./model";
 import type { Name, Report } from "./types";
@@ -118,6 +118,11 @@ function start(report: Report | null): void {
             figures.push(["reused", percent(reuse.total.hit_ratio)]);
             if (!report) figures.push(["last minute", percent(reuse.last_minute.hit_ratio)]);
             figures.push(["prompts", count(reuse.total.prompts)], ["evaluated", `${count(reuse.total.evaluated)} tokens`], ["in", seconds(reuse.seconds)]);
+        }
+        for (const { prompt } of report ? [] : (stats?.slots ?? [])) {
+            if (!prompt) continue;
+            const who = prompt.id ?? (prompt.number > 0 ? `#${prompt.number}` : "a prompt");
+            figures.push([`${who} now`, soFar(prompt)]);
         }
         if (stats?.tokens) figures.push(["held", `${count(stats.tokens.resident)} tokens`]);
         const host = stats?.host;

@@ -121,6 +121,17 @@ export interface Slot {
     requests_total: number;
     last_request: string | null;
     last_launch: string | null;
+    /** The prompt that it evaluates now. */
+    prompt?: Unfinished;
+}
+
+export interface Unfinished {
+    number: number;
+    id: string | null;
+    reused: number;
+    evaluated: number;
+    seconds: number;
+    tokens_per_second: number | null;
 }
 
 export interface ReuseOver {

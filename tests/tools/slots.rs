@@ -116,6 +116,41 @@ fn an_impossible_action_on_a_slot_is_an_error() {
     assert!(said.contains("No llama-server answers at"), "{said}");
 }
 
+/// The test is repeated until a prompt was seen half evaluated: it may have ended before the command runs.
+#[test]
+fn while_a_prompt_is_evaluated_each_command_says_whose_it_is_and_how_far() {
+    let watched = Watched::start(two_slots().args(["-b", "32", "-ub", "32"]));
+    let mut seed = 0;
+    for command in ["stats", "slots", "why", "where"] {
+        let (line, whole) = crate::support::until("the prompt is half evaluated", || {
+            seed += 1;
+            let text = contextpilot_testbed::Random(seed).letters(1900);
+            let long = Request::completion(text).slot(0).predict(1);
+            std::thread::scope(|scope| {
+                let working = scope.spawn(|| watched.server.complete(&long).unwrap());
+                let mut line = None;
+                while line.is_none() && !working.is_finished() {
+                    let output = watched.command(&[command]).output().unwrap();
+                    let said = String::from_utf8(output.stdout).unwrap();
+                    let mut lines = said.lines().map(str::to_owned);
+                    line = lines.find(|line| line.contains("evaluated so far"));
+                }
+                Some((line?, working.join().unwrap()))
+            })
+        });
+        let (name, so_far) = line.split_once(" is being evaluated: ").unwrap();
+        assert!(name.ends_with(&format!("#{seed}")), "{line}");
+        let reused = format!("{} reused, ", whole.cache_n);
+        let evaluated = so_far.strip_prefix(&reused).expect(&line);
+        let (evaluated, rest) = evaluated.split_once(" evaluated so far in ").unwrap();
+        // Only batches that have ended count, and each has 32.
+        let evaluated: usize = evaluated.replace(',', "").parse().unwrap();
+        assert!(evaluated > 0 && evaluated % 32 == 0, "{line}");
+        assert!(evaluated < whole.prompt_n, "{line}");
+        assert!(rest.ends_with(" tokens/s"), "{line}");
+    }
+}
+
 /// The test is repeated until it has seen the slot busy: on a slow machine the request may have
 /// ended before the command runs.
 #[test]

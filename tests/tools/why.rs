@@ -92,14 +92,33 @@ fn a_request_is_found_by_the_number_that_lists_show_and_by_any_id() {
         let text = String::from_utf8(output.stdout).unwrap();
         (output.status.code(), text)
     };
+    // The prompt of the second request took its place.
     let (code, text) = run(&["where", &name]);
-    assert!(text.starts_with(&format!("{name}  has no id")), "{text}");
+    let tokens = all[0]["evaluation"]["prompt_tokens"].as_u64().unwrap();
+    assert!(text.starts_with(&format!("{name}  not cached  ")), "{text}");
+    let left = format!(" of {tokens} tokens could be reused now; evaluated in slot 0, ");
+    assert!(text.contains(&left), "{text}");
     assert_eq!(code, Some(1));
+    let (code, text) = run(&["where"]);
+    assert!(text.starts_with("last  cached  in slot 0, "), "{text}");
+    assert_eq!(code, Some(0));
+    watched.complete(ask("A prompt of a request without an id."));
+    let third = last(&watched, 3)[2]["number"].as_u64().unwrap();
+    let (code, text) = run(&["where"]);
+    let most = tokens - 1;
+    let there = format!("#{third}  cached  {most} of {tokens} tokens could be reused now; ");
+    assert!(text.starts_with(&there), "{text}");
+    assert_eq!(code, Some(0));
+    // The number of one with an id leads to that.
+    let second = all[1]["number"].as_u64().unwrap();
+    let (_, text) = run(&["where", &format!("#{second}")]);
+    assert!(text.starts_with("last  evicted  "), "{text}");
+    let (_, text) = run(&["where", "#987"]);
+    assert!(text.starts_with("#987  unknown  "), "{text}");
     let (code, text) = run(&["why", "#987"]);
     assert_eq!(text, "#987  is none of the last 1,000 prompts\n");
     assert_eq!(code, Some(1));
 
-    assert_eq!(watched.json(&["where", "last"])["state"], "cached");
     let named = watched.json(&["why", "last"]);
     assert_eq!(named["evaluation"], all[1]["evaluation"]);
 }

@@ -282,6 +282,14 @@ pub enum RequestName {
     Number(u64),
 }
 
+impl RequestName {
+    /// The number in `#17`: so lists name a request without an id.
+    #[must_use]
+    pub fn number(name: &str) -> Option<u64> {
+        name.strip_prefix('#')?.parse().ok()
+    }
+}
+
 impl fmt::Display for RequestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -56,6 +56,20 @@ pub enum RequestState {
         #[serde(default)]
         evaluation: Option<Box<Evaluation>>,
     },
+    /// It has no id, so nobody follows where it is, and it was asked for by its number, as `#17`.
+    Numbered {
+        /// What was asked for.
+        id: String,
+        /// When (the last of) its prompts was evaluated.
+        at: Timestamp,
+        /// In which slot.
+        slot: i32,
+        /// How many tokens of (the last of) its prompts could be reused even now, from the first one
+        /// on; `None`: its prompt is not remembered.
+        cached_tokens: Option<u32>,
+        /// Why its prompt was evaluated.
+        evaluation: Box<Evaluation>,
+    },
     /// Never seen, or gone so long ago that it is forgotten: the last 10,000 evictions are
     /// remembered. Answered with 404.
     Unknown {
@@ -74,6 +88,7 @@ impl RequestState {
             Self::Cached { evaluation, .. } | Self::Evicted { evaluation, .. } => {
                 evaluation.as_deref()
             }
+            Self::Numbered { evaluation, .. } => Some(evaluation),
             Self::Awaited { .. } | Self::Unknown { .. } => None,
         }
     }
@@ -85,6 +100,7 @@ impl RequestState {
             Self::Cached { evaluation, .. } | Self::Evicted { evaluation, .. } => {
                 evaluation.as_deref_mut()
             }
+            Self::Numbered { evaluation, .. } => Some(evaluation),
             Self::Awaited { .. } | Self::Unknown { .. } => None,
         }
     }
@@ -96,6 +112,7 @@ impl RequestState {
             Self::Awaited { id, .. }
             | Self::Cached { id, .. }
             | Self::Evicted { id, .. }
+            | Self::Numbered { id, .. }
             | Self::Unknown { id, .. } => id,
         }
     }

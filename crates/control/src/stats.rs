@@ -315,6 +315,28 @@ pub struct Slot {
     pub last_request: Option<String>,
     /// When that was.
     pub last_launch: Option<Timestamp>,
+    /// The prompt that it evaluates now. `None`: there is none, or an older hook.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<UnfinishedPrompt>,
+}
+
+/// A prompt that is being evaluated, as far as batches have come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnfinishedPrompt {
+    /// The number of its request, as in lists; 0: the request was not seen.
+    pub number: u64,
+    /// The id of its request, if it has one.
+    pub id: Option<String>,
+    /// Tokens that need not be evaluated.
+    pub reused: u64,
+    /// Tokens in batches that the engine has evaluated.
+    pub evaluated: u64,
+    /// Seconds since the slot took its task.
+    pub seconds: f64,
+    /// [`evaluated`](Self::evaluated) over the time from then to the end of the last batch. `None`: no batch
+    /// of it has ended yet.
+    pub tokens_per_second: Option<f64>,
 }
 
 /// A context of a program that is no llama-server.

@@ -6,7 +6,7 @@ use contextpilot_control::{
     HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
     Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
     RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Slot, Sources,
-    Stats, Timestamp, Tokens, Tree,
+    Stats, Timestamp, Tokens, Tree, UnfinishedPrompt,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -73,6 +73,14 @@ fn stats() -> Stats {
             requests_total: 1,
             last_request: None,
             last_launch: Some(moment()),
+            prompt: Some(UnfinishedPrompt {
+                number: 17,
+                id: Some("req-2".to_owned()),
+                reused: 16,
+                evaluated: 64,
+                seconds: 1.5,
+                tokens_per_second: Some(42.5),
+            }),
         }],
         host: HostCache::default(),
         tokens: Tokens::default(),
@@ -287,6 +295,13 @@ fn requests_come_back_whole() {
             tokens: Some(12),
             cached_tokens: Some(7),
             evaluation: None,
+        },
+        RequestState::Numbered {
+            id: id(),
+            at: moment(),
+            slot: 1,
+            cached_tokens: Some(64),
+            evaluation: Box::default(),
         },
         RequestState::Unknown {
             id: id(),

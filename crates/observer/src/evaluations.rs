@@ -151,6 +151,13 @@ impl Evaluations {
         Some((known.nth, &known.evaluated.evaluation))
     }
 
+    /// The last evaluation of the request with this number, and the number of its prompt.
+    pub(crate) fn numbered(&self, number: u64) -> Option<(u64, &Evaluated)> {
+        let mut latest = self.all.iter().rev();
+        let known = latest.find(|known| known.evaluated.number == number)?;
+        Some((known.nth, &known.evaluated))
+    }
+
     /// The tokens around the place where the prompt of the last request with this id differs from an
     /// earlier one.
     pub(crate) fn around(&self, id: &str) -> Option<Box<Around>> {

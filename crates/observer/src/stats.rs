@@ -70,7 +70,7 @@ impl Observer {
     pub fn stats(&self, ledger: Option<&Ledger>, outside: Outside, now: Now) -> Stats {
         let context = self.context_of(None, ledger);
         let kv = kv_bytes(context);
-        let slots = self.slots(ledger, outside.at_work.as_ref());
+        let slots = self.slots(ledger, outside.at_work.as_ref(), now);
         let host = self.host(ledger, &outside);
         let held: u64 = slots.iter().map(|slot| u64::from(slot.tokens)).sum();
         let resident = ledger.map_or(0, |ledger| ledger.tokens() as u64);
@@ -140,7 +140,12 @@ impl Observer {
         }
     }
 
-    fn slots(&self, ledger: Option<&Ledger>, at_work: Option<&BTreeSet<SequenceId>>) -> Vec<Slot> {
+    fn slots(
+        &self,
+        ledger: Option<&Ledger>,
+        at_work: Option<&BTreeSet<SequenceId>>,
+        now: Now,
+    ) -> Vec<Slot> {
         let is_program = ledger.and_then(Ledger::primary) == Some(PROGRAM);
         let known = ledger.into_iter().flat_map(Ledger::slots);
         let mut numbers: Vec<SequenceId> = known.chain(self.slots.keys().copied()).collect();
@@ -161,17 +166,24 @@ impl Observer {
                 .and(ledger)
                 .and_then(|ledger| ledger.works_for(number));
             let (asker, busy) = job.unwrap_or_default();
+            let busy = at_work.map_or(busy, |slots| slots.contains(&number));
+            // Of a request whose client has left, the prompt is not evaluated to its end.
+            let unfinished = ledger.and_then(|ledger| ledger.unfinished(number));
+            let unfinished = unfinished.filter(|_| busy).zip(times);
+            let last_request = asker.id.as_deref().map(str::to_owned);
             Slot {
                 slot: number,
                 context: place.and_then(|place| u32::try_from(place).ok()),
                 tokens,
                 capacity: context.and_then(|context| context.capacity),
                 bytes: bytes_per_token.map(|bytes| (bytes * f64::from(tokens)).round() as u64),
-                busy: at_work.map_or(busy, |slots| slots.contains(&number)),
+                busy,
                 requests,
                 requests_total,
-                last_request: asker.id.as_deref().map(str::to_owned),
+                last_request,
                 last_launch: launched.map(Timestamp::from_unix_ms),
+                prompt: unfinished
+                    .map(|(prompt, times)| times.so_far(asker, prompt.counts, now.stamp)),
             }
         };
         numbers.into_iter().map(slot).collect()

@@ -1,6 +1,6 @@
 //! The observer together with the ledger, on events as the hook sends them.
 
-use contextpilot_control::{Change, Outcome, Place, Reason, RequestState};
+use contextpilot_control::{Change, Outcome, Place, Reason, RequestState, UnfinishedPrompt};
 use contextpilot_observer::{MOST_MOVED, Note, Now, Observer, Output, Stamp};
 use contextpilot_residency::{
     Accounts, Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Fact,
@@ -137,6 +137,100 @@ impl Scene {
     fn request(&self, id: &str) -> RequestState {
         self.observer.request(id, Some(&self.ledger))
     }
+}
+
+impl Scene {
+    /// Evaluates entries of a slot, of equal tokens.
+    fn batch(&mut self, slot: i32, token: i32, positions: std::ops::Range<i32>, ends: bool) {
+        let last = positions.end - 1;
+        let entry = |position| Entry {
+            sequence: slot,
+            position,
+            token,
+            output: ends && position == last,
+        };
+        self.apply(Event::Submitted {
+            context: CONTEXT,
+            entries: positions.map(entry).collect(),
+        });
+        self.apply(Event::Evaluated {
+            context: CONTEXT,
+            failed: Vec::new(),
+        });
+    }
+
+    /// The prompt that slot 0 evaluates.
+    fn unfinished(&mut self) -> Option<UnfinishedPrompt> {
+        let now = self.now();
+        let stats = self.observer.stats(Some(&self.ledger), outside(), now);
+        stats.slots[0].prompt.clone()
+    }
+}
+
+#[test]
+fn of_a_prompt_that_is_being_evaluated_it_is_known_whose_it_is_and_how_far() {
+    let mut scene = Scene::new();
+    scene.ask(None, 0, 7, 0, 20);
+    assert_eq!(scene.unfinished(), None);
+    let (arrival, task) = scene.receive("tea");
+    let launched = scene.clock + 1;
+    scene.apply(Event::Launched { sequence: 0, task });
+    // The times of the prompt before say nothing of this one.
+    let first = scene.unfinished().unwrap();
+    assert_eq!((first.number, first.id.as_deref()), (2, Some("tea")));
+    assert_eq!((first.reused, first.evaluated), (0, 0));
+    assert_eq!(first.tokens_per_second, None);
+    scene.batch(0, 7, 20..84, false);
+    let batch = scene.clock;
+    let so_far = scene.unfinished().unwrap();
+    assert_eq!((so_far.reused, so_far.evaluated), (20, 64));
+    assert_eq!(so_far.seconds, (scene.clock - launched) as f64 / 1e3);
+    let took = (batch - launched) as f64 / 1e3;
+    assert_eq!(so_far.tokens_per_second, Some(64.0 / took));
+    scene.batch(0, 7, 84..90, true);
+    assert_eq!(scene.unfinished(), None);
+    scene.end(arrival, Some("tea"));
+    // The client of this one leaves.
+    let (arrival, task) = scene.receive("sea");
+    scene.apply(Event::Launched { sequence: 0, task });
+    scene.batch(0, 7, 90..100, false);
+    assert!(scene.unfinished().is_some());
+    scene.end(arrival, Some("sea"));
+    assert_eq!(scene.unfinished(), None);
+}
+
+#[test]
+fn a_request_without_an_id_is_found_by_its_number() {
+    let mut scene = Scene::new();
+    scene.ask(None, 0, 7, 0, 20);
+    scene.ask(Some("a"), 1, 8, 0, 30);
+    let RequestState::Numbered {
+        id,
+        slot,
+        cached_tokens,
+        evaluation,
+        ..
+    } = scene.request("#1")
+    else {
+        panic!("{:?}", scene.request("#1"));
+    };
+    assert_eq!((&*id, slot, cached_tokens), ("#1", 0, Some(19)));
+    assert_eq!(evaluation.prompt_tokens, 20);
+    assert!(matches!(scene.request("#2"), RequestState::Cached { id, .. } if id == "a"));
+    for unknown in ["#3", "#0", "#", "1"] {
+        assert!(matches!(
+            scene.request(unknown),
+            RequestState::Unknown { .. }
+        ));
+    }
+    scene.ask(None, 0, 9, 0, 20);
+    let RequestState::Numbered { cached_tokens, .. } = scene.request("#1") else {
+        panic!("{:?}", scene.request("#1"));
+    };
+    assert_eq!(cached_tokens, Some(0));
+    // An id that looks like a number is an id.
+    scene.ask(Some("#1"), 0, 9, 0, 20);
+    assert!(matches!(scene.request("#1"), RequestState::Cached { .. }));
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn learn(
                 return Some(id);
             }
         }
-        RequestState::Awaited { .. } => {}
+        RequestState::Awaited { .. } | RequestState::Numbered { .. } => {}
     }
     None
 }

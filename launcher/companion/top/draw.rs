@@ -11,6 +11,7 @@ use contextpilot_client::control::{HostCache, KvEvents, PrefixStore, Slot};
 use super::state::{Line, Order, Point, State};
 use crate::companion::show::{Moment, Visible, bytes, count, percent};
 use crate::companion::stats;
+use crate::companion::under_way;
 use crate::companion::words;
 
 mod causes;
@@ -157,6 +158,10 @@ fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
     let mut ids = ids.join(", ");
     if more > 0 {
         ids += &format!(", {} more", count(more));
+    }
+    if let Some(prompt) = &slot.prompt {
+        let gap = if ids.is_empty() { "" } else { "  " };
+        ids = under_way::short(prompt) + gap + &ids;
     }
     Text::from(vec![
         Span::styled(

@@ -4,7 +4,11 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use contextpilot_client::Update;
-use contextpilot_client::control::{Change, Place, Reason, Slot, Stats, Timestamp};
+use contextpilot_client::control::{
+    Change, Place, Reason, Slot, Stats, Timestamp, UnfinishedPrompt,
+};
+
+use crate::companion::under_way;
 
 /// How many figures of the past are kept: more than a screen is wide.
 const PAST: usize = 512;
@@ -214,11 +218,18 @@ impl Point {
             true => now.saturating_sub(before) as f64 / seconds,
             false => 0.0,
         };
-        let (before, now) = (before.reuse.total, now.reuse.total);
+        // Prompts count when they are complete; those that are being evaluated count as far as they have come.
+        let so_far = |stats: &Stats, whole: u64, of: fn(&UnfinishedPrompt) -> u64| {
+            let parts = under_way::prompts(stats).map(|(_, prompt)| of(prompt));
+            parts.fold(whole, u64::saturating_add)
+        };
+        let reused = |stats: &Stats| so_far(stats, stats.reuse.total.reused, |one| one.reused);
+        let evaluated =
+            |stats: &Stats| so_far(stats, stats.reuse.total.evaluated, |one| one.evaluated);
         Self {
             hit_ratio,
-            reused: rate(before.reused, now.reused),
-            evaluated: rate(before.evaluated, now.evaluated),
+            reused: rate(reused(before), reused(now)),
+            evaluated: rate(evaluated(before), evaluated(now)),
         }
     }
 }

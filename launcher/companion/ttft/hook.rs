@@ -83,7 +83,9 @@ impl Hook {
         Ok(match self.control.request(about)? {
             RequestState::Cached { places, .. } => Claim::Cached { places },
             RequestState::Evicted { reason, .. } => Claim::Evicted { reason },
-            RequestState::Awaited { .. } | RequestState::Unknown { .. } => Claim::Unknown,
+            RequestState::Awaited { .. }
+            | RequestState::Numbered { .. }
+            | RequestState::Unknown { .. } => Claim::Unknown,
         })
     }
 }

@@ -1,8 +1,8 @@
 import { reason } from "../causes";
 import { button, el, fill, text } from "../dom";
-import { clock, count, name, plural, seconds, zone } from "../format";
+import { clock, count, name, plural, seconds, soFar, zone } from "../format";
 import type { Model, Req } from "../model";
-import type { Name } from "../types";
+import type { Name, Slot } from "../types";
 import type { View } from "./view";
 
 const LANE = 34;
@@ -280,7 +280,7 @@ export class TimeView implements View {
             pen.fillStyle = this.colours[begun === since ? "new" : "generates"] ?? "";
             pen.fillRect(x0, y + 14, width - x0, LANE - 21);
             pen.restore();
-            this.hits.push({ x: x0, y, w: width - x0, h: LANE, name: slot.last_request, label: `${slot.last_request ?? "a request"} is at work in slot ${slot.slot}` });
+            this.hits.push({ x: x0, y, w: width - x0, h: LANE, name: slot.last_request, label: saysWork(slot) });
         }
     }
 
@@ -466,6 +466,12 @@ function saysRequest(one: Req): string {
 }
 
 /** Of a request that is named by its number. */
+function saysWork(slot: Slot): string {
+    const who = slot.last_request ?? (slot.prompt && slot.prompt.number > 0 ? `#${slot.prompt.number}` : "a request");
+    const far = slot.prompt ? `: ${soFar(slot.prompt)}` : "";
+    return `${who} is at work in slot ${slot.slot}${far}`;
+}
+
 function number(of: string | null | undefined): Name | null {
     return of ? Number(of.slice(1)) : null;
 }

@@ -1,5 +1,6 @@
 //! Prompts that were evaluated: how many tokens each took and why, for which request, and how long.
 
+use contextpilot_control::UnfinishedPrompt;
 use contextpilot_residency::{
     Account, Arrival, Asker, EvaluationId, SequenceId, TaskId, TokenCounts, Wishes,
 };
@@ -18,6 +19,24 @@ pub(crate) struct SlotTimes {
     evaluated: Stamp,
     /// A prompt that is evaluated, until there is the first token of its answer.
     untimed: Option<Untimed>,
+}
+
+impl SlotTimes {
+    /// How far the prompt of its last task has come, of which so much is evaluated.
+    pub(crate) fn so_far(&self, asker: Asker, counts: TokenCounts, now: Stamp) -> UnfinishedPrompt {
+        let evaluated = counts.evaluated;
+        // The last batch may have been one of the prompt before.
+        let last = self.evaluated.seconds_since(self.launched);
+        let last = last.filter(|seconds| evaluated > 0 && *seconds > 0.0);
+        UnfinishedPrompt {
+            number: asker.number,
+            id: asker.id.as_deref().map(str::to_owned),
+            reused: counts.reused,
+            evaluated,
+            seconds: now.seconds_since(self.launched).unwrap_or(0.0),
+            tokens_per_second: last.map(|seconds| evaluated as f64 / seconds),
+        }
+    }
 }
 
 /// A prompt whose evaluation is to be timed.

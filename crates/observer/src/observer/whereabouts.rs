@@ -1,7 +1,7 @@
 //! Where a request is, or what became of it.
 
 use contextpilot_control::{
-    Change, Evaluated, Evaluation, Evicted, Place as PlaceOut, RequestState, Timestamp,
+    Change, Evaluated, Evaluation, Evicted, Place as PlaceOut, RequestName, RequestState, Timestamp,
 };
 use contextpilot_residency::{Around, Asker, Ledger, Place, Reason, RequestId, SequenceId};
 
@@ -21,7 +21,32 @@ impl Observer {
     /// Where a request is, or what became of it.
     #[must_use]
     pub fn request(&self, id: &str, ledger: Option<&Ledger>) -> RequestState {
-        self.state(id.to_owned(), self.evaluations.get(id), ledger)
+        let state = self.state(id.to_owned(), self.evaluations.get(id), ledger);
+        match state {
+            RequestState::Unknown { .. } => self.numbered(id, ledger).unwrap_or(state),
+            _ => state,
+        }
+    }
+
+    /// The same for a name as `#17`. `None`: it is none, or that request is not remembered.
+    fn numbered(&self, name: &str, ledger: Option<&Ledger>) -> Option<RequestState> {
+        let number = RequestName::number(name).filter(|number| *number > 0)?;
+        let (nth, evaluated) = self.evaluations.numbered(number)?;
+        if let Some(id) = &evaluated.id {
+            return Some(self.state(id.clone(), self.evaluations.get(id), ledger));
+        }
+        Some(RequestState::Numbered {
+            id: name.to_owned(),
+            at: evaluated.at,
+            slot: evaluated.slot,
+            cached_tokens: self.cached_tokens(nth, ledger),
+            evaluation: Box::new(evaluated.evaluation.clone()),
+        })
+    }
+
+    /// How many tokens of this prompt could be reused now.
+    fn cached_tokens(&self, nth: u64, ledger: Option<&Ledger>) -> Option<u32> {
+        self.accounts.as_ref()?.cached_tokens(nth, ledger?)
     }
 
     /// The same for many, without their evaluations.
@@ -65,9 +90,7 @@ impl Observer {
                 from: gone.from,
                 by: gone.by.as_deref().map(str::to_owned),
                 tokens: gone.tokens,
-                cached_tokens: evaluated.zip(ledger).and_then(|((nth, _), ledger)| {
-                    self.accounts.as_ref()?.cached_tokens(nth, ledger)
-                }),
+                cached_tokens: evaluated.and_then(|(nth, _)| self.cached_tokens(nth, ledger)),
                 evaluation,
             },
             None => RequestState::Unknown {

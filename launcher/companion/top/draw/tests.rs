@@ -87,6 +87,40 @@ fn assert_line(lines: &[String], number: usize, parts: &[&str]) {
 }
 
 #[test]
+fn a_prompt_counts_while_it_is_being_evaluated() {
+    let at = |at: &str, evaluated: u64| {
+        let mut slot = slot(1, 2040, 9, &["req-a"]);
+        slot["prompt"] = json!({
+            "number": 7, "reused": 100, "evaluated": evaluated, "seconds": 4.0,
+            "tokens_per_second": 41.2,
+        });
+        stats(at, json!([slot]), 0, 0)
+    };
+    let mut state = State::new(false);
+    state.stats(at("2026-01-02T03:04:05.000Z", 64));
+    state.stats(at("2026-01-02T03:04:07.000Z", 164));
+    let screen = lines(&drawn(&state, 120, 24)).join("\n");
+    for part in [
+        "Evaluated: 50 tokens/s",
+        "#7: 164 evaluated so far, 41 tokens/s  req-a",
+    ] {
+        assert!(screen.contains(part), "{part:?} is not in\n{screen}");
+    }
+    // What it had reused and evaluated is in the sums when it is complete.
+    let whole = stats(
+        "2026-01-02T03:04:08.000Z",
+        json!([slot(1, 2040, 9, &[])]),
+        100,
+        170,
+    );
+    state.stats(whole);
+    let screen = lines(&drawn(&state, 120, 24)).join("\n");
+    for part in ["Evaluated: 6 tokens/s", "Reused: 0 tokens/s"] {
+        assert!(screen.contains(part), "{part:?} is not in\n{screen}");
+    }
+}
+
+#[test]
 fn a_usual_terminal_shows_everything() {
     let lines = lines(&drawn(&state(true), 80, 24));
     let heading = "llama.cpp 0.7.0 (b11669), tiny.gguf, up 3 min 12 s, hook 0.1.0 observing";
