@@ -206,3 +206,65 @@ fn one_page() {
         }
     }
 }
+
+/// Who reads it for two minutes finds what brings them here, and the rest by links.
+#[test]
+fn readme_is_short() {
+    let text = std::fs::read_to_string(repository().join("README.md")).expect("README");
+    let words = text.split_whitespace().count();
+    assert!(words < 1500, "README has {words} words");
+}
+
+#[test]
+fn every_link_between_pages_leads_to_a_file_and_a_heading() {
+    let read = |page: &Path| std::fs::read_to_string(page).unwrap_or_default();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for page in pages() {
+        let path = repository().join(&page);
+        let folder = path.parent().expect("a page is in a folder");
+        for target in links(&read(&path)) {
+            seen += 1;
+            let (file, heading) = target.split_once('#').unwrap_or((&target, ""));
+            let file = match file {
+                "" => path.clone(),
+                file => folder.join(file),
+            };
+            let has_heading = || headings(&read(&file)).any(|one| one == heading);
+            if !file.exists() || !heading.is_empty() && !has_heading() {
+                wrong.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 0, "pages have links");
+}
+
+/// The targets of links to other pages, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut in_code = false;
+    let prose = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        !in_code && !fence
+    });
+    let prose: Vec<&str> = prose.collect();
+    let joined = prose.join("\n");
+    let targets = joined.split("](").skip(1).filter_map(|rest| {
+        let target = rest.split(')').next()?;
+        let is_page = !target.contains("://") && !target.contains(char::is_whitespace);
+        is_page.then(|| target.to_owned())
+    });
+    targets.collect()
+}
+
+/// The anchors of the headings, as GitHub makes them.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let lines = text.lines().filter(|line| line.starts_with('#'));
+    lines.map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}

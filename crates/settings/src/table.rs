@@ -1,7 +1,7 @@
 //! All settings in one table: of each its variable, its kind with its default, and what it means.
 //!
 //! Everything that knows settings is written from it: the parser ([`Settings::from`](crate::Settings::from)),
-//! the names ([`env`](mod@crate::env)), README's table (`tests/readme.rs`), `contextpilot-llama --help`, the
+//! the names ([`env`](mod@crate::env)), the table of `docs/settings.md` (`tests/page.rs`), `contextpilot-llama --help`, the
 //! manual pages, and the launcher's search for misspelt names.
 
 use std::fmt;
