@@ -31,8 +31,26 @@ pub(crate) fn examine(server: &Path, library: &Library) -> Result<Option<String>
             path: server.to_owned(),
             why,
         }),
-        None => Ok(advice(&program)),
+        None => Ok(advice(&program).or_else(|| no_server(&program))),
     }
+}
+
+/// What to say of a program without llama.cpp that is not even called so: a shell, say. It may be a wrapper, and start a
+/// server, which then gets the hook.
+fn no_server(program: &Program) -> Option<String> {
+    let name = program.path.file_name()?.to_string_lossy();
+    let executable = program.executable()?;
+    let is_none = !name.contains("llama")
+        && !executable.needs_engine()
+        && !is_large(program)
+        && !exports_engine(program);
+    is_none.then(|| {
+        format!(
+            "{} is no llama-server: there is no llama.cpp in it; unless it starts one, set {} to a llama-server",
+            program.path.display(),
+            contextpilot_settings::env::LLAMA_SERVER_BIN
+        )
+    })
 }
 
 /// What the hook library was built for.

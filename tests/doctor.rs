@@ -308,6 +308,7 @@ fn a_program_that_is_not_a_server_will_not_work() {
         &output,
         2,
         &[
+            ("fails", "server", "/bin/true is no llama-server"),
             ("fails", "KV cache", "nothing is reported"),
             (
                 "ok",
@@ -317,6 +318,45 @@ fn a_program_that_is_not_a_server_will_not_work() {
             ("ok", "index", "CONTEXTPILOT_INDEX_URL"),
         ],
     );
+}
+
+/// What another user has started is named, with the line that looks into it. (A program that sleeps, under the server's name.)
+#[test]
+fn the_servers_of_other_users_are_named() {
+    use std::os::unix::process::CommandExt;
+
+    const NOBODY: u32 = 65534;
+    let home = Home::new();
+    // Others must be able to reach it.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("llama-server");
+    let link = std::os::unix::fs::symlink("/bin/sh", &program);
+    link.unwrap();
+    let mut server = Command::new(&program);
+    server
+        .args(["-c", "echo up; read end", "-m", "/srv/models/tea.gguf"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .uid(NOBODY);
+    let Ok(mut server) = server.spawn() else {
+        contextpilot_testbed::skip("needs root, to start a program as another user");
+        return;
+    };
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "up\n");
+    let output = home.doctor(&["/bin/true"]).output().unwrap();
+    let pid = server.id();
+    drop(server.stdin.take());
+    server.wait().unwrap();
+    let line =
+        format!("process {pid} of nobody, tea.gguf: sudo -u 'nobody' contextpilot-llama top");
+    assert_says(&output, 2, &[("ok", "running", &line)]);
+    let output = home.doctor(&["/bin/true"]).output().unwrap();
+    assert!(!text(&output).contains(&format!("process {pid} of")));
 }
 
 #[test]

@@ -215,6 +215,25 @@ fn a_single_executable_runs_without_the_hook_where_there_is_no_proc() {
     assert!(said.contains("Launching with LD_PRELOAD"), "{said}");
 }
 
+#[test]
+fn a_program_that_is_called_otherwise_and_has_no_engine_is_said_to_be_no_server() {
+    let machine = Machine::new(&["-s"]);
+    let mut launch = Command::new(LAUNCHER);
+    for (name, value) in machine.launch().get_envs() {
+        launch.env(name, value.unwrap_or_default());
+    }
+    launch.env("LLAMA_SERVER_BIN", "/bin/sh").args(["-c", ":"]);
+    let said = text(&launch.output().unwrap().stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    let line = "[ContextPilot] /bin/sh is no llama-server: there is no llama.cpp in it; unless it starts one, set \
+                LLAMA_SERVER_BIN to a llama-server";
+    assert_eq!(
+        lines.iter().filter(|one| **one == line).count(),
+        1,
+        "{said}"
+    );
+}
+
 /// A wrapper is a program such as `tini` or `nice` that starts the server.
 #[test]
 fn a_small_stripped_program_counts_as_a_wrapper_and_gets_the_hook() {

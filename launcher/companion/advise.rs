@@ -53,7 +53,7 @@ pub(super) fn of_recording(path: &Path) -> Result<String, String> {
 }
 
 /// The file that a running server is recording to.
-fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
+pub(super) fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
     let control = control.client()?;
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
     let recording = stats.recording.ok_or_else(|| {

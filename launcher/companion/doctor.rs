@@ -17,6 +17,7 @@ mod folders;
 mod functions;
 mod index;
 mod next;
+mod others;
 mod program;
 mod report;
 mod running;
@@ -29,8 +30,9 @@ pub(super) use report::{Finding, Grade};
 ///
 /// Prints the version of llama.cpp, how it is linked, how many functions will be
 /// hooked and how, and what does not work. Without any setting: what to set. With
-/// CONTEXTPILOT_LISTEN, also how many functions a running server has called, and whether an
+/// CONTEXTPILOT_LISTEN, or if a server runs: how many functions it has called, and whether an
 /// agent's prompts go on with its chat template: that is rendered by a server with a tiny model.
+/// Servers of other users are named, with the line that looks into them.
 ///
 /// Exit code: 0 all good, 1 works with limits, 2 will not work.
 #[derive(Args)]
@@ -112,6 +114,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                 report.add(finding);
             }
             runs = running::examine(settings, program.as_deref(), &mut report);
+            others::servers()
+                .into_iter()
+                .for_each(|one| report.add(one));
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
     }

@@ -45,9 +45,9 @@ pub(super) struct Options {
     log: Option<PathBuf>,
     #[command(flatten)]
     control: ControlAt,
-    /// Where to write the report
+    /// Where to write the report [default: report.html, if there is none]
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// What the report is called
     #[arg(long)]
     title: Option<String>,
@@ -63,7 +63,17 @@ pub(super) struct Options {
 const MOST_BRANCHES: usize = 4000;
 const MOST_LAST: usize = 1000;
 
+/// Where a report is written if nothing else is said.
+const USUAL: &str = "report.html";
+
 pub(super) fn run(options: &Options) -> Result<(), String> {
+    let output = match &options.output {
+        Some(given) => given.as_path(),
+        None if Path::new(USUAL).symlink_metadata().is_ok() => {
+            return Err(format!("{USUAL} is there already: name a file with -o"));
+        }
+        None => Path::new(USUAL),
+    };
     let mut names = Names::new(options.ids);
     let mut data = match (&options.traffic, &options.log) {
         (Some(path), _) => of_recording(path, !options.no_simulation)?,
@@ -79,8 +89,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     data["about"]["version"] = env!("CARGO_PKG_VERSION").into();
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(data.to_string().as_bytes(), 8);
     let page = contextpilot_page::report(&STANDARD.encode(packed));
-    let shown = options.output.display();
-    write(&options.output, page.as_bytes())
+    let shown = output.display();
+    write(output, page.as_bytes())
         .map_err(|e| format!("{shown} cannot be written ({e}): name another file with -o"))?;
     print(&format!(
         "{shown}, {}: open it in a browser\n",

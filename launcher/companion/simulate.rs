@@ -11,6 +11,8 @@ use contextpilot_simulate::{Point, STORE_SPEED, Setting, simulate};
 use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
+use super::advise::under_way;
+use super::connect::ControlAt;
 use super::limit::Limit;
 use super::plot::{Axis, Plot, lines};
 use super::show::{bytes, count, percent, print, print_json};
@@ -29,9 +31,12 @@ pub(super) mod fleet;
 /// With --servers, and for traces that others publish: how much a fleet of such servers reuses behind a router, and how long the
 /// first token takes. The formats are those of `traffic import`. A server of a fleet is simpler: it has blocks, not tokens.
 #[derive(Args)]
-#[command(after_help = "Examples:
+#[command(mut_arg("files", |files| files.required(false).help(
+    "The trace or recording; several are read as one, and so is a folder. \"-\": standard input \
+     [default: the recording that a running server is making]"
+)), after_help = "Examples:
   contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg
-  contextpilot-llama simulate traffic --store-gb 0,10,50
+  contextpilot-llama simulate --store-gb 0,10,50
   contextpilot-llama simulate trace.jsonl --servers 8,16 --route session,load+prefix --store shared --link 1000")]
 pub(super) struct Options {
     #[command(flatten)]
@@ -83,13 +88,17 @@ pub(super) fn gigabytes(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
-    match options.input.files.as_slice() {
+    let mut input = options.input.clone();
+    if input.files.is_empty() {
+        input.files.push(under_way(&ControlAt::default())?);
+    }
+    match input.files.as_slice() {
         [file] if options.servers.is_empty() && is_recording(file) => of_server(options, file),
-        _ => of_fleet(options),
+        _ => of_fleet(options, &input),
     }
 }
 
-fn of_fleet(options: &Options) -> Result<ExitCode, String> {
+fn of_fleet(options: &Options, input: &Input) -> Result<ExitCode, String> {
     let flags = [
         (options.parallel.is_empty(), "--parallel"),
         (options.cache_ram.is_empty(), "--cache-ram"),
@@ -107,7 +116,7 @@ fn of_fleet(options: &Options) -> Result<ExitCode, String> {
     if options.store_gb.len() > 1 {
         return Err("A fleet has one --store-gb: run the command once for each".to_owned());
     }
-    let opened = options.input.open()?;
+    let opened = input.open()?;
     opened.must_be_whole()?;
     let speed = options.store_speed.saturating_mul(1_000_000);
     let room = options.store_gb.first().copied();

@@ -67,13 +67,19 @@ enum Action {
         /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
         #[arg(long, value_name = "SIZE")]
         to: Size,
+        #[command(flatten)]
+        of: OfModel,
     },
-    /// Remove all chunks
+    /// Remove all chunks, or those of a model
     ///
     /// The bytes stay on the disk until they are overwritten, as with any file that is removed.
     #[command(after_help = "Example:
-  contextpilot-llama store clear")]
-    Clear,
+  contextpilot-llama store clear
+  contextpilot-llama store clear --model tea.gguf")]
+    Clear {
+        #[command(flatten)]
+        of: OfModel,
+    },
     /// Write chunks into one file, for another machine
     ///
     /// The file has all that its chunks depend on, and is as secret as the prompts. Without a choice it gets everything of
@@ -104,6 +110,14 @@ enum Action {
     #[command(after_help = "Example:
   du -sh \"$(contextpilot-llama store path)\"")]
     Path,
+}
+
+/// Of which model chunks are removed.
+#[derive(Args)]
+struct OfModel {
+    /// Only of this model: its name as the store shows it, or the beginning of its fingerprint. The size is then that of its chunks
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
 }
 
 /// Something was damaged or cannot be read.
@@ -144,8 +158,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             })
         }
         Some(Action::Verify) => verify(options, contents),
-        Some(Action::Prune { to }) => remove(options, contents, to.bytes()),
-        Some(Action::Clear) => remove(options, contents, 0),
+        Some(Action::Prune { to, of }) => remove(options, contents, to.bytes(), of),
+        Some(Action::Clear { of }) => remove(options, contents, 0, of),
     }
 }
 
@@ -203,9 +217,16 @@ fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String>
     })
 }
 
-fn remove(options: &Options, mut contents: Contents, to: u64) -> Result<ExitCode, String> {
+fn remove(
+    options: &Options,
+    mut contents: Contents,
+    to: u64,
+    of: &OfModel,
+) -> Result<ExitCode, String> {
+    let only = of.model.as_deref().map(|name| contents.named(name));
+    let only = only.transpose()?;
     let removed = contents
-        .shrink(to)
+        .shrink(to, only.as_ref())
         .map_err(|e| format!("A chunk cannot be removed: {e}"))?;
     done(match options.json {
         true => print_json(&removed),

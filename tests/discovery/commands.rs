@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use contextpilot_testbed::{Connection, Request, until};
+use contextpilot_testbed::{Connection, Request, llama_server as server_file, until};
 
 use crate::support::{COMPANION, Home, two_slots};
 
@@ -45,6 +45,20 @@ fn each_command_finds_the_one_server() {
     assert!(home.text(&["top"]).contains(&address));
     assert!(home.text(&["why", "--last"]).contains("tea"));
     assert!(home.text(&["advise"]).contains("prompt tokens"));
+    let simulated = home.text(&["simulate", "--parallel", "1,2"]);
+    assert!(simulated.contains("parallel"), "{simulated}");
+    let report = home.text(&["report"]);
+    assert!(report.starts_with("report.html, "), "{report}");
+    // It may be somebody's.
+    let again = home.run(&["report"]);
+    assert!(!again.status.success());
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("name a file with -o"), "{said}");
+    // Nothing says that such servers are looked for.
+    let doctor = home.run(&["doctor", server_file().to_str().unwrap()]);
+    let doctor = String::from_utf8(doctor.stdout).unwrap();
+    let process = format!("process {}: ", server.pid());
+    assert!(doctor.contains(&process), "{doctor}");
     let slots = home.text(&["slots"]);
     assert!(slots.contains(&address), "{slots}");
     assert!(slots.contains("unix:"), "the hook's view is there: {slots}");

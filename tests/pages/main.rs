@@ -236,7 +236,9 @@ fn every_link_between_pages_leads_to_a_file_and_a_heading() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(seen > 0, "pages have links");
+    // A single page may have none.
+    let single = std::env::var_os("PAGES").is_some();
+    assert!(seen > 0 || single, "pages have links");
 }
 
 /// The targets of links to other pages, outside of code.

@@ -229,4 +229,31 @@ fn of_two_models_with_one_name_it_says_in_what_they_differ() {
         assert!(text.contains(&format!("({short})")), "{text}");
     }
     assert!(text.contains(&format!(": {differs}\n")), "{text}");
+
+    // Which of the two a server uses now.
+    let used = watched.json(&["stats"])["store"]["fingerprints"].clone();
+    assert_eq!(used, json!([models[0]["fingerprint"]]));
+
+    // One of them goes, and the other stays.
+    let [now, old] = [0, 1].map(|nth| models[nth]["fingerprint"].as_str().unwrap());
+    let output = on(folder.path(), &["clear", "--model", "coffee.gguf"]).output();
+    let stderr = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(
+        stderr.contains("nothing of a model that is called coffee.gguf"),
+        "{stderr}"
+    );
+    let before = shown(folder.path(), &[]);
+    let said = shown(folder.path(), &["clear", "--model", &old[..12]]);
+    assert_eq!(said["chunks"], models[1]["chunks"], "{said}");
+    assert_eq!(said["left_chunks"], models[0]["chunks"], "{said}");
+    let after = shown(folder.path(), &[]);
+    assert_eq!(
+        after["models"].as_array().unwrap().len(),
+        1,
+        "{before} {after}"
+    );
+    assert_eq!(after["models"][0]["fingerprint"], now);
+    let name = models[0]["model"].as_str().unwrap();
+    let said = shown(folder.path(), &["prune", "--to", "1", "--model", name]);
+    assert_eq!(said["left_chunks"], 0, "{said}");
 }

@@ -151,6 +151,10 @@ pub struct PrefixStore {
     pub fetch_seconds: f64,
     /// Why contexts have no store, or some prompts are neither loaded nor kept, each reason once. They are evaluated as ever.
     pub refused: Vec<String>,
+    /// Of what prompts are looked up: the fingerprints of models, with their adapters and all else that KV depends on, the
+    /// one that came last at the end. At most 16.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fingerprints: Vec<String>,
     /// What the disk refused last; `None`: nothing.
     pub problem: Option<String>,
     /// The Redis or the bucket that the folder is kept alike with; `None`: nobody does that.

@@ -115,6 +115,9 @@ impl FromStr for ListenAddress {
         if let Some(path) = text.strip_prefix(UNIX) {
             return unix(path);
         }
+        if ["true", "yes", "on", "1"].contains(&&*text.to_ascii_lowercase()) {
+            return Err(ListenAddressError::Switch);
+        }
         if text.contains("//") {
             return Err(ListenAddressError::Url);
         }
@@ -170,6 +173,8 @@ pub enum ListenAddressError {
     Url,
     /// It has no port.
     NoPort,
+    /// It says that there is to be an endpoint, and not where.
+    Switch,
     /// Its port is not a number of a port.
     Port,
     /// It has nothing but this port.
@@ -189,6 +194,7 @@ impl fmt::Display for ListenAddressError {
         match self {
             Self::Url => f.write_str("a URL; give only address and port, as in 127.0.0.1:8890"),
             Self::NoPort => f.write_str("no port; give one, as in 127.0.0.1:8890, or auto"),
+            Self::Switch => f.write_str("no address; say auto, and contextpilot-llama finds it"),
             Self::Port => f.write_str("its port is not a number from 0 to 65535"),
             Self::OnlyPort(port) => write!(f, "a port without an address; give 127.0.0.1:{port}"),
             Self::Brackets => f.write_str("an IPv6 address stands in brackets, as in [::1]:8890"),

@@ -314,6 +314,7 @@ impl ContextStore {
         if under.fingerprint.is_none() {
             let made = self.facts(conditions)?.fingerprint();
             self.conditions.set_fingerprint(conditions, made);
+            figures::used(made);
             return Some(made);
         }
         under.fingerprint

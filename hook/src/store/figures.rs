@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_control::{PrefixStore, StoreRemote};
+use contextpilot_kv_store::Fingerprint;
 
 /// All counters.
 #[derive(Debug, Default)]
@@ -78,6 +79,10 @@ struct Problem {
 }
 /// Why contexts have no store.
 static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// The fingerprints that contexts have, the one that came last at the end.
+static USED: Mutex<Vec<Fingerprint>> = Mutex::new(Vec::new());
+/// So many of them are remembered.
+const MOST_USED: usize = 16;
 /// What was said of the remote last.
 static REMOTE: Mutex<Option<StoreRemote>> = Mutex::new(None);
 
@@ -121,6 +126,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
         fetched_chunks: get(&FIGURES.fetched_chunks),
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
         refused: lock(&REFUSED).clone(),
+        fingerprints: lock(&USED).iter().map(ToString::to_string).collect(),
         problem: first_problem(),
         remote: lock(&REMOTE).clone(),
     })
@@ -128,6 +134,16 @@ pub(crate) fn all() -> Option<PrefixStore> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A context has this fingerprint, which is made once for each context and its adapters.
+pub(super) fn used(fingerprint: Fingerprint) {
+    let mut used = lock(&USED);
+    used.retain(|one| *one != fingerprint);
+    if used.len() == MOST_USED {
+        used.remove(0);
+    }
+    used.push(fingerprint);
 }
 
 /// What may be wrong. The first that is, is shown.

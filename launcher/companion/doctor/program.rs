@@ -7,11 +7,11 @@ use contextpilot_settings::env;
 use serde_json::json;
 
 use crate::obstacle::{Library, obstacle};
-use crate::table::{HOST_CACHE, OPENSSL, ROWS, SESSIONS_SOCKET};
+use crate::table::{HOST_CACHE, MEMORY, OPENSSL, ROWS, SESSIONS_SOCKET};
 use crate::variables::{Lookup, of_process};
 
 use super::report::Report;
-use super::{Finding, Grade, functions, store};
+use super::{Finding, Grade, functions, has, store};
 
 pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     let shown = path.display().to_string();
@@ -77,6 +77,12 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
             lost.join(", ")
         );
         report.add(Finding::new("libraries", Grade::Limited, text));
+    }
+    let anchors = MEMORY.iter().map(|(_, anchor)| *anchor);
+    if !anchors.into_iter().any(|name| has(&located, name)) {
+        let shown = path.display();
+        let text = format!("{shown} is no llama-server: there is no llama.cpp in it that is known");
+        report.add(Finding::new("server", Grade::Fails, text));
     }
     let follows = functions::examine(&program, &located, report);
     let folder = of_process.non_empty(env::STORE).map(PathBuf::from);

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::companion::connect::{OUR_VERSION, hook_says};
 use crate::companion::servers::running;
+use crate::companion::show::Visible;
 use crate::companion::template;
 
 use super::report::Report;
@@ -20,26 +21,37 @@ const SUBJECT: &str = "running";
 /// defect if none does: the server may not be started yet. `program`: a llama-server that can be started. Returns whether one answers.
 pub(super) fn examine(settings: &Settings, program: Option<&Path>, report: &mut Report) -> bool {
     match &settings.listen {
-        None => false,
-        Some(Listen::Auto) => examine_found(program, report),
+        None => examine_found(program, false, report),
+        Some(Listen::Auto) => examine_found(program, true, report),
         Some(Listen::At(address)) => examine_at(settings, address, program, report),
     }
 }
 
-fn examine_found(program: Option<&Path>, report: &mut Report) -> bool {
+/// `wanted`: a setting asks for such servers.
+fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> bool {
     let running: Vec<_> = running()
         .into_iter()
         .filter_map(|one| one.stats.ok())
         .collect();
     match &*running {
         [stats] => add(stats, program, report),
+        [] if !wanted => {}
         [] => {
             let text = "no server of this user runs with CONTEXTPILOT_LISTEN=auto now";
             report.add(Finding::new(SUBJECT, Grade::Good, text));
         }
         several => {
-            let text = format!("{} servers of this user", several.len());
-            report.add(Finding::new(SUBJECT, Grade::Good, text));
+            for stats in several {
+                let model = stats.model.as_ref().map_or("?", |model| &*model.name);
+                let text = format!(
+                    "process {}, {}, {}: contextpilot-llama top --pid {}",
+                    stats.process,
+                    Visible(model),
+                    stats.listening.join(", "),
+                    stats.process
+                );
+                report.add(Finding::new(SUBJECT, Grade::Good, text));
+            }
         }
     }
     !running.is_empty()

@@ -7,6 +7,11 @@ use contextpilot_kv_files::{Folder, Header, Headers, ReadError};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Store, is_tail_finite};
 use serde::Serialize;
 
+use crate::companion::show::Visible;
+
+/// So much of a fingerprint says which is meant.
+const SHORTEST: usize = 8;
+
 /// All chunks whose headers are good.
 pub(super) struct Contents {
     pub(super) folder: Folder,
@@ -123,6 +128,29 @@ impl Contents {
         }
     }
 
+    /// The fingerprints of a model, by its name or the beginning of its fingerprint.
+    pub(super) fn named(&self, name: &str) -> Result<HashSet<Fingerprint>, String> {
+        let all: HashSet<Fingerprint> = self
+            .headers
+            .iter()
+            .map(|one| one.chunk.fingerprint)
+            .collect();
+        let is_called = |of: &&Fingerprint| {
+            self.folder
+                .model_name(of)
+                .is_some_and(|model| model == name)
+                || name.len() >= SHORTEST && of.to_string().starts_with(name)
+        };
+        let named: HashSet<Fingerprint> = all.iter().filter(is_called).copied().collect();
+        match named.is_empty() {
+            true => Err(format!(
+                "The store has nothing of a model that is called {}: contextpilot-llama store lists those that it has",
+                Visible(name)
+            )),
+            false => Ok(named),
+        }
+    }
+
     /// Reads all rows. What is damaged is removed, and `say` is told. So is what continues rows with values that are no
     /// numbers: it was computed from them.
     pub(super) fn verify(&mut self, say: impl Fn(&Name, &ReadError)) -> Checked {
@@ -169,11 +197,28 @@ impl Contents {
 
     /// Removes chunks until all files have at most so many bytes, in the order in which a server with this
     /// budget would. What cannot be used goes first.
-    pub(super) fn shrink(&mut self, to: u64) -> io::Result<Removed> {
-        let before = (self.headers.len(), self.bytes());
+    /// `only`: what is of these, and nothing else.
+    pub(super) fn shrink(
+        &mut self,
+        to: u64,
+        only: Option<&HashSet<Fingerprint>>,
+    ) -> io::Result<Removed> {
         let mut tree = Store::with_memory(u64::MAX, usize::MAX);
+        let is_meant = |of: &Fingerprint| only.is_none_or(|only| only.contains(of));
+        let (mut before, mut others) = ((0, 0), (0, 0));
+        let mut left = HashSet::new();
         for Header { chunk, last_used } in &self.headers {
-            tree.load(chunk.clone(), *last_used);
+            let sum = match is_meant(&chunk.fingerprint) {
+                true => {
+                    tree.load(chunk.clone(), *last_used);
+                    &mut before
+                }
+                false => {
+                    left.insert(chunk.fingerprint);
+                    &mut others
+                }
+            };
+            *sum = (sum.0 + 1, sum.1 + chunk.cost());
         }
         let mut names = tree.orphans(u64::MAX);
         names.extend(tree.set_limit(to));
@@ -182,14 +227,14 @@ impl Contents {
         }
         // A file that cannot be read may be of any model.
         if self.unreadable == 0 {
-            let left: HashSet<Fingerprint> = tree.models().map(|(of, _)| of).collect();
+            left.extend(tree.models().map(|(of, _)| of));
             self.folder.forget_unused(|of| left.contains(of));
         }
         Ok(Removed {
             chunks: before.0 - tree.chunks(),
             bytes: before.1 - tree.bytes(),
-            left_chunks: tree.chunks(),
-            left_bytes: tree.bytes(),
+            left_chunks: others.0 + tree.chunks(),
+            left_bytes: others.1 + tree.bytes(),
         })
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
     let models = contents.models();
     if !models.is_empty() {
         text += "\n";
-        text += &table(&models);
+        text += &table(&models, users);
     }
     let remote = remote(contents);
     if !users.is_empty() || remote.is_some() {
@@ -80,6 +80,15 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
             count(store.loaded_tokens),
             bytes(store.limit_bytes)
         );
+        if !store.ready {
+            text += "  not in use yet: the folder and the model's file are being read\n";
+        }
+        for why in &store.refused {
+            text += &format!("  REFUSED: {}\n", Visible(why));
+        }
+        if let Some(problem) = &store.problem {
+            text += &format!("  PROBLEM: {}\n", Visible(problem));
+        }
     }
     text
 }
@@ -127,8 +136,18 @@ fn used(contents: &Contents) -> String {
     }
 }
 
-fn table(models: &[OfModel]) -> String {
-    let mut table = Table::new(&["model", "chunks", "tokens", "bytes", "last used"], &[0]);
+fn table(models: &[OfModel], users: &[User<'_>]) -> String {
+    let mut table = Table::new(
+        &[
+            "model",
+            "chunks",
+            "tokens",
+            "bytes",
+            "last used",
+            "now used by",
+        ],
+        &[0, 5],
+    );
     for model in models {
         let short = short(model);
         let shares = |other: &&OfModel| other.model == model.model;
@@ -144,6 +163,7 @@ fn table(models: &[OfModel]) -> String {
             count(model.tokens),
             bytes(model.bytes),
             format!("{} ago", ago(model.last_used)),
+            used_by(model, users),
         ]);
     }
     let mut text = table.text();
@@ -153,6 +173,20 @@ fn table(models: &[OfModel]) -> String {
         }
     }
     text
+}
+
+/// `server 1234`: which servers look this model's prompts up; or nothing.
+fn used_by(model: &OfModel, users: &[User<'_>]) -> String {
+    let uses = |user: &&User<'_>| user.store.fingerprints.contains(&model.fingerprint);
+    let servers: Vec<String> = users
+        .iter()
+        .filter(uses)
+        .map(|user| user.process.to_string())
+        .collect();
+    match servers.is_empty() {
+        true => String::new(),
+        false => format!("server {}", servers.join(", ")),
+    }
 }
 
 /// Enough of a fingerprint to tell models apart.
@@ -185,6 +219,9 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
             "loads": user.store.loads,
             "loaded_tokens": user.store.loaded_tokens,
             "limit_bytes": user.store.limit_bytes,
+            "fingerprints": user.store.fingerprints,
+            "refused": user.store.refused,
+            "problem": user.store.problem,
         })).collect::<Vec<_>>(),
     })
 }

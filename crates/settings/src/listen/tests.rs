@@ -44,6 +44,9 @@ fn for_a_text_that_is_not_an_address_the_error_says_why() {
     for (text, error) in [
         ("", ListenAddressError::NoPort),
         ("127.0.0.1", ListenAddressError::NoPort),
+        ("true", ListenAddressError::Switch),
+        ("Yes", ListenAddressError::Switch),
+        ("1", ListenAddressError::Switch),
         ("8890", ListenAddressError::OnlyPort(8890)),
         (":8891", ListenAddressError::OnlyPort(8891)),
         ("88900", ListenAddressError::NoPort),
