@@ -66,7 +66,7 @@ mod row;
 mod slot;
 mod version;
 
-pub(crate) use self::attached::Attached;
+pub(crate) use self::attached::{Attached, say_evaluated};
 pub(crate) use self::embedded::{Answer, Embedded, is_embedded, unstorable, watch};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;

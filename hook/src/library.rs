@@ -70,6 +70,7 @@ impl Library for HookLibrary {
     }
 
     fn review_claims(&self) -> Option<Withdrawn> {
+        attach::say_evaluated();
         let withdrawn = claims::review(host_buffers::seen())?;
         let lost = match withdrawn.claim {
             Claim::HostCache => {
@@ -94,7 +95,13 @@ impl Library for HookLibrary {
     }
 
     fn model_state(&self) -> ModelState {
-        model::state()
+        match model::state() {
+            // A program's model is loaded when there is a context, whether it is seen to be used or not.
+            ModelState::Loading if attach::is_embedded() && claims::had_context() => {
+                ModelState::Loaded
+            }
+            state => state,
+        }
     }
 
     fn listening(&self) -> Vec<String> {

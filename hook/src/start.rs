@@ -360,6 +360,7 @@ extern "C" fn on_exit() {
     }
     let worker = &running.worker;
     guard::guarded_at_end(|| worker.remove_socket());
+    attach::say_evaluated();
     if let Some(why) = claims::never_evaluated() {
         log::line(format_args!("{why}"));
     }

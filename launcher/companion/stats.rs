@@ -2,8 +2,8 @@
 
 use clap::Args;
 use contextpilot_client::control::{
-    HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason, Recording,
-    ReuseOver, Slot, Stats,
+    Engine, HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason,
+    Recording, ReuseOver, Slot, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -43,7 +43,7 @@ pub(super) fn text(stats: &Stats) -> String {
         lines.push(line("listening", &stats.listening.join(", ")));
     }
     let engine = &stats.engine;
-    lines.push(line("attached", &engine.attached.join(", ")));
+    lines.push(line("attached", &attached(engine)));
     for missing in &engine.missing {
         lines.push(line("missing", missing));
     }
@@ -110,6 +110,17 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What the hook sees of the engine, as far as there is evidence.
+pub(super) fn attached(engine: &Engine) -> String {
+    match (&engine.not_followed, engine.seen) {
+        (Some(why), _) => format!("not followed: {}", Visible(why)),
+        (None, Some(seen)) if !seen.evaluated => {
+            format!("{}; nothing evaluated yet", engine.attached.join(", "))
+        }
+        _ => engine.attached.join(", "),
+    }
+}
+
 fn recorded(recording: &Recording) -> String {
     let Recording {
         file,
@@ -148,8 +159,13 @@ pub(super) fn heading(stats: &Stats) -> String {
         Mode::Stopped => "STOPPED",
         Mode::Other => "in an unknown mode",
     };
+    let is_silent = engine
+        .seen
+        .is_some_and(|seen| seen.loaded && !seen.evaluated);
     let state = match stats.model_state {
+        _ if engine.not_followed.is_some() => ", NOT FOLLOWED",
         ModelState::Loading => ", loading the model",
+        _ if is_silent => ", nothing evaluated yet",
         ModelState::Asleep => ", asleep",
         ModelState::Loaded | ModelState::Other => "",
     };

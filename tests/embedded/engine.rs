@@ -47,11 +47,16 @@ fn a_document_that_was_evaluated_before_is_loaded_also_by_the_next_process() {
     let library = program.library().display().to_string();
     for run in [&first, &second] {
         let mut lines = run.stderr.lines();
-        let active = lines.next().unwrap_or_default();
-        assert!(
-            active.starts_with("[ContextPilot] Active: llama.cpp ") && active.contains(&library),
-            "{run:?}"
-        );
+        // It is active when it was seen to evaluate, and not before.
+        for (beginning, end) in [
+            ("Attached", "nothing evaluated yet"),
+            ("Active", "is followed"),
+        ] {
+            let line = lines.next().unwrap_or_default();
+            let beginning = format!("[ContextPilot] {beginning}: llama.cpp ");
+            let is_right = line.starts_with(&beginning) && line.ends_with(end);
+            assert!(is_right && line.contains(&library), "{run:?}");
+        }
         assert_eq!(lines.next(), None, "{run:?}");
     }
 }
@@ -273,13 +278,14 @@ fn two_engines_in_one_process_have_the_store_side_by_side() {
             must_load(&run, &[&format!("thread {thread}, {step}")]);
         }
     }
-    let second = format!("Active, too: llama.cpp of {}, ", copy.display());
-    let named = run.stderr.lines().filter(|line| line.contains(&second));
-    assert_eq!(
-        (named.count(), run.stderr.lines().count()),
-        (1, 2),
-        "{run:?}"
-    );
+    let copy = copy.display();
+    for said in [
+        format!("Attached, too: llama.cpp of {copy}, "),
+        format!(" of {copy}: it evaluates, and is followed"),
+    ] {
+        assert_eq!(run.stderr.matches(&said).count(), 1, "{run:?}");
+    }
+    assert_eq!(run.stderr.lines().count(), 4, "{run:?}");
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Objects that come and go while the hook waits for an engine.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+use contextpilot_client::Control;
+use contextpilot_testbed::until;
 
 use crate::program::{Program, hooked, without_ours};
 
@@ -45,7 +49,7 @@ fn changes() -> (tempfile::TempDir, PathBuf) {
     (folder, program)
 }
 
-/// It says that it is active when the model is loaded. With link-time optimisation nothing of that may be called.
+/// It says that it is attached when the model is loaded. With link-time optimisation nothing of that may be called.
 #[test]
 fn if_no_evaluation_of_a_program_is_seen_that_is_said_once() {
     let Some(engine) = Program::find() else {
@@ -70,9 +74,68 @@ fn if_no_evaluation_of_a_program_is_seen_that_is_said_once() {
             assert!(output.status.success(), "{said}");
             let found = said
                 .matches("] No evaluation of this program was seen")
-                .count();
+                .count()
+                + said.matches("] This program is not followed: ").count();
             assert_eq!(found, times, "{how} {variables:?} {said}");
+            assert_eq!(said.contains("] Active: "), times == 0, "{how} {said}");
+            assert!(said.contains("] Attached: llama.cpp "), "{how} {said}");
         }
+    }
+}
+
+/// Where people look: it is followed when an evaluation was seen, and until then nobody claims it.
+#[test]
+fn whether_a_program_is_followed_is_told_by_its_evaluations() {
+    let Some(engine) = Program::find() else {
+        return;
+    };
+    let (folder, program) = changes();
+    let store = folder.path().join("store");
+    let socket = folder.path().join("control");
+    let listen = format!("unix:{}", socket.display());
+    for (how, is_followed) in [("calling", true), ("inlined", false)] {
+        let line = engine.line_of(&program);
+        let mut command = Command::new(&line[0]);
+        without_ours(&mut command);
+        command.args(&line[1..]).args(["2", how, "wait"]);
+        command
+            .envs(hooked(&store))
+            .env("CONTEXTPILOT_LISTEN", &listen);
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes.stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "contexts 2, asked 0");
+        let control = Control::new(&listen).unwrap();
+        let told = until("it is known", || {
+            let engine = control.stats().unwrap().engine;
+            let seen = engine.seen.unwrap();
+            (seen.evaluated || engine.not_followed.is_some()).then_some((seen, engine.not_followed))
+        });
+        let (seen, not_followed) = told;
+        assert!(seen.loaded, "{how}");
+        assert_eq!(
+            (seen.evaluated, not_followed.is_none()),
+            (is_followed, is_followed)
+        );
+        for (command, text) in [
+            (
+                "stats",
+                "attached     not followed: it reads what was evaluated",
+            ),
+            ("top", ", NOT FOLLOWED"),
+            ("doctor", "is not followed: it reads what was evaluated"),
+        ] {
+            let mut asks = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+            without_ours(&mut asks);
+            let said = asks
+                .arg(command)
+                .env("CONTEXTPILOT_LISTEN", &listen)
+                .output();
+            let said = String::from_utf8_lossy(&said.unwrap().stdout).into_owned();
+            assert_eq!(said.contains(text), !is_followed, "{command} {how}: {said}");
+        }
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(child.wait().unwrap().success());
     }
 }
 

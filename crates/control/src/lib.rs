@@ -57,7 +57,7 @@ pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{
     ControlEndpoint, Delivery, Engine, HookedFunction, HostCache, KeptTokens, KvBytes, KvEvents,
     Losses, Mode, Model, ModelState, PrefixStore, ProgramContext, Recording, Requests, Reuse,
-    ReuseOver, Slot, Stats, StoreRemote, Tokens, UnfinishedPrompt,
+    ReuseOver, Seen, Slot, Stats, StoreRemote, Tokens, UnfinishedPrompt,
 };
 pub use time::{NotATime, Timestamp};
 pub use tree::{Branch, Merged, Tree};

@@ -241,9 +241,25 @@ pub struct Engine {
     pub attached: Vec<String>,
     /// What it does not see, and what follows from that.
     pub missing: Vec<String>,
+    /// What was seen of the engine at work. `None`: this hook does not say it.
+    pub seen: Option<Seen>,
+    /// Why nothing of it is followed, though functions are hooked: calls that must have come did not.
+    pub not_followed: Option<String>,
     /// Each function of the engine, of its server and of the libraries below them that the hook
     /// knows and this server has.
     pub functions: Vec<HookedFunction>,
+}
+
+/// What was seen of an engine: calls, which alone prove that it is followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seen {
+    /// It has loaded a model, or made a context.
+    pub loaded: bool,
+    /// It has evaluated tokens.
+    pub evaluated: bool,
+    /// It has removed tokens from its KV cache, or changed them otherwise.
+    pub changed: bool,
 }
 
 /// What is known of a function that the hook stands in front of.

@@ -5,7 +5,7 @@ use contextpilot_control::{
     Evaluated, Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction,
     HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
     Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
-    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Slot, Sources,
+    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Seen, Slot, Sources,
     Stats, Timestamp, Tokens, Tree, UnfinishedPrompt,
 };
 use proptest::prelude::*;
@@ -43,6 +43,12 @@ fn stats() -> Stats {
             inside_executable: false,
             attached: vec!["KV cache".to_owned()],
             missing: vec![],
+            seen: Some(Seen {
+                loaded: true,
+                evaluated: true,
+                changed: false,
+            }),
+            not_followed: None,
             functions: vec![HookedFunction {
                 name: "llama_decode".to_owned(),
                 way: "import".to_owned(),

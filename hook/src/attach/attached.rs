@@ -1,14 +1,15 @@
 //! What the library has attached to, and the same as text for the banner and for `/stats`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use contextpilot_control::{Engine, HookedFunction};
 use contextpilot_settings::Settings;
 
 use super::claims::{self, Claim};
-use super::engines::Entered;
+use super::engines::{self, ENGINES, Entered};
 use super::flags::flags;
 use super::original::{ROWS, has};
 use super::plain;
@@ -94,7 +95,7 @@ impl Attached {
             let _engine = Entered::new(0);
             let index = settings.index.as_ref().map(|_| format!("; {index}"));
             log::line(format_args!(
-                "Active: llama.cpp {} of {}, {} functions hooked in {:.1} ms{}",
+                "Attached: llama.cpp {} of {}, {} functions hooked in {:.1} ms{}; nothing evaluated yet",
                 version(),
                 file.display(),
                 patched().filter(|places| *places > 0).count(),
@@ -121,7 +122,7 @@ impl Attached {
         let hooked = ROWS.iter().filter(|row| row.places.patched() > 0).count();
         if let Some((file, took)) = &self.embedded {
             log::line(format_args!(
-                "Active, too: llama.cpp of {}, {hooked} functions hooked in {:.1} ms",
+                "Attached, too: llama.cpp of {}, {hooked} functions hooked in {:.1} ms; nothing evaluated yet",
                 file.display(),
                 took.as_secs_f64() * 1000.0,
             ));
@@ -140,6 +141,8 @@ impl Attached {
             inside_executable: self.inside,
             attached: found.map(|(_, name, _)| (*name).to_owned()).collect(),
             missing: self.missing(),
+            seen: Some(claims::seen()),
+            not_followed: claims::not_followed().map(str::to_owned),
             functions: functions(),
         }
     }
@@ -205,6 +208,31 @@ impl fmt::Display for Attached {
             write!(f, "; without {name}: {consequence}")?;
         }
         Ok(())
+    }
+}
+
+/// The file of each engine of a program.
+static FILES: [OnceLock<PathBuf>; ENGINES] = [const { OnceLock::new() }; ENGINES];
+
+/// Keeps the file of the engine that the thread is in.
+#[cfg(target_os = "linux")]
+pub(super) fn keep_file(file: &Path) {
+    let _ = FILES[engines::current() % ENGINES].set(file.to_owned());
+}
+
+/// Says of each engine of a program that it evaluates, when that was seen for the first time. (Of a server the banner
+/// says what is hooked, and claims are withdrawn that do not hold.)
+pub(crate) fn say_evaluated() {
+    while let Some(engine) = claims::newly_evaluated() {
+        let Some(file) = FILES[engine % ENGINES].get() else {
+            continue;
+        };
+        let _engine = Entered::new(engine);
+        log::line(format_args!(
+            "Active: llama.cpp {} of {}: it evaluates, and is followed",
+            version(),
+            file.display()
+        ));
     }
 }
 

@@ -8,7 +8,10 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use contextpilot_control as control;
+
 use super::embedded::is_embedded;
+use super::engines::{self, ENGINES};
 use super::original::ROWS;
 use super::row::Row;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};
@@ -40,14 +43,22 @@ enum Why {
     NotEvaluated,
 }
 
-/// Said of a program that has an engine, and of whose evaluations none is seen.
-const NOT_EVALUATED: &str = "No evaluation of this program was seen, so nothing was stored or loaded: its llama.cpp \
-                             may have copies of llama_decode that cannot be hooked (link-time optimisation does that)";
+/// Why a program that has an engine, and reads what that has evaluated, is not followed.
+const COPIES: &str = "it reads what was evaluated, and no evaluation was seen: its llama.cpp has copies of llama_decode \
+                      that cannot be hooked (link-time optimisation does that)";
+
+/// Said of a program that had a context, and of whose evaluations none was seen until its end.
+const NOT_EVALUATED: &str = "No evaluation of this program was seen, so nothing was stored or loaded: it made none, or \
+                             its llama.cpp has copies of llama_decode that cannot be hooked (link-time optimisation \
+                             does that)";
 
 impl fmt::Display for Withdrawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.why {
-            Why::NotEvaluated => f.write_str(NOT_EVALUATED),
+            Why::NotEvaluated => write!(
+                f,
+                "This program is not followed: {COPIES}; nothing is stored or loaded"
+            ),
             Why::Releases(noticed) => write!(
                 f,
                 "Entries leave this llama-server's host prompt cache unseen ({noticed}), so prompts \
@@ -65,6 +76,55 @@ impl fmt::Display for Withdrawn {
         }
     }
 }
+
+/// Why nothing of the engine is followed any more.
+static NOT_FOLLOWED: OnceLock<String> = OnceLock::new();
+
+/// The reason, if the content of slots was claimed to be known and is not.
+pub(crate) fn not_followed() -> Option<&'static str> {
+    NOT_FOLLOWED.get().map(String::as_str)
+}
+
+/// In which engines an evaluation was seen, and of which of them that was told.
+static EVALUATED: [AtomicU8; ENGINES] = [const { AtomicU8::new(UNSEEN) }; ENGINES];
+const UNSEEN: u8 = 0;
+const SEEN: u8 = 1;
+const TOLD: u8 = 2;
+
+/// The engine that the thread is in evaluates. `true` the first time.
+#[inline]
+pub(crate) fn note_evaluation() -> bool {
+    let state = &EVALUATED[engines::current() % ENGINES];
+    state.load(Ordering::Relaxed) == UNSEEN && state.swap(SEEN, Ordering::Relaxed) == UNSEEN
+}
+
+/// An engine in which an evaluation was seen. Each is returned once.
+pub(crate) fn newly_evaluated() -> Option<usize> {
+    EVALUATED.iter().position(|state| {
+        let told = state.compare_exchange(SEEN, TOLD, Ordering::Relaxed, Ordering::Relaxed);
+        told.is_ok()
+    })
+}
+
+/// What was seen of the engine at work.
+pub(crate) fn seen() -> control::Seen {
+    let any = |wanted: fn(&Row) -> bool| {
+        let mut rows = ROWS.iter();
+        rows.any(|row| wanted(row) && row.called.ever())
+    };
+    control::Seen {
+        loaded: any(|row| {
+            row.name.starts_with("llama_model_load") || row.name.starts_with("llama_init")
+        }),
+        evaluated: is_any_evaluated(),
+        changed: any(|row| {
+            MEMORY.iter().any(|(name, _)| *name == row.generation) && row.name != GET_MEMORY
+        }),
+    }
+}
+
+/// Of the same generation as the functions that change the KV cache.
+const GET_MEMORY: &str = "llama_get_memory";
 
 /// Indexed by claim.
 static STATES: [AtomicU8; 3] = [const { AtomicU8::new(NOT_MADE) }; 3];
@@ -126,7 +186,7 @@ pub(crate) struct Seen {
 /// The next claim that no longer holds. Each is returned once.
 pub(crate) fn review(seen: Seen) -> Option<Withdrawn> {
     let withdrawn = host_cache(seen).or_else(serving).or_else(evaluating)?;
-    withdraw(withdrawn.claim).then_some(withdrawn)
+    withdraw(&withdrawn).then_some(withdrawn)
 }
 
 fn host_cache(seen: Seen) -> Option<Withdrawn> {
@@ -196,23 +256,35 @@ pub(crate) fn note_context() {
     HAD_CONTEXT.store(true, Ordering::Relaxed);
 }
 
+/// Whether there was one.
+pub(crate) fn had_context() -> bool {
+    HAD_CONTEXT.load(Ordering::Relaxed)
+}
+
 /// The process ends: what was not said yet of a program that had contexts.
 pub(crate) fn never_evaluated() -> Option<&'static str> {
-    let had_context = HAD_CONTEXT.load(Ordering::Relaxed);
-    let is_open = had_context && is_embedded() && !is_any_evaluated();
-    (is_open && withdraw(Claim::KvCache)).then_some(NOT_EVALUATED)
+    let is_open = had_context() && is_embedded() && !is_any_evaluated();
+    (is_open && holds(Claim::KvCache)).then_some(NOT_EVALUATED)
 }
 
 /// Whether it was made, and not withdrawn until now.
-fn withdraw(claim: Claim) -> bool {
-    let state = &STATES[claim as usize];
-    holds(claim) && state.swap(WITHDRAWN, Ordering::Relaxed) == MADE
+fn withdraw(withdrawn: &Withdrawn) -> bool {
+    let state = &STATES[withdrawn.claim as usize];
+    let is_new = holds(withdrawn.claim) && state.swap(WITHDRAWN, Ordering::Relaxed) == MADE;
+    if is_new && withdrawn.claim == Claim::KvCache {
+        let _ = NOT_FOLLOWED.set(match withdrawn.why {
+            Why::NotCalled(function) => format!(
+                "it has copies of {function} that cannot be hooked (link-time optimisation does that)"
+            ),
+            _ => COPIES.to_owned(),
+        });
+    }
+    is_new
 }
 
 fn is_any_evaluated() -> bool {
-    let is_evaluation = |row: &Row| EVALUATION.iter().any(|(_, name)| *name == row.name);
-    let mut rows = ROWS.iter();
-    rows.any(|row| is_evaluation(row) && row.called.ever())
+    let mut all = EVALUATED.iter();
+    all.any(|state| state.load(Ordering::Relaxed) != UNSEEN)
 }
 
 /// Whether one of these functions was called since the first request.

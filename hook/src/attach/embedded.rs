@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::attached::Attached;
+use super::attached::{self, Attached};
 use super::claims::{self, Claim};
 use super::engines::{self, ENGINES};
 use super::got;
@@ -133,6 +133,7 @@ impl Embedded {
         if let Some(library) = self.library {
             got::redirect_calls_of(library);
         }
+        attached::keep_file(&self.file);
         engines::keep_next();
         EMBEDDED.store(true, Ordering::Relaxed);
         claims::make(Claim::KvCache);

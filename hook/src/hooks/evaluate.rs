@@ -3,14 +3,14 @@
 
 use contextpilot_residency::{Entries, Entry, Event};
 
-use crate::attach::is_embedded;
 use crate::attach::original::original;
+use crate::attach::{claims, is_embedded};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
-use crate::channel::push;
+use crate::channel::{nudge, push};
 use crate::store::{self, ahead, exact};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
@@ -18,6 +18,7 @@ const DECODE: i32 = 1;
 
 pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) -> i32 {
     let call = EngineCall::enter();
+    note_evaluation();
     if kind != DECODE {
         return original!(llama_process(context, kind, batch));
     }
@@ -34,6 +35,7 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
 
 pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     let call = EngineCall::enter();
+    note_evaluation();
     let asked = call.counts().then(|| {
         // SAFETY: the caller passes a batch that the engine may read.
         unsafe { llama_batch::Answers::of(context, &batch) }
@@ -54,6 +56,15 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
         false => original!(llama_decode(context, batch)),
     };
     evaluation.end(result)
+}
+
+/// That the engine evaluates at all: until then the hook claims nothing of it.
+#[inline]
+fn note_evaluation() {
+    if claims::note_evaluation() {
+        // To say so.
+        guard::guarded(nudge);
+    }
 }
 
 /// An evaluation, from submission to the engine's result.

@@ -107,6 +107,14 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
         patched().count()
     );
     report.add(Finding::new(SUBJECT, Grade::Good, text));
+    if let Some(why) = &stats.engine.not_followed {
+        let text = format!("process {} is not followed: {why}", stats.process);
+        report.add(Finding::new(SUBJECT, Grade::Limited, text));
+    } else if stats.engine.seen.is_some_and(|seen| !seen.evaluated) {
+        let text =
+            "attached, nothing evaluated yet: whether it is followed, its first prompt tells";
+        report.add(Finding::new(SUBJECT, Grade::Good, text));
+    }
     if stats.hook_version != OUR_VERSION {
         let text = format!(
             "its hook is version {}, this command {OUR_VERSION}: what only one of them knows is \
