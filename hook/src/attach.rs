@@ -50,6 +50,8 @@ pub(crate) mod evidence;
 mod flags;
 #[cfg_attr(not(target_os = "linux"), path = "got_elsewhere.rs")]
 mod got;
+#[cfg(target_os = "linux")]
+mod hidden;
 mod host;
 #[cfg_attr(not(target_os = "linux"), path = "inline_elsewhere.rs")]
 mod inline;

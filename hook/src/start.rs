@@ -352,6 +352,7 @@ const CLOSING: Duration = Duration::from_millis(50);
 /// This also runs after an internal error, when live ids may still have to be reported.
 extern "C" fn on_exit() {
     let Some(running) = RUNNING.get() else {
+        embedded::say_nothing_ran();
         return;
     };
     // A forked child has no threads, and the files on disk are the parent's.

@@ -100,6 +100,8 @@ fn inject(path: &Path) -> Result<(), HookError> {
     let value = preloaded(path)?;
     sys::set_env(PRELOAD, &value);
     sys::set_env(env::ENGINE, "1".as_ref());
+    // What this process becomes says at its end if there was no engine. What it starts does not.
+    sys::set_env(env::RUN, std::process::id().to_string().as_ref());
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `contextpilot-llama run`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use contextpilot_testbed::skip_optional;
@@ -71,7 +71,13 @@ fn arguments_and_the_exit_code_are_the_programs_own() {
     let output = run(&line, &[("CONTEXTPILOT_STORE", folder.path())]);
     assert_eq!(output.status.code(), Some(5), "{output:?}");
     assert_eq!(output.stdout, b"1 --help -x -- a b\n", "{output:?}");
-    assert_eq!(stderr(&output), "");
+    // Some shells end without a chance to say that they had no llama.cpp.
+    let said = stderr(&output);
+    assert!(
+        said.is_empty() || said.contains("had no llama.cpp until its end"),
+        "{said}"
+    );
+    assert!(said.lines().count() <= 1, "{said}");
     // The hook has nothing to do.
     let output = run(&line, &[]);
     assert_eq!(output.stdout, b"--help -x -- a b\n", "{output:?}");
@@ -88,6 +94,78 @@ fn a_program_that_is_not_there_or_cannot_be_executed_is_named() {
         &[("CONTEXTPILOT_STORE", "relative".as_ref())],
     );
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// A shared object with the texts that each llama.cpp has, and as large as one, and these flags.
+pub(crate) fn module_with_texts(folder: &Path, flags: &[&str]) -> PathBuf {
+    let (source, built) = (folder.join("module.c"), folder.join("module.so"));
+    let code = r#"
+        const char texts[] = "%s: failed to decode, ret = %d\n\0general.architecture";
+        static volatile char room[1 << 21] = {1};
+        int plugin(void) { return texts[1] + room[9]; }
+        #ifdef A_PART
+        int llama_decode(void) { return plugin(); }
+        void *llama_init_from_model(void) { return 0; }
+        #endif
+    "#;
+    std::fs::write(&source, code).unwrap();
+    let mut compiler = Command::new("cc");
+    let flags = compiler
+        .args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"])
+        .arg(&built)
+        .args(flags);
+    assert!(flags.arg(&source).status().unwrap().success());
+    built
+}
+
+/// A program that loads modules, as Python and Node do.
+fn loader(folder: &Path) -> PathBuf {
+    let (source, built) = (folder.join("loader.c"), folder.join("loader"));
+    let code = r#"
+        #include <dlfcn.h>
+        int main(int count, char **arguments) {
+            void *module = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+            return module && dlsym(module, "plugin") ? 0 : count;
+        }
+    "#;
+    std::fs::write(&source, code).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.arg("-o").arg(&built).arg(&source).arg("-ldl");
+    assert!(compiler.status().unwrap().success());
+    built
+}
+
+#[test]
+fn an_engine_that_cannot_be_followed_is_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let loader = loader(folder.path());
+    let store = folder.path().join("store");
+    let store = ("CONTEXTPILOT_STORE", store.as_path());
+    for (flag, why) in [
+        (
+            "-fvisibility=default",
+            "its functions cannot be found (hidden, stripped, or inlined",
+        ),
+        (
+            "-DA_PART",
+            "more of its functions are not there (--gc-sections removes",
+        ),
+    ] {
+        let module = module_with_texts(folder.path(), &[flag]);
+        let output = run(&[&loader, &module], &[store]);
+        assert!(output.status.success(), "{output:?}");
+        let said = stderr(&output);
+        let name = module.display().to_string();
+        assert!(said.contains(&name) && said.contains(why), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // What has no llama.cpp inside is not named.
+    let plugin = folder.path().join("plain.so");
+    let flags = ["-shared", "-fPIC", "-Wl,-z,now,-z,relro"];
+    crate::loading::compile("cc", &plugin, "plugin.c", &flags);
+    let said = stderr(&run(&[&loader, &plugin], &[store]));
+    assert!(said.contains("had no llama.cpp until its end"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]

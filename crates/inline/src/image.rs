@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
 
 use contextpilot_inspect::Error;
@@ -12,6 +12,16 @@ use contextpilot_inspect::elf::Source;
 use crate::loaded::visit_loaded;
 use crate::maps;
 use crate::preflight::{self, Code, Extent};
+
+/// Whether each of `names` is a function in this file.
+///
+/// # Errors
+/// It cannot be read, or is damaged.
+pub fn functions_in(file: &Path, names: &[&str]) -> Result<Vec<bool>, ImageError> {
+    let source = Source::new(File::open(file).map_err(|_| ImageError::NoFile)?);
+    let found = preflight::functions(&source.elf()?, names)?;
+    Ok(found.iter().map(Option::is_some).collect())
+}
 
 /// The executable that this process runs, or a library that it has loaded.
 #[derive(Debug)]

@@ -31,8 +31,10 @@ mod maps;
 pub mod preflight;
 mod refusal;
 
+pub use contextpilot_inspect::holds_engine;
+
 pub use batch::{Batch, Trampoline};
-pub use image::{Function, Image, ImageError};
+pub use image::{Function, Image, ImageError, functions_in};
 pub use loaded::visit_loaded;
 pub use maps::Writable;
 pub use refusal::Refusal;

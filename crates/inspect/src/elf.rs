@@ -10,6 +10,7 @@ use object::elf::{
 use object::read::ReadCache;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
+use crate::marks::Constants;
 use crate::{Error, Machine};
 
 type Header = FileHeader64<Endianness>;
@@ -281,6 +282,21 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
                 .find(|rela| rela.r_offset(self.endian) == address)
                 .and_then(|rela| u64::try_from(rela.r_addend(self.endian)).ok())
         })
+    }
+
+    /// The parts that are loaded and never written.
+    pub(crate) fn constants(&self) -> Vec<Constants> {
+        let loaded = self.segments.iter().filter(|segment| {
+            let flags = segment.p_flags(self.endian);
+            segment.p_type(self.endian) == elf::PT_LOAD && !flags.contains(elf::PF_W)
+        });
+        loaded
+            .map(|segment| Constants {
+                offset: segment.p_offset(self.endian),
+                size: segment.p_filesz(self.endian),
+                has_code: segment.p_flags(self.endian).contains(elf::PF_X),
+            })
+            .collect()
     }
 
     /// The program headers as they stand in the file, to be compared with those in memory.

@@ -194,6 +194,9 @@ macro_rules! settings {
                 pub const $name: &str = super::$name.name;
             )*
 
+            /// Set by `contextpilot-llama run`, and no setting: the number of the process that has become the program.
+            pub const RUN: &str = "CONTEXTPILOT_RUN";
+
             /// What the names of all settings about KV cache events begin with.
             pub const KV_PREFIX: &str = "CONTEXTPILOT_KV_";
         }

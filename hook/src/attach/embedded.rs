@@ -12,6 +12,7 @@ use super::attached::{self, Attached};
 use super::claims::{self, Claim};
 use super::engines::{self, ENGINES};
 use super::got;
+use super::hidden;
 use super::host::missing_of;
 use super::inline::Inside;
 use super::layout;
@@ -72,6 +73,13 @@ pub(crate) unsafe fn watch(
         }));
         // SAFETY: the caller's promise.
         return unsafe { loading::watch(answers, found, true) };
+    }
+    let program = environment::program();
+    if let Some(why) = environment::is_run()
+        .then(|| hidden::reason(&program))
+        .flatten()
+    {
+        found(Err(why));
     }
     // SAFETY: the caller's promise.
     unsafe { loading::watch(answers, found, false) };

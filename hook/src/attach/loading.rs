@@ -28,9 +28,10 @@ use contextpilot_inline::Writable;
 use super::elf::{Changes, Defined, Object, changes, gnu_hash, program, visit_objects};
 use super::embedded::Embedded;
 use super::got::write;
+use super::hidden;
 use super::replacement;
 use super::table::MEMORY;
-use crate::base::guard;
+use crate::base::{environment, guard};
 
 /// The program's `dlsym`.
 static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
@@ -45,6 +46,8 @@ static WATCH: Mutex<Watch> = Mutex::new(Watch {
     known: Vec::new(),
     unloaded: 0,
     engines: Vec::new(),
+    others: Vec::new(),
+    begun: false,
     patience: PATIENCE,
 });
 
@@ -63,6 +66,10 @@ struct Watch {
     unloaded: u64,
     /// Keys and files of the objects that have an engine.
     engines: Vec<(usize, PathBuf)>,
+    /// Files that have no engine's functions. Each is looked into once, however often it is loaded.
+    others: Vec<PathBuf>,
+    /// The objects that the program began with were looked at.
+    begun: bool,
     /// How many more times an object may be looked at again because it is not ready.
     patience: u32,
 }
@@ -204,6 +211,11 @@ fn look() {
         for (key, file) in &news.engines {
             found(Embedded::in_library(*key, file.clone()));
         }
+        for file in &news.others {
+            if let Some(why) = hidden::reason(file) {
+                found(Err(why));
+            }
+        }
     }
     if news.unready == 0 || watch.patience == 0 {
         SEEN.store(now.sum(), Ordering::Release);
@@ -234,6 +246,8 @@ fn wait_for_watch() -> Option<MutexGuard<'static, Watch>> {
 struct News {
     /// Keys and files of engines.
     engines: Vec<(usize, PathBuf)>,
+    /// Files of objects in which no engine's functions are found.
+    others: Vec<PathBuf>,
     /// How many objects are not ready.
     unready: u32,
 }
@@ -249,6 +263,8 @@ impl Watch {
         let own = replacement::all()
             .first()
             .map_or(0, |replacement| replacement.address());
+        // Every program has the first ones. Their files are read only if it was run to be followed.
+        let looks_within = self.begun || environment::is_run();
         let is_last_look = self.patience == 0;
         // Read when the list of objects is locked: until then, another object may take the place of one.
         let mut writable = None;
@@ -265,8 +281,15 @@ impl Watch {
             redirect(&object);
             if has_engine(&object) {
                 self.note_engine(&object, &mut news);
+            } else if looks_within {
+                let file = object.file();
+                if !self.others.contains(&file) {
+                    self.others.push(file.clone());
+                    news.others.push(file);
+                }
             }
         });
+        self.begun = true;
         news
     }
 

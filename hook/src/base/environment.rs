@@ -58,6 +58,11 @@ pub(crate) fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
 }
 
+/// Whether `contextpilot-llama run` has become this process. What it starts inherits its variables, and is another one.
+pub(crate) fn is_run() -> bool {
+    text(contextpilot_settings::env::RUN).is_some_and(|run| run == std::process::id().to_string())
+}
+
 /// All variables, as they were at the start.
 pub(crate) fn variables() -> impl Iterator<Item = (&'static OsStr, &'static OsStr)> {
     let variables = given().variables.iter();

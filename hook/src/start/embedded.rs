@@ -1,6 +1,7 @@
 //! The start in a program that is no llama-server, with `CONTEXTPILOT_ENGINE=1`.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_settings::{Error, Settings};
 
@@ -8,7 +9,7 @@ use super::{PREPARED, Prepared, arm, keep_environment};
 use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
-use crate::base::log;
+use crate::base::{environment, log};
 use crate::capture::{engine_prompts, host_buffers, kept};
 use crate::hooks::REPLACEMENTS;
 use crate::hooks::signal::ANSWERS;
@@ -37,10 +38,34 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
     }
 }
 
+/// An engine was found that is not followed, and that was said.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// The program that was run to be followed ends, and no model was loaded that could be followed: says so, once.
+pub(super) fn say_nothing_ran() {
+    let Some(Ok(settings)) = SETTINGS.get() else {
+        return;
+    };
+    let is_wanted = settings.engine && settings.is_engaged();
+    if !is_wanted || !environment::is_run() || SAID.load(Ordering::Relaxed) {
+        return;
+    }
+    let program = environment::program();
+    let what = match PREPARED.get() {
+        Some(_) => "loaded no model",
+        None => "had no llama.cpp",
+    };
+    log::line(format_args!(
+        "Nothing was followed: {} {what} until its end. What it started says so by lines of its own",
+        program.display()
+    ));
+}
+
 fn attach_to(engine: Result<Embedded, String>) {
     match PREPARED.get() {
         None => {
             if let Err(why) = try_attach_to(engine) {
+                SAID.store(true, Ordering::Relaxed);
                 stay_inactive(why);
             }
         }
