@@ -25,6 +25,7 @@ mod generate;
 mod gguf;
 mod hosts;
 mod index;
+mod insert;
 mod limit;
 mod listen;
 mod open;
@@ -82,6 +83,7 @@ enum Command {
     Store(store::Options),
     Reset(reset::Options),
     Run(run::Options),
+    Insert(insert::Options),
     Simulate(Box<simulate::Options>),
     Advise(advise::Options),
     Template(template::Options),
@@ -145,6 +147,7 @@ pub fn main() -> ExitCode {
         Command::Store(options) => store::run(&options),
         Command::Reset(options) => done(reset::run(&options)),
         Command::Run(options) => Ok(run::run(&options)),
+        Command::Insert(options) => done(insert::run(&options)),
         Command::Simulate(options) => simulate::run(&options),
         Command::Traffic(options) => traffic::run(&options),
         Command::Plan(options) => plan::run(&options),

@@ -9,7 +9,7 @@ use crate::hook_lib::Library;
 use crate::say::say;
 use crate::server::{self, Server};
 use crate::variables::{Lookup, PRELOAD, of_process};
-use crate::{hook_lib, misspelt, obstacle, preload, share, sys};
+use crate::{hook_lib, misspelt, obstacle, others, preload, share, sys};
 
 /// Becomes llama-server, with the hook in it if the environment asks for it:
 /// if one of the settings is there that give it something to do. Returns only if that failed, with the exit code, after one line on stderr.
@@ -54,6 +54,7 @@ fn run() -> Result<Infallible, Error> {
     idle.iter().for_each(say);
     let strict = settings.strict;
     let server = server::find(of_process)?;
+    others::notice(&server, of_process).iter().for_each(say);
     match inject(&server) {
         Ok(library) => {
             say(format_args!(

@@ -19,6 +19,7 @@ mod hook_lib;
 mod launch;
 mod misspelt;
 mod obstacle;
+mod others;
 mod preload;
 mod say;
 mod server;

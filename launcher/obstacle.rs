@@ -16,7 +16,7 @@ use crate::table;
 /// Less than any llama.cpp takes (the smallest seen, without symbols, is 5 MB), in bytes. A
 /// smaller program without one is a wrapper such as `tini` or `nice`: the variable goes through
 /// it to the server that it starts.
-const SMALLEST_ENGINE: u64 = 1 << 20;
+pub(crate) const SMALLEST_ENGINE: u64 = 1 << 20;
 
 /// Advice about a server that the hook may not reach, as a part of a message. Mostly `None`.
 ///

@@ -419,12 +419,13 @@ fn a_feature_that_the_version_lacks_is_not_claimed() {
 fn if_the_hook_cannot_reach_the_server_doctor_says_so() {
     let home = Home::new();
     let source = "int main(void) { return 0; }";
-    for (flags, why) in [
-        (&["-static"][..], "linked fully statically"),
-        (&["-s"], "was stripped"),
+    for (flags, subject, why) in [
+        (&["-static"][..], "preload", "linked fully statically"),
+        (&["-s"], "preload", "was stripped"),
         (
             &["-shared", "-fPIC", "-Wl,--no-as-needed"],
-            "is a library, and no program",
+            "KV cache",
+            "there is no llama.cpp in this library",
         ),
     ] {
         let server = home.program("server", source, flags);
@@ -433,7 +434,7 @@ fn if_the_hook_cannot_reach_the_server_doctor_says_so() {
             .status();
         assert!(grown.unwrap().success());
         let output = home.doctor(&[&server]).output().unwrap();
-        assert_says(&output, 2, &[("fails", "preload", why)]);
+        assert_says(&output, 2, &[("fails", subject, why)]);
     }
 }
 

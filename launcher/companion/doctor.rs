@@ -13,6 +13,7 @@ use crate::obstacle::Library;
 use crate::server;
 use crate::variables::{Lookup, of_process};
 
+mod embedded;
 mod folders;
 mod functions;
 mod index;
@@ -55,8 +56,11 @@ pub(super) use report::{Finding, Grade};
 
   Next: contextpilot-llama-server -m model.gguf")]
 pub(super) struct Options {
-    /// llama-server to look at [default: the one that contextpilot-llama-server would run]
+    /// llama-server to look at; or a library, a Python or Node module, or a wheel with llama.cpp inside [default: the one that contextpilot-llama-server would run]
     server: Option<PathBuf>,
+    /// Look at the llama.cpp in a running process instead
+    #[arg(long, value_name = "PROCESS", conflicts_with = "server")]
+    pid: Option<u32>,
     /// Print the names of the functions, too: what each missing one costs, and which of them
     /// a running server has called
     #[arg(long, short)]
@@ -72,6 +76,14 @@ pub(super) struct Options {
 /// # Errors
 /// It cannot be printed.
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+    let file = options.server.as_deref();
+    let of_program = match options.pid {
+        Some(pid) => Some(embedded::of_process_with(pid)),
+        None => file.and_then(embedded::of_file),
+    };
+    if let Some(report) = of_program {
+        return print(report, options);
+    }
     let mut report = report::Report::default();
     let server = find(options);
     let found = server.is_ok();
@@ -129,6 +141,27 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         runs,
     };
     report.advise(next::next(&situation));
+    for finding in inserted() {
+        report.add(finding);
+    }
+    print(report, options)
+}
+
+/// The services that have the hook by a drop-in file of ours.
+fn inserted() -> impl Iterator<Item = Finding> {
+    super::insert::inserted().into_iter().map(|(file, library)| {
+        let shown = file.display();
+        match library.filter(|library| library.is_file()) {
+            Some(_) => Finding::new("inserted", Grade::Good, format!("by {shown}")),
+            None => {
+                let text = format!("{shown} names a library that is not there: contextpilot-llama insert it again");
+                Finding::new("inserted", Grade::Limited, text)
+            }
+        }
+    })
+}
+
+fn print(report: report::Report, options: &Options) -> Result<ExitCode, String> {
     report
         .print(match options.json {
             true => Form::Json,

@@ -3,8 +3,10 @@
 #![cfg(target_os = "linux")]
 
 mod account;
+mod doctor;
 mod engine;
 mod errors;
+mod insert;
 mod loading;
 mod program;
 mod python;

@@ -71,6 +71,43 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     follows
 }
 
+/// As [`examine`], of llama.cpp in a library that a program loads: what a server has besides is left out.
+pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut Report) -> bool {
+    let mut functions = Functions::new(program, located);
+    let others = ["cxx", "libc", "openssl", PROMPTS.0];
+    functions.ways.retain(|(row, _)| {
+        !others.contains(&row.generation) && !row.generation.starts_with("server")
+    });
+    report.detail("functions", functions.json());
+    report.add(functions.count());
+    for (row, way) in &functions.ways {
+        if let Way::Refused(why) = way {
+            let grade = match functions.sees_elsewhere(row) {
+                true => Grade::Good,
+                false => Grade::Fails,
+            };
+            report.add(Finding::new(
+                "not inline",
+                grade,
+                format!("{} {why}", row.name),
+            ));
+        }
+    }
+    report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
+    report.list("Not hooked", functions.consequences());
+    let kv_cache = functions.kv_cache();
+    let follows = kv_cache.grade == Grade::Good;
+    report.add(match follows {
+        true => Finding::new(
+            "KV cache",
+            Grade::Good,
+            "followed, if its evaluations call these functions: its first prompt tells",
+        ),
+        false => kv_cache,
+    });
+    follows
+}
+
 impl Functions {
     fn new(program: &Program, located: &Located) -> Self {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();

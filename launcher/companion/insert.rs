@@ -1,0 +1,279 @@
+//! `insert`: puts the hook into a service that starts llama-server by itself, by a drop-in file of systemd. Nothing of the
+//! service is changed, so an update of it keeps the hook, and undoing is removing a file.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use contextpilot_settings::{Settings, env, is_wanted, table};
+
+use crate::hook_lib;
+use crate::variables::{Lookup, PRELOAD, of_process};
+
+use super::show::print;
+
+/// Put the hook into a service that starts llama-server by itself, such as Ollama
+///
+/// Writes a drop-in file for the service's systemd unit, with LD_PRELOAD and the CONTEXTPILOT_
+/// settings that are set now (without any: CONTEXTPILOT_LISTEN=auto). Programs that the service
+/// starts inherit them; in all but a llama-server the hook does nothing. No binary and no unit is
+/// changed. Doing it again replaces the file.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  sudo contextpilot-llama insert --into ollama
+  sudo CONTEXTPILOT_STORE=/var/lib/ollama-store contextpilot-llama insert --into ollama
+  sudo contextpilot-llama insert --into ollama --undo")]
+pub(super) struct Options {
+    /// The service: ollama, or the name of any systemd unit
+    #[arg(long, value_name = "SERVICE")]
+    into: String,
+    /// Take it out again
+    #[arg(long)]
+    undo: bool,
+    /// A unit of this user, and not of the system
+    #[arg(long)]
+    user: bool,
+    /// The root of the system that is changed, as when an image is built
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    root: PathBuf,
+}
+
+/// The drop-in's name.
+const FILE: &str = "contextpilot.conf";
+
+/// Where a library of root's own cache is put for other users.
+const LIBRARIES: &str = "usr/local/lib/contextpilot-llama";
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let unit = Unit::named(&options.into, options.user, &options.root)?;
+    let drop_in = unit.drop_in();
+    let shown = drop_in.display();
+    if options.undo {
+        return match fs::remove_file(&drop_in) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                print(&format!("{shown} is not there: nothing to undo\n"))
+            }
+            Err(e) => Err(cannot_write(&drop_in, &e)),
+            Ok(()) => {
+                // The folder is systemd's; it stays if somebody else has put something there.
+                let _ = drop_in.parent().map(fs::remove_dir);
+                print(&format!("Removed {shown}\n\nNext: {}\n", unit.restart()))
+            }
+        };
+    }
+    if !unit.exists() {
+        return Err(format!(
+            "There is no unit {} ({} were looked at): install it first, or name another one with --into",
+            unit.name,
+            unit.folders()
+                .map(|folder| folder.display().to_string())
+                .join(", ")
+        ));
+    }
+    let library = hook_lib::load(of_process).map_err(|e| e.to_string())?.path;
+    let library = match options.user || is_readable_by_all(&library) {
+        true => library,
+        false => copied(&library, &options.root)?,
+    };
+    let text = drop_in_text(&library)?;
+    if fs::read_to_string(&drop_in).is_ok_and(|there| there == text) {
+        return print(&format!("{shown} has it already\n"));
+    }
+    let folder = drop_in.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)
+        .and_then(|()| written(&drop_in, &text))
+        .map_err(|e| cannot_write(&drop_in, &e))?;
+    print(&format!("Wrote {shown}\n\nNext: {}\n", unit.restart()))
+}
+
+/// For root alone: settings may be secrets.
+fn written(path: &Path, text: &str) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let _ = fs::remove_file(&beside);
+    let mut options = fs::File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(beside, path)
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> String {
+    format!(
+        "{} cannot be written ({error}): run it as root (sudo), or with --user for a unit of your own",
+        path.display()
+    )
+}
+
+/// The drop-in: what `run` puts into the environment, for whatever the unit starts.
+fn drop_in_text(library: &Path) -> Result<String, String> {
+    Settings::from(of_process).map_err(|e| e.to_string())?;
+    let names = table::ALL.iter().map(|setting| setting.name);
+    let ours = names.filter(|name| ![env::LLAMA_SERVER_BIN, env::HOOK_LIB].contains(name));
+    let mut set: Vec<(&str, String)> = ours
+        .filter_map(|name| Some((name, of_process.text(name)?)))
+        .collect();
+    if !is_wanted(of_process) {
+        set.push((env::LISTEN, "auto".to_owned()));
+    }
+    let mut text = String::from(
+        "# Written by `contextpilot-llama insert`; `contextpilot-llama insert --undo` removes it.\n[Service]\n",
+    );
+    let preload = (PRELOAD, library.display().to_string());
+    for (name, value) in [preload].into_iter().chain(set) {
+        let _ = writeln!(text, "Environment=\"{name}={}\"", escaped(&value));
+    }
+    Ok(text)
+}
+
+/// As systemd reads a value in double quotes (systemd.syntax(7), and `%` for its specifiers).
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', r"\\")
+        .replace('"', "\\\"")
+        .replace('%', "%%")
+}
+
+/// Puts the library where every user can read it.
+fn copied(library: &Path, root: &Path) -> Result<PathBuf, String> {
+    let name = library.file_name().unwrap_or_default();
+    let to = root.join(LIBRARIES).join(name);
+    let copy = || -> io::Result<()> {
+        let folder = root.join(LIBRARIES);
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        // Beside it first: a process may have the old one mapped.
+        let beside = to.with_extension("new");
+        fs::copy(library, &beside)?;
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&beside, &to)
+    };
+    copy().map_err(|e| cannot_write(&to, &e))?;
+    Ok(Path::new("/").join(LIBRARIES).join(name))
+}
+
+fn is_readable_by_all(path: &Path) -> bool {
+    path.ancestors().enumerate().all(|(depth, part)| {
+        let wanted = if depth == 0 { 0o004 } else { 0o001 };
+        fs::metadata(part).is_ok_and(|found| found.permissions().mode() & wanted != 0)
+    })
+}
+
+/// A unit of systemd.
+pub(super) struct Unit {
+    name: String,
+    user: bool,
+    root: PathBuf,
+}
+
+impl Unit {
+    fn named(name: &str, user: bool, root: &Path) -> Result<Self, String> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "@:_.-".contains(c);
+        if name.is_empty() || !name.chars().all(is_plain) || name.starts_with('.') {
+            return Err(format!(
+                "{name:?} is no name of a unit: --into ollama, for instance"
+            ));
+        }
+        let name = match name.ends_with(".service") {
+            true => name.to_owned(),
+            false => format!("{name}.service"),
+        };
+        let root = match user {
+            true => of_process
+                .non_empty("HOME")
+                .map(PathBuf::from)
+                .ok_or("HOME is not set: set it")?,
+            false => root.to_owned(),
+        };
+        Ok(Self { name, user, root })
+    }
+
+    /// Where units are, in systemd's order.
+    fn folders(&self) -> [PathBuf; 3] {
+        let names = match self.user {
+            true => [
+                ".config/systemd/user",
+                ".local/share/systemd/user",
+                ".nix-profile/share/systemd/user",
+            ],
+            false => [
+                "etc/systemd/system",
+                "usr/local/lib/systemd/system",
+                "usr/lib/systemd/system",
+            ],
+        };
+        names.map(|name| self.root.join(name))
+    }
+
+    fn exists(&self) -> bool {
+        let older = self.root.join("lib/systemd/system");
+        let mut folders = self.folders().into_iter().chain([older]);
+        folders.any(|folder| folder.join(&self.name).exists())
+    }
+
+    fn drop_in(&self) -> PathBuf {
+        let [folder, ..] = self.folders();
+        folder.join(format!("{}.d", self.name)).join(FILE)
+    }
+
+    fn restart(&self) -> String {
+        let systemctl = if self.user {
+            "systemctl --user"
+        } else {
+            "systemctl"
+        };
+        format!(
+            "{systemctl} daemon-reload && {systemctl} restart {}",
+            self.name
+        )
+    }
+}
+
+/// The units of the system that have the hook, and the library that each loads.
+pub(super) fn inserted() -> Vec<(PathBuf, Option<PathBuf>)> {
+    let folders = fs::read_dir("/etc/systemd/system")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let files = folders.map(|folder| folder.path().join(FILE));
+    let there = files.filter_map(|file| {
+        let text = fs::read_to_string(&file).ok()?;
+        let beginning = format!("Environment=\"{PRELOAD}=");
+        let mut values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(&beginning));
+        let library = values
+            .next()
+            .map(|value| PathBuf::from(value.trim_end_matches('"')));
+        Some((file, library))
+    });
+    there.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_reaches_the_service_as_it_is() {
+        assert_eq!(escaped(r#"a "b" \ 50%"#), r#"a \"b\" \\ 50%%"#);
+    }
+
+    #[test]
+    fn a_unit_is_named_with_and_without_its_ending() {
+        let root = Path::new("/");
+        for name in ["ollama", "ollama.service"] {
+            let unit = Unit::named(name, false, root).unwrap();
+            let drop_in = "/etc/systemd/system/ollama.service.d/contextpilot.conf";
+            assert_eq!(unit.drop_in(), Path::new(drop_in));
+        }
+        for name in ["", "../x", "a/b", "a b"] {
+            assert!(Unit::named(name, false, root).is_err(), "{name}");
+        }
+    }
+}
