@@ -55,11 +55,14 @@ pub(crate) static OPENSSL: &[Row] = ALL
     .split_at(NAMES.len())
     .1;
 
-/// How many functions are hooked for the prefix store only. They stand last.
+/// How many functions are hooked for the prefix store, or in modules, only. They stand last.
 const STORE_COUNT: usize = {
     let (mut count, mut at) = (0, 0);
     while at < ALL.len() {
-        if matches!(ALL[at].generation.as_bytes(), b"store" | b"straight") {
+        if matches!(
+            ALL[at].generation.as_bytes(),
+            b"store" | b"straight" | b"member"
+        ) {
             count += 1;
         }
         at += 1;

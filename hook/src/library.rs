@@ -70,7 +70,7 @@ impl Library for HookLibrary {
     }
 
     fn review_claims(&self) -> Option<Withdrawn> {
-        attach::say_evaluated();
+        attach::say_evaluated(store::is_on());
         let withdrawn = claims::review(host_buffers::seen())?;
         let lost = match withdrawn.claim {
             Claim::HostCache => {

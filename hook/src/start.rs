@@ -361,7 +361,7 @@ extern "C" fn on_exit() {
     }
     let worker = &running.worker;
     guard::guarded_at_end(|| worker.remove_socket());
-    attach::say_evaluated();
+    attach::say_evaluated(store::is_on());
     if let Some(why) = claims::never_evaluated() {
         log::line(format_args!("{why}"));
     }

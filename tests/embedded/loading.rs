@@ -139,6 +139,56 @@ fn whether_a_program_is_followed_is_told_by_its_evaluations() {
     }
 }
 
+/// As in a module for Node that has llama.cpp inside: its callers of `llama_decode` have copies of that. What the copies call
+/// is exported, and followed. A store there is not: results are read in ways that are not all seen.
+#[test]
+fn what_copies_of_a_modules_functions_call_is_followed() {
+    let Some(engine) = Program::find() else {
+        return;
+    };
+    let (folder, program) = changes();
+    let module = folder.path().join("index.node");
+    std::fs::copy(engine.library(), &module).unwrap();
+    let store = folder.path().join("store");
+    let socket = folder.path().join("control");
+    let listen = format!("unix:{}", socket.display());
+    let mut line = engine.line_of(&program);
+    let library = line.iter().position(|part| part == engine.library());
+    line[library.unwrap()] = module;
+    let mut command = Command::new(&line[0]);
+    without_ours(&mut command);
+    command.args(&line[1..]).args(["2", "inlined", "wait"]);
+    command
+        .envs(hooked(&store))
+        .env("CONTEXTPILOT_LISTEN", &listen);
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "contexts 2, asked 0");
+    let control = Control::new(&listen).unwrap();
+    let accounts = until("both prompts are told", || {
+        let latest = control.latest(16).unwrap().requests;
+        (latest.len() == 2).then_some(latest)
+    });
+    for account in accounts {
+        // As many as the program gave to the engine. They are evaluated, and not loaded.
+        assert_eq!(account.evaluation.evaluated, 40, "{account:?}");
+    }
+    let stats = control.stats().unwrap();
+    let seen = stats.engine.seen.unwrap();
+    assert!(seen.loaded && seen.evaluated, "{:?}", stats.engine);
+    assert_eq!(stats.engine.not_followed, None);
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("] Active: llama.cpp "),
+        "{said}"
+    );
+    let reason = "it has no prefix store, as it has copies of llama_decode";
+    assert!(said.contains(reason), "{said}");
+}
+
 /// A host may set variables on another thread at any time. Then nothing of ours may read them: neither where contexts are
 /// made and prompts evaluated, nor on our own threads.
 #[test]

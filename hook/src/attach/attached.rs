@@ -211,6 +211,10 @@ impl fmt::Display for Attached {
     }
 }
 
+/// Of an engine in which copies of functions evaluate.
+const NO_STORE: &str = "; it has no prefix store, as it has copies of llama_decode (link-time optimisation), whose results \
+                        may be read unseen";
+
 /// The file of each engine of a program.
 static FILES: [OnceLock<PathBuf>; ENGINES] = [const { OnceLock::new() }; ENGINES];
 
@@ -222,16 +226,21 @@ pub(super) fn keep_file(file: &Path) {
 
 /// Says of each engine of a program that it evaluates, when that was seen for the first time. (Of a server the banner
 /// says what is hooked, and claims are withdrawn that do not hold.)
-pub(crate) fn say_evaluated() {
+/// `has_store`: there is a prefix store for engines that can have one.
+pub(crate) fn say_evaluated(has_store: bool) {
     while let Some(engine) = claims::newly_evaluated() {
         let Some(file) = FILES[engine % ENGINES].get() else {
             continue;
         };
         let _engine = Entered::new(engine);
         log::line(format_args!(
-            "Active: llama.cpp {} of {}: it evaluates, and is followed",
+            "Active: llama.cpp {} of {}: it evaluates, and is followed{}",
             version(),
-            file.display()
+            file.display(),
+            match claims::has_copies() && has_store {
+                true => NO_STORE,
+                false => "",
+            }
         ));
     }
 }
@@ -240,7 +249,8 @@ pub(crate) fn say_evaluated() {
 fn functions() -> Vec<HookedFunction> {
     let there = ROWS
         .iter()
-        .filter(|row| row.is_wanted() && row.slot.get().is_some());
+        .filter(|row| row.is_wanted() || row.places.patched() > 0)
+        .filter(|row| row.slot.get().is_some());
     there
         .map(|row| HookedFunction {
             name: row.name.to_owned(),

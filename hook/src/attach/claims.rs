@@ -106,6 +106,23 @@ pub(crate) fn newly_evaluated() -> Option<usize> {
     })
 }
 
+/// In which engines copies of functions evaluate, which only the functions behind them see.
+static COPIED: [AtomicBool; ENGINES] = [const { AtomicBool::new(false) }; ENGINES];
+
+/// The engine that the thread is in has evaluated through a copy.
+#[inline]
+pub(crate) fn note_copies() {
+    let copied = &COPIED[engines::current() % ENGINES];
+    if !copied.load(Ordering::Relaxed) {
+        copied.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the engine that the thread is in evaluates through copies.
+pub(crate) fn has_copies() -> bool {
+    COPIED[engines::current() % ENGINES].load(Ordering::Relaxed)
+}
+
 /// What was seen of the engine at work.
 pub(crate) fn seen() -> control::Seen {
     let any = |wanted: fn(&Row) -> bool| {

@@ -3,13 +3,15 @@
 //! Such a program has the engine in a library that it loads by itself, or is linked with it, or contains it. It
 //! calls functions through addresses that it has asked for, or directly, so all are hooked inline.
 
-use std::path::PathBuf;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::attached::{self, Attached};
 use super::claims::{self, Claim};
+use super::elf::{Defined, gnu_hash, objects};
 use super::engines::{self, ENGINES};
 use super::got;
 use super::hidden;
@@ -95,7 +97,10 @@ impl Embedded {
         let shown = file.display();
         match Inside::in_library(address) {
             Ok(Some(inside)) => Ok(Self {
-                inside,
+                inside: match is_module(&file) {
+                    true => inside.with_members(exported_by(address)),
+                    false => inside,
+                },
                 library: Some(address),
                 file,
                 since,
@@ -146,6 +151,24 @@ impl Embedded {
         EMBEDDED.store(true, Ordering::Relaxed);
         claims::make(Claim::KvCache);
         Ok(Attached::embedded(self.file, self.since.elapsed()))
+    }
+}
+
+/// Whether it is more than llama.cpp: a module of Python or Node, which calls the llama.cpp inside.
+fn is_module(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    !name.starts_with("libllama")
+}
+
+/// Whether the object with this key exports a function.
+fn exported_by(key: usize) -> impl Fn(&str) -> bool {
+    let object = objects().into_iter().find(|object| object.key() == key);
+    move |name| {
+        let name = CString::new(name).unwrap_or_default();
+        let found = object
+            .as_ref()
+            .and_then(|object| object.defined(&name, gnu_hash(&name)));
+        matches!(found, Some(Defined::At(_)))
     }
 }
 

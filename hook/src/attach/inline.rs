@@ -15,7 +15,7 @@ use super::replacement::{self, Replacement};
 use super::row::{Row, are_tokens_wanted};
 use super::slot::Slot;
 use super::table::{
-    MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called, is_seen_elsewhere,
+    MEMBER, MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called, is_seen_elsewhere,
     is_seen_in_program,
 };
 
@@ -26,6 +26,9 @@ pub(super) struct Inside {
     rows: Vec<Option<Function>>,
     /// In the order of [`plain::SLOTS`].
     plain: Vec<Option<Function>>,
+    /// Functions of [`MEMBER`] that it exports. Whoever calls one of these cannot know which registers it leaves alone, as
+    /// compilers do of functions that no other file may replace.
+    members: Vec<&'static str>,
 }
 
 /// A row, its replacement, and the function in the executable.
@@ -57,6 +60,15 @@ impl Inside {
         Ok(Self::of(image, is_anchor))
     }
 
+    /// The library is a module with llama.cpp inside, which may have copies of functions: those that such copies call are
+    /// hooked, too, if it `exports` them.
+    pub(super) fn with_members(mut self, exports: impl Fn(&str) -> bool) -> Self {
+        let members = ROWS.iter().filter(|row| row.generation == MEMBER);
+        let exported = members.map(|row| row.name).filter(|name| exports(name));
+        self.members = exported.collect();
+        self
+    }
+
     fn with_any_of(wanted: impl Fn(&Row) -> bool) -> Option<Self> {
         Self::of(Image::of_self().ok()?, wanted)
     }
@@ -71,7 +83,12 @@ impl Inside {
         let mut found = ROWS.iter().zip(&rows);
         found
             .any(|(row, function)| wanted(row) && function.is_some())
-            .then_some(Self { image, rows, plain })
+            .then_some(Self {
+                image,
+                rows,
+                plain,
+                members: Vec::new(),
+            })
     }
 
     /// Whether the executable contains one of the server's own functions.
@@ -111,9 +128,29 @@ impl Inside {
         let rows = ROWS.iter().map(|row| row.slot);
         let all = rows.chain(plain::SLOTS.iter().copied());
         all.for_each(Slot::set_missing);
-        self.prepare_these(Row::is_of_library, |name, generation| {
+        let mut ready = self.prepare_these(Row::is_of_library, |name, generation| {
             is_seen_in_program(name, generation, |name| self.has(name))
-        })
+        })?;
+        self.prepare_members(&mut ready);
+        Ok(ready)
+    }
+
+    /// Prepares hooks for the functions that copies call: all of them or none, since what one notes another one takes back.
+    fn prepare_members(&self, ready: &mut Ready) {
+        let has = |end: &str| self.members.iter().any(|name| name.ends_with(end));
+        if !(has("llama_batch") && has("D1Ev") && has("6seq_rmEiii") && has("5clearEb")) {
+            return;
+        }
+        let before = ready.mark();
+        let mut members = self
+            .candidates()
+            .filter(|(row, ..)| self.members.contains(&row.name));
+        let all = members.all(|(row, replacement, function)| {
+            ready.add(&self.image, row, function, replacement).is_ok()
+        });
+        if !all {
+            ready.return_to(before);
+        }
     }
 
     /// Prepares hooks for the rows that are `wanted`. `is_seen`: whether nothing is missed without the function of

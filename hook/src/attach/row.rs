@@ -10,7 +10,7 @@ use super::slot::Slot;
 use super::table::PROMPTS;
 #[cfg(not(target_os = "macos"))]
 use super::table::{EVALUATION, Generations, MEMORY};
-use super::table::{STORE, STRAIGHT};
+use super::table::{MEMBER, STORE, STRAIGHT};
 
 /// Functions of the prefix store are hooked.
 static STORE_WANTED: AtomicBool = AtomicBool::new(false);
@@ -69,7 +69,8 @@ impl Row {
     /// Whether it is hooked in this process: functions of the prefix store only if there is one.
     pub(crate) fn is_wanted(&self) -> bool {
         let is_stores = self.generation == STORE || self.generation == STRAIGHT;
-        !is_stores || STORE_WANTED.load(Ordering::Relaxed)
+        let is_members = self.generation == MEMBER;
+        !is_members && (!is_stores || STORE_WANTED.load(Ordering::Relaxed))
     }
 
     /// Whether the library attaches without it.

@@ -99,6 +99,14 @@ pub(crate) const STORE: &str = "store";
 #[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
 pub(crate) const STRAIGHT: &str = "straight";
 
+/// Functions behind those of llama.cpp's interface. Where link-time optimisation has copied an interface function into its
+/// callers, the calls of these are left. They are hooked in a module that a program loads ([`of_modules`]), and in nothing
+/// else: a server, and each program with a library of llama.cpp, calls the interface.
+///
+/// [`of_modules`]: super::inline::Inside::has_members
+#[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
+pub(crate) const MEMBER: &str = "member";
+
 /// See [`UNCACHED`].
 pub(crate) const FORGOTTEN: &str = "forgotten";
 
@@ -344,6 +352,43 @@ macro_rules! for_each_hooked {
             purpose   store     optional fn llama_adapter_lora_free(adapter: Pointer);
             purpose   store     optional fn llama_batch_ext_set_embd_state(batch: Pointer, index: i32, row: Embeddings) -> bool;
             purpose   store     optional fn _Z34llama_batch_ext_set_decision_orderP15llama_batch_exti20llama_decision_order(batch: Pointer, index: i32, order: i32) -> bool;
+
+            evaluate  member    optional fn _ZN13llama_context6decodeERK11llama_batch(context: Pointer, batch: *const Batch) -> i32;
+            evaluate  member    optional fn _ZN13llama_context6decodeER11llama_batch(context: Pointer, batch: *const Batch) -> i32;
+            contexts  member    optional fn _ZN13llama_contextD1Ev(context: Pointer);
+            adapters  member    optional fn _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf(context: Pointer, adapters: *const Pointer, count: usize, scales: *const f32);
+            state     member    optional fn _ZN13llama_context18state_seq_set_dataEiPKhmj(context: Pointer, sequence: i32, source: *const u8, size: usize, flags: u32) -> usize;
+            state     member    optional fn _ZN13llama_context14state_set_dataEPKhm(context: Pointer, source: *const u8, size: usize) -> usize;
+            memory    member    optional fn _ZN14llama_kv_cache5clearEb(memory: Pointer, data: bool);
+            memory    member    optional fn _ZN14llama_kv_cache6seq_rmEiii(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    member    optional fn _ZN14llama_kv_cache6seq_cpEiiii(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    member    optional fn _ZN14llama_kv_cache8seq_keepEi(memory: Pointer, sequence: i32);
+            memory    member    optional fn _ZN14llama_kv_cache7seq_addEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    member    optional fn _ZN14llama_kv_cache7seq_divEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+            memory    member    optional fn _ZN19llama_kv_cache_iswa5clearEb(memory: Pointer, data: bool);
+            memory    member    optional fn _ZN19llama_kv_cache_iswa6seq_rmEiii(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    member    optional fn _ZN19llama_kv_cache_iswa6seq_cpEiiii(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    member    optional fn _ZN19llama_kv_cache_iswa8seq_keepEi(memory: Pointer, sequence: i32);
+            memory    member    optional fn _ZN19llama_kv_cache_iswa7seq_addEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    member    optional fn _ZN19llama_kv_cache_iswa7seq_divEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+            memory    member    optional fn _ZN22llama_memory_recurrent5clearEb(memory: Pointer, data: bool);
+            memory    member    optional fn _ZN22llama_memory_recurrent6seq_rmEiii(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    member    optional fn _ZN22llama_memory_recurrent6seq_cpEiiii(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    member    optional fn _ZN22llama_memory_recurrent8seq_keepEi(memory: Pointer, sequence: i32);
+            memory    member    optional fn _ZN22llama_memory_recurrent7seq_addEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    member    optional fn _ZN22llama_memory_recurrent7seq_divEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+            memory    member    optional fn _ZN19llama_memory_hybrid5clearEb(memory: Pointer, data: bool);
+            memory    member    optional fn _ZN19llama_memory_hybrid6seq_rmEiii(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    member    optional fn _ZN19llama_memory_hybrid6seq_cpEiiii(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    member    optional fn _ZN19llama_memory_hybrid8seq_keepEi(memory: Pointer, sequence: i32);
+            memory    member    optional fn _ZN19llama_memory_hybrid7seq_addEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    member    optional fn _ZN19llama_memory_hybrid7seq_divEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
+            memory    member    optional fn _ZN24llama_memory_hybrid_iswa5clearEb(memory: Pointer, data: bool);
+            memory    member    optional fn _ZN24llama_memory_hybrid_iswa6seq_rmEiii(memory: Pointer, sequence: i32, from: i32, to: i32) -> bool;
+            memory    member    optional fn _ZN24llama_memory_hybrid_iswa6seq_cpEiiii(memory: Pointer, source: i32, target: i32, from: i32, to: i32);
+            memory    member    optional fn _ZN24llama_memory_hybrid_iswa8seq_keepEi(memory: Pointer, sequence: i32);
+            memory    member    optional fn _ZN24llama_memory_hybrid_iswa7seq_addEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, delta: i32);
+            memory    member    optional fn _ZN24llama_memory_hybrid_iswa7seq_divEiiii(memory: Pointer, sequence: i32, from: i32, to: i32, divisor: i32);
         }
     };
 }

@@ -1,6 +1,8 @@
 //! The C types in the signatures of hooked functions, as far as we read them.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr;
 
 /// A pointer of the host's that is only passed on.
 pub(crate) type Pointer = *mut c_void;
@@ -78,6 +80,19 @@ pub(crate) struct Batch {
 impl Batch {
     /// Bytes behind the structure that is known.
     pub(crate) const BEYOND: usize = 72;
+
+    /// The batch at this address, where nothing of a batch lies behind it.
+    ///
+    /// # Safety
+    /// There is a `llama_batch`, which nobody changes meanwhile.
+    pub(crate) unsafe fn at(batch: *const Self) -> Self {
+        let mut read = MaybeUninit::<Self>::zeroed();
+        let size = size_of::<Self>() - Self::BEYOND;
+        // SAFETY: the caller's promise, and there is room.
+        unsafe { ptr::copy_nonoverlapping(batch.cast::<u8>(), read.as_mut_ptr().cast(), size) };
+        // SAFETY: all that was not read may be zero.
+        unsafe { read.assume_init() }
+    }
 }
 
 const _: () = assert!(size_of::<Batch>() - Batch::BEYOND == 56 || size_of::<usize>() != 8);

@@ -26,6 +26,27 @@ pub(crate) unsafe fn llama_set_adapters_lora(
     result
 }
 
+/// What a copy of `llama_set_adapters_lora` calls.
+pub(crate) unsafe fn _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf(
+    context: Pointer,
+    adapters: *const Pointer,
+    count: usize,
+    scales: *const f32,
+) {
+    let call = EngineCall::enter();
+    purpose::about_to_set_adapters(&call, context);
+    original!(
+        _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf(
+            context, adapters, count, scales
+        )
+    );
+    if call.counts() {
+        // SAFETY: our caller passed `count` elements of both, and uses the context.
+        unsafe { adapters::set_all(&call, context, adapters, count, scales) };
+        tell_store(&call, context);
+    }
+}
+
 /// The KV of what is evaluated from now on depends on other adapters.
 fn tell_store(call: &EngineCall, context: Pointer) {
     if !store::is_on() {

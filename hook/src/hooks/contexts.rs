@@ -44,6 +44,15 @@ pub(crate) unsafe fn llama_free(context: Pointer) {
     original!(llama_free(context))
 }
 
+/// What a copy of `llama_free` calls.
+pub(crate) unsafe fn _ZN13llama_contextD1Ev(context: Pointer) {
+    let call = EngineCall::enter();
+    change::about_to_free(&call, context, Instant::now() + store::FLUSH);
+    // SAFETY: our caller frees the context, so no other thread uses it.
+    call.guarded(|| unsafe { contexts::forget(context) });
+    original!(_ZN13llama_contextD1Ev(context))
+}
+
 /// The server calls this for every context, so every context is noticed, however it was created.
 pub(crate) unsafe fn llama_get_memory(context: Pointer) -> Pointer {
     let call = EngineCall::enter();

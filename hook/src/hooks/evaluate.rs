@@ -11,7 +11,7 @@ use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
 use crate::channel::{nudge, push};
-use crate::store::{self, ahead, exact};
+use crate::store::{self, ahead, exact, purpose};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -57,6 +57,42 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     };
     evaluation.end(result)
 }
+
+macro_rules! members {
+    ($($decode:ident),*) => {$(
+        /// What a copy of `llama_decode` calls.
+        pub(crate) unsafe fn $decode(context: Pointer, batch: *const Batch) -> i32 {
+            let call = EngineCall::enter();
+            if !call.is_hosts() {
+                return original!($decode(context, batch));
+            }
+            claims::note_copies();
+            note_evaluation();
+            if store::is_on() {
+                // Of a program that has copies of functions, not all is seen that a store must see.
+                purpose::refuse(&call, context, COPIES);
+            }
+            // SAFETY: the caller passes a batch that the engine may read. Behind it lies something else.
+            let batch_of = || unsafe { Batch::at(batch) };
+            let asked = call.counts().then(|| {
+                // SAFETY: as above.
+                unsafe { llama_batch::Answers::of(context, &batch_of()) }
+            });
+            // SAFETY: as above.
+            let entries = || unsafe { llama_batch::entries(&batch_of(), asked.as_ref()?) };
+            let evaluation = Evaluation::begin(&call, context, entries);
+            let result = original!($decode(context, batch));
+            evaluation.end(result)
+        }
+    )*};
+}
+members!(
+    _ZN13llama_context6decodeERK11llama_batch,
+    _ZN13llama_context6decodeER11llama_batch
+);
+
+/// Why a context has no store.
+const COPIES: &str = "this program has copies of llama_decode (link-time optimisation makes them)";
 
 /// That the engine evaluates at all: until then the hook claims nothing of it.
 #[inline]

@@ -167,3 +167,14 @@ generation!(Target::Context: llama_kv_self_clear(), llama_kv_self_seq_rm,
     llama_kv_self_seq_cp, llama_kv_self_seq_keep, llama_kv_self_seq_add, llama_kv_self_seq_div);
 generation!(Target::Context: llama_kv_cache_clear(), llama_kv_cache_seq_rm,
     llama_kv_cache_seq_cp, llama_kv_cache_seq_keep, llama_kv_cache_seq_add, llama_kv_cache_seq_div);
+// What copies of llama_memory_* call, in each kind of memory. One may call those of its parts.
+generation!(Target::Memory: _ZN14llama_kv_cache5clearEb(data), _ZN14llama_kv_cache6seq_rmEiii, _ZN14llama_kv_cache6seq_cpEiiii,
+    _ZN14llama_kv_cache8seq_keepEi, _ZN14llama_kv_cache7seq_addEiiii, _ZN14llama_kv_cache7seq_divEiiii);
+generation!(Target::Memory: _ZN19llama_kv_cache_iswa5clearEb(data), _ZN19llama_kv_cache_iswa6seq_rmEiii, _ZN19llama_kv_cache_iswa6seq_cpEiiii,
+    _ZN19llama_kv_cache_iswa8seq_keepEi, _ZN19llama_kv_cache_iswa7seq_addEiiii, _ZN19llama_kv_cache_iswa7seq_divEiiii);
+generation!(Target::Memory: _ZN22llama_memory_recurrent5clearEb(data), _ZN22llama_memory_recurrent6seq_rmEiii, _ZN22llama_memory_recurrent6seq_cpEiiii,
+    _ZN22llama_memory_recurrent8seq_keepEi, _ZN22llama_memory_recurrent7seq_addEiiii, _ZN22llama_memory_recurrent7seq_divEiiii);
+generation!(Target::Memory: _ZN19llama_memory_hybrid5clearEb(data), _ZN19llama_memory_hybrid6seq_rmEiii, _ZN19llama_memory_hybrid6seq_cpEiiii,
+    _ZN19llama_memory_hybrid8seq_keepEi, _ZN19llama_memory_hybrid7seq_addEiiii, _ZN19llama_memory_hybrid7seq_divEiiii);
+generation!(Target::Memory: _ZN24llama_memory_hybrid_iswa5clearEb(data), _ZN24llama_memory_hybrid_iswa6seq_rmEiii, _ZN24llama_memory_hybrid_iswa6seq_cpEiiii,
+    _ZN24llama_memory_hybrid_iswa8seq_keepEi, _ZN24llama_memory_hybrid_iswa7seq_addEiiii, _ZN24llama_memory_hybrid_iswa7seq_divEiiii);

@@ -126,6 +126,31 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     read
 }
 
+/// What copies of `llama_state_seq_set_data` and `llama_state_seq_set_data_ext` call.
+pub(crate) unsafe fn _ZN13llama_context18state_seq_set_dataEiPKhmj(
+    context: Pointer,
+    sequence: i32,
+    source: *const u8,
+    size: usize,
+    flags: u32,
+) -> usize {
+    let call = EngineCall::enter();
+    if call.is_hosts() {
+        stored::about_to_restore(&call, context, sequence);
+    }
+    let read = original!(_ZN13llama_context18state_seq_set_dataEiPKhmj(
+        context, sequence, source, size, flags
+    ));
+    if call.is_hosts() {
+        // What it is, is not followed.
+        // SAFETY: the engine has just read there.
+        unsafe { stored::restored(&call, context, sequence, source, size, false) };
+        let reach = ask_reach_after(&call, context, sequence);
+        call.guarded(|| note_restore(context, source, sequence, flags, read == size, reach));
+    }
+    read
+}
+
 /// Newer servers call this twice. The first call has no room for tokens: it returns their number, and
 /// loads nothing.
 pub(crate) unsafe fn llama_state_seq_load_file(
@@ -181,6 +206,22 @@ pub(crate) unsafe fn llama_state_set_data(
     let call = EngineCall::enter();
     change::about_to_lose(&call, Some(context), -1, 0);
     let read = original!(llama_state_set_data(context, source, size));
+    change::obscured(&call, Some(context), -1);
+    call.guarded(|| obscure(context, -1));
+    read
+}
+
+/// What a copy of `llama_state_set_data` calls.
+pub(crate) unsafe fn _ZN13llama_context14state_set_dataEPKhm(
+    context: Pointer,
+    source: *const u8,
+    size: usize,
+) -> usize {
+    let call = EngineCall::enter();
+    change::about_to_lose(&call, Some(context), -1, 0);
+    let read = original!(_ZN13llama_context14state_set_dataEPKhm(
+        context, source, size
+    ));
     change::obscured(&call, Some(context), -1);
     call.guarded(|| obscure(context, -1));
     read
