@@ -12,6 +12,7 @@ use signal_hook::flag::register_conditional_shutdown;
 use crate::say::say;
 use crate::{hook_lib, variables};
 
+mod accounts;
 mod advise;
 mod agent;
 mod bounds;

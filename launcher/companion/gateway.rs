@@ -1,10 +1,14 @@
 //! `gateway`: a proxy between a router and one llama-server.
 
+use std::sync::Arc;
+
 use clap::Args;
+use contextpilot_client::Control;
 use contextpilot_gateway::Gateway;
 use contextpilot_proxy::Upstream;
 use contextpilot_settings::{KvEventsOf, Settings, env};
 
+use super::accounts::OfHook;
 use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
@@ -20,7 +24,9 @@ use crate::variables::of_process;
 /// /v1/completions/render and POST /v1/chat/completions/render with the token ids
 /// of a request, and GET /kv_event_sources with the addresses of the events. These
 /// come from the same variables as the server's: CONTEXTPILOT_KV_EVENTS and the
-/// others. Everything else passes through to the server and back.
+/// others. Everything else passes through to the server and back, but for the usage
+/// in answers: what the prefix store has loaded counts as cached, if the server has
+/// one and was started with CONTEXTPILOT_LISTEN.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama gateway --port 8081
@@ -44,6 +50,10 @@ pub(super) struct Options {
     hosts: Hosts,
     #[command(flatten)]
     bounds: Bounds,
+    /// Leave the usage in answers as the engine counts it: without what the prefix
+    /// store has loaded
+    #[arg(long)]
+    engine_usage: bool,
     /// MiB that requests for token ids may take together while they are received,
     /// worked on and answered: some 100 bytes for each of theirs
     #[arg(long, value_name = "MIB", default_value_t = contextpilot_gateway::BODIES >> 20)]
@@ -57,10 +67,17 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let settings = Settings::from(events).map_err(|e| e.to_string())?;
     let events = settings.kv_events.as_ref();
     let only = events.and_then(KvEventsOf::only);
-    let server = match &options.server {
-        Some(server) => server.clone(),
-        None => Engine::find(None, &options.control, "--server")?.url,
+    let engine = Engine::find(options.server.as_deref(), &options.control, "--server");
+    let (server, control) = match (&options.server, engine) {
+        // Without its hook, the engine's figures are left as they are.
+        (Some(server), engine) => (
+            server.clone(),
+            engine.ok().and_then(|engine| engine.control),
+        ),
+        (None, engine) => engine.map(|engine| (engine.url, engine.control))?,
     };
+    let loads = |control: &Control| control.stats().is_ok_and(|stats| stats.store.is_some());
+    let control = control.filter(|_| !options.engine_usage).filter(loads);
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
     let gateway = Gateway::new(upstream, only.cloned());
@@ -68,6 +85,10 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         .with_hosts(hosts)
         .with_bodies(options.max_bodies << 20);
     let gateway = gateway.with_limits(options.bounds.limits());
+    let gateway = match control {
+        Some(control) => gateway.with_usage(Arc::new(OfHook::new(control))),
+        None => gateway,
+    };
     let listener = listen::bind(&options.host, options.port, "--port")?;
     let address = listener
         .local_addr()

@@ -14,7 +14,7 @@ use crate::say::say;
 
 mod behind;
 mod hook;
-mod ids;
+pub(super) mod ids;
 mod lanes;
 mod rooms;
 mod service;
@@ -62,6 +62,10 @@ pub(super) struct Serving {
     hosts: Hosts,
     #[command(flatten)]
     bounds: Bounds,
+    /// Leave the usage in answers as the engine counts it: without what the prefix
+    /// store has loaded
+    #[arg(long)]
+    engine_usage: bool,
     /// Order each batch by itself only, and track nothing
     #[arg(long)]
     stateless: bool,
@@ -94,12 +98,21 @@ impl Serving {
             host: "127.0.0.1".to_owned(),
             hosts: Hosts::default(),
             bounds: Bounds::default(),
+            engine_usage: false,
             stateless: false,
             max_requests: limits.requests,
             max_blocks: limits.blocks,
             max_kept: limits.kept >> 20,
             max_bodies: limits.bodies >> 20,
             max_contexts: limits.contexts,
+        }
+    }
+
+    /// The same, with the usage in answers as the engine counts it.
+    pub(super) fn with_engine_usage(self, engine_usage: bool) -> Self {
+        Self {
+            engine_usage,
+            ..self
         }
     }
 
@@ -174,5 +187,8 @@ pub(super) fn serve(
     let wishes = tokens::start(behind.clone(), shared.clone());
     let hosts = serving.hosts.allowed()?;
     let clients = serving.bounds.limits();
-    service::serve(listener, behind, shared, wishes, asked, hosts, clients)
+    let usage = !serving.engine_usage;
+    service::serve(
+        listener, behind, shared, wishes, asked, usage, hosts, clients,
+    )
 }

@@ -34,6 +34,10 @@ pub(super) struct Options {
     /// Port of the index; 0 chooses a free one
     #[arg(long, value_name = "PORT", default_value_t = 8765)]
     index_port: u16,
+    /// Leave the usage in answers as the engine counts it: without what the prefix
+    /// store has loaded
+    #[arg(long)]
+    engine_usage: bool,
     /// Record nothing for `advise`. Otherwise up to 64 MiB of the traffic are
     /// recorded in the state folder, without its text, unless
     /// CONTEXTPILOT_TRAFFIC_FILE names another file
@@ -60,8 +64,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for (name, value) in settings(options, &flags, &url, address.port()) {
         server.env(name, value);
     }
-    let mut index =
-        index::start(listener, &flags).map_err(|e| format!("The index cannot be started: {e}"))?;
+    let mut index = index::start(listener, &flags, options.engine_usage)
+        .map_err(|e| format!("The index cannot be started: {e}"))?;
     say(format_args!(
         "Index at {url}, in front of the server that starts now"
     ));

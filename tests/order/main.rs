@@ -11,6 +11,7 @@ mod soak;
 mod store;
 mod stored;
 mod support;
+mod usage;
 
 use std::process::{Command, Stdio};
 

@@ -12,7 +12,8 @@
 //! | `GET /kv_event_sources` | where the server publishes its KV cache events, `{"0": {"endpoint": …}}` |
 //!
 //! The body is that of the request which is to be routed. Everything else is passed on to the server, and its
-//! answers back, byte for byte (crates/proxy).
+//! answers back, byte for byte (crates/proxy); but for the usage in answers of a server with a prefix store, where
+//! what was loaded counts as cached ([`Gateway::with_usage`]).
 //!
 //! Images and sounds have no token ids. A request with some is refused here (501) and can be sent
 //! as it is.
@@ -22,25 +23,28 @@
 mod prompts;
 mod render;
 mod sources;
+mod usage;
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use contextpilot_proxy::{Handler, Limits, Request, Response, Tally, Upstream};
+use contextpilot_proxy::{Accounts, Handler, Limits, Request, Response, Tally, Upstream};
 use contextpilot_proxy::{error_response, json_response, metrics, metrics_response};
 use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
 
 use render::Renderer;
+use usage::Usage;
 
 /// What routers talk to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Gateway {
     upstream: Upstream,
     events: Option<KvEvents>,
     hosts: AllowedHosts,
     renderer: Renderer,
+    usage: Option<Usage>,
     limits: Limits,
     tally: Arc<Tally>,
 }
@@ -58,6 +62,7 @@ impl Gateway {
             events,
             hosts: AllowedHosts::default(),
             renderer: Renderer::new(BODIES, Arc::clone(&tally)),
+            usage: None,
             limits: Limits::default(),
             tally,
         }
@@ -69,6 +74,13 @@ impl Gateway {
     pub fn with_bodies(self, bytes: usize) -> Self {
         let renderer = Renderer::new(bytes, Arc::clone(&self.tally));
         Self { renderer, ..self }
+    }
+
+    /// With the usage in answers put right by these accounts: what a prefix store has loaded counts as cached.
+    #[must_use]
+    pub fn with_usage(self, accounts: Arc<dyn Accounts>) -> Self {
+        let usage = Some(Usage::new(accounts, Arc::clone(&self.tally)));
+        Self { usage, ..self }
     }
 
     /// With more hosts by which clients may name it.
@@ -104,7 +116,12 @@ impl Handler for Gateway {
         let only = match request.uri().path() {
             "/v1/completions/render" | "/v1/chat/completions/render" => Method::POST,
             "/kv_event_sources" | METRICS => Method::GET,
-            _ => return self.upstream.forward(request).await,
+            _ => {
+                return match &self.usage {
+                    Some(usage) => usage.forward(&self.upstream, request).await,
+                    None => self.upstream.forward(request).await,
+                };
+            }
         };
         if request.method() != only {
             let message = format!("use {only} here");
@@ -115,11 +132,9 @@ impl Handler for Gateway {
             "/v1/chat/completions/render" => self.renderer.chat(&self.upstream, request).await,
             METRICS => {
                 let counts = self.tally.counts();
-                metrics_response(metrics(
-                    "contextpilot_gateway",
-                    counts,
-                    &[&self.renderer.room],
-                ))
+                let usage = self.usage.as_ref().map(|usage| &usage.room);
+                let rooms: Vec<_> = std::iter::once(&self.renderer.room).chain(usage).collect();
+                metrics_response(metrics("contextpilot_gateway", counts, &rooms))
             }
             _ => json_response(200, sources::describe(self.events.as_ref(), &request)),
         }

@@ -81,6 +81,7 @@ mod server;
 mod stream;
 mod tls;
 mod upstream;
+mod usage;
 
 pub use arriving::TooSlow;
 pub use body::{Body, BoxError, Tap, TooLarge};
@@ -91,6 +92,7 @@ pub use rid::{generates, give_id, request_id};
 pub use room::{FREE, Held, NoRoom, Room};
 pub use server::{Handler, Limits, run, serve};
 pub use upstream::{AddressError, Upstream};
+pub use usage::{Account, Accounts, Asked, correct, correct_usage};
 
 /// A client's request.
 pub type Request = hyper::Request<Body>;

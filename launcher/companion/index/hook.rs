@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluation, Like};
 use contextpilot_index::{Found, Question};
+use contextpilot_proxy::Account;
 use tokio::sync::Semaphore;
+
+use crate::companion::accounts::Accounts;
 
 /// How long an order waits for the hook at most, for all of its questions. The hook answers in a fraction of a
 /// millisecond if it works.
@@ -30,8 +33,12 @@ pub(super) struct Hook {
     control: Arc<Mutex<Option<Control>>>,
     places: Arc<Semaphore>,
     accounts: Arc<Semaphore>,
+    /// For the usage in answers.
+    usage: Accounts,
     /// The server has a prefix store.
     store: Arc<AtomicBool>,
+    /// The same, also one that may load less of a prompt than it has.
+    loads: Arc<AtomicBool>,
 }
 
 impl Default for Hook {
@@ -40,7 +47,9 @@ impl Default for Hook {
             control: Arc::default(),
             places: Arc::new(Semaphore::new(AT_A_TIME)),
             accounts: Arc::new(Semaphore::new(ACCOUNTS)),
+            usage: Accounts::default(),
             store: Arc::default(),
+            loads: Arc::default(),
         }
     }
 }
@@ -62,6 +71,20 @@ impl Hook {
     /// Whether the server has a prefix store: then not all that it says to evaluate is evaluated.
     pub(super) fn has_store(&self) -> bool {
         self.store.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_loads(&self, there: bool) {
+        self.loads.store(there, Ordering::Relaxed);
+    }
+
+    /// Asks, when it is polled, what the prefix store has loaded of a request's prompt. `None`: there is no store.
+    pub(super) fn usage(
+        &self,
+        id: String,
+    ) -> Option<impl Future<Output = Option<Account>> + Send + 'static> {
+        let control = self.control().clone();
+        let control = control.filter(|_| self.loads.load(Ordering::Relaxed))?;
+        Some(self.usage.clone().of(control, id))
     }
 
     /// `None` if the hook does not answer until then.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `req-` and 12 hex digits, as the Python index has them. Not a secret.
-pub(super) fn new() -> String {
+pub(in crate::companion) fn new() -> String {
     /// With keys that the system drew when the process started.
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);

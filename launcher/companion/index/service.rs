@@ -9,7 +9,8 @@ use contextpilot_index::{
 };
 use contextpilot_proxy::{
     Body, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Request, Response, Tally, Tap,
-    TooLarge, TooSlow, generates, give_id, json_response, metrics, metrics_response, request_id,
+    TooLarge, TooSlow, correct_usage, generates, give_id, json_response, metrics, metrics_response,
+    request_id,
 };
 use contextpilot_settings::AllowedHosts;
 use hyper::body::Bytes;
@@ -34,18 +35,22 @@ struct Service {
     limits: Limits,
     wishes: Wishes,
     hook: Hook,
+    /// What the prefix store has loaded counts as cached in answers.
+    usage: bool,
     lanes: Lanes,
     rooms: Rooms,
     tally: Arc<Tally>,
 }
 
 /// Serves until the process is ended.
+#[expect(clippy::too_many_arguments, reason = "each is another thing")]
 pub(super) fn serve(
     listener: TcpListener,
     behind: Behind,
     shared: SharedIndex,
     wishes: Wishes,
     hook: Hook,
+    usage: bool,
     hosts: AllowedHosts,
     clients: contextpilot_proxy::Limits,
 ) -> Result<(), String> {
@@ -58,6 +63,7 @@ pub(super) fn serve(
         limits,
         wishes,
         hook,
+        usage,
         lanes: Lanes::new(&tally),
         rooms: Rooms::new(limits.bodies),
         tally: Arc::clone(&tally),
@@ -210,7 +216,7 @@ impl Service {
     }
 
     /// Passes a request on to the engine. A completion without an id gets one, and the engine's figures are
-    /// compared with the forecast.
+    /// compared with the forecast. What the prefix store has loaded then counts as cached.
     async fn pass_on(&self, request: Request) -> Response {
         let Some(most) = self.readable(&request) else {
             return self.behind.forward(request).await;
@@ -242,6 +248,8 @@ impl Service {
         // It is passed on as a whole, with its id, also if it came in chunks.
         let length = HeaderValue::from(body.len());
         parts.headers.insert(CONTENT_LENGTH, length);
+        let usage = id.clone().filter(|_| self.usage);
+        let usage = usage.and_then(|id| self.hook.usage(id));
         let tracked = match id {
             Some(id) => {
                 let tracks = self.shared.lock().await.tracks(&id);
@@ -251,7 +259,7 @@ impl Service {
         };
         let request = Request::from_parts(parts, Body::full(body).holding(held));
         let response = self.behind.forward(request).await;
-        match tracked {
+        let response = match tracked {
             Some(id) if response.status() == StatusCode::OK => {
                 let tail = Tail {
                     id,
@@ -262,6 +270,10 @@ impl Service {
                 response.map(|body| body.tapped(tail))
             }
             _ => response,
+        };
+        match usage {
+            Some(ask) => correct_usage(response, ask, self.rooms.passing.enter()).await,
+            None => response,
         }
     }
 

@@ -143,6 +143,7 @@ impl Watch {
         let memory = stats.flags.map(|flags| flags.memory);
         let has_store = stats.store.is_some() && memory.unwrap_or_default() == Memory::Full;
         self.asked.set_store(has_store);
+        self.asked.set_loads(stats.store.is_some());
         let mut index = self.shared.wait();
         index.warn(checkpoints.then(|| WARNING.to_owned()));
         index.set_store(has_store);

@@ -42,14 +42,24 @@ pub(in crate::companion) struct Options {
     /// The server was asked to speak TLS
     #[arg(long)]
     tls: bool,
+    /// Answers keep the engine's usage
+    #[arg(long)]
+    engine_usage: bool,
 }
 
 /// Starts the process. The socket is its standard input. `flags`: the server's.
-pub(super) fn start(listener: TcpListener, flags: &ServerFlags) -> io::Result<Child> {
+pub(super) fn start(
+    listener: TcpListener,
+    flags: &ServerFlags,
+    engine_usage: bool,
+) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(std::process::id().to_string());
     if flags.tls() {
         command.arg("--tls");
+    }
+    if engine_usage {
+        command.arg("--engine-usage");
     }
     command.stdin(Stdio::from(OwnedFd::from(listener))).spawn()
 }
@@ -76,7 +86,7 @@ pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
     thread::spawn(move || asked.wait(&shown));
     let hook = Box::new(move || server.hook());
     index::serve(
-        &Serving::at_port(address.port()),
+        &Serving::at_port(address.port()).with_engine_usage(options.engine_usage),
         listener,
         behind,
         Some(hook),

@@ -1,0 +1,213 @@
+//! Puts an answer's usage right after a load from a prefix store.
+//!
+//! The server evaluates, as it believes, what the hook has loaded, and says so: *4 of 1,520 tokens were cached*. With the
+//! hook's account of the request it is known how many were loaded, and these count as cached then. Only the numbers
+//! change; every other byte of an answer stays. Numbers that are not those of the account (several prompts in one request,
+//! say) stay as well.
+
+mod edit;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::body::{Frame, SizeHint};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+
+use crate::{Body, BoxError, Held, Response, error_response};
+
+pub use edit::correct;
+
+/// Bytes of an answer in one piece, and of one event of a stream. Longer ones pass as they are.
+const LONGEST: usize = 16 << 20;
+const LONGEST_EVENT: usize = 1 << 20;
+
+/// What the hook says of a request's prompt, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Those that were not evaluated.
+    pub reused: u64,
+    /// Those that were.
+    pub evaluated: u64,
+    /// Of the reused ones, those that came from the store.
+    pub loaded: u64,
+}
+
+/// The account of a request, when its answer needs it. `None` if it does not come.
+pub type Asked = Pin<Box<dyn Future<Output = Option<Account>> + Send>>;
+
+/// Where accounts come from.
+pub trait Accounts: Send + Sync {
+    /// An id for a request without one.
+    fn new_id(&self) -> String;
+    /// The account of a request, asked for when this is polled. `None`: nothing is ever loaded, or nobody can be asked.
+    fn of(&self, id: String) -> Option<Asked>;
+}
+
+/// The same answer with the right usage. `ask` is polled when the answer's first figures are there; the answer waits
+/// for it. `held` has what is kept of an answer in one piece.
+pub async fn correct_usage(
+    response: Response,
+    ask: impl Future<Output = Option<Account>> + Send + 'static,
+    mut held: Held,
+) -> Response {
+    let headers = response.headers();
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .map_or(b"".as_slice(), HeaderValue::as_bytes);
+    if response.status() != StatusCode::OK || headers.contains_key(CONTENT_ENCODING) {
+        return response;
+    }
+    if kind.starts_with(b"text/event-stream") {
+        return response.map(|body| {
+            Body::new(Events {
+                body,
+                ask: Some(Box::pin(ask)),
+                account: None,
+                waiting: Vec::new(),
+                lines: Vec::new(),
+                is_over: false,
+            })
+        });
+    }
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse().ok());
+    let is_short = length.is_some_and(|length: usize| length <= LONGEST);
+    if !kind.starts_with(b"application/json") || !is_short {
+        return response;
+    }
+    if held.hold(2 * length.unwrap_or(0)).is_err() {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let whole = match body.collect(LONGEST).await {
+        Ok(whole) => whole,
+        Err(error) => {
+            let why = format!("the answer of llama-server broke off: {error}");
+            return error_response(502, "proxy_error", &why);
+        }
+    };
+    let account = match edit::has_figures(&whole) {
+        true => ask.await,
+        false => None,
+    };
+    let whole = match account.and_then(|account| correct(&whole, account)) {
+        Some(right) => {
+            head.headers
+                .insert(CONTENT_LENGTH, HeaderValue::from(right.len()));
+            Bytes::from(right)
+        }
+        None => whole,
+    };
+    Response::from_parts(head, Body::full(whole).holding(held))
+}
+
+/// A stream of events. Each `data:` line is a JSON text.
+struct Events {
+    body: Body,
+    /// `None`: was asked.
+    ask: Option<Asked>,
+    account: Option<Account>,
+    /// The beginning of a line.
+    waiting: Vec<u8>,
+    /// Whole lines with figures, which wait for the account.
+    lines: Vec<u8>,
+    /// Whatever comes now passes as it is.
+    is_over: bool,
+}
+
+impl Events {
+    /// The lines that are complete now, with those that wait.
+    fn take(&mut self, data: &[u8]) {
+        self.waiting.extend_from_slice(data);
+        if let Some(end) = self.waiting.iter().rposition(|byte| *byte == b'\n') {
+            let rest = self.waiting.split_off(end + 1);
+            self.lines.append(&mut self.waiting);
+            self.waiting = rest;
+        }
+        if self.waiting.len() > LONGEST_EVENT {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.is_over = true;
+        self.lines.append(&mut self.waiting);
+    }
+
+    /// Whether these lines need the account, and it was not asked for.
+    fn must_ask(&self) -> bool {
+        self.ask.is_some() && edit::has_figures(&self.lines)
+    }
+
+    fn corrected(&mut self) -> Bytes {
+        let lines = std::mem::take(&mut self.lines);
+        let Some(account) = self.account.filter(|_| edit::has_figures(&lines)) else {
+            return lines.into();
+        };
+        let mut right = Vec::with_capacity(lines.len() + 64);
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let json = line
+                .strip_prefix(b"data:")
+                .map_or(b"".as_slice(), <[u8]>::trim_ascii);
+            match correct(json, account) {
+                Some(right_json) => {
+                    let end = line.trim_ascii_end().len();
+                    right.extend_from_slice(&line[..end - json.len()]);
+                    right.extend_from_slice(&right_json);
+                    right.extend_from_slice(&line[end..]);
+                }
+                None => right.extend_from_slice(line),
+            }
+        }
+        right.into()
+    }
+}
+
+impl hyper::body::Body for Events {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            if self.must_ask() {
+                let ask = self.ask.as_mut().map(|ask| ask.as_mut().poll(context));
+                match ask {
+                    Some(Poll::Pending) => return Poll::Pending,
+                    Some(Poll::Ready(account)) => self.account = account,
+                    None => {}
+                }
+                self.ask = None;
+            }
+            if !self.lines.is_empty() {
+                let data = self.corrected();
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) if self.is_over => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                    Ok(data) => self.take(&data),
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                Poll::Ready(None) if !self.waiting.is_empty() => self.end(),
+                other => return other,
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lines.is_empty() && self.waiting.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::new()
+    }
+}
+
+#[cfg(test)]
+mod tests;

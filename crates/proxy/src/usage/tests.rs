@@ -1,0 +1,158 @@
+use super::*;
+use crate::Room;
+
+const ACCOUNT: Account = Account {
+    reused: 1519,
+    evaluated: 1,
+    loaded: 1515,
+};
+
+fn right(answer: &str) -> Option<String> {
+    let right = correct(answer.as_bytes(), ACCOUNT)?;
+    Some(String::from_utf8(right).expect("UTF-8"))
+}
+
+#[test]
+fn only_figures_change_in_each_api() {
+    for (before, after) in [
+        (
+            r#"{"a": "\"cache_n\": 4 }", "timings": {"cache_n": 4 ,"prompt_n":1516, "prompt_ms":2.0,"prompt_per_token_ms":0.001, "prompt_per_second": 758000.0, "predicted_n":3}}"#,
+            r#"{"a": "\"cache_n\": 4 }", "timings": {"cache_n": 1519 ,"prompt_n":1, "prompt_ms":2.0,"prompt_per_token_ms":2.0, "prompt_per_second": 500.0, "predicted_n":3}}"#,
+        ),
+        (
+            r#"{"usage":{"completion_tokens":2,"prompt_tokens":1520,"total_tokens":1522,"prompt_tokens_details":{"cached_tokens":4}}}"#,
+            r#"{"usage":{"completion_tokens":2,"prompt_tokens":1520,"total_tokens":1522,"prompt_tokens_details":{"cached_tokens":1519}}}"#,
+        ),
+        (
+            r#"{"type":"response.completed","response":{"output":[{"usage":1}],"usage":{"input_tokens":1520,"input_tokens_details":{"cached_tokens":4}}}}"#,
+            r#"{"type":"response.completed","response":{"output":[{"usage":1}],"usage":{"input_tokens":1520,"input_tokens_details":{"cached_tokens":1519}}}}"#,
+        ),
+        (
+            r#"{"type":"message_start","message":{"usage":{"cache_read_input_tokens":4,"input_tokens":1516,"output_tokens":0}}}"#,
+            r#"{"type":"message_start","message":{"usage":{"cache_read_input_tokens":1519,"input_tokens":1,"output_tokens":0}}}"#,
+        ),
+    ] {
+        assert_eq!(right(before).as_deref(), Some(after), "{before}");
+    }
+}
+
+#[test]
+fn what_is_not_of_this_account_or_no_json_stays() {
+    for answer in [
+        "",
+        "{",
+        r#"{"timings":{"cache_n":5,"prompt_n":1515}}"#,
+        r#"{"timings":{"cache_n":4,"prompt_n":1517}}"#,
+        r#"{"timings":{"cache_n":4}}"#,
+        r#"{"timings":{"cache_n":"4","prompt_n":1516}}"#,
+        r#"{"timings":{"cache_n":4.0,"prompt_n":1516}}"#,
+        r#"{"timings":[{"cache_n":4,"prompt_n":1516}]}"#,
+        r#"[{"timings":{"cache_n":4,"prompt_n":1516}}]"#,
+        r#"{"timings":{"cache_n":4,"prompt_n":1516}"#,
+        r#"{"choices":[{"timings":{"cache_n":4,"prompt_n":1516}}]}"#,
+        r#"{"usage":{"prompt_tokens":1519,"prompt_tokens_details":{"cached_tokens":4}}}"#,
+        r#"{"usage":{"input_tokens":1520,"cache_read_input_tokens":4}}"#,
+        r#"{"usage":{"cache_read_input_tokens":4}}"#,
+        r#"{"text":"{\"usage\":{\"cache_read_input_tokens\":4,\"input_tokens\":1516}}"}"#,
+    ] {
+        assert_eq!(right(answer), None, "{answer}");
+    }
+    let nothing = Account {
+        loaded: 0,
+        ..ACCOUNT
+    };
+    let answer = br#"{"timings":{"cache_n":1519,"prompt_n":1}}"#;
+    assert_eq!(correct(answer, nothing), None);
+}
+
+/// A stream of these pieces, corrected.
+async fn streamed(pieces: &[&str], account: Option<Account>) -> String {
+    let pieces: Vec<_> = pieces.iter().map(|piece| (*piece).to_owned()).collect();
+    let mut response = Response::new(Body::new(Pieces(pieces.into_iter())));
+    let kind = HeaderValue::from_static("text/event-stream");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    let held = Room::new(1 << 20).enter();
+    let response = correct_usage(response, async move { account }, held).await;
+    let all = response.into_body().collect(1 << 30).await.expect("a body");
+    String::from_utf8(all.to_vec()).expect("UTF-8")
+}
+
+struct Pieces(std::vec::IntoIter<String>);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let piece = self.0.next();
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_put_right_wherever_it_is_cut() {
+    let text = "data: {\"a\":1}\n\nevent: b\ndata: {\"timings\":{\"cache_n\":4,\"prompt_n\":1516}}\r\n\r\ndata: [DONE]\n\n";
+    let right = text.replace(
+        "\"cache_n\":4,\"prompt_n\":1516",
+        "\"cache_n\":1519,\"prompt_n\":1",
+    );
+    for at in 0..text.len() {
+        let (first, second) = text.split_at(at);
+        assert_eq!(
+            streamed(&[first, second], Some(ACCOUNT)).await,
+            right,
+            "{at}"
+        );
+        assert_eq!(streamed(&[first, second], None).await, text, "{at}");
+    }
+    let without_end = text.trim_end();
+    assert_eq!(
+        streamed(&[without_end], Some(ACCOUNT)).await,
+        right.trim_end()
+    );
+}
+
+#[tokio::test]
+async fn a_line_that_does_not_end_passes() {
+    let long = "a".repeat(LONGEST_EVENT + 1);
+    let rest = "\ndata: {\"timings\":{\"cache_n\":4,\"prompt_n\":1516}}\n";
+    assert_eq!(
+        streamed(&[&long, rest], Some(ACCOUNT)).await,
+        long.clone() + rest
+    );
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_gets_its_new_length() {
+    let answer = r#"{"timings":{"cache_n":4,"prompt_n":1516}}"#;
+    let response = || {
+        let mut response = crate::json_response(200, answer);
+        let length = HeaderValue::from(answer.len());
+        response.headers_mut().insert(CONTENT_LENGTH, length);
+        response
+    };
+    let held = || Room::new(1 << 20).enter();
+    let right = correct_usage(response(), async { Some(ACCOUNT) }, held()).await;
+    let expected = r#"{"timings":{"cache_n":1519,"prompt_n":1}}"#;
+    assert_eq!(right.headers()[CONTENT_LENGTH], expected.len().to_string());
+    assert_eq!(
+        right.into_body().collect(99).await.expect("a body"),
+        expected
+    );
+    let mut error = response();
+    *error.status_mut() = StatusCode::BAD_REQUEST;
+    let mut packed = response();
+    packed
+        .headers_mut()
+        .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    let none = correct_usage(response(), async { None }, held());
+    let error = correct_usage(error, async { Some(ACCOUNT) }, held());
+    let packed = correct_usage(packed, async { Some(ACCOUNT) }, held());
+    for same in [none.await, error.await, packed.await] {
+        assert_eq!(same.headers()[CONTENT_LENGTH], answer.len().to_string());
+        assert_eq!(same.into_body().collect(99).await.expect("a body"), answer);
+    }
+}

@@ -1,0 +1,241 @@
+//! The usage in answers after loads from a prefix store: what was not evaluated counts as cached, in all three APIs.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use contextpilot_client::Control;
+use contextpilot_client::control::Evaluation;
+use contextpilot_testbed::{Arch, Builder, Model, Server};
+use serde_json::{Value, json};
+
+use crate::store::await_store;
+use crate::support::{Index, companion, control, exchange, until, watched};
+use crate::{ELM, ICE, OWL, SEA, TEA};
+
+/// One slot, which each conversation takes from the one before.
+fn one_slot(folder: &Path) -> Builder {
+    let builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    let builder = builder.bare_slots(1).args(["-c", "16384"]);
+    builder
+        .env("CONTEXTPILOT_STORE", folder.join("store"))
+        .env("CONTEXTPILOT_STORE_GB", "1")
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("control.sock")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Api {
+    Chat,
+    Responses,
+    Messages,
+}
+
+/// A conversation through one API, streamed or not.
+#[derive(Debug)]
+struct Chat {
+    api: Api,
+    is_streamed: bool,
+    messages: Vec<Value>,
+}
+
+impl Chat {
+    fn all() -> Vec<Self> {
+        let apis = [Api::Chat, Api::Responses, Api::Messages];
+        let both = apis.map(|api| [(api, false), (api, true)]).concat();
+        let chats = both.into_iter().enumerate();
+        let begins = |(at, (api, is_streamed))| Self {
+            api,
+            is_streamed,
+            messages: vec![json!({"role": "user", "content": format!("{at} {TEA} {SEA} {OWL}")})],
+        };
+        chats.map(begins).collect()
+    }
+
+    fn path(&self) -> &'static str {
+        match self.api {
+            Api::Chat => "/v1/chat/completions",
+            Api::Responses => "/v1/responses",
+            Api::Messages => "/v1/messages",
+        }
+    }
+
+    fn body(&self, id: &str) -> Value {
+        let (most, prompt) = match self.api {
+            Api::Responses => ("max_output_tokens", "input"),
+            _ => ("max_tokens", "messages"),
+        };
+        let mut body =
+            json!({"model": "any", "temperature": 0, "stream": self.is_streamed, "rid": id});
+        body[most] = 4.into();
+        body[prompt] = self.messages.clone().into();
+        if let Api::Chat = self.api {
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        body
+    }
+
+    /// Sends the conversation as it is now. Returns all JSON texts of the answer.
+    fn send(&self, proxy: SocketAddr, id: &str) -> Vec<Value> {
+        let body = self.body(id).to_string();
+        let answer = exchange(proxy, "POST", self.path(), body.as_bytes());
+        assert_eq!(answer.status, 200, "{self:?}: {}", answer.text());
+        if !self.is_streamed {
+            return vec![answer.json().unwrap()];
+        }
+        let text = answer.text();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let data = data.filter(|data| *data != "[DONE]");
+        data.map(|data| serde_json::from_str(data).unwrap())
+            .collect()
+    }
+
+    fn grows(&mut self, turn: usize) {
+        let next = [ELM, ICE][turn % 2];
+        let answer = match self.api {
+            // An assistant's item must say what it is.
+            Api::Responses => {
+                let said = json!([{"type": "output_text", "text": "Well."}]);
+                json!({"type": "message", "role": "assistant", "status": "completed", "content": said})
+            }
+            _ => json!({"role": "assistant", "content": "Well."}),
+        };
+        self.messages.push(answer);
+        self.messages
+            .push(json!({"role": "user", "content": format!("{turn} {next}")}));
+    }
+}
+
+/// Cached and other tokens of the prompt, by each of the figures in an answer.
+fn figures(answer: &[Value]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let places = answer
+        .iter()
+        .flat_map(|one| [one, &one["response"], &one["message"]]);
+    for place in places {
+        let (usage, timings) = (&place["usage"], &place["timings"]);
+        let number = |value: &Value| value.as_u64();
+        let openai = |prompt: &str, details: &str| {
+            let cached = number(&usage[details]["cached_tokens"])?;
+            Some((cached, number(&usage[prompt])? - cached))
+        };
+        found.extend(openai("prompt_tokens", "prompt_tokens_details"));
+        found.extend(openai("input_tokens", "input_tokens_details"));
+        let read = number(&usage["cache_read_input_tokens"]);
+        found.extend(read.zip(number(&usage["input_tokens"])));
+        let cached = number(&timings["cache_n"]);
+        found.extend(cached.zip(number(&timings["prompt_n"])));
+        if let Some((prompt, milliseconds)) =
+            number(&timings["prompt_n"]).zip(timings["prompt_ms"].as_f64())
+        {
+            let rate = timings["prompt_per_second"].as_f64().unwrap();
+            let right = 1e3 * prompt as f64 / milliseconds;
+            assert!((rate - right).abs() <= right * 1e-6, "{timings}");
+        }
+    }
+    found
+}
+
+fn account(control: &Control, id: &str) -> Evaluation {
+    until("the request's account", || {
+        control.request(id).unwrap().evaluation().cloned()
+    })
+}
+
+/// The gateway in front of a server, with the hook there. It ends when this value is dropped.
+struct Gateway(Child, SocketAddr);
+
+impl Gateway {
+    fn start(server: SocketAddr, hook: &str) -> Self {
+        let url = format!("http://{server}");
+        let mut command = companion(&["gateway", "--port", "0", "--server", &url]);
+        command.args(["--control", hook]).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stderr.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line
+            .split(" on http://")
+            .nth(1)
+            .and_then(|it| it.split(';').next());
+        let address = address.and_then(|it| it.parse().ok());
+        Self(process, address.unwrap_or_else(|| panic!("{line}")))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (builder, socket) = (one_slot(folder.path()), socket(folder.path()));
+    let mut server = watched(&builder, &socket);
+    let hook = control(&socket);
+    await_store(&hook);
+    let index = Index::told(server.address(), &socket);
+    let at = format!("unix:{}", socket.display());
+    let plain = Index::start(server.address(), &["--control", &at, "--engine-usage"]);
+    let (mut chats, mut loaded) = (Chat::all(), 0);
+    for turn in 0..10 {
+        if turn == 5 {
+            let port = server.address().port().to_string();
+            server.stop(15).unwrap();
+            index.wait_truth("own guess");
+            server = watched(&builder.clone().args(["--port".to_owned(), port]), &socket);
+            await_store(&hook);
+            index.wait_truth("engine");
+        }
+        for (at, chat) in chats.iter_mut().enumerate() {
+            let id = format!("chat-{at}-{turn}");
+            let answer = chat.send(index.address, &id);
+            let account = account(&hook, &id);
+            let found = figures(&answer);
+            let right = (account.reused, account.evaluated);
+            assert!(!found.is_empty(), "{chat:?}: {answer:?}");
+            assert!(
+                found.iter().all(|figures| *figures == right),
+                "{found:?} {account:?} {answer:?}"
+            );
+            loaded += account.from.store;
+            chat.grows(turn);
+        }
+    }
+    assert!(loaded > 5_000, "{loaded} tokens were loaded");
+    let gateway = Gateway::start(server.address(), &at);
+    for (at, chat) in chats.iter_mut().enumerate() {
+        let id = format!("gateway-{at}");
+        let found = figures(&chat.send(gateway.1, &id));
+        let account = account(&hook, &id);
+        let right = (account.reused, account.evaluated);
+        assert!(account.from.store > 100, "{account:?}");
+        assert!(
+            !found.is_empty() && found.iter().all(|figures| *figures == right),
+            "{found:?} {account:?}"
+        );
+        chat.grows(0);
+    }
+    // With the engine's own figures nothing differs from them.
+    for (at, chat) in chats.iter().enumerate() {
+        let id = format!("plain-{at}");
+        let found = figures(&chat.send(plain.address, &id));
+        let account = account(&hook, &id);
+        assert!(account.from.store > 100, "{account:?}");
+        let engines = (
+            account.reused - account.from.store,
+            account.evaluated + account.from.store,
+        );
+        assert!(
+            found.iter().all(|figures| *figures == engines),
+            "{found:?} {account:?}"
+        );
+    }
+}
