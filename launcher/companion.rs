@@ -49,6 +49,7 @@ mod traffic;
 mod ttft;
 mod under_way;
 mod up;
+mod warm;
 mod whereis;
 mod why;
 mod words;
@@ -82,6 +83,7 @@ enum Command {
     Slots(slots::Options),
     Ttft(ttft::Options),
     Store(store::Options),
+    Warm(warm::Options),
     Reset(reset::Options),
     Run(run::Options),
     Insert(insert::Options),
@@ -146,6 +148,7 @@ pub fn main() -> ExitCode {
         Command::Slots(options) => done(slots::run(&options)),
         Command::Ttft(options) => done(ttft::run(&options)),
         Command::Store(options) => store::run(&options),
+        Command::Warm(options) => done(warm::run(&options)),
         Command::Reset(options) => done(reset::run(&options)),
         Command::Run(options) => Ok(run::run(&options)),
         Command::Insert(options) => done(insert::run(&options)),

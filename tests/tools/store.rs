@@ -55,6 +55,35 @@ fn chunks(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn warming_a_prompt_loads_or_evaluates_it_before_it_is_needed() {
+    let (watched, folder, _) = filled();
+    let file = folder.path().join("body.json");
+    let stored: Vec<u64> = (1..=600).map(|i| 300 + i % 50).collect();
+    let body = json!({"prompt": stored, "id_slot": 0, "n_predict": 50});
+    fs::write(&file, body.to_string()).unwrap();
+    // Its slot has another prompt.
+    let warmed = watched.json(&["warm", file.to_str().unwrap()]);
+    assert_eq!(warmed["prompt_tokens"], 600, "{warmed}");
+    assert_eq!(warmed["evaluated"], 1, "{warmed}");
+    assert!(warmed["loaded"].as_u64().unwrap() > 500, "{warmed}");
+    let answer = watched.complete(asking(1, 600));
+    assert_eq!(answer.cache_n, 599, "{answer:?}");
+    // A text that nobody had.
+    fs::write(
+        &file,
+        "Elms line the avenue, and a beetle brings the fungus.",
+    )
+    .unwrap();
+    let said = watched.text(&["warm", file.to_str().unwrap()]);
+    assert!(said.contains(", 0 from the prefix store, "), "{said}");
+    let again = watched.json(&["warm", file.to_str().unwrap()]);
+    assert_eq!(again["evaluated"], 1, "{again}");
+    fs::write(&file, "{}").unwrap();
+    let why = fails(watched.command(&["warm", file.to_str().unwrap()]));
+    assert!(why.contains("say with --api"), "{why}");
+}
+
+#[test]
 fn it_shows_what_a_server_has_stored() {
     let (watched, folder, _) = filled();
     let said = shown(folder.path(), &[]);

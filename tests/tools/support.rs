@@ -41,7 +41,7 @@ impl Watched {
         let mut command = companion(arguments);
         let server = format!("http://{}", self.server.address());
         command.args(["--control", &self.control]);
-        if matches!(arguments[0], "slots" | "ttft") {
+        if matches!(arguments[0], "slots" | "ttft" | "warm") {
             command.args(["--server", &server]);
         }
         command

@@ -197,6 +197,16 @@ impl LlamaServer {
         completion::complete(&self.http, prompt, self.slow)
     }
 
+    /// Posts the body of a request to a path at which the server generates, and waits for its whole answer.
+    ///
+    /// # Errors
+    /// As [`LlamaServer::props`]; [`Error::Refused`].
+    pub fn generate(&self, path: &str, body: &Value) -> Result<Value> {
+        self.http
+            .post(path, body, Patience::Whole(self.slow))?
+            .json()
+    }
+
     /// Saves what a slot holds to a file in the server's `--slot-save-path`.
     ///
     /// # Errors

@@ -1,0 +1,281 @@
+//! `warm`: has a prompt evaluated, or loaded from the prefix store, before it is needed.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use contextpilot_client::Control;
+use contextpilot_client::control::Evaluation;
+use serde_json::{Map, Value, json};
+
+use super::connect::ControlAt;
+use super::engine::{ServerAt, server_says};
+use super::index::ids;
+use super::show::{count, print, print_json};
+
+/// Have a prompt evaluated, or loaded from the prefix store, before it is needed
+///
+/// Sends the prompt in a file to the server, which generates nothing but the one
+/// token that it always does. What another prompt has in common with it, and that
+/// comes while it is in a slot, in the host cache or in the prefix store, is then not
+/// evaluated.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama warm prompt.txt
+  contextpilot-llama warm body.json --api messages
+  curl -s http://wiki/agent.json | contextpilot-llama warm -")]
+pub(super) struct Options {
+    /// The body of a request as JSON, as a client would send it, or a text; - for
+    /// standard input
+    file: PathBuf,
+    /// For what the body is. Otherwise \"input\" says that it is for responses,
+    /// \"messages\" with \"system\" beside it for messages, \"messages\" for chat,
+    /// \"prompt\" or a text for completion
+    #[arg(long)]
+    api: Option<Api>,
+    #[command(flatten)]
+    server: ServerAt,
+    #[command(flatten)]
+    control: ControlAt,
+    /// Print JSON: prompt_tokens, reused, loaded (null without a hook), evaluated,
+    /// seconds
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Api {
+    /// OpenAI's /v1/chat/completions
+    Chat,
+    /// OpenAI's /v1/responses
+    Responses,
+    /// Anthropic's /v1/messages
+    Messages,
+    /// llama-server's own /completion
+    Completion,
+}
+
+impl Api {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Responses => "/v1/responses",
+            Self::Messages => "/v1/messages",
+            Self::Completion => "/completion",
+        }
+    }
+
+    /// The members that say how much is generated.
+    fn limits(self) -> &'static [&'static str] {
+        match self {
+            // The server takes both, and has a rule for which counts.
+            Self::Chat => &["max_tokens", "max_completion_tokens", "n_predict"],
+            Self::Responses => &["max_output_tokens"],
+            Self::Messages => &["max_tokens"],
+            Self::Completion => &["n_predict"],
+        }
+    }
+
+    /// For what a body is.
+    fn of(body: &Map<String, Value>) -> Option<Self> {
+        let has = |name: &str| body.contains_key(name);
+        match () {
+            () if has("input") => Some(Self::Responses),
+            () if has("messages") && has("system") => Some(Self::Messages),
+            () if has("messages") => Some(Self::Chat),
+            () if has("prompt") => Some(Self::Completion),
+            () => None,
+        }
+    }
+}
+
+pub(super) fn run(options: &Options) -> Result<(), String> {
+    let (api, mut body) = request(read(&options.file)?, options.api)
+        .map_err(|why| format!("{} {why}", options.file.display()))?;
+    let id = match body.get("rid").or_else(|| body.get("request_id")) {
+        Some(Value::String(id)) => id.clone(),
+        _ => {
+            let id = ids::new();
+            body.insert("rid".to_owned(), id.clone().into());
+            id
+        }
+    };
+    let (server, control) = options.server.clients(&options.control)?;
+    let start = Instant::now();
+    let answer = server.generate(api.path(), &body.into());
+    let answer = answer.map_err(|error| server_says(&server, &error))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let account = control.and_then(|control| account(&control, &id));
+    let figures = match &account {
+        Some(account) => Figures {
+            reused: account.reused,
+            loaded: Some(account.from.store),
+            evaluated: account.evaluated,
+        },
+        None => Figures::said(&answer).ok_or_else(|| {
+            format!("What the server at {} answers has no usage: is it a llama-server of 2025 or later?", server.address())
+        })?,
+    };
+    match options.json {
+        true => print_json(&json!({
+            "prompt_tokens": figures.reused + figures.evaluated,
+            "reused": figures.reused,
+            "loaded": figures.loaded,
+            "evaluated": figures.evaluated,
+            "seconds": seconds,
+        })),
+        false => print(&figures.text(seconds)),
+    }
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = match file.as_os_str() == "-" {
+        true => io::stdin().read_to_string(&mut text).map(|_| text),
+        false => fs::read_to_string(file),
+    };
+    read.map_err(|e| {
+        format!(
+            "{} cannot be read ({e}): name a file of text or JSON",
+            file.display()
+        )
+    })
+}
+
+/// The request that evaluates a prompt and no more.
+fn request(text: String, api: Option<Api>) -> Result<(Api, Map<String, Value>), String> {
+    let (api, mut body) = match serde_json::from_str(&text) {
+        Ok(Value::Object(body)) => match api.or_else(|| Api::of(&body)) {
+            Some(api) => (api, body),
+            None => {
+                return Err(
+                    "has no prompt, messages or input: say with --api what it is for".to_owned(),
+                );
+            }
+        },
+        _ if api.is_some_and(|api| api != Api::Completion) => {
+            return Err("is no JSON object: leave --api out for a text".to_owned());
+        }
+        _ => (
+            Api::Completion,
+            Map::from_iter([("prompt".to_owned(), text.into())]),
+        ),
+    };
+    for limit in api.limits() {
+        body.insert((*limit).to_owned(), 0.into());
+    }
+    body.insert("stream".to_owned(), false.into());
+    body.remove("stream_options");
+    // Others would evaluate it again, in other slots.
+    body.remove("n");
+    Ok((api, body))
+}
+
+/// The hook's account, which may come a moment after the answer.
+fn account(control: &Control, id: &str) -> Option<Evaluation> {
+    const WAITS: [u64; 6] = [0, 5, 20, 100, 500, 2_000];
+    WAITS.into_iter().find_map(|wait| {
+        sleep(Duration::from_millis(wait));
+        control.request(id).ok()?.evaluation().cloned()
+    })
+}
+
+/// Tokens of the prompt.
+#[derive(Debug, PartialEq, Eq)]
+struct Figures {
+    reused: u64,
+    /// `None`: nobody says.
+    loaded: Option<u64>,
+    evaluated: u64,
+}
+
+impl Figures {
+    /// What the answer says. What a prefix store has loaded is in it as evaluated, unless a proxy of ours was asked.
+    fn said(answer: &Value) -> Option<Self> {
+        let of = |reused: &Value, evaluated: &Value| {
+            Some(Self {
+                reused: reused.as_u64()?,
+                loaded: None,
+                evaluated: evaluated.as_u64()?,
+            })
+        };
+        let (timings, usage) = (&answer["timings"], &answer["usage"]);
+        let whole = || {
+            let cached = usage["input_tokens_details"]["cached_tokens"].as_u64()?;
+            let evaluated = usage["input_tokens"].as_u64()?.checked_sub(cached)?;
+            of(&cached.into(), &evaluated.into())
+        };
+        of(&timings["cache_n"], &timings["prompt_n"])
+            .or_else(|| of(&usage["cache_read_input_tokens"], &usage["input_tokens"]))
+            .or_else(whole)
+    }
+
+    fn text(&self, seconds: f64) -> String {
+        let all = count(self.reused + self.evaluated);
+        let there = count(self.reused - self.loaded.unwrap_or(0).min(self.reused));
+        let evaluated = count(self.evaluated);
+        match self.loaded {
+            Some(loaded) => format!(
+                "{all} tokens are cached now: {there} before, {} from the prefix store, {evaluated} evaluated, \
+                 in {seconds:.2} s\n",
+                count(loaded)
+            ),
+            None => format!(
+                "{all} tokens are cached now: {there} before, {evaluated} evaluated, in {seconds:.2} s (no hook \
+                 says what of it a prefix store has loaded)\n"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_for_what_its_members_say() {
+        let of = |text: &str| request(text.to_owned(), None).map(|(api, _)| api);
+        assert_eq!(of(r#"{"messages":[]}"#), Ok(Api::Chat));
+        assert_eq!(of(r#"{"messages":[],"system":""}"#), Ok(Api::Messages));
+        assert_eq!(of(r#"{"input":""}"#), Ok(Api::Responses));
+        assert_eq!(of(r#"{"prompt":[1]}"#), Ok(Api::Completion));
+        assert_eq!(of("Tea"), Ok(Api::Completion));
+        assert_eq!(of("[1]"), Ok(Api::Completion));
+        assert!(of("{}").is_err());
+        assert!(request("Tea".to_owned(), Some(Api::Chat)).is_err());
+    }
+
+    #[test]
+    fn nothing_is_generated_and_the_rest_stays() {
+        let text = r#"{"messages":[1],"max_tokens":99,"stream":true,"stream_options":{},"n":3,"tools":[]}"#;
+        let (_, body) = request(text.to_owned(), None).expect("a request");
+        let right = json!({"messages": [1], "max_tokens": 0, "max_completion_tokens": 0, "n_predict": 0,
+            "stream": false, "tools": []});
+        assert_eq!(Value::from(body), right);
+    }
+
+    #[test]
+    fn figures_are_read_in_each_api() {
+        let figures = |reused, evaluated| {
+            Some(Figures {
+                reused,
+                loaded: None,
+                evaluated,
+            })
+        };
+        let read = |answer| Figures::said(&answer);
+        assert_eq!(
+            read(json!({"timings": {"cache_n": 4, "prompt_n": 9}})),
+            figures(4, 9)
+        );
+        let messages = json!({"usage": {"cache_read_input_tokens": 4, "input_tokens": 9}});
+        assert_eq!(read(messages), figures(4, 9));
+        let responses =
+            json!({"usage": {"input_tokens": 13, "input_tokens_details": {"cached_tokens": 4}}});
+        assert_eq!(read(responses), figures(4, 9));
+        assert_eq!(read(json!({})), None);
+    }
+}
