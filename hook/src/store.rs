@@ -22,6 +22,7 @@
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
+//! | [`media`] | images and sounds |
 //! | [`metadata`] | what KV depends on by the model's metadata: the context's length, tokens behind |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
@@ -73,6 +74,7 @@ pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
+pub(crate) mod media;
 mod metadata;
 mod neighbours;
 pub(crate) mod only_new;

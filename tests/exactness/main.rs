@@ -26,6 +26,8 @@
 mod by_prompts;
 mod cases;
 mod moments;
+#[path = "../support/media.rs"]
+mod pictures;
 mod prompts;
 
 use cases::Case;

@@ -11,9 +11,12 @@ mod faults;
 mod finite;
 mod kept;
 mod matching;
+mod media;
 mod moved;
 mod neighbours;
 mod overwritten;
+#[path = "../support/media.rs"]
+mod pictures;
 mod random;
 mod refusals;
 mod remote;

@@ -10,7 +10,8 @@ use contextpilot_testbed::{Arch, Builder, Connection, Model, Random, Server};
 use serde_json::json;
 
 use super::{SIGKILL, SIGTERM, Stored, folder, started};
-use traffic::{Answered, Life, Prompts, Step, asking, client, steps};
+use traffic::{Answered, Life, Prompts, asking, client};
+pub(super) use traffic::{Step, leave, steps};
 
 mod together;
 mod traffic;
@@ -18,7 +19,7 @@ mod traffic;
 /// How many traces: some in each run, a thousand by `scripts/soak store`.
 const TRACES: usize = 24;
 /// How many traces use one folder, and know each other's prompts.
-const TRACES_OF_A_STORE: u64 = 4;
+pub(super) const TRACES_OF_A_STORE: u64 = 4;
 const CLIENTS: usize = 4;
 /// How many prompts of a store are asked again at its end.
 const ASKED_AGAIN: usize = 12;
@@ -30,14 +31,14 @@ const ACTIONS: usize = 6;
 /// off by 0.047, 0.044 and 0.040.
 /// A single wrong token in a prompt makes a difference of more, as a rule: see
 /// `another_token_makes_a_larger_difference`.
-const ROUNDING: f64 = 0.06;
+pub(super) const ROUNDING: f64 = 0.06;
 
-fn count() -> usize {
+pub(super) fn count() -> usize {
     let given = std::env::var("CONTEXTPILOT_TEST_STORE_TRACES").ok();
     given.map_or(TRACES, |count| count.parse().expect("a number of traces"))
 }
 
-fn first() -> u64 {
+pub(super) fn first() -> u64 {
     let given = std::env::var("CONTEXTPILOT_TEST_SEED").ok();
     given.map_or(1, |seed| seed.parse().expect("a seed"))
 }
@@ -58,7 +59,7 @@ const MODELS: [(Arch, &[&str]); 6] = [
 /// Models whose cache cannot go back. llama-server 0.7.0 answers some of this traffic wrongly with them, without any hook
 /// (`stale.rs`): 4 of 3,791 answers of Mamba, by up to 0.44. So their answers are judged strictly only where a fresh
 /// server is asked again.
-fn is_bounded(arch: Arch) -> bool {
+pub(super) fn is_bounded(arch: Arch) -> bool {
     matches!(arch, Arch::Gemma2 | Arch::Mamba | Arch::Jamba)
 }
 
@@ -105,7 +106,7 @@ impl Reference {
 }
 
 /// The largest difference of two answers to the same prompt, up to the first token in which they differ.
-fn difference(one: &[Step], other: &[Step]) -> f64 {
+pub(super) fn difference(one: &[Step], other: &[Step]) -> f64 {
     let mut largest: f64 = 0.0;
     for (one, other) in one.iter().zip(other) {
         for (token, value) in &one.likeliest {
@@ -129,7 +130,7 @@ fn difference(one: &[Step], other: &[Step]) -> f64 {
 
 /// The answers that a trace got, with the largest difference from the reference.
 #[derive(Default)]
-struct Compared {
+pub(super) struct Compared {
     answers: usize,
     /// By how much the answers differ that differ most; at most [`WORST`].
     worst: Vec<f64>,
@@ -162,22 +163,24 @@ impl Compared {
         } in answers
         {
             let expected = reference.says(prompt, *scale, steps.len());
-            let difference = difference(steps, expected);
-            if difference > ROUNDING {
-                let text = format!(
-                    "{what}, {} tokens, scale {scale:?}: differs by {difference}",
-                    prompt.len()
-                );
-                self.wrong.push(Wrong { text, is_servers });
-            }
-            let at = self.worst.partition_point(|&worse| worse >= difference);
-            self.worst.insert(at, difference);
-            self.worst.truncate(WORST);
-            self.answers += 1;
+            let text = format!("{what}, {} tokens, scale {scale:?}", prompt.len());
+            self.note(&text, difference(steps, expected), is_servers);
         }
     }
 
-    fn said(&self) -> String {
+    /// An answer that differs from the reference by so much.
+    pub(super) fn note(&mut self, what: &str, difference: f64, is_servers: bool) {
+        if difference > ROUNDING {
+            let text = format!("{what}: differs by {difference}");
+            self.wrong.push(Wrong { text, is_servers });
+        }
+        let at = self.worst.partition_point(|&worse| worse >= difference);
+        self.worst.insert(at, difference);
+        self.worst.truncate(WORST);
+        self.answers += 1;
+    }
+
+    pub(super) fn said(&self) -> String {
         let worst: Vec<_> = self.worst.iter().map(|by| format!("{by:.4}")).collect();
         format!(
             "{} answers compared, the worst differ by {}",
@@ -187,7 +190,7 @@ impl Compared {
     }
 
     /// None may be wrong, but for a few by the server's own fault.
-    fn judge(self) {
+    pub(super) fn judge(self) {
         let answers = self.answers;
         let (excused, wrong): (Vec<_>, Vec<_>) =
             self.wrong.into_iter().partition(|one| one.is_servers);

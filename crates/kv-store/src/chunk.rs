@@ -131,6 +131,14 @@ impl Found {
         self.pieces.last().map_or(0, |last| last.start + last.take)
     }
 
+    /// Only so many tokens of it are of use.
+    pub fn cut(&mut self, tokens: usize) {
+        self.pieces.retain(|piece| piece.start < tokens);
+        if let Some(last) = self.pieces.last_mut() {
+            last.take = last.take.min(tokens - last.start);
+        }
+    }
+
     /// In order; each begins where the one before ends.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces

@@ -30,6 +30,7 @@ mod chunk;
 mod compose;
 mod facts;
 mod layout;
+pub mod media;
 mod name;
 mod numbers;
 mod origin;

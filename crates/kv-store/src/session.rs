@@ -27,6 +27,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::media;
+
 /// Under what tokens are evaluated, as far as that changes in the life of a context: the adapters. The number
 /// is the caller's; equal numbers, equal conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +64,8 @@ pub enum Why {
     Moved,
     /// It was restored from a file, or by somebody who does not say what it is.
     Restored,
+    /// It has an image or a sound that cannot be told apart from others.
+    Media,
     /// Anything else: tokens under several adapters, a hole, entries that are no tokens.
     Unseen,
 }
@@ -181,7 +185,9 @@ impl Session {
         if !same || !ends || !few || self.is_open(run.sequence) {
             return None;
         }
-        Some((from, rest.tokens.iter().copied().collect::<Option<_>>()?))
+        let tokens: Vec<i32> = rest.tokens.iter().copied().collect::<Option<_>>()?;
+        // The rows of media are gone.
+        (!media::is_any_row(&tokens)).then_some((from, tokens))
     }
 
     /// The tokens of [`Session::to_see_again`] were evaluated under these conditions.
@@ -534,6 +540,21 @@ impl Session {
         });
     }
 
+    /// Something is evaluated from this position on of which nothing is known but that it is an image or a sound. What is ahead
+    /// must have been removed.
+    pub fn evaluated_media(&mut self, sequence: i32, first: i32) {
+        let first = usize::try_from(first).unwrap_or(0);
+        let known = if self.is_bound { 0 } else { first };
+        let one = self.sequences.entry(sequence).or_default();
+        one.forget_from(known, Why::Media);
+        if let Some(rest) = &mut one.rest {
+            rest.why = Why::Media;
+            // What stands there is no token, and more may follow.
+            rest.put(first.saturating_sub(one.tokens.len()), &[]);
+            rest.tokens.push(None);
+        }
+    }
+
     /// The tokens of a sequence at the positions `[from, to)` stand `delta` further behind now, and are not what they would be
     /// if they had been evaluated there. Negative: from the beginning, to the end. What is ahead must have been removed.
     pub fn moved(&mut self, sequence: i32, from: i32, to: i32, delta: i32) {
@@ -609,6 +630,7 @@ impl Session {
                     rest.remove(from - known, to - known);
                 }
             }
+            one.forget_part_of_media();
         });
     }
 
@@ -636,6 +658,7 @@ impl Session {
         if let Ok(to) = usize::try_from(to) {
             is_unseen |= self.is_bound && to < copy.tokens.len();
             copy.cut_to(to);
+            copy.forget_part_of_media();
         }
         if is_unseen || self.is_bound && !copy.is_known() {
             copy.forget_from(0, Why::Unseen);
@@ -754,6 +777,14 @@ impl Sequence {
         }
         self.owed = 0;
         self.settle();
+    }
+
+    /// A part of an image or a sound is of no use.
+    fn forget_part_of_media(&mut self) {
+        let whole = media::whole(&self.tokens);
+        if self.is_known() && whole < self.tokens.len() {
+            self.forget_from(whole, Why::Media);
+        }
     }
 
     /// Only the first `len` tokens are there.

@@ -7,7 +7,7 @@ use crate::chunk::Size;
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
 use crate::waiting::Waiting;
-use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, Place, TAIL, Tail};
+use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, Place, TAIL, Tail, media};
 
 /// What a store's tree may take in memory, bytes.
 pub const MEMORY: usize = 256 << 20;
@@ -186,13 +186,15 @@ impl Store {
         chunk.is_tail().then_some(Chunk { bytes, ..chunk })
     }
 
-    /// The chunks that must be inserted for all of `tokens` to be there, in order.
+    /// The chunks that must be inserted for all of `tokens` to be there, in order. (But for an image or a sound at their end
+    /// that is not whole.)
     pub fn missing(
         &self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
         bytes_per_token: usize,
     ) -> Vec<Chunk> {
+        let tokens = &tokens[..media::whole(tokens)];
         let found = self.find(fingerprint, tokens);
         let mut at = found.tokens();
         let last = found.pieces.last();

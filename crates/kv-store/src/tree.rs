@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 use crate::chunk::Size;
 use crate::slab::{Key, Slab};
-use crate::{Chunk, Fingerprint, Found, Name, Piece, TAIL, Tail};
+use crate::{Chunk, Fingerprint, Found, Name, Piece, TAIL, Tail, media};
 
 /// No chunk.
 const NONE: Key = Key::MAX;
@@ -134,7 +134,9 @@ impl Tree {
             site = Site::Behind(key, take as u32);
             rest = &rest[take..];
         }
-        Found { pieces }
+        let mut found = Found { pieces };
+        found.cut(media::certain(&tokens[..found.tokens()]));
+        found
     }
 
     /// What was used last behind these pieces, at most `most` tokens: the tokens, and all pieces.

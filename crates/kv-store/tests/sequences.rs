@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contextpilot_kv_store::{Advice, Conditions, Held, Run, Session, Why};
+use contextpilot_kv_store::{Advice, Conditions, Held, Run, Session, Why, media};
 
 const NOW: Conditions = Conditions(0);
 /// Fewer leading tokens are not searched for.
@@ -604,4 +604,48 @@ fn whatever_is_moved_what_is_known_stands_where_it_was_evaluated() {
         known > 5000 && again > 300 && moved > 1000,
         "{known} {again} {moved}"
     );
+}
+
+#[test]
+fn what_stands_before_an_image_that_is_not_known_is_known() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    for _ in 0..2 {
+        session.evaluated_media(0, 4);
+        assert_eq!(session.why_unknown(0), Some(Why::Media));
+    }
+    evaluate(&mut session, 0, 9, &[5, 6]);
+    let next = run(0, 11, &[7; 40], 40);
+    assert_eq!(session.to_see_again(&next, NOW), None);
+    session.removed(0, 3, -1);
+    assert_eq!(session.believed(0), Some(&[1, 2, 3][..]));
+    // Of a context that cannot go back, nothing is.
+    let mut session = Session::default();
+    session.bind();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    session.evaluated_media(0, 4);
+    session.removed(0, 3, -1);
+    assert_eq!(session.believed(0), None);
+}
+
+#[test]
+fn a_part_of_an_image_makes_what_follows_unknown() {
+    let image = media::run(&[1; 32], 8).unwrap();
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2]);
+    let rows = run(0, 2, &image, 8);
+    session.advise(&rows, NOW, LEAST);
+    session.evaluated(&rows);
+    session.copied(0, 1, -1, 7);
+    session.removed(0, 7, -1);
+    for sequence in [0, 1] {
+        assert_eq!(session.why_unknown(sequence), Some(Why::Media));
+    }
+    evaluate(&mut session, 0, 7, &[3, 4]);
+    assert_eq!(session.believed(0), None);
+    // Its rows cannot be evaluated again.
+    let next = run(0, 9, &[7; 400], 400);
+    assert_eq!(session.to_see_again(&next, NOW), None);
+    session.removed(0, 2, -1);
+    assert_eq!(session.believed(0), Some(&[1, 2][..]));
 }

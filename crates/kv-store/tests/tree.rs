@@ -1,6 +1,6 @@
 //! The store, case by case.
 
-use contextpilot_kv_store::{Chunk, Fingerprint, GRID, Name, Refused, Store, TAIL};
+use contextpilot_kv_store::{Chunk, Fingerprint, GRID, Name, Refused, Store, TAIL, media};
 
 const MODEL: Fingerprint = Fingerprint([7; 16]);
 /// Bytes a token: a chunk of 100 tokens takes 100 blocks and one for header and tokens.
@@ -482,4 +482,41 @@ fn when_the_clock_is_set_back_the_order_stays() {
     assert_eq!(store.insert(prompt(6)), Ok(vec![prompt(3).name]));
     assert_eq!(store.insert(prompt(7)), Ok(vec![prompt(4).name]));
     assert_eq!(store.insert(prompt(8)), Ok(vec![prompt(5).name]));
+}
+
+/// Tokens of rows have 30 bits: those of two images may be equal by chance.
+#[test]
+fn of_an_image_nothing_is_taken_for_another_one() {
+    let image = media::run(&[1; 32], 20).unwrap();
+    let text = run(0, 50);
+    let tea = with(with(text.clone(), &image), &[7; 30]);
+    for equal in 0..4 {
+        let mut store = Store::new(u64::MAX);
+        save(&mut store, &tea);
+        let mut other = media::run(&[2; 32], 20).unwrap();
+        other[..equal].copy_from_slice(&image[..equal]);
+        let sea = with(with(text.clone(), &other), &[7; 30]);
+        assert_eq!(store.find(&MODEL, &sea).tokens(), 50, "{equal}");
+        // In the place of a row that seems to be another one's, nothing is kept.
+        let missing = store.missing(&MODEL, &sea, ROW);
+        assert_eq!(shapes(&missing), [(50, 50)]);
+        let kept = store.insert(missing[0].clone());
+        assert_eq!(kept.is_ok(), equal == 0, "{equal}");
+        assert_eq!(store.find(&MODEL, &tea).tokens(), 100);
+    }
+}
+
+#[test]
+fn a_part_of_an_image_is_not_kept() {
+    let image = media::run(&[1; 32], 300).unwrap();
+    let tea = with(with(run(0, 50), &image), &[7; 30]);
+    let mut store = Store::new(u64::MAX);
+    assert_eq!(save(&mut store, &tea[..200]), 50);
+    assert_eq!(save(&mut store, &tea), 330);
+    // The end of an image may leave before its beginning does, and is kept again.
+    let second = store.find(&MODEL, &tea).pieces()[2].name;
+    store.remove(&second);
+    assert_eq!(store.find(&MODEL, &tea).tokens(), 256);
+    assert_eq!(save(&mut store, &tea), 124);
+    assert_eq!(store.find(&MODEL, &tea).tokens(), 380);
 }

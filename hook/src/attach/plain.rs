@@ -64,6 +64,7 @@ plain! {
     chunk_count, "mtmd_input_chunks_size", fn(chunks: Pointer) -> usize;
     chunk, "mtmd_input_chunks_get", fn(chunks: Pointer, index: usize) -> Pointer;
     chunk_text, "mtmd_input_chunk_get_tokens_text", fn(chunk: Pointer, count: *mut usize) -> *const i32;
+    chunk_rows, "mtmd_input_chunk_get_n_tokens", fn(chunk: Pointer) -> usize;
     chunk_positions, "mtmd_input_chunk_get_n_pos", fn(chunk: Pointer) -> i32;
     shares_positions, "mtmd_decode_use_mrope", fn(projector: Pointer) -> bool;
     infill_prefix, "llama_vocab_fim_pre", fn(vocabulary: Pointer) -> i32;

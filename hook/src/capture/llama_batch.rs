@@ -121,7 +121,7 @@ fn consecutive(sequence: i32, ends: &mut [(i32, i32)]) -> Option<i32> {
 ///
 /// # Safety
 /// The context is alive.
-unsafe fn row_size(context: Pointer) -> Option<usize> {
+pub(crate) unsafe fn row_size(context: Pointer) -> Option<usize> {
     // SAFETY: the caller's promise.
     let model = unsafe { plain::get_model(context) }?;
     // SAFETY: the model of a living context is alive.

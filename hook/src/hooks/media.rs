@@ -8,6 +8,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::guarded;
 use crate::base::mode;
 use crate::capture::shadow::Named;
+use crate::store;
 
 /// Fills batches with the rows of one chunk and evaluates them, on this thread. Older versions
 /// have no `callback` and no `data`, and ignore what we pass in their place.
@@ -28,9 +29,13 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     let name = mode::is_active().then(|| unsafe { name(chunk) }).flatten();
     let mut named = None;
     guarded(|| named = name.map(Named::begin));
-    original!(mtmd_helper_decode_image_chunk(
-        projector, context, chunk, rows, position, sequence, most, end, callback, data
-    ))
+    let decode = || {
+        original!(mtmd_helper_decode_image_chunk(
+            projector, context, chunk, rows, position, sequence, most, end, callback, data
+        ))
+    };
+    // SAFETY: the caller hands over what is evaluated now.
+    unsafe { store::media::during(context, chunk, rows, (sequence, position), decode) }
 }
 
 /// By what the server identifies a chunk: the hash of the file that it came from. Do not call this

@@ -52,9 +52,7 @@ pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
 pub(crate) unsafe fn llama_set_causal_attn(context: Pointer, value: bool) {
     let call = EngineCall::enter();
     original!(llama_set_causal_attn(context, value));
-    if !value {
-        purpose::refuse(&call, context, "attention that is not causal");
-    }
+    purpose::set_causal(&call, context, value);
 }
 
 macro_rules! control_vector {

@@ -34,7 +34,7 @@ pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequenc
     });
 }
 
-/// Another sequence wants what this one holds: as if that were about to be lost.
+/// Another sequence wants what this one holds, or an image follows that cannot be stored: as if it were about to be lost.
 pub(super) fn share(context: Pointer, sequence: i32) {
     save(context, sequence, 0);
 }
@@ -294,6 +294,7 @@ pub(super) fn name_of(why: Why) -> &'static str {
     match why {
         Why::Moved => "a slot that holds tokens that were moved (--cache-reuse, context shift)",
         Why::Restored => "a slot that was restored from a file",
+        Why::Media => "a slot with an image or a sound that cannot be stored",
         Why::Unseen => "a slot whose tokens were not all seen",
     }
 }

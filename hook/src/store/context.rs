@@ -52,6 +52,8 @@ pub(super) struct ContextStore {
     conditions: AllConditions,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
+    /// Tokens do not see those behind them.
+    pub(super) is_causal: bool,
     /// Sequences that were to be copied out when somebody else had the shelf.
     pub(super) postponed: BTreeSet<i32>,
     /// Its [basis](Self::basis) may have changed.
@@ -150,6 +152,7 @@ impl ContextStore {
             doubts: 0,
             conditions: AllConditions::new(),
             embeddings: false,
+            is_causal: true,
             postponed: BTreeSet::new(),
             has_news: true,
             flows: true,

@@ -143,12 +143,32 @@ pub(super) unsafe fn write(context: Pointer, target: *mut u8, size: usize, seque
 /// # Safety
 /// As for [`cut`].
 pub(super) unsafe fn load(context: Pointer, sequence: i32, state: &[u8]) -> bool {
-    let (source, size) = (state.as_ptr(), faults::at_load(state.len()));
-    let read = match original::llama_state_seq_set_data_ext().is_some() {
+    let size = faults::at_load(state.len());
+    // SAFETY: the caller's promise.
+    let read = unsafe { read(context, sequence, &state[..size]) };
+    read == state.len()
+}
+
+/// As [`load`], of a state that the engine has given a moment ago.
+///
+/// # Safety
+/// As for [`cut`].
+pub(super) unsafe fn put_back(context: Pointer, sequence: i32, state: &[u8]) -> bool {
+    // SAFETY: the caller's promise.
+    let read = unsafe { read(context, sequence, state) };
+    read == state.len()
+}
+
+/// How many bytes the engine has read.
+///
+/// # Safety
+/// As for [`cut`].
+unsafe fn read(context: Pointer, sequence: i32, state: &[u8]) -> usize {
+    let (source, size) = (state.as_ptr(), state.len());
+    match original::llama_state_seq_set_data_ext().is_some() {
         true => original!(llama_state_seq_set_data_ext(
             context, source, size, sequence, 0
         )),
         false => original!(llama_state_seq_set_data(context, source, size, sequence)),
-    };
-    read == state.len()
+    }
 }

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::{Entry, Event};
 
-use self::batches::Batches;
 pub(super) use self::batches::evaluate_own;
+use self::batches::{Batches, sequences_of};
 pub(crate) use self::batches::{extended, legacy};
 use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
 pub(super) use self::parts::Part;
 use self::parts::parts;
 use super::context::{ContextStore, Facts};
 use super::figures::{self, FIGURES};
+use super::media::Media;
 use super::shelf::Shelf;
 use super::{
     PATIENCE, ahead, be_patient, change, engine, exact, hears, only_new, outputs, records, rescue,
@@ -62,6 +63,8 @@ impl Drop for Busy {
 enum Content {
     /// Tokens alone, each of one sequence.
     Plain(Vec<Entry>),
+    /// Rows of an image or a sound that is being evaluated.
+    Media(Vec<Entry>),
     /// Something else, in these sequences; `None`: not known in which.
     Other(Option<Vec<i32>>),
 }
@@ -78,7 +81,12 @@ fn without_store(call: &EngineCall, context: Pointer, whole: impl FnOnce() -> i3
 }
 
 /// Evaluates a batch, without what the store has of it. Returns the engine's result.
-fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
+fn evaluate(
+    context: Pointer,
+    content: Content,
+    media: Option<&Media>,
+    batch: &impl Batches,
+) -> i32 {
     if contexts::memory_of(context).is_none() {
         return batch.whole();
     }
@@ -86,31 +94,96 @@ fn evaluate(context: Pointer, content: Content, batch: &impl Batches) -> i32 {
     be_patient(context, PATIENCE);
     describe(context);
     match content {
+        Content::Plain(entries) if !is_causal(context) => {
+            figures::note_refusal("attention that is not causal");
+            evaluate_other(context, Some(&sequences_of(&entries)), None, batch)
+        }
         Content::Plain(entries) => evaluate_tokens(context, &entries, batch),
-        Content::Other(sequences) => {
-            for &sequence in sequences.as_deref().unwrap_or(&[-1]) {
-                ahead::remove_in(context, sequence);
-                if is_embedded() {
-                    exact::make_whole_in(context, sequence);
-                }
-                with_record(context, |one| one.session.obscure(sequence));
+        Content::Media(entries) => {
+            let tokens = media.and_then(|media| media.tokens_of(context, &entries));
+            match media.zip(tokens) {
+                Some((media, tokens)) => evaluate_media(context, media, tokens, &entries, batch),
+                None => evaluate_other(context, Some(&sequences_of(&entries)), media, batch),
             }
-            let is_lost = with_record(context, |one| one.session.is_any_lost());
-            let is_lost_now = !rescue::goes_on(context) && rescue::is_any_lost(context);
-            if is_lost == Some(true) || is_lost_now {
-                return LOST;
-            }
-            outputs::set(context, Vec::new());
-            let result = batch.whole();
-            if result == 0 {
-                with_record(context, |one| one.session.updated());
-                if let Some([sequence]) = sequences.as_deref() {
-                    learn_from_warm_up(context, *sequence);
-                }
-            }
-            result
+        }
+        Content::Other(sequences) => evaluate_other(context, sequences.as_deref(), media, batch),
+    }
+}
+
+fn is_causal(context: Pointer) -> bool {
+    with_record(context, |one| one.is_causal) != Some(false)
+}
+
+/// Evaluates something that is no tokens, or of which that is not known. `sequences`: `None`: not known in which.
+fn evaluate_other(
+    context: Pointer,
+    sequences: Option<&[i32]>,
+    media: Option<&Media>,
+    batch: &impl Batches,
+) -> i32 {
+    for &sequence in sequences.unwrap_or(&[-1]) {
+        ahead::remove_in(context, sequence);
+        if is_embedded() {
+            exact::make_whole_in(context, sequence);
+        }
+        let media = media.filter(|media| media.sequence == sequence);
+        if media.is_some() {
+            // Of what it holds then, nothing can be saved.
+            change::share(context, sequence);
+        }
+        with_record(context, |one| match media {
+            Some(media) => one.session.evaluated_media(sequence, media.first),
+            None => one.session.obscure(sequence),
+        });
+    }
+    let is_lost = with_record(context, |one| one.session.is_any_lost());
+    let is_lost_now = !rescue::goes_on(context) && rescue::is_any_lost(context);
+    if is_lost == Some(true) || is_lost_now {
+        return LOST;
+    }
+    outputs::set(context, Vec::new());
+    let result = batch.whole();
+    if result == 0 {
+        with_record(context, |one| one.session.updated());
+        if let Some([sequence]) = sequences {
+            learn_from_warm_up(context, *sequence);
         }
     }
+    result
+}
+
+/// Evaluates rows of an image or a sound, or leaves them out. `tokens`: those of all of its rows.
+fn evaluate_media(
+    context: Pointer,
+    media: &Media,
+    tokens: &[i32],
+    entries: &[Entry],
+    batch: &impl Batches,
+) -> i32 {
+    let from = media.done.get() - entries.len();
+    if from == 0 {
+        // The engine holds all of it after this, or nothing.
+        let all = Part::of_media(media, 0, tokens);
+        let mut result = 0;
+        if !prepare(context, &all, batch) {
+            result = LOST;
+        }
+        let there = with_record(context, |one| one.session.there(&all.run));
+        let is_there = result == 0 && there == Some(tokens.len());
+        media.is_there.set(is_there);
+        if !is_there {
+            ahead::remove_in(context, media.sequence);
+        }
+        if result != 0 {
+            return result;
+        }
+    }
+    let part = Part::of_media(media, from, &tokens[from..media.done.get()]);
+    let left_out = match media.is_there.get() {
+        true => part.indexes.clone(),
+        false => Vec::new(),
+    };
+    evaluate_rest(context, entries, &[part], left_out, true, batch)
 }
 
 fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) -> i32 {
@@ -132,14 +205,27 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
         }
         return result;
     }
-    let mut left_out = left_out(context, &parts).unwrap_or_default();
+    let left_out = left_out(context, &parts).unwrap_or_default();
+    evaluate_rest(context, entries, &parts, left_out, whole, batch)
+}
+
+/// Evaluates a batch but for these entries, when all is prepared. `whole`: no more than may be is left for one call.
+fn evaluate_rest(
+    context: Pointer,
+    entries: &[Entry],
+    parts: &[Part],
+    mut left_out: Vec<u32>,
+    whole: bool,
+    batch: &impl Batches,
+) -> i32 {
+    let is_exact = exact::is_exact(context);
     // Behind this nothing is asked of the record until the engine has evaluated.
     if !rescue::goes_on(context) {
         if rescue::is_any_lost(context) {
             return LOST;
         }
         left_out.clear();
-        for part in &parts {
+        for part in parts {
             part.owed.set(false);
             part.ours.set(0);
         }
@@ -148,7 +234,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     // Ends as "not known" if the engine throws.
     let mut open = Open {
         context,
-        parts: &parts,
+        parts,
         ended: false,
     };
     let start = Instant::now();
@@ -159,7 +245,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     };
     let took = start.elapsed();
     if result == 0 {
-        note_evaluated(context, &parts);
+        note_evaluated(context, parts);
     }
     let evaluated = entries.len() - left_out.len();
     if result == 0 && evaluated > 0 {
@@ -182,15 +268,15 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     }
     open.ended = true;
     if result == 0 {
-        note_loaded(context, entries, &parts);
+        note_loaded(context, entries, parts);
     }
-    end(context, &parts, result);
+    end(context, parts, result);
     if !whole {
-        forget_all(context, &parts);
+        forget_all(context, parts);
     }
     if result == 0 {
-        prove_layout(context, &parts);
-        for part in &parts {
+        prove_layout(context, parts);
+        for part in parts {
             change::save_early(context, &part.run);
             if is_exact {
                 exact::save_midway(context, &part.run);

@@ -27,6 +27,14 @@ pub(crate) fn set_embeddings(call: &EngineCall, context: Pointer, value: bool) {
     });
 }
 
+/// Whether the tokens of the following batches see only what is before them. libmtmd says no for the images of some models, and
+/// yes behind them.
+pub(crate) fn set_causal(call: &EngineCall, context: Pointer, value: bool) {
+    before(call, context, || {
+        with_record(context, |one| one.is_causal = value);
+    });
+}
+
 /// Whether the store takes note of files.
 fn notes(call: &EngineCall) -> bool {
     works() && call.is_hosts()

@@ -14,6 +14,7 @@ use contextpilot_kv_files::{
 };
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Numbers, Origin, Piece, Store,
+    media,
 };
 use contextpilot_settings::StoreAt;
 
@@ -196,15 +197,17 @@ impl Shelf {
         self.tree.has_room(fingerprint, tokens, bytes_per_token)
     }
 
-    /// What the store has of these tokens, and at most `more` tokens that continued them the last time.
+    /// What the store has of these tokens, and at most `more` tokens that continued them the last time. Images and sounds are
+    /// whole.
     pub(super) fn offer(
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
         more: usize,
     ) -> Offer {
-        let found: Found = self.tree.find(fingerprint, tokens);
-        let wanted = found.tokens();
+        let mut found: Found = self.tree.find(fingerprint, tokens);
+        let wanted = media::whole(&tokens[..found.tokens()]);
+        found.cut(wanted);
         let mut offer = Offer {
             tokens: tokens[..wanted].to_vec(),
             wanted,
@@ -213,7 +216,9 @@ impl Shelf {
         if wanted == tokens.len() && more > 0 {
             let (further, found) = self.tree.continuation(&found, more);
             offer.tokens.extend(further);
-            offer.pieces = found.pieces().to_vec();
+            let whole = media::whole(&offer.tokens);
+            offer.tokens.truncate(whole);
+            offer.pieces = cut_to(found.pieces(), whole);
         }
         offer
     }

@@ -8,6 +8,7 @@
 //! content, and counts it as not cached.
 
 use super::{Case, bare, llama};
+use crate::pictures::{base64, picture};
 use crate::prompts::text;
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, Trace};
 use serde_json::{Value, json};
@@ -251,27 +252,3 @@ fn image_file(file: &[u8]) -> Value {
 
 /// The number of bytes before the pixels of a [`picture`] whose side has two digits.
 const PICTURE_HEADER: usize = 13;
-
-/// A square full of letters, in the simplest format that llama-server reads.
-fn picture(seed: u64, side: u32) -> Vec<u8> {
-    let mut file = format!("P6 {side} {side} 255\n").into_bytes();
-    file.extend(text(seed, (3 * side * side) as usize).bytes());
-    file
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits, at| {
-            bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0))
-        });
-        for digit in 0..4 {
-            text.push(match digit <= chunk.len() {
-                true => char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize]),
-                false => '=',
-            });
-        }
-    }
-    text
-}

@@ -20,7 +20,7 @@ pub(super) struct Answered {
 
 /// A generated token.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     pub(super) token: u32,
     /// Logarithms of the probabilities of the likeliest tokens, with these.
     pub(super) likeliest: Vec<(u32, f64)>,
@@ -215,7 +215,7 @@ pub(super) fn asking(prompt: &[u32]) -> Request {
 }
 
 /// The generated tokens of an answer.
-pub(super) fn steps(value: &Value) -> Vec<Step> {
+pub(crate) fn steps(value: &Value) -> Vec<Step> {
     let all = value["completion_probabilities"].as_array();
     let token = |one: &Value| one["id"].as_u64().expect("a token") as u32;
     let step = |one: &Value| Step {
@@ -231,7 +231,7 @@ pub(super) fn steps(value: &Value) -> Vec<Step> {
 }
 
 /// Sends a request, and leaves before there is an answer, or just then.
-fn leave(server: &Server, request: &Request, random: &mut Random) {
+pub(crate) fn leave(server: &Server, request: &Request, random: &mut Random) {
     let mut connection = server.connect().expect("a connection");
     let body = request.wire_body();
     let bytes = Connection::request_bytes("POST", request.path(), body.as_bytes());

@@ -9,7 +9,7 @@ use crate::attach::original::{self, original};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::capture::shadow;
-use crate::store::{acts, records};
+use crate::store::{acts, media, records};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`.
 const DECODE: i32 = 1;
@@ -33,21 +33,27 @@ pub(crate) unsafe fn extended(call: &EngineCall, context: Pointer, batch: Pointe
         let whole = || original!(llama_process(context, DECODE, batch));
         return without_store(call, context, whole);
     }
+    // SAFETY: for this call.
+    let media = unsafe { media::current(context) };
+    let read = |shadow: &mut shadow::Shadow| content_of_shadow(shadow, media.is_some());
     // SAFETY: the caller uses the batch.
-    let content = guard::compute(|| unsafe { shadow::with(batch, content_of_shadow) });
+    let content = guard::compute(|| unsafe { shadow::with(batch, read) });
     let content = content.flatten().unwrap_or(Content::Other(None));
-    evaluate(context, content, &Extended { context, batch })
+    evaluate(context, content, media, &Extended { context, batch })
 }
 
-fn content_of_shadow(shadow: &mut shadow::Shadow) -> Content {
+fn content_of_shadow(shadow: &mut shadow::Shadow, is_media: bool) -> Content {
     if let Some(entries) = shadow.plain() {
         return Content::Plain(entries.to_vec());
     }
     let entries = shadow.entries();
+    if let Some(entries) = entries.as_ref().filter(|_| is_media) {
+        return Content::Media(entries.to_vec());
+    }
     Content::Other(entries.map(|entries| sequences_of(&entries)))
 }
 
-fn sequences_of(entries: &[Entry]) -> Vec<i32> {
+pub(super) fn sequences_of(entries: &[Entry]) -> Vec<i32> {
     let mut sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
     sequences.sort_unstable();
     sequences.dedup();
@@ -68,6 +74,8 @@ pub(crate) unsafe fn legacy(
         let whole = || original!(llama_decode(context, batch));
         return without_store(call, context, whole);
     }
+    // SAFETY: for this call.
+    let media = unsafe { media::current(context) };
     let content = guard::compute(|| match entries {
         // With both, tokens and rows of numbers (MTP), the tokens alone say too little.
         Some(all)
@@ -77,10 +85,11 @@ pub(crate) unsafe fn legacy(
         {
             Content::Plain(all.to_vec())
         }
+        Some(all) if batch.token.is_null() && media.is_some() => Content::Media(all.to_vec()),
         entries => Content::Other(entries.map(sequences_of)),
     });
     let content = content.unwrap_or(Content::Other(None));
-    evaluate(context, content, &Legacy { context, batch })
+    evaluate(context, content, media, &Legacy { context, batch })
 }
 
 struct Extended {

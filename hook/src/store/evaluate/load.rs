@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use contextpilot_kv_store::{Run, worth};
+use contextpilot_kv_store::{Run, media, worth};
 
 use super::batches::Batches;
 use crate::base::abi::Pointer;
@@ -25,6 +25,16 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     };
     let sequence = run.sequence;
     let believed = usize::try_from(run.first).unwrap_or(0);
+    // The rows of media are gone: should the engine refuse what is loaded, it gets back what it has now.
+    let mut aside = None;
+    if media::is_any_row(&offer.tokens[..held]) {
+        let mut state = Vec::new();
+        // SAFETY: our caller's caller uses the context.
+        if !unsafe { engine::save(context, sequence, &mut state) } {
+            return true;
+        }
+        aside = Some(state);
+    }
     rescue::loosen(context, sequence, believed, rescue::ANYTHING);
     let mut lengths = offer.lengths(held);
     let (mut state, mut composed) = (Vec::new(), false);
@@ -82,8 +92,13 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         ));
         // SAFETY: as above.
         unsafe { engine::cut(context, sequence, 0) };
-        // The engine takes as many tokens at a time as the server's batch has.
-        if batch.tokens(sequence, &tokens[..held], run.tokens.len()) != 0 {
+        let is_again = match &aside {
+            // SAFETY: as above.
+            Some(state) => unsafe { engine::put_back(context, sequence, state) },
+            // The engine takes as many tokens at a time as the server's batch has.
+            None => batch.tokens(sequence, &tokens[..held], run.tokens.len()) == 0,
+        };
+        if !is_again {
             rescue::tighten(context, sequence);
             with_record(context, |one| {
                 one.session.removed(sequence, -1, -1);

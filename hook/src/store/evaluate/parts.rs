@@ -5,6 +5,8 @@ use std::cell::Cell;
 use contextpilot_kv_store::Run;
 use contextpilot_residency::Entry;
 
+use crate::store::media::Media;
+
 /// The entries of one sequence.
 pub(in crate::store) struct Part {
     pub(in crate::store) run: Run,
@@ -16,6 +18,25 @@ pub(in crate::store) struct Part {
     pub(in crate::store) owed: Cell<bool>,
     /// How many entries were evaluated by a call of ours.
     pub(in crate::store) ours: Cell<usize>,
+}
+
+impl Part {
+    /// Rows of an image or a sound, behind the first `from`, with these tokens.
+    pub(super) fn of_media(media: &Media, from: usize, tokens: &[i32]) -> Self {
+        let from = i32::try_from(from).unwrap_or(i32::MAX);
+        Self {
+            run: Run {
+                sequence: media.sequence,
+                first: media.first.saturating_add(from),
+                tokens: tokens.to_vec(),
+                leading: tokens.len(),
+            },
+            indexes: (0..).take(tokens.len()).collect(),
+            follows: media.first >= 0,
+            owed: Cell::new(false),
+            ours: Cell::new(0),
+        }
+    }
 }
 
 /// Divides a batch. A generated token is a part of one entry.

@@ -1,0 +1,146 @@
+//! Images and sounds.
+//!
+//! libmtmd evaluates the rows of one image or sound by one call of its own, in one batch or several. That call is seen, so all
+//! rows are known before the engine gets the first of them. A digest of them makes the run's tokens
+//! ([`contextpilot_kv_store::media`]), by which it is found, loaded and left out like text. So what is loaded was evaluated
+//! from these very numbers, whatever encoder or file they came from.
+//!
+//! A run is left out whole or not at all. It cannot be evaluated again by the hook, which has its rows during this call
+//! only: so before a state is loaded into a sequence with media in it, the engine's own is put aside.
+//!
+//! Not for contexts that cannot go back to any position, where tokens that are [owed](super::exact) may have to be evaluated later; and not
+//! where rows share a position (M-RoPE). There the sequence is known up to the first image or sound.
+
+use std::cell::{Cell, OnceCell};
+use std::ptr;
+
+use contextpilot_kv_store::media;
+use contextpilot_residency::Entry;
+use sha2::{Digest, Sha256};
+
+use super::{is_on, with_record};
+use crate::attach::plain;
+use crate::base::abi::Pointer;
+use crate::base::guard;
+use crate::base::lent::Lender;
+use crate::capture::llama_batch;
+
+/// What is evaluated by one call of libmtmd's.
+pub(super) struct Media {
+    context: usize,
+    pub(super) sequence: i32,
+    /// The position of the first row.
+    pub(super) first: i32,
+    /// Of all rows.
+    digest: [u8; 32],
+    pub(super) rows: usize,
+    /// With how the rows are evaluated. `None`: it cannot be stored.
+    tokens: OnceCell<Option<Vec<i32>>>,
+    /// How many rows the batches so far had.
+    pub(super) done: Cell<usize>,
+    /// The engine holds it, and nothing of it is evaluated.
+    pub(super) is_there: Cell<bool>,
+}
+
+thread_local! {
+    static MINE: Cell<*const ()> = const { Cell::new(ptr::null()) };
+}
+static LENDER: Lender = Lender::new(&MINE);
+
+/// Runs `decode`, which evaluates this image or sound from this position of a sequence on.
+///
+/// # Safety
+/// The context and the chunk are alive, and `rows` are those of the chunk.
+pub(crate) unsafe fn during(
+    context: Pointer,
+    chunk: Pointer,
+    rows: Pointer,
+    (sequence, first): (i32, i32),
+    decode: impl FnOnce() -> i32,
+) -> i32 {
+    if !is_on() || rows.is_null() {
+        return decode();
+    }
+    // SAFETY: the caller's promise.
+    let count = unsafe { plain::chunk_rows(chunk) };
+    // SAFETY: as above.
+    let width = unsafe { llama_batch::row_size(context) };
+    let size = |(count, width): (usize, usize)| {
+        let bytes = count.checked_mul(width)?.checked_mul(size_of::<f32>())?;
+        isize::try_from(bytes).is_ok().then_some((count, bytes))
+    };
+    let Some((count, bytes)) = count.zip(width).and_then(size) else {
+        return decode();
+    };
+    let digest = || {
+        // SAFETY: the caller's promise: libmtmd is about to read so many numbers.
+        let rows = unsafe { std::slice::from_raw_parts(rows.cast::<u8>(), bytes) };
+        Sha256::digest(rows).into()
+    };
+    let Some(digest) = guard::compute(digest) else {
+        return decode();
+    };
+    let media = Media {
+        context: context.addr(),
+        sequence,
+        first,
+        digest,
+        rows: count,
+        tokens: OnceCell::new(),
+        done: Cell::new(0),
+        is_there: Cell::new(false),
+    };
+    let _lent = LENDER.lend(&media);
+    decode()
+}
+
+/// What this thread evaluates in this context, if that is an image or a sound.
+///
+/// # Safety
+/// The result is used no longer than the hook runs.
+pub(super) unsafe fn current<'a>(context: Pointer) -> Option<&'a Media> {
+    if LENDER.is_idle() {
+        return None;
+    }
+    // SAFETY: this is what is lent here; the caller's promise.
+    let media = unsafe { LENDER.borrow::<Media>() }?;
+    (media.context == context.addr()).then_some(media)
+}
+
+impl Media {
+    /// The tokens of the run, if the entries of a batch are its next rows, and it can be stored.
+    pub(super) fn tokens_of(&self, context: Pointer, entries: &[Entry]) -> Option<&[i32]> {
+        let done = self.done.get();
+        let is_next = |(nth, entry): (usize, &Entry)| {
+            let position = i64::from(self.first) + (done + nth) as i64;
+            entry.sequence == self.sequence
+                && i64::from(entry.position) == position
+                && !entry.output
+        };
+        let fits = !entries.is_empty() && done + entries.len() <= self.rows;
+        if !fits || !entries.iter().enumerate().all(is_next) {
+            // Nor is what follows.
+            self.done.set(self.rows);
+            return None;
+        }
+        let is_whole = entries.len() == self.rows;
+        let make = || {
+            let is_causal = with_record(context, |one| {
+                (one.bounds.is_none() && !one.is_refused()).then_some(one.is_causal)
+            });
+            // Rows that see those behind them depend on which of them are in one batch.
+            let is_causal = is_causal.flatten().filter(|causal| *causal || is_whole)?;
+            guard::compute(|| self.make_tokens(is_causal)).flatten()
+        };
+        let tokens = self.tokens.get_or_init(make).as_deref();
+        self.done.set(done + entries.len());
+        tokens
+    }
+
+    fn make_tokens(&self, is_causal: bool) -> Option<Vec<i32>> {
+        let mut hash = Sha256::new();
+        hash.update(self.digest);
+        hash.update([u8::from(is_causal)]);
+        media::run(&hash.finalize().into(), self.rows)
+    }
+}
