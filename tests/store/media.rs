@@ -192,6 +192,33 @@ fn a_growing_list_of_images_is_loaded_as_far_as_it_is_the_same() {
     }
 }
 
+/// A draft only guesses: it guesses as well as without a store. (Its own context lacks the images.)
+#[test]
+fn a_draft_model_guesses_as_well_behind_images() {
+    let draft = Model::tiny(Arch::Llama);
+    let builder = llava()
+        .args(["-md".into(), draft.path().as_os_str().to_owned()])
+        .args(["--spec-type", "draft-simple"]);
+    let folder = folder();
+    let mut stored = Stored::start(&builder, folder.path());
+    let plain = started(&builder);
+    for prompt in [TEA, SEA, TEA, SEA] {
+        let says = |server: &Server| {
+            let answer = server.send(&asking(&prompt).predict(24)).unwrap();
+            let value = answer.json().unwrap();
+            let drafted = ["draft_n", "draft_n_accepted"];
+            let drafted = drafted.map(|name| value["timings"][name].as_u64().unwrap());
+            (steps(&value), drafted)
+        };
+        let ((ours, our_drafts), (theirs, their_drafts)) = (says(&stored.server), says(&plain));
+        assert!(difference(&ours, &theirs) < ROUNDING, "{prompt:?}");
+        assert!(our_drafts[1] > 0);
+        assert_eq!(our_drafts, their_drafts, "{prompt:?}");
+    }
+    let account = ask(&mut stored, &plain, &TEA);
+    assert_eq!(account.evaluated, 1, "{account:?}");
+}
+
 /// The encoder gives the same rows, whatever it encodes beside them.
 #[test]
 fn an_image_among_others_is_the_same_image() {
