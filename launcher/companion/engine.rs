@@ -33,7 +33,7 @@ impl Engine {
             (Some(url), None) => Ok(Self::new(url, control.of_server(url)?)),
             (None, Some(control)) => {
                 let stats = control.stats();
-                let url = stats.ok().and_then(|stats| stats.reachable());
+                let url = stats.ok().and_then(|stats| nearest(&stats.listening));
                 let url = url.map_or_else(|| guess(flag), Ok)?;
                 Ok(Self::new(&url, Some(control)))
             }
@@ -79,7 +79,7 @@ impl ControlAt {
         let Some((control, stats)) = found else {
             return Ok(Engine::new(&guess(flag)?, None));
         };
-        let url = stats.reachable().map_or_else(|| guess(flag), Ok)?;
+        let url = nearest(&stats.listening).map_or_else(|| guess(flag), Ok)?;
         Ok(Engine::new(&url, Some(control)))
     }
 }

@@ -5,14 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::Stats;
 
 impl Stats {
-    /// A URL at which the server can be reached from its own machine: one of
-    /// [`listening`](Self::listening), with the loopback address in place of *all addresses*.
-    /// Ports come before Unix sockets, and loopback addresses before others. `None`: it is not known.
-    #[must_use]
-    pub fn reachable(&self) -> Option<String> {
-        nearest(&self.listening)
-    }
-
     /// Whether the server listens at this URL, by which somebody calls it.
     #[must_use]
     pub fn listens_at(&self, url: &str) -> bool {
@@ -24,8 +16,9 @@ impl Stats {
     }
 }
 
-/// Of addresses in the form of [`Stats::listening`], the one that a program on the same machine uses:
-/// see [`Stats::reachable`].
+/// Of addresses in the form of [`Stats::listening`], the one that a program on the same machine uses, with the loopback
+/// address in place of *all addresses*. Ports come before Unix sockets, and loopback addresses before others. `None`: it is
+/// not known.
 #[must_use]
 pub fn nearest(listening: &[String]) -> Option<String> {
     let places = listening.iter().filter_map(|url| Address::of(url));

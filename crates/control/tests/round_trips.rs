@@ -414,3 +414,40 @@ proptest! {
         round_trip(&state);
     }
 }
+
+/// A request of several prompts has their sums, and the causes of the prompt with the most evaluated tokens.
+#[test]
+fn prompts_of_a_request_are_added_up() {
+    let one = Evaluation {
+        prompt_tokens: 10,
+        reused: 7,
+        evaluated: 3,
+        from: Sources {
+            slot: 1,
+            host: 1,
+            checkpoint: 1,
+            moved: 1,
+            store: 3,
+        },
+        adapters: Some(Vec::new()),
+        ..Evaluation::default()
+    };
+    let mut sum = Evaluation::default();
+    sum.add(one.clone(), true);
+    assert_eq!(sum, one);
+    let other = Evaluation {
+        adapters: None,
+        ..one.clone()
+    };
+    sum.add(other, false);
+    assert_eq!((sum.prompt_tokens, sum.reused, sum.evaluated), (20, 14, 6));
+    let from = [
+        sum.from.slot,
+        sum.from.host,
+        sum.from.checkpoint,
+        sum.from.moved,
+        sum.from.store,
+    ];
+    assert_eq!(from, [2, 2, 2, 2, 6]);
+    assert_eq!(sum.adapters, one.adapters, "of the largest");
+}

@@ -129,6 +129,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_version_is_a_short_word() {
+        assert!(
+            ["b11669", "0.7.0", &"1".repeat(64)]
+                .iter()
+                .all(|text| is_plausible(text))
+        );
+        let wrong = ["", "two words", "b1\n", &"1".repeat(65)];
+        assert!(!wrong.iter().any(|text| is_plausible(text)));
+    }
+
+    #[test]
     fn a_function_that_returns_a_text_is_understood_on_both_machines() {
         let x86 = [
             0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3,

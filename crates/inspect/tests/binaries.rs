@@ -156,22 +156,25 @@ fn a_shared_build_is_interposed() {
 #[test]
 fn a_library_that_calls_itself_directly_is_told_apart() {
     let folder = Folder::new();
-    let program = folder.shared(&["-Wl,-Bsymbolic"], &["-Wl,-rpath,$ORIGIN"]);
-    let found = places(&program);
-    assert!(matches!(
-        found[0],
-        FunctionPlace::Dynamic {
-            calls: Calls::Imported,
-            ..
-        }
-    ));
-    assert!(matches!(
-        found[2],
-        FunctionPlace::Dynamic {
-            calls: Calls::Unseen,
-            ..
-        }
-    ));
+    // Linkers write a flag, a tag of its own, or both.
+    for how in ["-Wl,-Bsymbolic", "-Wl,-Bsymbolic,--disable-new-dtags"] {
+        let program = folder.shared(&[how], &["-Wl,-rpath,$ORIGIN"]);
+        let found = places(&program);
+        assert!(matches!(
+            found[0],
+            FunctionPlace::Dynamic {
+                calls: Calls::Imported,
+                ..
+            }
+        ));
+        assert!(matches!(
+            found[2],
+            FunctionPlace::Dynamic {
+                calls: Calls::Unseen,
+                ..
+            }
+        ));
+    }
 }
 
 #[test]

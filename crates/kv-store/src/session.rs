@@ -460,6 +460,7 @@ impl Session {
                 && one.conditions == conditions
                 && !one.ahead()
                 && one.owed == 0
+                && !one.lost
                 && !self.lacks_rows(id)
         });
         let shared = others.map(|(&id, one)| (id, common(&one.tokens, wanted)));

@@ -559,3 +559,20 @@ impl Store {
         Some(chunk.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_bounded() {
+        let mut changes = Changes::default();
+        let change = Change::Left(Name([0; 16]));
+        for _ in 0..Changes::MOST {
+            changes.note(change);
+        }
+        assert!(!changes.too_many);
+        changes.note(change);
+        assert!(changes.too_many && changes.chunks.len() == Changes::MOST);
+    }
+}

@@ -416,6 +416,30 @@ fn another_sequence_may_have_what_is_wanted() {
     assert_eq!(session.sharing(&third, &wanted, NOW), None);
 }
 
+#[test]
+fn a_lost_sequence_is_not_shared() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
+    let third = run(2, 0, &[1, 2, 3, 5], 4);
+    assert_eq!(session.sharing(&third, &[1, 2, 3, 5], NOW), Some((0, 3)));
+    session.lose(0);
+    assert!(session.is_lost(0) && session.is_any_lost());
+    assert_eq!(session.sharing(&third, &[1, 2, 3, 5], NOW), None);
+}
+
+/// A copy of another sequence is not concerned.
+#[test]
+fn only_copies_of_what_was_overwritten_are_not_known() {
+    let mut session = Session::default();
+    for (sequence, tokens) in [(0, [1, 2]), (1, [3, 4])] {
+        evaluate(&mut session, sequence, 0, &tokens);
+        session.copied(sequence, sequence + 2, -1, -1);
+    }
+    session.overwritten(0);
+    assert_eq!(session.believed(2), None);
+    assert_eq!(session.believed(3), Some(&[3, 4][..]));
+}
+
 /// The engine copies rows when it evaluates the next time. What is put into the source until then is copied.
 #[test]
 fn what_is_to_be_copied_from_a_sequence_that_was_overwritten_is_not_known() {

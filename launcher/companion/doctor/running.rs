@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use contextpilot_client::control::{HookedFunction, Stats};
+use contextpilot_client::control::{HookedFunction, Stats, nearest};
 use contextpilot_client::{Control, Error};
 use contextpilot_settings::{Listen, ListenAddress, Settings};
 use serde_json::json;
@@ -123,7 +123,7 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
         );
         report.add(Finding::new(SUBJECT, Grade::Good, text));
     }
-    let about = program.zip(stats.reachable());
+    let about = program.zip(nearest(&stats.listening));
     if let Some(text) = about.and_then(|(program, url)| template::in_a_line(program, &url)) {
         report.add(Finding::new("chat template", Grade::Good, text));
     }

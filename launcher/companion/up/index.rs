@@ -154,7 +154,7 @@ impl Server {
         let hooks = self.hooks();
         // A router's children do not say where the router listens.
         let own = hooks.iter().find(|(_, stats)| !stats.routed);
-        own.and_then(|(_, stats)| stats.reachable())
+        own.and_then(|(_, stats)| nearest(&stats.listening))
     }
 
     /// Waits until it is known where the server listens.
