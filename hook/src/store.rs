@@ -155,6 +155,9 @@ pub(crate) fn finish(until: Instant) {
         let mut shelf = lock_within(&SHELF, &mut left);
         if let Some(shelf) = shelf.as_mut().and_then(|shelf| shelf.as_mut()) {
             shelf.flush(left);
+            if Instant::now() < until {
+                shelf.write_index();
+            }
         }
     });
 }
@@ -231,6 +234,7 @@ pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
     // wait for that.
     let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
     let shelf = shelf.as_mut()?;
+    shelf.look_up(&fingerprint, tokens);
     let tokens = match (goes_back, tokens.split_last()) {
         (true, _) => shelf.length_of(&fingerprint, tokens),
         // A state behind the last token, which is always evaluated, is of no use.

@@ -9,6 +9,7 @@ mod damage;
 mod exact;
 mod faults;
 mod finite;
+mod indexed;
 mod kept;
 mod matching;
 mod media;

@@ -3,6 +3,8 @@
 //! ```text
 //!  <folder>/v1/            0700, this user's
 //!    4f/4f0c….kv           0600, one for each chunk: header, tokens, rows
+//!    index                 which chunk stands where, as somebody wrote it down; nothing depends on it
+//!    digests/…             what is in large files, by what makes a file that file
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
 //!    origins/<fingerprint> of what the fingerprint was made; for packs, remotes, people
 //!    new/<process>-<n>     what is being written
@@ -39,6 +41,7 @@ mod digests;
 mod flow;
 mod folder;
 mod format;
+mod index;
 mod list;
 mod models;
 mod pack;
@@ -52,6 +55,7 @@ pub use asking::{Answer, Answers, Asker, Door, Wish};
 pub use budget::UsualLimit;
 pub use flow::{Flow, LeftOut, Lost, Readers, Span};
 pub use folder::{Folder, FolderError, ReadError};
+pub use index::{Child, Index};
 pub use list::{Header, Headers};
 pub use pack::{Pack, PackError, PackWriter};
 pub use problem::Problem;

@@ -11,13 +11,14 @@
 //! - `recorded:N`: the same, behind it;
 //! - `broken:FILE`: the same before each look, while this file exists;
 //! - `shelf:FILE`: while this file exists, a thread of ours that gets the prefix store's shelf keeps it, and says so in the file;
+//! - `reading:FILE`: while this file exists, the prefix store's folder is not read, if it has an index;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 
 #[cfg(debug_assertions)]
 pub(crate) use on_demand::{
-    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_shelf, least_straight,
-    room, stall,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_reading, hold_shelf,
+    least_straight, room, stall,
 };
 
 #[cfg(debug_assertions)]
@@ -42,6 +43,7 @@ mod on_demand {
         recorded: Option<u64>,
         broken: Option<PathBuf>,
         shelf: Option<PathBuf>,
+        reading: Option<PathBuf>,
         room: Option<usize>,
         stall: Option<PathBuf>,
     }
@@ -62,6 +64,7 @@ mod on_demand {
                     "recorded" => faults.recorded = value.parse().ok(),
                     "broken" => faults.broken = Some(value.into()),
                     "shelf" => faults.shelf = Some(value.into()),
+                    "reading" => faults.reading = Some(value.into()),
                     "room" => faults.room = value.parse().ok(),
                     "stall" => faults.stall = Some(value.into()),
                     _ => {}
@@ -129,6 +132,10 @@ mod on_demand {
         wait_while(file);
     }
 
+    pub(crate) fn hold_reading() {
+        wait_while(faults().reading.as_ref());
+    }
+
     pub(crate) fn room(usual: usize) -> usize {
         faults().room.unwrap_or(usual)
     }
@@ -153,6 +160,7 @@ mod never {
     pub(crate) const fn at_record() {}
     pub(crate) const fn behind_record() {}
     pub(crate) const fn hold_shelf() {}
+    pub(crate) const fn hold_reading() {}
     pub(crate) const fn at_load(size: usize) -> usize {
         size
     }
@@ -170,6 +178,6 @@ mod never {
 
 #[cfg(not(debug_assertions))]
 pub(crate) use never::{
-    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_shelf, least_straight,
-    room, stall,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_reading, hold_shelf,
+    least_straight, room, stall,
 };

@@ -194,6 +194,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
     }
     await_ready(context, &parts);
     learn_layout(context, &parts, batch);
+    look_up(context, &parts);
     let is_exact = exact::is_exact(context);
     let mut whole = true;
     let result = prepare_all(context, &parts, entries.len(), is_exact, &mut whole, batch);
@@ -323,6 +324,24 @@ fn await_ready(context: Pointer, parts: &[Part]) {
     }
     let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     WAITED.fetch_add(micros, Ordering::Relaxed);
+}
+
+/// While the folder is being read, what it has of these prompts is read before.
+fn look_up(context: Pointer, parts: &[Part]) {
+    if !figures::is_reading() {
+        return;
+    }
+    for part in parts
+        .iter()
+        .filter(|part| part.follows && part.run.leading > 0)
+    {
+        with_shelf(context, |shelf, one| {
+            let conditions = one.conditions();
+            if let (Some(shelf), Some(fingerprint)) = (shelf, one.fingerprint(conditions)) {
+                shelf.look_up(&fingerprint, &one.session.wanted(&part.run));
+            }
+        });
+    }
 }
 
 /// Does what is to be done before a batch is evaluated. The result that the server gets if that is not possible; 0: it is

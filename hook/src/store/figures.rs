@@ -61,8 +61,16 @@ pub(crate) static FIGURES: Figures = Figures {
 
 /// Files of models and adapters whose digests are being made.
 pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
-/// The folder has been read.
+/// The folder has been read, or there is an index of it.
 pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
+
+/// Prompts are looked up by the index, and the folder is being read.
+pub(super) static READING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the folder is being read while prompts are looked up by its index.
+pub(super) fn is_reading() -> bool {
+    READING.load(Ordering::Acquire)
+}
 
 /// Whether all is there that prompts are looked up by.
 pub(super) fn is_ready() -> bool {

@@ -13,7 +13,9 @@
 //! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
 //! next process that starts: the times of files that are known already are not looked at again.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +27,7 @@ use super::figures::{self, Kind};
 use super::shelf::noted::AGAIN;
 use super::shelf::{Shelf, say_problem};
 use super::{on_shelf, records, works};
+use crate::base::faults;
 
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -37,13 +40,77 @@ const AT_A_TIME: usize = 16;
 /// written one behind our reading of the folder.
 const UNFINISHED: Duration = Duration::from_secs(600);
 
-/// Looks at the folder until the process ends, on a thread of its own.
+/// How often it is written down what is where, if that has changed.
+const INDEX: Duration = Duration::from_secs(60);
+/// So many chunks are looked at while the lock is held, to write that down.
+const INDEXED: usize = 64;
+
+/// Reads all of the folder, while prompts are looked up by its index. `limit`: the budget, if somebody said it.
+pub(super) fn read_rest(watch: &mut Watch, limit: Option<u64>) {
+    faults::hold_reading();
+    while works() {
+        let (mut some, mut future) = (Vec::with_capacity(AT_A_TIME), Vec::new());
+        let read = watch.look(|header| match header.last_used > time() {
+            true => future.push(header),
+            false => {
+                some.push(header);
+                if some.len() == AT_A_TIME {
+                    with_shelf(|shelf| shelf.load_some(some.drain(..)));
+                }
+            }
+        });
+        with_shelf(|shelf| shelf.load_some(some.drain(..)));
+        match read {
+            Ok(_) => {
+                with_shelf(|shelf| shelf.end_reading(future, limit));
+                figures::READING.store(false, Ordering::Release);
+                return;
+            }
+            Err(error) => {
+                say_unreadable(&error);
+                thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+fn say_unreadable(error: &io::Error) {
+    say_problem(
+        Kind::Looking,
+        &format!("its folder cannot be read ({error})"),
+    );
+}
+
+/// Writes down what is where, for whoever starts next.
+fn write_index() {
+    let Some((folder, changed)) = on_shelf(|shelf| {
+        let shelf = shelf.as_ref()?;
+        Some((shelf.folder(), shelf.must_write_index()?))
+    }) else {
+        return;
+    };
+    let (mut all, mut last) = (Vec::new(), None);
+    while let Some((some, now @ Some(_))) = with_shelf(|shelf| shelf.children_after(last, INDEXED))
+    {
+        all.extend(some);
+        last = now;
+    }
+    // A folder that cannot be written is told by what writes chunks.
+    let _ = folder.keep_index(all);
+    with_shelf(|shelf| shelf.has_written_index(changed));
+}
+
+/// Looks at the folder until the process ends, on a thread of its own that gives way.
 /// `has_remote`: somebody keeps the folder and a remote alike.
 pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
-    contextpilot_admission::give_way();
     let mut noted = None;
     let mut swept: Option<Instant> = None;
+    let mut indexed: Option<Instant> = None;
     while works() {
+        if indexed.is_none_or(|indexed| indexed.elapsed() > INDEX) {
+            indexed = Some(Instant::now());
+            write_index();
+        }
         if swept.is_none_or(|swept| swept.elapsed() > SWEEP) {
             swept = Some(Instant::now());
             forget_unused();
@@ -60,10 +127,7 @@ pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
             Ok(changed) => changed,
             // A folder that is gone is made again when something is written.
             Err(error) => {
-                say_problem(
-                    Kind::Looking,
-                    &format!("its folder cannot be read ({error})"),
-                );
+                say_unreadable(&error);
                 continue;
             }
         };

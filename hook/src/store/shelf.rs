@@ -5,12 +5,14 @@ mod keep;
 pub(super) mod noted;
 
 use std::collections::HashSet;
+use std::io;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_admission::STACK;
+use contextpilot_admission::{STACK, give_way};
 use contextpilot_kv_files::{
-    Done, Folder, Header, LeftOut, Listing, Problem, ReadError, Watch, Writer,
+    Child, Done, Folder, Header, Index, LeftOut, Listing, Problem, ReadError, Watch, Writer,
 };
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Numbers, Origin, Piece, Store,
@@ -40,6 +42,11 @@ pub(super) struct Shelf {
     /// For rows that are read.
     rows: Vec<u8>,
     noted: Noted,
+    /// What is in the folder, by which prompts are looked up until all of it has been read.
+    index: Option<Index>,
+    /// How often something has changed, and what that was when the index was read or written.
+    changed: u64,
+    indexed: u64,
     /// `None`: there is no remote.
     pub(super) elsewhere: Option<Elsewhere>,
 }
@@ -80,7 +87,7 @@ fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
 
 impl Shelf {
     /// Opens the folder. What is in it is read on a thread of its own, which then passes the shelf to
-    /// `ready`. `must_write`: a folder that can be read only is none.
+    /// `ready`; before, if there is an index by which prompts can be looked up meanwhile. `must_write`: a folder that can be read only is none.
     ///
     /// # Errors
     /// Why the folder cannot be used, as the rest of a message.
@@ -99,10 +106,21 @@ impl Shelf {
         let read = move || {
             guard::enter_for_life();
             let mut watch = Watch::new(folder.clone());
-            match Self::load(folder, limit, &mut watch) {
+            let index = folder.index();
+            let is_indexed = index.is_some();
+            figures::READING.store(is_indexed, Ordering::Release);
+            let opened = match is_indexed {
+                true => Self::new(folder, limit, index),
+                false => Self::load(folder, limit, &mut watch),
+            };
+            match opened {
                 Ok(mut shelf) => {
                     shelf.elsewhere = has_remote.then(Elsewhere::new);
                     ready(shelf);
+                    give_way();
+                    if is_indexed {
+                        neighbours::read_rest(&mut watch, limit);
+                    }
                     neighbours::look_for_life(watch, has_remote);
                 }
                 Err(error) => {
@@ -119,40 +137,104 @@ impl Shelf {
             .map_err(|e| format!("no thread can be started ({e})"))
     }
 
-    /// `limit`: the budget, if somebody said it.
-    fn load(folder: Folder, limit: Option<u64>, watch: &mut Watch) -> Result<Self, std::io::Error> {
-        let mut tree = Store::new(u64::MAX);
-        let mut future = Vec::new();
-        watch.look(|header| match header.last_used > neighbours::time() {
-            true => future.push(header),
-            false => tree.load(header.chunk, header.last_used),
-        })?;
-        folder.bring_back(&mut future, neighbours::time());
-        for header in future {
-            tree.load(header.chunk, header.last_used);
-        }
+    /// Nothing has been read yet. `limit`: the budget, if somebody said it.
+    fn new(folder: Folder, limit: Option<u64>, index: Option<Index>) -> io::Result<Self> {
         let writer = Writer::start(
             folder.clone(),
             QUEUE,
             guard::enter_for_life,
             evaluate::is_busy,
         )?;
-        let mut leaving = tree.orphans(neighbours::may_be_unfinished());
-        let limit = limit.unwrap_or_else(|| usual_limit(&folder, tree.bytes()));
-        leaving.extend(tree.set_limit(limit));
-        for name in leaving {
-            writer.remove(name);
-        }
         let shelf = Self {
-            tree,
+            tree: Store::new(limit.unwrap_or(u64::MAX)),
             folder,
             writer,
             rows: Vec::new(),
             noted: Noted::default(),
+            changed: 1,
+            indexed: 0,
+            index,
             elsewhere: None,
         };
         shelf.count();
         Ok(shelf)
+    }
+
+    /// All of the folder is read.
+    fn load(folder: Folder, limit: Option<u64>, watch: &mut Watch) -> io::Result<Self> {
+        let mut shelf = Self::new(folder, limit, None)?;
+        let mut future = Vec::new();
+        watch.look(|header| match header.last_used > neighbours::time() {
+            true => future.push(header),
+            false => shelf.tree.load(header.chunk, header.last_used),
+        })?;
+        shelf.end_reading(future, limit);
+        Ok(shelf)
+    }
+
+    /// These chunks are in the folder.
+    pub(super) fn load_some(&mut self, some: impl Iterator<Item = Header>) {
+        some.for_each(|header| self.tree.load(header.chunk, header.last_used));
+        self.count();
+    }
+
+    /// All that is in the folder was loaded but for these chunks, which were used in the future.
+    pub(super) fn end_reading(&mut self, mut future: Vec<Header>, limit: Option<u64>) {
+        self.folder.bring_back(&mut future, neighbours::time());
+        self.load_some(future.into_iter());
+        let read = self.index.take().map(|index| index.len());
+        if read == Some(self.tree.chunks()) {
+            self.indexed = self.changed;
+        }
+        let mut leaving = self.tree.orphans(neighbours::may_be_unfinished());
+        let limit = limit.unwrap_or_else(|| usual_limit(&self.folder, self.tree.bytes()));
+        leaving.extend(self.tree.set_limit(limit));
+        for name in leaving {
+            self.writer.remove(name);
+        }
+        self.count();
+    }
+
+    /// Until the folder has been read: reads what it has of these tokens.
+    pub(super) fn look_up(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) {
+        if let Some(index) = &self.index {
+            let now = neighbours::time();
+            index.look_up(&self.folder, &mut self.tree, fingerprint, tokens, now);
+        }
+    }
+
+    /// Whether the index should be written while the process goes on: how often something has changed.
+    pub(super) fn must_write_index(&self) -> Option<u64> {
+        (self.index.is_none() && self.changed != self.indexed).then_some(self.changed)
+    }
+
+    /// It was written when something had changed so often.
+    pub(super) fn has_written_index(&mut self, changed: u64) {
+        self.indexed = changed;
+    }
+
+    /// Some chunks in the order of their names, behind this one, as the index has them, and the last name.
+    pub(super) fn children_after(
+        &self,
+        name: Option<Name>,
+        most: usize,
+    ) -> (Vec<Child>, Option<Name>) {
+        let names: Vec<&Name> = self.tree.names_after(name).take(most).collect();
+        let last = names.last().map(|name| **name);
+        let chunks = names.into_iter().filter_map(|name| self.tree.chunk(name));
+        (chunks.map(|(chunk, _)| Child::of(chunk)).collect(), last)
+    }
+
+    /// The process ends: the next one looks its prompts up by this.
+    pub(super) fn write_index(&mut self) {
+        if self.changed == self.indexed {
+            return;
+        }
+        self.indexed = self.changed;
+        let (mut children, _) = self.children_after(None, usize::MAX);
+        // What has not been read since is there, or is found to be gone.
+        children.extend(self.index.iter().flat_map(Index::children));
+        let _ = self.folder.keep_index(children);
     }
 
     /// How much of these tokens is there.
@@ -441,6 +523,7 @@ impl Shelf {
 
     /// Takes note of what other processes have written.
     pub(super) fn share(&mut self, written: &[Header]) {
+        self.changed += 1;
         let written = written.iter().cloned();
         self.tree.now(neighbours::time());
         self.forget(|tree| tree.share(written.map(|one| (one.chunk, one.last_used)), &[]));
@@ -466,9 +549,11 @@ impl Shelf {
 
     /// What leaves the tree by this leaves the folder.
     fn forget(&mut self, change: impl FnOnce(&mut Store) -> Vec<Name>) {
+        let before = self.tree.chunks();
         for name in change(&mut self.tree) {
             self.writer.remove(name);
         }
+        self.changed += u64::from(before != self.tree.chunks());
         self.count();
     }
 
@@ -493,6 +578,7 @@ impl Shelf {
 
     /// A chunk leaves, with all that continues it.
     fn drop_chunk(&mut self, name: Name) {
+        self.changed += 1;
         for name in self.tree.remove(&name) {
             self.writer.remove(name);
         }
@@ -500,12 +586,17 @@ impl Shelf {
     }
 
     fn count(&self) {
+        // Not known before the folder has been read, if nobody said it.
+        let limit = match self.tree.limit() {
+            u64::MAX => 0,
+            limit => limit,
+        };
         let set = |counter: &std::sync::atomic::AtomicU64, value: u64| {
             counter.store(value, std::sync::atomic::Ordering::Relaxed);
         };
         set(&FIGURES.bytes, self.tree.bytes());
         set(&FIGURES.chunks, self.tree.chunks() as u64);
-        set(&FIGURES.limit, self.tree.limit());
+        set(&FIGURES.limit, limit);
     }
 }
 

@@ -18,7 +18,7 @@ use contextpilot_kv_publisher::{MOST_BLOCKS, Run, Stored};
 use contextpilot_kv_store::{Change, Changes, Chunk, Fingerprint, Name, Origin};
 
 use super::shelf::Shelf;
-use super::{on_shelf, records, works};
+use super::{figures, on_shelf, records, works};
 use crate::base::guard;
 
 /// How often the thread looks at what has changed.
@@ -49,7 +49,7 @@ fn tell_for_life(mut stored: Stored) {
     while works() {
         thread::sleep(TURN);
         // Until all is said, further changes wait in the tree, which bounds them.
-        if !stored.publish() {
+        if !stored.publish() || figures::is_reading() {
             continue;
         }
         let (now, changes) = changes(origins.as_deref().unwrap_or_default());

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use contextpilot_kv_files::{Folder, Header, Headers, ReadError};
+use contextpilot_kv_files::{Child, Folder, Header, Headers, ReadError};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Store, is_tail_finite};
 use serde::Serialize;
 
@@ -225,6 +225,9 @@ impl Contents {
         for name in &names {
             self.folder.remove(name)?;
         }
+        let left = tree.names_after(None);
+        let left = left.filter_map(|name| Some(Child::of(tree.chunk(name)?.0)));
+        self.folder.keep_index(left.collect())?;
         // A file that cannot be read may be of any model.
         if self.unreadable == 0 {
             left.extend(tree.models().map(|(of, _)| of));

@@ -163,6 +163,7 @@ impl Shelf {
             Err(Refused::Known) => return Ok(0),
             Err(_) => return Err(Lost::Unfit),
         };
+        self.changed += 1;
         for name in leaving {
             self.writer.remove(name);
         }

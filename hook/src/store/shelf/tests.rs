@@ -112,6 +112,61 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     assert_eq!(again.length_of(&second, &tokens), 1000);
 }
 
+/// A prompt that comes while the folder is being read is looked up by the index; what is kept meanwhile is there afterwards,
+/// and so is the budget.
+#[test]
+fn by_an_index_a_prompt_is_found_before_the_folder_has_been_read() {
+    let home = private_folder();
+    let mut before = empty_shelf(home.path());
+    let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
+    let state = State::read(&bytes).expect("a state");
+    let tokens: Vec<i32> = (0..600).collect();
+    let model = Fingerprint([5; 16]);
+    before.keep(
+        &model,
+        &tokens[..300],
+        &State::read(&Engine::dense(2, 64).state(0, &(0..300).collect::<Vec<_>>()))
+            .expect("a state"),
+        None,
+    );
+    before.flush(LONG);
+    let (children, last) = before.children_after(None, 9);
+    assert_eq!(last, before.tree.names_after(None).last().copied());
+    before.folder.write_index(children).expect("it is written");
+
+    let folder = Folder::open(home.path()).expect("a folder");
+    let mut watch = Watch::new(folder.clone());
+    let index = folder.index();
+    let mut shelf = Shelf::new(folder, None, index).expect("a shelf");
+    assert_eq!(shelf.length_of(&model, &tokens), 0);
+    shelf.look_up(&model, &tokens);
+    assert_eq!(shelf.length_of(&model, &tokens), 300);
+    let offer = shelf.offer(&model, &tokens, 0);
+    let mut composed = Vec::new();
+    assert!(shelf.compose(&offer, 300, state.layout(), 0, &mut composed));
+    shelf.keep(&model, &tokens, &state, None);
+    assert_eq!(shelf.length_of(&model, &tokens), 600);
+    // It ends before all was read: nothing that is there is left out.
+    assert_eq!(shelf.must_write_index(), None);
+    shelf.flush(LONG);
+    let mut read = Vec::new();
+    watch
+        .look(|header| read.push(header))
+        .expect("it can be read");
+    let chunks = read.len();
+    shelf.load_some(read.into_iter());
+    shelf.end_reading(Vec::new(), Some(1 << 30));
+    assert_eq!((shelf.tree.chunks(), shelf.tree.limit()), (chunks, 1 << 30));
+    let changed = shelf
+        .must_write_index()
+        .expect("there is more than in the index");
+    // A process that ends before it has written it writes it then.
+    assert_eq!(shelf.must_write_index(), Some(changed));
+    shelf.has_written_index(changed);
+    assert_eq!(shelf.must_write_index(), None);
+    assert_eq!(empty_shelf(home.path()).length_of(&model, &tokens), 600);
+}
+
 fn empty_shelf(at: &Path) -> Shelf {
     let folder = Folder::open(at).expect("a folder");
     let mut watch = Watch::new(folder.clone());
