@@ -32,6 +32,7 @@ mod listen;
 mod open;
 mod plan;
 mod plot;
+mod progress;
 mod report;
 mod reset;
 mod run;

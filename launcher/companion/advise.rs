@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use contextpilot_simulate::{Advice, Change, Point, advise};
+use contextpilot_simulate::{Advice, Change, Point};
 use serde::Serialize;
 
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, count, percent, print, print_json};
+use super::simulate::many::Simulations;
 use super::simulate::{PointOut, open};
 use super::why::MOVES;
 use crate::say::say;
@@ -38,7 +39,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         None => under_way(&options.control)?,
     };
     let (traffic, recorded) = open(&path)?;
-    let advice = advise(&traffic, &recorded);
+    let advice = Simulations::of(&traffic).advise(&traffic, &recorded);
     match options.json {
         true => print_json(&AdviceOut::of(&advice)),
         false => print(&text(&advice)),
@@ -48,7 +49,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 /// The same as JSON, of a recording at this path.
 pub(super) fn of_recording(path: &Path) -> Result<String, String> {
     let (traffic, recorded) = open(path)?;
-    let advice = AdviceOut::of(&advise(&traffic, &recorded));
+    let advice = Simulations::of(&traffic).advise(&traffic, &recorded);
+    let advice = AdviceOut::of(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
 }
 

@@ -13,13 +13,13 @@ use clap::Args;
 use contextpilot_client::control::{
     Diverged, Evaluated, Evaluation, LogLine, Lost, RequestName, Timestamp,
 };
-use contextpilot_simulate::{Setting, advise, simulate};
-use contextpilot_traffic::Traffic;
+use contextpilot_simulate::Setting;
 use serde_json::{Value, json};
 
 use super::advise::AdviceOut;
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, print};
+use super::simulate::many::Simulations;
 use super::simulate::{PointOut, open};
 use crate::say::say;
 
@@ -114,18 +114,19 @@ fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
     let (traffic, recorded) = open(path)?;
     let mut data = recording::data(&traffic);
     if simulated {
-        let advice = advise(&traffic, &recorded);
+        let simulations = Simulations::of(&traffic);
+        let advice = simulations.advise(&traffic, &recorded);
         data["advice"] = json!(AdviceOut::of(&advice));
-        data["grid"] = json!(grid(&traffic, &recorded));
+        data["grid"] = json!(grid(&simulations, &recorded));
     }
     Ok(data)
 }
 
 /// The recorded setting among others: slots, and sizes of the host cache.
-fn grid(traffic: &Traffic, recorded: &Setting) -> Vec<PointOut> {
+fn grid(simulations: &Simulations<'_>, recorded: &Setting) -> Vec<PointOut> {
     let slots = distinct(vec![1, 2, 4, 8, recorded.parallel]);
     let sizes = distinct(vec![0, 2048, 8192, recorded.cache_ram]);
-    let mut points = Vec::new();
+    let mut settings = Vec::new();
     for &parallel in &slots {
         for &mib in &sizes {
             let setting = match parallel == recorded.parallel {
@@ -138,11 +139,12 @@ fn grid(traffic: &Traffic, recorded: &Setting) -> Vec<PointOut> {
             };
             // A server that is too old has no host cache.
             if let Ok(setting) = setting {
-                points.push(PointOut::of(&simulate(traffic, &setting)));
+                settings.push(setting);
             }
         }
     }
-    points
+    let points = simulations.all(&settings);
+    points.iter().map(PointOut::of).collect()
 }
 
 fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {

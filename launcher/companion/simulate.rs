@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use contextpilot_settings::read_gigabytes;
-use contextpilot_simulate::{Point, STORE_SPEED, Setting, simulate};
+use contextpilot_simulate::{Point, STORE_SPEED, Setting};
 use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
@@ -21,6 +21,9 @@ use super::traffic::open::{Input, is_recording};
 use crate::say::say;
 
 pub(super) mod fleet;
+pub(super) mod many;
+
+use many::Simulations;
 
 /// Say how much of recorded traffic other flags would have reused
 ///
@@ -150,10 +153,8 @@ fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
             );
         }
     }
-    let points: Vec<Point> = grid(options, &recorded)?
-        .iter()
-        .map(|setting| simulate(&traffic, setting))
-        .collect();
+    let settings = grid(options, &recorded)?;
+    let points = Simulations::of(&traffic).all(&settings);
     let text = text(&points);
     let plot = Plot {
         across: "--parallel",

@@ -1,11 +1,15 @@
 //! `simulate` and `advise` on recordings that no server was needed for.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use contextpilot_traffic::{
     Key, Memory, Recorded, RequestRecord, Setup, SizeKind, SizeSample, Writer,
 };
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 use crate::support::{companion, good, json};
@@ -61,6 +65,58 @@ fn on(path: &Path, arguments: &[&str]) -> Output {
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a command writes to stderr, if that is a terminal.
+fn at_terminal(mut command: Command) -> String {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY;
+    let user = rustix::fs::open(&name, flags, Mode::empty()).unwrap();
+    command.stderr(Stdio::from(user)).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // The terminal ends with the last who has it open.
+    drop(command);
+    let (mut screen, mut seen) = (File::from(controller), Vec::new());
+    let mut bytes = [0; 4096];
+    while let Ok(read @ 1..) = screen.read(&mut bytes) {
+        seen.extend_from_slice(&bytes[..read]);
+    }
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(seen).unwrap()
+}
+
+#[test]
+fn who_waits_for_simulations_at_a_terminal_sees_how_many_there_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("traffic");
+    let setup = Setup {
+        memory: Memory::Full,
+        parallel: 1,
+        cache_ram: Some(0),
+        ..Setup::default()
+    };
+    let prompts: Vec<_> = (0..10)
+        .map(|nth| (RequestRecord::default(), tokens(nth % 3, 900)))
+        .collect();
+    std::fs::write(&path, recording(&setup, None, &prompts)).unwrap();
+    let report = folder.path().join("report.html");
+    for arguments in [
+        &["advise"][..],
+        &["simulate", "--parallel", "1,2"],
+        &["report", "-o", report.to_str().unwrap()],
+    ] {
+        let mut command = companion(arguments);
+        command.arg(&path);
+        let seen = at_terminal(command);
+        assert!(seen.contains("0 settings simulated"), "{seen:?}");
+        // The line is gone in the end.
+        assert!(seen.ends_with("\r\u{1b}[K"), "{seen:?}");
+        // Who reads messages from a file gets none of it.
+        assert_eq!(stderr(&on(&path, arguments)), "");
+    }
 }
 
 #[test]

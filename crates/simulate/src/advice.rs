@@ -7,7 +7,7 @@ use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 use crate::point::Point;
 use crate::prefixes::Prefixes;
 use crate::setting::Setting;
-use crate::simulate::simulate;
+use crate::simulate::Replay;
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;
@@ -59,9 +59,35 @@ pub struct Repeated {
 /// Tries single changes, and then each of them together with the best one.
 #[must_use]
 pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
+    let replay = Replay::of(traffic);
+    advise_with(traffic, recorded, &mut |settings| {
+        let one = |setting| replay.simulate(setting);
+        settings.iter().map(one).collect()
+    })
+}
+
+/// As [`advise`]. `many` [simulates](Replay::simulate) this traffic with each of some settings, side by side if it likes.
+#[must_use]
+pub fn advise_with(
+    traffic: &Traffic,
+    recorded: &Setting,
+    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+) -> Advice {
+    advise_by(traffic, recorded, many, true)
+}
+
+/// `is_thrifty`: what cannot be better is not simulated.
+fn advise_by(
+    traffic: &Traffic,
+    recorded: &Setting,
+    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+    is_thrifty: bool,
+) -> Advice {
     let mut changes: Vec<Change> = Vec::new();
     let mut alone = Vec::new();
-    let first = with_recorded_store(simulate(traffic, recorded), traffic);
+    let tokens = repeated(&traffic.requests, traffic.gram.max(1));
+    let first = one(recorded.clone(), many);
+    let first = with_recorded_store(first, traffic);
     for nth in 0..2 {
         let (base, flags, limit, setting) = match changes.last() {
             Some(last) => (
@@ -72,13 +98,9 @@ pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
             ),
             None => (&first, Vec::new(), None, recorded),
         };
-        let tried: Vec<(Candidate, Point)> = candidates(setting, traffic)
-            .into_iter()
-            .map(|candidate| {
-                let point = simulate(traffic, &candidate.setting);
-                (candidate, point)
-            })
-            .collect();
+        let mut promising = candidates(setting, traffic, many);
+        promising.retain(|candidate| !is_thrifty || may_gain(candidate, base, &tokens));
+        let tried = try_all(promising, many, is_thrifty);
         if nth == 0 {
             let kinds = [Kind::Slots, Kind::HostCache, Kind::Store];
             let best = kinds.map(|kind| {
@@ -105,8 +127,89 @@ pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
         recorded: first,
         changes,
         alone,
-        tokens: repeated(&traffic.requests, traffic.gram.max(1)),
+        tokens,
     }
+}
+
+/// Whether a change can gain enough, with all that it could reuse at best. What is no prefix of an earlier request is reused
+/// only if it is moved.
+fn may_gain(candidate: &Candidate, base: &Point, tokens: &Repeated) -> bool {
+    /// In what order requests come differs a little between settings, and so does what comes first.
+    const SLACK: f64 = LEAST_GAIN / 4.0;
+    let all = tokens.prefix + tokens.behind_a_difference + tokens.never_sent;
+    // With other requests refused, shares are of other tokens.
+    if base.refused > 0 || base.prompt_tokens != all || all == 0 {
+        return true;
+    }
+    let moved = match candidate.setting.cache_reuse {
+        0 => 0,
+        _ => tokens.behind_a_difference,
+    };
+    let most = (tokens.prefix + moved) as f64 / all as f64;
+    most + SLACK >= gain(base) + LEAST_GAIN
+}
+
+/// Simulates one.
+fn one(setting: Setting, many: &mut dyn FnMut(&[Setting]) -> Vec<Point>) -> Point {
+    let points = many(std::slice::from_ref(&setting));
+    let mut points = points.into_iter();
+    points.next().expect("a point for each setting")
+}
+
+/// Simulates them. Of host caches no larger ones are tried once one lets nothing go.
+fn try_all(
+    candidates: Vec<Candidate>,
+    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+    is_thrifty: bool,
+) -> Vec<(Candidate, Point)> {
+    /// So many sizes of the host cache at a time.
+    const SIZES: usize = 4;
+    let is_size = |nth: &usize| candidates[*nth].kind == Kind::HostCache;
+    let (sizes, others): (Vec<usize>, Vec<usize>) = (0..candidates.len()).partition(is_size);
+    let mut points: Vec<Option<Point>> = candidates.iter().map(|_| None).collect();
+    let mut next = others;
+    let mut left = sizes.chunks(SIZES).peekable();
+    let mut last: Option<usize> = None;
+    while !next.is_empty() || left.peek().is_some() {
+        let some = left.next().unwrap_or_default();
+        next.extend(some);
+        let settings: Vec<Setting> = next
+            .iter()
+            .map(|&nth| candidates[nth].setting.clone())
+            .collect();
+        for (nth, point) in next.drain(..).zip(many(&settings)) {
+            points[nth] = Some(point);
+        }
+        let of = |nth: usize| points[nth].as_ref();
+        let ends: Vec<&Point> = last
+            .into_iter()
+            .chain(some.iter().copied())
+            .filter_map(of)
+            .collect();
+        let is_enough = ends.windows(2).any(|two| is_same_cache(two[0], two[1]));
+        if is_thrifty && is_enough {
+            break;
+        }
+        last = some.last().copied();
+    }
+    let points = candidates.into_iter().zip(points);
+    points
+        .filter_map(|(one, point)| Some((one, point?)))
+        .collect()
+}
+
+/// Whether a host cache twice as large held the same, and did the same: then neither let anything go.
+fn is_same_cache(one: &Point, other: &Point) -> bool {
+    let of = |point: &Point| {
+        (
+            point.host_bytes,
+            point.reused_tokens,
+            point.evaluated_tokens,
+            point.loaded_tokens,
+            point.refused,
+        )
+    };
+    of(one) == of(other) && one.outcomes == other.outcomes
 }
 
 /// What a store loaded in the recording is no more evaluated now, even where the simulator has no store for the
@@ -176,7 +279,11 @@ struct Candidate {
     setting: Setting,
 }
 
-fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
+fn candidates(
+    setting: &Setting,
+    traffic: &Traffic,
+    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+) -> Vec<Candidate> {
     let mut all = Vec::new();
     let mut add = |flags: &[&str], setting: Setting| {
         let kind = match flags.first() {
@@ -242,7 +349,7 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
         add(&["--cache-idle-slots"], changed);
     }
     if setting.can_have_store() && !traffic.sizes.is_empty() {
-        for limit in store_limits(setting, traffic) {
+        for limit in store_limits(setting, many) {
             let mut changed = setting.clone();
             changed.store_limit = limit;
             add(&[], changed);
@@ -274,13 +381,16 @@ fn candidates(setting: &Setting, traffic: &Traffic) -> Vec<Candidate> {
 }
 
 /// Budgets that are worth a try: up to the first that holds everything.
-fn store_limits(setting: &Setting, traffic: &Traffic) -> impl Iterator<Item = u64> + use<> {
+fn store_limits(
+    setting: &Setting,
+    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+) -> impl Iterator<Item = u64> + use<> {
     const GB: u64 = 1_000_000_000;
     let endless = Setting {
         store_limit: u64::MAX,
         ..setting.clone()
     };
-    let all = simulate(traffic, &endless).store_bytes;
+    let all = one(endless, many).store_bytes;
     let sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map(|gb| gb * GB);
     let fewer = sizes.into_iter().filter(move |limit| *limit < all);
     let first = sizes.into_iter().find(|limit| *limit >= all);
@@ -373,6 +483,39 @@ fn insert(seen: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is not simulated would not have been advised: in recordings of a real server.
+    #[test]
+    fn advice_is_the_same_with_fewer_simulations() {
+        let recordings: [&[u8]; 2] = [
+            include_bytes!("../tests/recordings/small-store"),
+            include_bytes!("../tests/recordings/two-clients"),
+        ];
+        for bytes in recordings {
+            let traffic = contextpilot_traffic::read(bytes);
+            let recorded = Setting::recorded(&traffic).expect("it says what server it is of");
+            let replay = Replay::of(&traffic);
+            let by = |is_thrifty| {
+                let mut count = 0;
+                let mut many = |settings: &[Setting]| {
+                    count += settings.len();
+                    settings.iter().map(|one| replay.simulate(one)).collect()
+                };
+                let advice = advise_by(&traffic, &recorded, &mut many, is_thrifty);
+                let said = |change: &Change| {
+                    let point = &change.point;
+                    let figures = (point.evaluated_tokens, point.host_bytes, point.store_bytes);
+                    (change.flags.clone(), change.store_limit, figures)
+                };
+                let [changes, alone] = [&advice.changes, &advice.alone]
+                    .map(|all| all.iter().map(said).collect::<Vec<_>>());
+                (count, changes, alone)
+            };
+            let (few, all) = (by(true), by(false));
+            assert_eq!((&few.1, &few.2), (&all.1, &all.2));
+            assert!(few.0 * 3 <= all.0 * 2, "{} of {}", few.0, all.0);
+        }
+    }
 
     #[test]
     fn stretches_that_touch_are_joined_and_overlaps_counted() {

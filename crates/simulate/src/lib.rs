@@ -64,9 +64,9 @@ mod timeline;
 mod times;
 mod window;
 
-pub use advice::{Advice, Change, LEAST_GAIN, Repeated, advise};
+pub use advice::{Advice, Change, LEAST_GAIN, Repeated, advise, advise_with};
 pub use point::{Outcome, Point};
 pub use rates::Rates;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
-pub use simulate::simulate;
+pub use simulate::{Replay, simulate};
 pub use sizes::Sizes;

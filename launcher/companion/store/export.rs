@@ -12,6 +12,7 @@ use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin, Store};
 use serde_json::{Value, json};
 
 use super::contents::Contents;
+use crate::companion::progress::Progress;
 use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
 
 #[derive(Args)]
@@ -251,7 +252,9 @@ fn write_to(
     let mut pack =
         PackWriter::begin(BufWriter::with_capacity(1 << 20, file), origin, chunks).map_err(text)?;
     let mut rows = Vec::new();
-    for chunk in chunks {
+    let progress = Progress::new("chunks written");
+    for (nth, chunk) in (0..).zip(chunks) {
+        progress.at(nth, Some(chunks.len() as u64));
         let read = contents.folder.read(&chunk.name, chunk.bytes, &mut rows);
         read.map_err(|e| format!("a chunk is missing ({e}): try again"))?;
         pack.chunk(chunk, &rows).map_err(text)?;

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::contents::Contents;
 use super::limit;
+use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, counted, print, print_json};
 
@@ -160,7 +161,11 @@ fn take(
         .map(|chunk| (chunk.name, chunk.clone()))
         .collect();
     let mut trouble = None;
+    let progress = Progress::new("chunks read");
+    let (count, mut nth) = (by_name.len() as u64, 0);
     let read = pack.each(|chunk, rows| {
+        progress.at(nth, Some(count));
+        nth += 1;
         let Some(row) = row_of(chunk, &by_name) else {
             return true;
         };

@@ -19,6 +19,7 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::limit;
+use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
 use crate::say::say;
@@ -72,12 +73,15 @@ pub(super) fn run(
     if options.once {
         let mut moved = Moved::default();
         mirror.reach().map_err(|error| error.to_string())?;
+        let progress = Progress::new("chunks sent or fetched");
         loop {
+            progress.at(moved.sent + moved.fetched, None);
             let turn = mirror.turn(&mut moved);
             if turn.map_err(|e| format!("{e}; {}", text(&moved)))? == Turn::Alike {
                 break;
             }
         }
+        drop(progress);
         return match json {
             true => print_json(&json!({
                 "sent": moved.sent, "sent_bytes": moved.sent_bytes,
