@@ -1,0 +1,93 @@
+"""Parts of scripts/programs.
+
+programs.py NAME MODEL DOCUMENTS                                    evaluates them with this package, and prints a line of JSON
+programs.py --keep NAME PACKAGE HOOK OUT SAID COMPANION FILES       a run as a line of JSON
+programs.py --table LINES                                           all of them as a table
+"""
+
+import glob
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+
+def xllamacpp(model, prompts):
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.n_ctx, params.n_parallel, params.n_batch = 4096, 1, 2048
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cache_ram_mib = 0
+    params.warmup = params.fit_params = False
+    params.verbosity = -1
+    server = xllamacpp.Server(params)
+    for prompt in prompts:
+        body = json.dumps({"prompt": prompt, "n_predict": 8, "temperature": 0}).encode()
+        request = urllib.request.Request(server.listening_address + "/completion", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            got = json.load(answer)
+        yield got["content"], got["timings"]["prompt_n"]
+
+
+def cyllama(model, prompts):
+    import cyllama
+
+    config = cyllama.GenerationConfig(max_tokens=8, temperature=0.0, n_ctx=4096, n_batch=2048, n_gpu_layers=0, n_threads=1)
+    llm = cyllama.LLM(model, config=config)
+    for prompt in prompts:
+        # It has no count of what the engine evaluated.
+        yield str(llm(prompt)), None
+
+
+def keep(name, package, hook, out, said, companion, files):
+    # The other lines are what libraries print.
+    line = next(json.loads(text) for text in reversed(open(out, errors="replace").read().splitlines()) if text.startswith('{"'))
+    ours = [text for text in open(said, errors="replace").read().splitlines() if text.startswith("[ContextPilot] ")]
+    looks = []
+    for file in glob.glob(files):
+        report = subprocess.run([companion, "doctor", "--json", file], capture_output=True, text=True)
+        findings = json.loads(report.stdout)["findings"]
+        looks += [one["text"].split(":")[0].split(",")[0] for one in findings if one["subject"] == "KV cache" and "no llama.cpp" not in one["text"]]
+    print(json.dumps(line | {"name": name, "package": package, "hook": hook == "true", "said": ours, "doctor": sorted(set(looks))}))
+
+
+def verdict(said):
+    last = said[-1] if said else "nothing was said"
+    if "Active: " in last:
+        return "active, no store" if "no prefix store" in last else "active, with the store"
+    for line in said:
+        if "cannot be found" in line:
+            return "not followed: hidden"
+    return last.removeprefix("[ContextPilot] ").split(":")[0]
+
+
+def table(path):
+    print("| program | doctor | hook | evaluated again | then | answers |")
+    print("|---|---|---|--:|--:|---|")
+    runs = [json.loads(line) for line in open(path)]
+    for plain, hooked in zip(runs[::2], runs[1::2]):
+        same = "equal" if plain["answers"] == hooked["answers"] else "**DIFFERENT**"
+        evaluated = ["–" if one["evaluated"][2] is None else f"{one['evaluated'][2]:,}" for one in (plain, hooked)]
+        doctor = "; ".join(hooked["doctor"]) or "no llama.cpp"
+        took = [f"{one['ms'][2] / 1000:.2f}" for one in (plain, hooked)]
+        counts = f"{evaluated[0]} → {evaluated[1]} | {took[0]} → {took[1]} s"
+        print(f"| {plain['package']} | {doctor} | {verdict(hooked['said'])} | {counts} | {same} |")
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    if what == "--keep":
+        keep(*rest)
+    elif what == "--table":
+        table(*rest)
+    else:
+        play = {"xllamacpp": xllamacpp, "cyllama": cyllama}[what]
+        line, begun = {"answers": [], "evaluated": [], "ms": []}, time.monotonic()
+        for text, count in play(rest[0], json.loads(rest[1])):
+            line["answers"].append(text)
+            line["evaluated"].append(count)
+            line["ms"].append((time.monotonic() - begun) * 1000)
+            begun = time.monotonic()
+        print("\n" + json.dumps(line), flush=True)
