@@ -140,6 +140,9 @@ fn prepare() -> Option<Prepared> {
             if attached.forgets_uncached() {
                 requests::expect_forgetting();
             }
+            if !attach::flags().cache_prompt() {
+                requests::expect_no_cache();
+            }
             if settings.store.is_some() {
                 store::engage();
             }

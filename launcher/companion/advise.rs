@@ -191,6 +191,10 @@ fn said(change: &Change, recorded: &Point) -> String {
     };
     let mut names = change.flags.clone();
     if let Some(limit) = change.store_limit {
+        // Without a folder, the budget turns nothing on.
+        if recorded.setting.store_limit == 0 {
+            names.push("CONTEXTPILOT_STORE=a folder".to_owned());
+        }
         names.push(format!("CONTEXTPILOT_STORE_GB={}", limit as f64 / 1e9));
     }
     let mut text = format!(

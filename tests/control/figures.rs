@@ -10,7 +10,7 @@ use serde_json::json;
 fn agree(server: &Builder, trace: Trace) -> (Hooked, Stats) {
     let hooked = Hooked::observing(server);
     let outcomes = trace.run(&hooked.server).unwrap();
-    let said: Vec<&Completion> = outcomes.iter().flat_map(|o| &o.completions).collect();
+    let said: Vec<&Completion> = outcomes.iter().flat_map(|o| o.evaluated()).collect();
     let sum = |figure: fn(&Completion) -> usize| said.iter().map(|c| figure(c) as u64).sum::<u64>();
     let stats = hooked.settled(trace.requests().count() as u64);
     let ours = &stats.reuse.total;

@@ -216,16 +216,9 @@ fn run(case: &Case, program: Option<&Path>, cause: Option<&str>) -> Result<Total
 /// Compares the evaluation that the hook reports with the engine's figures. Returns the difference.
 fn compare(step: usize, outcome: &Outcome, told: &Evaluated) -> Option<String> {
     let sum = |of: fn(&Completion) -> usize| -> u64 {
-        outcome.completions.iter().map(|one| of(one) as u64).sum()
+        outcome.evaluated().iter().map(|one| of(one) as u64).sum()
     };
-    // A chat has one figure for all its choices.
-    let raw = outcome.completions.first().map(|one| &one.raw["choices"]);
-    let choices = raw
-        .and_then(|choices| choices.as_array())
-        .map_or(1, Vec::len) as u64;
-    let times = choices / outcome.completions.len() as u64;
     let (reused, evaluated) = (sum(|one| one.cache_n), sum(|one| one.prompt_n));
-    let (reused, evaluated) = (reused * times.max(1), evaluated * times.max(1));
     let evaluation = &told.evaluation;
     let same = (evaluation.reused, evaluation.evaluated) == (reused, evaluated);
     let named = told.id == outcome.id;

@@ -17,6 +17,7 @@ mod store;
 mod support;
 mod template;
 mod text;
+mod told;
 mod traffic;
 mod ttft;
 mod why;

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChosenBy, Reason, Timestamp};
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// Which tokens of a request's prompt were reused or evaluated, and why. If a request has several prompts
 /// (a list, `n`), numbers are added up, and the other fields are of the prompt with the most evaluated
 /// tokens.
@@ -30,6 +34,13 @@ pub struct Evaluation {
     /// server's order. `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapters: Option<Vec<AppliedAdapter>>,
+    /// The client left before all of the prompt was evaluated: these are the tokens up to there, and the time up to
+    /// the end of its last batch.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub given_up: bool,
+    /// So many requests for this prompt, one after the other, were given up before this one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub attempts: u64,
     /// Where the prompt diverged from the earlier prompt with the longest common prefix, the latest if there
     /// are several. `None` if there is none, or if one prompt is a prefix of the other.
     pub diverged: Option<Diverged>,
@@ -44,9 +55,11 @@ impl Evaluation {
     pub fn add(&mut self, other: Self, is_largest: bool) {
         if is_largest {
             self.adapters = other.adapters;
+            self.attempts = other.attempts;
             self.diverged = other.diverged;
             self.lost = other.lost;
         }
+        self.given_up |= other.given_up;
         self.prompt_tokens += other.prompt_tokens;
         self.reused += other.reused;
         self.evaluated += other.evaluated;
@@ -229,6 +242,13 @@ pub struct Diverged {
     pub inserted: u64,
     /// Tokens that only the earlier prompt has there.
     pub deleted: u64,
+    /// The difference lies in what was generated for the earlier prompt: the client sends its answer back otherwise,
+    /// or not at all.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub answer: bool,
+    /// Both prompts have media there (an image), and the server does not take them for the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub media: bool,
     /// The tokens around the difference as text, with `CONTEXTPILOT_EXPLAIN_TEXT=1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<DivergedText>,
@@ -255,6 +275,9 @@ pub struct Lost {
     pub reason: Reason,
     /// The request that took their place; `None` if there was none, or it is not known.
     pub by: Option<RequestName>,
+    /// What took them, if no prompt did. `None`: a prompt, or it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<Through>,
     /// How many tokens of [`Causes::evicted`] were lost so.
     #[serde(default)]
     pub tokens: u64,
@@ -270,6 +293,21 @@ pub struct Lost {
     /// to the host prompt cache first, if it has one. `None` as for [`chosen_by`](Self::chosen_by).
     #[serde(default)]
     pub kept: Option<f64>,
+}
+
+/// What takes tokens from a slot, besides prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Through {
+    /// A client erased the slot (`POST /slots/0?action=erase`).
+    Erase,
+    /// A client restored something else into the slot (`POST /slots/0?action=restore`).
+    Restore,
+    /// The context that all slots share was full, and the server emptied an idle slot to go on.
+    NoRoom,
+    /// A newer server's word.
+    #[serde(other)]
+    Other,
 }
 
 /// Names a request: by its id or, without one, by the number that this process gave it.

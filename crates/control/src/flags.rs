@@ -12,6 +12,9 @@ pub struct Flags {
     /// `--slot-prompt-similarity`: the share of a prompt that a slot must hold to be chosen for it. 0: slots
     /// are chosen by age alone.
     pub slot_prompt_similarity: f64,
+    /// `--no-cache-prompt`: prompts of requests that do not say otherwise (`cache_prompt`) are evaluated whole.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache_prompt: bool,
     /// `--cache-reuse`: the shortest chunk that is moved, in tokens. 0: no chunk is moved.
     pub cache_reuse: u32,
     /// Whether this context can move chunks (`llama_memory_can_shift`). `None`: not known.

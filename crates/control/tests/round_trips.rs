@@ -6,7 +6,7 @@ use contextpilot_control::{
     HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
     Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
     RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Seen, Slot, Sources,
-    Stats, Timestamp, Tokens, Tree, UnfinishedPrompt,
+    Stats, Through, Timestamp, Tokens, Tree, UnfinishedPrompt,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -175,6 +175,8 @@ fn evaluation() -> Evaluation {
             id: Some(1),
             scale: 0.5,
         }]),
+        given_up: true,
+        attempts: 3,
         diverged: Some(Diverged {
             at: 3,
             request: Some(RequestName::Id("req-1".to_owned())),
@@ -185,12 +187,15 @@ fn evaluation() -> Evaluation {
             repeated: 6,
             reordered: 2,
             unmatched: 1,
+            answer: true,
+            media: true,
             text: None,
         }),
         lost: Some(Lost {
             when: moment(),
             reason: Reason::Overwritten,
             by: Some(RequestName::Number(7)),
+            through: Some(Through::NoRoom),
             tokens: 4,
             chosen_by: Some(ChosenBy::Similarity),
             similarity: Some(0.75),

@@ -8,7 +8,7 @@ use contextpilot_control::{
 };
 use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId, Taking};
 
-use crate::names::{choice_out, reason_out};
+use crate::names::{choice_out, reason_out, through_out};
 
 /// The evaluations of this many requests are remembered.
 pub const MOST_EVALUATIONS: usize = 10_000;
@@ -195,6 +195,8 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             };
             adapters.iter().copied().map(one).collect()
         }),
+        given_up: account.given_up,
+        attempts: account.attempts.into(),
         diverged: account.diverged.as_ref().map(|diverged| Diverged {
             at: diverged.at.into(),
             request: diverged.request.as_ref().and_then(name),
@@ -205,6 +207,8 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             unmatched: diverged.unmatched.into(),
             inserted: diverged.inserted.into(),
             deleted: diverged.deleted.into(),
+            answer: diverged.answer,
+            media: diverged.media,
             text: None,
         }),
         lost: account.lost.as_ref().map(|lost| {
@@ -214,6 +218,7 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
                 when: Timestamp::from_unix_ms(lost.at_unix_ms),
                 reason: reason_out(lost.reason),
                 by: lost.by.as_ref().and_then(name),
+                through: lost.through.map(through_out),
                 tokens: lost.tokens.into(),
                 chosen_by: lost.taking.map(|taking| choice_out(taking.choice)),
                 similarity: share(|taking| taking.similarity),

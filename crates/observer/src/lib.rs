@@ -18,8 +18,8 @@
 //! task to the entry whose output ended the prompt, in batches that succeeded. *Reused* tokens are those
 //! that the slot had before the first of these entries. The prompt is both together. These are the
 //! engine's own `prompt_n` and `cache_n`, also if the rows of an image share positions. A further answer
-//! to a prompt (`n`) takes over its parent's prompt, and is counted as the engine counts it: with the
-//! parent's figures.
+//! to a prompt (`n`) takes over its parent's prompt. Nothing is evaluated for it, and nothing counted. A prompt whose
+//! client left counts as far as it was evaluated.
 //!
 //! **Time to first token** is from the complete receipt of a request to the end of the evaluation
 //! that completed its prompt. It includes neither sampling nor the sending of the answer.

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
-use contextpilot_control::{ChosenBy, Place as PlaceOut, Reason as ReasonOut};
-use contextpilot_residency::{Choice, Ledger, Place, Reason, RequestId, SequenceId};
+use contextpilot_control::{
+    ChosenBy, Place as PlaceOut, Reason as ReasonOut, Through as ThroughOut,
+};
+use contextpilot_residency::{Choice, Ledger, Place, Reason, RequestId, SequenceId, Through};
 
 /// The most request ids that are named for a slot, or in a log line.
 pub const MOST_NAMED: usize = 1000;
@@ -38,6 +40,14 @@ pub(crate) fn reason_out(reason: Reason) -> ReasonOut {
         Reason::OutOfStep => ReasonOut::OutOfStep,
         Reason::Reset => ReasonOut::Reset,
         Reason::TooMany => ReasonOut::TooMany,
+    }
+}
+
+pub(crate) fn through_out(through: Through) -> ThroughOut {
+    match through {
+        Through::Erase => ThroughOut::Erase,
+        Through::Restore => ThroughOut::Restore,
+        Through::NoRoom => ThroughOut::NoRoom,
     }
 }
 

@@ -55,6 +55,11 @@ pub enum Note {
         /// The slot.
         sequence: SequenceId,
     },
+    /// A client has asked the server to empty this slot, which it does when the slot is idle.
+    Erasing {
+        /// The slot.
+        sequence: SequenceId,
+    },
     /// The next event saves this many bytes to this buffer.
     Size {
         /// The buffer.

@@ -127,6 +127,11 @@ impl Observer {
                     accounts.declined(sequence);
                 }
             }
+            Note::Erasing { sequence } => {
+                if let Some(accounts) = &mut self.accounts {
+                    accounts.erasing(sequence);
+                }
+            }
             Note::Size { buffer, bytes } => {
                 let sized = Buffer {
                     bytes,
@@ -199,20 +204,24 @@ impl Observer {
                 work.id.clone_from(id);
                 work.tasks += 1;
             }
-            Fact::Answered { arrival, ref id } => {
+            Fact::Answered {
+                arrival,
+                ref id,
+                leaves,
+            } => {
                 self.counts.finished += 1;
                 if let Some(accounts) = &mut self.accounts {
                     accounts.answered(arrival);
                 }
-                if let Some(mut work) = self.works.remove(&arrival) {
-                    work.id = work.id.or_else(|| id.clone());
-                    if let Some(entry) = work.entry {
-                        let first_token = work.first_token();
-                        self.evaluations.ended(entry, first_token, now.unix_ms);
-                    }
-                    self.output.lines.push(work.line(at, now));
+                if let Some(work) = self.works.get_mut(&arrival) {
+                    work.id = work.id.take().or_else(|| id.clone());
+                    work.ended = at;
+                }
+                if !leaves {
+                    self.ended(arrival, now);
                 }
             }
+            Fact::Left { arrival } => self.ended(arrival, now),
             Fact::Launched {
                 sequence,
                 task,
@@ -244,14 +253,19 @@ impl Observer {
                 answers,
             } => self.prompt_evaluated(sequence, asker, evaluation, counts, answers, now),
             Fact::FirstToken { sequence } => self.has_first_token(sequence, at),
+            Fact::PromptGivenUp {
+                sequence,
+                ref asker,
+                evaluation,
+                counts,
+            } => self.prompt_given_up(sequence, asker, evaluation, counts, now, ledger),
             Fact::TookOver {
                 source,
                 target,
                 ref asker,
-                evaluation,
-                counts,
                 unseen,
-            } => self.took_over((source, target), asker, evaluation, counts, unseen, now),
+                ..
+            } => self.took_over((source, target), asker, unseen),
             Fact::Saved {
                 sequence,
                 buffer,
@@ -285,6 +299,18 @@ impl Observer {
             | Fact::NamedAdapters { .. }
             | Fact::Quiet { .. } => {}
         }
+    }
+
+    /// A request was answered, and nothing more is evaluated for it.
+    fn ended(&mut self, arrival: Arrival, now: Now) {
+        let Some(work) = self.works.remove(&arrival) else {
+            return;
+        };
+        if let Some(entry) = work.entry {
+            let first_token = work.first_token();
+            self.evaluations.ended(entry, first_token, now.unix_ms);
+        }
+        self.output.lines.push(work.line(now));
     }
 
     /// Call when the ledger has applied the event, after its facts.

@@ -137,6 +137,7 @@ impl Recorder {
             Note::Received { .. }
             | Note::Wishes { .. }
             | Note::Sections { .. }
+            | Note::Erasing { .. }
             | Note::ContextFreed { .. } => {}
         }
     }

@@ -12,6 +12,8 @@ use crate::note::{Now, Stamp};
 pub(crate) struct Work {
     pub(crate) id: Option<RequestId>,
     pub(crate) received: Stamp,
+    /// When it was answered, or its client left.
+    pub(crate) ended: Stamp,
     /// How many tasks it posted.
     pub(crate) tasks: u32,
     pub(crate) slot: Option<i32>,
@@ -38,6 +40,16 @@ impl Work {
             self.first_token = seconds;
         }
         seconds
+    }
+
+    /// One of its prompts was evaluated up to here when its client left.
+    pub(crate) fn gave_up(&mut self, taken: TokenCounts) {
+        self.taken.add(taken);
+    }
+
+    /// A further answer to one of its prompts took that over.
+    pub(crate) fn took_over(&mut self) {
+        self.prompts += 1;
     }
 
     /// Seconds from its receipt to the end of the evaluation of its first prompt.
@@ -70,7 +82,7 @@ impl Work {
         }
     }
 
-    pub(crate) fn line(self, ended: Stamp, now: Now) -> LogLine {
+    pub(crate) fn line(self, now: Now) -> LogLine {
         let complete = self.prompts > 0 && self.prompts >= self.tasks;
         LogLine {
             at: Timestamp::from_unix_ms(now.unix_ms),
@@ -85,7 +97,7 @@ impl Work {
             reused: self.taken.reused,
             evaluated: self.taken.evaluated,
             time_to_first_token_seconds: self.first_token,
-            total_seconds: ended.seconds_since(self.received).unwrap_or(0.0),
+            total_seconds: self.ended.seconds_since(self.received).unwrap_or(0.0),
             evicted: self.evicted,
             evaluation: self.evaluation,
             sections: self.sections,

@@ -403,7 +403,7 @@ fn an_evaluation_is_timed_from_its_launch_to_its_first_token() {
 }
 
 #[test]
-fn a_further_answer_without_a_launch_counts_with_the_figures_of_its_parent() {
+fn a_further_answer_is_copied_and_nothing_is_evaluated_for_it() {
     let mut scene = Scene::new();
     let parent = scene.begin(Some("two answers"), 0, 7, 0, 20);
     scene.apply(Event::Copied {
@@ -415,9 +415,77 @@ fn a_further_answer_without_a_launch_counts_with_the_figures_of_its_parent() {
     });
     scene.end(parent, Some("two answers"));
     let line = scene.take_output().lines.pop().unwrap();
-    assert_eq!((line.prompts, line.evaluated), (2, 40));
-    assert_eq!(line.evaluation.unwrap().causes.sum(), 40);
+    assert_eq!((line.prompts, line.evaluated), (2, 20));
+    assert_eq!(line.evaluation.unwrap().causes.sum(), 20);
     assert_eq!(scene.observer.latest(9).len(), 1);
+}
+
+/// The client of a request with 30 tokens leaves while the first 20 of them are evaluated.
+fn leave(scene: &mut Scene, id: &str, slot: i32, reused: i32) {
+    let (arrival, task) = scene.receive(id);
+    scene.apply(Event::Launched {
+        sequence: slot,
+        task,
+    });
+    let entry = |position| Entry {
+        sequence: slot,
+        position,
+        token: 7,
+        output: false,
+    };
+    scene.apply(Event::Submitted {
+        context: CONTEXT,
+        entries: (reused..reused + 10).map(entry).collect(),
+    });
+    scene.apply(Event::Answered {
+        arrival,
+        id: Some(RequestId::from(id)),
+    });
+    // The engine is still computing: more may come.
+    scene.apply(Event::Quiet {
+        elapsed: std::time::Duration::from_secs(1),
+    });
+    assert!(scene.take_output().lines.is_empty());
+    scene.apply(Event::Evaluated {
+        context: CONTEXT,
+        failed: Vec::new(),
+    });
+    scene.apply(Event::Quiet {
+        elapsed: std::time::Duration::from_secs(1),
+    });
+}
+
+#[test]
+fn a_prompt_that_its_client_gave_up_is_a_prompt_and_the_next_says_how_often() {
+    let mut scene = Scene::new();
+    leave(&mut scene, "a", 0, 0);
+    let line = scene.take_output().lines.pop().expect("a line");
+    assert_eq!(line.outcome, Outcome::Unfinished);
+    assert_eq!(
+        (line.prompt_tokens, line.reused, line.evaluated),
+        (10, 0, 10)
+    );
+    let evaluation = line.evaluation.expect("an evaluation");
+    assert!(evaluation.given_up && evaluation.attempts == 0);
+    assert_eq!(
+        (evaluation.causes.new, evaluation.causes.last_token),
+        (10, 0)
+    );
+    leave(&mut scene, "b", 0, 10);
+    let line = scene.take_output().lines.pop().expect("a line");
+    assert_eq!(line.evaluation.expect("an evaluation").attempts, 1);
+    scene.ask(Some("c"), 0, 7, 20, 30);
+    let line = scene.take_output().lines.pop().expect("a line");
+    let evaluation = line.evaluation.expect("an evaluation");
+    assert_eq!((evaluation.given_up, evaluation.attempts), (false, 2));
+    assert_eq!((evaluation.reused, evaluation.evaluated), (20, 10));
+    // Another beginning is another prompt.
+    scene.ask(Some("d"), 0, 8, 0, 30);
+    let line = scene.take_output().lines.pop().expect("a line");
+    assert_eq!(line.evaluation.expect("an evaluation").attempts, 0);
+    let now = scene.now();
+    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    assert_eq!(stats.reuse.total.evaluated, 10 + 10 + 10 + 30);
 }
 
 #[test]

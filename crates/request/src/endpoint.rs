@@ -23,6 +23,8 @@ pub enum Endpoint {
     /// `/v1/systemone`: questions to a decision model, since 2026. Each question is a prompt, and no token
     /// is generated.
     Decision,
+    /// `/slots/0?action=erase`: empties this slot.
+    Erase(i32),
     /// Everything else, which evaluates nothing: `/health`, `/slots`, `/tokenize`, …
     Other,
 }
@@ -30,7 +32,7 @@ pub enum Endpoint {
 impl Endpoint {
     /// Whether a POST to this endpoint puts tasks into the inference queue.
     pub const fn is_inference(self) -> bool {
-        !matches!(self, Endpoint::Other)
+        !matches!(self, Endpoint::Erase(_) | Endpoint::Other)
     }
 
     /// Whether the server samples tokens, with parameters from the body.
@@ -45,6 +47,7 @@ impl Endpoint {
             | Endpoint::Rerank
             | Endpoint::Transcription
             | Endpoint::Decision
+            | Endpoint::Erase(_)
             | Endpoint::Other => false,
         }
     }
@@ -81,24 +84,35 @@ pub(crate) struct PathTail {
     len: usize,
     /// In `?query` or `#fragment`, which are not part of the path.
     over: bool,
+    /// What follows the path: the first bytes of it.
+    query: [u8; PathTail::QUERY],
+    query_len: usize,
     /// Hex digits still to come after a `%`, and the value so far.
     escape: Option<Option<u8>>,
 }
 
 impl PathTail {
     const CAPACITY: usize = 64;
+    /// Longer than the one query that matters.
+    const QUERY: usize = 32;
 
     pub(crate) const fn new() -> Self {
         Self {
             bytes: [0; Self::CAPACITY],
             len: 0,
             over: false,
+            query: [0; Self::QUERY],
+            query_len: 0,
             escape: None,
         }
     }
 
     pub(crate) fn push(&mut self, byte: u8) {
         if self.over {
+            if let Some(place) = self.query.get_mut(self.query_len) {
+                *place = byte;
+                self.query_len += 1;
+            }
             return;
         }
         if matches!(byte, b'?' | b'#') {
@@ -124,10 +138,20 @@ impl PathTail {
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
+        let path = &self.bytes[..self.len];
         match self.escape {
             Some(_) => Endpoint::Other,
-            None => Endpoint::of_path(&self.bytes[..self.len]),
+            None => match (slot(path), self.erases()) {
+                (Some(slot), true) => Endpoint::Erase(slot),
+                _ => Endpoint::of_path(path),
+            },
         }
+    }
+
+    fn erases(&self) -> bool {
+        let query = &self.query[..self.query_len];
+        let mut parameters = query.split(|&byte| byte == b'&');
+        parameters.any(|parameter| parameter == b"action=erase")
     }
 
     fn keep(&mut self, byte: u8) {
@@ -138,6 +162,13 @@ impl PathTail {
         self.bytes[self.len] = byte;
         self.len += 1;
     }
+}
+
+/// The slot in `/slots/0`.
+fn slot(path: &[u8]) -> Option<i32> {
+    let path = std::str::from_utf8(path).ok()?;
+    let (before, slot) = path.rsplit_once('/')?;
+    before.ends_with("/slots").then(|| slot.parse().ok())?
 }
 
 pub(crate) const fn hex_digit(byte: u8) -> Option<u8> {
@@ -190,6 +221,13 @@ mod tests {
             ("/v1/completions%", Other),
             ("/v1/%zzcompletions", Other),
             ("/xcompletions", Other),
+            ("/slots/3?action=erase", Erase(3)),
+            ("/api/slots/0?model=a&action=erase", Erase(0)),
+            ("/slots/3?action=erased", Other),
+            ("/slots/3?action=save", Other),
+            ("/slots/3", Other),
+            ("/slots/x?action=erase", Other),
+            ("/completion?action=erase", Completion),
             ("/health", Other),
             ("/", Other),
             ("", Other),

@@ -85,7 +85,7 @@ pub(crate) struct JsonScanner {
     skipper: StringSkipper,
     rid: Value,
     request_id: Value,
-    cache_prompt: bool,
+    cache_prompt: Option<bool>,
     /// The list of adapters, if the member `lora` is a list.
     adapters: Option<adapters::List>,
     /// The member `id_slot`, as far as it was read; `None` if there is none, or it is not a number.
@@ -229,7 +229,7 @@ impl JsonScanner {
             skipper: StringSkipper::new(),
             rid: Value::Absent,
             request_id: Value::Absent,
-            cache_prompt: true,
+            cache_prompt: None,
             adapters: None,
             slot: None,
             made_of: None,
@@ -280,9 +280,9 @@ impl JsonScanner {
         }
     }
 
-    /// False if the body says `"cache_prompt": false`: the prompt may then neither come from the cache nor
+    /// What the body says of `cache_prompt`. If that is `false`, the prompt may neither come from the cache nor
     /// stay there. A value that is not a boolean is ignored, as the server ignores it.
-    pub(crate) fn caches_prompt(&self) -> bool {
+    pub(crate) fn caches_prompt(&self) -> Option<bool> {
         self.cache_prompt
     }
 
@@ -448,7 +448,11 @@ impl JsonScanner {
                     _ => Value::Bad(Refusal::NotAString),
                 });
                 if self.member == Some(Member::CachePrompt) {
-                    self.cache_prompt = first != b'f';
+                    self.cache_prompt = match first {
+                        b't' => Some(true),
+                        b'f' => Some(false),
+                        _ => None,
+                    };
                 }
                 if self.member == Some(Member::Slot) {
                     let mut number = Number::default();
@@ -546,8 +550,8 @@ impl JsonScanner {
         match self.member {
             Some(Member::Rid) => self.rid = value,
             Some(Member::RequestId) => self.request_id = value,
-            // The last member counts, and only `false` has an effect.
-            Some(Member::CachePrompt) => self.cache_prompt = true,
+            // The last member counts.
+            Some(Member::CachePrompt) => self.cache_prompt = None,
             Some(Member::Lora) => self.adapters = None,
             Some(Member::Slot) => self.slot = None,
             _ => {}

@@ -17,9 +17,8 @@ pub struct Request {
     /// The request id. Always absent when the method is not POST and when the
     /// body is a multipart form.
     pub identity: Identity,
-    /// The top-level `cache_prompt` of the body: true unless it says `false`. Always true when the
-    /// body is not read.
-    pub cache_prompt: bool,
+    /// The top-level `cache_prompt` of the body; `None` if it is not a boolean, or the body is not read.
+    pub cache_prompt: Option<bool>,
     /// The top-level `id_slot` of the body; `None` if it is not a whole number, or the body is
     /// not read.
     pub slot: Option<i32>,
@@ -52,9 +51,11 @@ impl Request {
         self.generates() && self.endpoint != Endpoint::Infill
     }
 
-    /// Whether the server reads `"cache_prompt": false` from its body.
-    pub fn forbids_cache(&self) -> bool {
-        self.is_inference() && !self.cache_prompt && self.endpoint.generates()
+    /// Whether its prompt may not come from the cache: its body says `"cache_prompt": false`, or the body says
+    /// nothing, and that is the server's default (`--no-cache-prompt`).
+    pub fn forbids_cache(&self, default: bool) -> bool {
+        let read = self.cache_prompt.filter(|_| self.endpoint.generates());
+        self.is_inference() && !read.unwrap_or(default)
     }
 
     /// The slot that a request for inference names. Negative: any.
@@ -62,11 +63,19 @@ impl Request {
         self.slot.filter(|&slot| slot >= 0 && self.is_inference())
     }
 
-    /// Whether its prompt never comes from the cache: the request says so, or the server does
+    /// Whether its prompt never comes from the cache: [it may not](Self::forbids_cache), or the server does
     /// not use the cache for its kind (embeddings, reranking).
-    pub fn reuses_nothing(&self) -> bool {
+    pub fn reuses_nothing(&self, default: bool) -> bool {
         let is_stateless = matches!(self.endpoint, Endpoint::Embedding | Endpoint::Rerank);
-        self.forbids_cache() || self.is_inference() && is_stateless
+        self.forbids_cache(default) || self.is_inference() && is_stateless
+    }
+
+    /// The slot that a client erases (`POST /slots/0?action=erase`).
+    pub fn erases(&self) -> Option<i32> {
+        match self.endpoint {
+            Endpoint::Erase(slot) if self.method == Method::Post => Some(slot),
+            _ => None,
+        }
     }
 
     /// The adapters that the server reads from its body. `None` if it names none, or if the server converts

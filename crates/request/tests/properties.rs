@@ -76,8 +76,8 @@ fn write(members: &[(String, Value)], choices: &[u8]) -> String {
     out
 }
 
-/// What a full parser finds in the body: the id, and whether the prompt may be cached.
-fn expected(body: &str) -> (Identity, bool) {
+/// What a full parser finds in the body: the id, and what it says of the cache.
+fn expected(body: &str) -> (Identity, Option<bool>) {
     let object: Map<String, Value> = match serde_json::from_str(body) {
         Ok(object) => object,
         Err(error) => panic!("the test wrote invalid JSON: {error}\n{body}"),
@@ -93,7 +93,7 @@ fn expected(body: &str) -> (Identity, bool) {
         (id @ Identity::Id(_), _) | (_, id @ Identity::Id(_)) => id,
         (Identity::Absent, other) | (other, _) => other,
     };
-    (id, object.get("cache_prompt") != Some(&Value::Bool(false)))
+    (id, object.get("cache_prompt").and_then(Value::as_bool))
 }
 
 fn request(body: &str) -> Vec<u8> {

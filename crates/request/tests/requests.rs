@@ -46,7 +46,7 @@ fn complete(identity: Identity) -> Step {
         method: Method::Post,
         endpoint: Endpoint::Completion,
         identity,
-        cache_prompt: true,
+        cache_prompt: None,
         slot: None,
         lora: None,
         sections: None,
@@ -136,12 +136,12 @@ fn all_requests_on_one_connection_are_found() {
         r#"{"rid":"r-\u0032"}"#.get(..15).unwrap_or(""),
     ));
     stream.extend(post("Content-Length: 13\r\n", &BODY.replace('1', "3")));
-    let other = |method| {
+    let other = |method, endpoint| {
         Step::Complete(Request {
             method,
-            endpoint: Endpoint::Other,
+            endpoint,
             identity: Identity::Absent,
-            cache_prompt: true,
+            cache_prompt: None,
             slot: None,
             lora: None,
             sections: None,
@@ -153,10 +153,10 @@ fn all_requests_on_one_connection_are_found() {
         read(&stream),
         [
             id("r-1"),
-            other(Method::Other),
+            other(Method::Other, Endpoint::Other),
             complete(Identity::Absent),
-            other(Method::Other),
-            other(Method::Post),
+            other(Method::Other, Endpoint::Other),
+            other(Method::Post, Endpoint::Erase(0)),
             complete(Identity::Refused(Refusal::Malformed)),
             id("r-3"),
         ]
@@ -169,7 +169,7 @@ fn cache_prompt_false_is_found_where_the_server_reads_it() {
         let length = body.len();
         let stream = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
         match read(stream.as_bytes()).as_slice() {
-            [Step::Complete(request)] => request.forbids_cache(),
+            [Step::Complete(request)] => request.forbids_cache(true),
             other => panic!("{body}: {other:?}"),
         }
     };
@@ -213,7 +213,7 @@ fn id_slot_is_found_where_the_server_reads_it() {
             .chunks(piece)
             .map(|part| reader.received(part));
         match steps.find(|step| *step != Step::More) {
-            Some(Step::Complete(request)) => (request.wants_slot(), request.reuses_nothing()),
+            Some(Step::Complete(request)) => (request.wants_slot(), request.reuses_nothing(true)),
             other => panic!("{body}: {other:?}"),
         }
     };

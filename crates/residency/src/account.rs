@@ -14,7 +14,7 @@
 use crate::adapters::Blend;
 use crate::fact::Reason;
 use crate::ids::{Arrival, BufferId, SequenceId, TaskId, UNTIED};
-use crate::ledger::Ledger;
+use crate::ledger::{CacheEntry, Ledger};
 use crate::token::Token;
 use open::Open;
 use past::{Nth, Past};
@@ -40,7 +40,9 @@ use losses::Losses;
 pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
 pub use matching::{Choice, Match, Matched, Occupied};
 pub use rules::Rules;
-pub use types::{Account, Around, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Wishes};
+pub use types::{
+    Account, Around, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Through, Wishes,
+};
 
 /// Accounts for prompts. Call [`Self::upcoming`] with all that the [ledger](Ledger::upcoming) says before it
 /// applies an event, [`Self::fact`] with each fact that it tells of it, and then [`Self::after`].
@@ -52,9 +54,12 @@ pub struct Accounts {
     slots: BTreeMap<SequenceId, Slot>,
     /// When each host entry was saved (see [`Self::clock`]), and from which slot.
     saved: HashMap<BufferId, (u64, SequenceId)>,
-    /// Contents that the current event removes from a slot or buffer: the tokens, the reason, and
-    /// the prompt for which the engine does it, if that is known.
-    going: Vec<(Vec<Token>, Reason, Option<Nth>)>,
+    /// Contents that the current event removes from a slot or buffer.
+    going: Vec<Going>,
+    /// The slots that clients want to be erased. The server does that once they are idle.
+    erasing: Vec<SequenceId>,
+    /// The last batch found no room. What the server empties before the next one, it empties for that reason.
+    no_room: bool,
     /// Slots with entries in the batch that was just submitted, and whether the last of a slot's
     /// entries asks for its output.
     batch: Vec<(SequenceId, bool)>,
@@ -78,6 +83,19 @@ pub struct Accounts {
     /// Accounts contain the tokens around differences.
     quotes: bool,
 }
+
+/// Content that leaves a slot or a buffer.
+#[derive(Debug)]
+struct Going {
+    tokens: Vec<Token>,
+    reason: Reason,
+    /// The prompt for which the engine removes it, if that is known.
+    by: Option<Nth>,
+    through: Option<Through>,
+}
+
+/// The most erasures of slots that may be under way. More are not told from other ways to lose tokens.
+const MOST_ERASING: usize = 64;
 
 /// What accounts know of a slot.
 #[derive(Debug, Default)]
@@ -133,6 +151,8 @@ impl Accounts {
             slots: BTreeMap::new(),
             saved: HashMap::new(),
             going: Vec::new(),
+            erasing: Vec::new(),
+            no_room: false,
             batch: Vec::new(),
             launching: None,
             clock: 1,
@@ -237,6 +257,30 @@ impl Accounts {
             place.last = Some(account.clone());
         }
         Some(account)
+    }
+
+    /// The client has left, and no more of the prompt that a slot works on will be evaluated. The ledger still has
+    /// what was.
+    pub fn give_up(
+        &mut self,
+        slot: SequenceId,
+        reused: u64,
+        evaluated: u64,
+        ledger: &Ledger,
+    ) -> Option<Account> {
+        let mut open = self.slots.get_mut(&slot)?.open.take()?;
+        open.given_up = true;
+        if open.prompt.is_none() && open.begun.is_some() {
+            open.prompt = Some(ledger.tokens_from(CacheEntry::Slot(slot), 0));
+        }
+        Some(self.account(&open, reused, evaluated))
+    }
+
+    /// A client wants a slot to be erased.
+    pub fn erasing(&mut self, slot: SequenceId) {
+        if self.erasing.len() < MOST_ERASING {
+            self.erasing.push(slot);
+        }
     }
 
     /// The slot did not take the task that it was given: the server leaves its age as it was.

@@ -68,6 +68,14 @@ pub enum Fact {
         arrival: Arrival,
         /// Its id, if it has one.
         id: Option<RequestId>,
+        /// Its client left within a prompt, which the server evaluates until it finds out:
+        /// [`Self::PromptGivenUp`] and [`Self::Left`] follow.
+        leaves: bool,
+    },
+    /// Nothing more is evaluated for a request whose client left.
+    Left {
+        /// The request.
+        arrival: Arrival,
     },
     /// A slot took a task.
     Launched {
@@ -117,6 +125,17 @@ pub enum Fact {
         /// prompt is that of an embedding, whose end is told when the request is over. Its last batch
         /// ended at the last [`Self::BatchEvaluated`].
         answers: bool,
+    },
+    /// The client of a slot's task has left, and no more of its prompt will be evaluated. [`Self::Left`] follows.
+    PromptGivenUp {
+        /// The slot.
+        sequence: SequenceId,
+        /// Who asked for it.
+        asker: Asker,
+        /// Several requests wait for this evaluation.
+        evaluation: Option<EvaluationId>,
+        /// Its tokens, as far as it was evaluated.
+        counts: TokenCounts,
     },
     /// The first token of a slot's answer is there: the engine evaluates the next batch, or the request
     /// is answered. Some engines return from an evaluation before their device has done it, so its end

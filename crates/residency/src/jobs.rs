@@ -31,6 +31,16 @@ pub(crate) struct Jobs {
     /// entry of the host prompt cache for a task that is launched later. Its evictions are not by the
     /// task that was launched there last.
     restoring: bool,
+    /// Requests whose clients left within a prompt. The server finds that out between two batches.
+    left: Vec<Left>,
+}
+
+/// A request whose client left within a prompt.
+#[derive(Debug)]
+struct Left {
+    arrival: Arrival,
+    /// The slots that may still evaluate its prompts.
+    slots: Vec<SequenceId>,
 }
 
 #[derive(Debug, Default)]
@@ -104,8 +114,12 @@ impl Jobs {
             job.is_some_and(|job| job.arrival == Some(arrival) && job.busy)
         };
         let slots = self.slots.iter().filter(|(_, slot)| works_for_it(slot));
+        let mut unfinished = Vec::new();
         for sequence in slots.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.end_prompt(sequence, facts);
+            if self.prompt(sequence).is_some_and(|it| !it.is_untouched()) {
+                unfinished.push(sequence);
+            }
             if let Some(nth) = self.awaiting.iter().position(|&id| id == sequence) {
                 self.awaiting.remove(nth);
                 facts.push(Fact::FirstToken { sequence });
@@ -120,7 +134,62 @@ impl Jobs {
             self.tasks.remove(task);
         }
         let id = request.id.or_else(|| id.cloned());
-        facts.push(Fact::Answered { arrival, id });
+        let leaves = !unfinished.is_empty();
+        if leaves {
+            let slots = unfinished;
+            self.left.push(Left { arrival, slots });
+        }
+        facts.push(Fact::Answered {
+            arrival,
+            id,
+            leaves,
+        });
+    }
+
+    /// The prompts that were given up are not evaluated any further, but for those in `going_on`.
+    fn give_up(&mut self, going_on: impl Fn(SequenceId) -> bool, facts: &mut Vec<Fact>) {
+        for mut left in std::mem::take(&mut self.left) {
+            left.slots.retain(|&sequence| {
+                let works = self.prompt(sequence).is_some() && going_on(sequence);
+                if !works {
+                    self.give_up_prompt(sequence, left.arrival, facts);
+                }
+                works
+            });
+            match left.slots.is_empty() {
+                true => facts.push(Fact::Left {
+                    arrival: left.arrival,
+                }),
+                false => self.left.push(left),
+            }
+        }
+    }
+
+    fn give_up_prompt(&mut self, sequence: SequenceId, arrival: Arrival, facts: &mut Vec<Fact>) {
+        let slot = self.slots.get_mut(&sequence);
+        let job = slot.and_then(|slot| slot.job.as_mut());
+        let Some(job) = job.filter(|job| job.arrival == Some(arrival)) else {
+            return;
+        };
+        // It may have been evaluated to its end.
+        let Some(prompt) = &job.prompt else {
+            return;
+        };
+        facts.push(Fact::PromptGivenUp {
+            sequence,
+            asker: job.asker(),
+            evaluation: job.evaluation,
+            counts: prompt.so_far(),
+        });
+    }
+
+    /// The engine has done nothing for a while.
+    pub(crate) fn quiet(&mut self, facts: &mut Vec<Fact>) {
+        if !self.left.is_empty() {
+            let computing = std::mem::take(&mut self.in_batch);
+            self.give_up(|sequence| computing.contains(&sequence), facts);
+            self.in_batch = computing;
+        }
     }
 
     pub(crate) fn launched(
@@ -136,6 +205,9 @@ impl Jobs {
             Some(_) => self.tasks.get(&task).copied(),
         };
         let id = self.id_of(arrival);
+        if !self.left.is_empty() {
+            self.give_up(|left| left != sequence, facts);
+        }
         self.end_prompt(sequence, facts);
         if let Some(evaluation) = evaluation {
             self.unclaimed.insert(evaluation, (sequence, task));
@@ -199,6 +271,10 @@ impl Jobs {
 
     pub(crate) fn submitted(&mut self, entries: &[Entry], facts: &mut Vec<Fact>) {
         self.in_batch.clear();
+        if !self.left.is_empty() {
+            let goes_on = |left| entries.iter().any(|entry| entry.sequence == left);
+            self.give_up(goes_on, facts);
+        }
         for sequence in self.awaiting.drain(..) {
             facts.push(Fact::FirstToken { sequence });
         }
@@ -312,7 +388,8 @@ impl Jobs {
     }
 
     /// Forgets slots and buffers: they are gone, or their content is unknown.
-    pub(crate) fn lose_slots(&mut self) {
+    pub(crate) fn lose_slots(&mut self, facts: &mut Vec<Fact>) {
+        self.give_up(|_| false, facts);
         self.slots.clear();
         self.in_batch.clear();
         self.awaiting.clear();

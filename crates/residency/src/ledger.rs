@@ -218,6 +218,9 @@ impl Ledger {
                 }
             }
             Event::Quiet { elapsed } => {
+                if let Some(jobs) = &mut self.jobs {
+                    jobs.quiet(facts);
+                }
                 self.quiet(elapsed, facts);
                 self.tell(facts, || Fact::Quiet { elapsed });
             }

@@ -28,7 +28,7 @@ mod tree;
 
 pub use account::{
     Account, Accounts, Around, Causes, Choice, Diverged, Elsewhere, Loss, MOST_REMEMBERED, Match,
-    Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Taking, Wishes,
+    Matched, Occupied, REMEMBERED_BYTES, REMEMBERED_EACH, Rules, Sources, Taking, Through, Wishes,
 };
 pub use adapters::{Adapter, AppliedAdapter, Blend, Compared, Scale, activation};
 pub use entries::{Entries, Entry};

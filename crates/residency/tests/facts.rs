@@ -114,7 +114,14 @@ fn the_facts_of_a_request_come_in_their_order() {
         id: id.clone(),
     };
     let facts = apply(&mut ledger, [answered]);
-    assert_eq!(facts, [Fact::Answered { arrival, id }]);
+    assert_eq!(
+        facts,
+        [Fact::Answered {
+            arrival,
+            id,
+            leaves: false
+        }]
+    );
     assert_eq!(busy(&ledger), Some(false));
 }
 

@@ -150,6 +150,12 @@ impl ServerFlags {
         self.real(Flag::SlotPromptSimilarity).unwrap_or(usual)
     }
 
+    /// Whether prompts of requests that do not say (`cache_prompt`) come from the cache.
+    #[must_use]
+    pub fn cache_prompt(&self) -> bool {
+        self.is_on(Flag::CachePrompt).unwrap_or(true)
+    }
+
     /// The shortest chunk that is moved, in tokens. 0: none is.
     #[must_use]
     pub fn cache_reuse(&self) -> u32 {

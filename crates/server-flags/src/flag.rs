@@ -29,6 +29,8 @@ pub enum Flag {
     CacheRam,
     /// Idle slots move to the host prompt cache.
     CacheIdleSlots,
+    /// Requests that do not say take their prompts from the cache.
+    CachePrompt,
     /// The shortest chunk that is moved, in tokens.
     CacheReuse,
     /// How much of a prompt a slot must hold to be chosen for it.
@@ -82,7 +84,7 @@ impl Flag {
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Host,
         Self::Port,
         Self::Alias,
@@ -95,6 +97,7 @@ impl Flag {
         Self::KvUnified,
         Self::CacheRam,
         Self::CacheIdleSlots,
+        Self::CachePrompt,
         Self::CacheReuse,
         Self::SlotPromptSimilarity,
         Self::ContextShift,
@@ -113,7 +116,11 @@ impl Flag {
         let any = |_| true;
         let (names, variable, kind): (&[&str], _, _) = match (self, generation) {
             (
-                Self::DockerRepo | Self::CacheRam | Self::CacheIdleSlots | Self::CheckpointMinStep,
+                Self::DockerRepo
+                | Self::CacheRam
+                | Self::CacheIdleSlots
+                | Self::CachePrompt
+                | Self::CheckpointMinStep,
                 Of2025,
             ) => return None,
             (Self::Host, Of2025) => (&["--host"], "LLAMA_ARG_HOST", Kind::Text),
@@ -160,6 +167,7 @@ impl Flag {
                 "LLAMA_ARG_CACHE_IDLE_SLOTS",
                 Kind::Toggle,
             ),
+            (Self::CachePrompt, _) => (&["--cache-prompt"], "LLAMA_ARG_CACHE_PROMPT", Kind::Toggle),
             (Self::CacheReuse, _) => (
                 &["--cache-reuse"],
                 "LLAMA_ARG_CACHE_REUSE",
@@ -223,6 +231,7 @@ impl Flag {
             (_, Generation::Of2025) => &[],
             (Self::KvUnified, _) => &["-no-kvu", "--no-kv-unified"],
             (Self::CacheIdleSlots, _) => &["--no-cache-idle-slots"],
+            (Self::CachePrompt, _) => &["--no-cache-prompt"],
             _ => &[],
         }
     }

@@ -11,6 +11,8 @@ use crate::simulate::Replay;
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;
+/// Prompts that share fewer tokens are two prompts, if more differ then: what they share is the template's.
+const SHARED: u32 = 32;
 /// The most slots that are tried.
 const MOST_SLOTS: u32 = 32;
 
@@ -52,7 +54,8 @@ pub struct Repeated {
     /// Tokens that were in no earlier request. They have to be evaluated.
     pub never_sent: u64,
     /// Where prompts differ first from earlier ones: the median position, in tokens. Counts only prompts
-    /// of which more than a quarter is repeated behind a difference. `None`: there is no such prompt.
+    /// of which more than a quarter is repeated behind a difference, and not those that have only the template's first
+    /// tokens in common with any earlier one: a request for a title is another prompt. `None`: there is no such prompt.
     pub differs_at: Option<u32>,
 }
 
@@ -418,7 +421,8 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
             continue;
         }
         let (prefix, _) = rows.find(&request.tokens, record.prompt);
-        let known = u64::from(repeats(&seen, request, gram));
+        let (known, goes_on) = repeats(&seen, request, gram, prefix);
+        let known = u64::from(known);
         rows.insert(&request.tokens, request.tokens.len(), nth);
         for run in request.tokens.runs() {
             insert(&mut seen, run.first, run.first + u64::from(run.length));
@@ -429,7 +433,8 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
         sum.never_sent += u64::from(record.prompt)
             .saturating_sub(u64::from(prefix))
             .saturating_sub(behind);
-        if behind > u64::from(record.prompt / 4) {
+        let is_another = prefix < SHARED && goes_on.saturating_sub(prefix) > SHARED;
+        if behind > u64::from(record.prompt / 4) && !is_another {
             differ.push(prefix);
         }
     }
@@ -438,9 +443,15 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
     sum
 }
 
-/// How many tokens of a prompt were seen.
-fn repeats(seen: &BTreeMap<u64, u64>, request: &TrafficRequest, gram: u32) -> u32 {
+/// How many tokens of a prompt were seen, and where the first of them stands behind its first `prefix` tokens.
+fn repeats(
+    seen: &BTreeMap<u64, u64>,
+    request: &TrafficRequest,
+    gram: u32,
+    prefix: u32,
+) -> (u32, u32) {
     let (mut at, mut upto, mut sum) = (0, 0, 0);
+    let mut goes_on = request.record.prompt;
     for run in request.tokens.runs() {
         let left = request.record.prompt.saturating_sub(at).min(run.length);
         for (from, to) in overlaps(seen, run.first, run.first + u64::from(left)) {
@@ -448,10 +459,13 @@ fn repeats(seen: &BTreeMap<u64, u64>, request: &TrafficRequest, gram: u32) -> u3
             let begin = (at + from as u32).saturating_sub(gram - 1).max(upto);
             upto = at + to as u32;
             sum += upto - begin;
+            if upto > prefix {
+                goes_on = goes_on.min(begin.max(prefix));
+            }
         }
         at += run.length;
     }
-    sum
+    (sum, goes_on)
 }
 
 /// The parts of the identities `[from, to)` that were seen.

@@ -162,9 +162,20 @@ pub struct Outcome {
     pub response: Response,
     /// The completions. None for refused and abandoned requests, and for steps without a request.
     pub completions: Vec<Completion>,
+    /// The completions are several answers to one prompt (`n`). Each has the figures of the first one, and the others
+    /// were copied from that.
+    pub copied: bool,
 }
 
 impl Outcome {
+    /// The completions for which a prompt was evaluated.
+    pub fn evaluated(&self) -> &[Completion] {
+        match self.copied {
+            true => &self.completions[..self.completions.len().min(1)],
+            false => &self.completions,
+        }
+    }
+
     /// The answer without what differs between runs: times, and the random ids of the OpenAI-like
     /// endpoints. All the rest must be equal with and without the hook.
     pub fn timeless(&self) -> String {
@@ -298,10 +309,14 @@ impl Trace {
                 _ => Vec::new(),
             };
             let id = step.request().and_then(Request::request_id);
+            let answers = step
+                .request()
+                .and_then(|request| request.body()["n"].as_u64());
             let outcome = Outcome {
                 id: id.map(str::to_owned),
                 response,
                 completions,
+                copied: answers > Some(1),
             };
             watch(&outcome)?;
             Ok(outcome)
@@ -323,6 +338,7 @@ mod tests {
                 body: body.into(),
             },
             completions: Vec::new(),
+            copied: false,
         }
     }
 

@@ -130,7 +130,7 @@ pub(crate) fn start(
     };
     let given = library.flags();
     let setup = setup::setup(given, &library.engine());
-    let flags = setup::flags(&setup);
+    let flags = setup::flags(&setup, given);
     let recording = match &settings.traffic_file {
         Some(wanted) => match Recording::start(library, wanted, setup) {
             Ok(recording) => Some(recording),

@@ -19,12 +19,20 @@ use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
 static FORGETS: AtomicBool = AtomicBool::new(false);
 
+/// The server evaluates all of a prompt, unless its request wants the cache (`--no-cache-prompt`).
+static AVOIDS_CACHE: AtomicBool = AtomicBool::new(false);
+
 static NEXT_ARRIVAL: AtomicU64 = AtomicU64::new(1);
 
 /// From now on, each request with `"cache_prompt": false` is sent to the ledger as such: this server
 /// forgets such prompts without a call (see `UNCACHED` in the table).
 pub(crate) fn expect_forgetting() {
     FORGETS.store(true, Ordering::Relaxed);
+}
+
+/// The server was started with `--no-cache-prompt`.
+pub(crate) fn expect_no_cache() {
+    AVOIDS_CACHE.store(true, Ordering::Relaxed);
 }
 
 /// The request that a thread serves.
@@ -77,13 +85,17 @@ enum Answer {
 
 impl Current {
     pub(super) fn of(request: Request) -> Option<Self> {
+        if let (Some(slot), true) = (request.erases(), clock::is_engaged()) {
+            note(|| Note::Erasing { sequence: slot });
+        }
         let inference = request.is_inference();
         let generates = request.generates();
         let keeps_tokens = kept::are_engaged() && request.is_continuation();
-        let forbids_cache = request.forbids_cache();
+        let caches = !AVOIDS_CACHE.load(Ordering::Relaxed);
+        let forbids_cache = request.forbids_cache(caches);
         let wishes = Wishes {
             slot: request.wants_slot(),
-            uncached: request.reuses_nothing(),
+            uncached: request.reuses_nothing(caches),
         };
         // If the named adapters cannot be understood, the request counts as never cached.
         let (adapters, forgotten) = match request.adapters() {

@@ -180,7 +180,7 @@ fn evaluation(
             request: nearest.request.map(RequestName::Number),
             ..Diverged::default()
         }),
-        lost: None,
+        ..Evaluation::default()
     }
 }
 

@@ -5,7 +5,7 @@
 //! (`--slot-prompt-similarity`) is left to `advise`, which replays them all. The tokens are those that this prompt
 //! would have reused. The time is at the rate at which this prompt was evaluated.
 
-use contextpilot_client::control::{Diverged, Evaluation, Stats};
+use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Stats};
 use serde::Serialize;
 
 use super::server::Server;
@@ -15,12 +15,16 @@ mod evicted;
 
 /// The least tokens that are worth a piece of advice.
 const TOKENS: u64 = 64;
+/// The same where an answer comes back otherwise, which it does with each turn.
+const OF_ANSWERS: u64 = 16;
 /// The least share of the evaluated tokens: a twentieth.
 const SHARE: u64 = 20;
 /// The least time, seconds, unless `--worth` says otherwise.
 pub(super) const SECONDS: f64 = 0.1;
 /// From so many on, tokens in another order are no coincidence.
 const REORDERED: u64 = 16;
+/// Prompts that share fewer tokens are two prompts, if more differ: what they share is the template's.
+const SHARED: u64 = 32;
 /// From so many on, tokens at a difference are text of their own, and not the joint of two parts that
 /// were exchanged.
 const UNMATCHED: u64 = 4;
@@ -55,7 +59,7 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
             let may_help = elsewhere.busy == 0 && diverged.repeated > 0;
             // What both have in front of the difference would have been found with it.
             let tokens = diverged.at.saturating_add(diverged.repeated).saturating_sub(evaluation.reused);
-            may_help.then(|| (tokens, change(diverged)))
+            Some((tokens, change(diverged)?)).filter(|_| may_help)
         }),
         evicted::advice(evaluation, &server),
         Some((
@@ -76,11 +80,7 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
         )),
         // What lies between two checkpoints of a recurrent state is not reached by more of them.
         server.keeps_a_window().then(|| (causes.no_way_back, checkpoints(&server))),
-        Some((
-            causes.uncached,
-            "leave out \"cache_prompt\": false (embeddings and reranking never use the cache)"
-                .to_owned(),
-        )),
+        Some((causes.uncached, uncached(&server).to_owned())),
         server.may_move_chunks().then(|| {
             let text = format!(
                 "start the server with --cache-reuse {CHUNK} (off now): the same tokens stood further on \
@@ -94,6 +94,10 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
         }),
     ];
     let most = evaluated.saturating_sub(causes.last_token);
+    let answers = evaluation
+        .diverged
+        .as_ref()
+        .is_some_and(|diverged| diverged.answer);
     let mut all: Vec<Advice> = all
         .into_iter()
         .flatten()
@@ -107,8 +111,9 @@ pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64)
             }
         })
         .filter(|advice| {
+            let least = if answers { OF_ANSWERS } else { TOKENS };
             let enough =
-                advice.tokens >= TOKENS && advice.tokens.saturating_mul(SHARE) >= *evaluated;
+                advice.tokens >= least && advice.tokens.saturating_mul(SHARE) >= *evaluated;
             enough && advice.seconds.is_none_or(|seconds| seconds >= worth)
         })
         .collect();
@@ -135,6 +140,12 @@ impl Advice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Differs {
     Text,
+    /// The answer to the earlier prompt comes back otherwise than it was generated.
+    Answer,
+    /// There is other media.
+    Media,
+    /// It is another prompt altogether.
+    Prompt,
     /// What follows was sent before, in another order.
     Order,
     Both,
@@ -142,6 +153,15 @@ pub(super) enum Differs {
 
 impl Differs {
     pub(super) fn of(diverged: &Diverged) -> Self {
+        if diverged.media {
+            return Self::Media;
+        }
+        if diverged.answer {
+            return Self::Answer;
+        }
+        if diverged.at < SHARED && diverged.differing > SHARED && diverged.unmatched > SHARED {
+            return Self::Prompt;
+        }
         match diverged.reordered >= REORDERED {
             false => Self::Text,
             true if diverged.unmatched < UNMATCHED => Self::Order,
@@ -150,14 +170,37 @@ impl Differs {
     }
 }
 
-fn change(diverged: &Diverged) -> String {
+/// Whether the text at a difference is the same, as far as it is known.
+pub(super) fn same_text(text: &DivergedText) -> bool {
+    let (old, new) = (&text.old, &text.new);
+    !old.is_empty() && !new.is_empty() && (old.starts_with(&**new) || new.starts_with(&**old))
+}
+
+fn uncached(server: &Server) -> &'static str {
+    match server.flags().is_some_and(|flags| flags.no_cache_prompt) {
+        true => "start the server without --no-cache-prompt, or send \"cache_prompt\": true",
+        false => "leave out \"cache_prompt\": false (embeddings and reranking never use the cache)",
+    }
+}
+
+fn change(diverged: &Diverged) -> Option<String> {
     let last = "put what changes (a date, an id) behind what stays the same";
     let order = "in the same order each time (a list of tools, the keys of a JSON object)";
-    match Differs::of(diverged) {
+    let same = diverged.text.as_ref().is_some_and(same_text);
+    Some(match Differs::of(diverged) {
+        Differs::Prompt => return None,
+        Differs::Media => "send media as the same file each time".to_owned(),
+        Differs::Answer if same => {
+            "start the server with CONTEXTPILOT_KEEP_TOKENS=1: the answer comes back in other tokens".to_owned()
+        }
+        Differs::Answer => "send answers back as they were generated: with their reasoning, if the chat \
+                            template keeps it (contextpilot-llama template says); for the same text in other \
+                            tokens, start the server with CONTEXTPILOT_KEEP_TOKENS=1"
+            .to_owned(),
         Differs::Text => last.to_owned(),
         Differs::Order => format!("send what follows token {} {order}", count(diverged.at)),
         Differs::Both => format!("{last}, and send that {order}"),
-    }
+    })
 }
 
 fn checkpoints(server: &Server) -> String {

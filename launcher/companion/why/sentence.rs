@@ -1,10 +1,10 @@
 //! An evaluation in words.
 
 use contextpilot_client::control::{
-    AppliedAdapter, Causes, Diverged, Evaluation, Lost, RequestName, Sources,
+    AppliedAdapter, Causes, Diverged, DivergedText, Evaluation, Lost, RequestName, Sources, Through,
 };
 
-use super::advice::{Advice, Differs};
+use super::advice::{Advice, Differs, same_text};
 use crate::companion::show::{Moment, Visible, count, duration};
 use crate::companion::words::{cause, lost as how, request};
 
@@ -18,6 +18,8 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice
         causes,
         from,
         adapters,
+        given_up,
+        attempts,
         diverged,
         lost,
     } = evaluation;
@@ -30,16 +32,27 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice
         count(*evaluated),
         seconds.map_or(String::new(), |took| format!(" in {}", duration(took))),
     );
+    let mut hidden = false;
     let mut line = |line: String| text += &format!("    {line}\n");
+    if *given_up {
+        line("its client left then: there may be more of the prompt".to_owned());
+    }
+    if *attempts > 0 {
+        line(format!(
+            "clients gave up {} before it that begin like this",
+            requests(*attempts)
+        ));
+    }
     line(because(causes));
     if let Some(adapters) = adapters.as_ref().filter(|all| !all.is_empty()) {
         line(format!("under the LoRA adapters {}", applied(adapters)));
     }
     if let Some(diverged) = diverged {
         line(left(diverged, *prompt_tokens, *evaluated));
-        if let Some(text) = &diverged.text {
-            let [before, old, new] = [&text.before, &text.old, &text.new].map(|text| Visible(text));
-            line(format!("behind “{before}” it was “{old}” and is “{new}”"));
+        match &diverged.text {
+            Some(text) => line(quoted(text)),
+            None if diverged.at < *prompt_tokens && !diverged.media => hidden = true,
+            None => {}
         }
     }
     if let Some(lost) = lost {
@@ -51,7 +64,31 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advice: &[Advice
     for advice in advice {
         line(format!("→ {}", advice.line()));
     }
+    if hidden && !advice.is_empty() {
+        line(SHOWS_TEXT.to_owned());
+    }
     text
+}
+
+/// Said if there is advice, and the text at a difference is not shown.
+const SHOWS_TEXT: &str =
+    "(a server that was started with CONTEXTPILOT_EXPLAIN_TEXT=1 shows the text there)";
+
+/// The text around a difference.
+fn quoted(text: &DivergedText) -> String {
+    let [before, old, new] = [&text.before, &text.old, &text.new].map(|text| Visible(text));
+    match same_text(text) {
+        true => format!("behind “{before}” it is the same text in other tokens: “{new}”"),
+        false => format!("behind “{before}” it was “{old}” and is “{new}”"),
+    }
+}
+
+/// `1 request`, `2 requests`.
+fn requests(number: u64) -> String {
+    match number {
+        1 => "1 request".to_owned(),
+        _ => format!("{} requests", count(number)),
+    }
 }
 
 /// Said if most causes are not known.
@@ -116,8 +153,19 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
         count(tokens)
     );
     let repeated = of_tokens(diverged.repeated);
+    let at = match diverged.answer {
+        true => format!("{at}, in the answer that was generated there"),
+        false => at,
+    };
     match Differs::of(diverged) {
-        Differs::Text => {}
+        Differs::Text | Differs::Answer => {}
+        Differs::Media => {
+            return format!(
+                "{at}: the image (or other media) there is not the same file: its bytes differ, also if it \
+                 looks the same"
+            );
+        }
+        Differs::Prompt => return format!("{at}: it is another prompt"),
         Differs::Order => {
             return format!("{at}: {repeated} from there on are the same in another order");
         }
@@ -174,7 +222,13 @@ fn how_lost(lost: &Lost, evicted: u64) -> String {
     format!(
         "{tokens} evicted at {}: {}",
         Moment::from(lost.when).of_day(),
-        how(lost.reason, by.as_deref()),
+        match lost.through {
+            Some(Through::Erase) => "a client erased the slot".to_owned(),
+            Some(Through::Restore) => "a client restored something else into the slot".to_owned(),
+            Some(Through::NoRoom) =>
+                "the context of all slots was full, and the server emptied this one".to_owned(),
+            Some(Through::Other) | None => how(lost.reason, by.as_deref()),
+        }
     )
 }
 
@@ -210,10 +264,9 @@ mod tests {
                 repeated: 9_737,
                 reordered: 0,
                 unmatched: 6,
-                text: None,
+                ..Diverged::default()
             }),
-            lost: None,
-            adapters: None,
+            ..Evaluation::default()
         }
     }
 
@@ -256,6 +309,7 @@ mod tests {
                 when: Timestamp::from_unix_ms(0),
                 reason: Reason::DroppedFromHost,
                 by: Some(RequestName::Number(7)),
+                through: None,
                 tokens: 9_740,
                 chosen_by: None,
                 similarity: None,

@@ -2,7 +2,7 @@
 
 use contextpilot_control::UnfinishedPrompt;
 use contextpilot_residency::{
-    Account, Arrival, Asker, EvaluationId, SequenceId, TaskId, TokenCounts, Wishes,
+    Account, Arrival, Asker, EvaluationId, Ledger, SequenceId, TaskId, TokenCounts, Wishes,
 };
 
 use super::Observer;
@@ -68,6 +68,8 @@ struct Done {
     account: Option<Account>,
     at: Stamp,
     unix_ms: u64,
+    /// Its client left before it was evaluated to its end, after so many seconds.
+    given_up: Option<f64>,
 }
 
 /// A launch as the ledger tells it.
@@ -166,7 +168,7 @@ impl Observer {
         let accounts = self.accounts.as_mut();
         let account =
             accounts.and_then(|accounts| accounts.close(sequence, counts.reused, counts.evaluated));
-        let entry = self.completed(sequence, asker, evaluation, counts, account, now);
+        let entry = self.completed(sequence, asker, evaluation, (counts, None), account, now);
         let slot = self.slots.entry(sequence).or_default();
         if answers {
             slot.untimed = Some(Untimed {
@@ -177,15 +179,36 @@ impl Observer {
         }
     }
 
-    /// A slot takes over the prompt that another has evaluated.
+    /// The client of a slot's prompt has left, and no more of it will be evaluated.
+    pub(super) fn prompt_given_up(
+        &mut self,
+        sequence: SequenceId,
+        asker: &Asker,
+        evaluation: Option<EvaluationId>,
+        counts: TokenCounts,
+        now: Now,
+        ledger: &Ledger,
+    ) {
+        if counts.evaluated == 0 {
+            return;
+        }
+        let account = self.accounts.as_mut().and_then(|accounts| {
+            accounts.give_up(sequence, counts.reused, counts.evaluated, ledger)
+        });
+        let slot = self.slots.entry(sequence).or_default();
+        let seconds = slot.evaluated.seconds_since(slot.launched).unwrap_or(0.0);
+        self.counts.seconds += seconds;
+        let counts = (counts, Some(seconds));
+        self.completed(sequence, asker, evaluation, counts, account, now);
+    }
+
+    /// A slot takes over the prompt that another has evaluated. Nothing is evaluated for it, and nothing counted: the
+    /// server's own sums do not have it either.
     pub(super) fn took_over(
         &mut self,
         (source, target): (SequenceId, SequenceId),
         asker: &Asker,
-        evaluation: Option<EvaluationId>,
-        counts: TokenCounts,
         unseen: bool,
-        now: Now,
     ) {
         let parent = self.slots.entry(source).or_default();
         let (launched, unix_ms) = (parent.launched, parent.launched_unix_ms);
@@ -196,9 +219,15 @@ impl Observer {
             slot.launched = launched;
             slot.launched_unix_ms = unix_ms;
         }
-        let accounts = self.accounts.as_mut();
-        let account = accounts.and_then(|accounts| accounts.take_over(source, target));
-        self.completed(target, asker, evaluation, counts, account, now);
+        if let Some(accounts) = &mut self.accounts {
+            accounts.take_over(source, target);
+        }
+        let work = asker
+            .arrival()
+            .and_then(|arrival| self.works.get_mut(&arrival));
+        if let Some(work) = work {
+            work.took_over();
+        }
     }
 
     /// The first token of a slot's answer is there.
@@ -231,7 +260,7 @@ impl Observer {
         sequence: SequenceId,
         asker: &Asker,
         evaluation: Option<EvaluationId>,
-        counts: TokenCounts,
+        (counts, given_up): (TokenCounts, Option<f64>),
         account: Option<Account>,
         now: Now,
     ) -> Option<u64> {
@@ -248,6 +277,7 @@ impl Observer {
             account,
             at: self.slots.entry(sequence).or_default().evaluated,
             unix_ms: now.unix_ms,
+            given_up,
         };
         let unclaimed = evaluation.and_then(|id| self.unclaimed.get_mut(&id));
         if let Some(unclaimed) = unclaimed {
@@ -279,6 +309,7 @@ impl Observer {
             account,
             at,
             unix_ms,
+            given_up,
         } = done;
         let mut work = arrival.and_then(|arrival| self.works.get_mut(&arrival));
         if let Some(work) = &mut work {
@@ -303,6 +334,16 @@ impl Observer {
                 work.accounted(&account, place);
                 evaluations.divide(place, work.sections);
             }
+        }
+        if let Some(seconds) = given_up {
+            if let Some(entry) = remembered {
+                self.evaluations.took(entry, seconds);
+            }
+            if let Some(work) = work {
+                work.took(seconds);
+                work.gave_up(counts);
+            }
+            return remembered;
         }
         if let Some(seconds) = work.and_then(|work| work.completed(counts, at)) {
             self.counts.first_token[class_of(counts)].observe(seconds);

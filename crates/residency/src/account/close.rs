@@ -47,6 +47,7 @@ impl Accounts {
             tokens: reused + evaluated,
             reused,
             evaluated,
+            given_up: open.given_up,
             ..Account::default()
         };
         let (Some(begun), Some(prompt)) = (&open.begun, &open.prompt) else {
@@ -58,10 +59,18 @@ impl Accounts {
         account.adapters.clone_from(&begun.adapters);
         account.from = sources(begun, reused, open.loaded_tokens());
         let seen = begun.from as usize <= prompt.len() && !prompt.iter().any(|&t| is_unseen(t));
-        let nearest = self.past.nearest(prompt).filter(|_| seen);
+        let nearest = match &open.nearest {
+            Some(before) => before.clone(),
+            None => self.past.nearest(prompt),
+        };
+        let nearest = nearest.filter(|_| seen);
+        account.attempts = nearest.as_ref().map_or(0, |earlier| self.attempts(earlier));
+        if open.given_up {
+            self.losses.give_up(open.nth, account.attempts);
+        }
         let mut stretches = Stretches {
             done: begun.from,
-            end: (prompt.len() as u32).saturating_sub(1),
+            end: (prompt.len() as u32).saturating_sub(u32::from(!open.given_up)),
             all: Vec::new(),
         };
         self.explain(open, begun, prompt, nearest.as_ref(), &mut stretches);
@@ -77,6 +86,15 @@ impl Accounts {
             self.losses.place(open.nth, end);
         }
         account
+    }
+
+    /// How many prompts were given up whose evaluated tokens this one begins with: the last of them is the nearest.
+    fn attempts(&self, nearest: &Nearest) -> u32 {
+        let end = self.losses.end(nearest.nth);
+        match end.is_some_and(|end| end.depth() <= nearest.common) {
+            true => self.losses.attempts(nearest.nth),
+            false => 0,
+        }
     }
 
     fn explain(
@@ -198,7 +216,11 @@ impl Accounts {
                 ..Shared::default()
             },
         };
+        let end = self.losses.end(nearest.nth);
+        let answered = end.is_some_and(|end| end.depth() <= nearest.common);
         Some(Diverged {
+            answer: answered && self.losses.attempts(nearest.nth) == 0,
+            media: ours[0] < 0 && nearest.rest[0] < 0,
             repeated: shared.repeated.max(same),
             reordered: shared.reordered,
             unmatched: shared.unmatched,
@@ -271,7 +293,7 @@ fn sources(begun: &Begun, reused: u64, store: u64) -> Sources {
 /// Evaluated entries by cause. The last token of a prompt is always evaluated.
 fn count(open: &Open, stretches: &Stretches, evaluated: u64) -> Causes {
     let mut causes = Causes {
-        last_token: 1,
+        last_token: u64::from(!open.given_up),
         ..Causes::default()
     };
     for &(from, to, cause) in &stretches.all {

@@ -1,6 +1,7 @@
 //! What slots and host entries are about to lose.
 
-use super::Accounts;
+use super::types::Through;
+use super::{Accounts, Going};
 use crate::fact::Reason;
 use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{CacheEntry, Ledger};
@@ -52,7 +53,16 @@ impl Accounts {
         }
         if from < 0 && to < 0 {
             // The slot is emptied, not for a prompt. The next prompt is not compared with this.
-            return self.going(slot, Reason::Cleared, ledger);
+            let erased = self.erasing.iter().position(|&erased| erased == slot);
+            if let Some(place) = erased {
+                self.erasing.swap_remove(place);
+            }
+            let through = match (self.no_room, erased) {
+                (true, _) => Some(Through::NoRoom),
+                (false, Some(_)) => Some(Through::Erase),
+                (false, None) => None,
+            };
+            return self.going(slot, Reason::Cleared, through, ledger);
         }
         self.keep(slot, ledger);
         let tied = self.rules.tied;
@@ -67,24 +77,40 @@ impl Accounts {
     }
 
     /// A slot loses all that it holds.
-    pub(super) fn going(&mut self, slot: SequenceId, reason: Reason, ledger: &Ledger) {
-        // If its prompt was not evaluated completely, that prompt has been given up.
+    pub(super) fn going(
+        &mut self,
+        slot: SequenceId,
+        reason: Reason,
+        through: Option<Through>,
+        ledger: &Ledger,
+    ) {
+        let held = ledger.tokens_from(CacheEntry::Slot(slot), 0);
+        // Either its prompt has been given up, or only its request tells its end (embeddings).
+        let open = self.slots.get_mut(&slot).and_then(|it| it.open.as_mut());
+        if let Some(open) = open.filter(|open| open.begun.is_some()) {
+            open.nearest.get_or_insert_with(|| self.past.nearest(&held));
+        }
         self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);
         let left = place.and_then(|place| place.left.take());
-        for tokens in [left, Some(ledger.tokens_from(CacheEntry::Slot(slot), 0))] {
-            self.note_going(tokens.unwrap_or_default(), reason);
+        for tokens in [left, Some(held)] {
+            self.note_going(tokens.unwrap_or_default(), reason, through);
         }
     }
 
     pub(super) fn going_host(&mut self, buffer: BufferId, reason: Reason, ledger: &Ledger) {
         let tokens = ledger.tokens_from(CacheEntry::Host(buffer), 0);
-        self.note_going(tokens, reason);
+        self.note_going(tokens, reason, None);
     }
 
-    fn note_going(&mut self, tokens: Vec<Token>, reason: Reason) {
+    fn note_going(&mut self, tokens: Vec<Token>, reason: Reason, through: Option<Through>) {
         if !tokens.is_empty() {
-            self.going.push((tokens, reason, None));
+            self.going.push(Going {
+                tokens,
+                reason,
+                by: None,
+                through,
+            });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Losses of tokens, and who asked for which prompt. Both are numbered, and only the latest are kept.
 
 use super::past::{End, LossId, Nth};
-use super::types::{Loss, Taking};
+use super::types::{Loss, Taking, Through};
 use crate::fact::Asker;
 use crate::fact::Reason;
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ struct Entry {
     at_unix_ms: u64,
     reason: Reason,
     by: Option<Nth>,
+    through: Option<Through>,
 }
 
 /// What is known of a prompt.
@@ -27,6 +28,8 @@ struct Prompt {
     /// Where it ends in the past, once it is recorded.
     end: Option<End>,
     taking: Option<Taking>,
+    /// It was given up, and so many before it were that began like this.
+    given_up: Option<u32>,
 }
 
 /// A numbered list that drops its oldest entries.
@@ -89,6 +92,7 @@ impl Losses {
             asker,
             end: None,
             taking: None,
+            given_up: None,
         })
     }
 
@@ -113,6 +117,19 @@ impl Losses {
         }
     }
 
+    /// Notes that a prompt was given up, after so many others.
+    pub(super) fn give_up(&mut self, nth: Nth, attempts: u32) {
+        if let Some(prompt) = self.prompts.get_mut(nth) {
+            prompt.given_up = Some(attempts);
+        }
+    }
+
+    /// How many prompts were given up one after the other, up to this one.
+    pub(super) fn attempts(&self, nth: Nth) -> u32 {
+        let given_up = self.prompts.get(nth).and_then(|prompt| prompt.given_up);
+        given_up.map_or(0, |before| before.saturating_add(1))
+    }
+
     pub(super) fn asker(&self, nth: Nth) -> Option<Asker> {
         self.prompts.get(nth).map(|prompt| prompt.asker.clone())
     }
@@ -127,10 +144,31 @@ impl Losses {
     }
 
     pub(super) fn note(&mut self, at_unix_ms: u64, reason: Reason, by: Option<Nth>) -> LossId {
+        self.note_entry(at_unix_ms, reason, by, None)
+    }
+
+    /// Notes a loss for no prompt.
+    pub(super) fn note_through(
+        &mut self,
+        at_unix_ms: u64,
+        reason: Reason,
+        through: Through,
+    ) -> LossId {
+        self.note_entry(at_unix_ms, reason, None, Some(through))
+    }
+
+    fn note_entry(
+        &mut self,
+        at_unix_ms: u64,
+        reason: Reason,
+        by: Option<Nth>,
+        through: Option<Through>,
+    ) -> LossId {
         self.all.push(Entry {
             at_unix_ms,
             reason,
             by,
+            through,
         })
     }
 
@@ -164,6 +202,7 @@ impl Losses {
             at_unix_ms: entry.at_unix_ms,
             reason: entry.reason,
             by: entry.by.and_then(|nth| self.asker(nth)),
+            through: entry.through,
             tokens,
             taking: entry.by.and_then(|nth| self.prompts.get(nth)?.taking),
         })

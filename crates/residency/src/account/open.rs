@@ -1,6 +1,6 @@
 //! A prompt that is being evaluated, and what was cached when that began.
 
-use super::past::{Nth, common};
+use super::past::{Nearest, Nth, common};
 use super::types::Wishes;
 use super::{Prepared, Rules};
 use crate::adapters::AppliedAdapter;
@@ -30,6 +30,11 @@ pub(super) struct Open {
     pub(super) declined: bool,
     /// The tokens that the slot held after the last batch that asked for an output.
     pub(super) prompt: Option<Vec<Token>>,
+    /// Its client has left.
+    pub(super) given_up: bool,
+    /// Its slot was emptied before its end was known. The earlier prompt that was nearest to what the slot held, if
+    /// there was one: from then on this would be the prompt itself.
+    pub(super) nearest: Option<Option<Nearest>>,
     spans: Spans,
     /// Ranges of positions that came from the prefix store.
     loaded: Vec<(i64, i64)>,
@@ -89,6 +94,8 @@ impl Open {
             begun: None,
             declined: false,
             prompt: None,
+            given_up: false,
+            nearest: None,
             spans: Spans::default(),
             loaded: Vec::new(),
         }

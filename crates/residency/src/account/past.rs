@@ -48,6 +48,13 @@ pub(crate) struct End {
     depth: u32,
 }
 
+impl End {
+    /// How many tokens there are up to it.
+    pub(crate) fn depth(self) -> u32 {
+        self.depth
+    }
+}
+
 /// Where a walk along some tokens ended: `inside` tokens of `node` agree.
 struct Reached {
     node: Key,

@@ -35,6 +35,10 @@ pub struct Account {
     pub adapters: Option<Vec<AppliedAdapter>>,
     /// Why the others were evaluated. The parts add up to `evaluated`.
     pub causes: Causes,
+    /// Its client left before all of it was evaluated. The tokens are those up to there.
+    pub given_up: bool,
+    /// So many requests for this prompt, one after the other, were given up before it.
+    pub attempts: u32,
     /// Where this prompt differs from the earlier prompt with the longest common beginning (of
     /// several, the latest). `None`: there is no such prompt, or one of the two begins with the whole
     /// other one.
@@ -206,6 +210,11 @@ pub struct Diverged {
     /// Tokens right at the difference that are not repeated. If there are only few and others are
     /// reordered, the order is all that differs.
     pub unmatched: u32,
+    /// The difference lies in what was generated for the earlier prompt: its answer comes back otherwise, or not
+    /// at all.
+    pub answer: bool,
+    /// Both prompts have media there, and not the same.
+    pub media: bool,
     /// The tokens around the difference, with
     /// [`Accounts::quoting`](super::Accounts::quoting).
     pub around: Option<Box<Around>>,
@@ -248,10 +257,23 @@ pub struct Loss {
     pub reason: Reason,
     /// The request for which the engine removed them; `None`: for no request, or not known.
     pub by: Option<Asker>,
+    /// What took them, if no prompt did.
+    pub through: Option<Through>,
     /// How many of the tokens with the cause `evicted` were lost like this.
     pub tokens: u32,
     /// How that request came into the slot that had them; `None`: not known.
     pub taking: Option<Taking>,
+}
+
+/// What takes tokens from a slot, besides prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// A client erased the slot (`POST /slots/0?action=erase`).
+    Erase,
+    /// A client restored something else into the slot (`POST /slots/0?action=restore`).
+    Restore,
+    /// The context that all slots share was full, and the server emptied an idle slot to go on.
+    NoRoom,
 }
 
 /// How a prompt came into its slot, and what it did to the slot's content.

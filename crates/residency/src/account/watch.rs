@@ -1,7 +1,8 @@
 //! What accounts note of each event, before the ledger applies it and after.
 
 use super::open::Open;
-use super::{Accounts, Prepared};
+use super::types::Through;
+use super::{Accounts, Going, Prepared};
 use crate::fact::{Fact, Reason};
 use crate::ids::SequenceId;
 use crate::ledger::{CacheEntry, Ledger, Successor, Upcoming};
@@ -13,7 +14,10 @@ impl Accounts {
             Upcoming::Launch { sequence, .. } => self.launching(sequence, ledger),
             Upcoming::Batch { entries } => self.submitting(entries, ledger),
             Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
-            Upcoming::BatchEnd { failed } => self.evaluated(failed),
+            Upcoming::BatchEnd { failed } => {
+                self.no_room = failed;
+                self.evaluated(failed);
+            }
             Upcoming::Removal { sequence, from, to } => self.leaving(sequence, from, to, ledger),
             Upcoming::Shift {
                 sequence,
@@ -29,9 +33,10 @@ impl Accounts {
                 }
                 place.dirty = true;
             }
-            Upcoming::Emptied { sequence, reason } => self.going(sequence, reason, ledger),
+            Upcoming::Emptied { sequence, reason } => self.going(sequence, reason, None, ledger),
             Upcoming::Replaced { sequence, by } => {
-                self.going(sequence, Reason::Overwritten, ledger);
+                let through = matches!(by, Successor::File(_)).then_some(Through::Restore);
+                self.going(sequence, Reason::Overwritten, through, ledger);
                 let place = self.slots.entry(sequence).or_default();
                 match by {
                     Successor::Host => {
@@ -55,6 +60,8 @@ impl Accounts {
     }
 
     fn launching(&mut self, sequence: SequenceId, ledger: &Ledger) {
+        self.no_room = false;
+        self.erasing.retain(|&erased| erased != sequence);
         self.keep(sequence, ledger);
         if let (false, Some(place)) = (self.rules.tied, self.slots.get_mut(&sequence)) {
             place.own = None;
@@ -66,7 +73,12 @@ impl Accounts {
             // Room was made for a prompt that was given up before its first batch.
             if let Some(left) = place.left.take() {
                 let by = place.open.as_ref().map(|open| open.nth);
-                self.going.push((left, Reason::Overwritten, by));
+                self.going.push(Going {
+                    tokens: left,
+                    reason: Reason::Overwritten,
+                    by,
+                    through: None,
+                });
             }
         }
         self.launching = Some(sequence).filter(|&slot| !ledger.has_left(slot));
@@ -125,18 +137,30 @@ impl Accounts {
                 };
                 let by = (reason == Reason::Overwritten).then_some(place.owner);
                 let left = place.left.take().unwrap_or_default();
-                self.going.push((left, reason, by));
+                self.going.push(Going {
+                    tokens: left,
+                    reason,
+                    by,
+                    through: None,
+                });
             }
         }
-        for (tokens, reason, by) in std::mem::take(&mut self.going) {
+        for going in std::mem::take(&mut self.going) {
+            let Going {
+                tokens,
+                reason,
+                by,
+                through,
+            } = going;
             let holdings = ledger.holdings(&tokens).into_iter();
             let held = holdings.map(|one| one.common).max().unwrap_or(0);
             if held as usize >= tokens.len() {
                 continue;
             }
-            let loss = match by.or(self.launched) {
-                None => self.losses.note_unclaimed(at_unix_ms, reason),
-                by => self.losses.note(at_unix_ms, reason, by),
+            let loss = match (through, by.or(self.launched)) {
+                (Some(through), _) => self.losses.note_through(at_unix_ms, reason, through),
+                (None, None) => self.losses.note_unclaimed(at_unix_ms, reason),
+                (None, by) => self.losses.note(at_unix_ms, reason, by),
             };
             self.past.lose(&tokens, held, loss);
         }

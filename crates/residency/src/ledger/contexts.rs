@@ -12,7 +12,7 @@ impl Ledger {
         self.adapters.forget_context(context);
         if primary {
             if let Some(jobs) = &mut self.jobs {
-                jobs.lose_slots();
+                jobs.lose_slots(facts);
             }
             self.empty_all(Reason::ContextFreed, facts);
             self.batch.drop_all();

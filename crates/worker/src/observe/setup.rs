@@ -27,8 +27,9 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
 }
 
 /// The flags as the control endpoint shows them.
-pub(super) fn flags(setup: &Setup) -> Flags {
+pub(super) fn flags(setup: &Setup, given: &ServerFlags) -> Flags {
     Flags {
+        no_cache_prompt: !given.cache_prompt(),
         kv_unified: setup.kv_unified,
         slot_prompt_similarity: as_written(setup.slot_prompt_similarity),
         cache_reuse: setup.cache_reuse,
@@ -135,7 +136,12 @@ mod tests {
         let setup = late("x --cache_ram -1 -sps 0.25 --no-cache-idle-slots --context-shift -b 64");
         assert_eq!(setup.cache_ram, Some(-1));
         assert_eq!(setup.slot_prompt_similarity, 0.25);
-        assert_eq!(flags(&late("x -sps 0.1")).slot_prompt_similarity, 0.1);
+        let arguments = "x -sps 0.1 --no-cache-prompt".split(' ').map(Into::into);
+        let given = ServerFlags::read(arguments, |_| None, Generation::Late2026);
+        let shown = flags(&setup, &given);
+        assert!(shown.no_cache_prompt);
+        assert_eq!(shown.slot_prompt_similarity, 0.25);
+        assert_eq!(as_written(0.1), 0.1);
         assert_eq!(late("x -sps 0.0003").slot_prompt_similarity, 0.0003);
         assert!(!setup.cache_idle_slots && setup.context_shift);
         assert_eq!((setup.batch_size, setup.ubatch_size), (64, 64));

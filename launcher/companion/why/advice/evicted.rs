@@ -1,6 +1,6 @@
 //! What would have kept tokens that were evicted.
 
-use contextpilot_client::control::{ChosenBy, Evaluation, Lost, Reason};
+use contextpilot_client::control::{ChosenBy, Evaluation, Lost, Reason, Through};
 
 use super::super::server::Server;
 use crate::companion::show::bytes;
@@ -17,6 +17,18 @@ pub(super) fn advice(evaluation: &Evaluation, server: &Server) -> Option<(u64, S
 }
 
 fn keep(lost: &Lost, tokens: u64, server: &Server) -> Option<String> {
+    match lost.through {
+        Some(Through::Erase) => {
+            return Some("do not erase slots: the server makes room in them itself".to_owned());
+        }
+        Some(Through::Restore) => {
+            return Some("do not restore into a slot that is in use: leave it to the server, or name another slot".to_owned());
+        }
+        Some(Through::NoRoom) => {
+            return Some("give the slots a larger context (-c): they share it, and together they had no room in it".to_owned());
+        }
+        Some(Through::Other) | None => {}
+    }
     match lost.reason {
         Reason::Overwritten => overwritten(lost, tokens, server),
         Reason::DroppedFromHost => dropped(tokens, server),

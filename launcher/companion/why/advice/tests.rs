@@ -1,5 +1,5 @@
 use contextpilot_client::control::{
-    Causes, ChosenBy, Elsewhere, Lost, Reason, RequestName, Timestamp,
+    Causes, ChosenBy, Elsewhere, Lost, Reason, RequestName, Through, Timestamp,
 };
 use serde_json::{Value, json};
 
@@ -58,6 +58,7 @@ fn lost(evicted: u64, reason: Reason, taking: Option<(ChosenBy, f64, f64)>) -> E
             when: Timestamp::from_unix_ms(0),
             reason,
             by: Some(RequestName::Id("other".to_owned())),
+            through: None,
             tokens: evicted,
             chosen_by: taking.map(|taking| taking.0),
             similarity: taking.map(|taking| taking.1),
@@ -283,4 +284,70 @@ fn what_was_in_a_busy_slot_is_not_the_clients_order() {
         ..Diverged::default()
     });
     assert!(only(&busy, &server()).starts_with("wait for the answer"));
+}
+
+#[test]
+fn what_no_prompt_took_gets_the_advice_for_who_did() {
+    for (through, advised) in [
+        (Through::Erase, "do not erase slots"),
+        (Through::Restore, "do not restore into a slot"),
+        (Through::NoRoom, "give the slots a larger context (-c)"),
+    ] {
+        let mut evaluation = lost(500, Reason::Cleared, None);
+        if let Some(lost) = &mut evaluation.lost {
+            lost.through = Some(through);
+        }
+        assert!(only(&evaluation, &server()).starts_with(advised));
+    }
+}
+
+fn diverging(diverged: Diverged) -> Evaluation {
+    Evaluation {
+        diverged: Some(diverged),
+        ..with(Causes::default())
+    }
+}
+
+/// Requests for a title have the conversation in them, behind another system prompt.
+#[test]
+fn another_prompt_is_no_misplaced_text() {
+    let title = Diverged {
+        at: 5,
+        repeated: 700,
+        differing: 300,
+        unmatched: 300,
+        ..Diverged::default()
+    };
+    let none: [String; 0] = [];
+    assert_eq!(said_of(&diverging(title.clone()), &server()), none);
+    let date = Diverged {
+        differing: 6,
+        unmatched: 6,
+        ..title
+    };
+    assert!(only(&diverging(date), &server()).starts_with("put what changes"));
+}
+
+#[test]
+fn an_answer_that_comes_back_otherwise_is_no_date() {
+    let back = Diverged {
+        at: 200,
+        answer: true,
+        repeated: 300,
+        deleted: 40,
+        ..Diverged::default()
+    };
+    assert!(
+        only(&diverging(back.clone()), &server()).starts_with("send answers back as they were")
+    );
+    let same = Diverged {
+        text: Some(DivergedText {
+            before: "He said".to_owned(),
+            old: " hello there".to_owned(),
+            new: " hello".to_owned(),
+        }),
+        ..back
+    };
+    let keep = "start the server with CONTEXTPILOT_KEEP_TOKENS=1";
+    assert!(only(&diverging(same), &server()).starts_with(keep));
 }
