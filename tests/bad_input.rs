@@ -36,6 +36,7 @@ impl Pair {
             server.wait_idle().unwrap();
             answer.map(|response| {
                 let outcome = Outcome {
+                    copied: false,
                     id: None,
                     completions: Vec::new(),
                     response,

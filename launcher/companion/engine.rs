@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use contextpilot_client::control::nearest;
 use contextpilot_client::{Control, Error, Health, LlamaServer};
 
 use super::connect::{ControlAt, START, hook_says, text};

@@ -26,8 +26,6 @@
 mod by_prompts;
 mod cases;
 mod moments;
-#[path = "../support/media.rs"]
-mod pictures;
 mod prompts;
 
 use cases::Case;

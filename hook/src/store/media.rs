@@ -75,7 +75,8 @@ pub(crate) unsafe fn during(
     let digest = || {
         // SAFETY: the caller's promise: libmtmd is about to read so many numbers.
         let rows = unsafe { std::slice::from_raw_parts(rows.cast::<u8>(), bytes) };
-        Sha256::digest(rows).into()
+        // Megabytes, while the engine waits: ten times as fast as SHA-256 where the processor has no instructions for that.
+        *blake3::hash(rows).as_bytes()
     };
     let Some(digest) = guard::compute(digest) else {
         return decode();

@@ -7,7 +7,6 @@ use contextpilot_kv_files::{Child, Folder, Header, Headers, ReadError};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Store, is_tail_finite};
 use serde::Serialize;
 
-use crate::companion::progress::Progress;
 use crate::companion::show::Visible;
 
 /// So much of a fingerprint says which is meant.
@@ -166,10 +165,7 @@ impl Contents {
         // What continues a chunk comes behind it.
         let mut all: Vec<&Chunk> = self.headers.iter().map(|header| &header.chunk).collect();
         all.sort_by_key(|chunk| chunk.start);
-        let progress = Progress::new("chunks checked");
-        let count = all.len() as u64;
-        for (nth, chunk) in (0..).zip(all) {
-            progress.at(nth, Some(count));
+        for chunk in all {
             let layout = || self.folder.origin(&chunk.fingerprint)?.layout;
             let numbers = numbers
                 .entry(chunk.fingerprint)
@@ -191,7 +187,6 @@ impl Contents {
                         not_finite.insert(chunk.name);
                     }
                     checked.damaged += 1;
-                    progress.erase();
                     say(&chunk.name, &why);
                 }
                 Err(_) => checked.unreadable += 1,
@@ -230,9 +225,10 @@ impl Contents {
         for name in &names {
             self.folder.remove(name)?;
         }
-        let left = tree.names_after(None);
-        let left = left.filter_map(|name| Some(Child::of(tree.chunk(name)?.0)));
-        self.folder.keep_index(left.collect())?;
+        let gone: HashSet<&Name> = names.iter().collect();
+        let there = self.headers.iter().map(|header| &header.chunk);
+        let there = there.filter(|chunk| !gone.contains(&chunk.name));
+        self.folder.keep_index(there.map(Child::of).collect())?;
         // A file that cannot be read may be of any model.
         if self.unreadable == 0 {
             left.extend(tree.models().map(|(of, _)| of));

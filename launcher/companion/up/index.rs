@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use contextpilot_client::Control;
-use contextpilot_client::control::Stats;
+use contextpilot_client::control::{Stats, nearest};
 use contextpilot_server_flags::ServerFlags;
 use rustix::process::{Pid, getppid};
 

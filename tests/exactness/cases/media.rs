@@ -7,10 +7,13 @@
 //! image and does not contain its rows. So the hook does not know the restored
 //! content, and counts it as not cached.
 
+#[path = "../../support/media.rs"]
+mod pictures;
+
 use super::{Case, bare, llama};
-use crate::pictures::{base64, picture};
 use crate::prompts::text;
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, Trace};
+use pictures::{base64, picture};
 use serde_json::{Value, json};
 
 /// Models that place the rows of an image differently: one position per row, or M-RoPE. What the hook
