@@ -154,7 +154,7 @@ fn inserted() -> impl Iterator<Item = Finding> {
         match library.filter(|library| library.is_file()) {
             Some(_) => Finding::new("inserted", Grade::Good, format!("by {shown}")),
             None => {
-                let text = format!("{shown} names a library that is not there: contextpilot-llama insert it again");
+                let text = format!("{shown} names a library that is not there: run contextpilot-llama insert again");
                 Finding::new("inserted", Grade::Limited, text)
             }
         }

@@ -122,7 +122,7 @@ fn drop_in_text(library: &Path) -> Result<String, String> {
         set.push((env::LISTEN, "auto".to_owned()));
     }
     let mut text = String::from(
-        "# Written by `contextpilot-llama insert`; `contextpilot-llama insert --undo` removes it.\n[Service]\n",
+        "# Written by `contextpilot-llama insert`; `contextpilot-llama insert --into SERVICE --undo` removes it.\n[Service]\n",
     );
     let preload = (PRELOAD, library.display().to_string());
     for (name, value) in [preload].into_iter().chain(set) {

@@ -317,7 +317,7 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
         format!("{} stored", count(store.saved_tokens)),
     ];
     if !store.ready {
-        parts.push("not in use yet: the folder and the model's file are being read".to_owned());
+        parts.push("not in use yet: the folder or the model's file is still being read".to_owned());
     }
     for (number, what) in [
         (store.fetched_chunks, "chunks fetched for a prompt"),

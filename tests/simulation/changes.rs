@@ -2,7 +2,7 @@
 //! show what is left in the slots.
 
 use contextpilot_simulate::{Setting, simulate};
-use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server};
+use contextpilot_testbed::{Arch, Builder, Error, Model, ProjectorKind, Request, Result, Server};
 use contextpilot_testbed::{Step, Trace};
 use serde_json::json;
 
@@ -34,6 +34,10 @@ fn bare(arch: Arch) -> Builder {
     of(arch).bare_slots(2).args(["-c", "2048"])
 }
 
+fn moving() -> Builder {
+    of(Arch::Llama).args(["-np", "1", "-c", "2048", "--cache-reuse", "16"])
+}
+
 /// The default flags of late 2026. Older servers have one slot by default.
 fn shared(arch: Arch) -> Builder {
     of(arch).args(["--parallel", "4", "--kv-unified"])
@@ -52,6 +56,15 @@ fn erased() -> Trace {
     let trace = ask(trace, format!("{q}{}", text(4, 20)));
     let trace = trace.then(Step::Erase(0)).then(Step::Erase(1));
     ask(ask(trace, p), q)
+}
+
+/// Documents of which the first is left out each time: with a projector the others stay where they are, also in prompts of text
+/// alone, and are evaluated.
+fn documents() -> Trace {
+    (0..4).fold(Trace::new(), |trace, nth| {
+        let rest: String = (nth..nth + 4).map(|nth| text(200 + nth, 60)).collect();
+        ask(trace, format!("{}{rest}", text(1, 40)))
+    })
 }
 
 /// A saved prompt is restored into another slot, and continued there.
@@ -131,6 +144,12 @@ pub(super) fn cases() -> Vec<Case> {
             "slots: among others, sliding window, host cache",
             with_host(gemma),
             among_others(),
+        ),
+        Case::new("moved chunks: documents", moving(), documents()),
+        Case::new(
+            "moved chunks: documents, with a projector",
+            moving().projector(ProjectorKind::Llava),
+            documents(),
         ),
         Case::new("slots: refused", refuses(bare(llama)), refused()),
         Case::new(

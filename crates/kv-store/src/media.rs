@@ -6,7 +6,7 @@
 //! counts and hashes tokens does so with media, too.
 //!
 //! A run is loaded as a whole or not at all ([`whole`]). Of fewer than four of its tokens nobody knows for certain of which run they are
-//! ([`certain`]).
+//! (`certain`).
 
 use sha2::{Digest, Sha256};
 

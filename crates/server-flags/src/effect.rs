@@ -156,10 +156,21 @@ impl ServerFlags {
         self.is_on(Flag::CachePrompt).unwrap_or(true)
     }
 
-    /// The shortest chunk that is moved, in tokens. 0: none is.
+    /// The shortest chunk that is moved, in tokens. 0: none is. A server with a projector moves none.
     #[must_use]
     pub fn cache_reuse(&self) -> u32 {
-        self.size(Flag::CacheReuse, 0)
+        match self.names_projector() {
+            true => 0,
+            false => self.size(Flag::CacheReuse, 0),
+        }
+    }
+
+    /// Whether a projector is named. Of a repository (`--hf-repo`) the server may take one by itself.
+    #[must_use]
+    pub fn names_projector(&self) -> bool {
+        [Flag::Mmproj, Flag::MmprojUrl]
+            .iter()
+            .any(|flag| self.text(*flag).is_some())
     }
 
     /// Whether a full slot drops its oldest tokens.

@@ -49,6 +49,10 @@ pub enum Flag {
     SwaFull,
     /// Infill prompts begin with the suffix.
     SpmInfill,
+    /// A file that makes rows of images and sounds.
+    Mmproj,
+    /// Where that file is fetched from.
+    MmprojUrl,
 }
 
 /// How a flag is spelled.
@@ -84,7 +88,7 @@ impl Flag {
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Host,
         Self::Port,
         Self::Alias,
@@ -107,6 +111,8 @@ impl Flag {
         Self::UbatchSize,
         Self::SwaFull,
         Self::SpmInfill,
+        Self::Mmproj,
+        Self::MmprojUrl,
     ];
 
     /// How servers of this generation spell it. `None`: they do not know it.
@@ -215,6 +221,14 @@ impl Flag {
             ),
             (Self::SwaFull, _) => (&["--swa-full"], "LLAMA_ARG_SWA_FULL", Kind::Switch),
             (Self::SpmInfill, _) => (&["--spm-infill"], "", Kind::Switch),
+            (Self::Mmproj, Of2025) => (&["--mmproj"], "LLAMA_ARG_MMPROJ", Kind::Text),
+            (Self::Mmproj, _) => (&["-mm", "--mmproj"], "LLAMA_ARG_MMPROJ", Kind::Text),
+            (Self::MmprojUrl, Of2025) => (&["--mmproj-url"], "LLAMA_ARG_MMPROJ_URL", Kind::Text),
+            (Self::MmprojUrl, _) => (
+                &["-mmu", "--mmproj-url"],
+                "LLAMA_ARG_MMPROJ_URL",
+                Kind::Text,
+            ),
         };
         let off = self.off(generation);
         Some(Spelling {

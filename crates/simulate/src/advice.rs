@@ -308,8 +308,7 @@ fn candidates(
             add(&["--slot-prompt-similarity", &share], changed);
         }
     }
-    let has_media = traffic.requests.iter().any(|r| !r.record.media.is_empty());
-    if setting.memory == Memory::Full && !has_media && setting.cache_reuse == 0 {
+    if setting.memory == Memory::Full && !traffic.has_projector() && setting.cache_reuse == 0 {
         for chunk in [256, 64] {
             let mut changed = setting.clone();
             changed.cache_reuse = chunk;

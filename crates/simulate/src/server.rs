@@ -45,8 +45,8 @@ pub(crate) struct Server<'a> {
     sizes: &'a Sizes,
     times: Times,
     marks: Marks,
-    /// Some request has media, so nothing is moved.
-    has_media: bool,
+    /// Then no chunks are moved.
+    has_projector: bool,
     /// All prompts begin with the same token, which a shift keeps.
     begins_alike: bool,
     slots: Vec<Slot>,
@@ -99,7 +99,7 @@ impl<'a> Server<'a> {
                 Some(recorded) if recorded.memory != Memory::Full => Marks::of(traffic, &recorded),
                 _ => Marks::default(),
             },
-            has_media: traffic.requests.iter().any(|r| !r.record.media.is_empty()),
+            has_projector: traffic.has_projector(),
             begins_alike: begins_alike(&traffic.requests),
             slots: (0..setting.parallel).map(slot).collect(),
             positions: Positions::new(setting),

@@ -37,6 +37,15 @@ pub struct Traffic {
     pub damage: Option<Damage>,
 }
 
+impl Traffic {
+    /// Whether the server has a projector for images and sounds, as far as the recording says. Then it moves no chunks.
+    #[must_use]
+    pub fn has_projector(&self) -> bool {
+        let is_named = self.setup.as_ref().is_some_and(|setup| setup.projector);
+        is_named || self.requests.iter().any(|one| !one.record.media.is_empty())
+    }
+}
+
 /// A request of a recording.
 #[derive(Clone, Debug)]
 pub struct TrafficRequest {

@@ -71,6 +71,8 @@ pub struct Setup {
     pub calls: Calls,
     /// The version, as llama.cpp states it. Empty where it states none.
     pub version: String,
+    /// A projector for images and sounds is named. Then no chunks are moved. Older recordings do not say.
+    pub projector: bool,
     /// How large its prefix store may become, bytes. `None`: it has none. A frame of its own has it.
     pub store: Option<u64>,
 }
@@ -97,6 +99,7 @@ impl Default for Setup {
             memory: Memory::Full,
             calls: Calls::Unknown,
             version: String::new(),
+            projector: false,
             store: None,
         }
     }
@@ -136,6 +139,7 @@ impl Setup {
         put_text(&mut into, &self.version);
         // What older programs leave out.
         put(&mut into, u64::from(self.slot_prompt_similarity.to_bits()));
+        put(&mut into, u64::from(self.projector));
         into
     }
 
@@ -176,6 +180,7 @@ impl Setup {
         let slot_prompt_similarity = exact
             .filter(|share| share.is_finite())
             .unwrap_or(thousandths as f32 / 1000.0);
+        let projector = bytes.small() == Some(1);
         let setup = Self {
             engine,
             parallel,
@@ -195,6 +200,7 @@ impl Setup {
             memory,
             calls,
             version,
+            projector,
             store: None,
         };
         setup.is_possible().then_some(setup)
@@ -238,6 +244,8 @@ mod tests {
         let bits = small.slot_prompt_similarity.to_bits();
         let mut exact = Vec::new();
         put(&mut exact, u64::from(bits));
+        put(&mut exact, u64::from(small.projector));
+
         let old = bytes.strip_suffix(&exact[..]).expect("it is at the end");
         let read = Setup::decode(old).map(|setup| setup.slot_prompt_similarity);
         assert_eq!(read, Some(0.001));

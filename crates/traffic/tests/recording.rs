@@ -149,6 +149,7 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
         context_shift: true,
         calls: Calls::Process,
         version: "0.7.0".to_owned(),
+        projector: true,
         ..Setup::default()
     };
     let size = SizeSample {

@@ -32,6 +32,10 @@ pub(super) fn reason(file: &Path) -> Option<String> {
         .map(|(name, _)| *name)
         .collect();
     let what = match lacking.first() {
+                Some(first) if lacking.len() == 1 => format!(
+            "{first}, one of its functions, is not there (--gc-sections removes what a program does not call): link it with \
+             all of llama.cpp's functions"
+        ),
         Some(first) if lacking.len() < names.len() => format!(
             "{first} and {} more of its functions are not there (--gc-sections removes what a program does not call): link \
              it with all of llama.cpp's functions",

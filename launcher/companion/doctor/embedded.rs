@@ -192,5 +192,11 @@ fn examine(file: &Path, shown: &Path, report: &mut Report) {
     }
     let follows = functions::examine_engine(&program, &located, report);
     let folder = of_process.non_empty(env::STORE).map(PathBuf::from);
-    report.add(store::examine(&located, follows, folder.as_deref()));
+    // Link-time optimisation may have left them unused.
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let unless = match name.starts_with("libllama") {
+        true => "",
+        false => ", unless copies of its functions are called instead, which `stats` says then",
+    };
+    report.add(store::examine(&located, follows, folder.as_deref(), unless));
 }

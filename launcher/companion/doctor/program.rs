@@ -86,7 +86,7 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     }
     let follows = functions::examine(&program, &located, report);
     let folder = of_process.non_empty(env::STORE).map(PathBuf::from);
-    report.add(store::examine(&located, follows, folder.as_deref()));
+    report.add(store::examine(&located, follows, folder.as_deref(), ""));
 }
 
 /// A Mach-O file, of which only the obstacles are known.

@@ -35,8 +35,13 @@ pub(super) fn functions() -> impl Iterator<Item = &'static str> {
     NEEDED.into_iter().flatten().copied()
 }
 
-/// `folder`: the setting.
-pub(super) fn examine(located: &Located, follows: bool, folder: Option<&Path>) -> Finding {
+/// `folder`: the setting. `unless`: what the file does not show, and makes a store impossible.
+pub(super) fn examine(
+    located: &Located,
+    follows: bool,
+    folder: Option<&Path>,
+    unless: &str,
+) -> Finding {
     let lacking = NEEDED
         .iter()
         .find(|names| !names.iter().any(|name| has(located, name)));
@@ -54,7 +59,7 @@ pub(super) fn examine(located: &Located, follows: bool, folder: Option<&Path>) -
         ),
         (None, None) => (
             Grade::Good,
-            format!("possible: set {variable} to a folder of your own"),
+            format!("possible{unless}: set {variable} to a folder of your own"),
         ),
         (None, Some(folder)) => of(folder),
     };

@@ -71,17 +71,18 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
         text += &format!("remote {}\n", remote_text(remote));
     }
     for User { process, store } in users {
-        let loads = match store.loads {
-            1 => "1 load".to_owned(),
-            loads => format!("{} loads", count(loads)),
+        let loads = counted(store.loads, "load");
+        // Not known while the folder is read.
+        let most = match store.limit_bytes {
+            0 => String::new(),
+            limit => format!(", at most {}", bytes(limit)),
         };
         text += &format!(
-            "server {process}: {} tokens loaded in {loads}, at most {}\n",
-            count(store.loaded_tokens),
-            bytes(store.limit_bytes)
+            "server {process}: {} loaded in {loads}{most}\n",
+            counted(store.loaded_tokens, "token"),
         );
         if !store.ready {
-            text += "  not in use yet: the folder and the model's file are being read\n";
+            text += "  not in use yet: the folder or the model's file is still being read\n";
         }
         for why in &store.refused {
             text += &format!("  REFUSED: {}\n", Visible(why));

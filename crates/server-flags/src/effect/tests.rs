@@ -87,4 +87,13 @@ fn sizes_are_those_that_the_engine_uses() {
     assert_eq!(sizes("-b 64 -ub 16"), (64, 16));
     assert_eq!(late("-ctxcp -1").ctx_checkpoints(), 0);
     assert_eq!(late("--cache-reuse -1").cache_reuse(), 0);
+    assert_eq!(late("--cache-reuse 32").cache_reuse(), 32);
+    for projector in [
+        "--mmproj p.gguf",
+        "-mm p.gguf",
+        "--mmproj-url http://h/p.gguf",
+    ] {
+        let flags = late(&format!("--cache-reuse 32 {projector}"));
+        assert_eq!(flags.cache_reuse(), 0, "{projector}");
+    }
 }

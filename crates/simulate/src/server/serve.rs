@@ -120,7 +120,7 @@ impl Server<'_> {
             past = self.common(&self.slots[nth], &prompt);
             let slot = &mut self.slots[nth];
             let least = self.setting.cache_reuse;
-            let moves = self.setting.memory == Memory::Full && !self.has_media;
+            let moves = self.setting.memory == Memory::Full && !self.has_projector;
             if least > 0 && moves {
                 let gram = self.traffic.gram.max(1);
                 let in_place = past;

@@ -22,6 +22,7 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
         checkpoint_min_step: flags.checkpoint_min_step(),
         batch_size: flags.batch_size(),
         ubatch_size: flags.ubatch_size(),
+        projector: flags.names_projector(),
         ..Setup::default()
     }
 }
