@@ -45,6 +45,7 @@ pub struct Gateway {
     hosts: AllowedHosts,
     renderer: Renderer,
     usage: Option<Usage>,
+    bodies: usize,
     limits: Limits,
     tally: Arc<Tally>,
 }
@@ -63,23 +64,31 @@ impl Gateway {
             hosts: AllowedHosts::default(),
             renderer: Renderer::new(BODIES, Arc::clone(&tally)),
             usage: None,
+            bodies: BODIES,
             limits: Limits::default(),
             tally,
         }
     }
 
     /// With another bound for the bytes that requests for token ids take together while they are received, worked on
-    /// and answered.
+    /// and answered. With [`Gateway::with_usage`], a quarter as much more.
     #[must_use]
-    pub fn with_bodies(self, bytes: usize) -> Self {
-        let renderer = Renderer::new(bytes, Arc::clone(&self.tally));
-        Self { renderer, ..self }
+    pub fn with_bodies(self, bodies: usize) -> Self {
+        let renderer = Renderer::new(bodies, Arc::clone(&self.tally));
+        let room_for = |usage: Usage| Usage::new(usage.accounts, bodies / 4);
+        Self {
+            renderer,
+            usage: self.usage.map(room_for),
+            bodies,
+            ..self
+        }
     }
 
     /// With the usage in answers put right by these accounts: what a prefix store has loaded counts as cached.
+    /// Requests for which there is no room pass as they are, and so do their answers.
     #[must_use]
     pub fn with_usage(self, accounts: Arc<dyn Accounts>) -> Self {
-        let usage = Some(Usage::new(accounts, Arc::clone(&self.tally)));
+        let usage = Some(Usage::new(accounts, self.bodies / 4));
         Self { usage, ..self }
     }
 

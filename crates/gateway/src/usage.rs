@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use contextpilot_proxy::{
-    Accounts, Asked, Body, Lane, NoRoom, Request, Response, Room, Tally, TooLarge, TooSlow,
-    Upstream, correct_usage, error_response, generates, give_id, request_id,
+    Accounts, Asked, Body, Collected, Held, Lane, Request, Response, Room, TooSlow, Upstream,
+    correct_usage, error_response, generates, give_id, request_id,
 };
 use hyper::Method;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-
-use crate::BODIES;
 
 /// Bytes of a request that is read for its id. Longer ones pass as they are, and so do their answers.
 const LONGEST: usize = 64 << 20;
@@ -25,17 +23,19 @@ const INVALID: &str = "invalid_request_error";
 /// Puts the usage in answers right.
 #[derive(Clone)]
 pub(crate) struct Usage {
-    accounts: Arc<dyn Accounts>,
+    pub(crate) accounts: Arc<dyn Accounts>,
     lane: Lane,
     pub(crate) room: Room,
 }
 
 impl Usage {
-    pub(crate) fn new(accounts: Arc<dyn Accounts>, tally: Arc<Tally>) -> Self {
+    /// `bytes`: what requests take together while they are read for their ids, and answers in one piece.
+    pub(crate) fn new(accounts: Arc<dyn Accounts>, bytes: usize) -> Self {
         Self {
             accounts,
-            lane: Lane::new(THREADS, WAITING, tally),
-            room: Room::new(BODIES / 4),
+            // Nobody is refused when it is full.
+            lane: Lane::new(THREADS, WAITING, Arc::default()),
+            room: Room::new(bytes),
         }
     }
 
@@ -54,40 +54,41 @@ impl Usage {
         }
     }
 
-    /// The request with an id, and the account to ask for.
+    /// The request with an id, and the account to ask for. Where there is no room or no thread to read it, the request
+    /// as it is, and no account.
     async fn named(&self, request: Request) -> Result<(Request, Option<Asked>), Response> {
         let (mut head, body) = request.into_parts();
         let mut held = self.room.enter();
-        let body = body.collect_in(LONGEST, &mut held).await;
-        let body = body.map_err(|error| match error.downcast_ref::<NoRoom>() {
-            Some(why) => error_response(why.status(), INVALID, &why.to_string()),
-            None => {
-                let status = match () {
-                    () if error.is::<TooLarge>() => 413,
-                    () if error.is::<TooSlow>() => 408,
-                    () => 400,
-                };
-                error_response(status, INVALID, &error.to_string())
+        let body = match body.collect_or_pass(LONGEST, &mut held).await {
+            Ok(Collected::Whole(body)) => body,
+            Ok(Collected::Passing(body)) => {
+                return Ok((Request::from_parts(head, body.holding(held)), None));
             }
-        })?;
-        // It is copied if it gets an id.
-        held.hold(2 * body.len())
-            .map_err(|why| error_response(why.status(), INVALID, &why.to_string()))?;
-        let (path, accounts) = (head.uri.path().to_owned(), Arc::clone(&self.accounts));
-        let small = body.len() <= SMALL;
-        let name = move || named(&path, body, &*accounts);
-        let (body, id) = match small {
-            true => name(),
-            false => {
-                let done = self.lane.run(name).await;
-                done.map_err(|why| error_response(why.status(), INVALID, &why.to_string()))?
+            Err(error) => {
+                let status = if error.is::<TooSlow>() { 408 } else { 400 };
+                return Err(error_response(status, INVALID, &error.to_string()));
             }
         };
+        let (body, id) = self.with_id(head.uri.path(), body, &mut held).await;
         let length = HeaderValue::from(body.len());
         head.headers.insert(CONTENT_LENGTH, length);
         let ask = id.and_then(|id| self.accounts.of(id));
         let request = Request::from_parts(head, Body::full(body).holding(held));
         Ok((request, ask))
+    }
+
+    async fn with_id(&self, path: &str, body: Bytes, held: &mut Held) -> (Bytes, Option<String>) {
+        // It is copied if it gets an id.
+        if held.fit(2 * body.len()).is_err() {
+            return (body, None);
+        }
+        let (path, accounts) = (path.to_owned(), Arc::clone(&self.accounts));
+        let (small, same) = (body.len() <= SMALL, body.clone());
+        let name = move || named(&path, body, &*accounts);
+        match small {
+            true => name(),
+            false => self.lane.run(name).await.unwrap_or((same, None)),
+        }
     }
 }
 
@@ -118,4 +119,38 @@ fn is_readable(request: &Request) -> bool {
         && !headers.contains_key(CONTENT_ENCODING)
         && !kind.starts_with(b"multipart/")
         && is_short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Known;
+
+    impl Accounts for Known {
+        fn new_id(&self) -> String {
+            "new".to_owned()
+        }
+
+        fn of(&self, _: String) -> Option<Asked> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_request_that_no_thread_reads_is_the_same() {
+        let body = Bytes::from(format!(r#"{{"prompt":"{}"}}"#, "x".repeat(SMALL)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime");
+        for (waiting, is_same) in [(0, true), (1, false)] {
+            let usage = Usage {
+                lane: Lane::new(1, waiting, Arc::default()),
+                ..Usage::new(Arc::new(Known), 1 << 20)
+            };
+            let mut held = usage.room.enter();
+            let named = usage.with_id("/v1/completions", body.clone(), &mut held);
+            let (after, id) = runtime.block_on(named);
+            assert_eq!((after == body, id.is_none()), (is_same, is_same));
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use contextpilot_gateway::Gateway;
-use contextpilot_proxy::Upstream;
+use contextpilot_proxy::{Account, Accounts, Asked, Upstream};
 
 /// Gives the same answer to every request. Returns its URL and the number of requests.
 fn server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
@@ -137,4 +137,117 @@ fn a_request_that_would_take_too_much_memory_is_refused_before_the_server_is_ask
     assert_eq!(asked.load(Ordering::SeqCst), 0);
     let (status, body) = ask(gateway, COMPLETION, &prompt(10_000));
     assert!(status.contains(" 200 "), "{status}{body}");
+}
+
+/// Answers each request with its own body, whether that has a length or comes in chunks.
+fn echo() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut reader = BufReader::new(&mut stream);
+            let mut line = || {
+                let mut line = String::new();
+                reader.read_line(&mut line).expect("a line");
+                line.trim().to_lowercase()
+            };
+            let head: Vec<_> =
+                std::iter::from_fn(|| Some(line()).filter(|it| !it.is_empty())).collect();
+            let length = head
+                .iter()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            let body = match length {
+                Some(length) => {
+                    let mut body = vec![0; length.parse().expect("a length")];
+                    reader.read_exact(&mut body).expect("a body");
+                    body
+                }
+                None => unchunked(&mut reader),
+            };
+            let length = body.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            );
+            let _ = stream.write_all(head.as_bytes());
+            let _ = stream.write_all(&body);
+        }
+    });
+    url
+}
+
+fn unchunked(reader: &mut impl BufRead) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a length");
+        let length = usize::from_str_radix(line.trim(), 16).expect("a length");
+        let mut chunk = vec![0; length + 2];
+        reader.read_exact(&mut chunk).expect("a chunk");
+        if length == 0 {
+            return body;
+        }
+        body.extend_from_slice(&chunk[..length]);
+    }
+}
+
+/// Knows every request's account.
+struct Known;
+
+impl Accounts for Known {
+    fn new_id(&self) -> String {
+        "new".to_owned()
+    }
+
+    fn of(&self, _: String) -> Option<Asked> {
+        let account = Account {
+            reused: 90,
+            evaluated: 10,
+            loaded: 86,
+        };
+        Some(Box::pin(async move { Some(account) }))
+    }
+}
+
+#[test]
+fn a_request_without_room_passes_as_it_is_and_so_does_its_answer() {
+    let gateway = Gateway::new(Upstream::new(&echo()).expect("an address"), None);
+    let gateway = gateway.with_usage(Arc::new(Known)).with_bodies(1 << 20);
+    let gateway = serving(gateway);
+    let body = |bytes| {
+        let prompt = "x".repeat(bytes);
+        format!(r#"{{"timings":{{"cache_n":4,"prompt_n":96}},"prompt":"{prompt}"}}"#)
+    };
+    let path = "/v1/completions";
+    let (status, answer) = ask(gateway, path, &body(1));
+    assert!(status.contains(" 200 "), "{status}");
+    let right = r#"{"timings":{"cache_n":90,"prompt_n":10},"prompt":"x","rid":"new"}"#;
+    assert_eq!(answer, right);
+    // There is room for it, but none for its copy; for half of it.
+    for bytes in [300_000, 1_000_000] {
+        let body = body(bytes);
+        let (status, answer) = ask(gateway, path, &body);
+        assert!(status.contains(" 200 "), "{status}: {answer}");
+        assert!(answer == body, "{} of {} bytes", answer.len(), body.len());
+        // In chunks.
+        let mut stream = TcpStream::connect(gateway).expect("it listens");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        for chunk in body.as_bytes().chunks(100_000) {
+            let length = format!("{:x}\r\n", chunk.len());
+            let chunk = [length.as_bytes(), chunk, b"\r\n"].concat();
+            stream.write_all(&chunk).expect("sent");
+        }
+        stream.write_all(b"0\r\n\r\n").expect("sent");
+        let (status, answer) = read(&mut stream);
+        assert!(status.contains(" 200 "), "{status}: {answer}");
+        assert!(answer == body, "{} of {} bytes", answer.len(), body.len());
+    }
+    let mut stream = TcpStream::connect(gateway).expect("it listens");
+    let asks = b"GET /gateway/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(asks).expect("sent");
+    let metrics = read(&mut stream).1;
+    assert!(metrics.contains("_bodies_refused_total 0\n"), "{metrics}");
 }

@@ -52,6 +52,22 @@ impl fmt::Display for TooLarge {
 
 impl std::error::Error for TooLarge {}
 
+/// What became of a body that can also pass as it is.
+#[derive(Debug)]
+pub enum Collected {
+    /// All of it is there.
+    Whole(Bytes),
+    /// There is no room, or it is too long: the same body, of which some was received.
+    Passing(Body),
+}
+
+/// Why a body was not received to its end.
+enum Stopped {
+    Broken(BoxError),
+    /// It is too long, or there is no room for it. With what came last, for which there was none.
+    Full(BoxError, Bytes),
+}
+
 impl Body {
     /// A complete body.
     pub fn full(data: impl Into<Bytes>) -> Self {
@@ -102,17 +118,59 @@ impl Body {
     /// # Errors
     /// [`TooLarge`], [`NoRoom`](crate::NoRoom), or that of the connection.
     pub async fn collect_in(mut self, limit: usize, held: &mut Held) -> Result<Bytes, BoxError> {
-        let declared = hyper::body::Body::size_hint(&self);
+        let mut all = Vec::new();
+        match self.receive(limit, held, &mut all).await {
+            Ok(()) => Ok(all.into()),
+            Err(Stopped::Broken(error)) => Err(error),
+            Err(Stopped::Full(why, _)) => {
+                held.refuse();
+                Err(why)
+            }
+        }
+    }
+
+    /// The same, for a body that can also pass as it is: it does where there is no room for it, or it is too long
+    /// ([`Collected::Passing`]). This counts as refused nowhere.
+    ///
+    /// # Errors
+    /// That of the connection.
+    pub async fn collect_or_pass(
+        mut self,
+        limit: usize,
+        held: &mut Held,
+    ) -> Result<Collected, BoxError> {
+        let mut all = Vec::new();
+        match self.receive(limit, held, &mut all).await {
+            Ok(()) => Ok(Collected::Whole(all.into())),
+            Err(Stopped::Broken(error)) => Err(error),
+            Err(Stopped::Full(_, next)) => {
+                let received = [all.into(), next].into_iter();
+                let body = Received {
+                    received,
+                    rest: self,
+                };
+                Ok(Collected::Passing(Self::new(body)))
+            }
+        }
+    }
+
+    async fn receive(
+        &mut self,
+        limit: usize,
+        held: &mut Held,
+        all: &mut Vec<u8>,
+    ) -> Result<(), Stopped> {
+        let too_large = |next| Err(Stopped::Full(Box::new(TooLarge { limit }), next));
+        let declared = hyper::body::Body::size_hint(self);
         if declared.lower() > limit as u64 {
-            held.refuse();
-            return Err(Box::new(TooLarge { limit }));
+            return too_large(Bytes::new());
         }
         // A client may declare more than it ever sends, so the buffer grows as the body arrives.
         let most = usize::try_from(declared.upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let (mut all, mut in_turn, mut turn) = (Vec::new(), 0, None);
+        let (mut in_turn, mut turn) = (0, None);
         loop {
             let there = poll_fn(|context| {
-                let polled = hyper::body::Body::poll_frame(Pin::new(&mut self), context);
+                let polled = hyper::body::Body::poll_frame(Pin::new(&mut *self), context);
                 Poll::Ready(polled)
             });
             let frame = match there.await {
@@ -123,17 +181,18 @@ impl Body {
                 }
             };
             let Some(frame) = frame else { break };
-            let Ok(data) = frame?.into_data() else {
+            let Ok(data) = frame.map_err(Stopped::Broken)?.into_data() else {
                 continue;
             };
             let length = all.len() + data.len();
             if length > limit {
-                held.refuse();
-                return Err(Box::new(TooLarge { limit }));
+                return too_large(data);
             }
             if length > all.capacity() {
                 let capacity = (2 * length).min(most.min(limit)).max(length);
-                held.hold(capacity)?;
+                if let Err(why) = held.fit(capacity) {
+                    return Err(Stopped::Full(Box::new(why), data));
+                }
                 all.reserve_exact(capacity - all.len());
             }
             all.extend_from_slice(&data);
@@ -152,7 +211,7 @@ impl Body {
         if turn.is_some() {
             held.rest().await;
         }
-        Ok(all.into())
+        Ok(())
     }
 
     /// The same body; what its request holds is given back once it was sent.
@@ -184,6 +243,42 @@ impl hyper::body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         self.0.size_hint()
+    }
+}
+
+/// A body whose beginning was received.
+struct Received {
+    received: std::array::IntoIter<Bytes, 2>,
+    rest: Body,
+}
+
+impl hyper::body::Body for Received {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.received.find(|data| !data.is_empty()) {
+            Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.received.as_slice().iter().all(Bytes::is_empty) && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let received: usize = self.received.as_slice().iter().map(Bytes::len).sum();
+        let (rest, received) = (self.rest.size_hint(), received as u64);
+        let mut all = SizeHint::new();
+        all.set_lower(rest.lower() + received);
+        if let Some(upper) = rest.upper() {
+            all.set_upper(upper + received);
+        }
+        all
     }
 }
 
@@ -341,5 +436,31 @@ mod tests {
         let mut held = room.enter();
         let body = Body::new(flood).collect_in(1 << 20, &mut held).await;
         assert_eq!(body.expect("a body").len(), 20 * PIECE);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_can_pass_does_with_all_that_was_received() {
+        let room = Room::new(10 * PIECE);
+        // Too long, no room, and neither.
+        for (left, limit, passes) in [
+            (20, 10 * PIECE, true),
+            (100, 1 << 30, true),
+            (9, 1 << 30, false),
+        ] {
+            let mut held = room.enter();
+            let flood = Flood {
+                left,
+                pause: 3,
+                is_stuck: false,
+                received: Arc::default(),
+            };
+            let body = Body::new(flood).collect_or_pass(limit, &mut held).await;
+            let all = match body.expect("no error") {
+                Collected::Whole(all) => (all, false),
+                Collected::Passing(body) => (body.collect(1 << 30).await.expect("a body"), true),
+            };
+            assert_eq!((all.0.len(), all.1), (left * PIECE, passes));
+        }
+        assert_eq!((room.held(), room.refused()), (0, 0));
     }
 }

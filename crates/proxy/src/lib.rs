@@ -84,7 +84,7 @@ mod upstream;
 mod usage;
 
 pub use arriving::TooSlow;
-pub use body::{Body, BoxError, Tap, TooLarge};
+pub use body::{Body, BoxError, Collected, Tap, TooLarge};
 pub use lane::{Lane, NotDone, Turn};
 pub use metrics::{metrics, metrics_response};
 pub use places::{Counts, Tally};

@@ -169,6 +169,18 @@ impl Held {
     /// # Errors
     /// There is no room. It holds what it did before.
     pub fn hold(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let fits = self.fit(bytes);
+        if fits.is_err() {
+            self.refuse();
+        }
+        fits
+    }
+
+    /// The same, for what can also be left: nothing counts as refused.
+    ///
+    /// # Errors
+    /// There is no room. It holds what it did before.
+    pub fn fit(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let state = &*self.room.0;
         let counted = bytes.saturating_sub(FREE);
         if counted <= self.bytes {
@@ -178,13 +190,9 @@ impl Held {
             self.bytes = counted;
             return Ok(());
         }
-        let refused = |why| {
-            state.refused.fetch_add(1, Ordering::Relaxed);
-            Err(why)
-        };
         let most = state.most;
         if counted > most {
-            return refused(NoRoom::Ever { needs: bytes, most });
+            return Err(NoRoom::Ever { needs: bytes, most });
         }
         let more = counted - self.bytes;
         let taken = |held: usize| held.checked_add(more).filter(|all| *all <= most);
@@ -194,7 +202,7 @@ impl Held {
                 self.bytes = counted;
                 Ok(())
             }
-            Err(_) => refused(NoRoom::Now { most }),
+            Err(_) => Err(NoRoom::Now { most }),
         }
     }
 }

@@ -48,7 +48,7 @@ pub trait Accounts: Send + Sync {
 /// The same answer with the right usage. `ask` is polled when the answer's first figures are there; the answer waits
 /// for it. `held` has what is kept of an answer in one piece.
 pub async fn correct_usage(
-    response: Response,
+    mut response: Response,
     ask: impl Future<Output = Option<Account>> + Send + 'static,
     mut held: Held,
 ) -> Response {
@@ -60,6 +60,8 @@ pub async fn correct_usage(
         return response;
     }
     if kind.starts_with(b"text/event-stream") {
+        // What follows may have another length.
+        response.headers_mut().remove(CONTENT_LENGTH);
         return response.map(|body| {
             Body::new(Events {
                 body,
@@ -78,7 +80,7 @@ pub async fn correct_usage(
     if !kind.starts_with(b"application/json") || !is_short {
         return response;
     }
-    if held.hold(2 * length.unwrap_or(0)).is_err() {
+    if held.fit(2 * length.unwrap_or(0)).is_err() {
         return response;
     }
     let (mut head, body) = response.into_parts();
@@ -139,18 +141,20 @@ impl Events {
 
     /// Whether these lines need the account, and it was not asked for.
     fn must_ask(&self) -> bool {
-        self.ask.is_some() && edit::has_figures(&self.lines)
+        self.ask.is_some() && split(&self.lines).any(edit::has_final_figures)
     }
 
     fn corrected(&mut self) -> Bytes {
         let lines = std::mem::take(&mut self.lines);
-        let Some(account) = self.account.filter(|_| edit::has_figures(&lines)) else {
+        let needs_it = |_: &Account| split(&lines).any(edit::has_final_figures);
+        let Some(account) = self.account.filter(needs_it) else {
             return lines.into();
         };
         let mut right = Vec::with_capacity(lines.len() + 64);
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        for line in split(&lines) {
             let json = line
                 .strip_prefix(b"data:")
+                .filter(|json| edit::has_final_figures(json))
                 .map_or(b"".as_slice(), <[u8]>::trim_ascii);
             match correct(json, account) {
                 Some(right_json) => {
@@ -164,6 +168,10 @@ impl Events {
         }
         right.into()
     }
+}
+
+fn split(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
+    lines.split_inclusive(|byte| *byte == b'\n')
 }
 
 impl hyper::body::Body for Events {

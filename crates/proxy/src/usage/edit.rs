@@ -13,10 +13,21 @@ const FIGURES: [&[u8]; 3] = [
     b"\"cache_read_input_tokens\"",
 ];
 
+/// An event with this member says how far a prompt is, and has the timings of that moment. The server writes no blanks.
+const PROGRESS: &[u8] = b"\"prompt_progress\":";
+
 /// Whether there may be something to put right.
 pub(super) fn has_figures(text: &[u8]) -> bool {
-    let has = |name: &&[u8]| text.windows(name.len()).any(|bytes| bytes == *name);
-    FIGURES.iter().any(has)
+    FIGURES.iter().any(|name| has(text, name))
+}
+
+/// Whether an event's line may have something to put right. While a prompt is evaluated there is no account of it yet.
+pub(super) fn has_final_figures(line: &[u8]) -> bool {
+    has_figures(line) && !has(line, PROGRESS)
+}
+
+fn has(text: &[u8], name: &[u8]) -> bool {
+    text.windows(name.len()).any(|bytes| bytes == name)
 }
 
 /// An answer of the server, or an event of one, with the usage that is right. `None`: it is to be left alone.

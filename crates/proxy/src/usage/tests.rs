@@ -1,3 +1,8 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http_body_util::BodyExt;
+
 use super::*;
 use crate::Room;
 
@@ -65,14 +70,26 @@ fn what_is_not_of_this_account_or_no_json_stays() {
     assert_eq!(correct(answer, nothing), None);
 }
 
-/// A stream of these pieces, corrected.
-async fn streamed(pieces: &[&str], account: Option<Account>) -> String {
-    let pieces: Vec<_> = pieces.iter().map(|piece| (*piece).to_owned()).collect();
-    let mut response = Response::new(Body::new(Pieces(pieces.into_iter())));
+/// A stream of these pieces, corrected by the account that `ask` gives.
+async fn events(
+    pieces: &[&str],
+    ask: impl Future<Output = Option<Account>> + Send + 'static,
+) -> Response {
+    let owned: Vec<_> = pieces.iter().map(|piece| (*piece).to_owned()).collect();
+    let mut response = Response::new(Body::new(Pieces(owned.into_iter())));
     let kind = HeaderValue::from_static("text/event-stream");
     response.headers_mut().insert(CONTENT_TYPE, kind);
+    let length = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+    response
+        .headers_mut()
+        .insert(CONTENT_LENGTH, HeaderValue::from(length));
     let held = Room::new(1 << 20).enter();
-    let response = correct_usage(response, async move { account }, held).await;
+    correct_usage(response, ask, held).await
+}
+
+/// All of it.
+async fn streamed(pieces: &[&str], account: Option<Account>) -> String {
+    let response = events(pieces, async move { account }).await;
     let all = response.into_body().collect(1 << 30).await.expect("a body");
     String::from_utf8(all.to_vec()).expect("UTF-8")
 }
@@ -113,6 +130,37 @@ async fn an_event_is_put_right_wherever_it_is_cut() {
         streamed(&[without_end], Some(ACCOUNT)).await,
         right.trim_end()
     );
+}
+
+#[tokio::test]
+async fn the_account_is_not_asked_for_while_a_prompt_is_evaluated() {
+    let progress = "data: {\"prompt_progress\":{\"total\":1520,\"cache\":4,\"processed\":1520},\"timings\":{\"cache_n\":4,\"prompt_n\":1516}}\n\n";
+    let last =
+        "data: {\"content\":\"prompt_progress\",\"timings\":{\"cache_n\":4,\"prompt_n\":1516}}\n\n";
+    let right = last.replace("4,\"prompt_n\":1516", "1519,\"prompt_n\":1");
+    let is_evaluated = Arc::<AtomicBool>::default();
+    let knows = Arc::clone(&is_evaluated);
+    let ask = async move { knows.load(Ordering::SeqCst).then_some(ACCOUNT) };
+    let mut body = events(&[progress, progress, last], ask).await.into_body();
+    let first = body.frame().await.expect("a frame").expect("no error");
+    assert_eq!(first.into_data().expect("data"), progress);
+    is_evaluated.store(true, Ordering::SeqCst);
+    let rest = body.collect(1 << 30).await.expect("the rest");
+    assert_eq!(rest, format!("{progress}{right}"));
+    let together = format!("{progress}{last}");
+    assert_eq!(
+        streamed(&[&together], Some(ACCOUNT)).await,
+        format!("{progress}{right}")
+    );
+}
+
+#[tokio::test]
+async fn a_stream_does_not_keep_its_length() {
+    let event = "data: {\"usage\":{\"prompt_tokens\":1520,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n";
+    let response = events(&[event], async { Some(ACCOUNT) }).await;
+    assert_eq!(response.headers().get(CONTENT_LENGTH), None);
+    let all = response.into_body().collect(1 << 30).await.expect("a body");
+    assert_eq!(all.len(), event.len() + "519".len());
 }
 
 #[tokio::test]
