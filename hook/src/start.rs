@@ -140,9 +140,6 @@ fn prepare() -> Option<Prepared> {
             if attached.forgets_uncached() {
                 requests::expect_forgetting();
             }
-            if !attach::flags().cache_prompt() {
-                requests::expect_no_cache();
-            }
             if settings.store.is_some() {
                 store::engage();
             }
@@ -210,6 +207,9 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
     };
     if let Some(bytes) = worker::host_limit(attach::flags(), library.0.sees_host_cache()) {
         claims::expect_host_limit(bytes);
+    }
+    if !attach::flags().cache_prompt() {
+        requests::expect_no_cache();
     }
     let publication = publish(settings)?;
     let routers = publication.as_ref().and_then(Publication::stored);

@@ -233,8 +233,8 @@ pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
     // This thread also reports evictions. A prompt that is being loaded may have the shelf for a second, and they do not
     // wait for that.
     let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
+    // While the folder is read, this may find less than a prompt would: looking that up reads files.
     let shelf = shelf.as_mut()?;
-    shelf.look_up(&fingerprint, tokens);
     let tokens = match (goes_back, tokens.split_last()) {
         (true, _) => shelf.length_of(&fingerprint, tokens),
         // A state behind the last token, which is always evaluated, is of no use.

@@ -146,8 +146,10 @@ impl Index {
         now: u64,
     ) {
         let load = |tree: &mut Store, name: &Name| {
-            let header = folder.header(name).filter(|_| !tree.knows(name));
-            if let Some(header) = header {
+            if tree.knows(name) {
+                return;
+            }
+            if let Some(header) = folder.header(name) {
                 tree.load(header.chunk, header.last_used.min(now));
             }
         };

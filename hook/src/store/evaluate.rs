@@ -164,6 +164,7 @@ fn evaluate_media(
     if from == 0 {
         // The engine holds all of it after this, or nothing.
         let all = Part::of_media(media, 0, tokens);
+        look_up(context, std::slice::from_ref(&all));
         let mut result = 0;
         if !prepare(context, &all, batch) {
             result = LOST;
@@ -430,7 +431,8 @@ fn see_again(context: Pointer, run: &Run) -> bool {
         let may_be = one.layout().is_some() && !one.is_refused() && !one.has_embeddings();
         may_be.then_some(wanted)
     });
-    let Some((from, tokens)) = wanted.flatten() else {
+    // Now rows of an image may see those behind them, and tokens would, too.
+    let Some((from, tokens)) = wanted.flatten().filter(|_| is_causal(context)) else {
         return true;
     };
     let believed = from + tokens.len();

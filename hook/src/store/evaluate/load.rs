@@ -25,9 +25,16 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     };
     let sequence = run.sequence;
     let believed = usize::try_from(run.first).unwrap_or(0);
-    // The rows of media are gone: should the engine refuse what is loaded, it gets back what it has now.
+    // The rows of media are gone, and before an image text is not evaluated in batches like the server's, and maybe not as
+    // text is: should the engine refuse what is loaded, it gets back what it has now.
     let mut aside = None;
-    if media::is_any_row(&offer.tokens[..held]) {
+    if media::is_any_row(&offer.tokens[..held]) || media::is_any_row(&run.tokens) {
+        // Copying that takes time, too.
+        let all = offer.tokens.len();
+        let ratio = with_record(context, |one| one.rates.worth_loading()).unwrap_or(0);
+        if all.saturating_sub(held) * ratio < all + held {
+            return true;
+        }
         let mut state = Vec::new();
         // SAFETY: our caller's caller uses the context.
         if !unsafe { engine::save(context, sequence, &mut state) } {
