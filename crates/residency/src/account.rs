@@ -56,8 +56,6 @@ pub struct Accounts {
     saved: HashMap<BufferId, (u64, SequenceId)>,
     /// Contents that the current event removes from a slot or buffer.
     going: Vec<Going>,
-    /// The slots that clients want to be erased. The server does that once they are idle.
-    erasing: Vec<SequenceId>,
     /// The last batch found no room. What the server empties before the next one, it empties for that reason.
     no_room: bool,
     /// Slots with entries in the batch that was just submitted, and whether the last of a slot's
@@ -94,9 +92,6 @@ struct Going {
     through: Option<Through>,
 }
 
-/// The most erasures of slots that may be under way. More are not told from other ways to lose tokens.
-const MOST_ERASING: usize = 64;
-
 /// What accounts know of a slot.
 #[derive(Debug, Default)]
 struct Slot {
@@ -111,6 +106,8 @@ struct Slot {
     /// What the slot held before tokens were removed to make room for its next prompt.
     own: Option<Vec<Token>>,
     prepared: Prepared,
+    /// A client wants it to be erased. The server does that once it is idle.
+    erasing: bool,
     /// The number of its entries in the last batch, if these were several and all asked for their
     /// outputs. Then all but one may be drafted tokens.
     drafted: u32,
@@ -151,7 +148,6 @@ impl Accounts {
             slots: BTreeMap::new(),
             saved: HashMap::new(),
             going: Vec::new(),
-            erasing: Vec::new(),
             no_room: false,
             batch: Vec::new(),
             launching: None,
@@ -276,10 +272,10 @@ impl Accounts {
         Some(self.account(&open, reused, evaluated))
     }
 
-    /// A client wants a slot to be erased.
+    /// A client wants a slot to be erased. It may name one that the server does not have.
     pub fn erasing(&mut self, slot: SequenceId) {
-        if self.erasing.len() < MOST_ERASING {
-            self.erasing.push(slot);
+        if let Some(place) = self.slots.get_mut(&slot) {
+            place.erasing = true;
         }
     }
 

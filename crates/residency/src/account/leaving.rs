@@ -41,8 +41,11 @@ impl Accounts {
     ) {
         // Drafted tokens that were rejected belong to no prompt. Where launches cannot be seen, a
         // removal that makes room for a prompt looks the same: only the batch before it differs.
-        let place = self.slots.get_mut(&slot);
-        let drafted = place.map_or(0, |place| std::mem::take(&mut place.drafted));
+        let is_emptied = from < 0 && to < 0;
+        let (drafted, erased) = self.slots.get_mut(&slot).map_or((0, false), |place| {
+            let erased = is_emptied && std::mem::take(&mut place.erasing);
+            (std::mem::take(&mut place.drafted), erased)
+        });
         let are_drafts = || match self.rules.tied {
             true => ledger.held(slot).saturating_sub(from as u32) < drafted,
             false => ledger.is_without_task(slot),
@@ -51,16 +54,12 @@ impl Accounts {
         if rejected || from >= 0 && from as u32 >= ledger.held(slot) || ledger.held(slot) == 0 {
             return;
         }
-        if from < 0 && to < 0 {
+        if is_emptied {
             // The slot is emptied, not for a prompt. The next prompt is not compared with this.
-            let erased = self.erasing.iter().position(|&erased| erased == slot);
-            if let Some(place) = erased {
-                self.erasing.swap_remove(place);
-            }
-            let through = match (self.no_room, erased) {
-                (true, _) => Some(Through::NoRoom),
-                (false, Some(_)) => Some(Through::Erase),
-                (false, None) => None,
+            let through = match (erased, self.no_room) {
+                (true, _) => Some(Through::Erase),
+                (false, true) => Some(Through::NoRoom),
+                (false, false) => None,
             };
             return self.going(slot, Reason::Cleared, through, ledger);
         }

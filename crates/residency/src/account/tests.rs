@@ -137,6 +137,65 @@ fn run(
     }
 }
 
+/// What took a slot's tokens: a prompt is asked in it, then this happens, it is emptied, and the prompt is asked again.
+fn taken_through(then: impl FnOnce(&mut Server)) -> Option<Through> {
+    let flags = Flags {
+        slots: 2,
+        host: 0,
+        unified: false,
+        rules: Rules::default(),
+    };
+    let mut server = Server::new(flags, usize::MAX);
+    let ask = Ask {
+        prompt: (0..10).collect(),
+        wishes: Wishes {
+            slot: Some(0),
+            uncached: false,
+        },
+        batch: 10,
+        leaves: None,
+        stored: 0,
+    };
+    server.ask(&ask).expect("a slot is free");
+    server.finish(0);
+    then(&mut server);
+    server.empty(0);
+    let again = server.ask(&ask).expect("a slot is free");
+    again.account.lost.expect("the slot was emptied").through
+}
+
+#[test]
+fn a_client_that_erases_a_slot_is_named_though_there_was_no_room() {
+    let through = taken_through(|server| {
+        server.fail(1);
+        server.accounts.erasing(0);
+    });
+    assert_eq!(through, Some(Through::Erase));
+}
+
+#[test]
+fn erasures_of_slots_that_are_not_there_hide_no_other() {
+    let through = taken_through(|server| {
+        for _ in 0..100 {
+            server.accounts.erasing(9999);
+        }
+        server.accounts.erasing(0);
+    });
+    assert_eq!(through, Some(Through::Erase));
+}
+
+#[test]
+fn an_erasure_is_over_when_the_empty_slot_was_erased() {
+    let through = taken_through(|server| {
+        server.empty(0);
+        server.accounts.erasing(0);
+        server.empty(0);
+        // Something else fills it, without a task.
+        server.submit(0, &(0..10).collect::<Vec<_>>(), true, 0);
+    });
+    assert_eq!(through, None);
+}
+
 proptest! {
     #[test]
     fn each_evaluated_token_gets_the_cause_that_the_simple_server_finds(flags in flags(), steps in steps()) {

@@ -61,8 +61,10 @@ impl Accounts {
 
     fn launching(&mut self, sequence: SequenceId, ledger: &Ledger) {
         self.no_room = false;
-        self.erasing.retain(|&erased| erased != sequence);
         self.keep(sequence, ledger);
+        if let Some(place) = self.slots.get_mut(&sequence) {
+            place.erasing = false;
+        }
         if let (false, Some(place)) = (self.rules.tied, self.slots.get_mut(&sequence)) {
             place.own = None;
             let unused = |open: &Open| open.begun.is_none();

@@ -353,6 +353,19 @@ impl Server {
         causes
     }
 
+    /// A batch with nothing but a slot that stays empty was not evaluated.
+    pub(super) fn fail(&mut self, slot: usize) {
+        self.apply(Event::Evaluated {
+            context: ENGINE,
+            failed: vec![(slot as SequenceId, -1)],
+        });
+    }
+
+    /// The engine removes what a slot holds, busy or not.
+    pub(super) fn empty(&mut self, slot: usize) {
+        self.remove(slot, -1, 0);
+    }
+
     fn remove(&mut self, slot: usize, position: Position, keep: usize) {
         self.slots[slot].tokens.truncate(keep);
         self.apply(Event::Removed {
@@ -364,7 +377,7 @@ impl Server {
     }
 
     /// `stored`: so many of the tokens are loaded from the prefix store.
-    fn submit(&mut self, slot: usize, tokens: &[Token], ends: bool, stored: usize) {
+    pub(super) fn submit(&mut self, slot: usize, tokens: &[Token], ends: bool, stored: usize) {
         let held = &mut self.slots[slot];
         let from = held.tokens.len();
         held.tokens.extend(tokens);
