@@ -151,7 +151,7 @@ impl Recorder {
                 self.submitted(entries);
             }
             Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
-            Upcoming::BatchEnd { failed } => {
+            Upcoming::BatchEnd { failed, .. } => {
                 self.stage.evaluated(failed);
                 self.evaluated(at);
             }

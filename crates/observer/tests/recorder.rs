@@ -86,7 +86,11 @@ impl Scene {
         });
         let entries = entries.collect();
         self.apply(Event::Submitted { context, entries });
-        self.apply(Event::Evaluated { context, failed });
+        self.apply(Event::Evaluated {
+            context,
+            failed,
+            no_room: false,
+        });
     }
 
     fn evaluate(&mut self, slot: i32, token: i32, failed: bool) {
@@ -100,7 +104,11 @@ impl Scene {
         let entries = (0..20).map(entry).collect();
         self.apply(Event::Submitted { context, entries });
         let failed = if failed { vec![(slot, -1)] } else { Vec::new() };
-        self.apply(Event::Evaluated { context, failed });
+        self.apply(Event::Evaluated {
+            context,
+            failed,
+            no_room: false,
+        });
     }
 
     /// A request has a prompt of 20 tokens, all equal to `token`, evaluated in a slot, and is answered.
@@ -360,6 +368,7 @@ fn what_the_prefix_store_had_of_a_prompt_is_recorded() {
     let evaluated = || Event::Evaluated {
         context,
         failed: Vec::new(),
+        no_room: false,
     };
     // The prompt comes in two batches, and then there is a token of the answer.
     let parts = [(0..20, false), (20..30, true), (30..31, true)];

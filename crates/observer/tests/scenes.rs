@@ -107,6 +107,7 @@ impl Scene {
         self.apply(Event::Evaluated {
             context: CONTEXT,
             failed: Vec::new(),
+            no_room: false,
         });
     }
 
@@ -156,6 +157,7 @@ impl Scene {
         self.apply(Event::Evaluated {
             context: CONTEXT,
             failed: Vec::new(),
+            no_room: false,
         });
     }
 
@@ -449,6 +451,7 @@ fn leave(scene: &mut Scene, id: &str, slot: i32, reused: i32) {
     scene.apply(Event::Evaluated {
         context: CONTEXT,
         failed: Vec::new(),
+        no_room: false,
     });
     scene.apply(Event::Quiet {
         elapsed: std::time::Duration::from_secs(1),

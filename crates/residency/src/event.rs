@@ -141,6 +141,8 @@ pub enum Event {
         /// Empty if the evaluation succeeded. If it failed: each sequence of the batch with the
         /// last position that the engine now holds of it (−1: none).
         failed: Vec<(SequenceId, Position)>,
+        /// It failed because the context had no room for the batch, and not for another reason.
+        no_room: bool,
     },
     /// Entries of the batch that was submitted last were not evaluated: the prefix store had their KV, and it
     /// was loaded. Sent before the batch's [`Event::Evaluated`], and only if that succeeded. To the ledger

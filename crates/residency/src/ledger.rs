@@ -200,7 +200,9 @@ impl Ledger {
                     self.submitted(&entries, facts);
                 }
             }
-            Event::Evaluated { context, failed } => {
+            Event::Evaluated {
+                context, failed, ..
+            } => {
                 if self.contexts.is_primary(context) {
                     self.evaluated(&failed, facts);
                 }

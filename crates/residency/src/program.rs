@@ -86,7 +86,9 @@ pub fn told_of_program(mut event: Event) -> Event {
                 *entries = entries.iter().map(told).collect();
             }
         }
-        Event::Evaluated { context, failed } => {
+        Event::Evaluated {
+            context, failed, ..
+        } => {
             let of = std::mem::replace(context, PROGRAM);
             for (sequence, _) in failed {
                 *sequence = slot_of(of, *sequence);

@@ -53,6 +53,7 @@ fn evaluated(token: i32, from: i32, to: i32) -> [Event; 3] {
         Event::Evaluated {
             context: CONTEXT,
             failed: Vec::new(),
+            no_room: false,
         },
     ]
 }
@@ -173,6 +174,7 @@ fn the_prompt_of_an_embedding_ends_before_its_request_is_answered() {
     let done = Event::Evaluated {
         context: CONTEXT,
         failed: Vec::new(),
+        no_room: false,
     };
     let progress = Fact::BatchEvaluated { sequence: SLOT };
     assert_eq!(apply(&mut ledger, [batch, done]), [progress]);

@@ -106,6 +106,7 @@ impl Tied {
         self.apply(Event::Evaluated {
             context,
             failed: Vec::new(),
+            no_room: false,
         });
     }
 
@@ -363,6 +364,7 @@ fn an_evaluation_that_failed_is_claimed_by_no_request() {
     tied.apply(Event::Evaluated {
         context: ENGINE,
         failed: vec![(0, -1)],
+        no_room: false,
     });
     // The server gives up, and the slot goes to another.
     tied.overwrite(0, 3);

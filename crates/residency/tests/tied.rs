@@ -276,6 +276,7 @@ impl Server {
         self.apply(Event::Evaluated {
             context: ENGINE,
             failed: Vec::new(),
+            no_room: false,
         });
     }
 

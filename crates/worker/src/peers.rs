@@ -284,6 +284,7 @@ mod tests {
         Event::Evaluated {
             context: ContextId(place),
             failed: Vec::new(),
+            no_room: false,
         }
     }
 

@@ -50,6 +50,7 @@ fn waiting(channel: &Channel, inbox: &mut Inbox) -> usize {
 const EVALUATED: Event = Event::Evaluated {
     context: CONTEXT,
     failed: Vec::new(),
+    no_room: false,
 };
 
 #[test]
@@ -81,6 +82,7 @@ fn a_prompts_submission_is_urgent_and_its_evaluation_a_result() {
     let failed = Event::Evaluated {
         context: CONTEXT,
         failed: vec![(0, 0)],
+        no_room: false,
     };
     assert_eq!(channel.weigh(&failed), Weight::Urgent);
     assert_eq!(channel.weigh(&submitted(&[0, 1])), Weight::Token);

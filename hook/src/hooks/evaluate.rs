@@ -94,6 +94,10 @@ members!(
 /// Why a context has no store.
 const COPIES: &str = "this program has copies of llama_decode (link-time optimisation makes them)";
 
+/// What the engine returns if the context has no room for the batch. All other results but 0 are errors, or say that the
+/// program has stopped it.
+const NO_ROOM: i32 = 1;
+
 /// That the engine evaluates at all: until then the hook claims nothing of it.
 #[inline]
 fn note_evaluation() {
@@ -192,6 +196,7 @@ impl<'a> Evaluation<'a> {
                 push(Event::Evaluated {
                     context: contexts::id_of(self.context),
                     failed,
+                    no_room: result == NO_ROOM,
                 });
             });
         }

@@ -77,6 +77,7 @@ impl Bench {
         let evaluated = Event::Evaluated {
             context: ENGINE,
             failed: Vec::new(),
+            no_room: false,
         };
         self.apply(submitted) + self.apply(evaluated)
     }

@@ -68,6 +68,7 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
         let done = || Event::Evaluated {
             context: ENGINE,
             failed: Vec::new(),
+            no_room: false,
         };
         evaluated.add(bench.apply(done()));
         rejected.add(bench.remove(sequence, held - 3));

@@ -167,10 +167,17 @@ fn taken_through(then: impl FnOnce(&mut Server)) -> Option<Through> {
 #[test]
 fn a_client_that_erases_a_slot_is_named_though_there_was_no_room() {
     let through = taken_through(|server| {
-        server.fail(1);
+        server.fail(1, true);
         server.accounts.erasing(0);
     });
     assert_eq!(through, Some(Through::Erase));
+}
+
+#[test]
+fn only_a_batch_without_room_makes_the_server_empty_slots_for_room() {
+    let through = |no_room| taken_through(|server| server.fail(1, no_room));
+    assert_eq!(through(true), Some(Through::NoRoom));
+    assert_eq!(through(false), None);
 }
 
 #[test]

@@ -14,8 +14,8 @@ impl Accounts {
             Upcoming::Launch { sequence, .. } => self.launching(sequence, ledger),
             Upcoming::Batch { entries } => self.submitting(entries, ledger),
             Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
-            Upcoming::BatchEnd { failed } => {
-                self.no_room = failed;
+            Upcoming::BatchEnd { failed, no_room } => {
+                self.no_room = no_room;
                 self.evaluated(failed);
             }
             Upcoming::Removal { sequence, from, to } => self.leaving(sequence, from, to, ledger),

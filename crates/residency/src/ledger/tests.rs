@@ -237,6 +237,7 @@ fn an_embedding_task_keeps_its_adapters_if_its_prompt_is_removed_meanwhile() {
     let evaluated = || Event::Evaluated {
         context,
         failed: Vec::new(),
+        no_room: false,
     };
     let adapter = Adapter {
         address: 1,

@@ -37,6 +37,8 @@ pub enum Upcoming<'event> {
     BatchEnd {
         /// The engine could not.
         failed: bool,
+        /// It could not because there was no room.
+        no_room: bool,
     },
     /// Positions of a slot are removed; the same tokens may be written again.
     Removal {
@@ -122,8 +124,13 @@ impl Ledger {
             Event::Loaded {
                 sequence, from, to, ..
             } => tell(Upcoming::Loaded { sequence, from, to }),
-            Event::Evaluated { ref failed, .. } => tell(Upcoming::BatchEnd {
+            Event::Evaluated {
+                ref failed,
+                no_room,
+                ..
+            } => tell(Upcoming::BatchEnd {
                 failed: !failed.is_empty(),
+                no_room,
             }),
             Event::Removed {
                 sequence: ..0,

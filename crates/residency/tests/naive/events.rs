@@ -124,6 +124,7 @@ impl Generator {
             return Event::Evaluated {
                 context,
                 failed: failed(choices, now),
+                no_room: false,
             };
         }
         let sequence = slot(choices);
@@ -237,6 +238,7 @@ impl Generator {
                 9 => Event::Evaluated {
                     context,
                     failed: failed(choices, now),
+                    no_room: false,
                 },
                 // A whole slot: what servers remove most often.
                 n => Event::Removed {

@@ -192,6 +192,7 @@ impl Server {
         self.apply(Event::Evaluated {
             context: ENGINE,
             failed: failed.to_vec(),
+            no_room: false,
         });
     }
 

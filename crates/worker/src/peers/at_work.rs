@@ -98,6 +98,7 @@ mod tests {
         Event::Evaluated {
             context: ContextId(place),
             failed: Vec::new(),
+            no_room: false,
         }
     }
 

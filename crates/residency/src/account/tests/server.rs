@@ -354,10 +354,11 @@ impl Server {
     }
 
     /// A batch with nothing but a slot that stays empty was not evaluated.
-    pub(super) fn fail(&mut self, slot: usize) {
+    pub(super) fn fail(&mut self, slot: usize, no_room: bool) {
         self.apply(Event::Evaluated {
             context: ENGINE,
             failed: vec![(slot as SequenceId, -1)],
+            no_room,
         });
     }
 
@@ -404,6 +405,7 @@ impl Server {
         self.apply(Event::Evaluated {
             context: ENGINE,
             failed: Vec::new(),
+            no_room: false,
         });
     }
 

@@ -98,6 +98,7 @@ impl Scene {
         self.apply(Event::Evaluated {
             context: CONTEXT,
             failed: Vec::new(),
+            no_room: false,
         });
     }
 
