@@ -137,8 +137,7 @@ impl Inside {
 
     /// Prepares hooks for the functions that copies call: all of them or none, since what one notes another one takes back.
     fn prepare_members(&self, ready: &mut Ready) {
-        let has = |end: &str| self.members.iter().any(|name| name.ends_with(end));
-        if !(has("llama_batch") && has("D1Ev") && has("6seq_rmEiii") && has("5clearEb")) {
+        if !are_enough(&self.members) {
             return;
         }
         let before = ready.mark();
@@ -242,6 +241,17 @@ impl Inside {
     }
 }
 
+/// Whether copies of the engine's functions can do little without calling one of these. Most models have the plain
+/// memory, and its functions are the ones that may be missing: those of the others tell nothing of it.
+fn are_enough(members: &[&str]) -> bool {
+    let ends = |end: &str| members.iter().any(|name| name.ends_with(end));
+    let plain = [
+        "_ZN14llama_kv_cache6seq_rmEiii",
+        "_ZN14llama_kv_cache5clearEb",
+    ];
+    ends("llama_batch") && ends("D1Ev") && plain.iter().all(|name| members.contains(name))
+}
+
 fn is_tls(row: &Row) -> bool {
     row.generation == "openssl"
 }
@@ -342,5 +352,30 @@ fn take_back(slots: &[(&Slot, *const ())], hooked: &[(&Row, Counts)]) {
     }
     for (row, before) in hooked.iter().rev() {
         row.places.restore(*before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_other_memories_do_not_stand_for_those_of_the_plain_one() {
+        let context = [
+            "_ZN13llama_context6decodeERK11llama_batch",
+            "_ZN13llama_contextD1Ev",
+        ];
+        let with = |memory: [&'static str; 2]| [context, memory].concat();
+        let plain = [
+            "_ZN14llama_kv_cache6seq_rmEiii",
+            "_ZN14llama_kv_cache5clearEb",
+        ];
+        assert!(are_enough(&with(plain)));
+        let recurrent = [
+            "_ZN22llama_memory_recurrent6seq_rmEiii",
+            "_ZN22llama_memory_recurrent5clearEb",
+        ];
+        assert!(!are_enough(&with(recurrent)));
+        assert!(!are_enough(&with([plain[0], recurrent[1]])));
     }
 }
