@@ -9,7 +9,7 @@ use super::embedded::is_embedded;
 use super::original::has;
 use super::plain;
 use super::table::HOST_CACHE;
-use super::version::{Version, version};
+use super::version::{self, Version, version};
 use crate::base::environment;
 
 /// The flags with which the server was started, read once. A program that is no llama-server has none. The engine's version is asked before
@@ -20,6 +20,10 @@ pub(crate) fn flags() -> &'static ServerFlags {
         if is_embedded() {
             return ServerFlags::read(std::iter::empty::<OsString>(), |_| None, generation());
         }
+        debug_assert!(
+            version::is_known(),
+            "with the defaults of another generation"
+        );
         let arguments = environment::arguments().map(OsString::from);
         ServerFlags::read(arguments, environment::variable, generation())
     })

@@ -38,6 +38,11 @@ pub(crate) fn ask_version() {
     let _ = here().set(Version { version, build });
 }
 
+/// Whether the engine was asked.
+pub(super) fn is_known() -> bool {
+    here().get().is_some()
+}
+
 /// The engine's version. Empty before the engine was asked.
 pub(crate) fn version() -> Version {
     here().get().copied().unwrap_or_default()
