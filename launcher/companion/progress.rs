@@ -71,7 +71,7 @@ fn line(what: &str, done: u64, of: Option<u64>) -> String {
 }
 
 /// Writes over the line, and erases its rest.
-fn write(line: &str) {
+pub(super) fn write(line: &str) {
     let _ = io::stderr().write_all(format!("\r\u{1b}[K{line}").as_bytes());
 }
 

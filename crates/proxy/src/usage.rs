@@ -146,8 +146,7 @@ impl Events {
 
     fn corrected(&mut self) -> Bytes {
         let lines = std::mem::take(&mut self.lines);
-        let needs_it = |_: &Account| split(&lines).any(edit::has_final_figures);
-        let Some(account) = self.account.filter(needs_it) else {
+        let Some(account) = self.account else {
             return lines.into();
         };
         let mut right = Vec::with_capacity(lines.len() + 64);

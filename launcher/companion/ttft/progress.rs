@@ -1,7 +1,8 @@
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Instant;
 
 use super::trial::Trial;
+use crate::companion::progress::write;
 use crate::companion::show::span;
 
 const WIDTH: u32 = 24;
@@ -51,11 +52,6 @@ fn bar(done: u32, total: u32) -> String {
     let full = (u64::from(WIDTH) * u64::from(done) / u64::from(total.max(1))) as usize;
     let empty = WIDTH as usize - full;
     format!("{}{} {done}/{total}", "█".repeat(full), "░".repeat(empty))
-}
-
-/// Writes over the line, and erases its rest.
-fn write(line: &str) {
-    let _ = io::stderr().write_all(format!("\r\u{1b}[K{line}").as_bytes());
 }
 
 #[cfg(test)]
