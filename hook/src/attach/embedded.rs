@@ -54,7 +54,8 @@ pub(crate) fn is_embedded() -> bool {
 
 /// Calls `found` with each engine of this program: now, or when the program has loaded it.
 /// `replacements`: what is called in place of the host's functions, in the table's order. `answers`: our functions
-/// that the program may ask the dynamic linker for.
+/// that the program may ask the dynamic linker for. `hidden` is called with the reason why an engine in a library that the
+/// program has loaded is not followed: another one may come.
 ///
 /// # Safety
 /// From the library's constructor only.
@@ -62,6 +63,7 @@ pub(crate) unsafe fn watch(
     replacements: &'static [Replacement],
     answers: &'static [Answer],
     found: fn(Result<Embedded, String>),
+    hidden: Option<fn(String)>,
 ) {
     replacement::set(replacements);
     let since = Instant::now();
@@ -74,7 +76,7 @@ pub(crate) unsafe fn watch(
             since,
         }));
         // SAFETY: the caller's promise.
-        return unsafe { loading::watch(answers, found, true) };
+        return unsafe { loading::watch(answers, found, hidden, true) };
     }
     let program = environment::program();
     if let Some(why) = environment::is_run()
@@ -84,7 +86,7 @@ pub(crate) unsafe fn watch(
         found(Err(why));
     }
     // SAFETY: the caller's promise.
-    unsafe { loading::watch(answers, found, false) };
+    unsafe { loading::watch(answers, found, hidden, false) };
 }
 
 impl Embedded {

@@ -38,6 +38,7 @@ pub(crate) unsafe fn watch(
     _: &'static [Replacement],
     _: &'static [Answer],
     found: fn(Result<Embedded, String>),
+    _: Option<fn(String)>,
 ) {
     found(Err(
         "CONTEXTPILOT_ENGINE works on Linux only; prompts are evaluated as ever".to_owned(),

@@ -43,6 +43,7 @@ static ANSWERS: OnceLock<&'static [Answer]> = OnceLock::new();
 
 static WATCH: Mutex<Watch> = Mutex::new(Watch {
     found: None,
+    hidden: None,
     known: Vec::new(),
     unloaded: 0,
     engines: Vec::new(),
@@ -60,6 +61,8 @@ pub(crate) struct Answer {
 struct Watch {
     /// What to do with an engine.
     found: Option<fn(Result<Embedded, String>)>,
+    /// What to do with the reason why an engine in a library is not followed.
+    hidden: Option<fn(String)>,
     /// Keys of the objects that were looked at, since something was unloaded last: a key may be used again.
     known: Vec<usize>,
     /// [`Changes::unloaded`] at the last look.
@@ -157,13 +160,15 @@ unsafe extern "C" {
 }
 
 /// Calls `found` with each engine: now, or when the program has loaded it. Not with that of the program itself, if it
-/// `contains_one`. The program gets the functions of `answers` by their names.
+/// `contains_one`. The program gets the functions of `answers` by their names. Where `hidden` is to be told of libraries
+/// with an engine that cannot be followed, files are looked into for one.
 ///
 /// # Safety
 /// From the library's constructor only.
 pub(super) unsafe fn watch(
     answers: &'static [Answer],
     found: fn(Result<Embedded, String>),
+    hidden: Option<fn(String)>,
     contains_one: bool,
 ) {
     let _ = ANSWERS.set(answers);
@@ -176,6 +181,7 @@ pub(super) unsafe fn watch(
             watch.engines.push((key, PathBuf::new()));
         }
         watch.found = Some(found);
+        watch.hidden = hidden;
     }
     look();
 }
@@ -211,20 +217,21 @@ fn look() {
         for (key, file) in &news.engines {
             found(Embedded::in_library(*key, file.clone()));
         }
-        for file in &news.others {
-            if let Some(why) = hidden::reason(file) {
-                found(Err(why));
-            }
-        }
     }
     if news.unready == 0 || watch.patience == 0 {
         SEEN.store(now.sum(), Ordering::Release);
     }
     watch.patience = watch.patience.saturating_sub(news.unready);
+    let tell = watch.hidden;
     drop(watch);
     // Not before: this waits for the dynamic linker, and a thread that loads something may wait for us.
     for (_, file) in news.engines {
         stay_loaded(&file);
+    }
+    // Nor this: it reads whole files, and other threads of the program ask for functions meanwhile.
+    if let Some(tell) = tell {
+        let reasons = news.others.iter().filter_map(|file| hidden::reason(file));
+        reasons.for_each(tell);
     }
 }
 
@@ -264,7 +271,7 @@ impl Watch {
             .first()
             .map_or(0, |replacement| replacement.address());
         // Every program has the first ones. Their files are read only if it was run to be followed.
-        let looks_within = self.begun || environment::is_run();
+        let looks_within = self.hidden.is_some() && (self.begun || environment::is_run());
         let is_last_look = self.patience == 0;
         // Read when the list of objects is locked: until then, another object may take the place of one.
         let mut writable = None;

@@ -32,9 +32,11 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
     if let (true, Ok(settings)) = (wanted, &settings) {
         keep_environment(settings);
     }
+    // Wrong settings are said when there is an engine that would be followed.
+    let hidden = settings.is_ok().then_some(say_hidden as fn(String));
     if wanted && SETTINGS.set(settings).is_ok() {
         // SAFETY: the caller's promise.
-        unsafe { attach::watch(REPLACEMENTS, ANSWERS, attach_to) };
+        unsafe { attach::watch(REPLACEMENTS, ANSWERS, attach_to, hidden) };
     }
 }
 
@@ -74,6 +76,17 @@ fn attach_to(engine: Result<Embedded, String>) {
                 log::line(format_args!("A further llama.cpp is left alone: {why}"));
             }
         }
+    }
+}
+
+/// A library has an engine that cannot be followed. The program goes on: it may load one that can, or never call this one.
+fn say_hidden(why: String) {
+    match PREPARED.get() {
+        None => {
+            SAID.store(true, Ordering::Relaxed);
+            log::line(format_args!("Inactive: {why}"));
+        }
+        Some(_) => log::line(format_args!("A further llama.cpp is left alone: {why}")),
     }
 }
 
