@@ -89,9 +89,10 @@ pub(crate) fn companion(arguments: &[&str]) -> Command {
 
 #[track_caller]
 pub(crate) fn good(output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    assert!(output.status.success(), "{stdout}{stderr}");
+    stdout.into_owned()
 }
 
 /// The line on stderr of a command that must fail and print one line.

@@ -197,6 +197,8 @@ fn prompts_that_were_given_up_are_prompts() {
     );
     let stats = watched.json(&["stats"]);
     assert_eq!(stats["reuse"]["total"]["evaluated"], taken);
+    // Its evaluation has ended; the server lets the request go a moment later.
+    watched.wait_state("long", "evicted");
     let text = said(&watched, "long");
     has(&text, "its client left then");
     has(
