@@ -4,6 +4,7 @@ mod embedded;
 
 use std::ffi::CStr;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::panic;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +14,7 @@ use contextpilot_delivery::{Config, Sender};
 use contextpilot_journal::{Identity, Journal, Origin};
 use contextpilot_kv_publisher::Publication;
 use contextpilot_residency::Event;
-use contextpilot_settings::{Settings, env};
+use contextpilot_settings::{IndexUrl, Settings, env};
 use contextpilot_worker::{self as worker, Handle, Task, Trace};
 
 use crate::attach::{self, Host, claims};
@@ -196,6 +197,9 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
             "the hook was started twice; please report this",
         ));
     };
+    if settings.strict {
+        check_sockets(settings)?;
+    }
     let index = match delivery(settings) {
         Some(config) => Some(tell_index(settings, config)?),
         None => None,
@@ -281,6 +285,28 @@ fn keep_environment(settings: &Settings) {
 
 /// How long the server's start may wait until the journal is open, which takes some milliseconds.
 const OPENING: Duration = Duration::from_secs(1);
+
+/// A socket that is missing may be made later by the program that answers there.
+///
+/// # Errors
+/// There is a file of another kind: nothing will answer at this address.
+fn check_sockets(settings: &Settings) -> io::Result<()> {
+    let urls = [
+        (env::INDEX_URL, &settings.index),
+        (env::INDEX_IN_FRONT, &settings.index_in_front),
+    ];
+    for (variable, url) in urls {
+        let path = url.as_ref().and_then(IndexUrl::socket);
+        let found = path.and_then(|path| std::fs::metadata(path).ok());
+        if let Some(path) =
+            path.filter(|_| found.is_some_and(|found| !found.file_type().is_socket()))
+        {
+            let why = "is no socket; name the socket at which the index answers";
+            return Err(io::Error::other(format!("{variable}: {path:?} {why}")));
+        }
+    }
+    Ok(())
+}
 
 /// Starts the thread that reports to the index.
 fn tell_index(settings: &Settings, config: Config) -> io::Result<worker::Index> {

@@ -202,6 +202,29 @@ fn if_settings_are_strict_a_server_that_cannot_listen_ends_before_it_loads() {
 }
 
 #[test]
+fn if_settings_are_strict_a_server_whose_indexs_socket_is_a_file_ends_before_it_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("index.sock");
+    std::fs::write(&file, "").unwrap();
+    let output = std::process::Command::new(LAUNCHER)
+        .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
+        .arg("-m")
+        .arg(Model::tiny(Arch::Llama).path())
+        .args(["--port", "0"])
+        .env("CONTEXTPILOT_STRICT", "1")
+        .env("CONTEXTPILOT_INDEX_URL", format!("unix:{}", file.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("] Inactive: CONTEXTPILOT_INDEX_URL: ")
+            && said.contains("index.sock\" is no socket; name the socket"),
+        "{said}"
+    );
+}
+
+#[test]
 fn if_settings_are_strict_a_server_whose_recording_cannot_be_written_ends_before_it_loads() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");

@@ -130,6 +130,42 @@ fn a_problem_is_the_present_one_and_clears_when_it_is_over() {
     });
 }
 
+/// What others may have put there is not taken for what we stored.
+#[test]
+fn a_folder_that_is_opened_to_others_is_not_used_until_it_is_closed_again() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let inner = folder.path().join("v1");
+    let mode = |mode| fs::set_permissions(&inner, fs::Permissions::from_mode(mode)).unwrap();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    let (first, _) = stored.ask(&tokens(1, 600));
+    stored.ask(&tokens(2, 600));
+    until("it is written", || {
+        (chunk_files(folder.path()).len() >= 4).then_some(())
+    });
+    mode(0o777);
+    until("others may write to it", || {
+        let problem = stored.figures().problem;
+        problem.filter(|problem| problem.contains("everybody may write to it, mode 0777"))
+    });
+    let before = chunk_files(folder.path());
+    let (again, account) = stored.ask(&tokens(1, 600));
+    assert_eq!((account.from.store, account.evaluated), (0, 600));
+    assert_eq!(again.content, first.content);
+    stored.ask(&tokens(3, 600));
+    stored.ask(&tokens(4, 100));
+    mode(0o700);
+    until("the problem is over", || {
+        stored.figures().problem.is_none().then_some(())
+    });
+    // Nothing was lost, and nothing was written.
+    let after = chunk_files(folder.path());
+    assert!(before.iter().all(|file| after.contains(file)), "{after:?}");
+    let (again, account) = stored.ask(&tokens(1, 600));
+    assert!(account.from.store > 500, "{account:?}");
+    assert_eq!(again.content, first.content);
+}
+
 /// A process may write files up to a size, and no chunk has room in that: as on a full disk.
 #[test]
 fn what_could_not_be_written_is_not_counted_as_stored() {

@@ -203,7 +203,8 @@ impl Folder {
     /// Opens a chunk's file. Follows no link, and waits for nobody.
     pub(crate) fn file(&self, name: &Name) -> Result<File, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        match rustix::fs::openat(&*self.private(), file_name(name), flags, Mode::empty()) {
+        let private = self.closed()?;
+        match rustix::fs::openat(&*private, file_name(name), flags, Mode::empty()) {
             Ok(file) => Ok(file.into()),
             Err(Errno::NOENT | Errno::NOTDIR) => Err(ReadError::Gone),
             Err(Errno::LOOP | Errno::MLINK | Errno::NXIO) => {
@@ -218,17 +219,23 @@ impl Folder {
         Arc::clone(&self.private.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes the folder again, if it was removed.
+    /// The same, as long as nobody else can write to it. What they write must not be taken for ours.
+    ///
+    /// # Errors
+    /// It was opened to others.
+    pub(crate) fn closed(&self) -> io::Result<Arc<PrivateFolder>> {
+        let private = self.private();
+        private.check().map_err(refused)?;
+        Ok(private)
+    }
+
     /// Opens what is at the folder's path now, and makes it if nothing is.
     ///
     /// # Errors
     /// The system's own, or what is not private.
     pub(crate) fn open_again(&self) -> io::Result<()> {
         let opened = PrivateFolder::inside(&self.path, VERSION);
-        let private = Arc::new(opened.map_err(|error| match error {
-            private_folder::Error::System { source, .. } => source,
-            error => io::Error::other(error.to_string()),
-        })?);
+        let private = Arc::new(opened.map_err(refused)?);
         *self.private.write().unwrap_or_else(PoisonError::into_inner) = private;
         Ok(())
     }
@@ -247,9 +254,9 @@ impl Folder {
         };
         let open = rustix::fs::fstat(&*self.private())?;
         if (there.st_dev, there.st_ino) != (open.st_dev, open.st_ino) {
-            self.open_again()?;
+            return self.open_again();
         }
-        Ok(())
+        self.closed().map(drop)
     }
 
     /// Opens a folder in it, which is made if it is missing.
@@ -310,6 +317,13 @@ fn open(path: &Path) -> Result<PrivateFolder, FolderError> {
     PrivateFolder::inside(path, VERSION).map_err(|error| FolderError {
         what: error.to_string(),
     })
+}
+
+fn refused(error: private_folder::Error) -> io::Error {
+    match error {
+        private_folder::Error::System { source, .. } => source,
+        error => io::Error::other(error),
+    }
 }
 
 /// An open file whose header is good.
@@ -442,6 +456,16 @@ impl ReadError {
             Self::Gone | Self::Damaged(_) => None,
         };
         matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+    }
+
+    /// The folder is open to others: nothing of it is used until it is closed again.
+    pub fn is_open_to_others(&self) -> bool {
+        match self {
+            Self::System(error) => error
+                .get_ref()
+                .is_some_and(|inner| inner.is::<private_folder::Error>()),
+            Self::Gone | Self::Damaged(_) => false,
+        }
     }
 }
 

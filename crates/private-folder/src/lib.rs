@@ -35,7 +35,7 @@ use std::fmt;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};
@@ -47,6 +47,7 @@ mod walk;
 
 pub use fault::Fault;
 
+use fault::Facts;
 use walk::{Stop, View};
 
 const NAME: &str = "contextpilot-llama";
@@ -243,6 +244,30 @@ impl PrivateFolder {
             Ok(descriptor) => Ok(Self { path, descriptor }),
             Err(Stop::System(source)) => Err(Error::System { path, source }),
             Err(Stop::Unsafe { at, why }) => Err(Error::Unsafe { path, at, why }),
+        }
+    }
+
+    /// Whether it is still closed to everybody else. Its owner may have opened it since.
+    ///
+    /// # Errors
+    /// The system's refusal, or that others can write to it.
+    pub fn check(&self) -> Result<(), Error> {
+        let path = || self.path.clone();
+        let metadata = (self.descriptor.metadata()).map_err(|source| Error::System {
+            path: path(),
+            source,
+        })?;
+        let facts = Facts {
+            owner: metadata.uid(),
+            mode: metadata.mode(),
+        };
+        match facts.fault_of_private(effective_user()) {
+            None => Ok(()),
+            Some(why) => Err(Error::Unsafe {
+                path: path(),
+                at: path(),
+                why,
+            }),
         }
     }
 

@@ -566,8 +566,8 @@ impl Shelf {
     /// The file of a chunk is gone or damaged, or the system refuses. The chunk leaves. That it is gone is nobody's fault:
     /// another process removed it a moment ago. If there are no more open files, it stays.
     fn cannot_read(&mut self, name: Name, why: &ReadError) {
-        if why.is_shortage() {
-            // Later it can be.
+        if why.is_shortage() || why.is_open_to_others() {
+            // Later it can be. The next look at the folder says what others may do there.
             return;
         }
         if !matches!(why, ReadError::Gone) {

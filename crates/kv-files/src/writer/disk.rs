@@ -60,7 +60,7 @@ impl Disk {
         let size = rows.size(chunk);
         let head = Head::size(chunk) as u64;
         may_have(head.saturating_add(size))?;
-        let private = self.folder.private();
+        let private = self.folder.closed()?;
         let new = match self.new.take() {
             Some((of, new)) if Arc::ptr_eq(&of, &private) => new,
             _ => self.folder.inner(NEW)?,
