@@ -12,6 +12,7 @@ mod routers;
 mod serving;
 mod signal;
 mod store;
+mod tokenizing;
 mod watched;
 
 use std::path::{Path, PathBuf};
@@ -52,6 +53,7 @@ pub(crate) fn all(
         ("memory", Box::new(memory::run)),
         ("explaining", Box::new(explaining::run)),
         ("watched", Box::new(watched::run)),
+        ("tokenizing", Box::new(tokenizing::run)),
         (
             "sessions",
             Box::new(move |lab, page| store::sessions(&sessions, &rows, lab, page)),
