@@ -36,11 +36,11 @@ const MOST_TOUCHED: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<Job>,
-    done: Receiver<Done>,
+    done: Receiver<Over>,
     spares: Spares,
     shared: Arc<WriterShared>,
     queue_bytes: u64,
-    /// The rows that are not on disk yet, for as long as the thread has them.
+    /// What the thread has been told and has not done yet.
     pending: Mutex<HashMap<Name, Waiting>>,
 }
 
@@ -59,7 +59,8 @@ struct WriterShared {
 #[derive(Debug)]
 enum Job {
     Write(Chunk, Rows),
-    Remove(Name),
+    /// Held until it is done.
+    Remove(Name, Arc<()>),
     Note(Note),
     /// There are touched names from now on.
     Touched,
@@ -80,6 +81,13 @@ enum Note {
     Origin(Box<Origin>),
 }
 
+/// What the thread says when it has done something.
+#[derive(Debug)]
+enum Over {
+    Write(Done),
+    Removal(Name),
+}
+
 /// What became of [`Writer::write`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
@@ -93,6 +101,16 @@ pub enum Done {
     Paused(Problem),
     /// The reason is gone.
     Resumed,
+}
+
+impl Done {
+    /// The chunk that it is about.
+    fn name(&self) -> Option<Name> {
+        match self {
+            Self::Written(name) | Self::Failed(name, _) | Self::NotFinite(name) => Some(*name),
+            Self::Paused(_) | Self::Resumed => None,
+        }
+    }
 }
 
 /// Why a chunk was not taken.
@@ -260,14 +278,25 @@ impl Writer {
 
     /// Whether a chunk is still to be written.
     pub fn is_pending(&self, name: &Name) -> bool {
-        self.waiting().get(name).is_some_and(|rows| !rows.is_over())
+        let is_told = |waiting: &Waiting| !waiting.is_removal() && !waiting.is_over();
+        self.waiting().get(name).is_some_and(is_told)
+    }
+
+    /// Whether a chunk's file is still to be removed.
+    pub fn is_leaving(&self, name: &Name) -> bool {
+        let is_told = |waiting: &Waiting| waiting.is_removal() && !waiting.is_over();
+        self.waiting().get(name).is_some_and(is_told)
     }
 
     /// Removes a chunk's file, also if it is still to be written.
     pub fn remove(&self, name: Name) {
-        self.waiting().remove(&name);
-        // If the thread has ended, the next start loads the file, and finds it useless or not.
-        let _ = self.jobs.send(Job::Remove(name));
+        let told = Arc::new(());
+        let waiting = Waiting::Removal(Arc::downgrade(&told));
+        self.waiting().insert(name, waiting);
+        if self.jobs.send(Job::Remove(name, told)).is_err() {
+            // The thread has ended. The next start loads the file, and finds it useless or not.
+            self.waiting().remove(&name);
+        }
     }
 
     /// Writes down how people call the model with this fingerprint, for [`Folder::model_name`].
@@ -295,15 +324,18 @@ impl Writer {
 
     /// What became of chunks since the last call. Call it now and then: each takes some bytes until then.
     pub fn done(&self) -> impl Iterator<Item = Done> + '_ {
-        self.done.try_iter().inspect(|done| {
-            let (Done::Written(name) | Done::Failed(name, _) | Done::NotFinite(name)) = done else {
-                return;
+        self.done.try_iter().filter_map(|over| {
+            let (name, done) = match over {
+                Over::Removal(name) => (Some(name), None),
+                Over::Write(done) => (done.name(), Some(done)),
             };
             let mut waiting = self.waiting();
             // The same chunk may have been queued again since.
-            if waiting.get(name).is_some_and(Waiting::is_over) {
-                waiting.remove(name);
+            if let Some(name) = name.filter(|name| waiting.get(name).is_some_and(Waiting::is_over))
+            {
+                waiting.remove(&name);
             }
+            done
         })
     }
 

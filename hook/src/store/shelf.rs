@@ -172,10 +172,20 @@ impl Shelf {
         Ok(shelf)
     }
 
-    /// These chunks are in the folder.
+    /// These chunks were in the folder a moment ago.
     pub(super) fn load_some(&mut self, some: impl Iterator<Item = Header>) {
-        some.for_each(|header| self.tree.load(header.chunk, header.last_used));
+        some.for_each(|header| {
+            if self.is_still_there(&header) {
+                self.tree.load(header.chunk, header.last_used);
+            }
+        });
         self.count();
+    }
+
+    /// Whether the file of a chunk was not removed since its header was read, and nobody here is about to remove it.
+    fn is_still_there(&self, header: &Header) -> bool {
+        let name = &header.chunk.name;
+        !self.writer.is_leaving(name) && !self.folder.lacks(name)
     }
 
     /// All that is in the folder was loaded but for these chunks, which were used in the future.
@@ -521,12 +531,15 @@ impl Shelf {
         count == most
     }
 
-    /// Takes note of what other processes have written.
+    /// Takes note of what other processes have written. (The first time, it is all that is in the folder.)
     pub(super) fn share(&mut self, written: &[Header]) {
         self.changed += 1;
-        let written = written.iter().cloned();
+        let there = written.iter().filter(|one| self.is_still_there(one));
+        let there: Vec<_> = there
+            .map(|one| (one.chunk.clone(), one.last_used))
+            .collect();
         self.tree.now(neighbours::time());
-        self.forget(|tree| tree.share(written.map(|one| (one.chunk, one.last_used)), &[]));
+        self.forget(|tree| tree.share(there, &[]));
     }
 
     /// Takes note of what is left in one of the inner folders, but for what is still to be written. Returns what is there

@@ -17,11 +17,13 @@ pub(super) enum Rows {
     InState(Arc<Vec<u8>>, Arc<StateMap>, Range<usize>),
 }
 
-/// Rows for as long as the thread has them.
+/// What the thread has been told of a chunk last: rows for as long as it has them, or that the file is to be removed, for as
+/// long as it has not done that.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Cut(Weak<Vec<u8>>),
     InState(Weak<Vec<u8>>, Arc<StateMap>, Range<usize>),
+    Removal(Weak<()>),
 }
 
 impl Rows {
@@ -96,11 +98,19 @@ impl Waiting {
                 let state = state.upgrade()?;
                 Some(Rows::InState(state, Arc::clone(map), range.clone()))
             }
+            Self::Removal(_) => None,
         }
     }
 
+    pub(super) fn is_removal(&self) -> bool {
+        matches!(self, Self::Removal(_))
+    }
+
     pub(super) fn is_over(&self) -> bool {
-        let (Self::Cut(bytes) | Self::InState(bytes, ..)) = self;
-        bytes.strong_count() == 0
+        let holders = match self {
+            Self::Cut(bytes) | Self::InState(bytes, ..) => bytes.strong_count(),
+            Self::Removal(told) => told.strong_count(),
+        };
+        holders == 0
     }
 }

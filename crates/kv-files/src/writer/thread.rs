@@ -14,7 +14,7 @@ use super::disk::{Disk, is_not_finite};
 use super::rest::Rests;
 use super::rows::Rows;
 use super::spare::{IDLE, Spares};
-use super::{Done, Job, Note, WriterShared};
+use super::{Done, Job, Note, Over, WriterShared};
 use crate::{Folder, Problem};
 
 /// How long nothing is written after a failure. After each further one twice as long.
@@ -31,7 +31,7 @@ const COLLECT: Duration = Duration::from_secs(30);
 /// What the thread leaves for others, and shares with them.
 #[derive(Clone, Copy)]
 pub(super) struct Outbox<'a> {
-    pub(super) done: &'a Sender<Done>,
+    pub(super) done: &'a Sender<Over>,
     pub(super) spares: &'a Spares,
     pub(super) shared: &'a WriterShared,
     /// Bytes of rows that may wait, and of memory that is ready.
@@ -132,10 +132,14 @@ impl Thread<'_> {
                     .shared
                     .queued
                     .fetch_sub(bytes, Ordering::Relaxed);
-                let _ = self.outbox.done.send(done);
+                self.say(done);
             }
-            // If it cannot be removed, the next start finds it again.
-            Ok(Job::Remove(name)) => drop(self.disk.remove(&name)),
+            Ok(Job::Remove(name, told)) => {
+                // If it cannot be removed, the next start finds it again.
+                let _ = self.disk.remove(&name);
+                drop(told);
+                let _ = self.outbox.done.send(Over::Removal(name));
+            }
             Ok(Job::Note(note)) => self.note(note),
             Ok(Job::Expected) => {
                 self.rests.begin(&self.outbox.shared.hurry);
@@ -236,7 +240,7 @@ impl Thread<'_> {
             }
             Err(error) => {
                 let still = self.pause(&error);
-                let _ = self.outbox.done.send(Done::Paused(still));
+                self.say(Done::Paused(still));
                 return;
             }
         }
@@ -247,7 +251,11 @@ impl Thread<'_> {
 
     fn all_is_well(&mut self) {
         self.look_at = None;
-        let _ = self.outbox.done.send(Done::Resumed);
+        self.say(Done::Resumed);
+    }
+
+    fn say(&self, done: Done) {
+        let _ = self.outbox.done.send(Over::Write(done));
     }
 
     fn touch(&mut self) {
@@ -311,6 +319,7 @@ mod tests {
         assert_eq!(thread.write(&chunk, &rows), Done::Written(chunk.name));
         assert_eq!(fail(&mut thread), 2 * FIRST_PAUSE);
         // Only that writing goes on again.
-        assert_eq!(done.try_iter().collect::<Vec<_>>(), [Done::Resumed]);
+        let said: Vec<Over> = done.try_iter().collect();
+        assert!(matches!(said[..], [Over::Write(Done::Resumed)]), "{said:?}");
     }
 }

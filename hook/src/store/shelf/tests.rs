@@ -45,6 +45,37 @@ fn what_was_written_after_the_folder_was_read_stays() {
     assert!(shelf.folder.lacks(&chunks[2].name));
 }
 
+/// The watch reads headers, then tells the shelf some at a time. What left by the first of them was taken for there by the later ones:
+/// then a prompt was to be loaded from files that were gone.
+#[test]
+fn what_is_being_removed_is_not_there_by_what_was_read_before() {
+    let home = private_folder();
+    let mut shelf = empty_shelf(home.path());
+    let (model, tokens) = (Fingerprint([5; 16]), (0..700).collect::<Vec<i32>>());
+    let bytes = Engine::dense(2, 64).state(0, &(0..700).collect::<Vec<_>>());
+    let state = State::read(&bytes).expect("a state");
+    shelf.keep(&model, &tokens, &state, None);
+    shelf.flush(LONG);
+    let mut read = Vec::new();
+    let watched = Watch::new(shelf.folder.clone()).look(|header| read.push(header));
+    watched.expect("it can be read");
+    read.sort_by_key(|header| header.chunk.start);
+    for is_done in [false, true] {
+        shelf.drop_chunk(read[0].chunk.name);
+        if is_done {
+            shelf.flush(LONG);
+        }
+        shelf.share(&read[1..]);
+        assert_eq!(shelf.tree.bytes(), 0, "none of them waits");
+        // It is evaluated again, and all of it is kept.
+        shelf.keep(&model, &tokens, &state, None);
+        shelf.flush(LONG);
+        let there = |header: &Header| !shelf.folder.lacks(&header.chunk.name);
+        assert!(read.iter().all(there), "{is_done}");
+        assert_eq!(shelf.length_of(&model, &tokens), 700);
+    }
+}
+
 /// Between the decision to copy only what is new and the copy, what was there may have left.
 #[test]
 fn rows_that_were_not_copied_are_not_kept() {
