@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-use contextpilot_kv_store::{Chunk, Fingerprint, Name, Store, TAIL};
+use contextpilot_kv_store::{Chunk, Fingerprint, MOST_ALIKE, MOST_WAYS, Name, Store, TAIL};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -153,24 +153,31 @@ impl Index {
                 tree.load(header.chunk, header.last_used.min(now));
             }
         };
-        let found = tree.find(fingerprint, tokens);
-        let mut at = found.tokens();
-        let last = found.pieces().last();
-        let mut site = last.map_or(Site::Start(*fingerprint), |last| {
-            Site::Behind(last.name, last.take as u32)
-        });
-        while let Some(name) = tokens.get(at).and_then(|token| self.child(site, *token)) {
-            load(tree, &name);
-            let Some((chunk, _)) = tree.chunk(&name) else {
+        // Ways through the tree that are still to be followed, and how many tokens each has.
+        let mut open = vec![(Site::Start(*fingerprint), 0)];
+        let mut ways = 0;
+        while let Some((site, at)) = open.pop() {
+            let Some(token) = tokens.get(at) else {
                 break;
             };
-            let same = chunk.tokens.iter().zip(&tokens[at..]);
-            let take = same.take_while(|(one, other)| one == other).count();
-            if take == 0 {
+            let others = open.len();
+            for name in self.alike(site, *token) {
+                load(tree, &name);
+                let Some((chunk, _)) = tree.chunk(&name) else {
+                    continue;
+                };
+                let same = chunk.tokens.iter().zip(&tokens[at..]);
+                let take = same.take_while(|(one, other)| one == other).count();
+                if take > 0 {
+                    open.push((Site::Behind(name, take as u32), at + take));
+                }
+            }
+            ways += usize::from(open.len() == others);
+            if ways == MOST_WAYS {
                 break;
             }
-            at += take;
-            site = Site::Behind(name, take as u32);
+            // The one with most tokens is followed next.
+            open[others..].sort_by_key(|(_, at)| *at);
         }
         for piece in tree.find(fingerprint, tokens).pieces() {
             for name in self.tails(piece.name, piece.take as u32) {
@@ -179,16 +186,15 @@ impl Index {
         }
     }
 
-    /// The chunk that begins with this token there. (If there are two, the one that a tree keeps.)
-    fn child(&self, site: Site, token: i32) -> Option<Name> {
+    /// The chunks that begin with this token there: as many as a tree keeps.
+    fn alike(&self, site: Site, token: i32) -> impl Iterator<Item = Name> {
         let least = Child::at(site, token, Name([0; 16]));
-        let nth = self.first(&least);
-        let found = (nth < self.len()).then(|| self.get(nth))?;
-        let is_it = Child {
-            name: least.name,
-            ..found
-        } == least;
-        is_it.then_some(found.name)
+        let all = (self.first(&least)..self.len()).map(|nth| self.get(nth));
+        let here = all.take_while(move |child| {
+            let name = least.name;
+            Child { name, ..*child } == least
+        });
+        here.take(MOST_ALIKE).map(|child| child.name)
     }
 
     /// The tails behind at most so many tokens of this chunk, but for the first ones.

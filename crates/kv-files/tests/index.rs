@@ -101,6 +101,36 @@ fn a_prompt_is_found_as_if_all_of_the_folder_had_been_read() {
     assert_eq!(one.find(&other, &prompts()[0]).tokens(), 0);
 }
 
+/// Processes that wrote at the same time for prompts that part within a chunk.
+#[test]
+fn of_several_chunks_for_one_place_all_are_looked_up() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).unwrap();
+    let writer = writer(&folder);
+    let parted: Vec<Vec<i32>> = [1, 100, 120]
+        .map(|at| [tokens(1, at), tokens(at, 400)].concat())
+        .into();
+    let mut all = Store::new(u64::MAX);
+    for (prompt, first) in parted.iter().zip([300, 100, 200]) {
+        let mut own = Store::new(u64::MAX);
+        for length in [first, prompt.len()] {
+            for chunk in own.missing(&MODEL, &prompt[..length], common::ROW) {
+                writer.write(&chunk, Arc::new(rows(&chunk))).unwrap();
+                own.insert(chunk.clone()).unwrap();
+                all.load(chunk, 1);
+            }
+        }
+    }
+    assert!(writer.flush(LONG));
+    folder.write_index(children(&all)).unwrap();
+    let index = folder.index().unwrap();
+    for prompt in &parted {
+        assert_eq!(found(&folder, &index, prompt).0, prompt.len());
+    }
+    let other = [tokens(1, 120), tokens(7, 9)].concat();
+    assert_eq!(found(&folder, &index, &other).0, 120);
+}
+
 #[test]
 fn what_is_gone_is_not_found_and_what_is_new_is_not_missed_for_long() {
     let home = private_folder();

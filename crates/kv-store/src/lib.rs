@@ -59,4 +59,5 @@ pub use session::{Advice, Conditions, Held, Run, Session, Why};
 pub use shape::Shape;
 pub use state::{State, StateMap};
 pub use store::{Change, Changes, MEMORY, Model, Refused, Store};
+pub use tree::{MOST_ALIKE, MOST_WAYS};
 pub use wanted::Wanted;

@@ -42,6 +42,9 @@ impl Fingerprint {
 }
 
 impl Name {
+    pub(crate) const LEAST: Self = Self([0; 16]);
+    pub(crate) const GREATEST: Self = Self([u8::MAX; 16]);
+
     /// The names among these that begin with this byte, in order.
     pub(crate) fn all_with<V>(all: &BTreeMap<Self, V>, first: u8) -> impl Iterator<Item = &Self> {
         let mut from = Self([0; 16]);

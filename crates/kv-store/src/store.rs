@@ -38,7 +38,7 @@ pub struct Store {
     waiting: Waiting,
     /// Loaded chunks that can stand nowhere.
     stray: Vec<Name>,
-    /// Chunks that had to leave because another one stands in their place.
+    /// Chunks that had to leave because others stand in their place.
     displaced: Vec<Name>,
     /// What has changed, if anybody wants to know.
     changes: Option<Changes>,
@@ -336,8 +336,8 @@ impl Store {
     /// A chunk that another process has written. Chunks may come in any order. `last_used`: in any
     /// unit that grows.
     ///
-    /// If another chunk stands in its place (two processes wrote for prompts that part within it), the one with the lesser
-    /// name stays, so that all processes keep the same one. The other one leaves with all that continues it.
+    /// Several may stand in one place: processes wrote for prompts that part within a chunk. If there are more than a few, those with
+    /// the least names stay, so that all processes keep the same. Another one leaves with all that continues it.
     ///
     /// Afterwards, ask [`orphans`](Self::orphans).
     pub fn load(&mut self, chunk: Chunk, last_used: u64) {
@@ -409,7 +409,7 @@ impl Store {
     }
 
     /// Chunks that another process has written and removed. Returns what has to leave: for the budget, or because
-    /// another one [stands in its place](Self::load). Chunks that cannot be used here stay where they are: they may be of
+    /// others [stand in its place](Self::load). Chunks that cannot be used here stay where they are: they may be of
     /// use there.
     pub fn share(
         &mut self,

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A chunk stands behind some of its parent's tokens: all of them, or fewer where a prompt differs.
-//! Of the chunks at one such *site* each begins with another token, and with another one than the
-//! parent has there. So there is one way through the tree for a prompt.
+//! Of the chunks that a process inserts at one such *site* each begins with another token, and with another one than the
+//! parent has there: there is one way through the tree for a prompt. Where several processes wrote at the same time for
+//! prompts that part within a chunk, a few may begin with the same token, and there are several ways.
 //!
 //! The children of a chunk are linked in the order of their last use, latest first.
 
@@ -24,6 +25,10 @@ const NONE: Key = Key::MAX;
 /// How many children are looked at for the one used last. They are in order, unless files with
 /// old times were loaded.
 const LOOKED_AT: usize = 64;
+/// So many chunks may begin with the same token at one site: those with the least names.
+pub const MOST_ALIKE: usize = 4;
+/// So many ways through the tree are followed to their ends for a prompt.
+pub const MOST_WAYS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -55,6 +60,7 @@ pub(crate) struct Node {
 struct Edge {
     site: Site,
     token: i32,
+    name: Name,
 }
 
 /// Where chunks can stand.
@@ -119,24 +125,58 @@ impl Tree {
 
     /// The longest beginning of `tokens` that is there.
     pub(crate) fn find(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Found {
-        let mut pieces = Vec::new();
-        let mut site = Site::Start(*fingerprint);
-        let mut rest = tokens;
-        while let Some(&token) = rest.first() {
-            let Some(&key) = self.edges.get(&Edge { site, token }) else {
-                break;
-            };
+        let mut longest = Found::default();
+        let mut pieces: Vec<Piece> = Vec::new();
+        // Where a way goes on: behind so many pieces, with this chunk.
+        let mut open = Vec::new();
+        let mut ways = 0;
+        self.open(Site::Start(*fingerprint), tokens, 0, &mut open);
+        while let Some((before, key)) = open.pop() {
+            pieces.truncate(before);
+            let at = pieces.last().map_or(0, |last| last.start + last.take);
             let Some(node) = self.nodes.get(key) else {
                 break;
             };
-            let take = common(&node.chunk.tokens, rest);
+            let take = common(&node.chunk.tokens, &tokens[at..]);
             pieces.push(node.piece(take));
-            site = Site::Behind(key, take as u32);
-            rest = &rest[take..];
+            let others = open.len();
+            let site = Site::Behind(key, take as u32);
+            self.open(site, &tokens[at + take..], pieces.len(), &mut open);
+            if open.len() > others {
+                continue;
+            }
+            if at + take > longest.tokens() {
+                longest.pieces.clone_from(&pieces);
+            }
+            ways += 1;
+            if ways == MOST_WAYS || longest.tokens() == tokens.len() {
+                break;
+            }
         }
-        let mut found = Found { pieces };
-        found.cut(media::certain(&tokens[..found.tokens()]));
-        found
+        longest.cut(media::certain(&tokens[..longest.tokens()]));
+        longest
+    }
+
+    /// The chunks with which these tokens go on at a site. The one that has most of them is the last.
+    fn open(&self, site: Site, tokens: &[i32], before: usize, open: &mut Vec<(usize, Key)>) {
+        let Some(&token) = tokens.first() else {
+            return;
+        };
+        let first = open.len();
+        open.extend(self.alike(site, token).rev().map(|key| (before, key)));
+        if let several @ [_, _, ..] = &mut open[first..] {
+            let node = |key| self.nodes.get(key);
+            several.sort_by_key(|(_, key)| {
+                node(*key).map_or(0, |node| common(&node.chunk.tokens, tokens))
+            });
+        }
+    }
+
+    /// The chunks that begin with this token at a site, in the order of their names.
+    fn alike(&self, site: Site, token: i32) -> impl DoubleEndedIterator<Item = Key> + '_ {
+        let edge = |name| Edge { site, token, name };
+        let all = self.edges.range(edge(Name::LEAST)..=edge(Name::GREATEST));
+        all.map(|(_, key)| *key)
     }
 
     /// What was used last behind these pieces, at most `most` tokens: the tokens, and all pieces.
@@ -169,11 +209,13 @@ impl Tree {
             let Some(key) = self.key(&piece.name) else {
                 break;
             };
-            let edge = |behind: usize| Edge {
+            let edge = |behind: usize, name| Edge {
                 site: Site::Behind(key, behind as u32),
                 token: TAIL,
+                name,
             };
-            let here = self.edges.range(edge(1)..=edge(piece.take));
+            let (first, last) = (edge(1, Name::LEAST), edge(piece.take, Name::GREATEST));
+            let here = self.edges.range(first..=last);
             let here = here.filter(|(edge, _)| edge.token == TAIL);
             tails.extend(here.filter_map(|(_, tail)| {
                 let node = self.nodes.get(*tail)?;
@@ -265,11 +307,11 @@ impl Tree {
                 (Site::Behind(key, tokens), Some(key))
             }
         };
-        let token = chunk.tokens[0];
-        let there = self.edges.get(&Edge { site, token });
-        match there.and_then(|key| self.nodes.get(*key)) {
-            Some(there) => Err(Misplaced::Taken(there.chunk.name)),
-            None => Ok(parent),
+        let mut there = self.alike(site, chunk.tokens[0]);
+        let most = if chunk.is_tail() { 1 } else { MOST_ALIKE };
+        match there.next_back().and_then(|key| self.nodes.get(key)) {
+            Some(last) if there.count() + 1 >= most => Err(Misplaced::Taken(last.chunk.name)),
+            _ => Ok(parent),
         }
     }
 
@@ -290,7 +332,7 @@ impl Tree {
             path,
         });
         self.names.insert(name, key);
-        self.edges.insert(Edge { site, token }, key);
+        self.edges.insert(Edge { site, token, name }, key);
         self.link(key, parent);
         key
     }
@@ -302,8 +344,11 @@ impl Tree {
         let node = self.nodes.remove(key)?;
         self.names.remove(&node.chunk.name);
         let parent = (node.parent != NONE).then_some(node.parent);
-        let (site, token) = (node.chunk.site(parent), node.chunk.tokens[0]);
-        self.edges.remove(&Edge { site, token });
+        self.edges.remove(&Edge {
+            site: node.chunk.site(parent),
+            token: node.chunk.tokens[0],
+            name: node.chunk.name,
+        });
         Some(node)
     }
 
@@ -380,7 +425,7 @@ pub(crate) enum Misplaced {
     Known,
     /// Its parent is not there.
     NoParent,
-    /// This chunk begins with the same token there.
+    /// As many as may begin with the same token there do. This one has the greatest name.
     Taken(Name),
 }
 

@@ -50,7 +50,7 @@ impl Waiting {
 
     /// One of those that wait for this parent.
     pub(crate) fn child(&self, parent: &Name) -> Option<Name> {
-        let all = self.parents.range((*parent, Name([0; 16]))..);
+        let all = self.parents.range((*parent, Name::LEAST)..);
         let mut of_it = all.take_while(|(of, _)| of == parent);
         of_it.next().map(|(_, child)| *child)
     }

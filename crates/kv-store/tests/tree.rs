@@ -313,61 +313,131 @@ fn young_chunks_wait_for_what_they_continue() {
     assert_eq!(store.find(&MODEL, &run(0, 700)).tokens(), 512);
 }
 
-/// Two processes wrote for prompts that part within one chunk: all keep the same one, whatever they saw first.
+/// The chunks of a prompt that grew to these lengths, as a process wrote them that knew of no other.
+fn grown(prompt: &[i32], lengths: &[usize]) -> Vec<Chunk> {
+    let mut store = Store::new(u64::MAX);
+    let mut all = Vec::new();
+    for &length in lengths {
+        all.extend(store.missing(&MODEL, &prompt[..length], ROW));
+        save(&mut store, &prompt[..length]);
+    }
+    all
+}
+
+/// Two processes wrote for prompts that part within one chunk. Of both all is found, whatever was seen first: also where
+/// the other one's chunk has more of a prompt than its own, which goes on behind that.
 #[test]
-fn of_two_chunks_for_one_place_all_processes_keep_the_same() {
-    let empty = Store::new(0);
-    // 100 tokens, and what continues them; 120 with the same beginning, and what continues those.
-    let short = {
+fn prompts_of_several_processes_that_part_within_a_chunk_are_all_found() {
+    let short = with(run(0, 100), &run(-900, 500));
+    let long = with(run(0, 120), &run(-100, 50));
+    let other = with(run(0, 1), &run(-2000, 300));
+    let both = with(run(0, 120), &run(-900, 9));
+    let written = [
+        grown(&short, &[100, 600]),
+        grown(&long, &[170]),
+        grown(&other, &[301]),
+    ];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1]] {
         let mut store = Store::new(u64::MAX);
-        save(&mut store, &run(0, 100));
-        let mut all = empty.missing(&MODEL, &run(0, 100), ROW);
-        all.extend(store.missing(&MODEL, &with(run(0, 100), &[-1, -2]), ROW));
-        all
-    };
-    let long = {
-        let mut store = Store::new(u64::MAX);
-        save(&mut store, &run(0, 120));
-        let mut all = empty.missing(&MODEL, &run(0, 120), ROW);
-        all.extend(store.missing(&MODEL, &with(run(0, 120), &[-3]), ROW));
-        all
-    };
-    let (stays, leaves) = match short[0].name < long[0].name {
-        true => (&short, &long),
-        false => (&long, &short),
-    };
-    let mut orders: Vec<Vec<&Chunk>> = Vec::new();
-    for first in [stays, leaves] {
-        let second = if first == stays { leaves } else { stays };
-        orders.push(first.iter().chain(second).collect());
-        orders.push(first.iter().rev().chain(second).collect());
-        orders.push(first.iter().rev().chain(second.iter().rev()).collect());
-        orders.push(vec![&first[0], &second[1], &second[0], &first[1]]);
-    }
-    for order in orders {
-        let mut store = Store::new(u64::MAX);
-        let mut left = Vec::new();
-        for chunk in &order {
-            left.extend(store.share([((*chunk).clone(), 7)], &[]));
+        for chunk in order.iter().flat_map(|&nth| written[nth].iter().rev()) {
+            assert_eq!(store.share([(chunk.clone(), 7)], &[]), []);
         }
-        // What continues the one that left waits for it, if it came later. Whoever wrote it removes it.
-        for chunk in leaves {
-            if store.knows(&chunk.name) {
-                assert_eq!(store.share([], &[chunk.name]), []);
-                left.push(chunk.name);
+        for prompt in [&short, &long, &other] {
+            let found = store.find(&MODEL, prompt);
+            assert_eq!(found.tokens(), prompt.len(), "{order:?}");
+            assert_eq!(store.missing(&MODEL, prompt, ROW), []);
+        }
+        let found = store.find(&MODEL, &both);
+        assert_eq!(found.tokens(), 120);
+        assert_eq!(found.pieces()[0].name, written[1][0].name);
+        // One leaves, and the others are there.
+        assert_eq!(store.remove(&written[0][0].name).len(), written[0].len());
+        assert_eq!(store.find(&MODEL, &short).tokens(), 100);
+        assert_eq!(store.find(&MODEL, &long).tokens(), long.len());
+        assert_eq!(store.find(&MODEL, &other).tokens(), other.len());
+    }
+}
+
+/// There are only so many chunks for one place, and all processes keep the same, whatever they saw first.
+#[test]
+fn of_many_chunks_for_one_place_all_processes_keep_the_same() {
+    let prompts: Vec<_> = (1..8)
+        .map(|parts| with(run(0, 10 * parts), &run(-1000 * parts, 300)))
+        .collect();
+    let mut written: Vec<_> = prompts
+        .iter()
+        .map(|prompt| grown(prompt, &[prompt.len()]))
+        .collect();
+    written.sort_by_key(|chunks| chunks[0].name);
+    let names = |processes: &[Vec<Chunk>]| -> Vec<Name> {
+        let mut names: Vec<Name> = processes.iter().flatten().map(|chunk| chunk.name).collect();
+        names.sort_unstable();
+        names
+    };
+    let (stay, leave) = written.split_at(4);
+    for turned in 0..written.len() {
+        for order in 0..4 {
+            let mut processes = written.clone();
+            processes.rotate_left(turned);
+            let mut all: Vec<Chunk> = processes.into_iter().flatten().collect();
+            match order {
+                0 => {}
+                1 => all.reverse(),
+                2 => all.sort_by_key(|chunk| chunk.start),
+                _ => all.sort_by_key(|chunk| std::cmp::Reverse(chunk.start)),
             }
+            let mut store = Store::new(u64::MAX);
+            let mut left = Vec::new();
+            for chunk in &all {
+                left.extend(store.share([(chunk.clone(), 7)], &[]));
+            }
+            // What continues one that left waits for it, if it came later. Whoever wrote it removes it.
+            for chunk in leave.iter().flatten() {
+                if store.knows(&chunk.name) {
+                    assert_eq!(store.share([], &[chunk.name]), []);
+                    left.push(chunk.name);
+                }
+            }
+            left.sort_unstable();
+            assert_eq!(left, names(leave), "{turned} {order}");
+            let there: Vec<Name> = store.names_after(None).copied().collect();
+            assert_eq!(there, names(stay));
+            let bytes: u64 = stay.iter().flatten().map(Chunk::cost).sum();
+            assert_eq!(store.bytes(), bytes);
         }
-        let names = |chunks: &[Chunk]| -> Vec<Name> {
-            let mut names: Vec<Name> = chunks.iter().map(|chunk| chunk.name).collect();
-            names.sort_unstable();
-            names
-        };
-        left.sort_unstable();
-        assert_eq!(left, names(leaves), "{order:?}");
-        assert!(stays.iter().all(|chunk| store.has(&chunk.name)));
-        let bytes: u64 = stays.iter().map(Chunk::cost).sum();
-        assert_eq!((store.chunks(), store.bytes()), (2, bytes));
     }
+}
+
+/// However many ways there are, only some are followed.
+#[test]
+fn a_prompt_with_many_ways_is_found_soon() {
+    // At each of these positions four processes parted, and each of them went on by itself.
+    let mut store = Store::new(u64::MAX);
+    let prompt = run(0, 2000);
+    let mut parent: Option<Chunk> = None;
+    for at in (0..2000).step_by(GRID) {
+        let mut whole = None;
+        for wrong in 1..=4 {
+            let end = (at + GRID).min(2000);
+            let tokens = match wrong {
+                4 => prompt[at..end].to_vec(),
+                _ => with(prompt[at..end - wrong].to_vec(), &[-1]),
+            };
+            let before = with(prompt[..at].to_vec(), &tokens);
+            let mut chunk = Store::new(0)
+                .missing(&MODEL, &before, ROW)
+                .pop()
+                .expect("the last");
+            chunk.parent = parent.as_ref().map(|one| (one.name, GRID as u32));
+            assert_eq!(store.share([(chunk.clone(), 7)], &[]), []);
+            whole = Some(chunk);
+        }
+        parent = whole;
+    }
+    assert_eq!(store.chunks(), 4 * 8);
+    assert_eq!(store.find(&MODEL, &prompt).tokens(), 2000);
+    let other = with(prompt[..1999].to_vec(), &[-7]);
+    assert_eq!(store.find(&MODEL, &other).tokens(), 1999);
 }
 
 /// Their files take room.

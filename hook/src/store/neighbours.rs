@@ -6,8 +6,8 @@
 //! removes what was used least recently. Two that remove the same do no harm. Until the next look they may
 //! exceed the budget by what they write in that time.
 //!
-//! If two write for the same place at the same moment (prompts that part within one chunk), all keep the one with the
-//! lesser name; the other one leaves, with what continues it. A chunk whose parent has left counts until whoever wrote it
+//! If several write for the same place at the same moment (prompts that part within one chunk), all keep the few with the
+//! least names; another one leaves, with what continues it. A chunk whose parent has left counts until whoever wrote it
 //! has seen that, or until it is the one that was used least recently.
 //!
 //! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
