@@ -118,6 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn no_moment_is_before_an_earlier_one() {
+        let (one, other) = (Timestamp::from_unix_ms(2), Timestamp::from_unix_ms(1500));
+        assert_eq!(other.since(one), Duration::from_millis(1498));
+        assert_eq!(one.since(other), Duration::ZERO);
+        assert_eq!(Timestamp::from(SystemTime::from(other)), other);
+        let before_1970 = UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(Timestamp::from(before_1970).unix_ms(), 0);
+    }
+
+    #[test]
     fn what_is_no_such_time_is_refused() {
         for text in [
             "",

@@ -5,8 +5,8 @@ use contextpilot_control::{
     Evaluated, Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction,
     HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
     Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
-    RequestState, Requests, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Seen, Slot, Sources,
-    Stats, Through, Timestamp, Tokens, Tree, UnfinishedPrompt,
+    RequestState, Requests, RequestsQuery, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Seen,
+    Slot, Sources, Stats, StoreRemote, Through, Timestamp, Tokens, Tree, UnfinishedPrompt,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -455,4 +455,116 @@ fn prompts_of_a_request_are_added_up() {
     ];
     assert_eq!(from, [2, 2, 2, 2, 6]);
     assert_eq!(sum.adapters, one.adapters, "of the largest");
+}
+
+/// A reader takes a field that is not there for a number of 0, for a no, or for nothing known.
+#[test]
+fn what_says_nothing_is_left_out() {
+    let fields = |value: Value| value.as_object().unwrap().keys().cloned().collect();
+    let names: Vec<String> = fields(round_trip(&Evaluation::default()));
+    let always = [
+        "causes",
+        "diverged",
+        "evaluated",
+        "from",
+        "lost",
+        "prompt_tokens",
+        "reused",
+        "seconds",
+    ];
+    assert_eq!(names, always);
+    let all: Vec<String> = fields(round_trip(&evaluation()));
+    assert_eq!(all.len(), always.len() + 3, "{all:?}");
+    assert_eq!(round_trip(&evaluation())["attempts"], 3);
+    assert!(round_trip(&evaluation())["given_up"] == true);
+}
+
+#[test]
+fn causes_are_named_as_in_json() {
+    let mut names = Vec::new();
+    for (cause, number) in round_trip(&Causes::default()).as_object().unwrap() {
+        match number.as_object() {
+            None => names.push(cause.clone()),
+            Some(inner) => names.extend(inner.keys().map(|name| format!("{cause}_{name}"))),
+        }
+    }
+    let all = Causes::default().all();
+    let mut said: Vec<_> = all.iter().map(|(name, _)| (*name).to_owned()).collect();
+    names.sort();
+    said.sort();
+    assert_eq!(said, names);
+
+    let mut causes = evaluation().causes;
+    causes.elsewhere.busy = 20;
+    causes.elsewhere.host_rule = 300;
+    assert_eq!(causes.elsewhere.sum(), 320);
+    assert_eq!(causes.sum(), 9 + 320);
+    assert!(causes.all().contains(&("elsewhere_host_rule", 300)));
+}
+
+#[test]
+fn a_request_is_named_by_its_id_or_its_number() {
+    let name = RequestName::Number(17).to_string();
+    assert_eq!(name, "#17");
+    assert_eq!(RequestName::number(&name), Some(17));
+    assert_eq!(RequestName::number("17"), None);
+    assert_eq!(RequestName::number("#req-1"), None);
+    assert_eq!(RequestName::Id("req-1".to_owned()).to_string(), "req-1");
+}
+
+#[test]
+fn only_what_was_evaluated_has_an_evaluation() {
+    let mut numbered = RequestState::Numbered {
+        id: "#8".to_owned(),
+        at: moment(),
+        slot: 1,
+        cached_tokens: None,
+        evaluation: Box::new(evaluation()),
+    };
+    assert_eq!(numbered.evaluation(), Some(&evaluation()));
+    numbered.evaluation_mut().unwrap().diverged = None;
+    assert_eq!(numbered.evaluation().unwrap().diverged, None);
+    let mut awaited = RequestState::Awaited {
+        id: "req-1".to_owned(),
+        since: moment(),
+    };
+    assert_eq!(awaited.evaluation(), None);
+    assert_eq!(awaited.evaluation_mut(), None);
+}
+
+#[test]
+fn a_query_has_no_more_ids_than_it_may() {
+    let read = |ids: usize| {
+        let body = json!({"ids": vec!["a"; ids]}).to_string();
+        serde_json::from_str::<RequestsQuery>(&body)
+    };
+    for ids in [0, 2, RequestsQuery::MOST] {
+        assert_eq!(read(ids).unwrap().ids, vec!["a"; ids]);
+    }
+    let error = read(RequestsQuery::MOST + 1).unwrap_err().to_string();
+    assert!(
+        error.starts_with("invalid length 1001, expected at most 1000 ids"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_remote_that_nobody_speaks_for_is_not_reachable() {
+    let said = StoreRemote {
+        address: "redis://10.0.0.7".to_owned(),
+        reachable: true,
+        sent: 5,
+        at: Some(moment()),
+        ..StoreRemote::default()
+    };
+    let json = round_trip(&said).to_string();
+    let after = |ms| {
+        let now = Timestamp::from_unix_ms(moment().unix_ms() + ms);
+        StoreRemote::read(json.as_bytes(), now).unwrap()
+    };
+    assert_eq!(after(60_000), said);
+    let silent = after(60_001);
+    assert!(!silent.reachable && silent.problem.is_some());
+    assert_eq!((silent.since, silent.sent), (Some(moment()), 5));
+    assert_eq!(StoreRemote::read(b"{", moment()), None);
 }
