@@ -73,6 +73,8 @@ const fn finish(mut z: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -82,5 +84,35 @@ mod tests {
         assert_eq!(random.draw(), 6_457_827_717_110_365_317);
         assert_eq!(random.draw(), 3_203_168_211_198_807_973);
         assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
+        // And nobody knows the next of the system's.
+        assert_ne!(Random::of_system().draw(), Random::of_system().draw());
+    }
+
+    #[test]
+    fn every_number_of_a_range_is_drawn_and_no_other() {
+        fn drawn(draw: impl Fn(&mut Random) -> u64) -> BTreeSet<u64> {
+            let mut random = Random(1);
+            (0..200).map(|_| draw(&mut random)).collect()
+        }
+        assert_eq!(drawn(|random| random.below(4)), [0, 1, 2, 3].into());
+        assert_eq!(drawn(|random| random.within(5..8)), [5, 6, 7].into());
+        assert_eq!(drawn(|random| random.index(3) as u64), [0, 1, 2].into());
+        assert_eq!(drawn(|random| random.choose(&[9, 4])), [4, 9].into());
+    }
+
+    #[test]
+    fn letters_are_small_and_all_of_them_occur() {
+        let text = Random(1).letters(500);
+        let letters: BTreeSet<char> = text.chars().collect();
+        assert_eq!(text.len(), 500);
+        assert!(letters.into_iter().eq('a'..='z'));
+    }
+
+    #[test]
+    fn a_stream_that_is_split_off_is_another_one() {
+        let mut random = Random(1);
+        let (mut first, mut second) = (random.split(), random.split());
+        let numbers = [first.draw(), second.draw(), random.draw()];
+        assert_eq!(BTreeSet::from(numbers).len(), 3, "{numbers:?}");
     }
 }
