@@ -19,6 +19,10 @@ type Header = FileHeader64<Endianness>;
 /// tens of megabytes of symbols and names.
 const LARGEST_TABLE: u64 = 1 << 30;
 
+const fn is_too_large(size: u64) -> bool {
+    size > LARGEST_TABLE
+}
+
 /// A file, and the parts of it that were read. [`Elf`] borrows from it.
 #[derive(Debug)]
 pub struct Source<R: Read + Seek>(ReadCache<R>);
@@ -55,8 +59,6 @@ pub struct Symbol {
     /// A function. Not an indirect function (`STT_GNU_IFUNC`), whose address is that of a
     /// resolver.
     pub is_function: bool,
-    /// Visible to other files of the link; a `static` function is not.
-    pub is_global: bool,
 }
 
 /// The entry of a symbol table for a name.
@@ -81,8 +83,6 @@ pub struct Dynamic {
     pub runpath: Option<String>,
     /// `DT_SONAME`.
     pub soname: Option<String>,
-    /// `DT_SYMBOLIC` or `DF_SYMBOLIC`: finds its own functions before those of a preload.
-    pub symbolic: bool,
     /// `DF_1_PIE`: an executable, not a library.
     pub pie: bool,
 }
@@ -157,7 +157,6 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             _ => &[],
         };
         let string = |offset| text_at(strings, offset).map(str::to_owned);
-        let flags = value(elf::DT_FLAGS).unwrap_or(0);
         Ok(Some(Dynamic {
             needed: entries
                 .iter()
@@ -168,7 +167,6 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             rpath: value(elf::DT_RPATH).and_then(string),
             runpath: value(elf::DT_RUNPATH).and_then(string),
             soname: value(elf::DT_SONAME).and_then(string),
-            symbolic: value(elf::DT_SYMBOLIC).is_some() || flags & DF_SYMBOLIC != 0,
             pie: value(elf::DT_FLAGS_1).unwrap_or(0) & DF_1_PIE != 0,
         }))
     }
@@ -222,7 +220,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
     /// preload can replace it. `entry` is from [`Elf::dynamic_symbols`].
     pub fn relocates(&self, entry: &Entry) -> bool {
         let rela = |section: &SectionHeader64<Endianness>| {
-            section.sh_size(self.endian) <= LARGEST_TABLE
+            !is_too_large(section.sh_size(self.endian))
                 && section
                     .rela(self.endian, self.data)
                     .ok()
@@ -238,7 +236,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
 
     /// `size` bytes at an address, within one segment.
     pub fn bytes(&self, address: u64, size: u64) -> Option<&'data [u8]> {
-        if size > LARGEST_TABLE {
+        if is_too_large(size) {
             return None;
         }
         self.segments
@@ -273,7 +271,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             return Some(stored);
         }
         self.sections.iter().find_map(|section| {
-            if section.sh_size(self.endian) > LARGEST_TABLE {
+            if is_too_large(section.sh_size(self.endian)) {
                 return None;
             }
             let (entries, _) = section.rela(self.endian, self.data).ok()??;
@@ -340,12 +338,12 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             for place in places {
                 let entry = &mut found[*place];
                 match definition {
-                    // Several files of a link may have a static function of one name each.
-                    Some(new) if entry.defined.is_none_or(|old| !old.is_global) => {
-                        entry.defined = Some(new);
+                    // Several files of a link may have a static function of one name each. These stand before
+                    // the one that is visible to other files, if there is one.
+                    Some(_) => {
+                        entry.defined = definition;
                         entry.index = index;
                     }
-                    Some(_) => {}
                     None if !entry.undefined && entry.defined.is_none() => {
                         entry.undefined = true;
                         entry.index = index;
@@ -362,7 +360,6 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             address: symbol.st_value(self.endian),
             size: symbol.st_size(self.endian),
             is_function: symbol.st_type() == elf::STT_FUNC,
-            is_global: !symbol.is_local(),
         })
     }
 
@@ -377,10 +374,9 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
             return Ok(());
         };
         let strings = self.sections.section(section.link(self.endian))?;
-        if section
-            .sh_size(self.endian)
-            .max(strings.sh_size(self.endian))
-            > LARGEST_TABLE
+        if [section, strings]
+            .iter()
+            .any(|section| is_too_large(section.sh_size(self.endian)))
         {
             return Err(Error::Malformed("a symbol table of more than 1 GiB".into()));
         }
@@ -410,8 +406,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
     }
 }
 
-/// The linker's flags in `DT_FLAGS` and `DT_FLAGS_1` (the ELF specification and its GNU additions).
-const DF_SYMBOLIC: u64 = 0x2;
+/// The linker's flag in `DT_FLAGS_1` (a GNU addition to the ELF specification).
 const DF_1_PIE: u64 = 0x0800_0000;
 
 /// The first bytes of some names, up to the dot before a suffix of the compiler's: enough to pass
@@ -517,6 +512,12 @@ mod tests {
         ] {
             assert_ne!(of(text), of(other), "{text:?}");
         }
+    }
+
+    #[test]
+    fn the_largest_table_has_1_gib() {
+        assert!(!is_too_large(0) && !is_too_large(1 << 30));
+        assert!(is_too_large((1 << 30) + 1));
     }
 
     #[test]

@@ -120,6 +120,7 @@ fn a_shared_build_is_interposed() {
     assert_eq!(executable.dynamic.runpath.as_deref(), Some("$ORIGIN"));
     assert!(executable.needs_engine());
     assert_eq!(program.obstacles(Machine::OURS), []);
+    assert_eq!(program.obstacles_on_macos(Machine::OURS), [Obstacle::Elf]);
 
     let located = program
         .locate(&FUNCTIONS, &Search::default())
@@ -285,6 +286,35 @@ fn copies_that_the_compiler_made_are_named() {
     assert_eq!(located.functions[0].1, FunctionPlace::Missing { variants });
 }
 
+/// Several files of a link may each have a function of one name that only they see.
+#[test]
+fn the_function_that_other_files_see_is_the_one_that_is_found() {
+    let folder = Folder::new();
+    for (name, size) in [("one", 3), ("other", 5)] {
+        let source = format!(
+            ".text\n.type twice, %function\ntwice: .skip {size}\n.size twice, {size}\n\
+             .section .note.GNU-stack,\"\",%progbits\n"
+        );
+        fs::write(folder.path(&format!("{name}.s")), source).expect("writable");
+    }
+    let seen = fs::read_to_string(folder.path("one.s")).expect("readable");
+    let seen = format!(".globl twice\n{}", seen.replace(" 3", " 7"));
+    fs::write(folder.path("seen.s"), seen).expect("writable");
+    for files in [
+        ["one.s", "seen.s", "other.s"],
+        ["seen.s", "one.s", "other.s"],
+    ] {
+        let program = folder.single(&files);
+        let located = program
+            .locate(&["twice"], &Search::default())
+            .expect("it is sound");
+        let FunctionPlace::Inside(symbol) = located.functions[0].1 else {
+            panic!("{:?}", located.functions[0]);
+        };
+        assert_eq!(symbol.size, 7, "{files:?}");
+    }
+}
+
 #[test]
 fn a_fully_static_program_hears_no_preload() {
     let folder = Folder::new();
@@ -401,9 +431,12 @@ fn what_is_no_program_is_recognised() {
 /// A folder that was mounted for `the_privilege_of_a_given_file`.
 const MOUNTED: &str = "TESTED_ON_A_MOUNT";
 
+/// The mode of the file there.
+const MODE: &str = "TESTED_MODE";
+
 /// It has none on a file system that is mounted `nosuid`, or under `no_new_privs`.
 #[test]
-fn a_set_user_id_bit_is_seen_where_it_has_an_effect() {
+fn a_bit_is_seen_where_it_has_an_effect() {
     let folder = Folder::new();
     folder.single(&[]);
     let path = folder.path("server");
@@ -414,10 +447,14 @@ fn a_set_user_id_bit_is_seen_where_it_has_an_effect() {
         return skip("only root can give a file away");
     }
     let mounted = tempfile::tempdir().expect("a temporary folder");
-    for (option, prefix, expected) in [
-        ("suid", "", Some(Privilege::SetUser)),
-        ("nosuid", "", None),
-        ("suid", "setpriv --no-new-privs", None),
+    for (mode, option, prefix, expected) in [
+        ("4755", "suid", "", Some(Privilege::SetUser)),
+        ("4755", "nosuid", "", None),
+        ("4755", "suid", "setpriv --no-new-privs", None),
+        ("755", "suid", "", None),
+        ("2755", "suid", "", Some(Privilege::SetGroup)),
+        // The group may not run it: the bit once meant something else.
+        ("2745", "suid", "", None),
     ] {
         let script = format!("mount -t tmpfs -o {option} none \"$0\" && exec {prefix} \"$@\"");
         let run = |command: &[&OsStr]| {
@@ -426,6 +463,7 @@ fn a_set_user_id_bit_is_seen_where_it_has_an_effect() {
                 .arg(mounted.path())
                 .args(command)
                 .env(MOUNTED, mounted.path())
+                .env(MODE, mode)
                 .output()
         };
         if !run(&["true".as_ref()]).is_ok_and(|probe| probe.status.success()) {
@@ -444,7 +482,7 @@ fn a_set_user_id_bit_is_seen_where_it_has_an_effect() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(
             said.contains(&format!("privilege: {expected:?}\n")),
-            "{option} {prefix}: {output:?}"
+            "{mode} {option} {prefix}: {output:?}"
         );
     }
 }
@@ -457,8 +495,10 @@ fn the_privilege_of_a_given_file() {
     folder.single(&[]);
     let path = mounted.join("server");
     fs::copy(folder.path("server"), &path).expect("there is room");
-    chown(&path, Some(65534), None).expect("root may");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).expect("root may");
+    chown(&path, Some(65534), Some(65534)).expect("root may");
+    let mode = std::env::var(MODE).expect("a mode");
+    let mode = u32::from_str_radix(&mode, 8).expect("an octal number");
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("root may");
     let program = Program::open(&path).expect("it is readable");
     println!("privilege: {:?}", program.privilege);
 }

@@ -4,6 +4,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use super::*;
+use crate::Program;
 
 const INTEL: u32 = 0x0100_0007;
 const ARM: u32 = 0x0100_000c;
@@ -147,6 +148,43 @@ fn a_universal_file_has_a_slice_for_each_known_machine() {
     let read = slices(Cursor::new(file)).expect("a sound file");
     let machines: Vec<Machine> = read.iter().map(|slice| slice.machine).collect();
     assert_eq!(machines, [Machine::X86_64, Machine::Aarch64]);
+}
+
+#[test]
+fn a_program_is_what_runs_on_the_machine() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = |content: &[u8]| {
+        let path = folder.path().join("llama-server");
+        std::fs::write(&path, content).expect("writable");
+        Program::open(&path).expect("it is readable")
+    };
+    let signing = File::default().bytes_of_kind(ARM, 2);
+    let intel = File::default()
+        .library("@rpath/libllama.dylib")
+        .bytes(INTEL);
+    let both = open(&universal(&[(INTEL, 0, intel.clone()), (ARM, 2, signing)]));
+    let needs = |machine| both.slice(machine).map(Slice::needs_engine);
+    assert_eq!(needs(Machine::X86_64), Some(true));
+    assert_eq!(needs(Machine::Aarch64), Some(false));
+    assert_eq!(both.obstacles_on_macos(Machine::X86_64), []);
+    assert_eq!(
+        both.obstacles_on_macos(Machine::Aarch64),
+        [Obstacle::Arm64e]
+    );
+
+    let intel = open(&intel);
+    assert!(intel.slice(Machine::Aarch64).is_none());
+    let other = Obstacle::Machine {
+        server: Machine::X86_64,
+        hook: Machine::Aarch64,
+    };
+    assert_eq!(intel.obstacles_on_macos(Machine::Aarch64), [other]);
+    let text = open(b"Hello");
+    assert!(text.slice(Machine::X86_64).is_none());
+    assert_eq!(
+        text.obstacles_on_macos(Machine::X86_64),
+        [Obstacle::UnknownFormat]
+    );
 }
 
 #[test]
