@@ -170,14 +170,47 @@ fn no_more_is_told_than_may_be() {
     assert!(fewer > 0);
 }
 
-#[test]
-fn a_run_that_cannot_stand_there_is_not_told() {
-    let run = |name: u8, behind, start, tokens: &[i32]| Run {
+fn run(name: u8, behind: Option<([u8; 16], u32)>, start: u32, tokens: &[i32]) -> Run {
+    Run {
         name: [name; 16],
         behind,
         start,
         tokens: tokens.into(),
-    };
+    }
+}
+
+/// The one that came first of those that nothing continues. What came last stays, or a full store would never be told
+/// of again.
+#[test]
+fn what_is_too_much_leaves_in_the_order_in_which_it_came() {
+    let hash = |token| block_hash(None, &[token], None);
+    // Two runs of one block each.
+    let mut runs = Runs::with_most(1, 4);
+    let mut events = Vec::new();
+    for name in 1..=2 {
+        runs.add(run(name, None, 0, &[i32::from(name)]), &mut events);
+    }
+    for name in 3..=5_u8 {
+        events.clear();
+        runs.add(run(name, None, 0, &[i32::from(name)]), &mut events);
+        let [
+            KvEvent::Stored { hashes: came, .. },
+            KvEvent::Removed { hashes: left, .. },
+        ] = &events[..]
+        else {
+            panic!("{events:?}");
+        };
+        let name = u32::from(name);
+        assert_eq!(
+            (&came[..], &left[..]),
+            (&[hash(name)][..], &[hash(name - 2)][..])
+        );
+        assert_eq!(runs.len(), 2);
+    }
+}
+
+#[test]
+fn a_run_that_cannot_stand_there_is_not_told() {
     let mut runs = Runs::new(2);
     let mut events = Vec::new();
     runs.add(run(1, None, 0, &[1, 2, 3]), &mut events);
