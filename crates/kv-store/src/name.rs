@@ -187,9 +187,10 @@ mod tests {
             link.next(0, &[1, -2]).to_string(),
             "f9f6af2710b80450eee0646fb7b38be5"
         );
-        assert_eq!(
-            Fingerprint::of(&[b"a"]).to_string(),
-            "feb9baa221f6b16eb56d336718ed606b"
-        );
+        let fingerprint = Fingerprint::of(&[b"a"]);
+        assert_eq!(fingerprint.to_string(), "feb9baa221f6b16eb56d336718ed606b");
+        // Messages name files by them, too.
+        assert_eq!(format!("{link:?}"), link.to_string());
+        assert_eq!(format!("{fingerprint:?}"), fingerprint.to_string());
     }
 }

@@ -422,8 +422,10 @@ fn a_lost_sequence_is_not_shared() {
     evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
     let third = run(2, 0, &[1, 2, 3, 5], 4);
     assert_eq!(session.sharing(&third, &[1, 2, 3, 5], NOW), Some((0, 3)));
+    assert!(!session.is_lost(0) && !session.is_any_lost());
     session.lose(0);
     assert!(session.is_lost(0) && session.is_any_lost());
+    assert!(!session.is_lost(1) && !session.is_lost(7), "others are not");
     assert_eq!(session.sharing(&third, &[1, 2, 3, 5], NOW), None);
 }
 

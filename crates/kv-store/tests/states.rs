@@ -2,8 +2,10 @@
 
 mod engine;
 
+use std::collections::BTreeSet;
+
 use contextpilot_kv_store::{
-    ComposeError, Composer, Facts, LayoutError, Origin, State, Wanted, prove,
+    ComposeError, Composer, Facts, LayoutError, NameError, Origin, Refused, State, Wanted, prove,
 };
 use engine::{Engine, engines};
 
@@ -204,8 +206,12 @@ fn whole_chunks_are_left_out_where_their_rows_are_together() {
                     .iter()
                     .all(|byte| *byte == 0)
             );
-            let rows = &rows_of[nth][gap.from..gap.from + gap.bytes];
-            memory[gap.at..gap.at + gap.bytes].copy_from_slice(rows);
+            // In parts, as they are read: the last row by itself.
+            let but_last = gap.bytes - gap.unit;
+            for part in [gap.part(0, but_last), gap.part(but_last, gap.unit)] {
+                let rows = &rows_of[nth][part.from..part.from + part.bytes];
+                memory[part.at..part.at + part.bytes].copy_from_slice(rows);
+            }
         }
         assert_eq!(memory, bytes, "{engine:?}");
     }
@@ -473,4 +479,37 @@ fn a_buffer_is_used_again() {
     Composer::new(&layout, 0, 0..90, &mut buffer).expect("it can be");
     assert_eq!(buffer.len(), layout.state_size(90));
     assert_eq!((buffer.as_ptr(), buffer.capacity()), (pointer, capacity));
+}
+
+/// They stand in brackets behind what did not succeed, and people tell them apart by their words alone.
+#[test]
+fn every_error_says_something_else() {
+    let layout = [
+        LayoutError::Empty,
+        LayoutError::Short,
+        LayoutError::Trailing,
+        LayoutError::Unknown,
+        LayoutError::Positions,
+        LayoutError::Differs,
+    ];
+    let compose = [
+        ComposeError::Sequence,
+        ComposeError::Positions,
+        ComposeError::Rows,
+    ];
+    let refused = [
+        Refused::Full,
+        Refused::Known,
+        Refused::NoParent,
+        Refused::Malformed,
+    ];
+    let mut said = vec![NameError.to_string()];
+    said.extend(layout.map(|error| error.to_string()));
+    said.extend(compose.map(|error| error.to_string()));
+    said.extend(refused.map(|error| error.to_string()));
+    assert_eq!(said.iter().collect::<BTreeSet<_>>().len(), said.len());
+    for text in said {
+        let is_clause = text.starts_with(char::is_lowercase) && !text.ends_with('.');
+        assert!(is_clause, "{text:?}");
+    }
 }
