@@ -40,6 +40,7 @@ mod page;
 #[path = "../exactness/prompts.rs"]
 mod prompts;
 mod recorded;
+mod scenes;
 mod sessions;
 #[path = "../support/store.rs"]
 mod store;
@@ -83,10 +84,12 @@ type Test = fn() -> Result<String>;
 
 fn every_run(wanted: &[String], tally: &mut Tally) {
     recorded_settings(wanted, tally);
-    let tests: [(&str, Test); 8] = [
+    let tests: [(&str, Test); 10] = [
         ("the file", file::run),
         ("slots: restored from another process", changes::unseen),
         ("embeddings between the questions", changes::embedded),
+        ("asleep: with a prefix store", scenes::with_store),
+        ("asleep: recorded, and awake", scenes::awake),
         ("the commands", commands::run),
         ("chats of the model's own answers", chats::tiny),
         ("concurrent clients", concurrent::run),
@@ -104,7 +107,8 @@ fn every_run(wanted: &[String], tally: &mut Tally) {
 }
 
 fn recorded_settings(wanted: &[String], tally: &mut Tally) {
-    for case in cases::all().into_iter().chain(changes::cases()) {
+    let all = [cases::all(), changes::cases(), scenes::cases()];
+    for case in all.into_iter().flatten() {
         if !is_wanted(wanted, case.name) {
             continue;
         }

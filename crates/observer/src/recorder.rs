@@ -62,6 +62,8 @@ pub struct Recorder {
     /// The slots that were idle and not empty at the last launch of a task, and how many tokens each held.
     idle: Vec<(SequenceId, u32)>,
     stage: Stage,
+    /// The server's context was freed, and no task was launched since: it sleeps, or ends.
+    is_freed: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -101,6 +103,7 @@ impl Recorder {
             skipped: 0,
             idle: Vec::new(),
             stage: Stage::default(),
+            is_freed: false,
         }
     }
 
@@ -230,6 +233,7 @@ impl Recorder {
                 let recorded = self.writer.setup(&self.setup);
                 append(recorded, &mut self.out, &mut self.full);
             }
+            Fact::ContextFreed { primary: true, .. } => self.is_freed = true,
             Fact::Quiet { elapsed } if elapsed >= OVER => self.close_answered(ledger),
             Fact::OutOfStep => {
                 self.slots.clear();

@@ -219,6 +219,12 @@ impl ServerFlags {
         self.is_on(Flag::SwaFull) == Some(true)
     }
 
+    /// Seconds without work after which the server sleeps: it frees its model, and all KV with it. `None`: it never does.
+    #[must_use]
+    pub fn sleep_idle_seconds(&self) -> Option<u32> {
+        u32::try_from(self.integer(Flag::SleepIdleSeconds)?).ok()
+    }
+
     /// Whether infill prompts begin with the suffix.
     #[must_use]
     pub fn spm_infill(&self) -> bool {

@@ -47,6 +47,8 @@ pub enum Flag {
     UbatchSize,
     /// Sliding-window layers keep all positions.
     SwaFull,
+    /// Seconds without work after which the server frees its model.
+    SleepIdleSeconds,
     /// Infill prompts begin with the suffix.
     SpmInfill,
     /// A file that makes rows of images and sounds.
@@ -88,7 +90,7 @@ impl Flag {
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Host,
         Self::Port,
         Self::Alias,
@@ -110,6 +112,7 @@ impl Flag {
         Self::BatchSize,
         Self::UbatchSize,
         Self::SwaFull,
+        Self::SleepIdleSeconds,
         Self::SpmInfill,
         Self::Mmproj,
         Self::MmprojUrl,
@@ -126,7 +129,8 @@ impl Flag {
                 | Self::CacheRam
                 | Self::CacheIdleSlots
                 | Self::CachePrompt
-                | Self::CheckpointMinStep,
+                | Self::CheckpointMinStep
+                | Self::SleepIdleSeconds,
                 Of2025,
             ) => return None,
             (Self::Host, Of2025) => (&["--host"], "LLAMA_ARG_HOST", Kind::Text),
@@ -220,6 +224,11 @@ impl Flag {
                 Kind::Integer(any),
             ),
             (Self::SwaFull, _) => (&["--swa-full"], "LLAMA_ARG_SWA_FULL", Kind::Switch),
+            (Self::SleepIdleSeconds, _) => (
+                &["--sleep-idle-seconds"],
+                "",
+                Kind::Integer(|seconds| seconds == -1 || seconds > 0),
+            ),
             (Self::SpmInfill, _) => (&["--spm-infill"], "", Kind::Switch),
             (Self::Mmproj, Of2025) => (&["--mmproj"], "LLAMA_ARG_MMPROJ", Kind::Text),
             (Self::Mmproj, _) => (&["-mm", "--mmproj"], "LLAMA_ARG_MMPROJ", Kind::Text),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
-use crate::point::Point;
+use crate::point::{Outcome, Point};
 use crate::prefixes::Prefixes;
 use crate::setting::Setting;
 use crate::simulate::Replay;
@@ -222,10 +222,17 @@ fn with_recorded_store(mut point: Point, traffic: &Traffic) -> Point {
     let Some(limit) = limit.filter(|_| !point.setting.can_have_store()) else {
         return point;
     };
-    let records = traffic.requests.iter().map(|request| &request.record);
-    let loaded = records.filter(|record| !record.child);
-    let loaded: u64 = loaded.map(|record| u64::from(record.loaded)).sum();
-    let loaded = loaded.min(point.evaluated_tokens);
+    // Of each prompt up to where it was loaded: what the server reuses by itself needs no store.
+    let loaded = |(request, outcome): (&TrafficRequest, &Option<Outcome>)| {
+        let record = &request.record;
+        let outcome = outcome.filter(|_| record.loaded > 0 && !record.child)?;
+        let given = record.reused.saturating_add(record.loaded);
+        Some(u64::from(
+            given.saturating_sub(outcome.reused).min(outcome.evaluated),
+        ))
+    };
+    let requests = traffic.requests.iter().zip(&point.outcomes);
+    let loaded = requests.filter_map(loaded).sum::<u64>();
     let left = point.evaluated_tokens - loaded;
     point.prompt_seconds *= left as f64 / point.evaluated_tokens.max(1) as f64;
     point.loaded_tokens = loaded;
@@ -349,6 +356,11 @@ fn candidates(
         let mut changed = setting.clone();
         changed.cache_idle_slots = true;
         add(&["--cache-idle-slots"], changed);
+    }
+    if setting.sleep_idle_seconds.is_some() {
+        let mut changed = setting.clone();
+        changed.sleep_idle_seconds = None;
+        add(&["--sleep-idle-seconds", "-1"], changed);
     }
     if setting.can_have_store() && !traffic.sizes.is_empty() {
         for limit in store_limits(setting, many) {

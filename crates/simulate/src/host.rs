@@ -176,6 +176,12 @@ impl HostCache {
         while limit > 0 && self.tokens > limit && self.drop_oldest() {}
     }
 
+    /// Drops all entries.
+    pub(crate) fn clear(&mut self) {
+        self.states.clear();
+        (self.bytes, self.tokens) = (0, 0);
+    }
+
     /// Returns false if there is no entry that may be dropped.
     fn drop_oldest(&mut self) -> bool {
         self.states.len() > self.least && self.remove(0).is_some()

@@ -30,6 +30,9 @@
 //! taken from the last slot that held the same content. If none did, the file is from another process,
 //! and its checkpoints are not known.
 //!
+//! **Sleep.** What kept the recorded server awake is not recorded, but when it slept is: at the recorded seconds it sleeps
+//! then. At others it sleeps when it has had nothing to do for so long.
+//!
 //! **Refused requests.** A refused request may change the slot that was chosen for it: the slot counts
 //! as used, its content may be exchanged with the host prompt cache, and other adapters empty it. Its
 //! prompt is not recorded, so it is refused at every setting. If content was saved or loaded for it in

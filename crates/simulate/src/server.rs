@@ -24,7 +24,7 @@ mod work;
 
 use work::Phase;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
     prompt: Prompt,
     /// Places of media in it.
@@ -36,6 +36,19 @@ struct Slot {
     job: Option<usize>,
     /// How far it is with that.
     phase: Phase,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            prompt: Prompt::default(),
+            media: Vec::new(),
+            last_used: -1,
+            adapters: Applied::default(),
+            job: None,
+            phase: Phase::Idle,
+        }
+    }
 }
 
 pub(crate) struct Server<'a> {
@@ -82,10 +95,6 @@ impl<'a> Server<'a> {
         sizes: &'a Sizes,
         rates: Rates,
     ) -> Self {
-        let slot = |_| Slot {
-            last_used: -1,
-            ..Slot::default()
-        };
         let jobs = &*timeline.jobs;
         let batch =
             Setting::recorded(traffic).map_or(setting.batch_size, |recorded| recorded.batch_size);
@@ -101,7 +110,7 @@ impl<'a> Server<'a> {
             },
             has_projector: traffic.has_projector(),
             begins_alike: begins_alike(&traffic.requests),
-            slots: (0..setting.parallel).map(slot).collect(),
+            slots: (0..setting.parallel).map(|_| Slot::default()).collect(),
             positions: Positions::new(setting),
             host: HostCache::of(setting),
             store: PrefixStore::of(setting, traffic, sizes, rates),
@@ -145,10 +154,27 @@ impl<'a> Server<'a> {
                 continue;
             }
             match self.next_arrival() {
-                Some(time) => self.now = time,
+                Some(time) => {
+                    if !self.sleeps_as_recorded() && self.falls_asleep(time) {
+                        self.sleep();
+                    }
+                    self.now = time;
+                }
                 None => break,
             }
         }
+    }
+
+    /// What kept the recorded server awake is not recorded (questions for its slots and metrics), but when it slept is.
+    fn sleeps_as_recorded(&self) -> bool {
+        let setup = self.traffic.setup.as_ref();
+        setup.is_some_and(|setup| setup.sleep_idle_seconds == self.setting.sleep_idle_seconds)
+    }
+
+    /// Whether the server, which has nothing to do, sleeps before something comes at this time.
+    fn falls_asleep(&self, next: u64) -> bool {
+        let after = self.setting.sleep_idle_seconds;
+        after.is_some_and(|seconds| next.saturating_sub(self.now) >= u64::from(seconds) * 1_000_000)
     }
 
     /// When the next job or change comes.

@@ -37,6 +37,8 @@ pub struct Setting {
     pub batch_size: u32,
     /// `--ubatch-size`, tokens.
     pub ubatch_size: u32,
+    /// `--sleep-idle-seconds`. `None`: the server never sleeps.
+    pub sleep_idle_seconds: Option<u32>,
     /// Which positions the model's context keeps.
     pub memory: Memory,
     /// The server knows `--cache-ram`: older ones have no host prompt cache.
@@ -191,6 +193,7 @@ impl Setting {
             checkpoint_min_step: setup.checkpoint_min_step,
             batch_size: setup.batch_size.max(1),
             ubatch_size: setup.ubatch_size.max(1),
+            sleep_idle_seconds: setup.sleep_idle_seconds,
             memory: setup.memory,
             has_host_cache: setup.cache_ram.is_some(),
             generation,

@@ -69,12 +69,17 @@ fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficC
         id_slot: (what % 7 == 0).then_some(slot),
         ..Refusal::default()
     };
-    let kind = match what % 3 {
+    let kind = match what % 4 {
         0 => ChangeKind::Erased,
         1 => ChangeKind::Restored,
+        2 => ChangeKind::Slept,
         _ => ChangeKind::Refused(refusal),
     };
-    let has_tokens = kind == ChangeKind::Restored || what % 3 == 2 && refusal.loaded;
+    let has_tokens = match kind {
+        ChangeKind::Restored => true,
+        ChangeKind::Refused(refusal) => refusal.loaded,
+        ChangeKind::Erased | ChangeKind::Slept => false,
+    };
     TrafficChange {
         record: SlotChange {
             order: next.order,
@@ -341,6 +346,32 @@ proptest! {
 }
 
 /// That is as much traffic as an operator may have in a day.
+/// At another setting than the recorded one, a server sleeps when it has had nothing to do for long enough.
+#[test]
+fn a_server_that_sleeps_loses_what_it_held() {
+    const SECOND: u64 = 1_000_000;
+    let asked = [
+        (0, 100, 1, 0),
+        (0, 100, 1, 2 * SECOND),
+        (0, 100, 1, 10 * SECOND),
+    ];
+    let setup = Setup {
+        cache_ram: Some(100),
+        ..Setup::default()
+    };
+    let traffic = traffic(&asked, setup);
+    let reused = |seconds| {
+        let mut setting = Setting::recorded(&traffic).unwrap();
+        setting.sleep_idle_seconds = seconds;
+        let outcomes = simulate(&traffic, &setting).outcomes;
+        let reused = outcomes.into_iter().map(|one| one.unwrap().reused > 0);
+        reused.collect::<Vec<_>>()
+    };
+    assert_eq!(reused(None), [false, true, true]);
+    assert_eq!(reused(Some(5)), [false, true, false]);
+    assert_eq!(reused(Some(1)), [false, false, false]);
+}
+
 #[test]
 fn a_hundred_thousand_requests_are_simulated() {
     let asked: Vec<Asked> = (0..100_000_u64)

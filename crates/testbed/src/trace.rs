@@ -8,6 +8,8 @@ use crate::{Completion, Connection, Error, Request, Response, Result, Server};
 
 /// How long a request may take to get into the queue.
 const QUEUED: Duration = Duration::from_secs(60);
+/// How long a server may take to fall asleep, beside what it is told.
+const ASLEEP: Duration = Duration::from_secs(60);
 
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +35,8 @@ pub enum Step {
     Restore(u32, String),
     /// The adapters of requests that name none (`POST /lora-adapters`): a list of `{id, scale}`.
     Adapters(Value),
+    /// Nobody asks anything until the server sleeps. Needs `--sleep-idle-seconds`.
+    Sleep,
 }
 
 impl Step {
@@ -79,6 +83,10 @@ impl Step {
             Self::Save(id, file) => slot(id, "save", Some(file))?,
             Self::Restore(id, file) => slot(id, "restore", Some(file))?,
             Self::Adapters(list) => server.post("/lora-adapters", list)?,
+            Self::Sleep => {
+                wait_asleep(server)?;
+                return Ok(nothing());
+            }
         };
         if self.request().is_none() && ![0, 200].contains(&response.status) {
             return Err(Error::new(format!("{self:?}: {}", response.text())));
@@ -125,6 +133,21 @@ fn deferred(server: &Server) -> Result<u32> {
     let line = lines.find_map(|line| line.strip_prefix("llamacpp:requests_deferred "));
     let count = line.and_then(|count| count.trim().parse().ok());
     count.ok_or_else(|| Error::new(format!("/metrics: {metrics}")))
+}
+
+/// Asking for its properties does not wake a server.
+fn wait_asleep(server: &Server) -> Result<()> {
+    let deadline = Instant::now() + ASLEEP;
+    loop {
+        let said = server.get("/props")?.json()?;
+        if said["is_sleeping"] == true {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Error::new(format!("the server does not sleep: {said}")));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn wait_deferred(server: &Server, count: u32) -> Result<()> {

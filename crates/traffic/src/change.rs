@@ -29,6 +29,9 @@ pub enum ChangeKind {
     Restored,
     /// The slot was chosen for a request that was refused.
     Refused(Refusal),
+    /// The context was freed and made anew (`--sleep-idle-seconds`): all slots lost their content, and the host prompt
+    /// cache its entries.
+    Slept,
 }
 
 /// A request that was refused after a slot had been chosen for it, for example because its prompt is
@@ -54,6 +57,7 @@ pub struct Refusal {
 const ERASED: u64 = 0;
 const RESTORED: u64 = 1;
 const REFUSED: u64 = 2;
+const SLEPT: u64 = 3;
 
 impl SlotChange {
     /// `row`: what the slot holds after the change. `next`: the identity of the row's first new token.
@@ -75,6 +79,10 @@ impl SlotChange {
             }
             ChangeKind::Restored => {
                 put(&mut into, RESTORED);
+                return into;
+            }
+            ChangeKind::Slept => {
+                put(&mut into, SLEPT);
                 return into;
             }
             ChangeKind::Refused(refusal) => refusal,
@@ -112,6 +120,7 @@ impl SlotChange {
         let kind = match bytes.number()? {
             ERASED => ChangeKind::Erased,
             RESTORED => ChangeKind::Restored,
+            SLEPT => ChangeKind::Slept,
             REFUSED => {
                 let id_slot = bytes.small()?.checked_sub(1);
                 let flags = bytes.number()?;

@@ -73,6 +73,8 @@ pub struct Setup {
     pub version: String,
     /// A projector for images and sounds is named. Then no chunks are moved. Older recordings do not say.
     pub projector: bool,
+    /// `--sleep-idle-seconds`. `None`: it never sleeps. Older recordings do not say.
+    pub sleep_idle_seconds: Option<u32>,
     /// How large its prefix store may become, bytes. `None`: it has none. A frame of its own has it.
     pub store: Option<u64>,
 }
@@ -100,6 +102,7 @@ impl Default for Setup {
             calls: Calls::Unknown,
             version: String::new(),
             projector: false,
+            sleep_idle_seconds: None,
             store: None,
         }
     }
@@ -140,6 +143,8 @@ impl Setup {
         // What older programs leave out.
         put(&mut into, u64::from(self.slot_prompt_similarity.to_bits()));
         put(&mut into, u64::from(self.projector));
+        // The server refuses 0.
+        put(&mut into, u64::from(self.sleep_idle_seconds.unwrap_or(0)));
         into
     }
 
@@ -181,6 +186,7 @@ impl Setup {
             .filter(|share| share.is_finite())
             .unwrap_or(thousandths as f32 / 1000.0);
         let projector = bytes.small() == Some(1);
+        let sleep_idle_seconds = bytes.small().filter(|&seconds| seconds > 0);
         let setup = Self {
             engine,
             parallel,
@@ -201,6 +207,7 @@ impl Setup {
             calls,
             version,
             projector,
+            sleep_idle_seconds,
             store: None,
         };
         setup.is_possible().then_some(setup)
@@ -245,6 +252,7 @@ mod tests {
         let mut exact = Vec::new();
         put(&mut exact, u64::from(bits));
         put(&mut exact, u64::from(small.projector));
+        put(&mut exact, 0);
 
         let old = bytes.strip_suffix(&exact[..]).expect("it is at the end");
         let read = Setup::decode(old).map(|setup| setup.slot_prompt_similarity);

@@ -111,7 +111,7 @@ impl Recorder {
         self.write_change(sequence, kind, held, (self.launches, micros(at)));
     }
 
-    fn write_change(
+    pub(super) fn write_change(
         &mut self,
         sequence: SequenceId,
         kind: ChangeKind,

@@ -1,18 +1,26 @@
-//! Changes of slots: erased, restored, or chosen for a request that is refused.
+//! Changes of slots: erased, restored, chosen for a request that is refused, or lost in sleep.
 
 use std::sync::Arc;
 
 use contextpilot_traffic::{ChangeKind, Refusal, TrafficChange};
 
-use super::Server;
 use super::serve::keeps_for;
+use super::{Server, Slot};
 use crate::content::Content;
+use crate::window::Positions;
 
 impl Server<'_> {
     /// Applies a recorded change. Returns false, and does nothing, while the slot is busy.
     pub(super) fn change(&mut self, nth: usize) -> bool {
         let change = &self.traffic.changes[nth];
         let record = &change.record;
+        if record.kind == ChangeKind::Slept {
+            // At another setting it sleeps when it has nothing to do for long enough: see `run`.
+            if self.sleeps_as_recorded() {
+                self.sleep();
+            }
+            return true;
+        }
         // `get_slot_by_id`
         let slot = record.slot as usize % self.slots.len();
         if let ChangeKind::Refused(refusal) = record.kind {
@@ -30,6 +38,22 @@ impl Server<'_> {
             _ => self.erase(slot),
         }
         true
+    }
+
+    /// The model is freed, and loaded again for the next request (`handle_sleeping_state`). While anything is at work, the
+    /// server does not sleep.
+    pub(super) fn sleep(&mut self) {
+        if self.slots.iter().any(|slot| slot.job.is_some()) {
+            return;
+        }
+        for nth in 0..self.slots.len() {
+            self.erase(nth);
+            self.slots[nth] = Slot::default();
+        }
+        self.positions = Positions::new(self.setting);
+        if let Some(host) = &mut self.host {
+            host.clear();
+        }
     }
 
     /// `prompt_clear`

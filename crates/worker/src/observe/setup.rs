@@ -23,6 +23,7 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
         batch_size: flags.batch_size(),
         ubatch_size: flags.ubatch_size(),
         projector: flags.names_projector(),
+        sleep_idle_seconds: flags.sleep_idle_seconds(),
         ..Setup::default()
     }
 }

@@ -1,0 +1,256 @@
+//! What servers and clients do beyond asking: each case at its recorded setting, to the token.
+
+use contextpilot_client::Control;
+use contextpilot_simulate::{Setting, advise, simulate};
+use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server, Step, Trace};
+use contextpilot_traffic::Traffic;
+use serde_json::json;
+
+use crate::cases::Case;
+use crate::prompts::text;
+use crate::recorded::record_with;
+use crate::sessions;
+use crate::store::await_store;
+
+fn of(arch: Arch) -> Builder {
+    Server::builder().model(&Model::tiny(arch))
+}
+
+fn ask(trace: Trace, prompt: impl Into<serde_json::Value>) -> Trace {
+    trace.ask(Request::completion(prompt))
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let groups = [asleep(), of_requests(), rooms(), infills(), recurrent()];
+    groups.into_iter().flatten().collect()
+}
+
+/// Two conversations, twice interrupted by sleep.
+fn interrupted() -> Trace {
+    let (p, q) = (text(1, 90), text(2, 90));
+    let longer = |text_: &str, seed| format!("{text_}{}", text(seed, 30));
+    let trace = ask(ask(Trace::new(), &*p), &*q).then(Step::Sleep);
+    let trace = ask(ask(trace, longer(&p, 3)), longer(&q, 4));
+    let trace = ask(trace, longer(&p, 5)).then(Step::Sleep);
+    ask(ask(ask(trace, p), q), text(6, 40))
+}
+
+fn asleep() -> Vec<Case> {
+    let sleepy = |arch| of(arch).args(["--sleep-idle-seconds", "1"]);
+    let unified = |arch| sleepy(arch).args(["--parallel", "4", "--kv-unified"]);
+    vec![
+        Case::new(
+            "asleep: slots",
+            sleepy(Arch::Llama).bare_slots(2),
+            interrupted(),
+        ),
+        Case::new(
+            "asleep: shared context",
+            unified(Arch::Llama),
+            interrupted(),
+        ),
+        Case::new(
+            "asleep: sliding window",
+            unified(Arch::Gemma2),
+            interrupted(),
+        ),
+        Case::new("asleep: recurrent", unified(Arch::Mamba), interrupted()),
+    ]
+}
+
+/// Recorded with sleep, simulated without it, and the same asked of a server that never sleeps.
+pub(super) fn awake() -> Result<String> {
+    let server = of(Arch::Llama).bare_slots(2);
+    let sleepy = server.clone().args(["--sleep-idle-seconds", "1"]);
+    let traffic = record_with(&sleepy, |server| interrupted().run(server).map(|_| ()))?;
+    let mut awake = interrupted();
+    awake.steps.retain(|step| *step != Step::Sleep);
+    elsewhere(&traffic, &server, &awake, |setting| {
+        setting.sleep_idle_seconds = None;
+    })
+}
+
+/// Compares a simulation of other flags with a server that has them.
+fn elsewhere(
+    traffic: &Traffic,
+    server: &Builder,
+    trace: &Trace,
+    change: impl FnOnce(&mut Setting),
+) -> Result<String> {
+    let outcomes = trace.run(&server.spawn()?)?;
+    let engine = outcomes.iter().flat_map(|outcome| &outcome.completions);
+    let engine: Vec<usize> = engine.map(|completion| completion.prompt_n).collect();
+    let mut setting = recorded_setting(traffic)?;
+    change(&mut setting);
+    let simulated = simulate(traffic, &setting).outcomes.into_iter().flatten();
+    let simulated: Vec<usize> = simulated.map(|one| one.evaluated as usize).collect();
+    let said = format!("evaluated: engine {engine:?}, simulated {simulated:?}");
+    match engine == simulated {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
+
+fn recorded_setting(traffic: &Traffic) -> Result<Setting> {
+    let setting = Setting::recorded(traffic);
+    setting.ok_or_else(|| Error::new("the recording says nothing of the server"))
+}
+
+/// With a prefix store, what was asked for before comes back after a sleep, and counts once: also for models of which the
+/// simulator has no store.
+pub(super) fn with_store() -> Result<String> {
+    let said = [Arch::Llama, Arch::Mamba].map(|arch| {
+        let folder = tempfile::tempdir()?;
+        let sleepy = of(arch).args(["--sleep-idle-seconds", "1"]).bare_slots(2);
+        let server = sessions::with_store(sleepy, &folder.path().join("store"), 1 << 30);
+        let traffic = record_with(
+            &server.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
+            |server| {
+                let control = server.await_control()?.to_string();
+                await_store(
+                    &Control::new(&control).map_err(|error| Error::new(error.to_string()))?,
+                );
+                interrupted().run(server).map(|_| ())
+            },
+        )?;
+        let setting = recorded_setting(&traffic)?;
+        let records = || traffic.requests.iter().map(|request| &request.record);
+        let loaded: u64 = records().map(|record| u64::from(record.loaded)).sum();
+        let computed: u64 = records().map(|record| u64::from(record.computed())).sum();
+        let point = advise(&traffic, &setting).recorded;
+        let said = format!(
+            "{arch:?}: engine {computed} evaluated, {loaded} loaded, simulated {}, {}",
+            point.evaluated_tokens, point.loaded_tokens
+        );
+        match loaded > 0 && (point.evaluated_tokens, point.loaded_tokens) == (computed, loaded) {
+            true => Ok(said),
+            false => Err(Error::new(said)),
+        }
+    });
+    let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
+    Ok(said.join("; "))
+}
+
+/// Documents of which the first is left out each time.
+fn documents(with: impl Fn(usize, Request) -> Request) -> Trace {
+    (0..6).fold(Trace::new(), |trace, nth| {
+        let rest: String = (nth..nth + 4)
+            .map(|nth| text(200 + nth as u64, 60))
+            .collect();
+        trace.ask(with(
+            nth,
+            Request::completion(format!("{}{rest}", text(1, 40))),
+        ))
+    })
+}
+
+fn of_requests() -> Vec<Case> {
+    let one = || of(Arch::Llama).args(["-np", "1", "-c", "2048"]);
+    let moves = |least: i32| {
+        move |nth, request: Request| match nth % 2 {
+            0 => request,
+            _ => request.with("n_cache_reuse", least),
+        }
+    };
+    let full = |name: &str, value: i32| {
+        (0..4).fold(Trace::new(), |trace, nth| {
+            let prompt = format!("{}{}", text(1, 120), text(2, 20 * nth));
+            trace.ask(
+                Request::completion(prompt)
+                    .predict(200)
+                    .with("ignore_eos", true)
+                    .with(name, value),
+            )
+        })
+    };
+    let shifting = || of(Arch::Llama).args(["-np", "1", "-c", "256", "--context-shift"]);
+    vec![
+        Case::new("requests: n_cache_reuse", one(), documents(moves(16))),
+        Case::new(
+            "requests: n_cache_reuse of 0",
+            one().args(["--cache-reuse", "16"]),
+            documents(moves(0)),
+        ),
+        Case::new("requests: n_keep", shifting(), full("n_keep", 50)),
+        Case::new("requests: n_keep of all", shifting(), full("n_keep", -1)),
+        Case::new("requests: n_discard", shifting(), full("n_discard", 20)),
+    ]
+}
+
+/// Three agents, whose prompts grow.
+fn agents() -> Trace {
+    (1..6).fold(Trace::new(), |trace, turn| {
+        (0..3).fold(trace, |trace, agent| {
+            ask(trace, text(1, 200) + &text(10 + agent, 120 * turn))
+        })
+    })
+}
+
+fn rooms() -> Vec<Case> {
+    let small = || {
+        of(Arch::Llama).args([
+            "-c",
+            "2048",
+            "--parallel",
+            "4",
+            "--kv-unified",
+            "--cache-ram",
+            "0",
+        ])
+    };
+    let limited = |arch| {
+        of(arch).args([
+            "--parallel",
+            "3",
+            "--kv-unified",
+            "--kv-unified-per-slot",
+            "512",
+        ])
+    };
+    vec![
+        Case::new("room: a small pool", small(), agents()),
+        Case::new(
+            "room: a limit for each slot",
+            limited(Arch::Llama),
+            agents(),
+        ),
+        Case::new(
+            "room: a limit for each slot, sliding window",
+            limited(Arch::Gemma2),
+            agents(),
+        ),
+        Case::new(
+            "room: a limit for each slot, no host cache",
+            limited(Arch::Llama).args(["--cache-ram", "0", "--context-shift"]),
+            agents(),
+        ),
+    ]
+}
+
+fn infills() -> Vec<Case> {
+    let keys = || {
+        (0..6).fold(Trace::new(), |trace, nth| {
+        let body = json!({"input_prefix": text(1, 200 + 2 * nth), "input_suffix": text(2, 150), "n_predict": 4});
+        trace.ask(Request::new("/infill", body))
+    })
+    };
+    let one = || of(Arch::Llama).args(["-np", "1", "-c", "2048"]);
+    vec![
+        Case::new("infill: prefix first", one(), keys()),
+        Case::new("infill: suffix first", one().args(["--spm-infill"]), keys()),
+    ]
+}
+
+/// Prompts that differ at the end, behind a long beginning.
+fn recurrent() -> Vec<Case> {
+    let differ = || {
+        (1..5).fold(Trace::new(), |trace, seed| {
+            ask(trace, text(1, 900) + &text(seed, 40))
+        })
+    };
+    let mamba = |size: &'static str| of(Arch::Mamba).args(["-np", "1", "-ub", size, "-b", size]);
+    vec![
+        Case::new("recurrent: batches of 512", mamba("512"), differ()),
+        Case::new("recurrent: batches of 64", mamba("64"), differ()),
+    ]
+}
