@@ -98,3 +98,19 @@ pub enum Note {
         context: ContextId,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_known_between_moments_that_were_taken() {
+        let since = |later, earlier| Stamp(later).seconds_since(Stamp(earlier));
+        assert_eq!(since(2_500_000_000, 1_000_000_000), Some(1.5));
+        assert_eq!(since(1_000_000_000, 2_500_000_000), Some(0.0));
+        assert_eq!(since(1, 1), Some(0.0));
+        for (later, earlier) in [(0, 1), (1, 0), (0, 0)] {
+            assert_eq!(since(later, earlier), None);
+        }
+    }
+}

@@ -387,3 +387,112 @@ fn what_the_prefix_store_had_of_a_prompt_is_recorded() {
     assert_eq!((record.evaluated, record.loaded), (30, 19 + 5));
     assert_eq!(traffic.setup.and_then(|setup| setup.store), Some(1000));
 }
+
+/// The length of the only request of a recording, and its record.
+fn only_request(scene: Scene) -> (u32, contextpilot_traffic::RequestRecord) {
+    let traffic = scene.read();
+    let [request] = &traffic.requests[..] else {
+        panic!("one request: {:?}", traffic.requests);
+    };
+    (request.tokens.len(), request.record.clone())
+}
+
+#[test]
+fn the_answer_is_recorded_behind_its_prompt() {
+    let mut scene = Scene::new(false);
+    let arrival = scene.launch(0);
+    scene.evaluate(0, 7, false);
+    scene.batch(0, 20..21, true, Vec::new());
+    // A draft of three tokens, of which two are rejected.
+    scene.batch(0, 21..25, true, Vec::new());
+    scene.remove(0, 23);
+    scene.batch(0, 23..24, true, Vec::new());
+    scene.apply(Event::Answered { arrival, id: None });
+    let (tokens, record) = only_request(scene);
+    assert_eq!((record.prompt, tokens), (20, 24));
+    assert_eq!((record.keep, record.gone), (0, 0));
+}
+
+#[test]
+fn an_answer_goes_on_behind_a_context_shift() {
+    let mut scene = Scene::new(false);
+    let arrival = scene.launch(0);
+    scene.evaluate(0, 7, false);
+    scene.batch(0, 20..30, true, Vec::new());
+    // Six tokens behind the first four make room, once and again.
+    for _ in 0..2 {
+        scene.apply(Event::Removed {
+            context: CONTEXT,
+            sequence: 0,
+            from: 4,
+            to: 10,
+        });
+        scene.apply(Event::Shifted {
+            context: CONTEXT,
+            sequence: 0,
+            from: 10,
+            to: -1,
+            delta: -6,
+        });
+        scene.batch(0, 24..30, true, Vec::new());
+    }
+    scene.apply(Event::Answered { arrival, id: None });
+    let (tokens, record) = only_request(scene);
+    assert_eq!((record.prompt, tokens), (20, 20 + 10 + 6 + 6));
+    assert_eq!((record.keep, record.gone), (4, 12));
+}
+
+/// The rows of an image stand at one position, so the answer begins at a position that is less than the prompt is long.
+#[test]
+fn an_answer_is_recorded_behind_a_prompt_with_an_image() {
+    const IMAGE: i32 = -9;
+    let mut scene = Scene::new(false);
+    let arrival = scene.launch(0);
+    let before = (0..5).map(|position| (position, 7));
+    let image = std::iter::repeat_n((5, IMAGE), 4);
+    let behind = (6..9).map(|position| (position, 7));
+    let entry = |(position, token)| Entry {
+        sequence: 0,
+        position,
+        token,
+        output: position == 8,
+    };
+    scene.apply(Event::Submitted {
+        context: CONTEXT,
+        entries: before.chain(image).chain(behind).map(entry).collect(),
+    });
+    scene.apply(Event::Evaluated {
+        context: CONTEXT,
+        failed: Vec::new(),
+        no_room: false,
+    });
+    scene.batch(0, 9..11, true, Vec::new());
+    scene.apply(Event::Answered { arrival, id: None });
+    let (tokens, record) = only_request(scene);
+    assert_eq!(record.prompt, 12);
+    assert_eq!(record.media, [(5, 9)]);
+    assert_eq!(tokens, 14);
+}
+
+/// A server's own task, say, or one that was posted before events were lost.
+#[test]
+fn a_request_whose_arrival_was_not_seen_arrived_when_it_was_launched() {
+    let mut scene = Scene::new(false);
+    scene.launch(0);
+    scene.evaluate(0, 7, false);
+    scene.apply(Event::Launched {
+        sequence: 1,
+        task: 900,
+    });
+    scene.evaluate(1, 8, false);
+    let traffic = scene.read();
+    let times = traffic.requests.iter().map(|request| {
+        let record = &request.record;
+        (
+            record.slot,
+            record.launched - record.arrived,
+            record.arrived > 0,
+        )
+    });
+    assert_eq!(times.collect::<Vec<_>>(), [(0, 1000, true), (1, 0, true)]);
+}

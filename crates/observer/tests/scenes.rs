@@ -1,7 +1,10 @@
 //! The observer together with the ledger, on events as the hook sends them.
 
-use contextpilot_control::{Change, Outcome, Place, Reason, RequestState, UnfinishedPrompt};
-use contextpilot_observer::{MOST_MOVED, Note, Now, Observer, Output, Stamp};
+use contextpilot_control::{
+    Change, HookedFunction, Like, Match, MatchRequest, Outcome, Place, Reason, RequestState,
+    UnfinishedPrompt,
+};
+use contextpilot_observer::{MOST_MOVED, Note, Now, Observer, Output, Stamp, Stored};
 use contextpilot_residency::{
     Accounts, Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Fact,
     Ledger, RequestId, Rules, Scale,
@@ -662,6 +665,188 @@ fn an_evaluation_names_the_adapters_that_are_known_to_be_applied() {
     scene.apply(applied(&[0.0, 0.0], Compared::WhenNamed));
     scene.ask(None, 0, 11, 0, 20);
     assert_eq!(last_adapters(&scene), Some(vec![]));
+}
+
+/// A client that knows no tokens says which request its prompt is like, and how much of it.
+#[test]
+fn a_prompt_that_is_like_another_one_has_its_first_tokens() {
+    let mut scene = Scene::new();
+    scene.ask(Some("tea"), 0, 7, 0, 20);
+    scene.ask(Some("sea"), 1, 8, 0, 30);
+    let like = |scene: &Scene, id: &str, common, tokens, stored: Option<u64>| -> Match {
+        let asked = MatchRequest {
+            like: Some(Like {
+                id: id.to_owned(),
+                common,
+                tokens,
+            }),
+            ..MatchRequest::default()
+        };
+        let store = stored.map(|stored| {
+            move |prompt: &[i32]| {
+                // What differs is in no store.
+                assert!(
+                    prompt[common as usize..]
+                        .iter()
+                        .all(|&token| token == i32::MAX)
+                );
+                let first = prompt.first().copied();
+                let tokens = if first == Some(7) { stored } else { 0 };
+                Some(Stored {
+                    tokens,
+                    least: 1,
+                    whole: true,
+                })
+            }
+        });
+        let found = scene.observer.matching(&asked, &scene.ledger, store);
+        found.expect("there are accounts")
+    };
+    let tea = like(&scene, "tea", 15, 40, None);
+    assert_eq!(
+        (tea.tokens, tea.slot, tea.reused, tea.best),
+        (40, Some(0), 15, 15)
+    );
+    let common: Vec<_> = tea.slots.iter().map(|one| (one.slot, one.common)).collect();
+    assert_eq!(common, [(0, 15), (1, 0)]);
+    assert_eq!(like(&scene, "sea", 25, 26, None).slot, Some(1));
+    assert_eq!(
+        like(&scene, "sea", 25, 20, None).tokens,
+        20,
+        "no more than all"
+    );
+    assert_eq!(
+        like(&scene, "cup", 15, 40, Some(9)),
+        Match::default(),
+        "never seen"
+    );
+    // Evicted. What it left in the store is found by the tokens that are remembered.
+    scene.ask(None, 0, 9, 0, 20);
+    assert_eq!(like(&scene, "tea", 15, 40, None), Match::default());
+    let left = like(&scene, "tea", 15, 40, Some(12));
+    assert_eq!((left.tokens, left.reused), (40, 0));
+    assert_eq!((left.stored, left.loaded), (Some(12), Some(12)));
+    let other = like(&scene, "sea", 25, 26, Some(12));
+    assert_eq!((other.reused, other.stored), (25, Some(0)));
+}
+
+#[test]
+fn each_part_of_the_metrics_has_its_series() {
+    let mut scene = Scene::new();
+    scene.ask(Some("tea"), 0, 7, 0, 20);
+    let mut outside = outside();
+    outside.engine.functions = vec![HookedFunction {
+        name: "llama_decode".to_owned(),
+        way: "import".to_owned(),
+        found: 3,
+        patched: 2,
+        called: true,
+    }];
+    outside.delivery = Some(contextpilot_control::Delivery::default());
+    outside.control = Some(contextpilot_control::ControlEndpoint::default());
+    outside.kv_events = Some(contextpilot_control::KvEvents::default());
+    outside.store = Some(contextpilot_control::PrefixStore::default());
+    outside.kept = Some(contextpilot_control::KeptTokens::default());
+    let now = scene.now();
+    let stats = scene.observer.stats(Some(&scene.ledger), outside, now);
+    let page = scene.observer.metrics(&stats);
+    let of = |series: &str| -> Vec<&str> {
+        let lines = page.lines().filter(|line| !line.starts_with('#'));
+        lines.filter(|line| line.contains(series)).collect()
+    };
+    let figures: Vec<&str> = of("hooked_function{")
+        .into_iter()
+        .map(|line| line.split_once(",function=").expect("a label").1)
+        .collect();
+    assert_eq!(
+        figures,
+        [
+            r#""llama_decode",way="import",known="found"} 3"#,
+            r#""llama_decode",way="import",known="patched"} 2"#,
+            r#""llama_decode",way="import",known="called"} 1"#,
+        ]
+    );
+    for part in [
+        "uptime_seconds",
+        "slot_tokens",
+        "host_cache_entries",
+        "prompt_tokens_total",
+        "requests_total",
+        "evictions_total",
+        "delivery_waiting_ids",
+        "control_refused_total",
+        "kv_events_batches_total",
+        "prefix_store_bytes",
+        "kept_prompts_total",
+        "losses_total",
+        "time_to_first_token_seconds_bucket",
+    ] {
+        assert!(!of(&format!("_{part}{{")).is_empty(), "{part}: {page}");
+    }
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let names = families.filter_map(|family| family.split(' ').next());
+    let empty: Vec<_> = names.filter(|name| of(name).is_empty()).collect();
+    // Nothing has told the size of the context yet.
+    let unknown =
+        ["slot_capacity_tokens", "slot_bytes"].map(|name| format!("contextpilot_llama_{name}"));
+    assert!(
+        empty
+            .iter()
+            .all(|name| unknown.iter().any(|one| one == name)),
+        "{empty:?}"
+    );
+}
+
+/// For people who asked for text: `CONTEXTPILOT_EXPLAIN_TEXT=1`.
+#[test]
+fn the_tokens_around_a_difference_are_kept_if_somebody_wants_them() {
+    let scene = |accounts: Accounts| {
+        let mut scene = Scene::new();
+        scene.observer = Observer::new("e".to_owned(), Some(accounts));
+        scene.ask(Some("tea"), 0, 7, 0, 20);
+        let (arrival, task) = scene.receive("sea");
+        scene.apply(Event::Launched { sequence: 0, task });
+        scene.apply(Event::Removed {
+            context: CONTEXT,
+            sequence: 0,
+            from: 18,
+            to: -1,
+        });
+        scene.batch(0, 8, 18..25, true);
+        scene.end(arrival, Some("sea"));
+        scene
+    };
+    let accounts = || Accounts::new(Rules::default(), 1 << 20);
+    let quoting = scene(accounts().quoting());
+    let around = quoting.observer.around("sea").expect("it differs");
+    assert_eq!(around.before, [7; 16]);
+    assert_eq!((around.old, around.new), (vec![7; 2], vec![8; 7]));
+    assert_eq!(quoting.observer.around("tea"), None, "the first of all");
+    assert_eq!(quoting.observer.around("cup"), None, "never seen");
+    let silent = scene(accounts());
+    assert_eq!(silent.observer.around("sea"), None, "nobody wants them");
+}
+
+/// The longest sequence counts: what a state has besides its tokens weighs least there. One without tokens has nothing
+/// else.
+#[test]
+fn the_size_of_a_token_is_that_in_the_longest_sequence_that_was_measured() {
+    let mut scene = Scene::new();
+    let mut measured = |tokens, bytes| {
+        scene.note(Note::Measured {
+            context: CONTEXT,
+            tokens,
+            bytes,
+        });
+        let now = scene.now();
+        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        let kv = stats.kv;
+        (kv.measured_tokens, kv.measured_bytes, kv.bytes_per_token)
+    };
+    assert_eq!(measured(0, 16), (0, 0, None));
+    assert_eq!(measured(20, 1000), (20, 1000, Some(50.0)));
+    assert_eq!(measured(10, 600), (20, 1000, Some(50.0)));
+    assert_eq!(measured(40, 1600), (40, 1600, Some(40.0)));
 }
 
 fn outside() -> contextpilot_observer::Outside {
