@@ -354,3 +354,48 @@ proptest! {
         prop_assert!(tiers.renumbered(&numbers, 3).nodes() <= 3);
     }
 }
+
+#[test]
+fn nothing_is_cached_after_a_clear() {
+    let mut cached = cached(&[(1, &[4, 2]), (2, &[7])]);
+    cached.clear();
+    let any = OnlineOptions::default();
+    assert_eq!(order(&[2, 4], &cached, &any), (vec![2, 4], 0, None));
+    assert_eq!(cached.prompt_of(&[7]), None);
+    assert!(!cached.remove(1), "it is not there any more");
+    cached.insert(1, &[2]);
+    assert_eq!(order(&[2, 4], &cached, &any), (vec![2, 4], 1, Some(1)));
+}
+
+/// A rank is kept while the frequency that it stands for goes down. So it says of two blocks, noted at different times,
+/// what their frequencies say now.
+#[test]
+fn ranks_order_blocks_as_their_frequencies_do() {
+    // Half of a request is forgotten with the second after it.
+    let mut frequency = Frequency::new(2.0, 1000);
+    let requests: [&[Block]; 8] = [&[1], &[1], &[1], &[1], &[1], &[3], &[2], &[3]];
+    requests.iter().for_each(|blocks| frequency.note(blocks));
+    let orders = [(1, 2), (1, 3), (2, 3)].map(|(a, b)| {
+        let by_rank = frequency.rank(a).total_cmp(&frequency.rank(b));
+        assert_eq!(
+            by_rank,
+            frequency.of(a).total_cmp(&frequency.of(b)),
+            "{a}, {b}"
+        );
+        by_rank
+    });
+    use std::cmp::Ordering::{Greater, Less};
+    assert_eq!(orders, [Greater, Less, Less]);
+    // Time goes by, and a rank stays.
+    let before = frequency.rank(2);
+    let often = frequency.of(2);
+    (0..4).for_each(|_| frequency.note(&[9]));
+    assert_eq!(frequency.rank(2), before);
+    assert_eq!(frequency.of(2), often / 4.0);
+    assert_eq!(frequency.rank(5), f64::NEG_INFINITY, "never");
+    frequency.clear();
+    assert_eq!(
+        (frequency.of(2), frequency.rank(2)),
+        (0.0, f64::NEG_INFINITY)
+    );
+}
