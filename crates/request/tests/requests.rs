@@ -552,3 +552,28 @@ fn a_reader_takes_at_most_a_kib() {
         size_of::<RequestReader>()
     );
 }
+
+/// Of these, the prompt of one goes on as the answer of another ended, so it may get the tokens of that answer.
+#[test]
+fn chats_and_completions_continue_a_text() {
+    let request = |method: &str, path: &str| {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{{}}");
+        match &read(head.as_bytes())[..] {
+            [Step::Complete(request)] => request.clone(),
+            other => panic!("{path}: {other:?}"),
+        }
+    };
+    for (path, continues, generates) in [
+        ("/completion", true, true),
+        ("/v1/chat/completions", true, true),
+        ("/infill", false, true),
+        ("/v1/embeddings", false, false),
+        ("/tokenize", false, false),
+    ] {
+        let posted = request("POST", path);
+        assert_eq!(posted.is_continuation(), continues, "{path}");
+        assert_eq!(posted.generates(), generates, "{path}");
+        let asked = request("GET", path);
+        assert!(!asked.is_continuation() && !asked.generates(), "{path}");
+    }
+}
