@@ -84,12 +84,19 @@ type Test = fn() -> Result<String>;
 
 fn every_run(wanted: &[String], tally: &mut Tally) {
     recorded_settings(wanted, tally);
-    let tests: [(&str, Test); 10] = [
+    let tests: [(&str, Test); 14] = [
         ("the file", file::run),
         ("slots: restored from another process", changes::unseen),
         ("embeddings between the questions", changes::embedded),
         ("asleep: with a prefix store", scenes::with_store),
         ("asleep: recorded, and awake", scenes::awake),
+        ("requests: shifted elsewhere", scenes::shifted),
+        ("requests: little is discarded", scenes::discarded),
+        ("recurrent: other batches", scenes::other_batches),
+        (
+            "room: a small pool, with a prefix store",
+            scenes::small_pool_with_store,
+        ),
         ("the commands", commands::run),
         ("chats of the model's own answers", chats::tiny),
         ("concurrent clients", concurrent::run),

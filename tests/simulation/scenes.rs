@@ -70,6 +70,60 @@ pub(super) fn awake() -> Result<String> {
     })
 }
 
+/// Answers that are shifted in a smaller context than the recorded one: what is kept is what each request said.
+pub(super) fn shifted() -> Result<String> {
+    let of_size = |tokens| of(Arch::Llama).args(["-np", "1", "--context-shift", "-c", tokens]);
+    let said = [50, -1].map(|keep| {
+        let trace = full("n_keep", keep);
+        let traffic = record_with(&of_size("512"), |server| trace.run(server).map(|_| ()))?;
+        elsewhere(&traffic, &of_size("256"), &trace, |setting| {
+            (setting.context, setting.slot_context) = (256, 256);
+        })
+    });
+    let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
+    Ok(said.join("; "))
+}
+
+/// An answer of which little is discarded at a time: the next prompt goes on with a part that half of it would not have left.
+pub(super) fn discarded() -> Result<String> {
+    let server = of(Arch::Llama).args(["-np", "1", "--context-shift", "-c", "256"]);
+    let mut engine = 0;
+    let traffic = record_with(&server, |server| {
+        let long = Request::completion(text(1, 100)).predict(200);
+        let long = long.with("ignore_eos", true).with("n_keep", -1);
+        let answer = server.complete(&long.with("n_discard", 20))?.content;
+        // The prompt and one more token are kept, and three times twenty behind them are discarded.
+        let left = [0..1, 61..100].map(|part| answer.get(part).unwrap_or_default());
+        let next = Request::completion(text(1, 100) + &left.concat() + &text(2, 20));
+        engine = server.complete(&next)?.cache_n;
+        Ok(())
+    })?;
+    let point = simulate(&traffic, &recorded_setting(&traffic)?);
+    let simulated = point
+        .outcomes
+        .last()
+        .and_then(|one| Some(one.as_ref()?.reused as usize));
+    let said = format!("engine {engine} reused, simulated {simulated:?}");
+    match engine > 102 && simulated == Some(engine) {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
+
+/// Checkpoints of a recurrent model lie four tokens before the end of a prompt, and a batch before that: with smaller batches
+/// (`-ub`) elsewhere.
+pub(super) fn other_batches() -> Result<String> {
+    let mamba = |size| of(Arch::Mamba).args(["-np", "1", "-ub", size]);
+    let traffic = record_with(&mamba("512"), |server| differ().run(server).map(|_| ()))?;
+    let said = [("64", 64), ("256", 256)].map(|(text, size)| {
+        elsewhere(&traffic, &mamba(text), &differ(), |setting| {
+            setting.ubatch_size = size
+        })
+    });
+    let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
+    Ok(said.join("; "))
+}
+
 /// Compares a simulation of other flags with a server that has them.
 fn elsewhere(
     traffic: &Traffic,
@@ -131,6 +185,45 @@ pub(super) fn with_store() -> Result<String> {
     Ok(said.join("; "))
 }
 
+/// Three agents in a pool that is too small, above a prefix store: prompt by prompt.
+pub(super) fn small_pool_with_store() -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let small = of(Arch::Llama).args([
+        "-c",
+        "2048",
+        "--parallel",
+        "4",
+        "--kv-unified",
+        "--cache-ram",
+        "0",
+    ]);
+    let server = sessions::with_store(small, &folder.path().join("store"), 1 << 30);
+    let traffic = record_with(
+        &server.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
+        |server| {
+            let control = server.await_control()?.to_string();
+            await_store(&Control::new(&control).map_err(|error| Error::new(error.to_string()))?);
+            agents().run(server).map(|_| ())
+        },
+    )?;
+    let point = simulate(&traffic, &recorded_setting(&traffic)?);
+    let engine = traffic
+        .requests
+        .iter()
+        .map(|request| (request.record.reused, request.record.loaded));
+    let engine: Vec<(u32, u32)> = engine.collect();
+    let simulated = point.outcomes.into_iter().flatten();
+    let simulated: Vec<(u32, u32)> = simulated.map(|one| (one.reused, one.loaded)).collect();
+    let said = format!(
+        "(reused, loaded): engine {engine:?}, simulated {simulated:?}, changes {:?}",
+        traffic.changes
+    );
+    match engine == simulated {
+        true => Ok(said),
+        false => Err(Error::new(said)),
+    }
+}
+
 /// Documents of which the first is left out each time.
 fn documents(with: impl Fn(usize, Request) -> Request) -> Trace {
     (0..6).fold(Trace::new(), |trace, nth| {
@@ -144,6 +237,15 @@ fn documents(with: impl Fn(usize, Request) -> Request) -> Trace {
     })
 }
 
+/// Long answers to prompts that grow, with a number in each request.
+fn full(name: &str, value: i32) -> Trace {
+    (0..4).fold(Trace::new(), |trace, nth| {
+        let prompt = format!("{}{}", text(1, 120), text(2, 20 * nth));
+        let request = Request::completion(prompt).predict(200);
+        trace.ask(request.with("ignore_eos", true).with(name, value))
+    })
+}
+
 fn of_requests() -> Vec<Case> {
     let one = || of(Arch::Llama).args(["-np", "1", "-c", "2048"]);
     let moves = |least: i32| {
@@ -151,17 +253,6 @@ fn of_requests() -> Vec<Case> {
             0 => request,
             _ => request.with("n_cache_reuse", least),
         }
-    };
-    let full = |name: &str, value: i32| {
-        (0..4).fold(Trace::new(), |trace, nth| {
-            let prompt = format!("{}{}", text(1, 120), text(2, 20 * nth));
-            trace.ask(
-                Request::completion(prompt)
-                    .predict(200)
-                    .with("ignore_eos", true)
-                    .with(name, value),
-            )
-        })
     };
     let shifting = || of(Arch::Llama).args(["-np", "1", "-c", "256", "--context-shift"]);
     vec![
@@ -173,7 +264,6 @@ fn of_requests() -> Vec<Case> {
         ),
         Case::new("requests: n_keep", shifting(), full("n_keep", 50)),
         Case::new("requests: n_keep of all", shifting(), full("n_keep", -1)),
-        Case::new("requests: n_discard", shifting(), full("n_discard", 20)),
     ]
 }
 
@@ -242,12 +332,14 @@ fn infills() -> Vec<Case> {
 }
 
 /// Prompts that differ at the end, behind a long beginning.
+fn differ() -> Trace {
+    let ends = |seed| 20 + 30 * seed as usize;
+    (1..6).fold(Trace::new(), |trace, seed| {
+        ask(trace, text(1, 900) + &text(seed, ends(seed)))
+    })
+}
+
 fn recurrent() -> Vec<Case> {
-    let differ = || {
-        (1..5).fold(Trace::new(), |trace, seed| {
-            ask(trace, text(1, 900) + &text(seed, 40))
-        })
-    };
     let mamba = |size: &'static str| of(Arch::Mamba).args(["-np", "1", "-ub", size, "-b", size]);
     vec![
         Case::new("recurrent: batches of 512", mamba("512"), differ()),

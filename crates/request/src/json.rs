@@ -9,7 +9,8 @@ mod text;
 use crate::endpoint::Endpoint;
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
 pub use adapters::Adapters;
-use number::Number;
+pub use number::Numbers;
+use number::{Number, Reading};
 use prompt::List;
 pub use prompt::{MOST_PIECES, MOST_TOKENS, Piece};
 pub use sections::Sections;
@@ -88,8 +89,8 @@ pub(crate) struct JsonScanner {
     cache_prompt: Option<bool>,
     /// The list of adapters, if the member `lora` is a list.
     adapters: Option<adapters::List>,
-    /// The member `id_slot`, as far as it was read; `None` if there is none, or it is not a number.
-    slot: Option<Number>,
+    /// The members that are numbers, as far as they were read.
+    numbers: Reading,
     /// The content of the members that prompts come from, if it is to be read.
     made_of: Option<MadeOf>,
 }
@@ -110,9 +111,7 @@ impl MadeOf {
             Member::InputPrefix => Some(&mut self.input_prefix),
             Member::InputSuffix => Some(&mut self.input_suffix),
             Member::InputExtra => Some(&mut self.input_extra),
-            Member::Rid | Member::RequestId | Member::CachePrompt | Member::Lora | Member::Slot => {
-                None
-            }
+            _ => None,
         }
     }
 }
@@ -187,6 +186,9 @@ enum Member {
     CachePrompt,
     Lora,
     Slot,
+    CacheReuse,
+    Keep,
+    Discard,
     Prompt,
     InputPrefix,
     InputSuffix,
@@ -205,7 +207,13 @@ const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
 const LORA: &[u8] = b"lora";
-const ID_SLOT: &[u8] = b"id_slot";
+/// The members that are numbers.
+const NUMBERS: [(&[u8], Member); 4] = [
+    (b"id_slot", Member::Slot),
+    (b"n_cache_reuse", Member::CacheReuse),
+    (b"n_keep", Member::Keep),
+    (b"n_discard", Member::Discard),
+];
 /// The members that prompts come from.
 const PROMPTS: [(&[u8], Member); 4] = [
     (b"prompt", Member::Prompt),
@@ -213,8 +221,8 @@ const PROMPTS: [(&[u8], Member); 4] = [
     (b"input_suffix", Member::InputSuffix),
     (b"input_extra", Member::InputExtra),
 ];
-/// Room for the longest name that matters (`cache_prompt`, `input_prefix`).
-const NAME_BYTES: usize = 12;
+/// Room for the longest name that matters (`n_cache_reuse`).
+const NAME_BYTES: usize = 13;
 
 impl JsonScanner {
     pub(crate) const fn new() -> Self {
@@ -231,7 +239,7 @@ impl JsonScanner {
             request_id: Value::Absent,
             cache_prompt: None,
             adapters: None,
-            slot: None,
+            numbers: Reading::new(),
             made_of: None,
         }
     }
@@ -291,9 +299,9 @@ impl JsonScanner {
         self.parts.sections(endpoint)
     }
 
-    /// The slot that the body names. Call this at the end of the body.
-    pub(crate) fn slot(&self) -> Option<i32> {
-        self.slot.as_ref()?.get()
+    /// The numbers in the body. Call this at the end of the body.
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.numbers.get()
     }
 
     /// The adapters that the body names. Call this at the end of the body.
@@ -326,10 +334,9 @@ impl JsonScanner {
                         Some(Member::CachePrompt)
                     } else if self.text.is(LORA) {
                         Some(Member::Lora)
-                    } else if self.text.is(ID_SLOT) {
-                        Some(Member::Slot)
                     } else {
-                        let mut members = PROMPTS.iter().filter(|_| self.made_of.is_some());
+                        let prompts = PROMPTS.iter().filter(|_| self.made_of.is_some());
+                        let mut members = NUMBERS.iter().chain(prompts);
                         let found = members.find(|(name, _)| self.text.is(name));
                         found.map(|(_, member)| *member)
                     };
@@ -368,7 +375,7 @@ impl JsonScanner {
                 let end = |b| matches!(b, b',' | b'}' | b'"' | b'{' | b'[' | b']' | b':');
                 let ended = find(bytes, end);
                 let used = ended.unwrap_or(bytes.len());
-                if let (Some(number), Some(Member::Slot)) = (&mut self.slot, self.member) {
+                if let Some(Some(number)) = self.number() {
                     bytes[..used].iter().for_each(|&byte| number.push(byte));
                 }
                 if ended.is_some() {
@@ -454,10 +461,10 @@ impl JsonScanner {
                         _ => None,
                     };
                 }
-                if self.member == Some(Member::Slot) {
+                if let Some(read) = self.number() {
                     let mut number = Number::default();
                     number.push(first);
-                    self.slot = Some(number);
+                    *read = Some(number);
                 }
                 self.set_contents(Contents::None);
                 State::Scalar
@@ -547,15 +554,22 @@ impl JsonScanner {
     }
 
     fn set(&mut self, value: Value) {
+        if let Some(number) = self.number() {
+            *number = None;
+        }
         match self.member {
             Some(Member::Rid) => self.rid = value,
             Some(Member::RequestId) => self.request_id = value,
             // The last member counts.
             Some(Member::CachePrompt) => self.cache_prompt = None,
             Some(Member::Lora) => self.adapters = None,
-            Some(Member::Slot) => self.slot = None,
             _ => {}
         }
+    }
+
+    /// The number whose value comes next.
+    fn number(&mut self) -> Option<&mut Option<Number>> {
+        self.numbers.of(self.member?)
     }
 
     fn set_contents(&mut self, contents: Contents) {

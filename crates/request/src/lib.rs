@@ -57,8 +57,8 @@ pub use endpoint::Endpoint;
 pub use head::Method;
 pub use infill::{Infill, InfillTexts};
 pub use json::{
-    Adapters, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Piece, Refusal,
-    Sections,
+    Adapters, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Numbers, Piece,
+    Refusal, Sections,
 };
 pub use loss::Loss;
 pub use reader::{Request, RequestReader, Step};

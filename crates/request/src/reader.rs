@@ -4,7 +4,9 @@ use crate::chunked::{Chunked, Part};
 use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, Method, RequestLine};
-use crate::json::{Adapters, Identity, InfillParts, JsonScanner, Piece, Refusal, Sections};
+use crate::json::{
+    Adapters, Identity, InfillParts, JsonScanner, Numbers, Piece, Refusal, Sections,
+};
 use crate::loss::Loss;
 
 /// A request whose last byte has been received.
@@ -19,9 +21,8 @@ pub struct Request {
     pub identity: Identity,
     /// The top-level `cache_prompt` of the body; `None` if it is not a boolean, or the body is not read.
     pub cache_prompt: Option<bool>,
-    /// The top-level `id_slot` of the body; `None` if it is not a whole number, or the body is
-    /// not read.
-    pub slot: Option<i32>,
+    /// The top-level numbers of the body; none if the body is not read.
+    pub numbers: Numbers,
     /// The LoRA adapters in the last member `lora`; `None` if there is no non-empty
     /// list of that name, or the body is not read.
     pub lora: Option<Adapters>,
@@ -60,7 +61,18 @@ impl Request {
 
     /// The slot that a request for inference names. Negative: any.
     pub fn wants_slot(&self) -> Option<i32> {
-        self.slot.filter(|&slot| slot >= 0 && self.is_inference())
+        self.numbers
+            .slot
+            .filter(|&slot| slot >= 0 && self.is_inference())
+    }
+
+    /// The numbers that the server reads from its body for a completion. None if the server converts the body to one
+    /// without them (`/v1/messages`).
+    pub fn wants(&self) -> Numbers {
+        match self.generates() && self.endpoint != Endpoint::Messages {
+            true => self.numbers,
+            false => Numbers::default(),
+        }
     }
 
     /// Whether its prompt never comes from the cache: [it may not](Self::forbids_cache), or the server does
@@ -252,7 +264,7 @@ impl RequestReader {
             method: head.method,
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
-            slot: json.slot(),
+            numbers: json.numbers(),
             lora: json.take_adapters(),
             sections: json.sections(head.endpoint),
             prompts: json.take_prompts(),

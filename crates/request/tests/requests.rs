@@ -1,8 +1,8 @@
 //! Requests as clients send them, cut into reads in every way.
 
 use contextpilot_request::{
-    Adapters, ConnectionReader, Endpoint, Identity, Loss, Method, Refusal, Request, RequestReader,
-    Sections, Step,
+    Adapters, ConnectionReader, Endpoint, Identity, Loss, Method, Numbers, Refusal, Request,
+    RequestReader, Sections, Step,
 };
 
 /// All steps of a stream of bytes. Checks that they are the same for every way to cut it.
@@ -47,7 +47,7 @@ fn complete(identity: Identity) -> Step {
         endpoint: Endpoint::Completion,
         identity,
         cache_prompt: None,
-        slot: None,
+        numbers: Numbers::default(),
         lora: None,
         sections: None,
         prompts: None,
@@ -142,7 +142,7 @@ fn all_requests_on_one_connection_are_found() {
             endpoint,
             identity: Identity::Absent,
             cache_prompt: None,
-            slot: None,
+            numbers: Numbers::default(),
             lora: None,
             sections: None,
             prompts: None,
@@ -240,6 +240,31 @@ fn id_slot_is_found_where_the_server_reads_it() {
         (None, true)
     );
     assert_eq!(ask("/props", r#"{"id_slot":1}"#, 99), (None, false));
+}
+
+#[test]
+fn numbers_are_read_where_the_server_reads_them() {
+    let ask = |path: &str| {
+        let body = r#"{"n_keep":-1,"n_cache_reuse":256 ,"n_discard":"x","n_predict":9}"#;
+        match read(&post_to(path, body))[..] {
+            [Step::Complete(ref request)] => request.wants(),
+            ref other => panic!("{other:?}"),
+        }
+    };
+    let read = Numbers {
+        keep: -1,
+        cache_reuse: Some(256),
+        ..Numbers::default()
+    };
+    assert_eq!(ask("/v1/chat/completions"), read);
+    assert_eq!(ask("/infill"), read);
+    assert_eq!(ask("/v1/messages"), Numbers::default());
+    assert_eq!(ask("/embedding"), Numbers::default());
+}
+
+fn post_to(path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
 }
 
 #[test]

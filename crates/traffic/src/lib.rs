@@ -15,6 +15,8 @@
 //! Of a server with a prefix store it says how large that may become, and how many tokens of each prompt were
 //! loaded from it.
 //!
+//! Of requests that ask for something in place of what the flags say, that is recorded too ([`Wished`]).
+//!
 //! Other changes of slots are recorded too ([`SlotChange`]): a slot was erased, restored from a state
 //! file, or chosen for a request that was refused. What the slot holds after that is written like a
 //! prompt. Names of files are not written.
@@ -67,7 +69,7 @@ pub use gram::GRAM;
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, is_empty, read};
-pub use record::{Applied, RequestRecord, SizeKind, SizeSample};
+pub use record::{Applied, RequestRecord, SizeKind, SizeSample, Wished};
 pub use setup::{Calls, Memory, Setup};
 pub use tokens::{Run, Tokens};
 pub use write::{Recorded, Writer};

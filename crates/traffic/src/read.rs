@@ -11,7 +11,7 @@ use crate::frame::{self, MAGIC, Next, VERSION};
 use crate::gram::GRAM;
 use crate::history::Segment;
 use crate::key::{BLOCK, Key};
-use crate::record::{self, Line, RequestRecord, SizeSample};
+use crate::record::{self, Line, RequestRecord, SizeSample, Wished};
 use crate::row::Row;
 use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
@@ -177,6 +177,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     let mut rows = Rows::default();
     let mut store = None;
     let mut loaded: HashMap<u64, u32> = HashMap::new();
+    let mut wished: HashMap<u64, Wished> = HashMap::new();
     let damage = loop {
         let at = bytes.len() - rest.len();
         let (kind, body) = match frame::next(rest) {
@@ -209,6 +210,9 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
             record::LOADED => RequestRecord::decode_loaded(body).map(|(order, tokens)| {
                 loaded.insert(order, tokens);
             }),
+            record::WISHED => Wished::decode(body).map(|(order, what)| {
+                wished.insert(order, what);
+            }),
             // A frame of a later program.
             _ => Some(()),
         };
@@ -235,6 +239,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
         let record = &mut request.record;
         let tokens = loaded.get(&record.order).copied().unwrap_or(0);
         record.loaded = tokens.min(record.evaluated);
+        record.wished = wished.get(&record.order).copied().unwrap_or_default();
     }
     damage
 }

@@ -1,6 +1,6 @@
 //! What the bodies of frames hold.
 
-use crate::bytes::{Bytes, put};
+use crate::bytes::{Bytes, put, put_signed};
 use crate::row::Row;
 
 /// 36 years in microseconds. What is later is damage: sums of times must fit into 64 bits.
@@ -17,6 +17,8 @@ pub(crate) const CHANGE: u8 = 5;
 /// Only in recordings of servers with a prefix store. Readers that know no stores leave these out.
 pub(crate) const STORE: u8 = 6;
 pub(crate) const LOADED: u8 = 7;
+/// Only of requests that wish something. Readers that know no wishes leave these out.
+pub(crate) const WISHED: u8 = 8;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,8 @@ pub struct RequestRecord {
     pub keep: u32,
     /// Tokens after these that context shifts discarded, in all. Since version 3 of the format.
     pub gone: u32,
+    /// What it asked for itself.
+    pub wished: Wished,
     /// Where batches ended, in the part of the prompt that was evaluated: one past the last position of
     /// each.
     pub breaks: Vec<u32>,
@@ -121,8 +125,20 @@ impl RequestRecord {
         self.evaluated.saturating_sub(self.loaded)
     }
 
+    /// The frames that come before its own, by their kinds.
+    pub(crate) fn before(&self) -> Vec<(u8, Vec<u8>)> {
+        let mut frames = Vec::new();
+        if self.loaded > 0 {
+            frames.push((LOADED, self.encode_loaded()));
+        }
+        if self.wished != Wished::default() {
+            frames.push((WISHED, self.wished.encode(self.order)));
+        }
+        frames
+    }
+
     /// The number of the launch, and how many tokens were loaded for it.
-    pub(crate) fn encode_loaded(&self) -> Vec<u8> {
+    fn encode_loaded(&self) -> Vec<u8> {
         let mut into = Vec::new();
         put(&mut into, self.order);
         put(&mut into, u64::from(self.loaded));
@@ -132,6 +148,47 @@ impl RequestRecord {
     pub(crate) fn decode_loaded(body: &[u8]) -> Option<(u64, u32)> {
         let mut bytes = Bytes(body);
         Some((bytes.number()?, bytes.small()?))
+    }
+}
+
+/// What a request asks for, in place of what the server's flags say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wished {
+    /// The smallest chunk that is moved (`n_cache_reuse`); 0: none is.
+    pub cache_reuse: Option<u32>,
+    /// Tokens that a context shift keeps (`n_keep`); negative: the prompt.
+    pub keep: i32,
+    /// Tokens that it discards (`n_discard`); 0: half of the others.
+    pub discard: u32,
+}
+
+impl Wished {
+    /// `order`: the number of the launch.
+    fn encode(self, order: u64) -> Vec<u8> {
+        let mut into = Vec::new();
+        put(&mut into, order);
+        put(
+            &mut into,
+            self.cache_reuse.map_or(0, |least| u64::from(least) + 1),
+        );
+        put_signed(&mut into, i64::from(self.keep));
+        put(&mut into, u64::from(self.discard));
+        into
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Option<(u64, Self)> {
+        let mut bytes = Bytes(body);
+        let order = bytes.number()?;
+        let cache_reuse = match bytes.number()?.checked_sub(1) {
+            Some(least) => Some(u32::try_from(least).ok()?),
+            None => None,
+        };
+        let wished = Self {
+            cache_reuse,
+            keep: i32::try_from(bytes.signed()?).ok()?,
+            discard: bytes.small()?,
+        };
+        Some((order, wished))
     }
 }
 
@@ -244,6 +301,7 @@ impl Line {
             loaded: 0,
             keep: bytes.small()?,
             gone: 0,
+            wished: Wished::default(),
             breaks: Vec::new(),
             media: Vec::new(),
         };

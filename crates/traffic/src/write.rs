@@ -94,13 +94,13 @@ impl Writer {
         if self.full {
             return Recorded::Full;
         }
-        let loaded = match request.loaded {
-            0 => Recorded::Bytes(Vec::new()),
-            _ => self.frame(record::LOADED, &request.encode_loaded()),
-        };
-        let Recorded::Bytes(mut bytes) = loaded else {
-            return Recorded::Full;
-        };
+        let mut bytes = Vec::new();
+        for (kind, body) in request.before() {
+            match self.frame(kind, &body) {
+                Recorded::Bytes(frame) => bytes.extend(frame),
+                Recorded::Full => return Recorded::Full,
+            }
+        }
         let row = self.history.relate(&self.key, tokens);
         let junction = shift.map(|(keep, gone)| {
             request.keep = keep;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use contextpilot_traffic::{
     Applied, BLOCK, Calls, ChangeKind, DamageKind, GRAM, History, Key, Memory, Recorded, Refusal,
-    RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Tokens, Traffic, Writer, read,
+    RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Tokens, Traffic, Wished, Writer, read,
 };
 use proptest::prelude::*;
 
@@ -25,6 +25,11 @@ fn request(order: usize, prompt: &[i32]) -> RequestRecord {
     RequestRecord {
         order: order as u64,
         prompt: prompt.len() as u32,
+        wished: Wished {
+            cache_reuse: (order % 3 == 1).then(|| order as u32 - 1),
+            keep: if order % 3 == 2 { -1 } else { 0 },
+            discard: order as u32 % 2,
+        },
         ..RequestRecord::default()
     }
 }
@@ -62,6 +67,7 @@ proptest! {
         prop_assert_eq!(traffic.requests.len(), prompts.len());
         for (a, x) in prompts.iter().zip(&traffic.requests) {
             prop_assert_eq!(x.tokens.len() as usize, a.len());
+            prop_assert_eq!(x.record.wished, request(x.record.order as usize, a).wished);
             for (b, y) in prompts.iter().zip(&traffic.requests) {
                 prop_assert_eq!(x.tokens.common_prefix(&y.tokens) as usize, common(a, b));
             }
@@ -182,6 +188,11 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
         loaded: 25,
         keep: 4,
         gone: 20,
+        wished: Wished {
+            cache_reuse: Some(0),
+            keep: -1,
+            discard: 7,
+        },
         breaks: vec![30, 86],
         media: vec![(10, 20)],
     };

@@ -93,9 +93,15 @@ impl Current {
         let keeps_tokens = kept::are_engaged() && request.is_continuation();
         let caches = !AVOIDS_CACHE.load(Ordering::Relaxed);
         let forbids_cache = request.forbids_cache(caches);
+        let wants = request.wants();
+        // A negative number of tokens is none.
+        let tokens = |number| u32::try_from(number).unwrap_or(0);
         let wishes = Wishes {
             slot: request.wants_slot(),
             uncached: request.reuses_nothing(caches),
+            cache_reuse: wants.cache_reuse.map(tokens),
+            keep: wants.keep,
+            discard: tokens(wants.discard),
         };
         // If the named adapters cannot be understood, the request counts as never cached.
         let (adapters, forgotten) = match request.adapters() {

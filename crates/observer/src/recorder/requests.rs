@@ -3,7 +3,7 @@
 use contextpilot_residency::{
     Arrival, Entry, Ledger, Position, SequenceId, TaskId, TokenCounts, UNTIED, activation,
 };
-use contextpilot_traffic::{ChangeKind, RequestRecord};
+use contextpilot_traffic::{ChangeKind, RequestRecord, Wished};
 
 use super::slot::{Open, SlotRecord, count_rows};
 use super::{MOST_WAITING, Posted, Recorder, append, micros, small};
@@ -76,6 +76,11 @@ impl Recorder {
             uncached: posted.forgotten || wishes.uncached,
             names_adapters: posted.named.is_some() || self.compares_always,
             adapters,
+            wished: Wished {
+                cache_reuse: wishes.cache_reuse,
+                keep: wishes.keep,
+                discard: wishes.discard,
+            },
             ..RequestRecord::default()
         };
         let untied = task == UNTIED;

@@ -120,6 +120,7 @@ fn run(
                     wishes: Wishes {
                         slot: slot.map(|slot| slot as SequenceId),
                         uncached,
+                        ..Wishes::default()
                     },
                     batch,
                     leaves,
@@ -151,6 +152,7 @@ fn taken_through(then: impl FnOnce(&mut Server)) -> Option<Through> {
         wishes: Wishes {
             slot: Some(0),
             uncached: false,
+            ..Wishes::default()
         },
         batch: 10,
         leaves: None,

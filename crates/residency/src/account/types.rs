@@ -13,6 +13,12 @@ pub struct Wishes {
     /// The request must not reuse the cache (`"cache_prompt": false`), or is of a kind that never
     /// does (embeddings, reranking).
     pub uncached: bool,
+    /// The shortest chunk that may be moved for it (`n_cache_reuse`), in place of the flag's; 0: none is.
+    pub cache_reuse: Option<u32>,
+    /// How many tokens a context shift keeps (`n_keep`); negative: the prompt.
+    pub keep: i32,
+    /// How many it discards (`n_discard`); 0: half of the others.
+    pub discard: u32,
 }
 
 /// What became of the tokens of one prompt.

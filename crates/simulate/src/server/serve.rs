@@ -119,7 +119,8 @@ impl Server<'_> {
         if !record.uncached && !record.embedding {
             past = self.common(&self.slots[nth], &prompt);
             let slot = &mut self.slots[nth];
-            let least = self.setting.cache_reuse;
+            let of_all = self.setting.cache_reuse;
+            let least = record.wished.cache_reuse.unwrap_or(of_all);
             let moves = self.setting.memory == Memory::Full && !self.has_projector;
             if least > 0 && moves {
                 let gram = self.traffic.gram.max(1);
@@ -217,7 +218,10 @@ impl Server<'_> {
             return;
         }
         let keep = match record.keep {
-            0 => u32::from(self.begins_alike),
+            0 => {
+                let wished = u32::try_from(record.wished.keep).unwrap_or(record.prompt);
+                wished.saturating_add(u32::from(self.begins_alike))
+            }
             keep => keep,
         };
         let row = Arc::new(shifted(request, most, keep, self.traffic.gram));
@@ -260,7 +264,7 @@ pub(super) fn keeps_for(slot: Applied, next: Applied) -> bool {
 }
 
 /// What context shifts leave of a request's tokens: whenever the slot is full (`most` tokens), the first
-/// `keep` stay (`n_keep`), and half of the others are discarded. `gram`: how many tokens decide about an
+/// `keep` stay (`n_keep`), and half of the others are discarded, or as many as it says (`n_discard`). `gram`: how many tokens decide about an
 /// identity.
 fn shifted(request: &TrafficRequest, most: u32, keep: u32, gram: u32) -> Tokens {
     let tokens = &*request.tokens;
@@ -269,7 +273,11 @@ fn shifted(request: &TrafficRequest, most: u32, keep: u32, gram: u32) -> Tokens 
     let (mut at, mut gone) = (0, 0);
     while at < tokens.len() {
         if row.len() >= most {
-            let discard = ((row.len() - keep) / 2).max(1);
+            let discard = match request.record.wished.discard {
+                0 => (row.len() - keep) / 2,
+                wished => wished.min(row.len() - keep),
+            };
+            let discard = discard.max(1);
             gone += discard;
             row = joined(&row, keep, &Tokens::new(), keep + discard);
         }
