@@ -305,6 +305,20 @@ fn rooms() -> Vec<Case> {
             agents(),
         ),
         Case::new(
+            "room: a limit for each slot, shifted",
+            of(Arch::Llama)
+                .args(["--parallel", "3", "--kv-unified", "--context-shift"])
+                .args(["--kv-unified-per-slot", "256"]),
+            full("n_keep", 30),
+        ),
+        Case::new(
+            "room: a limit for each slot that divides the context",
+            of(Arch::Llama)
+                .args(["--parallel", "3", "-c", "4096", "--context-shift"])
+                .args(["--kv-unified-per-slot", "256"]),
+            full("n_keep", 30),
+        ),
+        Case::new(
             "room: a limit for each slot, sliding window",
             limited(Arch::Gemma2),
             agents(),

@@ -82,8 +82,10 @@ pub enum Note {
         context: ContextId,
         /// It can go back to certain positions only: the tokens that its layers look back.
         window: Option<u32>,
-        /// Tokens that a slot can hold.
+        /// Tokens of the context that a slot can have.
         capacity: Option<u32>,
+        /// Tokens that a slot may hold, if these are fewer (`--kv-unified-per-slot`).
+        limit: Option<u32>,
         /// The number of slots (`llama_n_seq_max`).
         slots: Option<u32>,
         /// Whether tokens can be moved to other positions (`llama_memory_can_shift`).

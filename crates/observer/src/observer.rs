@@ -148,6 +148,7 @@ impl Observer {
                 context,
                 window,
                 capacity,
+                limit,
                 slots,
                 can_shift,
                 model,
@@ -156,7 +157,7 @@ impl Observer {
                 if let Some(window) = window {
                     known.memory = kept_positions(window);
                 }
-                known.capacity = capacity;
+                known.capacity = capacity.map(|tokens| tokens.min(limit.unwrap_or(tokens)));
                 known.slots = slots;
                 known.can_shift = can_shift;
                 known.model = model;

@@ -134,8 +134,11 @@ impl Recorder {
             Note::Size { buffer, bytes } => self.buffer = Some((buffer, bytes)),
             Note::Measured { tokens, bytes, .. } => self.size(SizeKind::State, tokens, bytes),
             Note::Context {
-                capacity, slots, ..
-            } => self.context(capacity, slots),
+                capacity,
+                limit,
+                slots,
+                ..
+            } => self.context(capacity, limit, slots),
             Note::Declined { sequence } => self.declined(sequence),
             Note::Received { .. }
             | Note::Wishes { .. }

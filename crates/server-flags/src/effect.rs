@@ -120,6 +120,12 @@ impl ServerFlags {
         self.chooses_slots() || self.asks_for_unified()
     }
 
+    /// Tokens that a slot may hold at most, whatever its share of the context. `None`: all of that.
+    #[must_use]
+    pub fn kv_unified_per_slot(&self) -> Option<u32> {
+        Some(self.size(Flag::KvUnifiedPerSlot, 0)).filter(|&tokens| tokens > 0)
+    }
+
     /// MiB of the host prompt cache. 0: off, negative: no limit. `None`: this generation has none.
     ///
     /// For decision models the default is 0 since 0.7.0. The flags do not say what the model is, so

@@ -25,6 +25,8 @@ pub enum Flag {
     Parallel,
     /// Slots share the context.
     KvUnified,
+    /// Tokens that a slot may hold, at most.
+    KvUnifiedPerSlot,
     /// MiB of the host prompt cache.
     CacheRam,
     /// Idle slots move to the host prompt cache.
@@ -90,7 +92,7 @@ impl Flag {
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Host,
         Self::Port,
         Self::Alias,
@@ -101,6 +103,7 @@ impl Flag {
         Self::SslCertFile,
         Self::Parallel,
         Self::KvUnified,
+        Self::KvUnifiedPerSlot,
         Self::CacheRam,
         Self::CacheIdleSlots,
         Self::CachePrompt,
@@ -130,6 +133,7 @@ impl Flag {
                 | Self::CacheIdleSlots
                 | Self::CachePrompt
                 | Self::CheckpointMinStep
+                | Self::KvUnifiedPerSlot
                 | Self::SleepIdleSeconds,
                 Of2025,
             ) => return None,
@@ -166,6 +170,11 @@ impl Flag {
                 &["-kvu", "--kv-unified"],
                 "LLAMA_ARG_KV_UNIFIED",
                 Kind::Toggle,
+            ),
+            (Self::KvUnifiedPerSlot, _) => (
+                &["--kv-unified-per-slot"],
+                "LLAMA_ARG_KV_UNIFIED_PER_SLOT",
+                Kind::Integer(any),
             ),
             (Self::CacheRam, _) => (
                 &["-cram", "--cache-ram"],

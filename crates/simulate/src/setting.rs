@@ -45,8 +45,9 @@ pub struct Setting {
     pub has_host_cache: bool,
     /// Which generation's rules it follows.
     pub generation: Generation,
-    /// The tokens that the model was trained for, if these limit a slot.
-    pub trained: Option<u32>,
+    /// Tokens that a slot may hold, whatever its share of the context: the model was trained for no more, or
+    /// `--kv-unified-per-slot` says so.
+    pub slot_limit: Option<u32>,
     /// `CONTEXTPILOT_STORE_GB`: how large the prefix store may become, bytes. 0: there is none, or it is not simulated,
     /// see [`can_have_store`](Self::can_have_store).
     pub store_limit: u64,
@@ -197,7 +198,7 @@ impl Setting {
             memory: setup.memory,
             has_host_cache: setup.cache_ram.is_some(),
             generation,
-            trained: None,
+            slot_limit: None,
             store_limit: 0,
             store_speed: STORE_SPEED,
         };
@@ -205,7 +206,7 @@ impl Setting {
             setting.store_limit = setup.store.unwrap_or(0);
         }
         if setup.slot_context < setting.share() {
-            setting.trained = Some(setup.slot_context);
+            setting.slot_limit = Some(setup.slot_context);
         }
         setting
     }
@@ -225,7 +226,7 @@ impl Setting {
         self.parallel = parallel.max(1);
         self.auto_parallel = false;
         self.kv_unified = kv_unified;
-        self.slot_context = self.share().min(self.trained.unwrap_or(u32::MAX)).max(1);
+        self.slot_context = self.share().min(self.slot_limit.unwrap_or(u32::MAX)).max(1);
         if !self.kv_unified {
             self.context = self.share().saturating_mul(self.parallel);
         }

@@ -59,6 +59,7 @@ pub(crate) fn note_context(context: Pointer, window: Option<u32>, facts: Option<
             context: contexts::id_of(context),
             window,
             capacity: facts.capacity,
+            limit: attach::flags().kv_unified_per_slot(),
             slots: facts.slots,
             can_shift: facts.can_shift,
             model: model_of(facts),

@@ -24,13 +24,18 @@ impl Recorder {
     }
 
     /// Call when a context is created. Only the first one counts, which is the server's own. `capacity`:
-    /// tokens that a slot can hold.
-    pub(super) fn context(&mut self, capacity: Option<u32>, slots: Option<u32>) {
+    /// tokens of it that a slot can have. `limit`: tokens that a slot may hold.
+    pub(super) fn context(
+        &mut self,
+        capacity: Option<u32>,
+        limit: Option<u32>,
+        slots: Option<u32>,
+    ) {
         let Some(capacity) = capacity.filter(|_| !self.is_set_up) else {
             return;
         };
         self.is_set_up = true;
-        self.setup.slot_context = capacity;
+        self.setup.slot_context = capacity.min(limit.unwrap_or(capacity));
         self.setup.parallel = slots.unwrap_or(self.setup.parallel);
         self.setup.context = match self.setup.kv_unified {
             true => capacity,
