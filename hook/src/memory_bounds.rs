@@ -28,7 +28,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
-pub(crate) const TOTAL_MIB: usize = 1010;
+pub(crate) const TOTAL_MIB: usize = 1030;
 
 /// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -236,6 +236,12 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "the least recently used are forgotten: the cause is `not_known`",
     },
     Bound {
+        what: "the last requests, by the default of `CONTEXTPILOT_RECENT_MB`",
+        most: contextpilot_settings::DEFAULT_RECENT_BYTES,
+        each: 1,
+        beyond: "the oldest are forgotten: `why` says that they were not replayed",
+    },
+    Bound {
         what: "of these tokens: which request they belong to, and how they were lost",
         most: MOST_REMEMBERED,
         each: REMEMBERED_EACH + ID,
@@ -275,8 +281,9 @@ pub(crate) const ALL: &[Bound] = &[
         beyond: "all are forgotten: what prompts have in common is then recorded to the block, by hashes, not to the token",
     },
     Bound {
-        what: "tasks and requests that wait to be recorded",
-        most: contextpilot_observer::MOST_WAITING,
+        what: "tasks and requests that wait to be recorded, or kept among the last ones",
+        // In the recording, and in the last requests.
+        most: 2 * contextpilot_observer::MOST_WAITING,
         each: 128,
         beyond: "their arrival time, and the slot they asked for, are not recorded",
     },

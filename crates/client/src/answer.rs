@@ -49,11 +49,17 @@ impl Answer {
     }
 
     /// The body, whatever the status.
-    pub(crate) fn text(mut self) -> Result<String> {
+    pub(crate) fn text(self) -> Result<String> {
+        let bytes = self.bytes()?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The same, which may be no text.
+    pub(crate) fn bytes(mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);
         match read {
-            Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Ok(_) => Ok(bytes),
             Err(e) => Err(Error::Unreachable {
                 address: self.address,
                 why: one_line(&format!("the answer broke off: {e}")),

@@ -141,6 +141,16 @@ impl Control {
         self.http.get(&path, Patience::Whole(QUICK))?.json()
     }
 
+    /// `GET /recent`: the last requests, as a recording of traffic.
+    ///
+    /// # Errors
+    /// As [`Control::stats`]; [`Error::Refused`](crate::Error::Refused) if they are not kept, and
+    /// from a hook that is older.
+    pub fn recent(&self) -> Result<Vec<u8>> {
+        let answer = self.http.get("/recent", Patience::Whole(QUICK))?;
+        answer.success()?.bytes()
+    }
+
     /// `GET /tree`: what is cached, as a tree of prefixes, with so many branches at most.
     ///
     /// # Errors

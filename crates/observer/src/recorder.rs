@@ -81,7 +81,17 @@ impl Recorder {
     /// [`take`](Self::take).
     #[must_use]
     pub fn new(key: Key, keep_key: bool, limit: u64, setup: Setup) -> Self {
-        let (mut writer, mut out) = Writer::new(key, keep_key, limit);
+        let (writer, out) = Writer::new(key, keep_key, limit);
+        Self::with(writer, out, setup)
+    }
+
+    /// For [`Recent`](contextpilot_traffic::Recent) traffic. `tokens`: how many are remembered at most.
+    #[must_use]
+    pub fn recent(key: Key, tokens: usize, setup: Setup) -> Self {
+        Self::with(Writer::recent(key, tokens), Vec::new(), setup)
+    }
+
+    fn with(mut writer: Writer, mut out: Vec<u8>, setup: Setup) -> Self {
         let mut full = false;
         append(writer.setup(&setup), &mut out, &mut full);
         Self {
@@ -264,6 +274,26 @@ impl Recorder {
         for sequence in over {
             self.close(sequence, ledger);
         }
+    }
+
+    /// The requests whose prompts are evaluated, and which may still go on in their slots: as they are now. They are
+    /// written once more when they are over.
+    pub fn open_requests(&mut self) -> Vec<u8> {
+        let (mut out, mut full) = (Vec::new(), false);
+        for open in self.slots.values().filter_map(|slot| slot.open.as_ref()) {
+            let counts = u64::from(open.record.reused) + u64::from(open.record.evaluated);
+            if open.prompting || counts != u64::from(open.record.prompt) {
+                continue;
+            }
+            let record = open.record.clone();
+            let shift = open.shift().map(|gone| (record.keep, gone));
+            append(
+                self.writer.request(record, &open.tokens, shift),
+                &mut out,
+                &mut full,
+            );
+        }
+        out
     }
 
     /// Writes the requests of all slots. Call it when nothing more will happen to their content.

@@ -20,6 +20,8 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = table::INDEX_CONNECT_TIMEOUT_MS.de
 pub const DEFAULT_TIMEOUT: Duration = table::INDEX_TIMEOUT_MS.default_time();
 /// Default for [`Settings::listen_connections`].
 pub const DEFAULT_LISTEN_CONNECTIONS: usize = table::LISTEN_CONNECTIONS.kind.default as usize;
+/// Bytes for the last requests, unless `CONTEXTPILOT_RECENT_MB` says otherwise.
+pub const DEFAULT_RECENT_BYTES: usize = (table::RECENT_MB.kind.default as usize) << 20;
 /// Default for [`KvEvents::connections`](crate::KvEvents::connections).
 pub const DEFAULT_ROUTERS: usize = table::KV_EVENTS_CONNECTIONS.kind.default as usize;
 
@@ -63,6 +65,8 @@ pub struct Settings {
     /// Bytes for remembering what was in slots, to say why prompts are evaluated;
     /// `None`: this is turned off.
     pub explain_limit: Option<u64>,
+    /// Bytes for the last requests; `None`: they are not kept.
+    pub recent_limit: Option<u64>,
     /// Whether some text of prompts is to be shown where they differ.
     pub explain_text: bool,
     /// The recording of traffic; `None`: there is none.
@@ -117,6 +121,7 @@ impl Settings {
             return Err(Error::new(env::LISTEN, Cause::OpenToAll));
         }
         let explain_limit = vars.bytes(&table::EXPLAIN_MB)?;
+        let recent_limit = vars.bytes(&table::RECENT_MB)?;
         let (keep_tokens, keep_calls) = vars.keep_tokens()?;
         Ok(Self {
             index,
@@ -135,6 +140,7 @@ impl Settings {
             log_file_limit: vars.bytes(&table::LOG_FILE_MB)?,
             kv_events: vars.kv_events()?,
             explain_limit: (explain_limit > 0).then_some(explain_limit),
+            recent_limit: (recent_limit > 0).then_some(recent_limit),
             explain_text: vars.flag(&table::EXPLAIN_TEXT)?,
             traffic_file: vars.traffic_file()?,
             keep_tokens,

@@ -280,6 +280,9 @@ settings! {
         "MiB for remembering what was in slots, which is needed to say \
          [why prompts are evaluated](docs/tools.md#why). `0` turns this off. Used only with a control endpoint or a \
          log file";
+    RECENT_MB = "CONTEXTPILOT_RECENT_MB", Number: mebibytes(0, 8),
+        "MiB for the last requests, as a [recording](docs/traffic.md) has them: [`why`](docs/tools.md#why) and `advise` \
+         try on them what would help. `0` turns this off. Used only with a control endpoint";
     EXPLAIN_TEXT = "CONTEXTPILOT_EXPLAIN_TEXT", Flag: flag(false),
         "`1`: where a prompt differs from an earlier one, the control endpoint shows \
          [some of the text of both](docs/control.md#the-text-around-a-difference), if only this machine can reach \

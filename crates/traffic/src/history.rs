@@ -95,15 +95,65 @@ impl History {
         for gram in GramHash::new(key).hashes(tokens, from) {
             let next = self.grams.len() as u32;
             let identity = *self.grams.entry(gram).or_insert(next);
-            join(&mut segments, self.base, identity, identity == next);
+            let new = identity == next;
+            join(&mut segments, self.base, u64::from(identity), new);
         }
         segments
     }
 }
 
+/// The identities of the tokens that were recorded last, in two halves: once the newer one is full, the older one is
+/// forgotten. What is found in the older one moves to the newer one, and keeps its identity.
+#[derive(Debug)]
+pub(crate) struct RecentGrams {
+    newer: HashMap<u64, u64>,
+    older: HashMap<u64, u64>,
+    next: u64,
+    /// The most tokens in each half.
+    half: usize,
+}
+
+impl RecentGrams {
+    pub(crate) fn new(half: usize) -> Self {
+        Self {
+            newer: HashMap::new(),
+            older: HashMap::new(),
+            next: 0,
+            half: half.max(1),
+        }
+    }
+
+    /// The identities of a row, all of them as known ones: the row refers to no earlier one.
+    pub(crate) fn row(&mut self, key: &Key, tokens: &[i32], from: usize) -> Row {
+        let mut segments = Vec::new();
+        for gram in GramHash::new(key).hashes(tokens, from) {
+            join(&mut segments, 0, self.identity(gram), false);
+        }
+        Row {
+            segments,
+            ..Row::default()
+        }
+    }
+
+    fn identity(&mut self, gram: u64) -> u64 {
+        if let Some(&identity) = self.newer.get(&gram) {
+            return identity;
+        }
+        let identity = self.older.remove(&gram).unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        });
+        if self.newer.len() >= self.half {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        self.newer.insert(gram, identity);
+        identity
+    }
+}
+
 /// Appends a token to the last segment, or begins another one.
-fn join(segments: &mut Vec<Segment>, base: u64, identity: u32, new: bool) {
-    let first = base + u64::from(identity);
+fn join(segments: &mut Vec<Segment>, base: u64, identity: u64, new: bool) {
+    let first = base + identity;
     match segments.last_mut() {
         Some(Segment::New(length)) if new => *length += 1,
         Some(Segment::Known(run)) if !new && run.first + u64::from(run.length) == first => {

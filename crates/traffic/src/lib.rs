@@ -45,6 +45,9 @@
 //! frames of a kind that it does not know. A later version that puts new tokens into such a frame must
 //! have a higher version number, and is refused as a whole.
 //!
+//! [`Recent`] is the same of what came last, in bounded memory. There each row stands by itself, so that the oldest can
+//! be dropped, and a frame at its beginning says that identities were given before.
+//!
 //! Pure: no clock, no I/O, no dependencies.
 
 #![forbid(unsafe_code)]
@@ -57,6 +60,7 @@ mod gram;
 mod history;
 mod key;
 mod read;
+mod recent;
 mod record;
 mod row;
 mod setup;
@@ -69,6 +73,7 @@ pub use gram::GRAM;
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, is_empty, read};
+pub use recent::Recent;
 pub use record::{Applied, RequestRecord, SizeKind, SizeSample, Wished};
 pub use setup::{Calls, Memory, Setup};
 pub use tokens::{Run, Tokens};

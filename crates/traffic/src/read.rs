@@ -206,6 +206,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
                     traffic.changes.push(change);
                 }
             }),
+            record::NAMED => identities.named(body),
             record::STORE => Bytes(body).number().map(|limit| store = Some(limit)),
             record::LOADED => RequestRecord::decode_loaded(body).map(|(order, tokens)| {
                 loaded.insert(order, tokens);
@@ -261,6 +262,12 @@ struct Identities {
 }
 
 impl Identities {
+    fn named(&mut self, body: &[u8]) -> Option<()> {
+        let next = Bytes(body).number()?;
+        self.next = next.max(self.next);
+        (next <= record::MOST_NAMED).then_some(())
+    }
+
     fn request(&mut self, body: &[u8]) -> Option<TrafficRequest> {
         let line = Line::decode(body, self.next, self.version)?;
         Some(TrafficRequest {

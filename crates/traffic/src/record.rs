@@ -19,6 +19,10 @@ pub(crate) const STORE: u8 = 6;
 pub(crate) const LOADED: u8 = 7;
 /// Only of requests that wish something. Readers that know no wishes leave these out.
 pub(crate) const WISHED: u8 = 8;
+/// Only in [recent](crate::Recent) traffic: identities up to this number are named without having been new before.
+pub(crate) const NAMED: u8 = 9;
+/// More tokens than a server evaluates in its life.
+pub(crate) const MOST_NAMED: u64 = 1 << 48;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use crate::bytes::put;
 use crate::change::SlotChange;
 use crate::frame;
 use crate::gram::GRAM;
-use crate::history::History;
+use crate::history::{History, RecentGrams};
 use crate::key::Key;
 use crate::record::{self, Line, RequestRecord, SizeSample};
 use crate::row::Row;
@@ -24,12 +24,40 @@ pub enum Recorded {
 #[derive(Debug)]
 pub struct Writer {
     key: Key,
-    history: History,
+    names: Names,
     /// The identity of the next new token.
     next: u64,
     written: u64,
     limit: u64,
     full: bool,
+}
+
+/// Who gives tokens their identities.
+#[derive(Debug)]
+enum Names {
+    /// A file: rows refer to rows before them.
+    History(History),
+    /// What came last: each row stands by itself.
+    Recent(RecentGrams),
+}
+
+impl Names {
+    fn row(&mut self, key: &Key, tokens: &[i32]) -> Row {
+        match self {
+            Self::History(history) => history.relate(key, tokens),
+            Self::Recent(grams) => grams.row(key, tokens, 0),
+        }
+    }
+
+    fn part(&mut self, key: &Key, tokens: &[i32], from: usize) -> Row {
+        match self {
+            Self::History(history) => Row {
+                segments: history.part(key, tokens, from),
+                ..Row::default()
+            },
+            Self::Recent(grams) => grams.row(key, tokens, from),
+        }
+    }
 }
 
 impl Writer {
@@ -43,7 +71,7 @@ impl Writer {
         }
         let writer = Self {
             key,
-            history: History::new(),
+            names: Names::History(History::new()),
             next: 0,
             written: begin.len() as u64,
             limit,
@@ -52,10 +80,24 @@ impl Writer {
         (writer, begin)
     }
 
+    /// A writer for [`Recent`](crate::Recent), where rows are dropped: none refers to another. `tokens`: how many
+    /// are remembered at most.
+    #[must_use]
+    pub fn recent(key: Key, tokens: usize) -> Self {
+        Self {
+            key,
+            names: Names::Recent(RecentGrams::new(tokens / 2)),
+            next: record::MOST_NAMED,
+            written: 0,
+            limit: u64::MAX,
+            full: false,
+        }
+    }
+
     /// Replaces the history, to bound its memory differently. Call it before anything is recorded.
     #[must_use]
     pub fn with_history(mut self, history: History) -> Self {
-        self.history = history;
+        self.names = Names::History(history);
         self
     }
 
@@ -101,7 +143,7 @@ impl Writer {
                 Recorded::Full => return Recorded::Full,
             }
         }
-        let row = self.history.relate(&self.key, tokens);
+        let row = self.names.row(&self.key, tokens);
         let junction = shift.map(|(keep, gone)| {
             request.keep = keep;
             request.gone = gone;
@@ -129,7 +171,7 @@ impl Writer {
         if self.full {
             return Recorded::Full;
         }
-        let row = self.history.relate(&self.key, tokens);
+        let row = self.names.row(&self.key, tokens);
         let body = change.encode(&row, self.next);
         self.next += row.new_tokens();
         self.frame(record::CHANGE, &body)
@@ -142,10 +184,7 @@ impl Writer {
         let moved = tokens.get(moved..).unwrap_or_default();
         let moved = &moved[..moved.len().min(GRAM - 1)];
         let left = [&tokens[..keep], moved].concat();
-        Row {
-            segments: self.history.part(&self.key, &left, keep),
-            ..Row::default()
-        }
+        self.names.part(&self.key, &left, keep)
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) -> Recorded {

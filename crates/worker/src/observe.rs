@@ -24,6 +24,7 @@ mod control;
 mod facts;
 mod log_file;
 mod own_file;
+mod recent;
 mod recording;
 mod setup;
 mod stream;
@@ -50,6 +51,7 @@ use crate::library::Library;
 use answers::Answers;
 use control::Socket;
 use log_file::{LogFile, Written};
+use recent::RecentTraffic;
 use recording::Recording;
 use stream::Stream;
 use telemetry::Facts;
@@ -131,6 +133,11 @@ pub(crate) fn start(
     let given = library.flags();
     let setup = setup::setup(given, &library.engine());
     let flags = setup::flags(&setup, given);
+    // Only the control endpoint shows it.
+    let recent = match settings.recent_limit.filter(|_| settings.listen.is_some()) {
+        Some(limit) => Some(RecentTraffic::new(library, limit, setup.clone())?),
+        None => None,
+    };
     let recording = match &settings.traffic_file {
         Some(wanted) => match Recording::start(library, wanted, setup) {
             Ok(recording) => Some(recording),
@@ -191,7 +198,7 @@ pub(crate) fn start(
         index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
         published,
     };
-    let telemetry = Telemetry::new(epoch, accounts, facts, endpoint, log, recording);
+    let telemetry = Telemetry::new(epoch, accounts, facts, endpoint, log, recording, recent);
     Ok((Some(telemetry), cleanup))
 }
 

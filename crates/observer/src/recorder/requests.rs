@@ -282,7 +282,7 @@ impl Recorder {
             self.skipped += 1;
             return;
         }
-        let shift = u32::try_from(open.discarded).ok().filter(|&gone| gone > 0);
+        let shift = open.shift();
         let Open {
             record,
             tokens,

@@ -68,6 +68,11 @@ impl Open {
         self.record.media = media_in(&self.tokens);
     }
 
+    /// How many tokens context shifts have discarded, if any.
+    pub(super) fn shift(&self) -> Option<u32> {
+        u32::try_from(self.discarded).ok().filter(|&gone| gone > 0)
+    }
+
     /// Notes where a batch ends.
     pub(super) fn note_break(&mut self, run: &[Entry]) {
         let end = run.last().map_or(0, |entry| entry.position + 1);

@@ -31,6 +31,7 @@ fn without_any_variable_the_settings_are_the_defaults() {
     assert_eq!(unset.log_file_limit, 64 << 20);
     assert_eq!(unset.kv_events, None);
     assert_eq!(unset.explain_limit, Some(32 << 20));
+    assert_eq!(unset.recent_limit, Some(8 << 20));
     assert_eq!(unset.listen_connections, 16);
     assert_eq!(unset.listen_timeout, Duration::from_secs(20));
     assert!(!unset.explain_text && !unset.keep_tokens);
@@ -58,6 +59,7 @@ fn every_variable_sets_its_field() {
         (env::LOG_FILE, "queries.jsonl"),
         (env::LOG_FILE_MB, "2"),
         (env::EXPLAIN_MB, "0"),
+        (env::RECENT_MB, "0"),
         (env::EXPLAIN_TEXT, "1"),
         (env::KEEP_TOKENS, "1"),
         (env::TRACE_FILE, "trace"),
@@ -79,7 +81,10 @@ fn every_variable_sets_its_field() {
     assert_eq!(settings.listen_timeout, Duration::from_millis(70));
     assert_eq!(settings.log_file, Some(PathBuf::from("queries.jsonl")));
     assert_eq!(settings.log_file_limit, 2 << 20);
-    assert_eq!(settings.explain_limit, None);
+    assert_eq!(
+        (settings.explain_limit, settings.recent_limit),
+        (None, None)
+    );
     assert!(settings.explain_text && settings.strict && settings.keep_tokens);
     assert!(!settings.keep_calls);
     let calls = |name: &str| (name == env::KEEP_TOKENS).then(|| "calls".into());
@@ -136,6 +141,7 @@ fn an_error_names_the_variable_and_the_remedy() {
         (env::LOG_FILE_MB, "0", "whole MiB, from 1 to"),
         (env::LOG_FILE_MB, "64M", "whole MiB, from 1 to"),
         (env::EXPLAIN_MB, "all", "whole MiB, from 0 to"),
+        (env::RECENT_MB, "all", "whole MiB, from 0 to"),
         (env::EXPLAIN_TEXT, "yes", "1 turns it on, 0 turns it off"),
         (
             env::KEEP_TOKENS,

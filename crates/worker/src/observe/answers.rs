@@ -127,13 +127,13 @@ impl Answers {
         let path = request.path();
         let only = match path {
             "/reset" | "/match" | REQUESTS => "POST",
-            "/" | "/stats" | "/tree" | "/metrics" | "/events" => "GET",
+            "/" | "/stats" | "/tree" | "/recent" | "/metrics" | "/events" => "GET",
             _ if is_probe(path) => "GET",
             _ if path.starts_with("/requests/") => "GET",
             _ => {
                 return refuse(
                     404,
-                    "nothing here: there are /stats, /tree, /requests/{id}, /requests/last, /events, /metrics, \
+                    "nothing here: there are /stats, /tree, /requests/{id}, /requests/last, /recent, /events, /metrics, \
                      /health, /ready, POST /requests, POST /match and POST /reset",
                 );
             }
@@ -153,6 +153,7 @@ impl Answers {
                 .ask(Question::Stats)
                 .map(|stats| json(200, &stats)),
             "/tree" => self.tree(request),
+            "/recent" => self.recent(),
             "/metrics" => self.asker.ask(Question::Metrics).map(|text| {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
                 Response::whole(200, kind, text.into_bytes())
@@ -203,6 +204,17 @@ impl Answers {
         };
         let tree = self.asker.ask(|to| Question::Tree(most, to))?;
         Ok(json(200, &tree))
+    }
+
+    fn recent(&self) -> Result<Response, NoAnswer> {
+        Ok(match self.asker.ask(Question::Recent)? {
+            Some(recording) => Response::whole(200, "application/octet-stream", recording)
+                .with("Cache-Control", "no-store"),
+            None => refuse(
+                503,
+                "recent requests are not kept: CONTEXTPILOT_RECENT_MB is 0",
+            ),
+        })
     }
 
     fn matching(&self, request: &Request) -> Result<Response, NoAnswer> {

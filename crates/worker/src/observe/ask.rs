@@ -28,6 +28,8 @@ pub(crate) enum Question {
     /// The answer is `None` if accounts are turned off.
     Match(MatchRequest, Sender<Option<Match>>),
     Tree(usize, Sender<Tree>),
+    /// The answer is `None` if recent requests are not kept.
+    Recent(Sender<Option<Vec<u8>>>),
     Metrics(Sender<String>),
     Reset(Sender<u64>),
 }

@@ -13,10 +13,11 @@ use contextpilot_control::Recording as State;
 use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_settings::TrafficFile;
-use contextpilot_traffic::{Key, MAGIC, Setup};
+use contextpilot_traffic::{MAGIC, Setup};
 use rustix::fs::{FlockOperation, flock};
 
 use super::own_file;
+use super::recent::random_key;
 use crate::library::Library;
 
 /// Bytes.
@@ -49,9 +50,7 @@ impl Recording {
             );
             io::Error::new(error.kind(), text)
         })?;
-        let mut key = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut key)?;
-        let recorder = Recorder::new(Key::new(key), wanted.keep_key, wanted.limit, setup);
+        let recorder = Recorder::new(random_key()?, wanted.keep_key, wanted.limit, setup);
         Ok(Self {
             running: Ok((recorder, file)),
             path: std::path::absolute(&path).unwrap_or(path),
@@ -177,6 +176,8 @@ fn refused(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use contextpilot_traffic::Key;
+
     use super::*;
 
     /// A recording with traffic, as far as its kind can be seen.

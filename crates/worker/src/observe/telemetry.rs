@@ -13,6 +13,7 @@ use contextpilot_residency::{Accounts, Fact, Ledger, Token, Upcoming};
 
 use super::ask::{Question, Questions};
 use super::log_file::LogFile;
+use super::recent::RecentTraffic;
 use super::recording::Recording;
 use super::stream::Stream;
 use crate::library::Library;
@@ -44,6 +45,7 @@ pub(crate) struct Telemetry {
     endpoint: Option<(Arc<Stream>, Questions)>,
     log: Option<LogFile>,
     recording: Option<Recording>,
+    recent: Option<RecentTraffic>,
 }
 
 impl Telemetry {
@@ -54,6 +56,7 @@ impl Telemetry {
         endpoint: Option<(Arc<Stream>, Questions)>,
         log: Option<LogFile>,
         recording: Option<Recording>,
+        recent: Option<RecentTraffic>,
     ) -> Self {
         Self {
             observer: Some(Observer::new(epoch, accounts)),
@@ -61,12 +64,16 @@ impl Telemetry {
             endpoint,
             log,
             recording,
+            recent,
         }
     }
 
     pub(crate) fn note(&mut self, note: Note, at: Stamp) {
         if let Some(recording) = &mut self.recording {
             recording.note(&note);
+        }
+        if let Some(recent) = &mut self.recent {
+            recent.note(&note);
         }
         self.watch(|observer, _| observer.note(note, at));
         self.pass_on();
@@ -76,12 +83,18 @@ impl Telemetry {
         if let Some(recording) = &mut self.recording {
             recording.upcoming(upcoming, at, ledger);
         }
+        if let Some(recent) = &mut self.recent {
+            recent.upcoming(upcoming, at, ledger);
+        }
         self.watch(|observer, _| observer.upcoming(upcoming, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
         if let Some(recording) = &mut self.recording {
             recording.fact(fact, at, ledger);
+        }
+        if let Some(recent) = &mut self.recent {
+            recent.fact(fact, at, ledger);
         }
         self.watch(|observer, now| observer.fact(fact, at, now, ledger));
     }
@@ -127,6 +140,11 @@ impl Telemetry {
             at_work: peers.map(|peers| peers.at_work(library.now().stamp)),
             ..self.outside(ledger.is_some())
         };
+        if let Question::Recent(to) = question {
+            let recording = self.recent.as_mut().and_then(RecentTraffic::recording);
+            let _ = to.send(recording);
+            return;
+        }
         self.watch(|observer, now| match question {
             Question::Stats(to) => {
                 let _ = to.send(Box::new(observer.stats(ledger, outside, now)));
@@ -154,7 +172,7 @@ impl Telemetry {
             Question::Tree(most, to) => {
                 let _ = to.send(observer.tree(most, ledger, now));
             }
-            Question::Reset(_) => {}
+            Question::Recent(_) | Question::Reset(_) => {}
         });
     }
 

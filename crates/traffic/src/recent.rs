@@ -1,0 +1,154 @@
+//! What was recorded last, in bounded memory.
+
+use std::collections::VecDeque;
+
+use crate::bytes::put;
+use crate::frame::{self, Next};
+use crate::record;
+
+/// Bytes that a token takes in each half of the tables of identities: an entry, with its share of a table that has just
+/// doubled.
+const EACH_TOKEN: usize = 17 * 16 / 7;
+
+/// The rows that a [`Writer::recent`](crate::Writer::recent) wrote last. The oldest are dropped.
+#[derive(Debug)]
+pub struct Recent {
+    /// What a server is, and the sizes of its states: of the former the last counts.
+    server: Vec<(u8, Box<[u8]>)>,
+    rows: VecDeque<Box<[u8]>>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Recent {
+    /// `limit`: bytes, with those of the writer's tables, which get three quarters of them. Also returns how many tokens
+    /// the writer may remember.
+    #[must_use]
+    pub fn new(limit: usize) -> (Self, usize) {
+        let rows = limit / 4;
+        let recent = Self {
+            server: Vec::new(),
+            rows: VecDeque::new(),
+            bytes: 0,
+            limit: rows,
+        };
+        (recent, (limit - rows) / EACH_TOKEN)
+    }
+
+    /// Adds what was written at a time. What is larger than all that there is room for is left out.
+    pub fn push(&mut self, written: &[u8]) {
+        let mut row = Vec::new();
+        let mut rest = written;
+        while let Next::Frame(kind, _, after) = frame::next(rest) {
+            let frame = &rest[..rest.len() - after.len()];
+            rest = after;
+            match kind {
+                record::REQUEST | record::CHANGE | record::LOADED => row.extend(frame),
+                _ => self.know(kind, frame),
+            }
+        }
+        if row.is_empty() {
+            return;
+        }
+        self.bytes += cost(&row);
+        self.rows.push_back(row.into());
+        while self.bytes > self.limit {
+            let Some(oldest) = self.rows.pop_front() else {
+                break;
+            };
+            self.bytes -= cost(&oldest);
+        }
+    }
+
+    /// Keeps what is no row.
+    fn know(&mut self, kind: u8, frame: &[u8]) {
+        let is_size = kind == record::SIZE;
+        let known = self.server.iter_mut().find(|(other, _)| *other == kind);
+        match known.filter(|_| !is_size) {
+            Some((_, old)) => *old = frame.into(),
+            None => self.server.push((kind, frame.into())),
+        }
+    }
+
+    /// The bytes of a recording. `open`: what was written of requests that are not over.
+    #[must_use]
+    pub fn recording(&self, open: &[u8]) -> Vec<u8> {
+        let mut bytes = frame::header();
+        let mut named = Vec::new();
+        put(&mut named, record::MOST_NAMED);
+        bytes.extend(frame::frame(record::NAMED, &named).unwrap_or_default());
+        let server = self.server.iter().map(|(_, frame)| frame);
+        for frame in server.chain(&self.rows) {
+            bytes.extend(frame);
+        }
+        bytes.extend(open);
+        bytes
+    }
+}
+
+/// What a row takes, with its place in the list and the overhead of its allocation.
+fn cost(row: &[u8]) -> usize {
+    const AROUND: usize = 2 * size_of::<Box<[u8]>>() + 16;
+    row.len() + AROUND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::read::read;
+    use crate::record::RequestRecord;
+    use crate::setup::Setup;
+    use crate::write::{Recorded, Writer};
+
+    fn request(order: u64, tokens: usize) -> RequestRecord {
+        RequestRecord {
+            order,
+            prompt: tokens as u32,
+            evaluated: tokens as u32,
+            ..RequestRecord::default()
+        }
+    }
+
+    fn bytes(recorded: Recorded) -> Vec<u8> {
+        match recorded {
+            Recorded::Bytes(bytes) => bytes,
+            Recorded::Full => panic!("it has no limit"),
+        }
+    }
+
+    #[test]
+    fn the_oldest_rows_are_dropped_and_the_others_keep_what_they_have_in_common() {
+        let (mut recent, tokens) = Recent::new(1 << 15);
+        assert!(tokens > 600 && recent.limit == 1 << 13, "{tokens}");
+        let mut writer = Writer::recent(Key::new([3; 16]), tokens);
+        recent.push(&bytes(writer.setup(&Setup::default())));
+        recent.push(&bytes(writer.setup(&Setup {
+            parallel: 7,
+            ..Setup::default()
+        })));
+        for order in 0..500 {
+            let mut prompt: Vec<i32> = (0..100).collect();
+            prompt.extend((0..20).map(|nth| 1000 + order as i32 * 20 + nth));
+            recent.push(&bytes(writer.request(request(order, 120), &prompt, None)));
+            assert!(recent.bytes <= recent.limit);
+        }
+        let mut prompt: Vec<i32> = (0..100).collect();
+        prompt.push(7);
+        let open = bytes(writer.request(request(500, 101), &prompt, None));
+        let traffic = read(&recent.recording(&open));
+        assert_eq!(traffic.damage, None);
+        assert_eq!(traffic.setup.map(|setup| setup.parallel), Some(7));
+        let orders: Vec<u64> = traffic
+            .requests
+            .iter()
+            .map(|one| one.record.order)
+            .collect();
+        assert_eq!(orders.last(), Some(&500));
+        assert!(orders.len() > 20 && orders.len() < 400, "{}", orders.len());
+        let first = &traffic.requests[0].tokens;
+        for other in &traffic.requests[1..] {
+            assert_eq!(first.common_prefix(&other.tokens), 100);
+        }
+    }
+}
