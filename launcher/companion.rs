@@ -14,6 +14,7 @@ use crate::{hook_lib, variables};
 
 mod accounts;
 mod advise;
+mod adviser;
 mod agent;
 mod bounds;
 mod connect;

@@ -3,27 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use contextpilot_simulate::{Advice, Change, Point};
+use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
+use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
+use super::adviser::{Adviser, ChangeData, MOVES, words};
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::many::Simulations;
 use super::simulate::{PointOut, open};
-use super::why::MOVES;
 use crate::say::say;
 
 /// Name the flags that would have saved the most evaluation of recorded traffic
 ///
 /// Tries other flags on the recording of a server that was started with CONTEXTPILOT_TRAFFIC_FILE, and
 /// names the one or two changes that gain most, with their cost in memory, or says that nothing
-/// would help. Slots, host cache and prefix store are weighed against each other. Also says how much only the client can change, because its prompts differ near their beginning.
+/// would help. Slots, host cache and prefix store are weighed against each other, and what clients can do: leave out
+/// id_slot, not erase or restore slots. Also says how much only the client can change, because its prompts differ near
+/// their beginning. Without a recording, the last requests of a running server are tried (CONTEXTPILOT_RECENT_MB).
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama advise
   contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
 pub(super) struct Options {
-    /// The recording [default: the one that a running server is making, see --control]
+    /// The recording [default: the one that a running server is making, see --control; if it makes none, its last
+    /// requests]
     #[arg(value_name = "FILE")]
     traffic: Option<PathBuf>,
     #[command(flatten)]
@@ -34,11 +38,10 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
-    let path = match &options.traffic {
-        Some(path) => path.clone(),
-        None => under_way(&options.control)?,
+    let (traffic, recorded) = match &options.traffic {
+        Some(path) => open(path)?,
+        None => of_server(&options.control)?,
     };
-    let (traffic, recorded) = open(&path)?;
     let advice = Simulations::of(&traffic).advise(&traffic, &recorded);
     match options.json {
         true => print_json(&AdviceOut::of(&advice)),
@@ -52,6 +55,21 @@ pub(super) fn of_recording(path: &Path) -> Result<String, String> {
     let advice = Simulations::of(&traffic).advise(&traffic, &recorded);
     let advice = AdviceOut::of(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
+}
+
+/// What a running server has recorded or, if it records nothing, its last requests.
+fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
+    let client = control.client()?;
+    let stats = client.stats().map_err(|e| hook_says(&client, &e))?;
+    if stats.recording.is_some() {
+        return open(&under_way(control)?);
+    }
+    let adviser = Adviser::of_server(&client).map_err(|why| {
+        format!(
+            "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
+        )
+    })?;
+    Ok((adviser.traffic, adviser.recorded))
 }
 
 /// The file that a running server is recording to.
@@ -83,9 +101,11 @@ pub(super) struct AdviceOut {
 
 #[derive(Serialize)]
 struct ChangeOut {
-    flags: Vec<String>,
+    #[serde(flatten)]
+    change: ChangeData,
     /// 10⁹ bytes; without a change of it, null.
     store_gb: Option<f64>,
+    answers_change: bool,
     point: PointOut,
 }
 
@@ -98,9 +118,10 @@ struct TokensOut {
 }
 
 impl ChangeOut {
-    fn of(change: &Change) -> Self {
+    fn of(change: &Change, recorded: &Setting) -> Self {
         Self {
-            flags: change.flags.clone(),
+            change: ChangeData::of(change, recorded),
+            answers_change: change.moves_chunks(),
             store_gb: change.store_limit.map(|limit| limit as f64 / 1e9),
             point: PointOut::of(&change.point),
         }
@@ -110,10 +131,12 @@ impl ChangeOut {
 impl AdviceOut {
     pub(super) fn of(advice: &Advice) -> Self {
         let tokens = &advice.tokens;
+        let setting = &advice.recorded.setting;
+        let change = |change: &Change| ChangeOut::of(change, setting);
         Self {
             recorded: PointOut::of(&advice.recorded),
-            changes: advice.changes.iter().map(ChangeOut::of).collect(),
-            alone: advice.alone.iter().map(ChangeOut::of).collect(),
+            changes: advice.changes.iter().map(change).collect(),
+            alone: advice.alone.iter().map(change).collect(),
             tokens: TokensOut {
                 prefix: tokens.prefix,
                 behind_a_difference: tokens.behind_a_difference,
@@ -142,21 +165,25 @@ fn text(advice: &Advice) -> String {
     let is_said = |one: &&Change| {
         let same =
             |other: &Change| (&one.flags, one.store_limit) == (&other.flags, other.store_limit);
-        !advice.changes.iter().any(same)
+        one.kind == Kind::Client || !advice.changes.iter().any(same)
     };
     let others: Vec<&Change> = advice.alone.iter().filter(is_said).collect();
     if !others.is_empty() {
-        text += "By itself, each in place of that:\n";
+        text += match advice.changes.is_empty() {
+            true => "Clients can help:\n",
+            false => "By itself, each in place of that:\n",
+        };
         text.extend(others.into_iter().map(|change| said(change, recorded)));
     }
     if recorded.context_bytes == 0 {
         text += "The recording does not say how large the KV of a token is, so no prefix store was weighed.\n";
     }
-    let moves = |change: &Change| {
-        let mut flags = change.flags.iter();
-        flags.any(|flag| flag.contains("--cache-reuse"))
-    };
-    if advice.changes.iter().chain(&advice.alone).any(moves) {
+    if advice
+        .changes
+        .iter()
+        .chain(&advice.alone)
+        .any(Change::moves_chunks)
+    {
         text += &format!("With --cache-reuse, {MOVES}.\n");
     }
     let tokens = &advice.tokens;
@@ -189,17 +216,9 @@ fn said(change: &Change, recorded: &Point) -> String {
         std::cmp::Ordering::Less => format!("{} less", bytes(then - now)),
         std::cmp::Ordering::Equal => "no more".to_owned(),
     };
-    let mut names = change.flags.clone();
-    if let Some(limit) = change.store_limit {
-        // Without a folder, the budget turns nothing on.
-        if recorded.setting.store_limit == 0 {
-            names.push("CONTEXTPILOT_STORE=a folder".to_owned());
-        }
-        names.push(format!("CONTEXTPILOT_STORE_GB={}", limit as f64 / 1e9));
-    }
     let mut text = format!(
         "{}: {} {}, {:.1} s less for prompts; {} host memory, {} for the context",
-        names.join(" "),
+        words(change, &recorded.setting),
         percent(Some(point.spared_share())),
         spared(point),
         recorded.prompt_seconds - point.prompt_seconds,

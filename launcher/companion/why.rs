@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::Control;
-use contextpilot_client::control::{
-    Evaluated, Evaluation, Reason, RequestName, RequestState, Stats,
-};
+use contextpilot_client::control::{Evaluated, Evaluation, Reason, RequestName, RequestState};
 use serde::Serialize;
 
+use super::adviser::Adviser;
 use super::connect::{ControlAt, hook_says};
 use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
 use super::under_way;
@@ -19,10 +18,8 @@ use super::words::NEVER_CACHED;
 
 mod advice;
 mod sentence;
-mod server;
 
-pub(super) use advice::MOVES;
-use advice::{Advice, SECONDS, advice};
+use advice::{Advice, Advised, Case, SECONDS};
 
 /// How often `--watch` asks.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -32,8 +29,9 @@ const WATCHED: usize = 1000;
 /// Say why a prompt was evaluated again, and what would help
 ///
 /// Each evaluated token has a cause, and the causes add up to the engine's own
-/// prompt_n. Requests without an id have a number: #17. Advice says how many tokens it
-/// would have saved, and how much time at the rate of this evaluation: 64 tokens or more,
+/// prompt_n. Requests without an id have a number: #17. Advice was replayed with the last
+/// requests (CONTEXTPILOT_RECENT_MB), and helped all of them together. It says how many tokens it
+/// would have saved this one, and how much time at the rate of this evaluation: 64 tokens or more,
 /// and a twentieth of those that were evaluated. The largest gain comes first.
 ///
 /// Exit code: 0, or 1 if one of the requests is not known.
@@ -66,7 +64,7 @@ pub(super) struct Options {
     #[command(flatten)]
     control: ControlAt,
     /// Print JSON, one object a line: {"id", "evaluation", "advice"}, with more of it for --last
-    /// and --watch
+    /// and --watch, and no_advice if nothing helps or nothing could be replayed
     #[arg(long)]
     json: bool,
 }
@@ -83,6 +81,9 @@ struct Named<'a> {
     id: &'a str,
     evaluation: Option<&'a Evaluation>,
     advice: Vec<Advice>,
+    /// Why there is none although tokens were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_advice: Option<String>,
 }
 
 /// What `--json` prints of one of the last requests.
@@ -91,6 +92,51 @@ struct Listed<'a> {
     #[serde(flatten)]
     evaluated: &'a Evaluated,
     advice: Vec<Advice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_advice: Option<String>,
+}
+
+/// The last requests, and what would have helped them.
+struct Advisers {
+    /// The latest first, and which of the adviser's requests each is.
+    latest: Vec<(Evaluated, Option<usize>)>,
+    adviser: Result<Adviser, String>,
+}
+
+impl Advisers {
+    fn of(control: &Control) -> Result<Self, String> {
+        let latest = control.latest(WATCHED);
+        let latest = latest.map_err(|e| hook_says(control, &e))?.requests;
+        let adviser = Adviser::of_server(control);
+        let places = match &adviser {
+            Ok(adviser) => adviser.find(&latest),
+            Err(_) => vec![None; latest.len()],
+        };
+        Ok(Self {
+            latest: latest.into_iter().zip(places).collect(),
+            adviser,
+        })
+    }
+
+    fn advised(&self, evaluation: &Evaluation, place: Option<usize>, worth: f64) -> Advised {
+        let replayed = match (&self.adviser, place) {
+            (Ok(adviser), Some(place)) => Ok((adviser, place)),
+            (Ok(_), None) => Err("it is none of the recent requests that the server keeps"),
+            (Err(why), _) => Err(why.as_str()),
+        };
+        let case = Case {
+            evaluation,
+            replayed,
+        };
+        case.advised(worth)
+    }
+
+    /// Of the request that had this id last.
+    fn advised_of(&self, id: &str, evaluation: &Evaluation, worth: f64) -> Advised {
+        let mut latest = self.latest.iter();
+        let place = latest.find(|(one, _)| one.id.as_deref() == Some(id));
+        self.advised(evaluation, place.and_then(|(_, place)| *place), worth)
+    }
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
@@ -99,20 +145,19 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         return watch(&control, options);
     }
     let last = options.last.or(options.ids.is_empty().then_some(1));
+    let advisers = Advisers::of(&control)?;
     if let Some(most) = last {
-        let latest = control
-            .latest(most as usize)
-            .map_err(|e| hook_says(&control, &e))?;
         let stats = control.stats().ok();
         let evaluating: Vec<String> = (stats.iter().filter(|_| !options.json))
             .flat_map(under_way::prompts)
             .map(|(slot, prompt)| format!("slot {}  {}\n", slot.slot, under_way::line(prompt)))
             .collect();
-        if latest.requests.is_empty() && evaluating.is_empty() && !options.json {
+        if advisers.latest.is_empty() && evaluating.is_empty() && !options.json {
             print("No prompt was evaluated yet\n")?;
         }
-        for one in latest.requests.iter().rev() {
-            if show(one, stats.as_ref(), options)? == Reader::Gone {
+        let shown = advisers.latest.len().min(most as usize);
+        for (one, place) in advisers.latest[..shown].iter().rev() {
+            if show(one, *place, &advisers, options)? == Reader::Gone {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -120,7 +165,6 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     let stats = control.stats().ok();
-    let advise = |evaluation: &Evaluation| advice(evaluation, stats.as_ref(), options.worth);
     let mut all = true;
     for id in &options.ids {
         let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
@@ -136,11 +180,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let is_known = !matches!(state, RequestState::Unknown { .. });
         let is_numbered = matches!(state, RequestState::Numbered { .. }) || state.id() != id;
         if let (true, Some(number)) = (is_numbered || !is_known, number(id)) {
-            let latest = control
-                .latest(WATCHED)
-                .map_err(|e| hook_says(&control, &e))?;
-            match latest.requests.iter().find(|one| one.number == number) {
-                Some(one) => match show(one, stats.as_ref(), options)? {
+            let mut latest = advisers.latest.iter();
+            match latest.find(|(one, _)| one.number == number) {
+                Some((one, place)) => match show(one, *place, &advisers, options)? {
                     Reader::Gone => break,
                     _ => continue,
                 },
@@ -158,18 +200,21 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let evaluation = state.evaluation();
         all &= evaluation.is_some();
         if options.json {
-            let advice = evaluation.map(advise).unwrap_or_default();
+            let advised = evaluation.map(|one| advisers.advised_of(id, one, options.worth));
+            let Advised { all, none } = advised.unwrap_or_default();
             print_json(&Named {
                 id,
                 evaluation,
-                advice,
+                advice: all,
+                no_advice: none,
             })?;
             continue;
         }
         let name = RequestName::Id(id.clone());
         match (evaluation, &state) {
             (Some(evaluation), _) => {
-                print(&sentence::text(&name, evaluation, &advise(evaluation)))?;
+                let advised = advisers.advised_of(id, evaluation, options.worth);
+                print(&sentence::text(&name, evaluation, &advised))?;
             }
             (None, RequestState::Awaited { .. }) => {
                 print(&format!("{}  not evaluated yet\n", Visible(id)))?;
@@ -203,23 +248,36 @@ fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
     let mut seen: HashSet<_> = latest()?.requests.iter().map(key).collect();
     loop {
         thread::sleep(PAUSE);
-        let now = latest()?.requests;
-        let unseen = now.iter().rev().filter(|one| !seen.contains(&key(one)));
-        for one in unseen {
-            if show(one, control.stats().ok().as_ref(), options)? == Reader::Gone {
+        if latest()?
+            .requests
+            .iter()
+            .all(|one| seen.contains(&key(one)))
+        {
+            continue;
+        }
+        let advisers = Advisers::of(control)?;
+        let unseen = advisers.latest.iter().rev();
+        for (one, place) in unseen.filter(|(one, _)| !seen.contains(&key(one))) {
+            if show(one, *place, &advisers, options)? == Reader::Gone {
                 return Ok(ExitCode::SUCCESS);
             }
         }
-        seen = now.iter().map(key).collect();
+        seen = advisers.latest.iter().map(|(one, _)| key(one)).collect();
     }
 }
 
-fn show(one: &Evaluated, stats: Option<&Stats>, options: &Options) -> Result<Reader, String> {
-    let advice = advice(&one.evaluation, stats, options.worth);
+fn show(
+    one: &Evaluated,
+    place: Option<usize>,
+    advisers: &Advisers,
+    options: &Options,
+) -> Result<Reader, String> {
+    let advised = advisers.advised(&one.evaluation, place, options.worth);
     if options.json {
         return offer_json(&Listed {
             evaluated: one,
-            advice,
+            advice: advised.all,
+            no_advice: advised.none,
         });
     }
     let name = match &one.id {
@@ -227,6 +285,6 @@ fn show(one: &Evaluated, stats: Option<&Stats>, options: &Options) -> Result<Rea
         None => RequestName::Number(one.number),
     };
     let at = Moment::from(one.at).of_day();
-    let text = sentence::text(&name, &one.evaluation, &advice);
+    let text = sentence::text(&name, &one.evaluation, &advised);
     offer(&format!("{at}  slot {}  {text}", one.slot))
 }

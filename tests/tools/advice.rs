@@ -1,7 +1,9 @@
-//! The advice of `why`: what it promises is what a server that follows it saves.
+//! Advice, followed: each scene is played on a real server, each advice of `why` and `advise` is followed on another
+//! one, and what was promised is compared with what was saved. `cargo test --test tools -- advice --nocapture` prints the
+//! table.
 
 use contextpilot_testbed::{Arch, Model, Random, Request, Server};
-use serde_json::Value;
+use serde_json::{Value, json as object};
 
 use crate::support::{Watched, json, until};
 
@@ -12,183 +14,487 @@ fn tokens(seed: u64, count: usize) -> Vec<i32> {
     (0..count).map(|_| 259 + random.below(98) as i32).collect()
 }
 
-fn ask(prompt: Vec<i32>) -> Request {
-    Request::completion(prompt).predict(2)
+/// What a client does.
+#[derive(Clone)]
+enum Step {
+    Ask(Request),
+    Erase(u32),
+    Save(u32),
+    Restore(u32),
 }
 
-/// What became of the last of some requests, which were sent one after the other.
-struct Served {
-    reused: usize,
-    evaluated: usize,
-    /// Tokens that were evaluated for all of them.
-    all: usize,
-    /// What `why` advises for it.
-    advice: Vec<Value>,
+fn ask(prompt: Vec<i32>) -> Step {
+    Step::Ask(Request::completion(prompt).predict(2))
 }
 
-/// Serves the requests with the tiny model, which is too fast for the usual advice.
-fn serve(flags: &[&str], requests: &[Request]) -> Served {
-    let watched = Watched::start(
-        Server::builder()
-            .model(&Model::tiny(Arch::Llama))
-            .args(["-c", "8192"])
-            .args(flags.iter().copied()),
-    );
-    let answers: Vec<_> = requests
-        .iter()
-        .map(|request| watched.complete(request.clone()))
-        .collect();
-    let last = answers.last().expect("a request");
-    let all = until("all are explained", || {
-        let text = watched.text(&["why", "--last", "100", "--worth", "0", "--json"]);
-        let all: Vec<Value> = text.lines().map(json).collect();
-        let timed = |one: &Value| one["evaluation"]["seconds"].as_f64() > Some(0.0);
-        (all.len() == requests.len() && all.iter().all(timed)).then_some(all)
-    });
-    let explained = all.last().expect("a request");
-    assert_eq!(explained["evaluation"]["evaluated"], last.prompt_n);
-    let advice = explained["advice"].as_array().expect("a list");
-    Served {
-        reused: last.cache_n,
-        evaluated: last.prompt_n,
-        all: answers.iter().map(|answer| answer.prompt_n).sum(),
-        advice: advice.clone(),
+fn in_slot(slot: u32, prompt: Vec<i32>) -> Step {
+    Step::Ask(Request::completion(prompt).predict(2).slot(slot))
+}
+
+/// A server, and what clients do with it. The last step is a prompt.
+#[derive(Clone)]
+struct Scene {
+    name: &'static str,
+    arch: Arch,
+    flags: Vec<String>,
+    settings: Vec<String>,
+    steps: Vec<Step>,
+    /// The last prompt, as a client sends it who follows advice on what is sent.
+    better: Option<Step>,
+}
+
+fn scene(name: &'static str, flags: &str, steps: Vec<Step>) -> Scene {
+    Scene {
+        name,
+        arch: Arch::Llama,
+        flags: flags.split_whitespace().map(str::to_owned).collect(),
+        settings: Vec::new(),
+        steps,
+        better: None,
     }
 }
 
-fn promised(advice: &Value) -> usize {
-    let seconds = advice["seconds"].as_f64();
-    assert!(seconds > Some(0.0), "{advice}");
-    advice["tokens"].as_u64().expect("a number") as usize
+impl Scene {
+    fn of(self, arch: Arch) -> Self {
+        Self { arch, ..self }
+    }
+
+    fn better(self, prompt: Vec<i32>) -> Self {
+        let better = Some(ask(prompt));
+        Self { better, ..self }
+    }
+
+    /// The scene, had the advice been followed.
+    fn followed(&self, advice: &Value) -> Self {
+        let words = |name: &str| {
+            let list = advice[name].as_array().expect("a list");
+            let words = list
+                .iter()
+                .map(|one| one.as_str().expect("a word").to_owned());
+            words.collect::<Vec<_>>()
+        };
+        let mut scene = self.clone();
+        scene.flags.extend(words("flags"));
+        scene.settings.extend(words("setting"));
+        match advice["client"].as_str() {
+            None => {}
+            Some("no_id_slot") => scene.without("id_slot"),
+            Some("cache_prompt") => {
+                scene.without("cache_prompt");
+                scene.flags.retain(|flag| flag != "--no-cache-prompt");
+            }
+            Some("no_erase") => scene.steps.retain(|step| !matches!(step, Step::Erase(_))),
+            Some("no_restore") => scene.steps.retain(|step| !matches!(step, Step::Restore(_))),
+            Some(_) => {
+                scene.steps.pop();
+                scene.steps.extend(self.better.clone());
+            }
+        }
+        scene
+    }
+
+    fn without(&mut self, field: &str) {
+        for step in &mut self.steps {
+            if let Step::Ask(request) = step {
+                let mut body = request.body().clone();
+                body.as_object_mut().expect("an object").remove(field);
+                *request = Request::new(request.path(), body);
+            }
+        }
+    }
+
+    fn play(&self) -> Played {
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = Server::builder()
+            .model(&Model::tiny(self.arch))
+            .args(["-c", "8192"])
+            .args(self.flags.iter().cloned());
+        for setting in &self.settings {
+            let (name, value) = setting.split_once('=').expect("a setting");
+            match value {
+                "a folder" => builder = builder.env(name, folder.path()),
+                value => builder = builder.env(name, value),
+            }
+        }
+        let watched = Watched::start(builder);
+        let mut evaluated = Vec::new();
+        for step in &self.steps {
+            let slots = |action: &str, slot: u32| {
+                let target = format!("/slots/{slot}?action={action}");
+                let answer = watched
+                    .server
+                    .post(&target, &object!({ "filename": "kept" }));
+                assert_eq!(answer.unwrap().status, 200, "{}: {action}", self.name);
+            };
+            match step {
+                Step::Ask(request) => evaluated.push(watched.complete(request.clone()).prompt_n),
+                Step::Erase(slot) => slots("erase", *slot),
+                Step::Save(slot) => slots("save", *slot),
+                Step::Restore(slot) => slots("restore", *slot),
+            }
+        }
+        let explained = until("all are explained", || {
+            let text = watched.text(&["why", "--last", "100", "--worth", "0", "--json"]);
+            let all: Vec<Value> = text.lines().map(json).collect();
+            let timed = |one: &Value| one["evaluation"]["seconds"].as_f64() > Some(0.0);
+            (all.len() == evaluated.len() && all.iter().all(timed)).then_some(all)
+        });
+        // For the server, what the store loaded was evaluated.
+        let evaluations = explained.iter().map(|one| &one["evaluation"]);
+        let number = |value: &Value| value.as_u64().expect("a number") as usize;
+        let computed: Vec<usize> = evaluations
+            .zip(&evaluated)
+            .map(|(one, prompt_n)| {
+                assert_eq!(
+                    number(&one["evaluated"]) + number(&one["from"]["store"]),
+                    *prompt_n
+                );
+                number(&one["evaluated"])
+            })
+            .collect();
+        Played {
+            why: explained.last().expect("a request").clone(),
+            advise: watched.json(&["advise"]),
+            evaluated: computed,
+        }
+    }
 }
 
-/// Serves the requests, takes the only advice, which begins with these words, and serves them again with
-/// other flags: the same number of tokens as was promised must be saved.
+/// What came of a scene.
+struct Played {
+    /// Tokens that the engine says it evaluated for each prompt.
+    evaluated: Vec<usize>,
+    /// Of the last prompt.
+    why: Value,
+    advise: Value,
+}
+
+impl Played {
+    fn all(&self) -> i64 {
+        self.evaluated.iter().sum::<usize>() as i64
+    }
+
+    fn last(&self) -> i64 {
+        *self.evaluated.last().expect("a prompt") as i64
+    }
+
+    fn advice(&self) -> &[Value] {
+        self.why["advice"].as_array().expect("a list")
+    }
+}
+
+/// Plays a scene, and follows all that is advised. Returns what was advised, as data.
 #[track_caller]
-fn saves_what_it_promises(flags: &[&str], advised: &str, followed: &[&str], requests: &[Request]) {
-    let before = serve(flags, requests);
-    let [advice] = &before.advice[..] else {
-        panic!("{:?}", before.advice)
-    };
-    let text = advice["text"].as_str().expect("a text");
-    assert!(text.starts_with(advised), "{text}");
-    let after = serve(&[flags, followed].concat(), requests);
-    let saved = after.reused - before.reused;
-    assert_eq!(promised(advice), saved, "{advice}");
-    // It says how much of the evaluation that is.
-    assert!(saved < before.evaluated);
-}
-
-#[test]
-fn tools_in_another_order_are_noticed_and_the_old_order_saves_what_was_promised() {
-    let tools: Vec<Vec<i32>> = (10..18).map(|seed| tokens(seed, 90)).collect();
-    let prompt = |tools: Vec<Vec<i32>>, question: u64| {
-        ask([tokens(1, 60), tools.concat(), tokens(question, 40)].concat())
-    };
-    let reversed: Vec<Vec<i32>> = tools.iter().rev().cloned().collect();
-    let first = prompt(tools.clone(), 2);
-    let before = serve(&[], &[first.clone(), prompt(reversed, 3)]);
-    let after = serve(&[], &[first, prompt(tools, 3)]);
-    let advice = &before.advice[0];
-    let text = advice["text"].as_str().unwrap();
-    assert!(
-        text.starts_with("send what follows token 60 in the same order"),
-        "{text}"
+fn follow(scene: &Scene) -> Vec<Value> {
+    let before = scene.play();
+    println!(
+        "{}: {} evaluated, {} of them for the last",
+        scene.name,
+        before.all(),
+        before.last()
     );
-    let saved = after.reused - before.reused;
-    assert!(saved >= 8 * 90);
-    // Parts are found by windows of four tokens, and the questions may have some of them by chance.
-    assert!(promised(advice).abs_diff(saved) < 8, "{advice}");
+    if let Some(none) = before.why["no_advice"].as_str() {
+        println!("  {none}");
+    }
+    let mut changes = Vec::new();
+    for advice in before.advice() {
+        let after = scene.followed(advice).play();
+        let saved = (before.last() - after.last(), before.all() - after.all());
+        let promised = (
+            advice["tokens"].as_i64().expect("a number"),
+            advice["all"].as_i64().expect("a number"),
+        );
+        println!(
+            "  promised {} and {} of all, saved {} and {}: {}",
+            promised.0,
+            promised.1,
+            saved.0,
+            saved.1,
+            advice["text"].as_str().expect("a text"),
+        );
+        // Parts are found by windows of four tokens, and texts have some of them in common by chance.
+        let near = |promised: i64, saved: i64| promised.abs_diff(saved) < 8;
+        assert!(
+            near(promised.0, saved.0) && near(promised.1, saved.1),
+            "{}: {advice}",
+            scene.name
+        );
+        assert!(saved.1 > 0, "{}: {advice}", scene.name);
+        let data = ["flags", "setting", "client"].map(|name| advice[name].clone());
+        changes.push(object!(data));
+    }
+    agree(&before);
+    changes
+}
+
+/// What `advise` finds best is among what `why` found helpful, and `why` has no flag where `advise` has none.
+#[track_caller]
+fn agree(played: &Played) {
+    let advised = &played.advise;
+    let list = |name: &str| advised[name].as_array().expect("a list").clone();
+    let of_server = |one: &Value| one["client"].is_null();
+    let has_flags = played.advice().iter().any(of_server);
+    assert!(
+        !has_flags || !list("changes").is_empty(),
+        "{advised}\n{}",
+        played.why
+    );
+    let of_client = |one: &Value| {
+        let named = ["no_id_slot", "no_erase", "no_restore", "cache_prompt"];
+        one["client"]
+            .as_str()
+            .is_some_and(|name| named.contains(&name))
+    };
+    let clients = list("alone").iter().any(of_client);
+    assert!(
+        clients || !played.advice().iter().any(of_client),
+        "{advised}\n{}",
+        played.why
+    );
+}
+
+/// As [`follow`]: among the changes is one that begins with this flag, or is what clients do.
+#[track_caller]
+fn follows_to(scene: &Scene, expected: &str) {
+    let changes = follow(scene);
+    let named: Vec<String> = changes
+        .iter()
+        .map(|change| {
+            let [flags, settings, client] = [0, 1, 2].map(|nth| &change[nth]);
+            let first = [&flags[0], &settings[0], client];
+            let first = first.into_iter().find_map(Value::as_str);
+            first.expect("a change").to_owned()
+        })
+        .collect();
+    let is_named = named.iter().any(|one| one == expected);
+    assert!(is_named, "{}: {named:?}", scene.name);
+}
+
+fn talk(seed: u64, turns: u64, length: usize) -> Vec<i32> {
+    (0..turns)
+        .flat_map(|turn| tokens(seed + turn, length))
+        .collect()
+}
+
+fn behind(front: &[i32], rest: Vec<i32>) -> Vec<i32> {
+    [front.to_vec(), rest].concat()
+}
+
+/// An agent and its subagents share a system prompt: with a higher similarity, these take an empty slot, and evaluate it
+/// again.
+#[test]
+fn agents_with_subagents_are_not_told_to_raise_the_similarity() {
+    let system = tokens(1, 600);
+    let turn = |seed, turns| ask(behind(&system, talk(seed, turns, 120)));
+    let steps = vec![
+        turn(30, 1),
+        turn(40, 1),
+        turn(30, 2),
+        turn(50, 1),
+        turn(30, 3),
+    ];
+    let changes = follow(&scene("an agent with subagents", "--parallel 4", steps));
+    for change in &changes {
+        let raised = &change[0];
+        assert!(
+            !raised.to_string().contains("similarity\",\"0.9"),
+            "{change}"
+        );
+    }
 }
 
 #[test]
-fn moving_chunks_saves_what_was_promised() {
-    // The oldest turn of a conversation is left out.
+fn a_conversation_whose_slot_another_one_took() {
+    let (p, x, y) = (tokens(1, 400), tokens(2, 900), tokens(3, 200));
+    let steps = vec![
+        ask(behind(&p, x.clone())),
+        ask(behind(&p, y)),
+        ask(behind(&p, x)),
+    ];
+    follow(&scene("P+X, P+Y, P+X", "", steps));
+}
+
+#[test]
+fn slots_that_clients_name_are_advised_against() {
+    let a = tokens(1, 1000);
+    let steps = vec![
+        in_slot(2, behind(&a, tokens(2, 900))),
+        in_slot(3, behind(&a, tokens(3, 700))),
+        in_slot(2, [a, tokens(2, 900), tokens(4, 100)].concat()),
+    ];
+    follows_to(&scene("slots that clients name", "", steps), "no_id_slot");
+}
+
+#[test]
+fn an_empty_slot_that_a_client_names_is_advised_against() {
+    let steps = vec![
+        ask(tokens(1, 1400)),
+        ask(tokens(2, 300)),
+        in_slot(0, tokens(1, 1400)),
+    ];
+    let scene = scene("an empty slot that a client names", "", steps);
+    follows_to(&scene, "no_id_slot");
+}
+
+#[test]
+fn an_erased_slot_is_advised_against() {
+    let steps = vec![
+        ask(tokens(1, 600)),
+        Step::Erase(0),
+        in_slot(1, tokens(2, 100)),
+        in_slot(0, tokens(1, 600)),
+    ];
+    let flags = "--parallel 2 --cache-ram 0";
+    follows_to(&scene("an erased slot", flags, steps), "no_erase");
+}
+
+#[test]
+fn a_restored_slot_is_advised_against() {
+    let steps = vec![
+        in_slot(0, tokens(1, 300)),
+        Step::Save(0),
+        in_slot(0, tokens(2, 900)),
+        Step::Restore(0),
+        in_slot(0, tokens(2, 900)),
+    ];
+    let flags = "--parallel 1 --cache-ram 0";
+    follows_to(&scene("a slot restored over", flags, steps), "no_restore");
+}
+
+#[test]
+fn a_server_that_uses_no_cache_is_advised_against() {
+    let body = object!({ "prompt": tokens(1, 500), "n_predict": 2 });
+    let steps = vec![Step::Ask(Request::new("/completion", body)); 2];
+    let flags = "--parallel 1 --no-cache-prompt";
+    follows_to(&scene("no cache by a flag", flags, steps), "cache_prompt");
+}
+
+#[test]
+fn one_slot_for_three() {
+    let round = |turns| [50, 60, 70].map(|seed| ask(talk(seed, turns, 500)));
+    let steps = [round(1), round(2)].concat();
+    let flags = "--parallel 1 --cache-ram 0";
+    let changes = follow(&scene("one slot for three", flags, steps));
+    assert!(!changes.is_empty());
+}
+
+#[test]
+fn a_host_cache_that_is_too_small() {
+    let round = |turns| [50, 60, 70, 80].map(|seed| ask(talk(seed, turns, 500)));
+    let steps = [round(1), round(2)].concat();
+    let flags = "--parallel 1 --cache-ram 1";
+    let changes = follow(&scene("a small host cache", flags, steps));
+    assert!(!changes.is_empty());
+}
+
+#[test]
+fn a_pool_without_room() {
+    let round = || [1, 2, 3].map(|seed| ask(tokens(seed, 450)));
+    let steps = [round(), round()].concat();
+    let flags = "-c 1024 --parallel 4 --kv-unified --cache-ram 0";
+    let changes = follow(&scene("a pool without room", flags, steps));
+    assert!(!changes.is_empty());
+}
+
+#[test]
+fn tools_in_another_order() {
+    let tools: Vec<Vec<i32>> = (10..18).map(|seed| tokens(seed, 90)).collect();
+    let reversed: Vec<Vec<i32>> = tools.iter().rev().cloned().collect();
+    let prompt = |tools: &[Vec<i32>], question| {
+        [tokens(1, 60), tools.concat(), tokens(question, 40)].concat()
+    };
+    let steps = vec![ask(prompt(&tools, 2)), ask(prompt(&reversed, 3))];
+    let scene = scene("tools in another order", "--parallel 1", steps).better(prompt(&tools, 3));
+    let changes = follow(&scene);
+    let client = |change: &Value| change[2] == "same_order";
+    assert!(changes.iter().any(client), "{changes:?}");
+}
+
+#[test]
+fn a_date_in_front() {
+    let rest = tokens(1, 500);
+    let prompt = |date: u64| [tokens(90, 40), tokens(date, 8), rest.clone()].concat();
+    let better = [tokens(90, 40), tokens(2, 8), rest.clone(), tokens(3, 8)].concat();
+    let steps = vec![ask(prompt(2)), ask(prompt(3))];
+    let flags = "--parallel 1 --cache-ram 0";
+    let changes = follow(&scene("a date in front", flags, steps).better(better));
+    let client = |change: &Value| change[2] == "changes_last";
+    assert!(changes.iter().any(client), "{changes:?}");
+}
+
+/// The oldest turn is left out.
+#[test]
+fn chunks_that_could_move() {
     let turns: Vec<Vec<i32>> = (20..24).map(|seed| tokens(seed, 150)).collect();
     let system = tokens(1, 100);
-    let all = ask([system.clone(), turns.concat()].concat());
-    let fewer = ask([system, turns[1..].concat(), tokens(3, 30)].concat());
-    let flags = ["--parallel", "1", "--cache-ram", "0"];
-    let requests = [all, fewer];
-    let before = serve(&flags, &requests);
-    let texts: Vec<&str> = before
-        .advice
-        .iter()
-        .filter_map(|a| a["text"].as_str())
-        .collect();
-    let [client, server] = &texts[..] else {
-        panic!("{texts:?}")
-    };
-    assert!(client.starts_with("put what changes"), "{client}");
-    assert!(
-        server.starts_with("start the server with --cache-reuse 64"),
-        "{server}"
-    );
-    let after = serve(&[&flags[..], &["--cache-reuse", "64"]].concat(), &requests);
-    assert_eq!(promised(&before.advice[1]), after.reused - before.reused);
-    assert!(after.advice.is_empty(), "{:?}", after.advice);
-}
-
-/// An agent and its subagents share a system prompt: with a higher similarity, these take an empty slot, and evaluate it again.
-#[test]
-fn a_higher_similarity_which_costs_others_is_not_promised() {
-    let talk = |seed: u64, turns: u64| {
-        let all = (0..turns).flat_map(|turn| tokens(seed + turn, 120));
-        ask([tokens(1, 600), all.collect()].concat())
-    };
-    let requests = [
-        talk(30, 1),
-        talk(40, 1),
-        talk(30, 2),
-        talk(50, 1),
-        talk(30, 3),
-    ];
-    let before = serve(&["--parallel", "4"], &requests);
-    assert!(before.evaluated > 120, "one took the slot");
-    assert!(before.advice.is_empty(), "{:?}", before.advice);
-    let flags = ["--parallel", "4", "--slot-prompt-similarity", "0.9"];
-    let after = serve(&flags, &requests);
-    assert!(after.all > before.all, "{} {}", before.all, after.all);
+    let all = behind(&system, turns.concat());
+    let fewer = [system, turns[1..].concat(), tokens(3, 30)].concat();
+    let better = [&all[..550], &tokens(3, 30)].concat();
+    let flags = "--parallel 1 --cache-ram 0";
+    let steps = vec![ask(all), ask(fewer)];
+    let played = scene("an old turn left out", flags, steps).better(better);
+    let changes = follow(&played);
+    let moves = |change: &Value| change[0][0] == "--cache-reuse";
+    assert!(changes.iter().any(moves), "{changes:?}");
+    // It is never advised where the model's state cannot be moved.
+    let changes = follow(&played.of(Arch::Mamba));
+    assert!(!changes.iter().any(moves), "{changes:?}");
 }
 
 #[test]
-fn a_host_cache_or_a_larger_one_keeps_what_was_promised() {
-    let talk = |seed: u64, turns: u64| {
-        ask((0..turns)
-            .flat_map(|turn| tokens(seed + turn, 500))
-            .collect())
-    };
-    let requests = [
-        talk(50, 1),
-        talk(60, 1),
-        talk(70, 1),
-        talk(80, 1),
-        talk(50, 2),
+fn another_last_message_for_a_recurrent_model() {
+    let (front, other) = (tokens(1, 1800), tokens(2, 300));
+    let steps = vec![
+        ask(behind(&front, other)),
+        ask(behind(&front, tokens(3, 300))),
     ];
-    let advised = "give the server more slots (--parallel, 1 now) or a host prompt cache (--cache-ram, off now)";
-    let off = ["--parallel", "1", "--cache-ram", "0"];
-    saves_what_it_promises(&off, advised, &["--cache-ram", "64"], &requests);
-    let small = ["--parallel", "1", "--cache-ram", "1"];
-    let requests = [
-        talk(50, 1),
-        talk(60, 2),
-        talk(70, 2),
-        talk(80, 2),
-        talk(50, 2),
+    follow(&scene("another last message, recurrent", "--parallel 1", steps).of(Arch::Mamba));
+}
+
+#[test]
+fn a_sliding_window_that_must_go_back() {
+    let front = tokens(1, 700);
+    let steps = vec![
+        ask(behind(&front, tokens(2, 300))),
+        ask(behind(&front, tokens(3, 300))),
+        ask(behind(&front, tokens(2, 300))),
     ];
-    saves_what_it_promises(
-        &small,
-        "raise --cache-ram (",
-        &["--cache-ram", "64"],
-        &requests,
-    );
+    follow(&scene("a sliding window", "--parallel 1", steps).of(Arch::Gemma2));
 }
 
 /// As in the second of two short conversations with the same system prompt: 49 tokens were evicted.
 #[test]
 fn a_handful_of_tokens_gets_no_advice() {
-    let talk = |seed: u64| ask([tokens(1, 80), tokens(seed, 50)].concat());
-    let served = serve(&["--parallel", "1"], &[talk(90), talk(91), talk(90)]);
-    assert_eq!(served.evaluated, 50);
-    assert!(served.advice.is_empty(), "{:?}", served.advice);
+    let talk = |seed| ask(behind(&tokens(1, 80), tokens(seed, 50)));
+    let played = scene(
+        "a handful",
+        "--parallel 1",
+        vec![talk(90), talk(91), talk(90)],
+    )
+    .play();
+    assert_eq!(played.last(), 50);
+    assert!(played.advice().is_empty(), "{:?}", played.advice());
+    assert_eq!(played.why["no_advice"], Value::Null);
+}
+
+/// A server that keeps no recent requests gets causes, and no advice.
+#[test]
+fn without_recent_requests_nothing_is_advised() {
+    let builder = Server::builder().model(&Model::tiny(Arch::Llama)).args([
+        "--parallel",
+        "1",
+        "--cache-ram",
+        "0",
+    ]);
+    let watched = Watched::start(builder.env("CONTEXTPILOT_RECENT_MB", "0"));
+    for seed in [1, 2, 1] {
+        watched.complete(Request::completion(tokens(seed, 300)).predict(2));
+    }
+    let text = until("it is explained", || {
+        let text = watched.text(&["why", "--worth", "0"]);
+        text.contains("299 evicted").then_some(text)
+    });
+    assert!(text.contains("nothing was replayed"), "{text}");
+    assert!(text.contains("CONTEXTPILOT_RECENT_MB is 0"), "{text}");
+    assert!(!text.contains('→'), "{text}");
 }

@@ -152,7 +152,7 @@ fn a_shared_context_without_room_is_the_culprit() {
     assert_eq!(lost["through"], "no_room", "{lost}");
     let text = said(&watched, "again");
     has(&text, "the context of all slots was full");
-    has(&text, "give the slots a larger context (-c)");
+    has(&text, "start the server with --ctx-size 2048");
 }
 
 /// A client that gives up in the middle of a prompt, and asks again.

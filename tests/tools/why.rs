@@ -57,7 +57,7 @@ fn a_changed_word_near_the_beginning_is_found() {
             second.prompt_n
         ),
         format!("→ would have saved {rest} tokens, "),
-        "ms: put what changes (a date, an id) behind what stays the same\n".to_owned(),
+        "ms: put what changes (a date, an id) behind what stays the same [replayed: ".to_owned(),
     ] {
         assert!(text.contains(&part), "{part:?} is not in:\n{text}");
     }
@@ -142,7 +142,7 @@ fn for_an_evicted_prompt_why_names_the_request_that_took_its_place() {
     let saved = format!("→ would have saved {} tokens, ", again.prompt_n - 1);
     assert!(text.contains(&saved), "{text}");
     assert!(
-        text.contains("a host prompt cache (--cache-ram, off now)"),
+        text.contains(": start the server with CONTEXTPILOT_STORE=a folder"),
         "{text}"
     );
     // It took less than a tenth of a second.

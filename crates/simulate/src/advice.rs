@@ -1,9 +1,10 @@
-//! Which change of flags would have gained most, and which tokens no flag saves.
+//! Which change would have gained most, and which tokens no flag saves.
 
 use std::collections::BTreeMap;
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
+use crate::client::Client;
 use crate::point::{Outcome, Point};
 use crate::prefixes::Prefixes;
 use crate::setting::Setting;
@@ -25,21 +26,56 @@ pub struct Advice {
     /// At most two: one change of flags, and that one together with another. Each gains at least
     /// [`LEAST_GAIN`] over the setting before it. Empty: no change would have helped.
     pub changes: Vec<Change>,
-    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store.
+    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store, and
+    /// what clients can do.
     pub alone: Vec<Change>,
     /// The tokens of all prompts, by whether they were sent before.
     pub tokens: Repeated,
 }
 
-/// A setting that is better than the recorded one.
+/// What was tried by itself.
+#[derive(Clone, Debug)]
+pub struct Trials {
+    /// The simulation of the recorded setting, as in [`Advice::recorded`].
+    pub recorded: Point,
+    /// The changes that gain at least [`LEAST_GAIN`] over that, all requests together. Of a kind, what takes less memory
+    /// comes first.
+    pub helpful: Vec<Change>,
+    /// How many changes were tried, or cannot gain so much.
+    pub tried: usize,
+}
+
+/// A change, and what it would have brought.
 #[derive(Clone, Debug)]
 pub struct Change {
+    /// What it is about.
+    pub kind: Kind,
     /// What to add to the command line. A flag and its value are two entries.
     pub flags: Vec<String>,
     /// The prefix store's budget, bytes (`CONTEXTPILOT_STORE_GB`). `None`: as recorded.
     pub store_limit: Option<u64>,
+    /// What clients do otherwise.
+    pub client: Option<Client>,
     /// The simulation of it.
     pub point: Point,
+}
+
+impl Change {
+    fn of((candidate, point): &(Candidate, Point)) -> Self {
+        Self {
+            kind: candidate.kind,
+            flags: candidate.flags.clone(),
+            store_limit: candidate.store_limit,
+            client: candidate.client,
+            point: point.clone(),
+        }
+    }
+
+    /// Answers may be others than without it: what is moved was evaluated behind something else.
+    #[must_use]
+    pub fn moves_chunks(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "--cache-reuse")
+    }
 }
 
 /// The tokens of all prompts, by what could have saved their evaluation.
@@ -79,6 +115,23 @@ pub fn advise_with(
     advise_by(traffic, recorded, many, true)
 }
 
+/// What of all that can be tried would have helped, each by itself: what [`advise_with`] begins with. `many`: as there.
+#[must_use]
+pub fn trials_with(
+    traffic: &Traffic,
+    recorded: &Setting,
+    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+) -> Trials {
+    let tokens = repeated(&traffic.requests, traffic.gram.max(1));
+    let first = with_recorded_store(one(recorded.clone(), many), traffic);
+    let round = Round::first(traffic, recorded, &first, &tokens, many, true);
+    Trials {
+        helpful: round.helpful(&first).map(Change::of).collect(),
+        tried: round.candidates,
+        recorded: first,
+    }
+}
+
 /// `is_thrifty`: what cannot be better is not simulated.
 fn advise_by(
     traffic: &Traffic,
@@ -86,51 +139,94 @@ fn advise_by(
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
     is_thrifty: bool,
 ) -> Advice {
-    let mut changes: Vec<Change> = Vec::new();
-    let mut alone = Vec::new();
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
-    let first = one(recorded.clone(), many);
-    let first = with_recorded_store(first, traffic);
-    for nth in 0..2 {
-        let (base, flags, limit, setting) = match changes.last() {
-            Some(last) => (
-                &last.point,
-                last.flags.clone(),
-                last.store_limit,
-                &last.point.setting,
-            ),
-            None => (&first, Vec::new(), None, recorded),
-        };
-        let mut promising = candidates(setting, traffic, many);
-        promising.retain(|candidate| !is_thrifty || may_gain(candidate, base, &tokens));
-        let tried = try_all(promising, many, is_thrifty);
-        if nth == 0 {
-            let kinds = [Kind::Slots, Kind::HostCache, Kind::Store];
-            let best = kinds.map(|kind| {
-                let of_kind = tried.iter().filter(|(candidate, _)| candidate.kind == kind);
-                best_of(of_kind, base)
-            });
-            alone.extend(best.into_iter().flatten().map(|(candidate, point)| Change {
-                flags: candidate.flags.clone(),
-                store_limit: candidate.store_limit,
-                point: point.clone(),
-            }));
-        }
-        let Some((candidate, point)) = best_of(tried.iter(), base) else {
-            break;
-        };
-        let change = Change {
-            flags: [flags, candidate.flags.clone()].concat(),
-            store_limit: candidate.store_limit.or(limit),
-            point: point.clone(),
-        };
-        changes.push(change);
+    let first = with_recorded_store(one(recorded.clone(), many), traffic);
+    let round = Round::first(traffic, recorded, &first, &tokens, many, is_thrifty);
+    let kinds = [Kind::Slots, Kind::HostCache, Kind::Store, Kind::Client];
+    let alone = kinds.map(|kind| {
+        let of_kind = round.tried.iter().filter(|(one, _)| one.kind == kind);
+        best_of(of_kind, &first).map(Change::of)
+    });
+    let mut changes: Vec<Change> = Vec::new();
+    if let Some(best) = round.best_flags(&first) {
+        let base = &best.point;
+        let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
+        let both = round.best_flags(base).map(|second| Change {
+            flags: [best.flags.clone(), second.flags].concat(),
+            store_limit: second.store_limit.or(best.store_limit),
+            ..second
+        });
+        changes.push(best);
+        changes.extend(both);
     }
     Advice {
         recorded: first,
         changes,
-        alone,
+        alone: alone.into_iter().flatten().collect(),
         tokens,
+    }
+}
+
+/// Candidates with their simulations.
+struct Round {
+    tried: Vec<(Candidate, Point)>,
+    /// With those that were not simulated, as they cannot be better.
+    candidates: usize,
+}
+
+impl Round {
+    /// Flags and the store, beside a setting whose simulation is `base`.
+    fn of(
+        traffic: &Traffic,
+        setting: &Setting,
+        base: &Point,
+        tokens: &Repeated,
+        many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+        is_thrifty: bool,
+    ) -> Self {
+        let mut promising = candidates(setting, traffic, many);
+        let candidates = promising.len();
+        promising.retain(|candidate| !is_thrifty || may_gain(candidate, base, tokens));
+        let tried = try_all(promising, many, is_thrifty);
+        Self { tried, candidates }
+    }
+
+    /// As well as what clients can do.
+    fn first(
+        traffic: &Traffic,
+        setting: &Setting,
+        base: &Point,
+        tokens: &Repeated,
+        many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+        is_thrifty: bool,
+    ) -> Self {
+        let mut round = Self::of(traffic, setting, base, tokens, many, is_thrifty);
+        for client in Client::that_apply(traffic) {
+            let changed = client.applied(traffic);
+            let candidate = Candidate {
+                kind: Kind::Client,
+                flags: Vec::new(),
+                store_limit: None,
+                client: Some(client),
+                setting: setting.clone(),
+            };
+            round.candidates += 1;
+            let point = Replay::of(&changed).simulate(setting);
+            round.tried.push((candidate, point));
+        }
+        round
+    }
+
+    fn helpful(&self, base: &Point) -> impl Iterator<Item = &(Candidate, Point)> {
+        let helps = |(_, point): &&(Candidate, Point)| {
+            point.refused <= base.refused && is_better(point, base)
+        };
+        self.tried.iter().filter(helps)
+    }
+
+    fn best_flags(&self, base: &Point) -> Option<Change> {
+        let of_server = |one: &&(Candidate, Point)| one.0.kind != Kind::Client;
+        best_of(self.tried.iter().filter(of_server), base).map(Change::of)
     }
 }
 
@@ -275,17 +371,32 @@ fn gain(point: &Point) -> f64 {
 
 /// What a change is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
+    /// `--parallel`
     Slots,
+    /// `--cache-ram`
     HostCache,
+    /// `CONTEXTPILOT_STORE_GB`
     Store,
-    Other,
+    /// `--slot-prompt-similarity`
+    Similarity,
+    /// `--cache-reuse`
+    Chunks,
+    /// `--ctx-checkpoints`
+    Checkpoints,
+    /// `--cache-idle-slots`
+    IdleSlots,
+    /// `--ctx-size`
+    Context,
+    /// What clients do.
+    Client,
 }
 
 struct Candidate {
     kind: Kind,
     flags: Vec<String>,
     store_limit: Option<u64>,
+    client: Option<Client>,
     setting: Setting,
 }
 
@@ -299,13 +410,18 @@ fn candidates(
         let kind = match flags.first() {
             Some(&"--parallel") => Kind::Slots,
             Some(&"--cache-ram") => Kind::HostCache,
+            Some(&"--slot-prompt-similarity") => Kind::Similarity,
+            Some(&"--cache-reuse") => Kind::Chunks,
+            Some(&"--ctx-checkpoints") => Kind::Checkpoints,
+            Some(&"--ctx-size") => Kind::Context,
+            Some(_) => Kind::IdleSlots,
             None => Kind::Store,
-            _ => Kind::Other,
         };
         all.push(Candidate {
             kind,
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
             store_limit: (kind == Kind::Store).then_some(setting.store_limit),
+            client: None,
             setting,
         });
     };
@@ -367,6 +483,16 @@ fn candidates(
             let mut changed = setting.clone();
             changed.store_limit = limit;
             add(&[], changed);
+        }
+    }
+    // Slots that share a context may have no room in it together.
+    if setting.kv_unified && setting.parallel > 1 {
+        for times in [2, 4] {
+            let changed = setting
+                .clone()
+                .with_context(setting.context.saturating_mul(times));
+            let context = changed.context.to_string();
+            add(&["--ctx-size", &context], changed);
         }
     }
     if setting.cache_ram >= 0 {

@@ -50,6 +50,7 @@
 
 mod advice;
 mod checkpoints;
+mod client;
 mod content;
 mod files;
 mod host;
@@ -67,7 +68,10 @@ mod timeline;
 mod times;
 mod window;
 
-pub use advice::{Advice, Change, LEAST_GAIN, Repeated, advise, advise_with};
+pub use advice::{
+    Advice, Change, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, trials_with,
+};
+pub use client::{Client, continued};
 pub use point::{Outcome, Point};
 pub use rates::Rates;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};

@@ -233,6 +233,14 @@ impl Setting {
         self
     }
 
+    /// With so many tokens of context for all slots (`--ctx-size`).
+    #[must_use]
+    pub fn with_context(mut self, context: u32) -> Self {
+        self.context = context;
+        self.slot_context = self.share().min(self.trained.unwrap_or(u32::MAX)).max(1);
+        self
+    }
+
     /// With a host prompt cache of this many MiB (`--cache-ram`).
     ///
     /// # Errors

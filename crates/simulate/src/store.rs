@@ -156,8 +156,8 @@ impl PrefixStore {
         let conditions = self.conditions_of(record.adapters);
         let tokens = tokens_of(&request.tokens, 0, record.prompt);
         let (mut at, mut loaded) = (past as usize, 0);
-        // Whether a search can find more than the last one.
-        let mut may_find = true;
+        // Whether a search can find more than the last one. Who wants no cache gets nothing from the store.
+        let mut may_find = !record.uncached;
         while at < tokens.len() {
             let end = tokens.len().min(at + self.batch);
             let run = Run {
@@ -170,7 +170,7 @@ impl PrefixStore {
             let advice = self.session.advise(&run, conditions, worth::LEAST);
             if let Some(length) = advice.cut {
                 self.session.cut(sequence, length);
-                may_find = true;
+                may_find = !record.uncached;
             }
             if let Some(held) = advice.search.filter(|_| may_find) {
                 may_find = self.search(&run, held, conditions);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use contextpilot_simulate::{Advice, Point, Replay, Setting, advise_with};
+use contextpilot_simulate::{Advice, Point, Replay, Setting, Trials, advise_with, trials_with};
 use contextpilot_traffic::Traffic;
 
 use crate::companion::progress::Progress;
@@ -60,5 +60,10 @@ impl<'a> Simulations<'a> {
     /// What other flags would have brought.
     pub(in crate::companion) fn advise(&self, traffic: &Traffic, recorded: &Setting) -> Advice {
         advise_with(traffic, recorded, &mut |settings| self.all(settings))
+    }
+
+    /// What would have helped by itself.
+    pub(in crate::companion) fn trials(&self, traffic: &Traffic, recorded: &Setting) -> Trials {
+        trials_with(traffic, recorded, &mut |settings| self.all(settings))
     }
 }

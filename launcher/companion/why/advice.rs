@@ -1,17 +1,11 @@
-//! What would have saved evaluation, and how much of it.
-//!
-//! Each piece of advice is for one cause of evaluated tokens. It is given only where it would have saved
-//! enough, and where the server's flags and state let it help. What may cost other requests more than it saves this one
-//! (`--slot-prompt-similarity`) is left to `advise`, which replays them all. The tokens are those that this prompt
-//! would have reused. The time is at the rate at which this prompt was evaluated.
+//! What would have saved evaluation, and how much of it: nothing that was not [replayed](Adviser).
 
-use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Stats};
+use contextpilot_client::control::{Diverged, DivergedText, Evaluation};
+use contextpilot_simulate::{Kind, Point};
 use serde::Serialize;
 
-use super::server::Server;
-use crate::companion::show::{count, duration};
-
-mod evicted;
+use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, words};
+use crate::companion::show::{bytes, count, duration};
 
 /// The least tokens that are worth a piece of advice.
 const TOKENS: u64 = 64;
@@ -28,97 +22,209 @@ const SHARED: u64 = 32;
 /// From so many on, tokens at a difference are text of their own, and not the joint of two parts that
 /// were exchanged.
 const UNMATCHED: u64 = 4;
-/// The chunk for which tokens count as movable, and so the one to advise.
-const CHUNK: u32 = 64;
-
-/// Said wherever chunks would be moved.
-pub(in crate::companion) const MOVES: &str = "answers may change, as what is moved was evaluated behind something else, and \
-                                              the prefix store keeps nothing of it";
 
 /// What would have saved some of the evaluated tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Advice {
-    /// Tokens that would not have been evaluated.
+    /// Tokens of this request that would not have been evaluated.
     pub(super) tokens: u64,
-    /// The time that this would have saved. `None`: the evaluation was not timed.
+    /// The time that this would have saved, at the rate of this evaluation. `None`: it was not timed.
     pub(super) seconds: Option<f64>,
     /// What to do.
     pub(super) text: String,
+    #[serde(flatten)]
+    pub(super) change: ChangeData,
+    /// Tokens that all replayed requests would have evaluated less.
+    pub(super) all: i64,
+    /// Requests that were replayed.
+    pub(super) requests: u64,
+    /// Those of them whose replay without the change is what the engine did.
+    pub(super) exact: u64,
+    /// Bytes more.
+    pub(super) memory: Memory,
+    pub(super) answers_change: bool,
+    /// Said behind the text.
+    #[serde(skip)]
+    cost: String,
 }
 
-/// What would have saved `worth` seconds or more, the largest gain first. `stats`: of the server, as it is now.
-pub(super) fn advice(evaluation: &Evaluation, stats: Option<&Stats>, worth: f64) -> Vec<Advice> {
-    let Evaluation {
-        evaluated, causes, ..
-    } = evaluation;
-    let server = Server::new(stats);
-    let elsewhere = &causes.elsewhere;
-    let all = [
-        evaluation.diverged.as_ref().and_then(|diverged| {
-            // Tokens in a busy slot could not have been reused either.
-            let may_help = elsewhere.busy == 0 && diverged.repeated > 0;
-            // What both have in front of the difference would have been found with it.
-            let tokens = diverged.at.saturating_add(diverged.repeated).saturating_sub(evaluation.reused);
-            Some((tokens, change(diverged)?)).filter(|_| may_help)
-        }),
-        evicted::advice(evaluation, &server),
-        Some((
-            elsewhere.pinned,
-            "leave out id_slot: the server looks for the beginning in all slots, and in the host cache"
-                .to_owned(),
-        )),
-        Some((
-            elsewhere.busy,
-            "wait for the answer before the next prompt of a conversation is sent: a busy slot lends \
-             nothing"
-                .to_owned(),
-        )),
-        Some((
-            elsewhere.least_recently_used,
-            "set --slot-prompt-similarity above 0, for example 0.1: with 0, slots are chosen by age alone"
-                .to_owned(),
-        )),
-        // What lies between two checkpoints of a recurrent state is not reached by more of them.
-        server.keeps_a_window().then(|| (causes.no_way_back, checkpoints(&server))),
-        Some((causes.uncached, uncached(&server).to_owned())),
-        server.may_move_chunks().then(|| {
-            let text = format!(
-                "start the server with --cache-reuse {CHUNK} (off now): the same tokens stood further on \
-                 in the slot ({MOVES})"
-            );
-            (causes.moved, text)
-        }),
-        server.keeps_idle_slots().then(|| {
-            let text = "name a slot (id_slot) for each set of LoRA adapters: a slot keeps tokens for one set";
-            (causes.adapter, text.to_owned())
-        }),
-    ];
-    let most = evaluated.saturating_sub(causes.last_token);
-    let answers = evaluation
-        .diverged
-        .as_ref()
-        .is_some_and(|diverged| diverged.answer);
-    let mut all: Vec<Advice> = all
-        .into_iter()
-        .flatten()
-        .map(|(tokens, text)| {
-            let tokens = tokens.min(most);
-            let seconds = evaluation.seconds;
-            Advice {
-                tokens,
-                seconds: seconds.map(|all| all * tokens as f64 / (*evaluated).max(1) as f64),
-                text,
+/// Bytes that a change takes more, or (negative) less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Memory {
+    pub(super) host_bytes: i64,
+    pub(super) context_bytes: i64,
+    pub(super) store_bytes: i64,
+}
+
+/// Advice for one evaluation.
+#[derive(Debug, Default)]
+pub(super) struct Advised {
+    /// The largest gain first.
+    pub(super) all: Vec<Advice>,
+    /// Why there is none although tokens were lost.
+    pub(super) none: Option<String>,
+}
+
+/// An evaluation, and how it can be replayed.
+pub(super) struct Case<'a> {
+    pub(super) evaluation: &'a Evaluation,
+    /// The adviser, and which of its requests it is. `Err`: nothing can be replayed.
+    pub(super) replayed: Result<(&'a Adviser, usize), &'a str>,
+}
+
+impl Case<'_> {
+    /// What would have saved `worth` seconds or more.
+    pub(super) fn advised(&self, worth: f64) -> Advised {
+        if !self.lost_enough() {
+            return Advised::default();
+        }
+        let (adviser, nth) = match self.replayed {
+            Ok(replayed) => replayed,
+            Err(why) => {
+                return Advised::none(format!(
+                    "nothing was replayed, so there is no advice: {why}"
+                ));
             }
-        })
-        .filter(|advice| {
-            let least = if answers { OF_ANSWERS } else { TOKENS };
-            let enough =
-                advice.tokens >= least && advice.tokens.saturating_mul(SHARE) >= *evaluated;
-            enough && advice.seconds.is_none_or(|seconds| seconds >= worth)
-        })
-        .collect();
-    all.sort_by_key(|advice| std::cmp::Reverse(advice.tokens));
-    all
+        };
+        if !adviser.is_exact(nth) {
+            return Advised::none(
+                "there is no advice: a replay of this request, with the server as it is, does not do what the engine \
+                 did"
+                    .to_owned(),
+            );
+        }
+        let mut all: Vec<Advice> = self.of_flags(adviser, nth);
+        all.extend(self.of_content(adviser, nth));
+        all.retain(|advice| self.is_worth(advice, worth));
+        all.sort_by_key(|advice| std::cmp::Reverse(advice.tokens));
+        let is_cheap = self
+            .evaluation
+            .seconds
+            .is_some_and(|seconds| seconds < worth);
+        let none = (all.is_empty() && !is_cheap && self.lost() >= TOKENS).then(|| {
+            format!(
+                "none of {} changes that were replayed would have helped it, and all requests together",
+                adviser.trials().tried
+            )
+        });
+        Advised { all, none }
+    }
+
+    /// Tokens that are not simply new.
+    fn lost(&self) -> u64 {
+        let causes = &self.evaluation.causes;
+        self.evaluation
+            .evaluated
+            .saturating_sub(causes.new + causes.last_token)
+    }
+
+    fn lost_enough(&self) -> bool {
+        let differs = self.evaluation.diverged.as_ref();
+        let repeated = differs.filter(|one| change(one).is_some());
+        let repeated = repeated.map_or(0, |one| one.repeated);
+        self.is_enough(self.lost().max(repeated))
+    }
+
+    fn is_enough(&self, tokens: u64) -> bool {
+        let diverged = self.evaluation.diverged.as_ref();
+        let least = match diverged.is_some_and(|diverged| diverged.answer) {
+            true => OF_ANSWERS,
+            false => TOKENS,
+        };
+        tokens >= least && tokens.saturating_mul(SHARE) >= self.evaluation.evaluated
+    }
+
+    fn is_worth(&self, advice: &Advice, worth: f64) -> bool {
+        self.is_enough(advice.tokens) && advice.seconds.is_none_or(|seconds| seconds >= worth)
+    }
+
+    /// Of each kind of change that helps all requests together, the one that helps this one most.
+    fn of_flags(&self, adviser: &Adviser, nth: usize) -> Vec<Advice> {
+        let helpful = &adviser.trials().helpful;
+        let gain = |at: usize| adviser.gain(nth, &helpful[at].point);
+        let mut best: Vec<(Kind, usize, Gain)> = Vec::new();
+        for (at, change) in helpful.iter().enumerate() {
+            let gained = gain(at);
+            match best.iter_mut().find(|(kind, ..)| *kind == change.kind) {
+                Some(known) if gained.one > known.2.one => (known.1, known.2) = (at, gained),
+                Some(_) => {}
+                None => best.push((change.kind, at, gained)),
+            }
+        }
+        let advise = |(_, at, gain): (Kind, usize, Gain)| {
+            let change = &helpful[at];
+            let text = words(change, &adviser.recorded);
+            let text = match (change.client, change.moves_chunks()) {
+                (Some(_), _) => text,
+                (None, true) => format!("start the server with {text} ({MOVES})"),
+                (None, false) => format!("start the server with {text}"),
+            };
+            let data = ChangeData::of(change, &adviser.recorded);
+            let memory = Memory::of(&change.point, &adviser.trials().recorded);
+            Advice {
+                answers_change: change.moves_chunks(),
+                ..self.advice(gain, text, data, memory)
+            }
+        };
+        best.into_iter().map(advise).collect()
+    }
+
+    /// What the client can send otherwise.
+    fn of_content(&self, adviser: &Adviser, nth: usize) -> Option<Advice> {
+        let diverged = self.evaluation.diverged.as_ref()?;
+        let (name, text) = change(diverged)?;
+        let point = adviser.continued(nth, diverged.repeated)?;
+        let gain = adviser.gain(nth, &point);
+        let keeps = name == "keep_tokens";
+        let data = ChangeData {
+            setting: keeps
+                .then(|| "CONTEXTPILOT_KEEP_TOKENS=1".to_owned())
+                .into_iter()
+                .collect(),
+            client: (!keeps).then_some(name),
+            ..ChangeData::default()
+        };
+        let helps = gain.all > 0;
+        helps.then(|| self.advice(gain, text, data, Memory::default()))
+    }
+
+    fn advice(&self, gain: Gain, text: String, change: ChangeData, memory: Memory) -> Advice {
+        let evaluation = self.evaluation;
+        let seconds = evaluation.seconds;
+        let share = gain.one as f64 / evaluation.evaluated.max(1) as f64;
+        Advice {
+            tokens: gain.one,
+            seconds: seconds.map(|all| all * share),
+            text,
+            change,
+            all: gain.all,
+            requests: gain.requests,
+            exact: gain.exact,
+            memory,
+            answers_change: false,
+            cost: cost(&gain, memory),
+        }
+    }
+}
+
+impl Advised {
+    fn none(why: String) -> Self {
+        Self {
+            all: Vec::new(),
+            none: Some(why),
+        }
+    }
+}
+
+impl Memory {
+    fn of(point: &Point, now: &Point) -> Self {
+        let more = |then: u64, now: u64| then as i64 - now as i64;
+        Self {
+            host_bytes: more(point.host_bytes, now.host_bytes),
+            context_bytes: more(point.context_bytes, now.context_bytes),
+            store_bytes: more(point.store_bytes, now.store_bytes),
+        }
+    }
 }
 
 impl Advice {
@@ -129,11 +235,50 @@ impl Advice {
             None => String::new(),
         };
         format!(
-            "would have saved {} tokens{time}: {}",
+            "would have saved {} tokens{time}: {} [{}]",
             count(self.tokens),
-            self.text
+            self.text,
+            self.cost,
         )
     }
+}
+
+/// What the change brings all requests, and what it takes.
+fn cost(gain: &Gain, memory: Memory) -> String {
+    let all = u64::try_from(gain.all).unwrap_or(0);
+    let mut text = match gain.requests {
+        1 => "replayed".to_owned(),
+        requests => format!(
+            "replayed: {} of the {} that {} requests evaluated",
+            count(all),
+            count(gain.of),
+            count(requests)
+        ),
+    };
+    if gain.costs.0 > 0 {
+        let (requests, tokens) = gain.costs;
+        text += &format!(
+            "; {} of them would have evaluated {} more",
+            count(requests),
+            count(tokens)
+        );
+    }
+    if gain.exact < gain.requests {
+        text += &format!(
+            "; without the change, {} are replayed exactly",
+            count(gain.exact)
+        );
+    }
+    for (more, what) in [
+        (memory.host_bytes, "host memory"),
+        (memory.context_bytes, "for the context"),
+        (memory.store_bytes, "on disk"),
+    ] {
+        if let Ok(more @ 1..) = u64::try_from(more) {
+            text += &format!("; {} more {what}", bytes(more));
+        }
+    }
+    text
 }
 
 /// What differs between a prompt and an earlier one.
@@ -176,45 +321,30 @@ pub(super) fn same_text(text: &DivergedText) -> bool {
     !old.is_empty() && !new.is_empty() && (old.starts_with(&**new) || new.starts_with(&**old))
 }
 
-fn uncached(server: &Server) -> &'static str {
-    match server.flags().is_some_and(|flags| flags.no_cache_prompt) {
-        true => "start the server without --no-cache-prompt, or send \"cache_prompt\": true",
-        false => "leave out \"cache_prompt\": false (embeddings and reranking never use the cache)",
-    }
-}
-
-fn change(diverged: &Diverged) -> Option<String> {
+/// What would have made a prompt go on like the earlier one: its name, and in words.
+fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
     let last = "put what changes (a date, an id) behind what stays the same";
     let order = "in the same order each time (a list of tools, the keys of a JSON object)";
     let same = diverged.text.as_ref().is_some_and(same_text);
     Some(match Differs::of(diverged) {
         Differs::Prompt => return None,
-        Differs::Media => "send media as the same file each time".to_owned(),
-        Differs::Answer if same => {
-            "start the server with CONTEXTPILOT_KEEP_TOKENS=1: the answer comes back in other tokens".to_owned()
-        }
-        Differs::Answer => "send answers back as they were generated: with their reasoning, if the chat \
-                            template keeps it (contextpilot-llama template says); for the same text in other \
-                            tokens, start the server with CONTEXTPILOT_KEEP_TOKENS=1"
-            .to_owned(),
-        Differs::Text => last.to_owned(),
-        Differs::Order => format!("send what follows token {} {order}", count(diverged.at)),
-        Differs::Both => format!("{last}, and send that {order}"),
+        Differs::Media => ("same_media", "send media as the same file each time".to_owned()),
+        Differs::Answer if same => (
+            "keep_tokens",
+            "start the server with CONTEXTPILOT_KEEP_TOKENS=1: the answer comes back in other tokens".to_owned(),
+        ),
+        Differs::Answer => (
+            "same_answers",
+            "send answers back as they were generated: with their reasoning, if the chat template keeps it \
+             (contextpilot-llama template says); for the same text in other tokens, start the server with \
+             CONTEXTPILOT_KEEP_TOKENS=1"
+                .to_owned(),
+        ),
+        Differs::Text => ("changes_last", last.to_owned()),
+        Differs::Order => (
+            "same_order",
+            format!("send what follows token {} {order}", count(diverged.at)),
+        ),
+        Differs::Both => ("changes_last_same_order", format!("{last}, and send that {order}")),
     })
 }
-
-fn checkpoints(server: &Server) -> String {
-    let (number, step) = match server.flags() {
-        Some(flags) => (
-            format!(" (at most {} now)", flags.ctx_checkpoints),
-            format!(" ({} now)", flags.checkpoint_min_step),
-        ),
-        None => Default::default(),
-    };
-    format!(
-        "raise --ctx-checkpoints{number}, or lower --checkpoint-min-step{step}, or use --swa-full"
-    )
-}
-
-#[cfg(test)]
-mod tests;

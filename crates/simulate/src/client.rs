@@ -1,0 +1,90 @@
+//! What clients could do otherwise.
+
+use std::sync::Arc;
+
+use contextpilot_traffic::{ChangeKind, Run, Tokens, Traffic, TrafficChange};
+
+/// A change of what clients send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// They name no slot (`id_slot`).
+    NoSlot,
+    /// They erase no slots.
+    NoErase,
+    /// They restore no slots.
+    NoRestore,
+    /// They, or a flag of the server, do not turn the cache off (`cache_prompt`).
+    Cache,
+}
+
+impl Client {
+    /// Those that change anything of this traffic.
+    pub(crate) fn that_apply(traffic: &Traffic) -> impl Iterator<Item = Self> {
+        let changes = |kind: ChangeKind| {
+            let is_so = move |one: &TrafficChange| one.record.kind == kind;
+            traffic.changes.iter().any(is_so)
+        };
+        let mut records = traffic.requests.iter().map(|one| &one.record);
+        let all = [
+            (
+                Self::NoSlot,
+                records.clone().any(|one| one.id_slot.is_some()),
+            ),
+            (Self::NoErase, changes(ChangeKind::Erased)),
+            (Self::NoRestore, changes(ChangeKind::Restored)),
+            (Self::Cache, records.any(|one| one.uncached)),
+        ];
+        all.into_iter()
+            .filter(|(_, does)| *does)
+            .map(|(one, _)| one)
+    }
+
+    /// The traffic, had clients done this.
+    #[must_use]
+    pub fn applied(self, traffic: &Traffic) -> Traffic {
+        let mut traffic = traffic.clone();
+        let records = traffic.requests.iter_mut().map(|one| &mut one.record);
+        match self {
+            Self::NoSlot => records.for_each(|one| one.id_slot = None),
+            Self::Cache => records.for_each(|one| one.uncached = false),
+            Self::NoErase => without(&mut traffic, ChangeKind::Erased),
+            Self::NoRestore => without(&mut traffic, ChangeKind::Restored),
+        }
+        traffic
+    }
+}
+
+fn without(traffic: &mut Traffic, kind: ChangeKind) {
+    traffic.changes.retain(|one| one.record.kind != kind);
+}
+
+/// The traffic up to a request, had its prompt gone on like the earlier one that it shares the most tokens with, for so
+/// many tokens more. `None`: it shares none with an earlier one.
+#[must_use]
+pub fn continued(traffic: &Traffic, nth: usize, more: u32) -> Option<Traffic> {
+    let request = traffic.requests.get(nth)?;
+    let shared = |other: &Arc<Tokens>| request.tokens.common_prefix(other);
+    let earlier = traffic.requests[..nth].iter().map(|one| &one.tokens);
+    let earlier = Arc::clone(earlier.max_by_key(|tokens| shared(tokens))?);
+    let upto = shared(&earlier).checked_add(more)?;
+    let prompt = request.record.prompt;
+    let mut tokens = Tokens::new();
+    tokens.extend(&earlier, 0, upto.min(prompt));
+    // What is left has no identity yet.
+    let rows = traffic.requests.iter().map(|one| &*one.tokens);
+    let rows = rows.chain(traffic.changes.iter().map(|one| &*one.tokens));
+    let runs = rows.flat_map(|row| row.runs());
+    let fresh = runs.map(|run| run.first + u64::from(run.length)).max()?;
+    tokens.push(Run {
+        first: fresh,
+        length: request.tokens.len().checked_sub(tokens.len())?,
+    });
+    let mut changed = traffic.clone();
+    changed.requests.truncate(nth + 1);
+    let order = request.record.order;
+    changed
+        .changes
+        .retain(|change| change.record.order <= order);
+    changed.requests[nth].tokens = Arc::new(tokens);
+    Some(changed)
+}

@@ -1,0 +1,204 @@
+//! The one adviser: *these requests, with this change: what would have been evaluated?*
+//!
+//! `advise` and `why` ask it the same of the same simulator. Nothing is advised that was not replayed, or that did
+//! not help all requests together.
+
+use std::cell::OnceCell;
+
+use contextpilot_client::Control;
+use contextpilot_client::control::Evaluated;
+use contextpilot_simulate::{Change, Client, Outcome, Point, Replay, Setting, Trials, continued};
+use contextpilot_traffic::{Traffic, TrafficRequest, read};
+use serde::Serialize;
+
+use super::simulate::many::Simulations;
+
+/// Said wherever chunks would be moved.
+pub(super) const MOVES: &str = "answers may change, as what is moved was evaluated behind something else, and the \
+                                prefix store keeps nothing of it";
+
+/// Recorded traffic, with what was tried on it.
+pub(super) struct Adviser {
+    pub(super) traffic: Traffic,
+    pub(super) recorded: Setting,
+    trials: OnceCell<Trials>,
+}
+
+/// What a change brings one request, and all of them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gain {
+    /// Tokens that this request would not have evaluated.
+    pub(super) one: u64,
+    /// Tokens that all of them would have evaluated less, or (negative) more.
+    pub(super) all: i64,
+    /// Tokens that all of them evaluated.
+    pub(super) of: u64,
+    /// Requests that would have evaluated more, [`COSTS`] tokens or above, and how many all of these.
+    pub(super) costs: (u64, u64),
+    /// Requests that were replayed.
+    pub(super) requests: u64,
+    /// Those of them whose replay without the change reuses as many tokens as the engine did.
+    pub(super) exact: u64,
+}
+
+/// From so many tokens on, a change costs a request something.
+const COSTS: u32 = 64;
+
+impl Adviser {
+    /// Of the last requests of a running server. `Err`: why nothing can be replayed.
+    pub(super) fn of_server(control: &Control) -> Result<Self, String> {
+        let recent = control.recent();
+        let recent = recent.map_err(|_| {
+            "the server keeps no recent requests (CONTEXTPILOT_RECENT_MB is 0, or its hook is older)".to_owned()
+        })?;
+        let traffic = read(&recent);
+        if traffic.requests.is_empty() {
+            return Err("no recent request is known".to_owned());
+        }
+        let recorded = Setting::recorded(&traffic);
+        let recorded = recorded.ok_or("it is not known what flags the server has")?;
+        Ok(Self::new(traffic, recorded))
+    }
+
+    pub(super) fn new(traffic: Traffic, recorded: Setting) -> Self {
+        Self {
+            traffic,
+            recorded,
+            trials: OnceCell::new(),
+        }
+    }
+
+    /// What was tried by itself.
+    pub(super) fn trials(&self) -> &Trials {
+        self.trials
+            .get_or_init(|| Simulations::of(&self.traffic).trials(&self.traffic, &self.recorded))
+    }
+
+    /// What a change, which was replayed as `point`, brings the request with this number.
+    pub(super) fn gain(&self, nth: usize, point: &Point) -> Gain {
+        let now = &self.trials().recorded.outcomes;
+        let mut gain = Gain::default();
+        let requests = self.traffic.requests.iter();
+        for (at, (request, (now, then))) in
+            requests.zip(now.iter().zip(&point.outcomes)).enumerate()
+        {
+            let (Some(now), Some(then)) = (now, then) else {
+                continue;
+            };
+            if request.record.child {
+                continue;
+            }
+            gain.requests += 1;
+            gain.exact += u64::from(spared(now) == recorded(request));
+            gain.of += u64::from(now.evaluated);
+            gain.all += i64::from(now.evaluated) - i64::from(then.evaluated);
+            let more = then.evaluated.saturating_sub(now.evaluated);
+            if at == nth {
+                gain.one = u64::from(now.evaluated.saturating_sub(then.evaluated));
+            } else if more >= COSTS {
+                gain.costs.0 += 1;
+                gain.costs.1 += u64::from(more);
+            }
+        }
+        gain
+    }
+
+    /// The replay, had a prompt gone on for `more` tokens like the earlier one that it shares the most with.
+    pub(super) fn continued(&self, nth: usize, more: u64) -> Option<Point> {
+        let more = u32::try_from(more).ok()?;
+        let traffic = continued(&self.traffic, nth, more)?;
+        Some(Replay::of(&traffic).simulate(&self.recorded))
+    }
+
+    /// The replay of a request does what the engine did with it.
+    pub(super) fn is_exact(&self, nth: usize) -> bool {
+        let now = self.trials().recorded.outcomes.get(nth);
+        let request = self.traffic.requests.get(nth);
+        now.zip(request)
+            .is_some_and(|(now, request)| now.as_ref().map(spared) == Some(recorded(request)))
+    }
+
+    /// Which of the recorded requests each of the last ones is, the latest first. Several that are alike are told apart by
+    /// their order.
+    pub(super) fn find(&self, latest: &[Evaluated]) -> Vec<Option<usize>> {
+        let mut is_taken = vec![false; self.traffic.requests.len()];
+        let find = |one: &Evaluated| {
+            let is_it = |request: &TrafficRequest| {
+                let (record, evaluation) = (&request.record, &one.evaluation);
+                i64::from(record.slot) == i64::from(one.slot)
+                    && u64::from(record.prompt) == evaluation.prompt_tokens
+                    && u64::from(recorded(request)) == evaluation.reused
+            };
+            let mut all = self.traffic.requests.iter().enumerate().rev();
+            let (nth, _) = all.find(|(nth, request)| !is_taken[*nth] && is_it(request))?;
+            is_taken[nth] = true;
+            Some(nth)
+        };
+        latest.iter().map(find).collect()
+    }
+}
+
+/// Tokens that the engine did not evaluate.
+fn recorded(request: &TrafficRequest) -> u32 {
+    request.record.reused + request.record.loaded
+}
+
+fn spared(outcome: &Outcome) -> u32 {
+    outcome.reused + outcome.loaded
+}
+
+/// A change as data: the flags to add, the settings, or what clients do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct ChangeData {
+    pub(super) flags: Vec<String>,
+    pub(super) setting: Vec<String>,
+    pub(super) client: Option<&'static str>,
+}
+
+impl ChangeData {
+    pub(super) fn of(change: &Change, recorded: &Setting) -> Self {
+        let mut setting = Vec::new();
+        if let Some(limit) = change.store_limit {
+            // Without a folder, the budget turns nothing on.
+            if recorded.store_limit == 0 {
+                setting.push("CONTEXTPILOT_STORE=a folder".to_owned());
+            }
+            setting.push(format!("CONTEXTPILOT_STORE_GB={}", limit as f64 / 1e9));
+        }
+        Self {
+            flags: change.flags.clone(),
+            setting,
+            client: change.client.map(|client| named(client).0),
+        }
+    }
+}
+
+/// What clients can do: its name, and in words.
+fn named(client: Client) -> (&'static str, &'static str) {
+    match client {
+        Client::NoSlot => (
+            "no_id_slot",
+            "leave out id_slot: the server looks for the beginning in all slots, and in the host cache",
+        ),
+        Client::NoErase => (
+            "no_erase",
+            "do not erase slots: the server makes room in them itself",
+        ),
+        Client::NoRestore => (
+            "no_restore",
+            "do not restore slots: the server finds by itself what it has",
+        ),
+        Client::Cache => (
+            "cache_prompt",
+            "start the server without --no-cache-prompt, and leave out \"cache_prompt\": false",
+        ),
+    }
+}
+
+/// A change as one would write it.
+pub(super) fn words(change: &Change, recorded: &Setting) -> String {
+    let ChangeData { flags, setting, .. } = ChangeData::of(change, recorded);
+    let client = change.client.map(|client| named(client).1.to_owned());
+    let all: Vec<String> = flags.into_iter().chain(setting).chain(client).collect();
+    all.join(" ")
+}
