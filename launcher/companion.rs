@@ -42,6 +42,7 @@ mod settings;
 mod show;
 mod simulate;
 mod slots;
+mod stabilise;
 mod stats;
 mod store;
 mod table;

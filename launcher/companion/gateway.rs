@@ -14,6 +14,7 @@ use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
 use super::listen;
+use super::stabilise::Stabilise;
 use crate::say::say;
 use crate::sys;
 use crate::variables::of_process;
@@ -26,7 +27,7 @@ use crate::variables::of_process;
 /// come from the same variables as the server's: CONTEXTPILOT_KV_EVENTS and the
 /// others. Everything else passes through to the server and back, but for the usage
 /// in answers: what the prefix store has loaded counts as cached, if the server has
-/// one and was started with CONTEXTPILOT_LISTEN.
+/// one and was started with CONTEXTPILOT_LISTEN; and what --stabilise changes.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama gateway --port 8081
@@ -54,6 +55,8 @@ pub(super) struct Options {
     /// store has loaded
     #[arg(long)]
     engine_usage: bool,
+    #[command(flatten)]
+    stabilise: Stabilise,
     /// MiB that requests for token ids may take together while they are received,
     /// worked on and answered: some 100 bytes for each of theirs
     #[arg(long, value_name = "MIB", default_value_t = contextpilot_gateway::BODIES >> 20)]
@@ -87,6 +90,10 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let gateway = gateway.with_limits(options.bounds.limits());
     let gateway = match control {
         Some(control) => gateway.with_usage(Arc::new(OfHook::new(control))),
+        None => gateway,
+    };
+    let gateway = match options.stabilise.rules()? {
+        Some(rules) => gateway.with_rules(rules),
         None => gateway,
     };
     let listener = listen::bind(&options.host, options.port, "--port")?;

@@ -10,6 +10,7 @@ use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
+use super::stabilise::Stabilise;
 use crate::say::say;
 
 mod behind;
@@ -66,6 +67,8 @@ pub(super) struct Serving {
     /// store has loaded
     #[arg(long)]
     engine_usage: bool,
+    #[command(flatten)]
+    stabilise: Stabilise,
     /// Order each batch by itself only, and track nothing
     #[arg(long)]
     stateless: bool,
@@ -99,6 +102,7 @@ impl Serving {
             hosts: Hosts::default(),
             bounds: Bounds::default(),
             engine_usage: false,
+            stabilise: Stabilise::default(),
             stateless: false,
             max_requests: limits.requests,
             max_blocks: limits.blocks,
@@ -108,10 +112,11 @@ impl Serving {
         }
     }
 
-    /// The same, with the usage in answers as the engine counts it.
-    pub(super) fn with_engine_usage(self, engine_usage: bool) -> Self {
+    /// The same, with or without the usage in answers as the engine counts it, and with these rules.
+    pub(super) fn with(self, engine_usage: bool, stabilise: Stabilise) -> Self {
         Self {
             engine_usage,
+            stabilise,
             ..self
         }
     }
@@ -188,7 +193,8 @@ pub(super) fn serve(
     let hosts = serving.hosts.allowed()?;
     let clients = serving.bounds.limits();
     let usage = !serving.engine_usage;
+    let rules = serving.stabilise.rules()?;
     service::serve(
-        listener, behind, shared, wishes, asked, usage, hosts, clients,
+        listener, behind, shared, wishes, asked, usage, rules, hosts, clients,
     )
 }

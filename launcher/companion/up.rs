@@ -15,6 +15,7 @@ use contextpilot_server_flags::{Generation, ServerFlags};
 use contextpilot_settings::env;
 
 use super::index::Serving;
+use super::stabilise::Stabilise;
 use crate::beside;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
@@ -38,6 +39,8 @@ pub(super) struct Options {
     /// store has loaded
     #[arg(long)]
     engine_usage: bool,
+    #[command(flatten)]
+    stabilise: Stabilise,
     /// Record nothing for `advise`. Otherwise up to 64 MiB of the traffic are
     /// recorded in the state folder, without its text, unless
     /// CONTEXTPILOT_TRAFFIC_FILE names another file
@@ -56,6 +59,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let launcher = beside::find("contextpilot-llama-server")?;
     // Before the server starts, so that an error leaves no server behind.
+    options.stabilise.check()?;
     let (listener, address) = Serving::at_port(options.index_port).bind("--index-port")?;
     let url = format!("http://{address}");
     let flags = flags(&options.arguments);
@@ -64,7 +68,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for (name, value) in settings(options, &flags, &url, address.port()) {
         server.env(name, value);
     }
-    let mut index = index::start(listener, &flags, options.engine_usage)
+    let mut index = index::start(listener, &flags, options.engine_usage, &options.stabilise)
         .map_err(|e| format!("The index cannot be started: {e}"))?;
     say(format_args!(
         "Index at {url}, in front of the server that starts now"

@@ -17,6 +17,7 @@ use super::under_way;
 use super::words::NEVER_CACHED;
 
 mod advice;
+mod propose;
 mod sentence;
 
 use advice::{Advice, Advised, Case, SECONDS};
@@ -40,7 +41,8 @@ const WATCHED: usize = 1000;
   contextpilot-llama why
   contextpilot-llama why req-813
   contextpilot-llama why --last 5
-  contextpilot-llama why --watch")]
+  contextpilot-llama why --watch
+  contextpilot-llama why --propose > rules.toml")]
 pub(super) struct Options {
     /// Ids, as they stand in rid or request_id of the requests, or numbers as in lists: '#17'.
     /// Without any: the last request
@@ -58,6 +60,11 @@ pub(super) struct Options {
     /// Every request from now on, until it is stopped
     #[arg(long, conflicts_with_all = ["ids", "last"])]
     watch: bool,
+    /// Print rules for `up --stabilise` and `gateway --stabilise`: one for each thing
+    /// that changed in the last prompts, twice or more, and need not. The server must have
+    /// been started with CONTEXTPILOT_EXPLAIN_TEXT=1
+    #[arg(long, conflicts_with_all = ["ids", "last", "watch", "json", "worth"])]
+    propose: bool,
     /// Give advice that would have saved so many seconds or more
     #[arg(long, value_name = "SECONDS", default_value_t = SECONDS, value_parser = seconds)]
     worth: f64,
@@ -143,6 +150,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let control = options.control.client()?;
     if options.watch {
         return watch(&control, options);
+    }
+    if options.propose {
+        let latest = control.latest(WATCHED);
+        let latest = latest.map_err(|e| hook_says(&control, &e))?;
+        print(&propose::rules(&latest.requests))?;
+        return Ok(ExitCode::SUCCESS);
     }
     let last = options.last.or(options.ids.is_empty().then_some(1));
     let advisers = Advisers::of(&control)?;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Connection, Response};
+use contextpilot_testbed::{Arch, Connection, Model, Response, Server};
 use serde_json::json;
 
 use super::support::{Index, exchange, until};
@@ -93,6 +93,24 @@ fn bodies_have_a_bound_for_each_and_for_all_together() {
         bodies["refused"]
     );
     assert!(metrics.contains(&refused), "{metrics}");
+}
+
+/// The server would take it, so the index does not refuse it.
+#[test]
+fn a_completion_without_room_passes_as_it_is() {
+    let server = Server::builder().model(&Model::tiny(Arch::Llama));
+    let server = server.bare_slots(1).spawn().unwrap();
+    let index = Index::start(server.address(), &["--max-bodies", "1"]);
+    // There is room for it; for it, but not for its copy; not for half of it.
+    for bytes in [1, 300_000, 1_000_000] {
+        let body = json!({"prompt": "a", "n_predict": 1, "user": "x".repeat(bytes)});
+        for answer in eight(index.address, "/completion", body.to_string().as_bytes()) {
+            assert_eq!(answer.status, 200, "{bytes}: {}", answer.text());
+        }
+    }
+    let stats = exchange(index.address, "GET", "/stats", b"");
+    let bodies = &stats.json().unwrap()["bodies"];
+    assert_eq!(*bodies, json!({"held_bytes": 0, "refused": 0}));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod learning;
 mod python;
 mod secure;
 mod soak;
+mod stabilise;
 #[path = "../support/store.rs"]
 mod store;
 mod stored;

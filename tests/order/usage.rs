@@ -15,7 +15,7 @@ use crate::support::{Index, companion, control, exchange, until, watched};
 use crate::{ELM, ICE, OWL, SEA, TEA};
 
 /// One slot, which each conversation takes from the one before.
-fn one_slot(folder: &Path) -> Builder {
+pub(crate) fn one_slot(folder: &Path) -> Builder {
     let builder = Server::builder().model(&Model::tiny(Arch::Llama));
     let builder = builder.bare_slots(1).args(["-c", "16384"]);
     builder
@@ -23,7 +23,7 @@ fn one_slot(folder: &Path) -> Builder {
         .env("CONTEXTPILOT_STORE_GB", "1")
 }
 
-fn socket(folder: &Path) -> PathBuf {
+pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("control.sock")
 }
 
@@ -139,31 +139,27 @@ fn figures(answer: &[Value]) -> Vec<(u64, u64)> {
     found
 }
 
-fn account(control: &Control, id: &str) -> Evaluation {
+pub(crate) fn account(control: &Control, id: &str) -> Evaluation {
     until("the request's account", || {
         control.request(id).unwrap().evaluation().cloned()
     })
 }
 
-/// The gateway in front of a server, with the hook there. It ends when this value is dropped.
-struct Gateway(Child, SocketAddr);
+/// The gateway in front of a server. It ends when this value is dropped.
+pub(crate) struct Gateway(Child, pub(crate) SocketAddr);
 
 impl Gateway {
-    fn start(server: SocketAddr, hook: &str) -> Self {
+    pub(crate) fn start(server: SocketAddr, arguments: &[&str]) -> Self {
         let url = format!("http://{server}");
         let mut command = companion(&["gateway", "--port", "0", "--server", &url]);
-        command.args(["--control", hook]).stderr(Stdio::piped());
+        command.args(arguments).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stderr.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line
-            .split(" on http://")
-            .nth(1)
-            .and_then(|it| it.split(';').next());
-        let address = address.and_then(|it| it.parse().ok());
-        Self(process, address.unwrap_or_else(|| panic!("{line}")))
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let address = lines.map_while(Result::ok).find_map(|line| {
+            let (_, after) = line.split_once(" on http://")?;
+            after.split(';').next()?.parse().ok()
+        });
+        Self(process, address.expect("it says where it listens"))
     }
 }
 
@@ -210,7 +206,7 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
         }
     }
     assert!(loaded > 5_000, "{loaded} tokens were loaded");
-    let gateway = Gateway::start(server.address(), &at);
+    let gateway = Gateway::start(server.address(), &["--control", &at]);
     for (at, chat) in chats.iter_mut().enumerate() {
         let id = format!("gateway-{at}");
         let found = figures(&chat.send(gateway.1, &id));

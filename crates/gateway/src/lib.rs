@@ -8,34 +8,37 @@
 //! |---|---|
 //! | `POST /v1/completions/render` | `[{"token_ids": […]}]`, one for each prompt |
 //! | `POST /v1/chat/completions/render` | `{"token_ids": […]}` |
-//! | `GET /gateway/metrics` | what the gateway refused, for Prometheus |
+//! | `GET /gateway/metrics` | what the gateway refused, and how often each rule was used, for Prometheus |
 //! | `GET /kv_event_sources` | where the server publishes its KV cache events, `{"0": {"endpoint": …}}` |
 //!
 //! The body is that of the request which is to be routed. Everything else is passed on to the server, and its
 //! answers back, byte for byte (crates/proxy); but for the usage in answers of a server with a prefix store, where
-//! what was loaded counts as cached ([`Gateway::with_usage`]).
+//! what was loaded counts as cached ([`Gateway::with_usage`]), and what a user's rules change in prompts
+//! ([`Gateway::with_rules`]).
 //!
 //! Images and sounds have no token ids. A request with some is refused here (501) and can be sent
 //! as it is.
 
 #![forbid(unsafe_code)]
 
+mod passing;
 mod prompts;
 mod render;
 mod sources;
-mod usage;
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use contextpilot_proxy::{Accounts, Handler, Limits, Request, Response, Tally, Upstream};
-use contextpilot_proxy::{error_response, json_response, metrics, metrics_response};
+use contextpilot_proxy::{
+    Accounts, Handler, Limits, Reading, Request, Response, Stabiliser, Tally, Upstream,
+    error_response, json_response, metrics, metrics_response,
+};
 use contextpilot_settings::{AllowedHosts, KvEvents};
 use hyper::Method;
 
+use passing::Passing;
 use render::Renderer;
-use usage::Usage;
 
 /// What routers talk to.
 #[derive(Clone)]
@@ -44,7 +47,8 @@ pub struct Gateway {
     events: Option<KvEvents>,
     hosts: AllowedHosts,
     renderer: Renderer,
-    usage: Option<Usage>,
+    accounts: Option<Arc<dyn Accounts>>,
+    rules: Option<Arc<Stabiliser>>,
     bodies: usize,
     limits: Limits,
     tally: Arc<Tally>,
@@ -63,7 +67,8 @@ impl Gateway {
             events,
             hosts: AllowedHosts::default(),
             renderer: Renderer::new(BODIES, Arc::clone(&tally)),
-            usage: None,
+            accounts: None,
+            rules: None,
             bodies: BODIES,
             limits: Limits::default(),
             tally,
@@ -71,14 +76,12 @@ impl Gateway {
     }
 
     /// With another bound for the bytes that requests for token ids take together while they are received, worked on
-    /// and answered. With [`Gateway::with_usage`], a quarter as much more.
+    /// and answered. With [`Gateway::with_usage`] or [`Gateway::with_rules`], a quarter as much more.
     #[must_use]
     pub fn with_bodies(self, bodies: usize) -> Self {
         let renderer = Renderer::new(bodies, Arc::clone(&self.tally));
-        let room_for = |usage: Usage| Usage::new(usage.accounts, bodies / 4);
         Self {
             renderer,
-            usage: self.usage.map(room_for),
             bodies,
             ..self
         }
@@ -88,8 +91,15 @@ impl Gateway {
     /// Requests for which there is no room pass as they are, and so do their answers.
     #[must_use]
     pub fn with_usage(self, accounts: Arc<dyn Accounts>) -> Self {
-        let usage = Some(Usage::new(accounts, self.bodies / 4));
-        Self { usage, ..self }
+        let accounts = Some(accounts);
+        Self { accounts, ..self }
+    }
+
+    /// With prompts put right by these rules. Those for which there is no room pass as they are.
+    #[must_use]
+    pub fn with_rules(self, rules: Arc<Stabiliser>) -> Self {
+        let rules = Some(rules);
+        Self { rules, ..self }
     }
 
     /// With more hosts by which clients may name it.
@@ -110,13 +120,32 @@ impl Gateway {
     /// The system has no threads or sockets left.
     pub fn run(self, listener: TcpListener) -> io::Result<()> {
         let (hosts, limits, tally) = (self.hosts.clone(), self.limits, self.tally.clone());
-        contextpilot_proxy::run(listener, self, hosts, limits, tally)
+        let passing = Passing::new(self.bodies / 4, self.accounts, self.rules);
+        let serving = Serving {
+            upstream: self.upstream,
+            events: self.events,
+            renderer: self.renderer,
+            passing,
+            tally: self.tally,
+        };
+        contextpilot_proxy::run(listener, serving, hosts, limits, tally)
     }
 }
 
-const METRICS: &str = "/gateway/metrics";
+/// A gateway that runs.
+struct Serving {
+    upstream: Upstream,
+    events: Option<KvEvents>,
+    renderer: Renderer,
+    passing: Option<Passing>,
+    tally: Arc<Tally>,
+}
 
-impl Handler for Gateway {
+const METRICS: &str = "/gateway/metrics";
+/// The beginning of its metrics' names.
+const NAME: &str = "contextpilot_gateway";
+
+impl Handler for Serving {
     fn urgent(&self, _: &str, path: &str) -> bool {
         matches!(path, "/health" | METRICS)
     }
@@ -126,8 +155,8 @@ impl Handler for Gateway {
             "/v1/completions/render" | "/v1/chat/completions/render" => Method::POST,
             "/kv_event_sources" | METRICS => Method::GET,
             _ => {
-                return match &self.usage {
-                    Some(usage) => usage.forward(&self.upstream, request).await,
+                return match &self.passing {
+                    Some(passing) => passing.forward(&self.upstream, request).await,
                     None => self.upstream.forward(request).await,
                 };
             }
@@ -141,9 +170,14 @@ impl Handler for Gateway {
             "/v1/chat/completions/render" => self.renderer.chat(&self.upstream, request).await,
             METRICS => {
                 let counts = self.tally.counts();
-                let usage = self.usage.as_ref().map(|usage| &usage.room);
-                let rooms: Vec<_> = std::iter::once(&self.renderer.room).chain(usage).collect();
-                metrics_response(metrics("contextpilot_gateway", counts, &rooms))
+                let reading = self.passing.as_ref().map(|passing| &passing.reading);
+                let rooms = std::iter::once(&self.renderer.room);
+                let rooms: Vec<_> = rooms.chain(reading.map(Reading::room)).collect();
+                let mut text = metrics(NAME, counts, &rooms);
+                if let Some(rules) = reading.and_then(Reading::rules) {
+                    text.push_str(&rules.metrics(NAME));
+                }
+                metrics_response(text)
             }
             _ => json_response(200, sources::describe(self.events.as_ref(), &request)),
         }

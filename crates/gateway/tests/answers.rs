@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use contextpilot_gateway::Gateway;
-use contextpilot_proxy::{Account, Accounts, Asked, Upstream};
+use contextpilot_proxy::{Account, Accounts, Asked, Stabiliser, Upstream};
 
 /// Gives the same answer to every request. Returns its URL and the number of requests.
 fn server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
@@ -250,4 +250,45 @@ fn a_request_without_room_passes_as_it_is_and_so_does_its_answer() {
     stream.write_all(asks).expect("sent");
     let metrics = read(&mut stream).1;
     assert!(metrics.contains("_bodies_refused_total 0\n"), "{metrics}");
+}
+
+/// A rule changes the text that it names, and what no rule touches passes byte for byte: other texts, JSON with blanks of
+/// its own, and what is no JSON.
+#[test]
+fn a_request_that_no_rule_touches_keeps_every_byte() {
+    let rules = "[[rule]]\nname = 'a'\nin = 'system'\nfind = '[0-9]+'\nreplace = '#'";
+    let rules = Stabiliser::read(rules).expect("a rule");
+    let gateway = Gateway::new(Upstream::new(&echo()).expect("an address"), None);
+    let gateway = serving(gateway.with_rules(Arc::new(rules)).with_bodies(4 << 20));
+    let large = format!(r#"{{"system":"1","user":"{}"}}"#, "x".repeat(2 << 20));
+    for (path, body, right) in [
+        (
+            "/v1/messages",
+            r#"{ "n":1.50, "system" : "at 17" }"#,
+            Some(r#"{ "n":1.50, "system" : "at #" }"#),
+        ),
+        (
+            "/v1/messages?beta=true",
+            r#"{"system":"17"}"#,
+            Some(r##"{"system":"#"}"##),
+        ),
+        (
+            "/v1/messages",
+            r#"{ "n":1.50, "system" : "a\u0062" ,"user":"17"}"#,
+            None,
+        ),
+        ("/v1/messages", r#"{"system":"17""#, None),
+        ("/v1/embeddings", r#"{"system":"17"}"#, None),
+        // There is no room to read it.
+        ("/v1/messages", &large, None),
+    ] {
+        let (status, answer) = ask(gateway, path, body);
+        assert!(status.contains(" 200 "), "{status}: {answer}");
+        let shown = &body[..body.len().min(99)];
+        assert!(
+            answer == right.unwrap_or(body),
+            "{path} {shown}: {}",
+            answer.len()
+        );
+    }
 }

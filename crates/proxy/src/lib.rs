@@ -64,6 +64,8 @@
 //! **Work.** A [`Lane`] does what takes more than a moment on threads of low priority, so that other requests do not
 //! wait for it.
 //!
+//! **Stable prompts.** A [`Stabiliser`] puts right what changes at the beginning of prompts, by a user's rules.
+//!
 //! **Upgrades** (`101 Switching Protocols`) join the two connections.
 
 #![forbid(unsafe_code)]
@@ -75,9 +77,12 @@ mod headers;
 mod lane;
 mod metrics;
 mod places;
+mod reading;
 mod rid;
 mod room;
 mod server;
+mod spans;
+mod stabilise;
 mod stream;
 mod tls;
 mod upstream;
@@ -88,9 +93,11 @@ pub use body::{Body, BoxError, Collected, Tap, TooLarge};
 pub use lane::{Lane, NotDone, Turn};
 pub use metrics::{metrics, metrics_response};
 pub use places::{Counts, Tally};
+pub use reading::Reading;
 pub use rid::{generates, give_id, request_id};
 pub use room::{FREE, Held, NoRoom, Room};
 pub use server::{Handler, Limits, run, serve};
+pub use stabilise::{Proposal, RulesError, Stabiliser, propose, propose_order};
 pub use upstream::{AddressError, Upstream};
 pub use usage::{Account, Accounts, Asked, correct, correct_usage};
 

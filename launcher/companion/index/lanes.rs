@@ -17,8 +17,6 @@ pub(super) struct Lanes {
     pub(super) others: Lane,
     /// The same, for evictions alone.
     pub(super) evictions: Lane,
-    /// Completions that are read for their id.
-    pub(super) passing: Lane,
 }
 
 impl Lanes {
@@ -28,7 +26,6 @@ impl Lanes {
             batches: lane(1, 32),
             others: lane(2, 128),
             evictions: lane(2, 128),
-            passing: lane(2, 1024),
         }
     }
 }

@@ -8,14 +8,13 @@ use contextpilot_index::{
     Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Work, timings, weight,
 };
 use contextpilot_proxy::{
-    Body, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Request, Response, Tally, Tap,
-    TooLarge, TooSlow, correct_usage, generates, give_id, json_response, metrics, metrics_response,
-    request_id,
+    BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Reading, Request, Response, Room,
+    Stabiliser, Tally, Tap, TooLarge, TooSlow, correct_usage, give_id, json_response, metrics,
+    metrics_response, request_id,
 };
 use contextpilot_settings::AllowedHosts;
+use hyper::StatusCode;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, StatusCode};
 
 use super::hook::{Hook, PATIENCE};
 use super::lanes::{Lanes, not_done, work_off, work_off_here};
@@ -28,6 +27,8 @@ use crate::sys;
 const SMALL: usize = 8 << 10;
 /// Bytes of the end of an answer that are kept: the engine's figures are there.
 const TAIL: usize = 64 << 10;
+/// The beginning of its metrics' names.
+const NAME: &str = "contextpilot_index";
 
 struct Service {
     behind: Behind,
@@ -39,6 +40,8 @@ struct Service {
     usage: bool,
     lanes: Lanes,
     rooms: Rooms,
+    /// Completions, which are read for their ids.
+    reading: Reading,
     tally: Arc<Tally>,
 }
 
@@ -51,6 +54,7 @@ pub(super) fn serve(
     wishes: Wishes,
     hook: Hook,
     usage: bool,
+    rules: Option<Arc<Stabiliser>>,
     hosts: AllowedHosts,
     clients: contextpilot_proxy::Limits,
 ) -> Result<(), String> {
@@ -66,6 +70,7 @@ pub(super) fn serve(
         usage,
         lanes: Lanes::new(&tally),
         rooms: Rooms::new(limits.bodies),
+        reading: Reading::new(limits.body, limits.bodies / 4, rules),
         tally: Arc::clone(&tally),
     };
     let cannot = |e: std::io::Error| format!("The index cannot serve ({e}): try again");
@@ -101,8 +106,16 @@ impl Service {
     async fn metrics(&self) -> Response {
         let mut text = self.shared.lock().await.metrics();
         let counts = self.tally.counts();
-        text.push_str(&metrics("contextpilot_index", counts, &self.rooms.all()));
+        text.push_str(&metrics(NAME, counts, &self.rooms()));
+        if let Some(rules) = self.reading.rules() {
+            text.push_str(&rules.metrics(NAME));
+        }
         metrics_response(text)
+    }
+
+    fn rooms(&self) -> Vec<&Room> {
+        let own = self.rooms.all().into_iter();
+        own.chain([self.reading.room()]).collect()
     }
 
     async fn own(&self, endpoint: Endpoint, request: Request) -> Response {
@@ -151,8 +164,15 @@ impl Service {
         let response = match outcome {
             Outcome::Answer(mut answer) => {
                 if endpoint == Endpoint::Stats {
-                    self.rooms.tell(&mut answer.body);
+                    tell_of(&self.rooms(), &mut answer.body);
                     tell(self.tally.counts(), &mut answer.body);
+                    if let Some(rules) = self.reading.rules() {
+                        let used: serde_json::Map<_, _> = rules
+                            .used()
+                            .map(|(rule, count)| (rule.to_owned(), count.into()))
+                            .collect();
+                        answer.body["stabilised"] = used.into();
+                    }
                 }
                 response(&answer)
             }
@@ -218,36 +238,10 @@ impl Service {
     /// Passes a request on to the engine. A completion without an id gets one, and the engine's figures are
     /// compared with the forecast. What the prefix store has loaded then counts as cached.
     async fn pass_on(&self, request: Request) -> Response {
-        let Some(most) = self.readable(&request) else {
-            return self.behind.forward(request).await;
-        };
-        let (mut parts, body) = request.into_parts();
-        let mut held = self.rooms.passing.enter();
-        let body = match body.collect_in(most, &mut held).await {
-            Ok(body) => body,
+        let (request, id) = match self.reading.read(request, named).await {
+            Ok((request, found)) => (request, found.flatten()),
             Err(error) => return response(&not_received(&error)),
         };
-        // It is copied if it gets an id.
-        if let Err(why) = held.hold(2 * body.len()) {
-            return response(&refused(why));
-        }
-        let path = parts.uri.path().to_owned();
-        let small = body.len() <= SMALL;
-        let name = move || {
-            let (body, id) = named(&path, body);
-            (body, id, held)
-        };
-        let named = match small {
-            true => Ok(name()),
-            false => self.lanes.passing.run(name).await,
-        };
-        let (body, id, held) = match named {
-            Ok(named) => named,
-            Err(why) => return response(&not_done(why)),
-        };
-        // It is passed on as a whole, with its id, also if it came in chunks.
-        let length = HeaderValue::from(body.len());
-        parts.headers.insert(CONTENT_LENGTH, length);
         let usage = id.clone().filter(|_| self.usage);
         let usage = usage.and_then(|id| self.hook.usage(id));
         let tracked = match id {
@@ -257,7 +251,6 @@ impl Service {
             }
             None => None,
         };
-        let request = Request::from_parts(parts, Body::full(body).holding(held));
         let response = self.behind.forward(request).await;
         let response = match tracked {
             Some(id) if response.status() == StatusCode::OK => {
@@ -272,30 +265,9 @@ impl Service {
             _ => response,
         };
         match usage {
-            Some(ask) => correct_usage(response, ask, self.rooms.passing.enter()).await,
+            Some(ask) => correct_usage(response, ask, self.reading.room().enter()).await,
             None => response,
         }
-    }
-
-    /// If the body is to be read for its id (JSON, not compressed, not too long): how long it may be. One in chunks says
-    /// its length at its end only.
-    fn readable(&self, request: &Request) -> Option<usize> {
-        let headers = request.headers();
-        let kind = headers
-            .get(CONTENT_TYPE)
-            .map_or(b"".as_slice(), HeaderValue::as_bytes);
-        // curl sends JSON with the content type of a form.
-        let other = kind.starts_with(b"multipart/");
-        let length = match headers.get(CONTENT_LENGTH) {
-            Some(length) => length.to_str().ok()?.parse().ok()?,
-            None => self.limits.body,
-        };
-        (request.method() == Method::POST
-            && generates(request.uri().path())
-            && !headers.contains_key(CONTENT_ENCODING)
-            && !other
-            && length <= self.limits.body)
-            .then_some(length)
     }
 }
 
@@ -340,6 +312,13 @@ fn last(work: Work, mut held: Held) -> Response {
         return response(&refused(why));
     }
     json_response(answer.status, text).map(|body| body.holding(held))
+}
+
+/// For `/stats`: what requests hold.
+fn tell_of(rooms: &[&Room], stats: &mut serde_json::Value) {
+    let held: usize = rooms.iter().map(|room| room.held()).sum();
+    let refused: u64 = rooms.iter().map(|room| room.refused()).sum();
+    stats["bodies"] = serde_json::json!({"held_bytes": held, "refused": refused});
 }
 
 /// For `/stats`.

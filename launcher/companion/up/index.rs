@@ -17,6 +17,7 @@ use super::sockets;
 use crate::companion::connect::ControlAt;
 use crate::companion::index::{self, Behind, Known, Serving};
 use crate::companion::servers::running;
+use crate::companion::stabilise::Stabilise;
 use crate::say::say;
 
 /// The command that runs in this process. It is of no use to anybody else.
@@ -45,6 +46,8 @@ pub(in crate::companion) struct Options {
     /// Answers keep the engine's usage
     #[arg(long)]
     engine_usage: bool,
+    #[command(flatten)]
+    stabilise: Stabilise,
 }
 
 /// Starts the process. The socket is its standard input. `flags`: the server's.
@@ -52,6 +55,7 @@ pub(super) fn start(
     listener: TcpListener,
     flags: &ServerFlags,
     engine_usage: bool,
+    stabilise: &Stabilise,
 ) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(std::process::id().to_string());
@@ -60,6 +64,9 @@ pub(super) fn start(
     }
     if engine_usage {
         command.arg("--engine-usage");
+    }
+    if let Some(rules) = &stabilise.file {
+        command.arg("--stabilise").arg(rules);
     }
     command.stdin(Stdio::from(OwnedFd::from(listener))).spawn()
 }
@@ -86,7 +93,7 @@ pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
     thread::spawn(move || asked.wait(&shown));
     let hook = Box::new(move || server.hook());
     index::serve(
-        &Serving::at_port(address.port()).with_engine_usage(options.engine_usage),
+        &Serving::at_port(address.port()).with(options.engine_usage, options.stabilise.clone()),
         listener,
         behind,
         Some(hook),

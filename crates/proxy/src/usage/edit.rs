@@ -1,10 +1,9 @@
 //! Finds the figures in a JSON text and replaces them, with every other byte as it was.
 
-use std::ops::Range;
-
 use serde::de::IgnoredAny;
 
 use super::Account;
+use crate::spans::{Edit, Value, apply};
 
 /// Only a member has a quote right behind its name: in a text, a quote has a backslash before it.
 const FIGURES: [&[u8]; 3] = [
@@ -47,10 +46,7 @@ pub fn correct(answer: &[u8], account: Account) -> Option<Vec<u8>> {
     }
     // What follows relies on it.
     serde_json::from_slice::<IgnoredAny>(answer).ok()?;
-    let all = Value {
-        text: answer,
-        at: 0..answer.len(),
-    };
+    let all = Value::of(answer);
     let mut edits = Vec::new();
     for place in [
         Some(all.clone()),
@@ -72,21 +68,6 @@ pub fn correct(answer: &[u8], account: Account) -> Option<Vec<u8>> {
         );
     }
     (!edits.is_empty()).then(|| apply(answer, edits))
-}
-
-/// A number that replaces another one.
-type Edit = (Range<usize>, String);
-
-fn apply(text: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
-    edits.sort_by_key(|(at, _)| at.start);
-    let (mut right, mut done) = (Vec::with_capacity(text.len() + 64), 0);
-    for (at, number) in edits {
-        right.extend_from_slice(text.get(done..at.start).unwrap_or_default());
-        right.extend_from_slice(number.as_bytes());
-        done = at.end;
-    }
-    right.extend_from_slice(text.get(done..).unwrap_or_default());
-    right
 }
 
 impl Account {
@@ -141,102 +122,8 @@ fn in_timings(timings: &Value<'_>, account: Account) -> Option<Vec<Edit>> {
             ("prompt_per_second", 1e3 / milliseconds * tokens),
         ] {
             let figure = timings.member(name);
-            edits.extend(figure.map(|figure| (figure.at, format!("{value:?}"))));
+            edits.extend(figure.map(|figure| figure.becomes(format!("{value:?}"))));
         }
     }
     Some(edits)
-}
-
-/// A value of a JSON text that was found to be one.
-#[derive(Clone, Debug)]
-struct Value<'a> {
-    text: &'a [u8],
-    at: Range<usize>,
-}
-
-impl<'a> Value<'a> {
-    fn bytes(&self) -> &'a [u8] {
-        self.text.get(self.at.clone()).unwrap_or_default()
-    }
-
-    fn number(&self) -> Option<u64> {
-        std::str::from_utf8(self.bytes()).ok()?.parse().ok()
-    }
-
-    fn fraction(&self) -> Option<f64> {
-        std::str::from_utf8(self.bytes()).ok()?.parse().ok()
-    }
-
-    fn becomes(&self, number: u64) -> Edit {
-        (self.at.clone(), number.to_string())
-    }
-
-    /// The member of this name, the last if there are several.
-    fn member(&self, name: &str) -> Option<Value<'a>> {
-        let mut at = self.blank(self.at.start);
-        if self.text.get(at) != Some(&b'{') {
-            return None;
-        }
-        let mut found = None;
-        loop {
-            // Behind a brace or a comma.
-            at = self.blank(at + 1);
-            if self.text.get(at) != Some(&b'"') {
-                return found;
-            }
-            let end = self.end_of(at);
-            let key = self.text.get(at + 1..end - 1)?;
-            let value = self.blank(self.blank(end) + 1);
-            let end = self.end_of(value);
-            if key == name.as_bytes() {
-                found = Some(Value {
-                    text: self.text,
-                    at: value..end,
-                });
-            }
-            at = self.blank(end);
-            if self.text.get(at) != Some(&b',') {
-                return found;
-            }
-        }
-    }
-
-    /// Past blanks.
-    fn blank(&self, from: usize) -> usize {
-        let rest = self.text.get(from..).unwrap_or_default();
-        let blanks = rest.iter().take_while(|byte| byte.is_ascii_whitespace());
-        from + blanks.count()
-    }
-
-    /// Where the value that begins here ends.
-    fn end_of(&self, from: usize) -> usize {
-        let (mut depth, mut at) = (0_usize, from);
-        while let Some(byte) = self.text.get(at) {
-            match byte {
-                b'"' => at = self.end_of_text(at) - 1,
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' if depth == 0 => return at,
-                b'}' | b']' => depth -= 1,
-                b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return at,
-                _ => {}
-            }
-            at += 1;
-            if depth == 0 && matches!(byte, b'"' | b'}' | b']') {
-                return at;
-            }
-        }
-        at
-    }
-
-    fn end_of_text(&self, from: usize) -> usize {
-        let mut at = from + 1;
-        while let Some(byte) = self.text.get(at) {
-            match byte {
-                b'\\' => at += 2,
-                b'"' => return at + 1,
-                _ => at += 1,
-            }
-        }
-        at
-    }
 }

@@ -1,0 +1,125 @@
+//! `--propose`: rules for `--stabilise`, from the differences that the last prompts had.
+
+use std::collections::BTreeMap;
+
+use contextpilot_client::control::{Diverged, Evaluated, Evaluation};
+use contextpilot_proxy::{Proposal, propose, propose_order};
+
+use super::advice::Differs;
+use crate::companion::show::{Visible, count, duration};
+
+/// How often something must have been seen.
+const SEEN: usize = 2;
+
+/// One rule, and the prompts that it would have helped.
+#[derive(Default)]
+struct Seen {
+    times: usize,
+    tokens: u64,
+    seconds: f64,
+    /// What was found the last time, and what the model would have read. Without both: another order.
+    example: Option<Proposal>,
+}
+
+/// A file of rules. `latest`: the last prompts, the latest first.
+pub(super) fn rules(latest: &[Evaluated]) -> String {
+    let mut all = BTreeMap::<String, Seen>::new();
+    let mut without_text = 0;
+    for one in latest {
+        let evaluation = &one.evaluation;
+        let Some(diverged) = &evaluation.diverged else {
+            continue;
+        };
+        let tokens = would_save(evaluation, diverged);
+        if tokens == 0 {
+            continue;
+        }
+        let (rule, example) = match Differs::of(diverged) {
+            Differs::Order => (propose_order(), None),
+            Differs::Text | Differs::Both => match (&diverged.text, proposal(one, diverged)) {
+                (Some(_), Some(proposal)) => (proposal.rule.clone(), Some(proposal)),
+                (Some(_), None) => continue,
+                (None, _) => {
+                    without_text += 1;
+                    continue;
+                }
+            },
+            Differs::Answer | Differs::Media | Differs::Prompt => continue,
+        };
+        let seen = all.entry(rule).or_default();
+        seen.times += 1;
+        seen.tokens += tokens;
+        let rate = evaluation.seconds.unwrap_or_default() / evaluation.evaluated.max(1) as f64;
+        seen.seconds += rate * tokens as f64;
+        seen.example = seen.example.take().or(example);
+    }
+    let mut all: Vec<_> = all
+        .into_iter()
+        .filter(|(_, seen)| seen.times >= SEEN)
+        .collect();
+    all.sort_by_key(|(_, seen)| std::cmp::Reverse(seen.tokens));
+    let mut text = match all.is_empty() {
+        true => format!(
+            "# None of the last {} prompts left an earlier one at something that a rule puts right, twice or more\n",
+            count(latest.len() as u64)
+        ),
+        false => "# Read it, keep the rules that are right, and start: contextpilot-llama up --stabilise FILE\n".to_owned(),
+    };
+    if without_text > 0 {
+        text += &format!(
+            "# Of {} differences the text is not known: start the server with CONTEXTPILOT_EXPLAIN_TEXT=1\n",
+            count(without_text)
+        );
+    }
+    for (rule, seen) in all {
+        text += &format!("\n{}{rule}", comment(&seen));
+    }
+    text
+}
+
+/// Tokens that would not have been evaluated without the difference.
+fn would_save(evaluation: &Evaluation, diverged: &Diverged) -> u64 {
+    let behind = match Differs::of(diverged) {
+        Differs::Order => diverged.repeated,
+        // Up to the next difference, and as far as it was still cached.
+        _ => diverged.same_after.min(diverged.repeated),
+    };
+    let same = diverged.at.saturating_add(behind);
+    let most = evaluation
+        .evaluated
+        .saturating_sub(evaluation.causes.last_token);
+    same.saturating_sub(evaluation.reused).min(most)
+}
+
+fn proposal(one: &Evaluated, diverged: &Diverged) -> Option<Proposal> {
+    let text = diverged.text.as_ref()?;
+    // Where in the prompt a section ends is not known: its share of the request says about where.
+    let is_system = one.sections.is_some_and(|sections| {
+        let first = sections.system + sections.tools;
+        let all = first + sections.messages;
+        let (at, prompt) = (diverged.at, one.evaluation.prompt_tokens);
+        sections.system > 0
+            && u128::from(at) * u128::from(all) <= u128::from(first) * u128::from(prompt)
+    });
+    let texts = [&*text.old, &*text.new];
+    propose(&text.before, texts, one.sections.is_some(), is_system)
+}
+
+fn comment(seen: &Seen) -> String {
+    let Seen { times, tokens, .. } = seen;
+    let times = count(*times as u64);
+    let tokens = count(*tokens);
+    let time = duration(seen.seconds);
+    let first =
+        format!("# Seen {times} times: {tokens} tokens, {time}, were evaluated again for it\n");
+    let second = match &seen.example {
+        None => "# The model would read tools, and their members, in one order\n".to_owned(),
+        Some(proposal) => {
+            let (found, instead) = (Visible(&proposal.found), Visible(&proposal.instead));
+            format!(
+                "# The last time there was: “{found}”\n# The model would read “{instead}” there\n"
+            )
+        }
+    };
+    first + &second
+}
