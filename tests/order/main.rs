@@ -3,6 +3,7 @@
 mod bounds;
 mod foreseen;
 mod learning;
+mod node;
 #[path = "../index/python.rs"]
 mod python;
 mod secure;

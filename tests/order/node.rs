@@ -1,0 +1,56 @@
+//! What clients for JavaScript read in the usage of answers, over a restart of the server with a prefix store.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use contextpilot_testbed::{script, skip};
+
+use crate::store::await_store;
+use crate::support::{Index, control, watched};
+use crate::usage::{account, one_slot, socket};
+
+#[test]
+fn clients_for_javascript_read_what_was_not_evaluated() {
+    let packages = match script("node-clients", &[]) {
+        Ok(packages) => packages,
+        Err(why) => return skip(why.why_skipped()),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (builder, socket) = (one_slot(folder.path()), socket(folder.path()));
+    let mut server = watched(&builder, &socket);
+    let hook = control(&socket);
+    await_store(&hook);
+    let index = Index::told(server.address(), &socket);
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/client.mjs");
+    let url = format!("http://{}", index.address);
+    let mut command = Command::new("node");
+    command.args([program, &packages, &url]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut client = command.spawn().unwrap();
+    let mut asks = client.stdin.take().unwrap();
+    let mut answers = BufReader::new(client.stdout.take().unwrap()).lines();
+    let mut loaded = 0;
+    for turn in 0..10 {
+        if turn == 5 {
+            let port = server.address().port().to_string();
+            server.stop(15).unwrap();
+            index.wait_truth("own guess");
+            server = watched(&builder.clone().args(["--port".to_owned(), port]), &socket);
+            await_store(&hook);
+            index.wait_truth("engine");
+        }
+        writeln!(asks, "turn-{turn}").unwrap();
+        let line = answers.next().expect("an answer").unwrap();
+        let read: Vec<(String, u64, u64)> = serde_json::from_str(&line).unwrap();
+        assert_eq!(read.len(), 6, "{line}");
+        for (id, cached, evaluated) in read {
+            let account = account(&hook, &id);
+            let right = (account.reused, account.evaluated);
+            assert_eq!((cached, evaluated), right, "{id}: {account:?}");
+            loaded += account.from.store;
+        }
+    }
+    assert!(loaded > 5_000, "{loaded} tokens were loaded");
+    drop(asks);
+    assert!(client.wait().unwrap().success());
+}
