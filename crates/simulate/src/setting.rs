@@ -237,7 +237,7 @@ impl Setting {
     #[must_use]
     pub fn with_context(mut self, context: u32) -> Self {
         self.context = context;
-        self.slot_context = self.share().min(self.trained.unwrap_or(u32::MAX)).max(1);
+        self.slot_context = self.share().min(self.slot_limit.unwrap_or(u32::MAX)).max(1);
         self
     }
 
