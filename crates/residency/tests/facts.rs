@@ -192,3 +192,65 @@ fn the_prompt_of_an_embedding_ends_before_its_request_is_answered() {
     };
     assert_eq!((counts.evaluated, *answers), (8, false));
 }
+
+/// A request for several answers (`n`): the server evaluates its prompt once, and copies it to the slots of the others.
+#[test]
+fn a_further_answer_takes_over_the_prompt_of_its_parent() {
+    let further = SLOT + 1;
+    let copied = || Event::Copied {
+        context: CONTEXT,
+        source: SLOT,
+        target: further,
+        from: -1,
+        to: -1,
+    };
+    let mut ledger = Ledger::observed();
+    apply(&mut ledger, launched(1, Some("a")));
+    let posted = Event::Posted {
+        arrival: Arrival(1),
+        task: 2,
+        id: Some("a".into()),
+    };
+    let waits = Event::Launched {
+        sequence: further,
+        task: 2,
+    };
+    apply(&mut ledger, [posted, waits]);
+    apply(&mut ledger, evaluated(7, 0, 20));
+    let took_over = |facts: Vec<Fact>| {
+        let took_over = |fact: &Fact| matches!(fact, Fact::TookOver { .. });
+        facts.into_iter().find(took_over)
+    };
+    let facts = apply(&mut ledger, [copied()]);
+    assert_eq!(
+        took_over(facts),
+        Some(Fact::TookOver {
+            source: SLOT,
+            target: further,
+            asker: asker(1, Some("a")),
+            evaluation: None,
+            counts: TokenCounts {
+                tokens: 20,
+                reused: 0,
+                evaluated: 20,
+            },
+            unseen: false,
+        })
+    );
+    assert!(ledger.unfinished(further).is_none(), "it has its prompt");
+
+    // While the parent works on its prompt, only the beginning of it is copied.
+    let mut ledger = Ledger::observed();
+    apply(&mut ledger, launched(1, Some("a")));
+    let [removed, mut submitted, done] = evaluated(7, 0, 20);
+    if let Event::Submitted { entries, .. } = &mut submitted {
+        let none = entries.iter().map(|entry| Entry {
+            output: false,
+            ..*entry
+        });
+        *entries = none.collect();
+    }
+    apply(&mut ledger, [removed, submitted, done]);
+    let facts = apply(&mut ledger, [copied()]);
+    assert_eq!(took_over(facts), None);
+}

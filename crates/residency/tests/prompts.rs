@@ -653,6 +653,11 @@ fn checkpoints_are_held_back_until_the_next_batch_tells_if_they_are_of_a_prompt(
         buffer: BufferId(1),
     };
     assert_eq!(pass(&mut tied, freed.clone()), [freed]);
+    // A draft model's context ends. What the slots of the other wait for has not changed.
+    let draft_freed = Event::ContextFreed {
+        context: ContextId(0x2000),
+    };
+    assert_eq!(pass(&mut tied, draft_freed.clone()), [draft_freed]);
     let submitted = Event::Submitted {
         context: ENGINE,
         entries: entries(0, 0, &text("a prompt"), false).into(),

@@ -282,6 +282,7 @@ impl Server {
         }
         let (reused, evaluated) = (loaded_end as u64, (last + 1 - loaded_end) as u64);
         let account = self.accounts.close(sequence, reused, evaluated)?;
+        assert_eq!(account.asker.number, task as u64);
         let most = most.unwrap_or(0);
         let behind = all.iter().filter(|one| common(one, &ask.prompt) == most);
         let mut sources = Sources::default();
