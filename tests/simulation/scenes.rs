@@ -121,7 +121,11 @@ pub(super) fn other_batches() -> Result<String> {
         })
     });
     let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
-    Ok(said.join("; "))
+    let advice = advise(&traffic, &recorded_setting(&traffic)?);
+    match advice.changes.first() {
+        Some(change) if change.flags == ["--ubatch-size", "64"] => Ok(said.join("; ")),
+        other => Err(Error::new(format!("advised: {other:?}"))),
+    }
 }
 
 /// Compares a simulation of other flags with a server that has them.

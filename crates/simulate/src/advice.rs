@@ -468,6 +468,12 @@ fn candidates(
             }
         }
     }
+    // The last checkpoint but one lies such a batch before the end of a prompt.
+    if setting.memory == Memory::Recurrent && setting.ubatch_size > 64 {
+        let mut changed = setting.clone();
+        changed.ubatch_size = 64;
+        add(&["--ubatch-size", "64"], changed);
+    }
     if setting.has_host_cache && !setting.cache_idle_slots {
         let mut changed = setting.clone();
         changed.cache_idle_slots = true;
