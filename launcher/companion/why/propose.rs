@@ -1,12 +1,12 @@
 //! `--propose`: rules for `--stabilise`, from the differences that the last prompts had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use contextpilot_client::control::{Diverged, Evaluated, Evaluation};
 use contextpilot_proxy::{Proposal, propose, propose_order};
 
 use super::advice::Differs;
-use crate::companion::show::{Visible, count, duration};
+use crate::companion::show::{Visible, count, counted, duration};
 
 /// How often something must have been seen.
 const SEEN: usize = 2;
@@ -67,11 +67,16 @@ pub(super) fn rules(latest: &[Evaluated]) -> String {
     };
     if without_text > 0 {
         text += &format!(
-            "# Of {} differences the text is not known: start the server with CONTEXTPILOT_EXPLAIN_TEXT=1\n",
-            count(without_text)
+            "# The text of {} is not known: start the server with CONTEXTPILOT_EXPLAIN_TEXT=1\n",
+            counted(without_text, "difference")
         );
     }
-    for (rule, seen) in all {
+    let mut names = HashSet::new();
+    for (number, (mut rule, seen)) in all.into_iter().enumerate() {
+        // Two rules of one name are an error.
+        if !names.insert(rule.lines().nth(1).map(str::to_owned)) {
+            rule = rule.replacen("\"\nin = ", &format!("-{number}\"\nin = "), 1);
+        }
         text += &format!("\n{}{rule}", comment(&seen));
     }
     text
@@ -122,4 +127,71 @@ fn comment(seen: &Seen) -> String {
         }
     };
     first + &second
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_client::control::{DivergedText, Sections, Timestamp};
+    use contextpilot_proxy::Stabiliser;
+
+    use super::*;
+
+    /// A prompt that left an earlier one at a UUID, in its system prompt or behind.
+    fn left_at(at: u64) -> Evaluated {
+        let diverged = Diverged {
+            at,
+            same_after: 500,
+            repeated: 500,
+            text: Some(DivergedText {
+                before: "Session 6f9619ff-8b86-d011-b42d-00cf4fc964f".to_owned(),
+                old: "f it is".to_owned(),
+                new: "e it is".to_owned(),
+            }),
+            ..Diverged::default()
+        };
+        Evaluated {
+            number: 1,
+            id: None,
+            at: Timestamp::from_unix_ms(0),
+            slot: 0,
+            time_to_first_token_seconds: None,
+            ended: None,
+            sections: Some(Sections {
+                system: 500,
+                tools: 0,
+                messages: 500,
+            }),
+            evaluation: Evaluation {
+                prompt_tokens: 1000,
+                reused: at,
+                evaluated: 1000 - at,
+                diverged: Some(diverged),
+                ..Evaluation::default()
+            },
+        }
+    }
+
+    #[test]
+    fn rules_of_one_kind_for_two_places_have_two_names() {
+        let text = rules(&[
+            left_at(100),
+            left_at(200),
+            left_at(450),
+            left_at(600),
+            left_at(700),
+        ]);
+        let rules = Stabiliser::read(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let names: Vec<_> = rules.used().map(|(name, _)| name).collect();
+        assert_eq!(names, ["uuid", "uuid-1"], "{text}");
+        assert!(text.contains("# Seen 3 times: 1,500 tokens"), "{text}");
+        assert!(rules_without_text().contains("The text of 1 difference is"));
+    }
+
+    fn rules_without_text() -> String {
+        let mut one = left_at(100);
+        if let Some(diverged) = &mut one.evaluation.diverged {
+            diverged.text = None;
+        }
+        rules(&[one])
+    }
 }
