@@ -14,7 +14,7 @@ use contextpilot_kv_publisher::{
     CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES_OF_ALL,
 };
 use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
-use contextpilot_request::MAX_ID_BYTES;
+use contextpilot_request::{MAX_ID_BYTES, MOST_AGENT, MOST_WORDS};
 use contextpilot_residency::{
     Around, Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_TAIL_TOKENS,
     MOST_UNCACHED, MOST_WAITING, MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId,
@@ -28,7 +28,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
-pub(crate) const TOTAL_MIB: usize = 1030;
+pub(crate) const TOTAL_MIB: usize = 1034;
 
 /// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -222,6 +222,12 @@ pub(crate) const ALL: &[Bound] = &[
             + (Around::BEFORE + 2 * Around::BEHIND) * size_of::<Token>()
             + 4 * ALLOCATION,
         beyond: "the oldest is forgotten: `diverged.text` is left out",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_EXPLAIN_TEXT`, what these requests are about",
+        most: MOST_EVALUATIONS,
+        each: MOST_WORDS + MOST_AGENT + 2 * ALLOCATION,
+        beyond: "the oldest is forgotten: `title` is left out",
     },
     Bound {
         what: "with `CONTEXTPILOT_KEEP_TOKENS`, tokens of answers, and of what came before them",

@@ -85,6 +85,7 @@ extern "C" fn on_load() {
 /// From now on hooks observe.
 fn arm(prepared: Prepared) {
     let observes = prepared.settings.observes();
+    let shows_text = contextpilot_worker::shows_text(&prepared.settings);
     if PREPARED.set(prepared).is_ok() {
         // SAFETY: the function is there as long as the process: the library is never unloaded.
         #[cfg(target_os = "macos")]
@@ -93,6 +94,9 @@ fn arm(prepared: Prepared) {
         };
         if observes {
             clock::engage();
+        }
+        if shows_text {
+            requests::expect_titles();
         }
         mode::arm(Transitions {
             start: ensure_running,

@@ -7,7 +7,7 @@ use contextpilot_client::Update;
 use contextpilot_client::control::{Change, Missed, Reason, ResidencyEvent};
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Reader, Visible, count, offer, offer_json};
+use super::show::{Moment, Reader, Visible, counted, offer, offer_json};
 use super::words::{NEVER_CACHED, evicted};
 use crate::say::say;
 
@@ -62,8 +62,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 pub(super) fn gap(missed: &Missed) -> String {
     match missed.missed {
         Some(number) => format!(
-            "{} events did not arrive: this came too slow",
-            count(number)
+            "{} did not arrive: this came too slow",
+            counted(number, "event")
         ),
         None => "The server was started again: its cache was empty".to_owned(),
     }
@@ -81,28 +81,20 @@ pub(super) fn change(change: &Change) -> String {
         [id] => Visible(id).to_string(),
         [id, rest @ ..] => format!("{} and {} more", Visible(id), rest.len()),
     };
-    let n = |tokens: &u32| count((*tokens).into());
+    let n = |tokens: &u32| counted((*tokens).into(), "token");
     match change {
         Change::Cached { id, slot, tokens } => {
-            format!(
-                "cached    {}  in slot {slot}, {} tokens",
-                Visible(id),
-                n(tokens)
-            )
+            format!("cached    {}  in slot {slot}, {}", Visible(id), n(tokens))
         }
         Change::MovedToHost {
             ids, slot, tokens, ..
         } => format!(
-            "to host   {}  from slot {slot}, {} tokens",
+            "to host   {}  from slot {slot}, {}",
             several(ids),
             n(tokens)
         ),
         Change::Restored { ids, slot, tokens } => {
-            format!(
-                "restored  {}  to slot {slot}, {} tokens",
-                several(ids),
-                n(tokens)
-            )
+            format!("restored  {}  to slot {slot}, {}", several(ids), n(tokens))
         }
         Change::Evicted {
             id,

@@ -303,6 +303,7 @@ impl Names {
 
     fn of_request(&mut self, request: &mut Evaluated) {
         request.id = request.id.take().map(|id| self.id(id));
+        request.evaluation.title = None;
         if let Some(Diverged { request, text, .. }) = &mut request.evaluation.diverged {
             if let Some(name) = request {
                 self.name(name);

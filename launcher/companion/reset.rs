@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{count, print, print_json};
+use super::show::{counted, print, print_json};
 
 /// Report everything that is tracked as evicted, and forget it
 ///
@@ -26,8 +26,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     match options.json {
         true => print_json(&reset),
         false => print(&format!(
-            "{} requests were reported as evicted and forgotten\n",
-            count(reset.evicted)
+            "{} reported as evicted and forgotten\n",
+            counted(reset.evicted, "request")
         )),
     }
 }

@@ -15,7 +15,7 @@ use super::advise::under_way;
 use super::connect::ControlAt;
 use super::limit::Limit;
 use super::plot::{Axis, Plot, lines};
-use super::show::{bytes, count, percent, print, print_json};
+use super::show::{bytes, count, counted, percent, print, print_json};
 use super::table::Table;
 use super::traffic::open::{Input, is_recording};
 use crate::say::say;
@@ -230,8 +230,8 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
         let loaded = traffic.requests.iter().map(|one| one.record.loaded);
         say(format!(
             "{shown} is of a server with a prefix store, which is simulated only for models whose cache can go back \
-             to any position: the {} tokens that it loaded count as evaluated in what is simulated",
-            count(loaded.map(u64::from).sum())
+             to any position: the {} that it loaded count as evaluated in what is simulated",
+            counted(loaded.map(u64::from).sum(), "token")
         ));
     }
     Ok((traffic, recorded))
@@ -401,15 +401,14 @@ fn text(points: &[Point]) -> String {
         let too_long = point.refused - point.too_many_answers;
         if too_long > 0 {
             text += &format!(
-                "{slots} {} prompts do not fit into a slot, and would be refused: raise --ctx-size\n",
-                count(too_long),
+                "{slots} {} would be refused, too long for a slot: raise --ctx-size\n",
+                counted(too_long, "prompt"),
             );
         }
         if point.too_many_answers > 0 {
             text += &format!(
-                "{slots} {} prompts want more answers (n) than there are slots, and would be refused: raise \
-                 --parallel\n",
-                count(point.too_many_answers),
+                "{slots} {} would be refused, for more answers (n) than there are slots: raise --parallel\n",
+                counted(point.too_many_answers, "prompt"),
             );
         }
     }

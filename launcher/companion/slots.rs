@@ -10,7 +10,7 @@ use serde_json::json;
 use super::bounds::MOST_SECONDS;
 use super::connect::{ControlAt, hook_says};
 use super::engine::{ServerAt, no_hook, server_says};
-use super::show::{Visible, bytes, count, print, print_json};
+use super::show::{Visible, bytes, count, counted, print, print_json};
 use super::table::Table;
 use super::under_way;
 use crate::say::say;
@@ -106,27 +106,24 @@ fn act(action: &Action, server: &LlamaServer, json: bool) -> Result<String, Erro
     Ok(match action {
         Action::Save(WithFile { file, .. }) => {
             let done = server.save(slot, file)?;
-            let (tokens, size) = (count(done.tokens), bytes(done.bytes));
+            let (tokens, size) = (counted(done.tokens, "token"), bytes(done.bytes));
             said(
                 json!(done),
-                format!("Slot {slot}: {tokens} tokens saved to {file}, {size}\n"),
+                format!("Slot {slot}: {tokens} saved to {file}, {size}\n"),
             )
         }
         Action::Restore(WithFile { file, .. }) => {
             let done = server.restore(slot, file)?;
-            let (tokens, size) = (count(done.tokens), bytes(done.bytes));
+            let (tokens, size) = (counted(done.tokens, "token"), bytes(done.bytes));
             said(
                 json!(done),
-                format!("Slot {slot}: {tokens} tokens restored from {file}, {size}\n"),
+                format!("Slot {slot}: {tokens} restored from {file}, {size}\n"),
             )
         }
         Action::Erase(_) => {
             let done = server.erase(slot)?;
-            let tokens = count(done.tokens);
-            said(
-                json!(done),
-                format!("Slot {slot}: {tokens} tokens erased\n"),
-            )
+            let tokens = counted(done.tokens, "token");
+            said(json!(done), format!("Slot {slot}: {tokens} erased\n"))
         }
     })
 }
@@ -179,8 +176,8 @@ fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> R
     if health == Health::Ready {
         text.push('\n');
         text += &table(slots.as_deref(), stats.as_ref().ok());
-        for (slot, prompt) in stats.as_ref().into_iter().flat_map(under_way::prompts) {
-            text += &format!("slot {}  {}\n", slot.slot, under_way::line(prompt));
+        for one in stats.as_ref().into_iter().flat_map(under_way::prompts) {
+            text += &format!("slot {}  {}\n", one.0.slot, under_way::line(one));
         }
     }
     print(&text)
@@ -201,7 +198,10 @@ fn heading(server: &LlamaServer, health: &Health, props: Option<&Props>) -> Stri
             text += &format!(", {}", Visible(name));
         }
         let size = props.n_ctx.map(count).unwrap_or("?".to_owned());
-        text += &format!(", {} slots of {size} tokens", props.total_slots);
+        text += &format!(
+            ", {} of {size} tokens",
+            counted(props.total_slots.into(), "slot")
+        );
         if props.is_sleeping == Some(true) {
             text += ", asleep";
         }

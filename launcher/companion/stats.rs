@@ -7,7 +7,7 @@ use contextpilot_client::control::{
 };
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Visible, bytes, count, percent, print, print_json, seconds_of, span};
+use super::show::{Visible, bytes, count, counted, percent, print, print_json, seconds_of, span};
 use super::store::remote_text;
 use super::table::Table;
 use super::under_way;
@@ -50,10 +50,7 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.push(String::new());
     lines.push(slots(&stats.slots));
     let evaluated = under_way::prompts(stats);
-    lines.extend(
-        evaluated
-            .map(|(slot, prompt)| line(&format!("slot {}", slot.slot), &under_way::line(prompt))),
-    );
+    lines.extend(evaluated.map(|one| line(&format!("slot {}", one.0.slot), &under_way::line(one))));
     lines.extend(contexts(&stats.contexts));
     lines.push(line("host cache", &host(&stats.host)));
     let per_token = match stats.kv.bytes_per_token {
@@ -91,7 +88,11 @@ pub(super) fn text(stats: &Stats) -> String {
         }
     }
     if let Some(kept) = stats.kept {
-        let text = format!("{} in {} prompts", count(kept.tokens), count(kept.prompts));
+        let text = format!(
+            "{} in {}",
+            count(kept.tokens),
+            counted(kept.prompts, "prompt")
+        );
         lines.push(line("kept tokens", &text));
     }
     if let Some(refused) = stats.control.map(|control| control.refused)
@@ -227,8 +228,8 @@ pub(super) fn host(host: &HostCache) -> String {
     let checkpoints = match host.checkpoints {
         0 => String::new(),
         number => format!(
-            "; {} checkpoints, {}",
-            count(number),
+            "; {}, {}",
+            counted(number, "checkpoint"),
             bytes(host.checkpoint_bytes)
         ),
     };
@@ -237,8 +238,8 @@ pub(super) fn host(host: &HostCache) -> String {
         number => format!("{} entries", count(number)),
     };
     format!(
-        "{entries}, {} tokens, {}{limit}{checkpoints}",
-        count(host.tokens),
+        "{entries}, {}, {}{limit}{checkpoints}",
+        counted(host.tokens, "token"),
         bytes(host.bytes)
     )
 }
@@ -288,7 +289,7 @@ pub(super) fn index(stats: &Stats) -> String {
         }
         (None, None) => return "none is told (CONTEXTPILOT_INDEX_URL is not set)".to_owned(),
     };
-    let mut parts = vec![format!("{} ids told", count(delivery.sent))];
+    let mut parts = vec![format!("{} told", counted(delivery.sent, "id"))];
     for (number, what) in [
         (
             delivery.waiting.saturating_add(delivery.in_flight),
@@ -313,19 +314,19 @@ pub(super) fn index(stats: &Stats) -> String {
 pub(super) fn prefix_store(store: &PrefixStore) -> String {
     let mut parts = vec![
         format!("{} of {}", bytes(store.bytes), bytes(store.limit_bytes)),
-        format!("{} tokens loaded", count(store.loaded_tokens)),
+        format!("{} loaded", counted(store.loaded_tokens, "token")),
         format!("{} stored", count(store.saved_tokens)),
     ];
     if !store.ready {
         parts.push("not in use yet: the folder or the model's file is still being read".to_owned());
     }
-    for (number, what) in [
-        (store.fetched_chunks, "chunks fetched for a prompt"),
-        (store.failed_loads, "states refused by the engine"),
-        (store.lost_chunks, "chunks not kept"),
+    for (number, what, how) in [
+        (store.fetched_chunks, "chunk", "fetched for a prompt"),
+        (store.failed_loads, "state", "refused by the engine"),
+        (store.lost_chunks, "chunk", "not kept"),
     ] {
         if number > 0 {
-            parts.push(format!("{} {what}", count(number)));
+            parts.push(format!("{} {how}", counted(number, what)));
         }
     }
     let refused = store.refused.iter().map(|why| format!("REFUSED: {why}"));
@@ -339,13 +340,13 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
 /// What is published for routers, in words.
 pub(super) fn kv_events(events: &KvEvents) -> String {
     let mut parts = vec![
-        format!("{} blocks in slots", count(events.gpu_blocks)),
+        format!("{} in slots", counted(events.gpu_blocks, "block")),
         format!("{} in the host cache", count(events.cpu_blocks)),
     ];
     if events.disk_blocks > 0 {
         parts.push(format!("{} in the store", count(events.disk_blocks)));
     }
-    parts.push(format!("{} subscribers", count(events.subscribers)));
+    parts.push(counted(events.subscribers, "subscriber"));
     for (number, what) in [
         (events.batches, "batches"),
         (events.replays, "replays"),

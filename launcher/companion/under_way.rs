@@ -3,7 +3,7 @@
 use contextpilot_client::control::{RequestName, Slot, Stats, UnfinishedPrompt};
 
 use super::show::{count, duration, number};
-use super::words::request;
+use super::words::{self, request};
 
 /// The slots that evaluate a prompt now, each with it.
 pub(super) fn prompts(stats: &Stats) -> impl Iterator<Item = (&Slot, &UnfinishedPrompt)> {
@@ -12,14 +12,16 @@ pub(super) fn prompts(stats: &Stats) -> impl Iterator<Item = (&Slot, &Unfinished
 }
 
 /// The prompt of this request, by its id or its number, if it is being evaluated now.
-pub(super) fn prompt_of<'a>(stats: &'a Stats, request: &str) -> Option<&'a UnfinishedPrompt> {
+pub(super) fn prompt_of<'a>(
+    stats: &'a Stats,
+    request: &str,
+) -> Option<(&'a Slot, &'a UnfinishedPrompt)> {
     let number = number(request).filter(|number| *number > 0);
     let is_its = |one: &UnfinishedPrompt| match &one.id {
         Some(id) => id == request,
         None => number == Some(one.number),
     };
-    let mut prompts = prompts(stats).map(|(_, prompt)| prompt);
-    prompts.find(|prompt| is_its(prompt))
+    prompts(stats).find(|(_, prompt)| is_its(prompt))
 }
 
 /// Whose prompt it is.
@@ -33,8 +35,11 @@ pub(super) fn name(prompt: &UnfinishedPrompt) -> String {
 
 /// `#1 is being evaluated: 0 reused, 512 evaluated so far in 12 s, 41 tokens/s`. How many are still to come,
 /// the server tells nobody.
-pub(super) fn line(prompt: &UnfinishedPrompt) -> String {
-    let name = name(prompt);
+pub(super) fn line((slot, prompt): (&Slot, &UnfinishedPrompt)) -> String {
+    let name = match &slot.last_title {
+        Some(title) => format!("{} ({})", name(prompt), words::title(title)),
+        None => name(prompt),
+    };
     let took = duration(prompt.seconds);
     match prompt.tokens_per_second {
         Some(rate) => format!(
@@ -69,6 +74,8 @@ fn rate(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use contextpilot_client::control::Title;
+
     use super::*;
 
     #[test]
@@ -79,7 +86,8 @@ mod tests {
             ..UnfinishedPrompt::default()
         };
         let first = "#17 is being evaluated: no batch of it has ended yet, after 4.0 s";
-        assert_eq!(line(&prompt), first);
+        let mut slot = Slot::default();
+        assert_eq!(line((&slot, &prompt)), first);
         assert_eq!(short(&prompt), "#17: first batch, for 4.0 s");
         prompt = UnfinishedPrompt {
             id: Some("tea\n".to_owned()),
@@ -90,7 +98,13 @@ mod tests {
             ..prompt
         };
         let later = "tea\\n is being evaluated: 1,000 reused, 2,048 evaluated so far in 1 min 1 s, 34 tokens/s";
-        assert_eq!(line(&prompt), later);
+        assert_eq!(line((&slot, &prompt)), later);
+        slot.last_title = Some(Title {
+            words: "A cup of tea".to_owned(),
+            agent: "curl/8".to_owned(),
+        });
+        let named = "tea\\n (“A cup of tea”, from curl/8) is being evaluated: 1,000 reused";
+        assert!(line((&slot, &prompt)).starts_with(named));
         prompt = UnfinishedPrompt {
             id: None,
             number: 0,

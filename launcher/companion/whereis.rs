@@ -8,9 +8,9 @@ use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Reason, RequestName, RequestState, Timestamp};
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{Moment, Visible, count, print, print_json, span};
+use super::show::{Moment, Visible, count, counted, print, print_json, span};
 use super::under_way;
-use super::words::{NEVER_CACHED, evicted, place};
+use super::words::{self, NEVER_CACHED, evicted, place};
 
 /// Say where a request's prompt is cached, or when and why it was evicted
 ///
@@ -52,7 +52,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
         match options.json {
             true => print_json(&state)?,
-            false => print(&text(&state, SystemTime::now().into()))?,
+            false => print(&(text(&state, SystemTime::now().into()) + &about(&state)))?,
         }
     }
     Ok(if all {
@@ -113,9 +113,9 @@ fn text(state: &RequestState, now: Timestamp) -> String {
             ..
         } => {
             let places: Vec<String> = places.iter().map(place).collect();
-            let tokens = count((*tokens).into());
+            let tokens = counted((*tokens).into(), "token");
             let (places, since) = (places.join(" and "), ago(since));
-            format!("{id}  cached  {places}, {tokens} tokens, since {since}\n")
+            format!("{id}  cached  {places}, {tokens}, since {since}\n")
         }
         RequestState::Evicted {
             at,
@@ -131,7 +131,7 @@ fn text(state: &RequestState, now: Timestamp) -> String {
             ..
         } => {
             let tokens = match tokens {
-                Some(tokens) => format!(", {} tokens", count((*tokens).into())),
+                Some(tokens) => format!(", {}", counted((*tokens).into(), "token")),
                 None => String::new(),
             };
             let why = evicted(*reason, by.as_deref(), from);
@@ -148,13 +148,13 @@ fn text(state: &RequestState, now: Timestamp) -> String {
                 true => "cached",
                 false => "not cached",
             };
-            let tokens = count(evaluation.prompt_tokens);
+            let tokens = counted(evaluation.prompt_tokens, "token");
             let now = match cached_tokens {
                 Some(cached) => {
                     let cached = count((*cached).into());
-                    format!("{cached} of {tokens} tokens could be reused now")
+                    format!("{cached} of {tokens} could be reused now")
                 }
-                None => format!("{tokens} tokens, which are not remembered"),
+                None => format!("{tokens}, no longer remembered"),
             };
             format!(
                 "{id}  {word}  {now}; evaluated in slot {slot}, {}\n",
@@ -163,6 +163,14 @@ fn text(state: &RequestState, now: Timestamp) -> String {
         }
         RequestState::Unknown { hint, .. } => format!("{id}  unknown  {hint}\n"),
     }
+}
+
+/// What the request is about, if that is known, as a line of its own.
+fn about(state: &RequestState) -> String {
+    let title = state.evaluation().and_then(|one| one.title.as_ref());
+    title.map_or(String::new(), |title| {
+        format!("    {}\n", words::title(title))
+    })
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let stats = control.stats().ok();
         let evaluating: Vec<String> = (stats.iter().filter(|_| !options.json))
             .flat_map(under_way::prompts)
-            .map(|(slot, prompt)| format!("slot {}  {}\n", slot.slot, under_way::line(prompt)))
+            .map(|one| format!("slot {}  {}\n", one.0.slot, under_way::line(one)))
             .collect();
         if advisers.latest.is_empty() && evaluating.is_empty() && !options.json {
             print("No prompt was evaluated yet\n")?;

@@ -1,7 +1,7 @@
 //! The words for what the hook reports: one word for one thing, in all commands. `docs/tools.md` lists
 //! them, and a test compares.
 
-use contextpilot_client::control::{Place, Reason, RequestName};
+use contextpilot_client::control::{Place, Reason, RequestName, Title};
 
 use super::show::Visible;
 
@@ -12,6 +12,18 @@ pub(super) const NEVER_CACHED: &str =
 /// A request: by its id or, without one, by its number.
 pub(super) fn request(name: &RequestName) -> String {
     Visible(&name.to_string()).to_string()
+}
+
+/// What a request is about, and which program sent it: `“Fix the login test”, from opencode/1.18.33`.
+pub(super) fn title(title: &Title) -> String {
+    let Title { words, agent } = title;
+    let words = (!words.is_empty()).then(|| format!("“{}”", Visible(words)));
+    let agent = (!agent.is_empty()).then(|| format!("from {}", Visible(agent)));
+    words
+        .into_iter()
+        .chain(agent)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// A place, as part of a sentence.
@@ -110,6 +122,26 @@ mod tests {
         expected.sort_unstable();
         listed.sort_unstable();
         assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn the_page_in_a_browser_has_the_same_words() {
+        let source = include_str!("../../page/src/causes.ts");
+        let labels: Vec<(&str, &str)> = source
+            .split("key: \"")
+            .skip(1)
+            .filter_map(|rest| {
+                let (name, rest) = rest.split_once('"')?;
+                let label = rest.trim_start_matches(',').trim_start();
+                let label = label.strip_prefix("label: \"")?;
+                Some((name, label.split_once('"')?.0))
+            })
+            .collect();
+        for (name, _) in Causes::default().all() {
+            let label = labels.iter().find(|(key, _)| *key == name);
+            assert_eq!(label.map(|(_, label)| *label), Some(cause(name)), "{name}");
+        }
+        assert!(source.contains(NEVER_CACHED));
     }
 
     #[test]

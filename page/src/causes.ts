@@ -1,3 +1,4 @@
+// The words are those of the commands, which docs/tools.md lists. launcher/companion/words.rs compares them.
 import type { Causes, Evaluation, Sources } from "./types";
 
 /** Why tokens were evaluated, in the order in which they are shown. */
@@ -34,63 +35,63 @@ export const CAUSES: Cause[] = [
     },
     {
         key: "elsewhere_busy",
-        label: "slot busy",
+        label: "in a busy slot",
         meaning: "cached in a slot that was at work for another request",
         again: true,
         of: (c) => c.elsewhere?.busy ?? 0,
     },
     {
         key: "elsewhere_similarity",
-        label: "too little similar",
+        label: "in another slot, too small a share",
         meaning: "cached in a slot that has too small a share of the prompt (--slot-prompt-similarity)",
         again: true,
         of: (c) => c.elsewhere?.similarity ?? 0,
     },
     {
         key: "elsewhere_host_rule",
-        label: "host cache's rule",
+        label: "in the host cache, not taken",
         meaning: "in the host cache, but the server's rule for loading an entry was not met",
         again: true,
         of: (c) => c.elsewhere?.host_rule ?? 0,
     },
     {
         key: "elsewhere_pinned",
-        label: "slot pinned",
+        label: "in another slot than the one named",
         meaning: "cached in another slot than the request names (id_slot)",
         again: true,
         of: (c) => c.elsewhere?.pinned ?? 0,
     },
     {
         key: "elsewhere_least_recently_used",
-        label: "chosen by age",
+        label: "in another slot, not looked for",
         meaning: "cached in another slot; the server chooses slots by age alone",
         again: true,
         of: (c) => c.elsewhere?.least_recently_used ?? 0,
     },
     {
         key: "no_way_back",
-        label: "no way back",
+        label: "in the slot, without a way back",
         meaning: "in the slot, but a sliding window or recurrent state cannot go back to them",
         again: true,
         of: (c) => c.no_way_back ?? 0,
     },
     {
         key: "moved",
-        label: "moved",
+        label: "in the slot further on",
         meaning: "further on in the slot: --cache-reuse would have moved them",
         again: true,
         of: (c) => c.moved ?? 0,
     },
     {
         key: "uncached",
-        label: "not cached",
+        label: "not wanted from the cache",
         meaning: 'the request says "cache_prompt": false, or is an embedding or a reranking',
         again: true,
         of: (c) => c.uncached ?? 0,
     },
     {
         key: "adapter",
-        label: "other adapter",
+        label: "for other adapters",
         meaning: "cached for other LoRA adapters",
         again: true,
         of: (c) => c.adapter ?? 0,
@@ -128,17 +129,14 @@ export const SOURCES: { key: keyof Sources; label: string }[] = [
     { key: "store", label: "loaded from the store" },
 ];
 
-const REASONS: Record<string, string> = {
-    overwritten: "overwritten",
-    cleared: "its slot was emptied",
-    shifted: "the context was shifted",
-    dropped_from_host: "the host cache dropped it",
-    never_cached: "never got into the cache",
-    too_many: "too many requests are followed",
-    out_of_step: "events were lost",
-    out_of_reach: "the context cannot go back there",
-};
+const NEVER_CACHED = "never cached: it was refused, or its client left before the prompt was evaluated";
 
+/** Why something was lost, in one or two words. */
 export function reason(key: string): string {
-    return REASONS[key] ?? key.replaceAll("_", " ");
+    return key.replaceAll("_", " ");
+}
+
+/** Why a request is not cached any more, as far as no other request has to be named. */
+export function evicted(key: string): string {
+    return key === "never_cached" ? NEVER_CACHED : reason(key);
 }

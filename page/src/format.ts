@@ -1,4 +1,4 @@
-import type { AppliedAdapter, Name, Unfinished } from "./types";
+import type { AppliedAdapter, Name, Title, Unfinished } from "./types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -75,6 +75,18 @@ export function clock(ms: number, precise = false): string {
 export function name(of: Name | null | undefined): string {
     if (of === null || of === undefined) return "a request that is not known";
     return typeof of === "number" ? `#${of}` : of;
+}
+
+/** What a request is about, and which program sent it. */
+export function title(of: Title): string {
+    const words = of.words === "" ? [] : [`“${of.words}”`];
+    const agent = of.agent === "" ? [] : [`from ${of.agent}`];
+    return [...words, ...agent].join(", ");
+}
+
+/** A request by its name and, if that is known, what it is about. */
+export function called(of: Name | null | undefined, about: Title | undefined): string {
+    return about ? `${name(of)} ${title(about)}` : name(of);
 }
 
 export function plural(value: number, one: string, many = `${one}s`): string {

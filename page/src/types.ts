@@ -52,13 +52,32 @@ export interface Diverged {
     reordered: number;
     inserted: number;
     deleted: number;
-    text?: { before: string; old: string; new: string };
+    unmatched?: number;
+    answer?: boolean;
+    media?: boolean;
+    text?: DivergedText;
+}
+
+export interface DivergedText {
+    before: string;
+    old: string;
+    new: string;
+    /** So many characters of `old` and `new` differ; both prompts have the others. Missing: all. */
+    old_differs?: number;
+    new_differs?: number;
+}
+
+/** What a request is about. Each may be empty. */
+export interface Title {
+    words: string;
+    agent: string;
 }
 
 export interface Lost {
     when: string;
     reason: string;
     by: Name | null;
+    through?: string;
     tokens: number;
     chosen_by: string | null;
     similarity: number | null;
@@ -76,6 +95,7 @@ export interface Evaluation {
     adapters?: AppliedAdapter[];
     diverged?: Diverged | null;
     lost?: Lost | null;
+    title?: Title;
 }
 
 export interface Evaluated {
@@ -123,6 +143,8 @@ export interface Slot {
     last_launch: string | null;
     /** The prompt that it evaluates now. */
     prompt?: Unfinished;
+    /** What the request is about that was launched in it last. */
+    last_title?: Title;
 }
 
 export interface Unfinished {

@@ -139,7 +139,7 @@ async function endpoint(browser, url, address) {
     await show(page, "bill");
     const causes = stats.reuse.causes;
     const bill = await page.evaluate(() => Object.fromEntries([...document.querySelectorAll("table.bill tbody tr")].map((row) => [row.querySelector("button").textContent, row.cells[1].textContent])));
-    const expected = { new: causes.new, "last token": causes.last_token, evicted: causes.evicted, "slot busy": causes.elsewhere.busy, "too little similar": causes.elsewhere.similarity, "host cache's rule": causes.elsewhere.host_rule };
+    const expected = { new: causes.new, "last token": causes.last_token, evicted: causes.evicted, "in a busy slot": causes.elsewhere.busy, "in another slot, too small a share": causes.elsewhere.similarity, "in the host cache, not taken": causes.elsewhere.host_rule };
     for (const [label, tokens] of Object.entries(expected)) assert.equal(bill[label], tokens > 0 ? count(tokens) : undefined, label);
     say("the bill has the causes of /stats");
 
@@ -203,6 +203,8 @@ async function madeUp(browser) {
     await sizes(browser);
     await keyboard(browser);
     await filters(browser);
+    await differences(browser);
+    await quiet(browser);
     await advice(browser);
     await silence(browser);
     await frames(browser);
@@ -235,6 +237,63 @@ async function advice(browser) {
     ]);
     assert.deepEqual(page.complaints(), []);
     say("the simulator's advice has flags to copy, and what each takes");
+    await page.close();
+    served.close();
+}
+
+/** What differs is marked to the token, and a text is not shown as another one that is the same. */
+async function differences(browser) {
+    const scenes = [
+        [{ before: "on ", old: "Monday, and", new: "Sunday, and", old_differs: 2, new_differs: 2 }, ["Mo"], ["Su"], "on Monday, and\non Sunday, and"],
+        [{ before: "a ", old: "cup \u{1f600}!", new: "mug \u{1f601}!", old_differs: 5, new_differs: 5 }, ["cup \u{1f600}"], ["mug \u{1f601}"], "a cup \u{1f600}!\na mug \u{1f601}!"],
+        [{ before: "on ", old: "Monday", new: "Sunday" }, ["Monday"], ["Sunday"], "on Monday\non Sunday"],
+        [{ before: "on ", old: "Monday", new: "Monday, and" }, [], [], "on Monday, and"],
+    ];
+    for (const [text, old, now, whole] of scenes) {
+        const world = new World({ text, title: { words: "Fix the login test", agent: "agent/1.2" } });
+        for (let n = 0; n < 20; n += 1) world.step();
+        const served = await serve(world, built);
+        const page = await open(browser, served.url, {});
+        await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+        await show(page, "requests");
+        await page.evaluate(() => document.querySelector('tr[data-place="0"] button').click());
+        await page.waitForSelector("#account pre");
+        const said = await page.evaluate(() => {
+            const all = (what) => [...document.querySelectorAll(`#account pre ${what}`)].map((one) => one.textContent);
+            return [all("del"), all("ins"), document.querySelector("#account pre").textContent, document.querySelector("#account .title").textContent];
+        });
+        assert.deepEqual(said, [old, now, whole, "“Fix the login test”, from agent/1.2"]);
+        const account = await page.evaluate(() => document.querySelector("#account").innerText);
+        assert.equal(account.includes("It is the same text in other tokens"), old.length === 0, account);
+        assert.match(account, /It left \S+'s at token [\d,]+ of [\d,]+: 4 tokens differ, the 350 behind are the same/);
+        assert.deepEqual(page.complaints(), []);
+        await page.close();
+        served.close();
+    }
+    say("what differs is marked to the token, and a request says what it is about");
+}
+
+/** Time opens where something happened, and says it where nothing did. */
+async function quiet(browser) {
+    const world = new World();
+    let now = Date.now() - 600_000;
+    world.now = () => now;
+    for (let n = 0; n < 20; n += 1, now += 400) world.step();
+    world.now = () => Date.now();
+    const served = await serve(world, built);
+    const page = await open(browser, served.url, {});
+    await until("the tree", page, () => document.querySelectorAll("[role=treeitem]").length > 5);
+    await show(page, "time");
+    const note = () => document.querySelector("#view-time .bar .note").textContent;
+    await until("an hour, as ten minutes are more than five", page, () => document.querySelector('#view-time .group button[aria-pressed="true"]')?.textContent === "1 h");
+    assert.match(await page.evaluate(note), / 20 requests/);
+    const press = (label) => page.evaluate((label) => [...document.querySelectorAll("#view-time .group button")].find((one) => one.textContent === label).click(), label);
+    await press("1 min");
+    await until("the hint", page, () => document.querySelector(".quiet-time:not([hidden])")?.textContent.startsWith("Nothing happened in this time. The last was at "));
+    await page.evaluate(() => document.querySelector(".quiet-time button").click());
+    await until("what happened", page, () => document.querySelector("#view-time .bar .note").textContent.includes(" 20 requests") && document.querySelector(".quiet-time").hidden);
+    assert.deepEqual(page.complaints(), []);
+    say("time opens where something happened, and says when there was something last");
     await page.close();
     served.close();
 }

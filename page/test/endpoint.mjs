@@ -19,11 +19,12 @@ const ADAPTERS = [[], [{ id: 0, scale: 1 }], [{ id: 0, scale: 1 }, { id: 1, scal
 
 /** A world of sessions that take turns on a few slots. */
 export class World {
-    constructor({ slots = 4, name = (n) => `session-${n % 9}/turn-${Math.floor(n / 9)}`, text = null, now = () => Date.now() } = {}) {
+    constructor({ slots = 4, name = (n) => `session-${n % 9}/turn-${Math.floor(n / 9)}`, text = null, title = null, now = () => Date.now() } = {}) {
         this.below = numbers(1);
         this.slots = slots;
         this.name = name;
         this.text = text;
+        this.title = title;
         this.now = now;
         this.requests = [];
         this.events = [];
@@ -86,6 +87,7 @@ export class World {
             from: { slot: kept, host: 0, checkpoint: 0, moved: 0, store: loaded },
             ...(n % 4 === 3 ? {} : { adapters: ADAPTERS[n % 4] }),
             diverged: other ? { at: kept, request: other.id, differing: 4, same_after: 350, repeated: 350, reordered: 0, unmatched: 4, inserted: 4, deleted: 4, ...(this.text ? { text: this.text } : {}) } : null,
+            ...(this.title ? { title: this.title } : {}),
             lost: again > 0 && other ? { when: this.iso(at - 1000), reason: "overwritten", by: other.id, tokens: causes.evicted, chosen_by: "least_recently_used", similarity: 0.02, kept: 0.6 } : null,
         };
         this.requests.push({ number: n + 1, id, at: this.iso(at), slot, time_to_first_token_seconds: took + 0.004, ended: this.iso(at + 400 + below(1500)), ...(n % 2 === 0 ? { sections: { system: 1000, tools: 14_000, messages: 5000 } } : {}), evaluation });

@@ -265,3 +265,13 @@ fn a_report_of_50_000_requests_can_be_read() {
         assert_eq!(count(&said), 1, "{said}");
     }
 }
+
+#[test]
+fn the_page_says_in_sentences_what_why_says() {
+    if let Err(why) = page("tools") {
+        return skip(&why);
+    }
+    let program = repository().join("page/test/words.mjs");
+    let output = Command::new("node").arg(program).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}

@@ -192,11 +192,11 @@ fn too_many_answers_and_too_long_prompts_are_told_apart() {
     prompts.push((RequestRecord::default(), tokens(2, 1000)));
     std::fs::write(&path, recording(&setup, None, &prompts)).unwrap();
     let text = good(&on(&path, &["simulate", "--parallel", "1,2,16"]));
-    let answers = "1 prompts want more answers (n) than there are slots";
+    let answers = "1 prompt would be refused, for more answers (n) than there are slots";
     assert!(text.contains(&format!("With 1 slot {answers}")), "{text}");
     assert!(text.contains(&format!("With 2 slots {answers}")), "{text}");
     assert!(
-        text.contains("With 16 slots 1 prompts do not fit into a slot"),
+        text.contains("With 16 slots 1 prompt would be refused, too long for a slot"),
         "{text}"
     );
 }

@@ -55,6 +55,7 @@ fn a_difference_is_shown_as_text() {
         "before": "bra crossing on ",
         "old": "Monday, and back. xxxxxx",
         "new": "Sunday, and back. xxxxxx",
+        "old_differs": 2, "new_differs": 2,
     });
     assert_eq!(*text, shown);
     let said = watched.text(&["why", "second"]);
@@ -64,7 +65,7 @@ fn a_difference_is_shown_as_text() {
     let last = watched.text(&["why", "--last"]);
     assert!(last.contains(line), "{last}");
     assert!(watched.server.stderr().contains(
-        "[ContextPilot] CONTEXTPILOT_EXPLAIN_TEXT: where a prompt differs from an earlier one"
+        "[ContextPilot] CONTEXTPILOT_EXPLAIN_TEXT: the control endpoint shows the first words of requests"
     ));
     // Only the endpoint shows text. The log does not.
     let lines = until("both are logged", || {
@@ -77,6 +78,63 @@ fn a_difference_is_shown_as_text() {
     );
 }
 
+/// Sends a chat as an agent does, with parts that its user has not written.
+fn chat(watched: &Watched, question: &str) {
+    let reminder = "<reminder>Be short.</reminder>";
+    let parts = [question, reminder].map(|text| json!({"type": "text", "text": text}));
+    let body = json!({
+        "messages": [{"role": "user", "content": parts}], "max_tokens": 1, "rid": "chat",
+    });
+    let body = body.to_string();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: agent/1.2 more\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut connection = Connection::open(watched.server.address()).unwrap();
+    connection.write((head + &body).as_bytes()).unwrap();
+    assert_eq!(connection.response().unwrap().status, 200);
+}
+
+#[test]
+fn requests_are_named_by_their_first_words_and_their_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let [log, traffic] = ["requests.jsonl", "traffic"].map(|name| folder.path().join(name));
+    let builder = showing().env("CONTEXTPILOT_LOG_FILE", &log);
+    let watched = Watched::start(builder.env("CONTEXTPILOT_TRAFFIC_FILE", &traffic));
+    chat(&watched, &format!("Walk over\n{SECRET}\u{1b}[31m, please"));
+    watched.wait_state("chat", "cached");
+    let name = format!("“Walk over {SECRET}[31m, please”, from agent/1.2");
+    let line = format!("\n    {name}\n");
+    for arguments in [
+        &["why", "chat"][..],
+        &["why"],
+        &["where", "chat"],
+        &["where"],
+    ] {
+        let said = watched.text(arguments);
+        assert!(said.contains(&line), "{arguments:?}: {said}");
+    }
+    let last: Value = get(&watched, "/requests/last").json().unwrap();
+    let title = json!({"words": format!("Walk over {SECRET}[31m, please"), "agent": "agent/1.2"});
+    assert_eq!(last["requests"][0]["evaluation"]["title"], title);
+    let stats: Value = get(&watched, "/stats").json().unwrap();
+    let slots = stats["slots"].as_array().unwrap();
+    let titles: Vec<&Value> = slots.iter().map(|slot| &slot["last_title"]).collect();
+    assert!(titles.contains(&&title), "{stats}");
+    // Only the endpoint shows it. What others get does not have it.
+    let lines = until("it is logged", || {
+        Some(read(&log)).filter(|log| log.contains("chat"))
+    });
+    let report = folder.path().join("report.html");
+    watched.text(&["report", "-o", report.to_str().unwrap()]);
+    let recorded = String::from_utf8_lossy(&std::fs::read(&traffic).unwrap()).into_owned();
+    for told in [lines, read(&report), recorded, watched.server.stderr()] {
+        let ours = told.lines().filter(|line| line.contains("zebra"));
+        assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+}
+
 #[test]
 fn a_difference_is_shown_at_a_unix_socket_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +145,7 @@ fn a_difference_is_shown_at_a_unix_socket_too() {
     }
     watched.wait_state("second", "cached");
     let named = watched.json(&["why", "second"]);
-    let shown = json!({ "before": "<s>a cup of ", "old": "tea", "new": "milk" });
+    let shown = json!({ "before": "<s>a cup of ", "old": "tea", "new": "milk", "old_differs": 3, "new_differs": 4 });
     assert_eq!(named["evaluation"]["diverged"]["text"], shown);
 }
 
@@ -170,7 +228,15 @@ fn all_that_is_told(watched: &Watched, log: &std::path::Path) -> String {
 
 #[track_caller]
 fn has_no_text(all: &str) {
-    for part in ["\"text\"", "zebra", "crossing", "Monday", "Sunday"] {
+    for part in [
+        "\"text\"",
+        "\"title\"",
+        "\"last_title\"",
+        "zebra",
+        "crossing",
+        "Monday",
+        "Sunday",
+    ] {
         assert!(!all.contains(part), "{part}: {all}");
     }
 }

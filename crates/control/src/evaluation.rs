@@ -47,6 +47,19 @@ pub struct Evaluation {
     /// How most tokens of [`Causes::evicted`] were lost. `None` if no token was, or if that is no longer
     /// known.
     pub lost: Option<Lost>,
+    /// What the request is about, with `CONTEXTPILOT_EXPLAIN_TEXT=1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<Title>,
+}
+
+/// What a request is about, for people. Without characters that a terminal obeys, and short.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Title {
+    /// The first words of its last user message, or of its prompt; empty: not known.
+    pub words: String,
+    /// The program that sent it, by the first word of `User-Agent`; empty: not known.
+    pub agent: String,
 }
 
 impl Evaluation {
@@ -264,6 +277,13 @@ pub struct DivergedText {
     pub old: String,
     /// Some tokens of this prompt from the difference on.
     pub new: String,
+    /// So many characters of [`old`](Self::old) are of tokens that differ; this prompt has the others, too, behind
+    /// [`new_differs`](Self::new_differs). `None`: an older hook does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_differs: Option<usize>,
+    /// So many characters of [`new`](Self::new) are of tokens that differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_differs: Option<usize>,
 }
 
 /// How tokens were lost.

@@ -44,7 +44,7 @@ mod tree;
 pub use contextpilot_settings::{ListenAddress, ListenAddressError};
 pub use evaluation::{
     AppliedAdapter, Causes, Diverged, DivergedText, Elsewhere, Evaluated, Evaluation, Latest, Lost,
-    RequestName, Sections, Sources, Through,
+    RequestName, Sections, Sources, Through, Title,
 };
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use flags::{Flags, Memory};

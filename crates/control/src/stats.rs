@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Causes, Flags, Memory, Reason, Timestamp};
+use crate::{Causes, Flags, Memory, Reason, Timestamp, Title};
 
 /// Everything at one moment: the worker thread takes it between two events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -338,6 +338,9 @@ pub struct Slot {
     /// The prompt that it evaluates now. `None`: there is none, or an older hook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<UnfinishedPrompt>,
+    /// What the request is about that was launched in it last, with `CONTEXTPILOT_EXPLAIN_TEXT=1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_title: Option<Title>,
 }
 
 /// A prompt that is being evaluated, as far as batches have come.

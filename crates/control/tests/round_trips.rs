@@ -6,7 +6,7 @@ use contextpilot_control::{
     HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
     Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
     RequestState, Requests, RequestsQuery, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Seen,
-    Slot, Sources, Stats, StoreRemote, Through, Timestamp, Tokens, Tree, UnfinishedPrompt,
+    Slot, Sources, Stats, StoreRemote, Through, Timestamp, Title, Tokens, Tree, UnfinishedPrompt,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -87,6 +87,7 @@ fn stats() -> Stats {
                 seconds: 1.5,
                 tokens_per_second: Some(42.5),
             }),
+            last_title: Some(title()),
         }],
         host: HostCache::default(),
         tokens: Tokens::default(),
@@ -150,6 +151,13 @@ fn fields_of_other_versions_do_no_harm() {
     assert_eq!(event.change, Change::Other);
 }
 
+fn title() -> Title {
+    Title {
+        words: "Fix the login test".to_owned(),
+        agent: "opencode/1.18.33".to_owned(),
+    }
+}
+
 fn evaluation() -> Evaluation {
     let mut causes = Causes {
         last_token: 1,
@@ -201,6 +209,7 @@ fn evaluation() -> Evaluation {
             similarity: Some(0.75),
             kept: Some(0.5),
         }),
+        title: Some(title()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use contextpilot_control::{
     AppliedAdapter, Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName,
-    Sections, Sources, Timestamp,
+    Sections, Sources, Timestamp, Title,
 };
 use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId, Taking};
 
@@ -62,12 +62,18 @@ impl Evaluations {
         }
     }
 
-    /// The request at this entry has these sections.
-    pub(crate) fn divide(&mut self, entry: u64, sections: Option<Sections>) {
+    /// The request at this entry has these sections, and is about this.
+    pub(crate) fn describe(
+        &mut self,
+        entry: u64,
+        sections: Option<Sections>,
+        title: Option<&Title>,
+    ) {
         let place = entry.checked_sub(self.before);
         let place = place.and_then(|place| usize::try_from(place).ok());
         if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
             known.evaluated.sections = sections;
+            known.evaluated.evaluation.title = title.cloned();
         }
     }
 
@@ -225,6 +231,7 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
                 kept: share(|taking| taking.kept),
             }
         }),
+        title: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use contextpilot_control::Title;
 use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, Wishes};
 
 /// A moment, in nanoseconds of a monotonic clock. Zero: the time was not taken.
@@ -48,6 +49,13 @@ pub enum Note {
         arrival: Arrival,
         /// Bytes of the body's JSON that are the system's, that define tools, and that are other messages.
         bytes: [u64; 3],
+    },
+    /// What a request is about, if text may be shown. Sent before its first task is numbered.
+    Titled {
+        /// The request.
+        arrival: Arrival,
+        /// Its title.
+        title: Arc<Title>,
     },
     /// The launch that was reported last for this slot failed (`launch_slot_with_task` returned false):
     /// the request is refused. For the recorder only.

@@ -122,6 +122,9 @@ impl Observer {
                 };
                 self.works.entry(arrival).or_default().sections = Some(sections);
             }
+            Note::Titled { arrival, title } => {
+                self.works.entry(arrival).or_default().title = Some(title);
+            }
             Note::Declined { sequence } => {
                 if let Some(accounts) = &mut self.accounts {
                     accounts.declined(sequence);

@@ -7,13 +7,14 @@ use contextpilot_residency::{Around, Token};
 const MEDIA: &[u8] = b"[media]";
 
 /// The tokens as text. `piece` returns the bytes of a token. `None`: `piece` does not know one of the
-/// tokens.
+/// tokens. `edit`: how many tokens only the new prompt has there, and how many only the old one.
 ///
 /// The difference may be within a character that consists of several tokens. Then the first bytes of
 /// the character, which both prompts share, are shown with the rest of it. If the tokens were cut off
 /// within a character, that character is left out. Other bytes that are no UTF-8 are replaced.
 pub fn quote(
     around: &Around,
+    edit: (u64, u64),
     mut piece: impl FnMut(Token) -> Option<Vec<u8>>,
 ) -> Option<DivergedText> {
     let mut bytes = |tokens: &[Token]| -> Option<Vec<u8>> {
@@ -36,19 +37,46 @@ pub fn quote(
         false => &before[..],
     };
     let (before, begun) = before.split_at(before.len() - incomplete(before));
-    let mut behind = |tokens: &[Token]| -> Option<String> {
+    let mut behind = |tokens: &[Token], differing: usize| -> Option<(String, usize)> {
+        let differs = [begun, &bytes(&tokens[..differing])?].concat();
         let bytes = [begun, &bytes(tokens)?].concat();
         let cut = match tokens.len() >= Around::BEHIND {
             true => incomplete(&bytes),
             false => 0,
         };
-        Some(String::from_utf8_lossy(&bytes[..bytes.len() - cut]).into_owned())
+        let text = String::from_utf8_lossy(&bytes[..bytes.len() - cut]).into_owned();
+        // A character of which some bytes differ differs.
+        let whole = differs.len() - incomplete(&differs);
+        let begun = usize::from(whole < differs.len());
+        let characters = String::from_utf8_lossy(&differs[..whole]).chars().count() + begun;
+        let differs = characters.min(text.chars().count());
+        Some((text, differs))
     };
+    let (new, old) = differing(around, edit);
+    let (old, old_differs) = behind(&around.old, old)?;
+    let (new, new_differs) = behind(&around.new, new)?;
     Some(DivergedText {
-        old: behind(&around.old)?,
-        new: behind(&around.new)?,
+        old,
+        new,
+        old_differs: Some(old_differs),
+        new_differs: Some(new_differs),
         before: String::from_utf8_lossy(before).into_owned(),
     })
+}
+
+/// How many of the new and of the old tokens differ: all of them, unless those behind the edit are the same.
+fn differing(around: &Around, (inserted, deleted): (u64, u64)) -> (usize, usize) {
+    let (new, old) = (&around.new, &around.old);
+    let [inserted, deleted] =
+        [inserted, deleted].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+    match (new.get(inserted..), old.get(deleted..)) {
+        (Some(a), Some(b))
+            if !a.is_empty() && !b.is_empty() && (a.starts_with(b) || b.starts_with(a)) =>
+        {
+            (inserted, deleted)
+        }
+        _ => (new.len(), old.len()),
+    }
 }
 
 /// How many bytes at the beginning belong to a character that began before them.
@@ -84,7 +112,8 @@ mod tests {
             old: tokens(old),
             new: tokens(new),
         };
-        let text = quote(&around, |token| Some(vec![u8::try_from(token).unwrap()]));
+        let piece = |token| Some(vec![u8::try_from(token).unwrap()]);
+        let text = quote(&around, (0, 0), piece);
         let text = text.unwrap();
         (text.before, text.old, text.new)
     }
@@ -135,11 +164,34 @@ mod tests {
             new: vec![],
         };
         let letter = |token| Some(vec![u8::try_from(token).unwrap()]);
-        let text = quote(&around, letter).unwrap();
+        let text = quote(&around, (0, 0), letter).unwrap();
         assert_eq!(
             (&*text.before, &*text.old, &*text.new),
             ("A[media]B", "[media]", "")
         );
-        assert_eq!(quote(&around, |_| None), None);
+        assert_eq!(quote(&around, (0, 0), |_| None), None);
+    }
+
+    #[test]
+    fn what_differs_is_told_from_what_both_prompts_have_behind_it() {
+        let of = |old: &str, new: &str, edit: (u64, u64)| {
+            let tokens = |text: &str| text.bytes().map(Token::from).collect();
+            let around = Around {
+                before: tokens("on "),
+                old: tokens(old),
+                new: tokens(new),
+            };
+            let letter = |token| Some(vec![u8::try_from(token).unwrap()]);
+            let text = quote(&around, edit, letter).unwrap();
+            (text.old_differs.unwrap(), text.new_differs.unwrap())
+        };
+        assert_eq!(of("Monday, and", "Sunday, and", (2, 2)), (2, 2));
+        assert_eq!(of("a cup of tea", "a large cup of t", (8, 2)), (2, 8));
+        // Only the second byte of a character differs.
+        assert_eq!(of("caf\u{e9} noir", "caf\u{e8} noir", (5, 5)), (4, 4));
+        // Nothing is the same behind, or it is further on than is known.
+        assert_eq!(of("tea", "milk", (4, 3)), (3, 4));
+        assert_eq!(of("Monday", "Sunday", (3, 2)), (6, 6));
+        assert_eq!(of("Monday", "Sunday", (100, 100)), (6, 6));
     }
 }

@@ -153,6 +153,7 @@ impl Recorder {
             Note::Received { .. }
             | Note::Wishes { .. }
             | Note::Sections { .. }
+            | Note::Titled { .. }
             | Note::Erasing { .. }
             | Note::ContextFreed { .. } => {}
         }

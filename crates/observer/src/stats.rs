@@ -170,6 +170,7 @@ impl Observer {
             // Of a request whose client has left, the prompt is not evaluated to its end.
             let unfinished = ledger.and_then(|ledger| ledger.unfinished(number));
             let unfinished = unfinished.filter(|_| busy).zip(times);
+            let last_title = times.and_then(|times| times.title.as_deref());
             let last_request = asker.id.as_deref().map(str::to_owned);
             Slot {
                 slot: number,
@@ -182,6 +183,7 @@ impl Observer {
                 requests_total,
                 last_request,
                 last_launch: launched.map(Timestamp::from_unix_ms),
+                last_title: last_title.cloned(),
                 prompt: unfinished
                     .map(|(prompt, times)| times.so_far(asker, prompt.counts, now.stamp)),
             }

@@ -1,6 +1,8 @@
 //! Requests under way.
 
-use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Sections, Timestamp};
+use std::sync::Arc;
+
+use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Sections, Timestamp, Title};
 use contextpilot_residency::{Account, RequestId, TokenCounts, Wishes};
 
 use crate::evaluations::evaluation;
@@ -19,6 +21,8 @@ pub(crate) struct Work {
     pub(crate) slot: Option<i32>,
     pub(crate) wishes: Wishes,
     pub(crate) sections: Option<Sections>,
+    /// Not for the log file, which others may read.
+    pub(crate) title: Option<Arc<Title>>,
     /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,

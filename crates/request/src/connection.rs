@@ -30,7 +30,6 @@ enum Progress {
 #[derive(Debug, Clone)]
 pub struct ConnectionReader {
     reader: RequestReader,
-    with_prompts: bool,
     progress: Progress,
     /// What was received behind the last request.
     behind: Vec<u8>,
@@ -47,7 +46,6 @@ impl ConnectionReader {
     pub const fn new() -> Self {
         Self {
             reader: RequestReader::new(),
-            with_prompts: false,
             progress: Progress::Reading,
             behind: Vec::new(),
         }
@@ -57,8 +55,15 @@ impl ConnectionReader {
     pub fn with_prompts() -> Self {
         Self {
             reader: RequestReader::with_prompts(),
-            with_prompts: true,
             ..Self::new()
+        }
+    }
+
+    /// The same, but also says what requests are about.
+    pub fn with_titles(self) -> Self {
+        Self {
+            reader: self.reader.with_titles(),
+            ..self
         }
     }
 
@@ -72,10 +77,7 @@ impl ConnectionReader {
                 // The server would have served it before it reads again.
                 Step::Complete(_) => {
                     self.behind = Vec::new();
-                    self.reader = match self.with_prompts {
-                        true => RequestReader::with_prompts(),
-                        false => RequestReader::new(),
-                    };
+                    self.reader = self.reader.renewed();
                 }
                 lost @ Step::Lost(_) => return lost,
             }

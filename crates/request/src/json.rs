@@ -15,7 +15,7 @@ use prompt::List;
 pub use prompt::{MOST_PIECES, MOST_TOKENS, Piece};
 pub use sections::Sections;
 use sections::{IN_MESSAGE, Part, Parts};
-use text::Text;
+pub(crate) use text::Text;
 
 /// The longest request id that is honoured, in bytes of UTF-8.
 pub const MAX_ID_BYTES: usize = 512;

@@ -49,6 +49,7 @@ mod json;
 mod loss;
 mod reader;
 mod scan;
+mod title;
 
 pub use assembled::Assembled;
 pub use assembly::Assembly;
@@ -62,3 +63,4 @@ pub use json::{
 };
 pub use loss::Loss;
 pub use reader::{Request, RequestReader, Step};
+pub use title::{MOST_AGENT, MOST_WORDS, Title};

@@ -8,6 +8,7 @@ use crate::json::{
     Adapters, Identity, InfillParts, JsonScanner, Numbers, Piece, Refusal, Sections,
 };
 use crate::loss::Loss;
+use crate::title::{Title, TitleReader};
 
 /// A request whose last byte has been received.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Request {
     /// The other parts of a prompt for `/infill`; `None` if a part is missing, or the reader was not made
     /// [with prompts](RequestReader::with_prompts).
     pub infill: Option<InfillParts>,
+    /// What it is about; `None` if nothing says that, or the reader was not made [with titles](RequestReader::with_titles).
+    pub title: Option<Box<Title>>,
 }
 
 impl Request {
@@ -115,6 +118,7 @@ pub enum Step {
 pub struct RequestReader {
     phase: Phase,
     json: JsonScanner,
+    titles: Option<Box<TitleReader>>,
     /// The last request's method allows a body, but it announced none.
     unannounced: bool,
 }
@@ -141,6 +145,7 @@ impl RequestReader {
         Self {
             phase: Phase::Line(RequestLine::new()),
             json: JsonScanner::new(),
+            titles: None,
             unannounced: false,
         }
     }
@@ -149,6 +154,23 @@ impl RequestReader {
     pub fn with_prompts() -> Self {
         Self {
             json: JsonScanner::with_prompts(),
+            ..Self::new()
+        }
+    }
+
+    /// The same, but also says what requests are about.
+    pub fn with_titles(self) -> Self {
+        Self {
+            titles: Some(Box::default()),
+            ..self
+        }
+    }
+
+    /// A reader of the same kind for a connection on which nothing was received yet.
+    pub(crate) fn renewed(&self) -> Self {
+        Self {
+            json: self.json.renewed(),
+            titles: self.titles.as_ref().map(|_| Box::default()),
             ..Self::new()
         }
     }
@@ -199,7 +221,13 @@ impl RequestReader {
                 for (at, &byte) in bytes.iter().enumerate() {
                     match fields.push(byte)? {
                         None => {}
-                        Some(Event::Line) => head.field(fields)?,
+                        Some(Event::Line) => {
+                            head.field(fields)?;
+                            if let (Some(titles), b"user-agent") = (&mut self.titles, fields.name())
+                            {
+                                titles.agent(fields.value_start());
+                            }
+                        }
                         Some(Event::End) => {
                             let head = head.clone();
                             return Ok((at + 1, self.begin_body(head)?));
@@ -215,6 +243,9 @@ impl RequestReader {
                 *left -= here as u64;
                 if head.scanned() {
                     self.json.feed(&bytes[..here]);
+                    if let Some(titles) = &mut self.titles {
+                        titles.feed(&bytes[..here]);
+                    }
                 }
                 if *left > 0 {
                     return Ok((here, None));
@@ -227,6 +258,9 @@ impl RequestReader {
                 Part::Content(used) => {
                     if head.scanned() {
                         self.json.feed(&bytes[..used]);
+                        if let Some(titles) = &mut self.titles {
+                            titles.feed(&bytes[..used]);
+                        }
                     }
                     Ok((used, None))
                 }
@@ -269,6 +303,11 @@ impl RequestReader {
             sections: json.sections(head.endpoint),
             prompts: json.take_prompts(),
             infill: json.take_infill(),
+            title: self
+                .titles
+                .as_mut()
+                .and_then(|titles| titles.take())
+                .map(Box::new),
             identity: match head.compressed && head.method == Method::Post {
                 true => Identity::Refused(Refusal::Compressed),
                 false => json.finish(),
@@ -281,6 +320,7 @@ impl RequestReader {
         self.phase = Phase::Lost(loss);
         // Frees what was collected.
         self.json = JsonScanner::new();
+        self.titles = None;
         loss
     }
 }

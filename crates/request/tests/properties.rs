@@ -125,7 +125,7 @@ fn steps(stream: &[u8], cuts: &[Index]) -> Vec<Step> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.push(stream.len());
     cuts.sort_unstable();
-    let mut reader = RequestReader::new();
+    let mut reader = RequestReader::new().with_titles();
     let mut steps = Vec::new();
     let mut from = 0;
     for to in cuts {

@@ -52,6 +52,7 @@ fn complete(identity: Identity) -> Step {
         sections: None,
         prompts: None,
         infill: None,
+        title: None,
     })
 }
 
@@ -147,6 +148,7 @@ fn all_requests_on_one_connection_are_found() {
             sections: None,
             prompts: None,
             infill: None,
+            title: None,
         })
     };
     assert_eq!(

@@ -284,9 +284,9 @@ settings! {
         "MiB for the last requests, as a [recording](docs/traffic.md) has them: [`why`](docs/tools.md#why) and `advise` \
          try on them what would help. `0` turns this off. Used only with a control endpoint";
     EXPLAIN_TEXT = "CONTEXTPILOT_EXPLAIN_TEXT", Flag: flag(false),
-        "`1`: where a prompt differs from an earlier one, the control endpoint shows \
-         [some of the text of both](docs/control.md#the-text-around-a-difference), if only this machine can reach \
-         the endpoint";
+        "`1`: the control endpoint shows [the first words](docs/control.md#what-a-request-is-about) of requests and, where \
+         a prompt differs from an earlier one, [some of the text of both](docs/control.md#the-text-around-a-difference), if \
+         only this machine can reach the endpoint";
     STRICT = "CONTEXTPILOT_STRICT", Flag: flag(false),
         "`1`: exit with code 3, before the model is loaded, rather than run without the hook or without a file that \
          a setting names";

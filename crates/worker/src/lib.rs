@@ -39,7 +39,7 @@ mod worker;
 pub use contextpilot_http_server::LARGEST_HEAD;
 pub use idle_timer::{DOZE, NAP};
 pub use library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
-pub use observe::host_limit;
+pub use observe::{host_limit, shows_text};
 pub use peers::{MOST_HELD, MOST_HELD_ENTRIES};
 pub use trace::Trace;
 pub use worker::{Handle, Index, OpenJournal, Task, start};

@@ -202,6 +202,8 @@ pub(crate) fn start(
     Ok((Some(telemetry), cleanup))
 }
 
+pub use text::shows_text;
+
 /// The limit of the server's host prompt cache by its flags, in bytes; `None` if there is no
 /// limit. `seen`: the host prompt cache is followed.
 #[must_use]

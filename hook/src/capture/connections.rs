@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use contextpilot_request::{ConnectionReader, Infill, Loss, Step};
 use contextpilot_residency::{TaskId, Token};
 
-use super::requests::Current;
+use super::requests::{Current, have_titles};
 use super::sockets::generation;
 use crate::attach::evidence;
 use crate::base::guard;
@@ -166,13 +166,17 @@ struct Connection {
 
 impl Connection {
     fn new(socket: i32, generation: u32) -> Self {
+        let reader = match prompts::are_engaged() {
+            true => ConnectionReader::with_prompts(),
+            false => ConnectionReader::new(),
+        };
         Self {
             socket,
             generation,
             layer: Layer::Socket,
-            reader: match prompts::are_engaged() {
-                true => ConnectionReader::with_prompts(),
-                false => ConnectionReader::new(),
+            reader: match have_titles() {
+                true => reader.with_titles(),
+                false => reader,
             },
             current: None,
         }

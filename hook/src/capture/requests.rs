@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use contextpilot_control::Title;
 use contextpilot_observer::Note;
 use contextpilot_request::{
     Adapters, Assembly, Identity, Infill, Request, Sections, is_head_of_chunks, is_interim,
@@ -22,6 +23,9 @@ static FORGETS: AtomicBool = AtomicBool::new(false);
 /// The server evaluates all of a prompt, unless its request wants the cache (`--no-cache-prompt`).
 static AVOIDS_CACHE: AtomicBool = AtomicBool::new(false);
 
+/// What requests are about is shown.
+static HAVE_TITLES: AtomicBool = AtomicBool::new(false);
+
 static NEXT_ARRIVAL: AtomicU64 = AtomicU64::new(1);
 
 /// From now on, each request with `"cache_prompt": false` is sent to the ledger as such: this server
@@ -33,6 +37,15 @@ pub(crate) fn expect_forgetting() {
 /// The server was started with `--no-cache-prompt`.
 pub(crate) fn expect_no_cache() {
     AVOIDS_CACHE.store(true, Ordering::Relaxed);
+}
+
+/// From now on the observer hears what requests are about.
+pub(crate) fn expect_titles() {
+    HAVE_TITLES.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn have_titles() -> bool {
+    HAVE_TITLES.load(Ordering::Relaxed)
 }
 
 /// The request that a thread serves.
@@ -155,6 +168,13 @@ impl Current {
             {
                 let bytes = [system, tools, messages];
                 note(|| Note::Sections { arrival, bytes });
+            }
+            if let Some(title) = request.title {
+                let title = Arc::new(Title {
+                    words: title.words.into(),
+                    agent: title.agent.into(),
+                });
+                note(|| Note::Titled { arrival, title });
             }
         }
         let mut current = Self {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::companion::connect::{OUR_VERSION, hook_says};
 use crate::companion::servers::running;
-use crate::companion::show::Visible;
+use crate::companion::show::{Visible, counted};
 use crate::companion::template;
 
 use super::report::Report;
@@ -102,9 +102,10 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
     let places: u32 = patched().map(|one| one.patched).sum();
     let called = patched().filter(|one| one.called).count();
     let text = format!(
-        "process {}: {} functions patched in {places} places, {called} of them called so far",
+        "process {}: {} patched in {}, {called} of them called so far",
         stats.process,
-        patched().count()
+        counted(patched().count() as u64, "function"),
+        counted(places.into(), "place")
     );
     report.add(Finding::new(SUBJECT, Grade::Good, text));
     if let Some(why) = &stats.engine.not_followed {

@@ -113,8 +113,8 @@ pub(in crate::companion) fn remote_text(remote: &StoreRemote) -> String {
         ),
     };
     text += &format!(
-        "; {} chunks sent, {} fetched, {} waiting, {} refused",
-        count(remote.sent),
+        "; {} sent, {} fetched, {} waiting, {} refused",
+        counted(remote.sent, "chunk"),
         count(remote.fetched),
         count(remote.waiting),
         count(remote.refused)

@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, Sparkline};
 use contextpilot_client::control::{HostCache, KvEvents, PrefixStore, Slot};
 
 use super::state::{Line, Order, Point, State};
-use crate::companion::show::{Moment, Visible, bytes, count, percent};
+use crate::companion::show::{Moment, Visible, bytes, count, counted, percent};
 use crate::companion::stats;
 use crate::companion::under_way;
 use crate::companion::words;
@@ -95,7 +95,8 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
         .map(|slot| of_slot(state, slot, slots.width))
         .collect();
     if all.len() > shown {
-        lines.push(format!("… and {} more slots", all.len() - shown).into());
+        let more = counted((all.len() - shown) as u64, "more slot");
+        lines.push(format!("… and {more}").into());
     }
     if all.is_empty() {
         lines.push("No slot has been used yet".into());
@@ -159,10 +160,11 @@ fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
     if more > 0 {
         ids += &format!(", {} more", count(more));
     }
-    if let Some(prompt) = &slot.prompt {
-        let gap = if ids.is_empty() { "" } else { "  " };
-        ids = under_way::short(prompt) + gap + &ids;
-    }
+    let under_way = slot.prompt.as_ref().map(under_way::short);
+    let title = slot.last_title.as_ref().map(words::title);
+    let says = under_way.into_iter().chain(title);
+    let says = says.chain((!ids.is_empty()).then_some(ids));
+    let says = says.collect::<Vec<_>>().join("  ");
     Text::from(vec![
         Span::styled(
             format!("{:>4}{mark}", slot.slot),
@@ -170,7 +172,7 @@ fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
         ),
         bar(state, fill.unwrap_or(0.0), bar_width(width)),
         Span::raw(figures),
-        Span::raw(ids),
+        Span::raw(says),
     ])
 }
 

@@ -13,7 +13,7 @@ use super::known::Machine;
 use super::open::{Input, Opened};
 use crate::companion::limit::Limit;
 use crate::companion::plot::{Axis, Plot};
-use crate::companion::show::{count, print, print_json};
+use crate::companion::show::{count, counted, print, print_json};
 use crate::companion::table::Table;
 
 /// Say what a cache of any size would reuse, and what the best possible is with as much room
@@ -268,8 +268,8 @@ fn text(
     if let Some(largest) = largest.filter(|blocks| rooms.first() < Some(&u64::from(*blocks))) {
         let _ = writeln!(
             text,
-            "The largest request has {} blocks: of one that is larger than a cache, the first blocks stay, as many as have room.",
-            count(largest.into())
+            "The largest request has {}: of one that is larger than a cache, the first blocks stay, as many as have room.",
+            counted(largest.into(), "block")
         );
     }
     if trace.rate < 1.0 {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::export::write;
 use super::open::Input;
-use crate::companion::show::{count, print, print_json};
+use crate::companion::show::{count, counted, print, print_json};
 
 /// Say what a trace is, and what could be reused of it at best
 ///
@@ -120,9 +120,9 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         (
             "blocks",
             format!(
-                "{} of {} tokens, {} of them different",
+                "{} of {}, {} of them different",
                 count(cold.blocks),
-                trace.block,
+                counted(trace.block.into(), "token"),
                 count(trace.tree.blocks())
             ),
         ),
@@ -130,9 +130,9 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         (
             "ceiling, warmed up",
             format!(
-                "{} (the first {} requests not counted)",
+                "{} (the first {} not counted)",
                 share(&warm),
-                count(half as u64)
+                counted(half as u64, "request")
             ),
         ),
     ];

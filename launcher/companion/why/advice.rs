@@ -5,7 +5,7 @@ use contextpilot_simulate::{Kind, Point};
 use serde::Serialize;
 
 use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, words};
-use crate::companion::show::{bytes, count, duration};
+use crate::companion::show::{bytes, count, counted, duration};
 
 /// The least tokens that are worth a piece of advice.
 const TOKENS: u64 = 64;
@@ -235,8 +235,8 @@ impl Advice {
             None => String::new(),
         };
         format!(
-            "would have saved {} tokens{time}: {} [{}]",
-            count(self.tokens),
+            "would have saved {}{time}: {} [{}]",
+            counted(self.tokens, "token"),
             self.text,
             self.cost,
         )

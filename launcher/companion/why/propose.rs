@@ -146,6 +146,8 @@ mod tests {
                 before: "Session 6f9619ff-8b86-d011-b42d-00cf4fc964f".to_owned(),
                 old: "f it is".to_owned(),
                 new: "e it is".to_owned(),
+                old_differs: None,
+                new_differs: None,
             }),
             ..Diverged::default()
         };

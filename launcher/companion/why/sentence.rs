@@ -5,8 +5,8 @@ use contextpilot_client::control::{
 };
 
 use super::advice::{Advised, Differs, same_text};
-use crate::companion::show::{Moment, Visible, count, duration};
-use crate::companion::words::{cause, lost as how, request};
+use crate::companion::show::{Moment, Visible, count, counted, duration};
+use crate::companion::words::{self, cause, lost as how, request};
 
 /// A few lines, the last of which say what to do.
 pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advised) -> String {
@@ -22,11 +22,12 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
         attempts,
         diverged,
         lost,
+        title,
     } = evaluation;
     let mut text = format!(
-        "{}  {} tokens: {} reused{}, {} evaluated{}\n",
+        "{}  {}: {} reused{}, {} evaluated{}\n",
         request(name),
-        count(*prompt_tokens),
+        of_tokens(*prompt_tokens),
         count(*reused),
         sources(from),
         count(*evaluated),
@@ -34,13 +35,16 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
     );
     let mut hidden = false;
     let mut line = |line: String| text += &format!("    {line}\n");
+    if let Some(title) = title {
+        line(words::title(title));
+    }
     if *given_up {
         line("its client left then: there may be more of the prompt".to_owned());
     }
     if *attempts > 0 {
         line(format!(
             "clients gave up {} before it that begin like this",
-            requests(*attempts)
+            counted(*attempts, "request")
         ));
     }
     line(because(causes));
@@ -83,14 +87,6 @@ fn quoted(text: &DivergedText) -> String {
     match same_text(text) {
         true => format!("behind “{before}” it is the same text in other tokens: “{new}”"),
         false => format!("behind “{before}” it was “{old}” and is “{new}”"),
-    }
-}
-
-/// `1 request`, `2 requests`.
-fn requests(number: u64) -> String {
-    match number {
-        1 => "1 request".to_owned(),
-        _ => format!("{} requests", count(number)),
     }
 }
 
@@ -207,10 +203,7 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
 }
 
 fn of_tokens(number: u64) -> String {
-    match number {
-        1 => "1 token".to_owned(),
-        _ => format!("{} tokens", count(number)),
-    }
+    counted(number, "token")
 }
 
 /// `evicted`: all tokens that were.
@@ -351,6 +344,111 @@ mod tests {
         });
         let left = "8 tokens differ, and 9,700 tokens behind are the same in another order";
         assert!(lines[2].ends_with(left), "{lines:?}");
+    }
+
+    const EXAMPLES: &str = "page/test/words.json";
+
+    /// The page says the same by functions of its own (page/src/sentence.ts): it must do so for these examples
+    /// (page/test/words.mjs).
+    #[test]
+    fn the_page_has_examples_of_all_that_is_said() {
+        use serde_json::{Value, json};
+
+        let base = Diverged {
+            at: 1200,
+            request: Some(RequestName::Number(7)),
+            differing: 40,
+            same_after: 2000,
+            inserted: 40,
+            deleted: 40,
+            repeated: 2000,
+            reordered: 0,
+            unmatched: 40,
+            ..Diverged::default()
+        };
+        let edits = [
+            (1, 1),
+            (5, 5),
+            (1, 0),
+            (0, 1),
+            (3000, 0),
+            (0, 2),
+            (1, 4),
+            (4, 1),
+        ];
+        let mut all: Vec<Diverged> = Vec::new();
+        for (inserted, deleted) in edits {
+            for same_after in [0, 1, 2000] {
+                all.push(Diverged {
+                    inserted,
+                    deleted,
+                    same_after,
+                    ..base.clone()
+                });
+            }
+        }
+        for at in [0, 31, 32] {
+            for (reordered, unmatched) in [(0, 33), (15, 3), (16, 3), (16, 4), (16, 33), (16, 1)] {
+                let one = Diverged {
+                    at,
+                    reordered,
+                    unmatched,
+                    ..base.clone()
+                };
+                let [answer, media] = [true, false].map(|answer| Diverged {
+                    answer,
+                    media: !answer,
+                    ..one.clone()
+                });
+                all.extend([one, answer, media]);
+            }
+        }
+        let mut lefts: Vec<Value> = Vec::new();
+        for diverged in all {
+            for (tokens, evaluated) in [(3240, 2040), (3201, 2001)] {
+                let says = left(&diverged, tokens, evaluated);
+                let one = json!({"diverged": diverged, "tokens": tokens, "evaluated": evaluated, "says": says});
+                lefts.push(one);
+            }
+        }
+        let when = Timestamp::from_unix_ms(0);
+        let mut losses: Vec<Value> = Vec::new();
+        let ways = [Through::Erase, Through::Restore, Through::NoRoom];
+        let ways = ways.map(|way| (Reason::Cleared, Some(way)));
+        let reasons = Reason::ALL.map(|reason| (reason, None));
+        for (reason, through) in reasons.into_iter().chain(ways) {
+            for (by, tokens, evicted) in [(None, 1, 1), (Some(7), 1000, 1000), (Some(7), 5, 9000)] {
+                let lost = Lost {
+                    when,
+                    reason,
+                    by: by.map(RequestName::Number),
+                    through,
+                    tokens,
+                    chosen_by: None,
+                    similarity: None,
+                    kept: None,
+                };
+                // The time of day is of another zone elsewhere.
+                let says = how_lost(&lost, evicted);
+                let says = says.replacen(&Moment::from(when).of_day(), "then", 1);
+                losses.push(json!({"lost": lost, "evicted": evicted, "says": says}));
+            }
+        }
+        let lines = |all: &[Value]| {
+            let lines: Vec<String> = all.iter().map(Value::to_string).collect();
+            lines.join(",\n")
+        };
+        let (lefts, losses) = (lines(&lefts), lines(&losses));
+        let written = format!("{{\"left\":[\n{lefts}\n],\"lost\":[\n{losses}\n]}}\n");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLES);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &written).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            kept == written,
+            "{EXAMPLES} is not what is said now: UPDATE=1 cargo test --lib sentence writes it"
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
-import { CAUSES, SOURCES, reason } from "../causes";
+import { CAUSES, SOURCES, evicted } from "../causes";
 import { add, button, el, fill } from "../dom";
-import { adapters, bytes, clock, count, name, percent, plural, seconds } from "../format";
+import { adapters, bytes, clock, count, name, percent, plural, seconds, title } from "../format";
 import type { Model } from "../model";
-import type { Diverged, Evaluation, Lost, Name, RequestState, Sections } from "../types";
+import { left, lost, sameText, through, whose } from "../sentence";
+import type { Diverged, DivergedText, Evaluation, Lost, Name, RequestState, Sections } from "../types";
 
 /** What became of one request, and why its prompt was evaluated. */
 export class Account {
@@ -58,6 +59,7 @@ export class Account {
         const req = this.model.find(chosen);
         const evaluation = req?.evaluation ?? this.state?.evaluation ?? null;
         fill(this.host, el("div", { class: "bar" }, el("h2", { class: "id" }, name(chosen)), button("Close", () => this.model.choose(null), { class: "quiet" })));
+        if (evaluation?.title) add(this.host, el("p", { class: "title" }, title(evaluation.title)));
         if (this.state) add(this.host, this.whereabouts(this.state));
         if (req) {
             const facts: [string, string][] = [
@@ -77,8 +79,8 @@ export class Account {
         }
         add(this.host, this.tokens(evaluation));
         if (req?.sections) add(this.host, this.sections(req.sections));
-        if (evaluation.diverged) add(this.host, this.diverged(evaluation.diverged));
-        if (evaluation.lost) add(this.host, this.lost(evaluation.lost));
+        if (evaluation.diverged) add(this.host, this.diverged(evaluation.diverged, evaluation));
+        if (evaluation.lost) add(this.host, this.lost(evaluation.lost, evaluation.causes.evicted ?? 0));
     }
 
     private whereabouts(state: RequestState): HTMLElement {
@@ -86,7 +88,7 @@ export class Account {
         const line = el("p", { class: `state ${state.state}` });
         if (state.state === "cached") add(line, `Cached in ${places.join(" and ")}.`);
         else if (state.state === "evicted") {
-            add(line, `Evicted at ${state.at ? clock(Date.parse(state.at)) : "?"}: ${reason(state.reason ?? "")}`);
+            add(line, `Evicted at ${state.at ? clock(Date.parse(state.at)) : "?"}: ${evicted(state.reason ?? "")}`);
             if (state.by) add(line, " by ", this.link(state.by));
             add(line, ".");
             if (state.cached_tokens) add(line, ` Of its beginning ${plural(state.cached_tokens, "token")} could still be reused.`);
@@ -125,23 +127,32 @@ export class Account {
         return el("table", { class: "tokens", title: hint }, el("caption", {}, "The request's sections, in bytes of JSON"), el("tbody", {}, ...rows.map(([label, size]) => line(label, size))));
     }
 
-    private diverged(of: Diverged): HTMLElement {
-        const from = of.request === null ? "an earlier request" : this.link(of.request);
-        const change = of.inserted === 0 ? `${plural(of.deleted, "token")} of it left out` : of.deleted === 0 ? `${plural(of.inserted, "token")} put in` : `${plural(of.differing, "token")} differ`;
-        const block = el("div", { class: "left" }, el("h3", {}, "Where it left the nearest earlier prompt"), el("p", {}, "It left ", from, ` at token ${count(of.at)}: ${change}, then ${plural(of.same_after, "token")} the same.`));
-        if (of.repeated > 0) {
-            const order = of.reordered > 0 ? `, at least ${count(of.reordered)} of them in another order` : "";
-            add(block, el("p", {}, `${plural(of.repeated, "token")} behind the difference are in the earlier prompt, too${order}: had they come first, they could have been reused.`));
-        }
-        if (of.text) {
-            add(block, el("pre", { tabindex: 0, "aria-label": "The text around the difference" }, el("span", { class: "same" }, of.text.before), el("del", {}, of.text.old), "\n", el("ins", {}, of.text.new)));
-        }
+    private diverged(of: Diverged, { prompt_tokens, evaluated }: Evaluation): HTMLElement {
+        const from = of.request === null ? [whose(of)] : [this.link(of.request), "'s"];
+        const block = el("div", { class: "left" }, el("h3", {}, "Where it left the nearest earlier prompt"), el("p", {}, "It left ", ...from, `${left(of, prompt_tokens, evaluated)}.`));
+        if (of.text) add(block, this.difference(of.text));
         return block;
     }
 
-    private lost(of: Lost): HTMLElement {
-        const by = of.by === null ? "" : this.link(of.by);
-        const block = el("div", { class: "left" }, el("h3", {}, "How the evicted tokens were lost"), el("p", {}, `At ${clock(Date.parse(of.when))}, ${count(of.tokens)} of them: ${reason(of.reason)}`, of.by === null ? "" : " by ", by, "."));
+    /** The text around a difference: what differs is marked to the token. */
+    private difference(of: DivergedText): HTMLElement {
+        const label = { tabindex: 0, "aria-label": "The text around the difference" };
+        const same = (part: string) => el("span", { class: "same" }, part);
+        if (sameText(of)) {
+            const longer = of.old.length > of.new.length ? of.old : of.new;
+            return el("div", {}, el("p", {}, "It is the same text in other tokens:"), el("pre", label, same(of.before), longer));
+        }
+        const parts = (text: string, differs = Number.POSITIVE_INFINITY) => {
+            const characters = [...text];
+            return [characters.slice(0, differs).join(""), characters.slice(differs).join("")] as const;
+        };
+        const [[old, oldRest], [now, newRest]] = [parts(of.old, of.old_differs), parts(of.new, of.new_differs)];
+        return el("pre", label, same(of.before), el("del", {}, old), same(oldRest), "\n", same(of.before), el("ins", {}, now), same(newRest));
+    }
+
+    private lost(of: Lost, tokens: number): HTMLElement {
+        const by = of.by === null || through(of) !== null ? "" : this.link(of.by);
+        const block = el("div", { class: "left" }, el("h3", {}, "How the evicted tokens were lost"), el("p", {}, lost(of, tokens), by, "."));
         if (of.chosen_by) {
             const how: Record<string, string> = { id: "the request named the slot", similarity: "the slot was the most similar", least_recently_used: "the slot was the least recently used" };
             const kept = of.kept === null ? "" : ` ${percent(of.kept)} of the slot's content stayed${of.kept >= 0.5 ? ", so the server did not save it to the host cache" : ""}.`;

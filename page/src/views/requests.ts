@@ -1,6 +1,6 @@
 import { CAUSES } from "../causes";
 import { el, text } from "../dom";
-import { adapters, clock, count, name, seconds } from "../format";
+import { adapters, called, clock, count, name, seconds } from "../format";
 import type { Model, Req } from "../model";
 import type { Name } from "../types";
 import type { View } from "./view";
@@ -109,7 +109,7 @@ export class RequestsView implements View {
         if (drawn === this.drawn) return;
         this.drawn = drawn;
         const fits = (one: Req) =>
-            (query === "" || name(one.name).toLowerCase().includes(query)) &&
+            (query === "" || called(one.name, one.evaluation.title).toLowerCase().includes(query)) &&
             (slot === "" || one.slot === Number(slot)) &&
             (adapter === "" || adapters(one.evaluation.adapters) === adapter) &&
             (cause === "" || has(one, cause));
@@ -186,8 +186,9 @@ export class RequestsView implements View {
         row.element.dataset["place"] = String(place);
         row.element.setAttribute("aria-rowindex", String(place + 2));
         row.element.classList.toggle("chosen", this.model.chosen === req.name);
-        text(row.link, name(req.name));
-        row.link.title = name(req.name);
+        const who = called(req.name, evaluation.title);
+        text(row.link, who);
+        row.link.title = who;
         const store = evaluation.from.store ?? 0;
         const kept = evaluation.reused - store;
         const left = evaluation.diverged;

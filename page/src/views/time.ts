@@ -1,6 +1,6 @@
-import { reason } from "../causes";
+import { evicted, reason } from "../causes";
 import { button, el, fill, text } from "../dom";
-import { clock, count, name, plural, seconds, soFar, zone } from "../format";
+import { called, clock, count, name, plural, seconds, soFar, title, zone } from "../format";
 import type { Model, Req } from "../model";
 import type { Name, Slot } from "../types";
 import type { View } from "./view";
@@ -48,6 +48,10 @@ export class TimeView implements View {
     private readonly spans: HTMLButtonElement[];
     private readonly note = el("span", { class: "note" });
     private readonly list = el("ol", { class: "happenings" });
+    /** Said if nothing happened in the time that is shown. */
+    private readonly quiet = el("p", { class: "note quiet-time", hidden: true });
+    /** The first requests have been seen, and the time that is shown was chosen. */
+    private opened = false;
     private span = 60_000;
     /** The end of what is shown; `null`: now. */
     private end: number | null = null;
@@ -79,6 +83,7 @@ export class TimeView implements View {
         host.append(
             el("div", { class: "bar" }, el("h2", {}, "Who did what"), el("div", { class: "group", role: "group", "aria-label": "Time shown" }, ...this.spans), el("div", { class: "group", role: "group", "aria-label": "Move" }, ...steps.map(([label, hint, run]) => button(label, run, { "aria-label": hint, title: hint }))), this.note),
             this.holder,
+            this.quiet,
             el(
                 "ul",
                 { class: "legend", "aria-label": "Colours" },
@@ -129,7 +134,44 @@ export class TimeView implements View {
         return [report?.relative ? Math.max(0, from - (end - from) * 0.01) : from - (end - from) * 0.01, end + (end - from) * 0.01];
     }
 
+    /** Opens with the shortest time up to now in which something happened. */
+    private open(): void {
+        const last = this.last();
+        if (this.opened || last === null) return;
+        this.opened = true;
+        if (this.model.report || this.end !== null || this.span !== SPANS[0]?.[1]) return;
+        const [, now] = this.window();
+        const [, span] = SPANS.find(([, span]) => now - last < span) ?? ["all", 0];
+        this.span = span;
+    }
+
+    /** When something happened last. */
+    private last(): number | null {
+        const { requests, changes } = this.model;
+        const last = requests.slice(-100).reduce((most, one) => Math.max(most, one.ended ?? one.at), changes.at(-1)?.ms ?? 0);
+        return last > 0 ? last : null;
+    }
+
+    /** Where lanes are empty, says so, and when there was something. */
+    private hint(isEmpty: boolean): void {
+        const last = this.last();
+        const isWorking = !this.model.report && this.end === null && (this.model.stats?.slots ?? []).some((slot) => slot.busy);
+        this.quiet.hidden = !isEmpty || isWorking;
+        if (this.quiet.hidden) return;
+        const says = last === null ? "No prompt was evaluated yet." : `Nothing happened in this time. The last was at ${clock(last)}.`;
+        if (this.quiet.dataset["says"] === says) return;
+        this.quiet.dataset["says"] = says;
+        const show = () => {
+            if (last === null) return;
+            if (this.span === 0) this.span = 60_000;
+            this.end = last + this.span / 4;
+            this.redraw();
+        };
+        fill(this.quiet, says, ...(last === null ? [] : [" ", button("Show it", show, { class: "link" })]));
+    }
+
     draw(): void {
+        this.open();
         const [from, to] = this.window();
         const lanes = this.lanes();
         const width = this.holder.clientWidth;
@@ -292,7 +334,7 @@ export class TimeView implements View {
             if (one.change === "evicted") {
                 const lane = one.from?.place === "slot" ? `slot ${one.from.slot}` : "host";
                 const by = one.by ?? null;
-                all.push({ at, lane, kind: "evicted", who: one.id ?? null, by, label: `${one.id} fell out: ${reason(one.reason ?? "")}${by ? ` by ${by}` : ""}` });
+                all.push({ at, lane, kind: "evicted", who: one.id ?? null, by, label: `${one.id} fell out: ${evicted(one.reason ?? "")}${by ? ` by ${by}` : ""}` });
             } else if (one.change === "replaced") {
                 all.push({ at, lane: `slot ${one.slot}`, kind: "evicted", who: number(one.id), by: number(one.by), label: `${one.by} took the place of ${plural(one.tokens ?? 0, "token")} of ${one.id} in slot ${one.slot}` });
             } else if (one.change === "moved_to_host") {
@@ -348,6 +390,7 @@ export class TimeView implements View {
     private tell(from: number, to: number, seen: Req[], happened: Happening[]): void {
         const live = this.end === null && !this.model.paused && !this.model.report;
         this.spans.forEach((one, nth) => one.setAttribute("aria-pressed", String(SPANS[nth]?.[1] === this.span && this.end === null)));
+        this.hint(seen.length === 0 && happened.length === 0);
         const evaluated = seen.reduce((sum, one) => sum + one.evaluation.evaluated, 0);
         const evicted = happened.filter((one) => one.kind === "evicted").length;
         const about = `${plural(seen.length, "request")}, ${plural(evaluated, "token")} evaluated, ${plural(evicted, this.model.report?.kind === "recording" ? "replacement" : "eviction")}`;
@@ -462,14 +505,14 @@ function saysRequest(one: Req): string {
     const { reused, evaluated, seconds: took } = one.evaluation;
     const twice = one.again > 0 ? `, ${count(one.again)} of them again` : "";
     const long = took === null ? "" : ` in ${seconds(took)}`;
-    return `${name(one.name)}: ${count(reused)} reused, ${count(evaluated)} evaluated${twice}${long}, slot ${one.slot}`;
+    return `${called(one.name, one.evaluation.title)}: ${count(reused)} reused, ${count(evaluated)} evaluated${twice}${long}, slot ${one.slot}`;
 }
 
 /** Of a request that is named by its number. */
 function saysWork(slot: Slot): string {
     const who = slot.last_request ?? (slot.prompt && slot.prompt.number > 0 ? `#${slot.prompt.number}` : "a request");
     const far = slot.prompt ? `: ${soFar(slot.prompt)}` : "";
-    return `${who} is at work in slot ${slot.slot}${far}`;
+    return `${who}${slot.last_title ? ` ${title(slot.last_title)}` : ""} is at work in slot ${slot.slot}${far}`;
 }
 
 function number(of: string | null | undefined): Name | null {

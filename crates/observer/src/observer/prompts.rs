@@ -1,6 +1,8 @@
 //! Prompts that were evaluated: how many tokens each took and why, for which request, and how long.
 
-use contextpilot_control::UnfinishedPrompt;
+use std::sync::Arc;
+
+use contextpilot_control::{Title, UnfinishedPrompt};
 use contextpilot_residency::{
     Account, Arrival, Asker, EvaluationId, Ledger, SequenceId, TaskId, TokenCounts, Wishes,
 };
@@ -15,6 +17,8 @@ pub(crate) struct SlotTimes {
     launched: Stamp,
     /// `None`: no task was launched here yet.
     pub(crate) launched_unix_ms: Option<u64>,
+    /// What the request of its last task is about.
+    pub(crate) title: Option<Arc<Title>>,
     /// When the last batch of its prompt was evaluated.
     evaluated: Stamp,
     /// A prompt that is evaluated, until there is the first token of its answer.
@@ -105,7 +109,10 @@ impl Observer {
         if let Some(accounts) = &mut self.accounts {
             accounts.launch(sequence, task, asker.clone(), wishes);
         }
+        let work = asker.arrival().and_then(|arrival| self.works.get(&arrival));
+        let title = work.and_then(|work| work.title.clone());
         let slot = self.slots.entry(sequence).or_default();
+        slot.title = title;
         if !goes_on {
             slot.launched = at;
         }
@@ -332,7 +339,7 @@ impl Observer {
             remembered = Some(place);
             if let Some(work) = &mut work {
                 work.accounted(&account, place);
-                evaluations.divide(place, work.sections);
+                evaluations.describe(place, work.sections, work.title.as_deref());
             }
         }
         if let Some(seconds) = given_up {

@@ -107,6 +107,11 @@ impl Text {
         self.problem.is_none() && self.bytes == wanted
     }
 
+    /// As much of the string as there is room for, or as could be decoded. Call this after its end.
+    pub(crate) fn beginning(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The string. Call this after its end.
     pub(crate) fn take(&mut self) -> Result<Box<str>, Refusal> {
         if let Some(problem) = self.problem {
@@ -165,10 +170,13 @@ impl Text {
     fn push(&mut self, bytes: &[u8]) {
         if self.high.is_some() {
             self.problem = Some(Refusal::Malformed);
-        } else if self.bytes.len() + bytes.len() > self.limit {
-            self.problem = Some(Refusal::TooLong);
         } else {
-            self.bytes.extend_from_slice(bytes);
+            let room = self.limit - self.bytes.len();
+            self.bytes
+                .extend_from_slice(&bytes[..room.min(bytes.len())]);
+            if bytes.len() > room {
+                self.problem = Some(Refusal::TooLong);
+            }
         }
     }
 }

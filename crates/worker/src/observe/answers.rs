@@ -54,7 +54,8 @@ impl Answers {
     /// does not hold up the worker.
     fn quote(&self, evaluation: &mut Evaluation, around: Option<Box<Around>>) {
         if let (Some(diverged), Some(around)) = (&mut evaluation.diverged, around) {
-            diverged.text = quote(&around, |token| self.library.piece(token));
+            let edit = (diverged.inserted, diverged.deleted);
+            diverged.text = quote(&around, edit, |token| self.library.piece(token));
         }
     }
 }

@@ -4,22 +4,27 @@ use contextpilot_settings::{Listen, Settings};
 
 use crate::library::Library;
 
-/// Whether the tokens around divergences are kept and shown as text. If the setting asks for it, a
-/// line says whether text is shown, and why not.
+/// Whether text of prompts is kept and shown.
+#[must_use]
+pub fn shows_text(settings: &Settings) -> bool {
+    settings.explain_text && obstacle(settings).is_none()
+}
+
+/// The same. If the setting asks for it, a line says whether text is shown, and why not.
 pub(super) fn is_shown(settings: &Settings, library: &dyn Library) -> bool {
     if !settings.explain_text {
         return false;
     }
     match obstacle(settings) {
         None => library.say(format_args!(
-            "CONTEXTPILOT_EXPLAIN_TEXT: where a prompt differs from an earlier one, the control \
-             endpoint shows some of the text of both, to this machine only"
+            "CONTEXTPILOT_EXPLAIN_TEXT: the control endpoint shows the first words of requests and, where \
+             a prompt differs from an earlier one, some of the text of both, to this machine only"
         )),
         Some(why) => library.say(format_args!(
             "CONTEXTPILOT_EXPLAIN_TEXT is not followed, no text is shown: {why}"
         )),
     }
-    obstacle(settings).is_none()
+    shows_text(settings)
 }
 
 /// Why no text can be shown, and what to do.
@@ -51,7 +56,11 @@ mod tests {
                 "CONTEXTPILOT_EXPLAIN_MB" => Some((&megabytes).into()),
                 _ => None,
             });
-            obstacle(&settings.unwrap())
+            let mut settings = settings.unwrap();
+            assert!(!shows_text(&settings), "nobody asks for it");
+            settings.explain_text = true;
+            assert_eq!(shows_text(&settings), obstacle(&settings).is_none());
+            obstacle(&settings)
         };
         for local in [
             "127.0.0.1:1",

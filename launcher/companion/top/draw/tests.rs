@@ -94,15 +94,16 @@ fn a_prompt_counts_while_it_is_being_evaluated() {
             "number": 7, "reused": 100, "evaluated": evaluated, "seconds": 4.0,
             "tokens_per_second": 41.2,
         });
+        slot["last_title"] = json!({ "words": "Tea", "agent": "a/1" });
         stats(at, json!([slot]), 0, 0)
     };
     let mut state = State::new(false);
     state.stats(at("2026-01-02T03:04:05.000Z", 64));
     state.stats(at("2026-01-02T03:04:07.000Z", 164));
-    let screen = lines(&drawn(&state, 120, 24)).join("\n");
+    let screen = lines(&drawn(&state, 140, 24)).join("\n");
     for part in [
         "Evaluated: 50 tokens/s",
-        "#7: 164 evaluated so far, 41 tokens/s  req-a",
+        "#7: 164 evaluated so far, 41 tokens/s  “Tea”, from a/1  req-a",
     ] {
         assert!(screen.contains(part), "{part:?} is not in\n{screen}");
     }

@@ -1,0 +1,61 @@
+// What `contextpilot-llama why` says, in the same words: page/test/words.json has examples, which
+// launcher/companion/why/sentence.rs writes and page/test/words.mjs compares.
+import { reason } from "./causes";
+import { clock, count, name, plural } from "./format";
+import type { Diverged, DivergedText, Lost } from "./types";
+
+// As in launcher/companion/why/advice.rs, which says why.
+const SHARED = 32;
+const REORDERED = 16;
+const UNMATCHED = 4;
+
+const tokens = (number: number) => plural(number, "token");
+
+/** Where a prompt left an earlier one, from ` at token` on. */
+export function left(of: Diverged, all: number, evaluated: number): string {
+    const at = ` at token ${count(of.at)} of ${count(all)}${of.answer ? ", in the answer that was generated there" : ""}`;
+    const unmatched = of.unmatched ?? 0;
+    if (of.media) return `${at}: the image (or other media) there is not the same file: its bytes differ, also if it looks the same`;
+    if (!of.answer) {
+        if (of.at < SHARED && of.differing > SHARED && unmatched > SHARED) return `${at}: it is another prompt`;
+        if (of.reordered >= REORDERED) {
+            if (unmatched < UNMATCHED) return `${at}: ${tokens(of.repeated)} from there on are the same in another order`;
+            return `${at}: ${tokens(unmatched)} differ, and ${tokens(of.repeated)} behind are the same in another order`;
+        }
+    }
+    const same = of.same_after === 0 ? "nothing behind is the same" : of.same_after === 1 ? "the one behind is the same" : `the ${count(of.same_after)} behind are the same`;
+    const rest = of.inserted + of.same_after;
+    const isAll = of.at + rest >= all && evaluated >= rest && of.same_after > 0;
+    return `${at}: ${edit(of)}, ${same}${isAll ? `; all ${count(evaluated)} had to be evaluated` : ""}`;
+}
+
+function edit({ inserted, deleted }: Diverged): string {
+    if (deleted === 0) return `${tokens(inserted)} inserted`;
+    if (inserted === 0) return `${tokens(deleted)} left out`;
+    if (inserted === deleted) return `${tokens(inserted)} ${inserted === 1 ? "differs" : "differ"}`;
+    return `${tokens(inserted)} in place of ${count(deleted)}`;
+}
+
+/** How evicted tokens were lost, up to the request that took their place. */
+export function lost(of: Lost, evicted: number): string {
+    const some = of.tokens > 0 && of.tokens < evicted ? `${count(of.tokens)} of these ${count(evicted)}` : tokens(evicted);
+    return `${some} evicted at ${clock(Date.parse(of.when))}: ${through(of) ?? `${reason(of.reason)}${of.by === null ? "" : " by "}`}`;
+}
+
+/** What took them, if no prompt did. */
+export function through(of: Lost): string | null {
+    if (of.through === "erase") return "a client erased the slot";
+    if (of.through === "restore") return "a client restored something else into the slot";
+    if (of.through === "no_room") return "the context of all slots was full, and the server emptied this one";
+    return null;
+}
+
+/** Whether the text at a difference is the same, as far as it is known. */
+export function sameText({ old, new: now }: DivergedText): boolean {
+    return old !== "" && now !== "" && (old.startsWith(now) || now.startsWith(old));
+}
+
+/** Whose prompt it left. */
+export function whose(of: Diverged): string {
+    return of.request === null ? "an earlier one" : `${name(of.request)}'s`;
+}
