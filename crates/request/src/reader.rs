@@ -103,6 +103,10 @@ impl Request {
 
 /// The result of reading some bytes.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is moved once for each request"
+)]
 pub enum Step {
     /// Nothing yet: the request continues.
     More,
