@@ -181,7 +181,9 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
                 tally.restarted.fetch_add(1, Ordering::Relaxed);
             }
         }
-        before = Some((life, format!("{prompt}{content}")));
+        // Bytes that are no text come as U+FFFD: the client cannot send back what was generated.
+        let is_text = !content.contains('\u{fffd}');
+        before = is_text.then(|| (life, format!("{prompt}{content}")));
         // Some answers come back otherwise, and are evaluated.
         let said = if random.below(8) == 0 {
             "Something else."

@@ -142,7 +142,7 @@ fn a_reset_reports_and_forgets_everything() {
     watched.wait_state("tea", "cached");
     assert_eq!(watched.json(&["reset"])["evicted"], 1);
     let text = watched.text(&["reset"]);
-    assert!(text.starts_with("0 requests were reported"), "{text}");
+    assert!(text.starts_with("0 requests reported as evicted"), "{text}");
     let said = watched
         .command(&["where", "tea", "--json"])
         .output()
