@@ -425,6 +425,53 @@ fn a_further_answer_is_copied_and_nothing_is_evaluated_for_it() {
     assert_eq!(scene.observer.latest(9).len(), 1);
 }
 
+/// A shared context without room: the engine refuses the next batch, the server empties the slot, and the client leaves.
+#[test]
+fn a_prompt_whose_slot_was_emptied_before_its_client_left_is_no_longer_known() {
+    let mut scene = Scene::new();
+    scene.ask(Some("before"), 1, 7, 0, 30);
+    let (arrival, task) = scene.receive("gone");
+    scene.apply(Event::Launched { sequence: 0, task });
+    let submit = |scene: &mut Scene, range: std::ops::Range<i32>| {
+        let entry = |position| Entry {
+            sequence: 0,
+            position,
+            token: 7,
+            output: false,
+        };
+        scene.apply(Event::Submitted {
+            context: CONTEXT,
+            entries: range.map(entry).collect(),
+        });
+        scene.apply(Event::Evaluated {
+            context: CONTEXT,
+            failed: Vec::new(),
+            no_room: false,
+        });
+    };
+    submit(&mut scene, 0..20);
+    scene.apply(Event::Removed {
+        context: CONTEXT,
+        sequence: 0,
+        from: -1,
+        to: -1,
+    });
+    submit(&mut scene, 0..5);
+    scene.take_output();
+    scene.apply(Event::Answered {
+        arrival,
+        id: Some(RequestId::from("gone")),
+    });
+    scene.apply(Event::Quiet {
+        elapsed: std::time::Duration::from_secs(1),
+    });
+    let line = scene.take_output().lines.pop().expect("a line");
+    let evaluation = line.evaluation.expect("an evaluation");
+    assert!(evaluation.given_up);
+    assert_eq!(evaluation.causes.sum(), evaluation.evaluated);
+    assert_eq!(evaluation.diverged, None);
+}
+
 /// The client of a request with 30 tokens leaves while the first 20 of them are evaluated.
 fn leave(scene: &mut Scene, id: &str, slot: i32, reused: i32) {
     let (arrival, task) = scene.receive(id);

@@ -266,7 +266,8 @@ impl Accounts {
     ) -> Option<Account> {
         let mut open = self.slots.get_mut(&slot)?.open.take()?;
         open.given_up = true;
-        if open.prompt.is_none() && open.begun.is_some() {
+        // If the slot was emptied since, it does not hold the prompt any more.
+        if open.prompt.is_none() && open.begun.is_some() && open.nearest.is_none() {
             open.prompt = Some(ledger.tokens_from(CacheEntry::Slot(slot), 0));
         }
         Some(self.account(&open, reused, evaluated))

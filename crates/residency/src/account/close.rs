@@ -195,7 +195,8 @@ impl Accounts {
     }
 
     fn diverged(&self, open: &Open, prompt: &[Token], nearest: &Nearest) -> Option<Diverged> {
-        let ours = &prompt[nearest.common as usize..];
+        // The slot may have held more of the prompt before it was emptied.
+        let ours = prompt.get(nearest.common as usize..)?;
         if ours.is_empty() || nearest.rest.is_empty() {
             return None;
         }
