@@ -7,7 +7,7 @@
 
 use std::cell::OnceCell;
 
-use contextpilot_gateway::Gateway;
+use contextpilot_gateway::{Gateway, Serving};
 use contextpilot_proxy::{Body, Handler, Request, Upstream};
 use contextpilot_settings::{KvEventsOf, Settings};
 use hyper::header::{HOST, HeaderValue};
@@ -18,17 +18,18 @@ use tokio::runtime::{Builder, Runtime};
 const WORDS: usize = 1024;
 
 thread_local! {
-    static GATEWAY: OnceCell<(Runtime, Gateway)> = const { OnceCell::new() };
+    static GATEWAY: OnceCell<(Runtime, Serving)> = const { OnceCell::new() };
 }
 
-fn start() -> (Runtime, Gateway) {
+fn start() -> (Runtime, Serving) {
     let runtime = Builder::new_current_thread().enable_all().build();
     let upstream = Upstream::new("unix:/nowhere/llama.sock").expect("an address");
     let settings =
         Settings::from(|name| (name == "CONTEXTPILOT_KV_EVENTS").then(|| "tcp://*:5557".into()));
     let events = settings.expect("settings").kv_events;
     let events = events.as_ref().and_then(KvEventsOf::only).cloned();
-    (runtime.expect("a runtime"), Gateway::new(upstream, events))
+    let gateway = Gateway::new(upstream, events).serving();
+    (runtime.expect("a runtime"), gateway)
 }
 
 fuzz_target!(|input: &[u8]| {

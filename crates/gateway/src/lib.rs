@@ -120,20 +120,24 @@ impl Gateway {
     /// The system has no threads or sockets left.
     pub fn run(self, listener: TcpListener) -> io::Result<()> {
         let (hosts, limits, tally) = (self.hosts.clone(), self.limits, self.tally.clone());
-        let passing = Passing::new(self.bodies / 4, self.accounts, self.rules);
-        let serving = Serving {
+        contextpilot_proxy::run(listener, self.serving(), hosts, limits, tally)
+    }
+
+    /// What answers single requests.
+    #[must_use]
+    pub fn serving(self) -> Serving {
+        Serving {
+            passing: Passing::new(self.bodies / 4, self.accounts, self.rules),
             upstream: self.upstream,
             events: self.events,
             renderer: self.renderer,
-            passing,
             tally: self.tally,
-        };
-        contextpilot_proxy::run(listener, serving, hosts, limits, tally)
+        }
     }
 }
 
 /// A gateway that runs.
-struct Serving {
+pub struct Serving {
     upstream: Upstream,
     events: Option<KvEvents>,
     renderer: Renderer,
