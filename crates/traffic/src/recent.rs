@@ -43,7 +43,9 @@ impl Recent {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
             match kind {
-                record::REQUEST | record::CHANGE | record::LOADED => row.extend(frame),
+                record::REQUEST | record::CHANGE | record::LOADED | record::WISHED => {
+                    row.extend(frame)
+                }
                 _ => self.know(kind, frame),
             }
         }
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
     use crate::key::Key;
     use crate::read::read;
-    use crate::record::RequestRecord;
+    use crate::record::{RequestRecord, Wished};
     use crate::setup::Setup;
     use crate::write::{Recorded, Writer};
 
@@ -106,6 +108,10 @@ mod tests {
             order,
             prompt: tokens as u32,
             evaluated: tokens as u32,
+            wished: Wished {
+                cache_reuse: Some(order as u32),
+                ..Wished::default()
+            },
             ..RequestRecord::default()
         }
     }
@@ -146,6 +152,10 @@ mod tests {
             .collect();
         assert_eq!(orders.last(), Some(&500));
         assert!(orders.len() > 20 && orders.len() < 400, "{}", orders.len());
+        for one in &traffic.requests {
+            let wished = one.record.wished.cache_reuse;
+            assert_eq!(wished, Some(one.record.order as u32));
+        }
         let first = &traffic.requests[0].tokens;
         for other in &traffic.requests[1..] {
             assert_eq!(first.common_prefix(&other.tokens), 100);
