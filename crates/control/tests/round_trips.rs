@@ -482,8 +482,9 @@ fn what_says_nothing_is_left_out() {
         "seconds",
     ];
     assert_eq!(names, always);
-    let all: Vec<String> = fields(round_trip(&evaluation()));
-    assert_eq!(all.len(), always.len() + 3, "{all:?}");
+    let mut all: Vec<String> = fields(round_trip(&evaluation()));
+    all.retain(|name| !always.contains(&name.as_str()));
+    assert_eq!(all, ["adapters", "attempts", "given_up", "title"]);
     assert_eq!(round_trip(&evaluation())["attempts"], 3);
     assert!(round_trip(&evaluation())["given_up"] == true);
 }
