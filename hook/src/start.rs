@@ -300,11 +300,11 @@ fn check_sockets(settings: &Settings) -> io::Result<()> {
         (env::INDEX_IN_FRONT, &settings.index_in_front),
     ];
     for (variable, url) in urls {
-        let path = url.as_ref().and_then(IndexUrl::socket);
-        let found = path.and_then(|path| std::fs::metadata(path).ok());
-        if let Some(path) =
-            path.filter(|_| found.is_some_and(|found| !found.file_type().is_socket()))
-        {
+        let Some(path) = url.as_ref().and_then(IndexUrl::socket) else {
+            continue;
+        };
+        let found = std::fs::metadata(path);
+        if found.is_ok_and(|found| !found.file_type().is_socket()) {
             let why = "is no socket; name the socket at which the index answers";
             return Err(io::Error::other(format!("{variable}: {path:?} {why}")));
         }

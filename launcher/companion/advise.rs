@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use contextpilot_client::Control;
 use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
 use contextpilot_traffic::Traffic;
 use serde::Serialize;
@@ -60,9 +61,8 @@ pub(super) fn of_recording(path: &Path) -> Result<String, String> {
 /// What a running server has recorded or, if it records nothing, its last requests.
 fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
     let client = control.client()?;
-    let stats = client.stats().map_err(|e| hook_says(&client, &e))?;
-    if stats.recording.is_some() {
-        return open(&under_way(control)?);
+    if let Some(recording) = recording(&client)? {
+        return open(&recording);
     }
     let adviser = Adviser::of_server(&client).map_err(|why| {
         format!(
@@ -75,20 +75,27 @@ fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
 /// The file that a running server is recording to.
 pub(super) fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
     let control = control.client()?;
-    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
-    let recording = stats.recording.ok_or_else(|| {
+    recording(&control)?.ok_or_else(|| {
         format!(
             "The server at {} records no traffic: start it with CONTEXTPILOT_TRAFFIC_FILE=traffic, \
              or say what it has evaluated again and why with contextpilot-llama why --last 20",
             control.address()
         )
-    })?;
+    })
+}
+
+/// The same; `None`: it records nothing.
+fn recording(control: &Control) -> Result<Option<PathBuf>, String> {
+    let stats = control.stats().map_err(|e| hook_says(control, &e))?;
+    let Some(recording) = stats.recording else {
+        return Ok(None);
+    };
     if let Some(why) = recording.ended {
         say(format!(
             "The recording has ended ({why}): the advice is for what came before"
         ));
     }
-    Ok(recording.file.into())
+    Ok(Some(recording.file.into()))
 }
 
 #[derive(Serialize)]

@@ -180,21 +180,27 @@ fn a_log_file_that_cannot_be_renamed_is_named_at_the_start_and_stays_within_its_
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
 }
 
-#[test]
-fn if_settings_are_strict_a_server_that_cannot_listen_ends_before_it_loads() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("missing/control.sock");
+/// What a server with these settings says, which ends before it loads if settings are strict.
+fn refused_if_strict(settings: &[(&str, String)]) -> String {
     let output = std::process::Command::new(LAUNCHER)
         .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
         .arg("-m")
         .arg(Model::tiny(Arch::Llama).path())
         .args(["--port", "0"])
         .env("CONTEXTPILOT_STRICT", "1")
-        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
+        .envs(settings.iter().map(|(name, value)| (name, value)))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");
+    said
+}
+
+#[test]
+fn if_settings_are_strict_a_server_that_cannot_listen_ends_before_it_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("missing/control.sock");
+    let said = refused_if_strict(&[("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))]);
     assert!(
         said.contains("] Inactive: CONTEXTPILOT_LISTEN: cannot listen on unix:"),
         "{said}"
@@ -206,17 +212,7 @@ fn if_settings_are_strict_a_server_whose_indexs_socket_is_a_file_ends_before_it_
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("index.sock");
     std::fs::write(&file, "").unwrap();
-    let output = std::process::Command::new(LAUNCHER)
-        .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
-        .arg("-m")
-        .arg(Model::tiny(Arch::Llama).path())
-        .args(["--port", "0"])
-        .env("CONTEXTPILOT_STRICT", "1")
-        .env("CONTEXTPILOT_INDEX_URL", format!("unix:{}", file.display()))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{said}");
+    let said = refused_if_strict(&[("CONTEXTPILOT_INDEX_URL", format!("unix:{}", file.display()))]);
     assert!(
         said.contains("] Inactive: CONTEXTPILOT_INDEX_URL: ")
             && said.contains("index.sock\" is no socket; name the socket"),
@@ -228,18 +224,10 @@ fn if_settings_are_strict_a_server_whose_indexs_socket_is_a_file_ends_before_it_
 fn if_settings_are_strict_a_server_whose_recording_cannot_be_written_ends_before_it_loads() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
-    let output = std::process::Command::new(LAUNCHER)
-        .env("LLAMA_SERVER_BIN", contextpilot_testbed::llama_server())
-        .arg("-m")
-        .arg(Model::tiny(Arch::Llama).path())
-        .args(["--port", "0"])
-        .env("CONTEXTPILOT_STRICT", "1")
-        .env("CONTEXTPILOT_TRAFFIC_FILE", "/dev/null")
-        .env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{said}");
+    let said = refused_if_strict(&[
+        ("CONTEXTPILOT_TRAFFIC_FILE", "/dev/null".into()),
+        ("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display())),
+    ]);
     let ours = said.lines().filter(|line| line.contains("] Inactive: "));
     let line = ours.collect::<String>();
     assert!(

@@ -7,7 +7,7 @@ use contextpilot_testbed::{script, skip};
 
 use crate::store::await_store;
 use crate::support::{Index, control, watched};
-use crate::usage::{account, one_slot, socket};
+use crate::usage::{account, one_slot, restarted, socket};
 
 #[test]
 fn clients_for_javascript_read_what_was_not_evaluated() {
@@ -32,12 +32,7 @@ fn clients_for_javascript_read_what_was_not_evaluated() {
     let mut loaded = 0;
     for turn in 0..10 {
         if turn == 5 {
-            let port = server.address().port().to_string();
-            server.stop(15).unwrap();
-            index.wait_truth("own guess");
-            server = watched(&builder.clone().args(["--port".to_owned(), port]), &socket);
-            await_store(&hook);
-            index.wait_truth("engine");
+            server = restarted(server, &builder, &socket, &index);
         }
         writeln!(asks, "turn-{turn}").unwrap();
         let line = answers.next().expect("an answer").unwrap();

@@ -139,6 +139,22 @@ fn figures(answer: &[Value]) -> Vec<(u64, u64)> {
     found
 }
 
+/// The server ends, and another one with its store begins at its address.
+pub(crate) fn restarted(
+    mut server: Server,
+    builder: &Builder,
+    socket: &Path,
+    index: &Index,
+) -> Server {
+    let port = server.address().port().to_string();
+    server.stop(15).unwrap();
+    index.wait_truth("own guess");
+    let server = watched(&builder.clone().args(["--port".to_owned(), port]), socket);
+    await_store(&control(socket));
+    index.wait_truth("engine");
+    server
+}
+
 pub(crate) fn account(control: &Control, id: &str) -> Evaluation {
     until("the request's account", || {
         control.request(id).unwrap().evaluation().cloned()
@@ -183,12 +199,7 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
     let (mut chats, mut loaded) = (Chat::all(), 0);
     for turn in 0..10 {
         if turn == 5 {
-            let port = server.address().port().to_string();
-            server.stop(15).unwrap();
-            index.wait_truth("own guess");
-            server = watched(&builder.clone().args(["--port".to_owned(), port]), &socket);
-            await_store(&hook);
-            index.wait_truth("engine");
+            server = restarted(server, &builder, &socket, &index);
         }
         for (at, chat) in chats.iter_mut().enumerate() {
             let id = format!("chat-{at}-{turn}");

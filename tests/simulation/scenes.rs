@@ -192,16 +192,7 @@ pub(super) fn with_store() -> Result<String> {
 /// Three agents in a pool that is too small, above a prefix store: prompt by prompt.
 pub(super) fn small_pool_with_store() -> Result<String> {
     let folder = tempfile::tempdir()?;
-    let small = of(Arch::Llama).args([
-        "-c",
-        "2048",
-        "--parallel",
-        "4",
-        "--kv-unified",
-        "--cache-ram",
-        "0",
-    ]);
-    let server = sessions::with_store(small, &folder.path().join("store"), 1 << 30);
+    let server = sessions::with_store(small_pool(), &folder.path().join("store"), 1 << 30);
     let traffic = record_with(
         &server.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
         |server| {
@@ -280,18 +271,20 @@ fn agents() -> Trace {
     })
 }
 
+/// Four slots that share what three agents fill.
+fn small_pool() -> Builder {
+    of(Arch::Llama).args([
+        "-c",
+        "2048",
+        "--parallel",
+        "4",
+        "--kv-unified",
+        "--cache-ram",
+        "0",
+    ])
+}
+
 fn rooms() -> Vec<Case> {
-    let small = || {
-        of(Arch::Llama).args([
-            "-c",
-            "2048",
-            "--parallel",
-            "4",
-            "--kv-unified",
-            "--cache-ram",
-            "0",
-        ])
-    };
     let limited = |arch| {
         of(arch).args([
             "--parallel",
@@ -302,7 +295,7 @@ fn rooms() -> Vec<Case> {
         ])
     };
     vec![
-        Case::new("room: a small pool", small(), agents()),
+        Case::new("room: a small pool", small_pool(), agents()),
         Case::new(
             "room: a limit for each slot",
             limited(Arch::Llama),

@@ -124,7 +124,7 @@ pub fn trials_with(
 ) -> Trials {
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round = Round::first(traffic, recorded, &first, &tokens, many, true);
+    let round = Round::of(traffic, &first, &tokens, many, true).with_clients(traffic, recorded);
     Trials {
         helpful: round.helpful(&first).map(Change::of).collect(),
         tried: round.candidates,
@@ -141,7 +141,8 @@ fn advise_by(
 ) -> Advice {
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round = Round::first(traffic, recorded, &first, &tokens, many, is_thrifty);
+    let round = Round::of(traffic, &first, &tokens, many, is_thrifty);
+    let round = round.with_clients(traffic, recorded);
     let kinds = [Kind::Slots, Kind::HostCache, Kind::Store, Kind::Client];
     let alone = kinds.map(|kind| {
         let of_kind = round.tried.iter().filter(|(one, _)| one.kind == kind);
@@ -150,7 +151,7 @@ fn advise_by(
     let mut changes: Vec<Change> = Vec::new();
     if let Some(best) = round.best_flags(&first) {
         let base = &best.point;
-        let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
+        let round = Round::of(traffic, base, &tokens, many, is_thrifty);
         let both = round.best_flags(base).map(|second| Change {
             flags: [best.flags.clone(), second.flags].concat(),
             store_limit: second.store_limit.or(best.store_limit),
@@ -175,16 +176,15 @@ struct Round {
 }
 
 impl Round {
-    /// Flags and the store, beside a setting whose simulation is `base`.
+    /// Flags and the store, beside the setting whose simulation is `base`.
     fn of(
         traffic: &Traffic,
-        setting: &Setting,
         base: &Point,
         tokens: &Repeated,
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
         is_thrifty: bool,
     ) -> Self {
-        let mut promising = candidates(setting, traffic, many);
+        let mut promising = candidates(&base.setting, traffic, many);
         let candidates = promising.len();
         promising.retain(|candidate| !is_thrifty || may_gain(candidate, base, tokens));
         let tried = try_all(promising, many, is_thrifty);
@@ -192,15 +192,7 @@ impl Round {
     }
 
     /// As well as what clients can do.
-    fn first(
-        traffic: &Traffic,
-        setting: &Setting,
-        base: &Point,
-        tokens: &Repeated,
-        many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
-        is_thrifty: bool,
-    ) -> Self {
-        let mut round = Self::of(traffic, setting, base, tokens, many, is_thrifty);
+    fn with_clients(mut self, traffic: &Traffic, setting: &Setting) -> Self {
         for client in Client::that_apply(traffic) {
             let changed = client.applied(traffic);
             let candidate = Candidate {
@@ -210,11 +202,11 @@ impl Round {
                 client: Some(client),
                 setting: setting.clone(),
             };
-            round.candidates += 1;
+            self.candidates += 1;
             let point = Replay::of(&changed).simulate(setting);
-            round.tried.push((candidate, point));
+            self.tried.push((candidate, point));
         }
-        round
+        self
     }
 
     fn helpful(&self, base: &Point) -> impl Iterator<Item = &(Candidate, Point)> {

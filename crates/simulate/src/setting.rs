@@ -226,18 +226,23 @@ impl Setting {
         self.parallel = parallel.max(1);
         self.auto_parallel = false;
         self.kv_unified = kv_unified;
-        self.slot_context = self.share().min(self.slot_limit.unwrap_or(u32::MAX)).max(1);
+        self.slot_context = self.largest_slot();
         if !self.kv_unified {
             self.context = self.share().saturating_mul(self.parallel);
         }
         self
     }
 
+    /// Tokens that a slot may hold.
+    fn largest_slot(&self) -> u32 {
+        self.share().min(self.slot_limit.unwrap_or(u32::MAX)).max(1)
+    }
+
     /// With so many tokens of context for all slots (`--ctx-size`).
     #[must_use]
     pub fn with_context(mut self, context: u32) -> Self {
         self.context = context;
-        self.slot_context = self.share().min(self.slot_limit.unwrap_or(u32::MAX)).max(1);
+        self.slot_context = self.largest_slot();
         self
     }
 

@@ -8,14 +8,14 @@ use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_traffic::{Key, Recent, Setup};
 
+use super::setup::StoreLimit;
 use crate::library::Library;
 
 /// The last requests.
 pub(crate) struct RecentTraffic {
     /// `None`: it panicked.
     kept: Option<(Recorder, Recent)>,
-    /// It says how large the prefix store may become.
-    has_store: bool,
+    store_limit: StoreLimit,
     library: &'static dyn Library,
 }
 
@@ -27,7 +27,7 @@ impl RecentTraffic {
         let recorder = Recorder::recent(random_key()?, tokens, setup);
         Ok(Self {
             kept: Some((recorder, recent)),
-            has_store: false,
+            store_limit: StoreLimit::default(),
             library,
         })
     }
@@ -38,7 +38,9 @@ impl RecentTraffic {
 
     pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
         if matches!(upcoming, Upcoming::Launch { .. }) {
-            self.note_store();
+            if let Some(limit) = self.store_limit.take(self.library) {
+                self.watch(|recorder| recorder.store(limit));
+            }
         }
         self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
     }
@@ -52,16 +54,6 @@ impl RecentTraffic {
         let open = self.watch(Recorder::open_requests)?;
         let (_, recent) = self.kept.as_ref()?;
         Some(recent.recording(&open))
-    }
-
-    fn note_store(&mut self) {
-        if self.has_store {
-            return;
-        }
-        if let Some(store) = self.library.store().filter(|store| store.limit_bytes > 0) {
-            self.has_store = true;
-            self.watch(|recorder| recorder.store(store.limit_bytes));
-        }
     }
 
     /// Runs `work`, and keeps what it wrote. After a panic nothing is kept any more.

@@ -18,6 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::own_file;
 use super::recent::random_key;
+use super::setup::StoreLimit;
 use crate::library::Library;
 
 /// Bytes.
@@ -31,8 +32,7 @@ pub(crate) struct Recording {
     path: PathBuf,
     /// Bytes written.
     written: u64,
-    /// The recording says how large the prefix store may become.
-    has_store: bool,
+    store_limit: StoreLimit,
     library: &'static dyn Library,
 }
 
@@ -55,7 +55,7 @@ impl Recording {
             running: Ok((recorder, file)),
             path: std::path::absolute(&path).unwrap_or(path),
             written: 0,
-            has_store: false,
+            store_limit: StoreLimit::default(),
             library,
         })
     }
@@ -74,24 +74,15 @@ impl Recording {
 
     pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
         if matches!(upcoming, Upcoming::Launch { .. }) {
-            self.note_store();
+            if let Some(limit) = self.store_limit.take(self.library) {
+                self.watch(|recorder| recorder.store(limit));
+            }
         }
         self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
         self.watch(|recorder| recorder.fact(fact, at, ledger));
-    }
-
-    /// Says how large the prefix store may become, once it is open.
-    fn note_store(&mut self) {
-        if self.has_store {
-            return;
-        }
-        if let Some(store) = self.library.store().filter(|store| store.limit_bytes > 0) {
-            self.has_store = true;
-            self.watch(|recorder| recorder.store(store.limit_bytes));
-        }
     }
 
     /// Runs `work`. A panic ends the recording, and nothing else.

@@ -4,6 +4,26 @@ use contextpilot_control::{Engine, Flags, Memory};
 use contextpilot_server_flags::ServerFlags;
 use contextpilot_traffic::{Calls, Setup};
 
+use crate::library::Library;
+
+/// How large the prefix store may become, which is known once it is open.
+#[derive(Debug, Default)]
+pub(super) struct StoreLimit {
+    is_taken: bool,
+}
+
+impl StoreLimit {
+    /// Bytes, once. `None`: there is no store, it is not open yet, or this was taken before.
+    pub(super) fn take(&mut self, library: &dyn Library) -> Option<u64> {
+        if self.is_taken {
+            return None;
+        }
+        let store = library.store().filter(|store| store.limit_bytes > 0)?;
+        self.is_taken = true;
+        Some(store.limit_bytes)
+    }
+}
+
 /// The server as it was started. Properties of the context are filled in when there is one.
 pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
     Setup {
