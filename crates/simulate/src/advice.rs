@@ -124,7 +124,8 @@ pub fn trials_with(
 ) -> Trials {
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round = Round::of(traffic, &first, &tokens, many, true).with_clients(traffic, recorded);
+    let round =
+        Round::of(traffic, recorded, &first, &tokens, many, true).with_clients(traffic, recorded);
     Trials {
         helpful: round.helpful(&first).map(Change::of).collect(),
         tried: round.candidates,
@@ -141,7 +142,7 @@ fn advise_by(
 ) -> Advice {
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round = Round::of(traffic, &first, &tokens, many, is_thrifty);
+    let round = Round::of(traffic, recorded, &first, &tokens, many, is_thrifty);
     let round = round.with_clients(traffic, recorded);
     let kinds = [Kind::Slots, Kind::HostCache, Kind::Store, Kind::Client];
     let alone = kinds.map(|kind| {
@@ -151,7 +152,7 @@ fn advise_by(
     let mut changes: Vec<Change> = Vec::new();
     if let Some(best) = round.best_flags(&first) {
         let base = &best.point;
-        let round = Round::of(traffic, base, &tokens, many, is_thrifty);
+        let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
         let both = round.best_flags(base).map(|second| Change {
             flags: [best.flags.clone(), second.flags].concat(),
             store_limit: second.store_limit.or(best.store_limit),
@@ -176,15 +177,17 @@ struct Round {
 }
 
 impl Round {
-    /// Flags and the store, beside the setting whose simulation is `base`.
+    /// Flags and the store, beside a setting whose simulation is `base`. (That may count what a store did that is not
+    /// simulated: then its setting is another one.)
     fn of(
         traffic: &Traffic,
+        setting: &Setting,
         base: &Point,
         tokens: &Repeated,
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
         is_thrifty: bool,
     ) -> Self {
-        let mut promising = candidates(&base.setting, traffic, many);
+        let mut promising = candidates(setting, traffic, many);
         let candidates = promising.len();
         promising.retain(|candidate| !is_thrifty || may_gain(candidate, base, tokens));
         let tried = try_all(promising, many, is_thrifty);
