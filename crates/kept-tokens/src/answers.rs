@@ -501,3 +501,6 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
         Some(Leap { first, last, end })
     }
 }
+
+#[cfg(test)]
+mod tests;

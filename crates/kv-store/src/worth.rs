@@ -71,6 +71,11 @@ mod tests {
     #[test]
     fn a_copy_is_weighed_against_what_need_not_be_evaluated() {
         assert_eq!(ratio(None, Some(1.0)), 64);
+        assert_eq!(
+            ratio(Some(1.0), Some(0.0)),
+            64,
+            "it was too fast to measure"
+        );
         assert_eq!(ratio(Some(4e-3), Some(1e-5)), 400);
         assert_eq!(ratio(Some(1.0), Some(1e-9)), 1024);
         assert_eq!(ratio(Some(1e-9), Some(1.0)), 64);

@@ -37,6 +37,7 @@ fn a_prompt_that_was_loaded_is_left_out_batch_by_batch_and_cut_where_it_differs(
     session.evaluated(&first);
     assert_eq!(session.believed(0), Some(&[1, 2, 3, 4][..]));
     assert_eq!(session.ahead_of(0), Some(4));
+    assert_eq!(session.ahead().collect::<Vec<_>>(), [(0, 4)]);
 
     // The prompt goes on as loaded for two tokens, then differs. The last token asks for an output.
     let second = run(0, 4, &[5, 6, 9, 9], 3);
@@ -51,6 +52,31 @@ fn a_prompt_that_was_loaded_is_left_out_batch_by_batch_and_cut_where_it_differs(
     session.evaluated(&second);
     assert_eq!(session.believed(0), Some(&[1, 2, 3, 4, 5, 6, 9, 9][..]));
     assert_eq!(session.ahead_of(0), None);
+    assert_eq!(session.ahead().count(), 0);
+}
+
+#[test]
+fn a_run_continues_what_stands_before_it_under_the_same_conditions() {
+    let mut session = Session::default();
+    evaluate(&mut session, 0, 0, &[1, 2, 3]);
+    let other = Conditions(1);
+    assert!(session.continues(&run(0, 3, &[4, 5], 2), NOW));
+    assert!(!session.continues(&run(0, 3, &[4, 5], 2), other));
+    assert!(!session.continues(&run(0, 2, &[4, 5], 2), NOW));
+    // Of an empty sequence the conditions are those of its first run.
+    assert!(session.continues(&run(1, 0, &[4, 5], 2), other));
+    assert_eq!(session.under(1), other);
+}
+
+#[test]
+fn a_prompt_ends_with_the_first_token_of_its_answer() {
+    let mut session = Session::default();
+    assert!(!session.is_in_prompt(0));
+    evaluate(&mut session, 0, 0, &[1, 2, 3]);
+    assert!(session.is_in_prompt(0));
+    // A draft of two tokens: each wants an output.
+    session.evaluated(&run(0, 3, &[4, 5], 0));
+    assert!(!session.is_in_prompt(0));
 }
 
 #[test]

@@ -496,3 +496,39 @@ fn a_request_whose_arrival_was_not_seen_arrived_when_it_was_launched() {
     });
     assert_eq!(times.collect::<Vec<_>>(), [(0, 1000, true), (1, 0, true)]);
 }
+
+/// A slot that is copied to while it waits for its prompt has a further answer to another one's (`n`). Once it has begun its own
+/// prompt, it has not.
+#[test]
+fn a_further_answer_has_its_parent_s_prompt() {
+    for has_begun in [false, true] {
+        let mut scene = Scene::new(false);
+        let parent = scene.launch(0);
+        let child = scene.launch(1);
+        if has_begun {
+            scene.batch(1, 0..5, false, Vec::new());
+        }
+        scene.evaluate(0, 7, false);
+        scene.apply(Event::Copied {
+            context: CONTEXT,
+            source: 0,
+            target: 1,
+            from: -1,
+            to: -1,
+        });
+        for arrival in [parent, child] {
+            scene.apply(Event::Answered { arrival, id: None });
+        }
+        let requests = scene.read().requests;
+        let told: Vec<_> = requests
+            .iter()
+            .map(|one| (one.record.slot, one.record.child))
+            .collect();
+        let expected: &[_] = if has_begun {
+            &[(0, false)]
+        } else {
+            &[(0, false), (1, true)]
+        };
+        assert_eq!(told, expected);
+    }
+}

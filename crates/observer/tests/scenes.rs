@@ -1,10 +1,11 @@
 //! The observer together with the ledger, on events as the hook sends them.
 
 use contextpilot_control::{
-    Change, HookedFunction, Like, Match, MatchRequest, Outcome, Place, Reason, RequestState,
-    UnfinishedPrompt,
+    Change, ChosenBy, HookedFunction, Like, Match, MatchRequest, Outcome, Place, Reason,
+    RequestState, UnfinishedPrompt,
 };
-use contextpilot_observer::{MOST_MOVED, Note, Now, Observer, Output, Stamp, Stored};
+use contextpilot_observer::{MOST_MOVED, MOST_NAMED, Note, Now, Observer, Output, Stamp, Stored};
+use contextpilot_residency::program::{PROGRAM, slot_of};
 use contextpilot_residency::{
     Accounts, Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Fact,
     Ledger, RequestId, Rules, Scale,
@@ -754,6 +755,7 @@ fn a_prompt_that_is_like_another_one_has_its_first_tokens() {
         (tea.tokens, tea.slot, tea.reused, tea.best),
         (40, Some(0), 15, 15)
     );
+    assert_eq!(tea.chosen_by, Some(ChosenBy::Similarity));
     let common: Vec<_> = tea.slots.iter().map(|one| (one.slot, one.common)).collect();
     assert_eq!(common, [(0, 15), (1, 0)]);
     assert_eq!(like(&scene, "sea", 25, 26, None).slot, Some(1));
@@ -894,6 +896,120 @@ fn the_size_of_a_token_is_that_in_the_longest_sequence_that_was_measured() {
     assert_eq!(measured(20, 1000), (20, 1000, Some(50.0)));
     assert_eq!(measured(10, 600), (20, 1000, Some(50.0)));
     assert_eq!(measured(40, 1600), (40, 1600, Some(40.0)));
+}
+
+/// Half of the prompt that took the slot stood there already, which was a third of what the slot held.
+#[test]
+fn a_loss_says_how_much_alike_the_prompts_were() {
+    let mut scene = Scene::new();
+    scene.ask(Some("tea"), 0, 7, 0, 30);
+    let (arrival, task) = scene.receive("sea");
+    scene.apply(Event::Launched { sequence: 0, task });
+    scene.apply(Event::Removed {
+        context: CONTEXT,
+        sequence: 0,
+        from: 10,
+        to: -1,
+    });
+    scene.batch(0, 8, 10..20, true);
+    scene.end(arrival, Some("sea"));
+    scene.ask(Some("tea again"), 0, 7, 10, 30);
+    let line = scene.take_output().lines.pop().expect("a line");
+    let lost = line.evaluation.and_then(|evaluation| evaluation.lost);
+    let lost = lost.expect("a loss");
+    assert_eq!(lost.chosen_by, Some(ChosenBy::Similarity));
+    assert_eq!((lost.similarity, lost.kept), (Some(0.5), Some(0.333)));
+}
+
+#[test]
+fn the_figures_have_the_causes_of_all_prompts() {
+    let mut scene = Scene::new();
+    scene.ask(Some("tea"), 0, 7, 0, 20);
+    scene.ask(Some("tea again"), 0, 7, 19, 20);
+    let now = scene.now();
+    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    let causes = stats.reuse.causes;
+    assert_eq!((causes.new, causes.last_token, causes.sum()), (19, 2, 21));
+}
+
+#[test]
+fn a_slot_says_how_many_bytes_its_tokens_take() {
+    let mut scene = Scene::new();
+    scene.ask(Some("tea"), 0, 7, 0, 20);
+    scene.note(Note::Measured {
+        context: CONTEXT,
+        tokens: 10,
+        bytes: 500,
+    });
+    let now = scene.now();
+    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    assert_eq!(
+        (stats.slots[0].tokens, stats.slots[0].bytes),
+        (20, Some(1000))
+    );
+}
+
+#[test]
+fn a_log_line_names_so_many_evicted_requests_and_no_more() {
+    let mut scene = Scene::new();
+    scene.ask(Some("id-0"), 0, 7, 0, 20);
+    for n in 1..MOST_NAMED + 9 {
+        scene.ask(Some(&format!("id-{n}")), 0, 7, 19, 20);
+    }
+    scene.take_output();
+    scene.ask(Some("other"), 0, 8, 0, 20);
+    let line = scene.take_output().lines.pop().expect("a line");
+    assert_eq!(line.evicted.len(), MOST_NAMED);
+}
+
+/// In a program that is no llama-server, all contexts are one ledger's.
+#[test]
+fn the_contexts_of_a_program_are_described_one_by_one() {
+    let mut scene = Scene::new();
+    let contexts = |scene: &mut Scene| {
+        let now = scene.now();
+        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        stats.contexts
+    };
+    assert_eq!(contexts(&mut scene), [], "a server has slots");
+    scene.apply(Event::ContextFreed { context: CONTEXT });
+    scene.apply(Event::ContextCreated { context: PROGRAM });
+    for (place, tokens) in [(0, 20), (1, 30)] {
+        let context = ContextId(place);
+        scene.note(Note::Context {
+            context,
+            window: None,
+            capacity: Some(512),
+            limit: None,
+            slots: Some(2),
+            can_shift: Some(true),
+            model: Some("tiny".into()),
+        });
+        let entry = |position| Entry {
+            sequence: slot_of(context, 0),
+            position,
+            token: 7,
+            output: position + 1 == tokens,
+        };
+        scene.apply(Event::Submitted {
+            context: PROGRAM,
+            entries: (0..tokens).map(entry).collect(),
+        });
+        scene.apply(Event::Evaluated {
+            context: PROGRAM,
+            failed: Vec::new(),
+            no_room: false,
+        });
+    }
+    let all = contexts(&mut scene);
+    let tokens: Vec<_> = all.iter().map(|one| (one.context, one.tokens)).collect();
+    assert_eq!(tokens, [(0, 20), (1, 30)]);
+    assert_eq!((all[1].sequences, all[1].capacity), (Some(2), Some(512)));
+    scene.note(Note::ContextFreed {
+        context: ContextId(0),
+    });
+    let left = contexts(&mut scene);
+    assert_eq!(left.iter().map(|one| one.context).collect::<Vec<_>>(), [1]);
 }
 
 fn outside() -> contextpilot_observer::Outside {
