@@ -228,6 +228,7 @@ fn id_slot_is_found_where_the_server_reads_it() {
         (r#"{"id_slot":-1}"#, None),
         (r#"{"id_slot":1.5}"#, None),
         (r#"{"id_slot":99999999999}"#, None),
+        (r#"{"id_slot":123456789012}"#, None),
         (r#"{"id_slot":[1]}"#, None),
         (r#"{"x":{"id_slot":1}}"#, None),
         ("{}", None),

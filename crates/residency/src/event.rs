@@ -374,3 +374,36 @@ pub enum EngineWork {
     /// The engine, or the server with it, did something else.
     Other,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever waits for the engine to rest goes by this.
+    #[test]
+    fn an_event_says_whether_the_engine_works() {
+        let context = ContextId(1);
+        let begins = Event::Submitted {
+            context,
+            entries: Vec::new().into(),
+        };
+        let ends = Event::Evaluated {
+            context,
+            failed: Vec::new(),
+            no_room: false,
+        };
+        let awaited = Event::Launched {
+            sequence: 0,
+            task: 1,
+        };
+        for (event, work) in [
+            (begins, EngineWork::Begins),
+            (ends, EngineWork::Ends),
+            (awaited, EngineWork::Awaited),
+            (Event::Uncached { task: 1 }, EngineWork::None),
+            (Event::Cleared { context }, EngineWork::Other),
+        ] {
+            assert_eq!(event.engine_work(), work, "{event:?}");
+        }
+    }
+}

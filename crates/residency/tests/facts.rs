@@ -2,6 +2,7 @@
 
 use contextpilot_residency::{
     Arrival, Asker, ContextId, Entry, Event, Fact, Ledger, Place, Reason, RequestId, TokenCounts,
+    UNTIED,
 };
 
 const CONTEXT: ContextId = ContextId(1);
@@ -253,4 +254,41 @@ fn a_further_answer_takes_over_the_prompt_of_its_parent() {
     apply(&mut ledger, [removed, submitted, done]);
     let facts = apply(&mut ledger, [copied()]);
     assert_eq!(took_over(facts), None);
+}
+
+/// A slot that was seen to work for a task that is not known: once it is, what was evaluated before is its prompt's.
+#[test]
+fn a_prompt_that_began_for_an_unknown_task_goes_on() {
+    let mut ledger = Ledger::observed();
+    let unknown = Event::Launched {
+        sequence: SLOT,
+        task: UNTIED,
+    };
+    let begun = [unknown].into_iter().chain(unfinished(0..12));
+    apply(&mut ledger, begun);
+    let facts = apply(&mut ledger, launched(1, Some("a")));
+    let goes_on = |fact: &Fact| matches!(fact, Fact::Launched { goes_on: true, .. });
+    assert!(facts.iter().any(goes_on), "{facts:?}");
+    let so_far = ledger.unfinished(SLOT).expect("its prompt");
+    assert_eq!(so_far.counts.evaluated, 12);
+}
+
+/// A part of a prompt, which has no output yet.
+fn unfinished(positions: std::ops::Range<i32>) -> [Event; 2] {
+    let entry = |position| Entry {
+        sequence: SLOT,
+        position,
+        token: 7,
+        output: false,
+    };
+    let batch = Event::Submitted {
+        context: CONTEXT,
+        entries: positions.map(entry).collect(),
+    };
+    let done = Event::Evaluated {
+        context: CONTEXT,
+        failed: Vec::new(),
+        no_room: false,
+    };
+    [batch, done]
 }

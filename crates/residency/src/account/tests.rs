@@ -1,6 +1,7 @@
 //! Compares accounts with those of a simple model of the server, which knows each token's cause.
 
 use super::*;
+use crate::adapters::{Adapter, Compared, Scale};
 use crate::entries::Entry;
 use crate::event::Event;
 use crate::ids::ContextId;
@@ -203,6 +204,66 @@ fn an_erasure_is_over_when_the_empty_slot_was_erased() {
         server.submit(0, &(0..10).collect::<Vec<_>>(), true, 0);
     });
     assert_eq!(through, None);
+}
+
+fn one_slot() -> Server {
+    let flags = Flags {
+        slots: 1,
+        host: 0,
+        unified: false,
+        rules: Rules::default(),
+    };
+    Server::new(flags, usize::MAX)
+}
+
+#[test]
+fn a_batch_that_the_engine_refused_counts_once() {
+    for refused in [false, true] {
+        let account = one_slot().ask_anew(0, &[1, 2, 3, 4, 5], refused);
+        let causes = Causes {
+            new: 4,
+            last_token: 1,
+            ..Causes::default()
+        };
+        assert_eq!(account.causes, causes);
+    }
+}
+
+/// Where adapters are applied, a slot that is emptied held KV of others.
+#[test]
+fn what_a_slot_held_and_was_not_used_is_of_another_adapter() {
+    for adapted in [false, true] {
+        let mut server = one_slot();
+        if adapted {
+            server.adapt();
+        }
+        server.ask_anew(0, &[1, 2, 3, 4, 5], false);
+        server.ask_anew(0, &[1, 2, 3, 4, 5], false);
+        let causes = server.ask_anew(0, &[1, 2, 3, 4, 5], false).causes;
+        let (adapter, unknown) = if adapted { (4, 0) } else { (0, 4) };
+        assert_eq!((causes.adapter, causes.not_known), (adapter, unknown));
+    }
+}
+
+#[test]
+fn what_stands_behind_a_difference_is_repeated_or_in_another_order() {
+    let [same, x, y] = [0..10, 100..140, 200..240].map(|all| all.collect::<Vec<Token>>());
+    let diverged = |first: &[&[Token]], second: &[&[Token]]| {
+        let mut server = one_slot();
+        server.ask_anew(0, &first.concat(), false);
+        let account = server.ask_anew(0, &second.concat(), false);
+        let diverged = account.diverged.expect("they differ");
+        assert_eq!(diverged.at, 10);
+        (diverged.repeated, diverged.reordered)
+    };
+    assert_eq!(diverged(&[&same, &[50], &x], &[&same, &[51], &x]), (40, 0));
+    let (repeated, reordered) = diverged(&[&same, &x, &y], &[&same, &y, &x]);
+    assert_eq!(repeated, 80);
+    assert!(
+        reordered > 30,
+        "one of the two is in another place: {reordered}"
+    );
+    assert_eq!(diverged(&[&same, &x], &[&same, &y]), (0, 0));
 }
 
 proptest! {

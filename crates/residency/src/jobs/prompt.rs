@@ -192,6 +192,20 @@ mod tests {
         assert_eq!(prompt.over(), None);
     }
 
+    /// The rows of an image share a position. None of them is there if the batch fails.
+    #[test]
+    fn a_failed_batch_leaves_no_trace_of_its_image() {
+        let (mut prompt, mut surplus) = (Prompt::default(), Surplus::default());
+        let surplus = &mut surplus;
+        let image = [entries(0..10, |_| false), entries(9..10, |_| false)].concat();
+        let behind = entries(10..20, |_| false);
+        prompt.submitted(&[image, behind].concat(), surplus);
+        assert!(!surplus.is_none());
+        assert_eq!(prompt.evaluated(true, surplus), Progress::None);
+        assert!(surplus.is_none());
+        assert_eq!(prompt.last, None);
+    }
+
     #[test]
     fn what_the_prefix_store_loads_counts_as_reused() {
         let (mut prompt, mut surplus) = (Prompt::default(), Surplus::default());

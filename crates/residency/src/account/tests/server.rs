@@ -300,6 +300,43 @@ impl Server {
         })
     }
 
+    /// A prompt that a slot takes by itself, evaluated from its first token on whatever the slot holds. With `refused`, the engine
+    /// refuses it once before.
+    pub(super) fn ask_anew(&mut self, slot: usize, prompt: &[Token], refused: bool) -> Account {
+        let sequence = slot as SequenceId;
+        self.tasks += 1;
+        let task = self.tasks;
+        self.apply_as(Event::Launched { sequence, task }, |accounts| {
+            let number = task as u64;
+            let asker = Asker { number, id: None };
+            accounts.launch(sequence, task, asker, Wishes::default());
+        });
+        self.remove(slot, 0, 0);
+        if refused {
+            self.apply(Event::Submitted {
+                context: ENGINE,
+                entries: (0..).zip(prompt).map(entry(sequence)).collect(),
+            });
+            self.fail(slot, false);
+        }
+        self.submit(slot, prompt, true, 0);
+        let account = self.accounts.close(sequence, 0, prompt.len() as u64);
+        account.expect("its prompt was evaluated")
+    }
+
+    /// An adapter is applied to all that is evaluated from now on.
+    pub(super) fn adapt(&mut self) {
+        self.apply(Event::Adapters {
+            context: ENGINE,
+            adapters: vec![Adapter {
+                address: 1,
+                scale: Scale::new(1.0),
+                invocation: [].into(),
+            }],
+            compared: Compared::WhenNamed,
+        });
+    }
+
     /// Why the tokens from `from` on are evaluated. `held`: what the slot held before. `saved_before`: the
     /// number of the last host entry when the slot had been chosen.
     fn causes(
@@ -385,15 +422,14 @@ impl Server {
         held.tokens.extend(tokens);
         held.used = self.clock;
         self.ever.push(held.tokens.clone());
-        let entry = |(nth, &token): (usize, &Token)| Entry {
-            sequence: slot as SequenceId,
-            position: (from + nth) as Position,
-            token,
-            output: ends && nth + 1 == tokens.len(),
-        };
+        let placed = (from as Position..).zip(tokens);
+        let mut entries: Vec<Entry> = placed.map(entry(slot as SequenceId)).collect();
+        if let Some(last) = entries.last_mut() {
+            last.output = ends;
+        }
         self.apply(Event::Submitted {
             context: ENGINE,
-            entries: tokens.iter().enumerate().map(entry).collect(),
+            entries: entries.into(),
         });
         if stored > 0 {
             self.apply(Event::Loaded {
@@ -424,6 +460,15 @@ impl Server {
         if !self.slots[slot].busy {
             self.remove(slot, -1, 0);
         }
+    }
+}
+
+fn entry(sequence: SequenceId) -> impl Fn((Position, &Token)) -> Entry {
+    move |(position, &token)| Entry {
+        sequence,
+        position,
+        token,
+        output: false,
     }
 }
 
