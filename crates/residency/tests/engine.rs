@@ -214,3 +214,16 @@ fn a_gap_after_text_is_not_believed() {
     server.submit_entries(entries(0, 9, &text("far"), true));
     assert_eq!(server.lost(), ["a evicted: OutOfStep, slot 0"]);
 }
+
+/// No image takes so many positions: something was not seen.
+#[test]
+fn a_gap_after_an_image_is_believed_up_to_a_bound() {
+    for (gap, held) in [(1 << 16, 6 + (1 << 16) + 4), ((1 << 16) + 2, 0)] {
+        let mut server = Server::start();
+        server.submit_entries(entries(0, 0, &text("look: "), false));
+        server.submit_entries(entries(0, 6, &[media_token(7)], false));
+        server.submit_entries(entries(0, 6 + gap, &text("what"), true));
+        server.done();
+        assert_eq!(server.ledger.held(0), held, "{gap}");
+    }
+}
