@@ -1,6 +1,6 @@
 //! What slots and the host prompt cache hold, and when it is lost.
 
-use contextpilot_residency::{BufferId, Event};
+use contextpilot_residency::{BufferId, CacheEntry, Event};
 use server::{ENGINE, Server, entries, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
@@ -50,6 +50,18 @@ fn a_full_hit_loses_nothing() {
     assert_eq!(server.ledger.live(), 2);
     // The answer to the first has gone with the end of the second prompt.
     assert_eq!(server.ledger.tokens(), "again and again".len());
+}
+
+#[test]
+fn what_has_changed_since_somebody_looked_is_known() {
+    let mut server = Server::start();
+    let slot = CacheEntry::Slot(0);
+    assert_eq!(server.ledger.take_unchanged(slot), 0, "it holds nothing");
+    server.prompt(0, "a", "the cat sat");
+    assert_eq!(server.ledger.take_unchanged(slot), 0, "nobody has looked");
+    assert_eq!(server.ledger.take_unchanged(slot), 11);
+    server.prompt(0, "b", "the dog sat on it");
+    assert_eq!(server.ledger.take_unchanged(slot), 4);
 }
 
 #[test]
