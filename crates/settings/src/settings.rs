@@ -473,15 +473,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.cause {
-            Cause::IndexUrl(error) => Some(error),
-            Cause::Listen { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+/// Its text says what caused it.
+impl std::error::Error for Error {}
 
 /// A value for a message: escaped, and at most 64 characters of it.
 struct Shortened<'a>(&'a str);

@@ -634,6 +634,10 @@ fn insert(seen: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use contextpilot_traffic::{RequestRecord, Run, Setup, Tokens};
+
     use super::*;
 
     /// What is not simulated would not have been advised: in recordings of a real server.
@@ -667,6 +671,80 @@ mod tests {
             assert_eq!((&few.1, &few.2), (&all.1, &all.2));
             assert!(few.0 * 3 <= all.0 * 2, "{} of {}", few.0, all.0);
         }
+    }
+
+    fn request(runs: &[(u64, u32)], loaded: u32) -> TrafficRequest {
+        let mut tokens = Tokens::new();
+        for &(first, length) in runs {
+            tokens.push(Run { first, length });
+        }
+        TrafficRequest {
+            record: RequestRecord {
+                prompt: tokens.len(),
+                loaded,
+                ..RequestRecord::default()
+            },
+            tokens: Arc::new(tokens),
+            junction: Tokens::new(),
+        }
+    }
+
+    fn traffic(memory: Memory, store: Option<u64>, requests: Vec<TrafficRequest>) -> Traffic {
+        Traffic {
+            requests,
+            setup: Some(Setup {
+                memory,
+                store,
+                cache_ram: Some(0),
+                ctx_checkpoints: 8,
+                ..Setup::default()
+            }),
+            ..Traffic::default()
+        }
+    }
+
+    /// What a store of a recurrent model loaded was not evaluated, and took no time.
+    #[test]
+    fn what_a_recorded_store_loaded_is_taken_off_what_is_simulated_without_it() {
+        let traffic = traffic(
+            Memory::Recurrent,
+            Some(1000),
+            vec![request(&[(0, 100)], 25)],
+        );
+        let recorded = Setting::recorded(&traffic).expect("it has a setup");
+        let plain = Replay::of(&traffic).simulate(&recorded);
+        assert_eq!(plain.evaluated_tokens, 100);
+        let plain = Point {
+            prompt_seconds: 8.0,
+            ..plain
+        };
+        let point = with_recorded_store(plain, &traffic);
+        assert_eq!((point.evaluated_tokens, point.loaded_tokens), (75, 25));
+        assert!((point.prompt_seconds - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn checkpoints_are_tried_for_models_that_make_some() {
+        let tried = |memory| {
+            let traffic = traffic(memory, None, vec![request(&[(0, 100)], 0)]);
+            let recorded = Setting::recorded(&traffic).expect("it has a setup");
+            let replay = Replay::of(&traffic);
+            let mut many =
+                |settings: &[Setting]| settings.iter().map(|one| replay.simulate(one)).collect();
+            let all = candidates(&recorded, &traffic, &mut many);
+            all.iter().any(|one| one.kind == Kind::Checkpoints)
+        };
+        assert!(tried(Memory::Recurrent) && tried(Memory::Window(64)));
+        assert!(!tried(Memory::Full));
+    }
+
+    #[test]
+    fn tokens_that_were_seen_are_counted_with_those_that_their_identity_stands_for() {
+        let seen = BTreeMap::from([(10, 20), (30, 40)]);
+        let prompt = request(&[(50, 6), (15, 10)], 0);
+        // Identities 15 to 19 were seen, at the places 6 to 10.
+        assert_eq!(repeats(&seen, &prompt, 1, 0), (5, 6));
+        assert_eq!(repeats(&seen, &prompt, 4, 0), (8, 3));
     }
 
     #[test]

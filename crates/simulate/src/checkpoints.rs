@@ -194,3 +194,56 @@ fn thin_out(checkpoints: &mut Vec<Checkpoint>, batch: &Batch, setting: &Setting)
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::{Setup, Traffic};
+
+    use super::*;
+
+    fn setting(memory: Memory, generation: Generation) -> Setting {
+        let traffic = Traffic {
+            setup: Some(Setup {
+                memory,
+                checkpoint_min_step: 0,
+                ..Setup::default()
+            }),
+            ..Traffic::default()
+        };
+        let recorded = Setting::recorded(&traffic).expect("it has a setup");
+        Setting {
+            generation,
+            ..recorded
+        }
+    }
+
+    /// A window of 8 tokens: the context must have two positions less than 8 before the place, and those behind.
+    #[test]
+    fn a_window_is_left_no_farther_than_it_reaches() {
+        let setting = setting(Memory::Window(8), Generation::Late2026);
+        let reused = |first| reach(&mut Vec::new(), (100, 150, 120), first, &setting).past;
+        assert_eq!([reused(0), reused(93), reused(94)], [100, 100, 0]);
+    }
+
+    #[test]
+    fn up_to_early_2026_checkpoints_are_made_near_the_end_of_a_prompt_only() {
+        let setting = setting(Memory::Recurrent, Generation::Early2026);
+        let made = |begin: u32, end| {
+            let batch = Batch {
+                task: 1,
+                begin,
+                end,
+                prompt: 4000,
+                marked: false,
+                last_marked: false,
+                first: 0,
+                last: i64::from(begin) - 1,
+            };
+            let mut checkpoints = Vec::new();
+            let sizes = Sizes::new(&[]);
+            note(&mut checkpoints, &batch, (&setting, &sizes), Kept::default);
+            checkpoints.len()
+        };
+        assert_eq!((made(1000, 2000), made(3000, 3996)), (0, 1));
+    }
+}

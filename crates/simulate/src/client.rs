@@ -88,3 +88,44 @@ pub fn continued(traffic: &Traffic, nth: usize, more: u32) -> Option<Traffic> {
     changed.requests[nth].tokens = Arc::new(tokens);
     Some(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::{RequestRecord, TrafficRequest};
+
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_had_gone_on_has_more_in_common_with_the_earlier_one() {
+        let request = |runs: &[(u64, u32)]| {
+            let mut tokens = Tokens::new();
+            for &(first, length) in runs {
+                tokens.push(Run { first, length });
+            }
+            TrafficRequest {
+                record: RequestRecord {
+                    prompt: tokens.len(),
+                    ..RequestRecord::default()
+                },
+                tokens: Arc::new(tokens),
+                junction: Tokens::new(),
+            }
+        };
+        let traffic = Traffic {
+            requests: vec![
+                request(&[(0, 30)]),
+                request(&[(0, 10), (100, 20)]),
+                request(&[(0, 30)]),
+            ],
+            ..Traffic::default()
+        };
+        assert!(
+            continued(&traffic, 0, 5).is_none(),
+            "there is no earlier one"
+        );
+        let changed = continued(&traffic, 1, 5).expect("it shares ten tokens");
+        assert_eq!(changed.requests.len(), 2, "up to this request");
+        let [earlier, later] = [0, 1].map(|nth| &changed.requests[nth].tokens);
+        assert_eq!((earlier.common_prefix(later), later.len()), (15, 30));
+    }
+}

@@ -44,6 +44,8 @@ fn a_model_is_named_by_its_alias_its_repository_or_its_file() {
         model("-m b.gguf -hf org/model:Q4"),
         Some("org/model:Q4".into())
     );
+    let older = read("-m b.gguf -hf org/model:Q4", Generation::Of2025).model();
+    assert_eq!(older.map(|model| model.name), Some("b.gguf".into()));
     assert_eq!(model("-dr gemma3"), Some("gemma3".into()));
     assert_eq!(model("--model"), None);
     assert_eq!(model(""), None);

@@ -112,6 +112,11 @@ fn what_the_server_refuses_is_named_and_does_not_count() {
         ("--port", "--port", None),
         ("--port 99999999999", "--port", Some("99999999999")),
         ("-cms -1", "-cms", Some("-1")),
+        (
+            "--sleep-idle-seconds -2",
+            "--sleep-idle-seconds",
+            Some("-2"),
+        ),
         ("-sps 1e99", "-sps", Some("1e99")),
         ("--host ,", "--host", Some(",")),
         ("LLAMA_ARG_PORT= --port 1", "LLAMA_ARG_PORT", Some("")),
@@ -134,6 +139,7 @@ fn what_the_server_refuses_is_named_and_does_not_count() {
     }
     assert_eq!(read("-np x").slots(), 4);
     assert_eq!(read("-np 2x -cram 1.5 -sps 0.5x").refusal(), None);
+    assert_eq!(read("--sleep-idle-seconds -1").refusal(), None);
     assert_eq!(read("LLAMA_ARG_SWA_FULL=no").refusal(), None);
     let no_value = read("--port").refusal().map(ToString::to_string);
     assert_eq!(no_value.as_deref(), Some("--port has no value"));

@@ -93,6 +93,7 @@ fn every_variable_sets_its_field() {
     assert_eq!(settings.trace_file, Some(PathBuf::from("trace")));
     let shown = format!("{settings:?}");
     assert!(!shown.contains("t0ken") && !shown.contains("s3same"));
+    assert!(shown.contains("token: Some(***)"), "{shown}");
 }
 
 #[test]
