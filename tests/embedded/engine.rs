@@ -1,8 +1,13 @@
 //! Attaching to an engine that is loaded later, and the prefix store there.
 
-use contextpilot_testbed::{Arch, adapter};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
 
-use crate::program::{Program, Run, hooked};
+use contextpilot_client::Control;
+use contextpilot_testbed::{Arch, adapter, chunk_files};
+
+use crate::program::{Program, Run, Step, hooked};
 
 /// The least tokens that a prompt from the store leaves to the engine: the eight of the answer but the last, and
 /// one for each batch.
@@ -188,6 +193,47 @@ fn an_adapter_that_is_freed_and_another_one_at_its_address_are_two() {
         run.must_answer_as(&plain);
         must_load(&run, &["applied 2", "plain 1", "plain 2"]);
     }
+}
+
+/// Nothing of these is stored or loaded, and each has its reason in `store.refused`.
+#[test]
+fn what_no_file_says_and_what_programs_look_at_has_no_store_and_that_is_said() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    let tea = adapter(Arch::Llama, 7, &[]).canonicalize().unwrap();
+    let tea = ("TEA", tea.to_str().unwrap());
+    let socket = program.folder().join("control.sock");
+    let listen = format!("unix:{}", socket.display());
+    let mut variables = hooked(store.path()).to_vec();
+    variables.extend([tea, ("CONTEXTPILOT_LISTEN", &listen)]);
+    let mut command = program.command("unknown", &variables);
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let steps = lines.map(|line| serde_json::from_str::<Step>(&line.unwrap()).unwrap());
+    let steps: Vec<Step> = steps.take_while(|step| step.name != "waiting").collect();
+    assert_eq!(steps.len(), 12);
+    for step in &steps {
+        assert!(step.evaluated >= 600, "{}: {}", step.name, step.evaluated);
+    }
+    let figures = Control::new(&listen).unwrap().stats().unwrap().store;
+    let refused = figures.unwrap().refused;
+    for why in [
+        "an adapter whose file is not known",
+        "a control vector",
+        "the program looks at each evaluation (cb_eval)",
+        "the file of the model is not known",
+    ] {
+        assert!(
+            refused.iter().any(|one| one.contains(why)),
+            "{why}: {refused:?}"
+        );
+    }
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(chunk_files(store.path()), [""; 0].map(PathBuf::from));
 }
 
 /// In whatever context it was trained, and whatever is evaluated later.

@@ -65,6 +65,9 @@ fn prompts_are_kept_again_after_the_context_was_shifted() {
     let request = Request::completion(Value::from(prompt(350, 300))).predict(400);
     let answer = stored.server.complete(&request).unwrap();
     assert_eq!(answer.raw["truncated"], true, "{:?}", answer.raw);
+    let refused = stored.figures().refused;
+    let is_named = |why: &String| why.contains("context shift");
+    assert!(refused.iter().any(is_named), "{refused:?}");
     let chats: Vec<Vec<u32>> = (0..3).map(|seed| prompt(351 + seed, 200)).collect();
     for chat in &chats {
         stored.ask(chat);

@@ -69,5 +69,8 @@ fn embeddings_are_evaluated_whole() {
         assert_eq!(ours.status, theirs.status);
         assert_eq!(ours.text(), theirs.text());
     }
-    assert_eq!(stored.figures().loaded_tokens, 0);
+    let figures = stored.figures();
+    assert_eq!((figures.loaded_tokens, figures.chunks), (0, 0));
+    assert_eq!(figures.refused.len(), 1, "{figures:?}");
+    assert!(figures.refused[0].contains("embeddings"), "{figures:?}");
 }

@@ -82,6 +82,9 @@ fn what_follows_the_servers_stale_checkpoint_is_answered_as_ever_and_not_stored(
                 "{arch}: {account:?}"
             );
         }
+        let refused = stored.figures().refused;
+        let is_named = |why: &String| why.contains("not all seen");
+        assert!(refused.iter().any(is_named), "{arch}: {refused:?}");
         stored.end();
         assert!(!chunk_files(folder.path()).is_empty());
 

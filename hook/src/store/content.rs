@@ -364,6 +364,11 @@ pub(super) fn of_adapter(adapter: Adapter) -> Option<Arc<Content>> {
     )
 }
 
+/// Whether it is known what is in its file, or will be.
+pub(super) fn may_know(adapter: Adapter) -> bool {
+    of_adapter(adapter).is_some_and(|content| content.digest.get() != Some(&None))
+}
+
 /// The weights of the model at this address are about to be changed.
 pub(super) fn spoil_model(address: usize, why: &'static str) {
     if let Some(content) = of_address(address) {

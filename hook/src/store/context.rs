@@ -315,6 +315,11 @@ impl ContextStore {
         }
         let under = self.conditions.get(conditions)?;
         if under.fingerprint.is_none() {
+            let mut adapters = under.adapters.iter();
+            if !adapters.all(|&(adapter, _)| content::may_know(adapter)) {
+                figures::note_refusal("an adapter whose file is not known, or cannot be read");
+                return None;
+            }
             let made = self.facts(conditions)?.fingerprint();
             self.conditions.set_fingerprint(conditions, made);
             figures::used(made);
