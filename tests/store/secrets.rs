@@ -117,6 +117,82 @@ fn no_secret_is_in_a_folder_a_pack_a_recording_a_report_a_log_or_an_answer() {
     );
 }
 
+/// A server with a key, whose index is asked with a password: nobody says either, nor what a client has sent as its own.
+#[test]
+fn no_key_of_a_server_its_clients_or_its_index_is_written_or_said() {
+    let (here, desk) = (folder(), folder());
+    let desk_file = |name: &str| desk.path().join(name).to_str().unwrap().to_owned();
+    let builder = one_slot()
+        .args(["--api-key", "sesame"])
+        .env("HF_TOKEN", "hf_sesame")
+        .env("LLAMA_ARG_MODEL_DRAFT_URL", "https://me:sesame@host/tea")
+        .env(
+            "CONTEXTPILOT_INDEX_URL",
+            "http://me:sesame@127.0.0.1:9/evict",
+        )
+        .env("CONTEXTPILOT_TRACE_FILE", desk_file("trace"))
+        .env("CONTEXTPILOT_LOG_FILE", desk_file("queries.jsonl"))
+        .env("CONTEXTPILOT_TRAFFIC_FILE", desk_file("traffic"));
+    let mut stored = Stored::start(&builder, here.path());
+    for seed in [234, 235, 236] {
+        let body = serde_json::json!({ "prompt": tokens(seed, 600), "n_predict": 2,
+            "request_id": format!("req-{seed}") });
+        let body = body.to_string();
+        let mut connection = stored.server.connect().unwrap();
+        let head = format!(
+            "POST /completion?key=sesame HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sesame\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write(head.as_bytes()).unwrap();
+        connection.write(body.as_bytes()).unwrap();
+        assert_eq!(connection.response().unwrap().status, 200);
+    }
+    stored.await_written();
+    let at = stored.control.address().to_owned();
+    for path in [
+        "/stats",
+        "/metrics",
+        "/requests/last?n=9",
+        "/recent",
+        "/tree",
+        "/ready",
+    ] {
+        let Ok((_, answer)) = stored.control.raw(path) else {
+            continue;
+        };
+        assert!(!holds(answer.as_bytes()), "{path}: {answer}");
+    }
+    for words in [
+        &["doctor", "--control", &at][..],
+        &["report", "-o", &desk_file("report.html"), "--control", &at],
+        &["stats", "--control", &at],
+        &["why", "--control", &at],
+        &["store", "--folder", here.path().to_str().unwrap()],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+        says_none(
+            &command
+                .args(words)
+                .env("HOME", desk.path())
+                .output()
+                .unwrap(),
+        );
+    }
+    stored.server.stop(SIGTERM).unwrap();
+    for said in [stored.server.stderr(), stored.server.stdout()] {
+        let mut ours = said.lines().filter(|line| line.contains("[ContextPilot]"));
+        assert!(!ours.any(|line| holds(line.as_bytes())), "{said}");
+    }
+    for name in ["trace", "queries.jsonl", "traffic", "report.html"] {
+        let file = fs::metadata(desk_file(name)).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, 0o600, "{name}");
+        assert!(file.len() > 0, "{name}");
+    }
+    assert_eq!(with_secret(here.path()), [""; 0]);
+    assert_eq!(with_secret(desk.path()), [""; 0]);
+}
+
 /// `ps` shows arguments to everybody on the machine.
 #[test]
 fn the_remotes_password_is_in_no_arguments() {
