@@ -305,3 +305,37 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
     };
     traffic.changes.iter().map(arrival).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use contextpilot_traffic::{RequestRecord, Tokens};
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_waits_for_nothing_is_taken_on_by_an_idle_thread() {
+        let request = |arrived, launched| TrafficRequest {
+            record: RequestRecord {
+                order: launched,
+                arrived,
+                launched,
+                prompted: launched + 100,
+                ended: launched + 200,
+                prompt: 10,
+                evaluated: 10,
+                ..RequestRecord::default()
+            },
+            tokens: Arc::default(),
+            junction: Tokens::new(),
+        };
+        let traffic = Traffic {
+            requests: vec![request(1000, 1400), request(3000, 3700)],
+            ..Traffic::default()
+        };
+        let jobs = Timeline::of(&traffic).jobs;
+        let delays: Vec<u64> = jobs.iter().map(|job| job.delay).collect();
+        assert_eq!(delays, [400, 700]);
+    }
+}

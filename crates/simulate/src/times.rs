@@ -308,4 +308,18 @@ mod tests {
         assert!((both - 449_000.0).abs() < 1.0, "{both}");
         assert!(times.of_tokens(1, (1000, 2000), 2000) > times.of_tokens(1, (0, 1000), 2000));
     }
+
+    #[test]
+    fn what_happened_belongs_to_the_period_that_began_before() {
+        let period = |begin, end| Period {
+            begin,
+            end,
+            ..Period::default()
+        };
+        let periods = [period(10, 20), period(30, 40)];
+        let begin = |time| at(&periods, time).map(|found| found.begin);
+        let found = [9, 10, 19, 25, 30, 50].map(begin);
+        let (first, second) = (Some(10), Some(30));
+        assert_eq!(found, [None, first, first, first, second, second]);
+    }
 }

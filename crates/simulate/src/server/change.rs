@@ -118,3 +118,78 @@ impl Server<'_> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::{
+        ChangeKind, Memory, RequestRecord, Run, Setup, SlotChange, Tokens, Traffic, TrafficRequest,
+    };
+
+    use super::*;
+    use crate::{Generation, Setting, simulate};
+
+    fn row(runs: &[(u64, u32)]) -> Arc<Tokens> {
+        let mut row = Tokens::new();
+        for &(first, length) in runs {
+            row.push(Run { first, length });
+        }
+        Arc::new(row)
+    }
+
+    /// Of a recurrent model: a prompt in slot 0, what that holds restored into slot 1, and a branch of it there.
+    #[test]
+    fn a_file_brings_the_checkpoints_of_its_slot_where_the_server_writes_them() {
+        let request = |order: u64, tokens: Arc<Tokens>, slot| TrafficRequest {
+            record: RequestRecord {
+                order,
+                arrived: 1_000_000 * order,
+                launched: 1_000_000 * order,
+                prompted: 1_000_000 * order + 500,
+                ended: 1_000_000 * order + 500,
+                slot,
+                id_slot: Some(slot),
+                prompt: tokens.len(),
+                evaluated: tokens.len(),
+                ..RequestRecord::default()
+            },
+            tokens,
+            junction: Tokens::new(),
+        };
+        let whole = row(&[(0, 2000)]);
+        let restored = TrafficChange {
+            record: SlotChange {
+                order: 1,
+                at: 900_000,
+                slot: 1,
+                media: Vec::new(),
+                kind: ChangeKind::Restored,
+            },
+            tokens: Arc::clone(&whole),
+        };
+        let traffic = Traffic {
+            requests: vec![
+                request(0, whole, 0),
+                request(1, row(&[(0, 1900), (5000, 100)]), 1),
+            ],
+            changes: vec![restored],
+            setup: Some(Setup {
+                memory: Memory::Recurrent,
+                parallel: 2,
+                ctx_checkpoints: 8,
+                ..Setup::default()
+            }),
+            ..Traffic::default()
+        };
+        let reused = |generation| {
+            let recorded = Setting::recorded(&traffic).expect("it has a setup");
+            let setting = Setting {
+                generation,
+                ..recorded
+            };
+            simulate(&traffic, &setting).outcomes[1].map(|one| one.reused)
+        };
+        let saved = reused(Generation::Late2026);
+        assert!(saved.is_some_and(|tokens| tokens > 1000), "{saved:?}");
+        assert_eq!(reused(Generation::Older), Some(0));
+    }
+}
