@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use contextpilot_kv_files::{Folder, Writer};
 use contextpilot_kv_store::{Chunk, Name};
-use contextpilot_testbed::{Arch, Builder, Model, Request, Server, chunk_files};
+use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Spec, chunk_files};
 use serde_json::Value;
 
 use super::moved::companion;
@@ -68,10 +68,15 @@ fn asking(prompt: &[u32], slot: u32) -> Request {
 
 /// What plain servers say, and what one says that has the store, of nine clients that share nothing with the first but their
 /// slots' memory.
-fn must_answer_as_ever(arch: Arch, planted: impl Fn(&Chunk) -> bool, value: &[u8]) {
+fn must_answer_as_ever(
+    slots: &Builder,
+    what: &str,
+    planted: impl Fn(&Chunk) -> bool,
+    value: &[u8],
+) {
     let folder = folder();
     let prompts: Vec<Vec<u32>> = (0..9).map(|seed| tokens(300 + seed, 600)).collect();
-    let mut first = Stored::start(&four_slots(arch), folder.path());
+    let mut first = Stored::start(slots, folder.path());
     for (slot, prompt) in (0..4).cycle().zip(&prompts) {
         first.send(asking(prompt, slot));
     }
@@ -80,13 +85,13 @@ fn must_answer_as_ever(arch: Arch, planted: impl Fn(&Chunk) -> bool, value: &[u8
     let is_it = |chunk: &Chunk| planted(chunk) && of_first.contains(&chunk.name);
     let bad = plant(folder.path(), is_it, value);
 
-    let plain = started(&four_slots(arch));
+    let plain = started(slots);
     for life in 0..2 {
-        let mut next = Stored::start(&four_slots(arch), folder.path());
+        let mut next = Stored::start(slots, folder.path());
         for (slot, prompt) in (0..4).cycle().zip(&prompts) {
             let (ours, account) = next.send(asking(prompt, slot));
             let theirs = plain.complete(&asking(prompt, slot)).unwrap();
-            assert_eq!(ours.content, theirs.content, "{arch} {life}: {account:?}");
+            assert_eq!(ours.content, theirs.content, "{what} {life}: {account:?}");
         }
         let figures = next.figures();
         let said = figures.problem.as_deref().unwrap_or_default();
@@ -101,7 +106,7 @@ fn must_answer_as_ever(arch: Arch, planted: impl Fn(&Chunk) -> bool, value: &[u8
         if opened.read(&chunk.name, chunk.bytes, &mut rows).is_ok() {
             assert!(
                 !rows[..rows.len() - 16].ends_with(&value.repeat(4)),
-                "{arch}"
+                "{what}"
             );
         }
     }
@@ -110,16 +115,59 @@ fn must_answer_as_ever(arch: Arch, planted: impl Fn(&Chunk) -> bool, value: &[u8
 #[test]
 fn a_chunk_that_is_no_numbers_spoils_no_answer() {
     let f16 = [0x00, 0x7e];
-    must_answer_as_ever(Arch::Llama, |chunk| chunk.start == 256, &f16);
-    must_answer_as_ever(Arch::Llama, |chunk| chunk.start == 0, &[0x00, 0x7c]);
+    let slots = four_slots(Arch::Llama);
+    must_answer_as_ever(&slots, "f16", |chunk| chunk.start == 256, &f16);
+    must_answer_as_ever(&slots, "f16", |chunk| chunk.start == 0, &[0x00, 0x7c]);
+}
+
+/// Of whatever the rows are made; of quantised ones the scales.
+#[test]
+fn neither_does_one_of_other_values() {
+    let f16 = [0x00, 0x7e];
+    for (kind, value) in [
+        ("f32", &f32::INFINITY.to_le_bytes()[..]),
+        ("bf16", &[0xc0, 0x7f]),
+        ("q8_0", &f16),
+        ("q5_1", &f16),
+    ] {
+        // Quantised rows are of 32 values, and the tiny model's heads of 16.
+        let model = match kind.starts_with('q') {
+            true => Model::of(&Spec {
+                layers: 1,
+                width: 512,
+                ..Spec::new(Arch::Llama)
+            }),
+            false => Model::tiny(Arch::Llama),
+        };
+        let slots = four_slots(Arch::Llama).model(&model);
+        let slots = slots.args(["-ctk", kind, "-ctv", kind, "-fa", "on"]);
+        must_answer_as_ever(&slots, kind, |chunk| chunk.start == 256, value);
+    }
+}
+
+/// Where rows go from the files into the engine, some are there before one is seen that is no number.
+#[test]
+fn neither_does_one_that_goes_straight_into_the_engine() {
+    let slots = four_slots(Arch::Llama).env("CONTEXTPILOT_FAULT", "straight:1");
+    must_answer_as_ever(
+        &slots,
+        "straight",
+        |chunk| chunk.start == 256,
+        &[0x00, 0x7e],
+    );
 }
 
 #[test]
 fn neither_does_what_a_model_remembers_that_cannot_go_back() {
     let f32 = f32::NAN.to_le_bytes();
-    must_answer_as_ever(Arch::Mamba, Chunk::is_tail, &f32);
-    must_answer_as_ever(Arch::Jamba, Chunk::is_tail, &f32);
-    must_answer_as_ever(Arch::Gemma2, Chunk::is_tail, &[0x00, 0x7e]);
+    for (arch, value) in [
+        (Arch::Mamba, &f32[..]),
+        (Arch::Jamba, &f32),
+        (Arch::Gemma2, &[0x00, 0x7e]),
+    ] {
+        let slots = four_slots(arch);
+        must_answer_as_ever(&slots, &arch.to_string(), Chunk::is_tail, value);
+    }
 }
 
 /// A chunk in the middle of a prompt: what continues it goes, what is before it and beside it stays.

@@ -18,6 +18,8 @@ enum Attack {
     Drip,
     /// It takes questions, and says nothing.
     Silence,
+    /// All that it says is right, and comes half a second late.
+    Slow,
     /// A value without an end.
     EndlessValue,
     /// A list without an end, of small parts.
@@ -175,6 +177,10 @@ impl State {
     fn send(&self, mut stream: &TcpStream, answer: &[u8]) -> std::io::Result<()> {
         match self.attack {
             Attack::Silence => Ok(()),
+            Attack::Slow => {
+                thread::sleep(Duration::from_millis(500));
+                stream.write_all(answer)
+            }
             Attack::Drip => answer.iter().try_for_each(|byte| {
                 thread::sleep(Duration::from_millis(100));
                 stream.write_all(&[*byte])
@@ -211,6 +217,11 @@ impl State {
         let time = now();
         let word = |nth: usize| words.get(nth).map_or("", String::as_str);
         match word(0) {
+            "EXISTS" if self.attack == Attack::Slow => b":0\r\n".to_vec(),
+            "ZMSCORE" if self.attack == Attack::Slow => {
+                let none = "$-1\r\n".repeat(words.len() - 2);
+                format!("*{}\r\n{none}", words.len() - 2).into_bytes()
+            }
             "EXISTS" if words.len() == 2 => b":1\r\n".to_vec(),
             // It has all that is sent, and wants none of it.
             "EXISTS" => format!(":{}\r\n", words.len() - 1).into_bytes(),
@@ -366,6 +377,17 @@ fn answers_that_do_not_come_keep_nobody() {
     for attack in [Attack::Drip, Attack::Silence] {
         tried(attack, 1);
     }
+}
+
+/// Nothing that it says is wrong: at half a second each, sending 300 chunks would take minutes.
+#[test]
+fn a_redis_that_is_slow_keeps_nobody() {
+    let hostile = Hostile::start(Attack::Slow, &[]);
+    let beside = Beside::start(&hostile.url(), &[]);
+    hostile.await_requests(3);
+    let many: Vec<Chunk> = (100..400).flat_map(|one| chunks(one, 1)).collect();
+    write(&Folder::open(beside.home.path()).unwrap(), &many);
+    beside.end("Redis, half a second late", &hostile.state.requests);
 }
 
 #[test]
