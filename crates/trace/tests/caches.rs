@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use contextpilot_trace::{
-    Builder, Clock, Future, NewRequest, Reuse, Trace, best, ceiling, curve, warm_up,
+    Builder, Clock, Future, NewRequest, Policy, Reuse, Trace, best, ceiling, curve, play, warm_up,
 };
 use proptest::prelude::*;
 
@@ -163,4 +163,68 @@ fn a_request_that_is_larger_than_the_cache_leaves_its_first_blocks() {
     let points = curve(&trace, &[0, 1, 3, 4], 1);
     let reused: Vec<u64> = points.iter().map(|point| point.reused_blocks).collect();
     assert_eq!(reused, [0, 1, 3, 4]);
+}
+
+#[test]
+fn a_share_is_of_all_tokens_or_of_all_blocks() {
+    let reuse = Reuse {
+        tokens: 40,
+        reused_tokens: 10,
+        blocks: 5,
+        reused_blocks: 1,
+    };
+    assert_eq!((reuse.of_tokens(), reuse.of_blocks()), (0.25, 0.2));
+    assert_eq!(Reuse::default().of_tokens(), 0.0);
+}
+
+/// Two blocks are used again and again, then many pass by that are used once.
+#[test]
+fn what_was_used_more_often_outlives_what_passes_by_where_the_policy_says_so() {
+    let hot = [1, 2, 1, 2];
+    let ids = hot.into_iter().chain(100..120).chain([1, 2]);
+    let chains: Vec<(Vec<u64>, u32)> = ids.map(|id| (vec![id], BLOCK)).collect();
+    let trace = trace(&chains);
+    let reused = |policy| play(&trace, policy, 4, 0).reused_blocks;
+    assert_eq!(reused(Policy::Lru), 2);
+    assert_eq!((reused(Policy::Lfu), reused(Policy::Arc)), (4, 4));
+}
+
+/// Chunks of 256 tokens have two blocks of 128 each.
+#[test]
+fn the_store_s_chunks_leave_as_a_whole() {
+    let mut builder = Builder::new(128, Clock::Trace, None);
+    for (at, ids) in [vec![1, 2, 3, 4], vec![9], vec![1, 2, 3, 4]]
+        .into_iter()
+        .enumerate()
+    {
+        let new = NewRequest {
+            at: at as u64,
+            input: ids.len() as u32 * 128,
+            ids,
+            ..NewRequest::default()
+        };
+        assert_eq!(builder.push(&new), Ok(0));
+    }
+    let trace = builder.finish();
+    let reused = |policy| play(&trace, policy, 4, 0).reused_blocks;
+    assert_eq!((reused(Policy::Lru), reused(Policy::Store)), (3, 2));
+}
+
+/// Of two sessions by one user, the second begins when the last answer of the first is there.
+#[test]
+fn a_user_has_one_session_after_the_other() {
+    let mut builder = Builder::new(BLOCK, Clock::Session { users: 1 }, None);
+    for (session, at, took) in [(0, 5, 10), (0, 100, 50), (1, 7, 10)] {
+        let new = NewRequest {
+            at,
+            session: Some(session),
+            input: BLOCK,
+            ids: vec![u64::from(session)],
+            took: Some(took),
+            ..NewRequest::default()
+        };
+        assert_eq!(builder.push(&new), Ok(0));
+    }
+    let times: Vec<u64> = builder.finish().requests.iter().map(|one| one.at).collect();
+    assert_eq!(times, [5, 100, 157]);
 }

@@ -121,6 +121,39 @@ fn a_session_that_moves_finds_only_what_all_share() {
     );
 }
 
+/// Half of a prompt, or less, is no reason to wait for the server that has it.
+#[test]
+fn by_prefix_a_request_goes_where_more_than_half_of_it_is() {
+    let reused = |shared: u64| {
+        let mut builder = Builder::new(BLOCK, Clock::Trace, None);
+        for request in 0..2 {
+            let ids: Vec<u64> = (0..6)
+                .map(|nth| {
+                    if nth < shared {
+                        nth
+                    } else {
+                        100 * request + nth
+                    }
+                })
+                .collect();
+            let new = NewRequest {
+                at: request * 10_000_000,
+                session: Some(request as u32),
+                input: ids.len() as u32 * BLOCK,
+                output: 1,
+                ids,
+                ..NewRequest::default()
+            };
+            assert_eq!(builder.push(&new), Ok(0));
+        }
+        let trace = builder.finish();
+        fleet(&trace, &setting(2, Route::Prefix))
+            .reuse
+            .reused_tokens
+    };
+    assert_eq!([1, 3, 4].map(reused), [0, 0, 40]);
+}
+
 #[test]
 fn times_follow_from_the_rates() {
     // One request of 40 tokens, and the next while it is evaluated.

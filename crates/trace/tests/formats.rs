@@ -82,6 +82,7 @@ fn read(lines: &[Value], expected: Format) -> Trace {
             panic!("{line}");
         };
         assert_eq!(reader.format(), Some(expected));
+        assert_eq!(reader.is_by_session(), expected == Format::Weka);
         let block = reader.block().unwrap_or(expected.block());
         let builder =
             builder.get_or_insert_with(|| Builder::new(block, expected.clock(1000), None));
@@ -329,6 +330,11 @@ fn absurd_numbers_are_counted_or_refused() {
             );
         }
     }
+    let more = line(json!([]), (1 << 30) + 1, 3).to_string();
+    assert!(
+        reader.line(more.as_bytes()).is_err(),
+        "no prompt has as many"
+    );
     let trace = builder.finish();
     assert_eq!(trace.requests.len(), 3);
     assert_eq!(ceiling(&trace, 0).reused_blocks, 1);
