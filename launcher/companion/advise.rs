@@ -8,7 +8,7 @@ use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
 use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
-use super::adviser::{Adviser, ChangeData, MOVES, words};
+use super::adviser::{Adviser, ChangeData, MOVES, spared_by, words};
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::many::Simulations;
@@ -53,7 +53,17 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 /// The same as JSON, of a recording at this path.
 pub(super) fn of_recording(path: &Path) -> Result<String, String> {
     let (traffic, recorded) = open(path)?;
-    let advice = Simulations::of(&traffic).advise(&traffic, &recorded);
+    written(&traffic, &recorded)
+}
+
+/// The same, of the last requests of a server.
+pub(super) fn of_recent(control: &Control) -> Result<String, String> {
+    let adviser = Adviser::of_server(control)?;
+    written(&adviser.traffic, &adviser.recorded)
+}
+
+fn written(traffic: &Traffic, recorded: &Setting) -> Result<String, String> {
+    let advice = Simulations::of(traffic).advise(traffic, recorded);
     let advice = AdviceOut::of(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
 }
@@ -160,7 +170,7 @@ fn text(advice: &Advice) -> String {
         "Now {} of {} prompt tokens are {}; evaluating the others takes {:.1} s.\n",
         percent(Some(recorded.spared_share())),
         count(recorded.prompt_tokens),
-        spared(recorded),
+        spared_by(recorded),
         recorded.prompt_seconds,
     );
     if advice.changes.is_empty() {
@@ -227,7 +237,7 @@ fn said(change: &Change, recorded: &Point) -> String {
         "{}: {} {}, {:.1} s less for prompts; {} host memory, {} for the context",
         words(change, &recorded.setting),
         percent(Some(point.spared_share())),
-        spared(point),
+        spared_by(point),
         recorded.prompt_seconds - point.prompt_seconds,
         more(point.host_bytes, recorded.host_bytes),
         more(point.context_bytes, recorded.context_bytes),
@@ -240,12 +250,4 @@ fn said(change: &Change, recorded: &Point) -> String {
         );
     }
     text + ".\n"
-}
-
-/// What became of tokens that were not evaluated.
-fn spared(point: &Point) -> &'static str {
-    match point.loaded_tokens {
-        0 => "reused",
-        _ => "reused or loaded",
-    }
 }

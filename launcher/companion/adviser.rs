@@ -11,6 +11,7 @@ use contextpilot_simulate::{Change, Client, Outcome, Point, Replay, Setting, Tri
 use contextpilot_traffic::{Traffic, TrafficRequest, read};
 use serde::Serialize;
 
+use super::show::percent;
 use super::simulate::many::Simulations;
 
 /// Said wherever chunks would be moved.
@@ -74,6 +75,20 @@ impl Adviser {
             .get_or_init(|| Simulations::of(&self.traffic).trials(&self.traffic, &self.recorded))
     }
 
+    /// What would have saved the most evaluation, in a line: `--parallel 2: 61 % reused, not 20 %`.
+    pub(super) fn best(&self) -> Option<String> {
+        let trials = self.trials();
+        let best = trials.best()?;
+        let share = |point: &Point| percent(Some(point.spared_share()));
+        Some(format!(
+            "{}: {} {}, not {}",
+            words(best, &self.recorded),
+            share(&best.point),
+            spared_by(&best.point),
+            share(&trials.recorded)
+        ))
+    }
+
     /// What a change, which was replayed as `point`, brings the request with this number.
     pub(super) fn gain(&self, nth: usize, point: &Point) -> Gain {
         let now = &self.trials().recorded.outcomes;
@@ -110,6 +125,56 @@ impl Adviser {
         Some(Replay::of(&traffic).simulate(&self.recorded))
     }
 
+    /// Tokens of the media of a request's prompt that begin at this token.
+    pub(super) fn media_at(&self, nth: usize, at: u64) -> u64 {
+        let request = self.traffic.requests.get(nth);
+        let mut media = request.into_iter().flat_map(|one| &one.record.media);
+        let there = media.find(|(begin, _)| u64::from(*begin) == at);
+        there.map_or(0, |(begin, end)| u64::from(end - begin))
+    }
+
+    /// Some of what a request reused from its slot was evaluated under other LoRA adapters or scales than its own.
+    pub(super) fn is_of_other_adapters(&self, nth: usize) -> bool {
+        let Some(asked) = self.traffic.requests.get(nth) else {
+            return false;
+        };
+        let mut is_other = false;
+        let mut held: Option<&TrafficRequest> = None;
+        // Under which adapters each part of what the slot holds was evaluated: up to which token.
+        let mut parts: Vec<(u32, u64)> = Vec::new();
+        let all = self.traffic.requests[..=nth].iter();
+        for request in all.filter(|one| one.record.slot == asked.record.slot) {
+            let record = &request.record;
+            let kept = held.map_or(0, |held| held.tokens.common_prefix(&request.tokens));
+            if kept < record.reused {
+                // It came from elsewhere.
+                parts.clear();
+            }
+            let (own, activated) = (record.adapters.hash, record.activated_at.unwrap_or(0));
+            let mut begin = 0;
+            parts.retain_mut(|(end, _)| {
+                let is_kept = begin < record.reused;
+                begin = *end;
+                *end = (*end).min(record.reused);
+                is_kept
+            });
+            // Before they are activated, they are not applied.
+            is_other = parts
+                .iter()
+                .scan(0, |begin, (end, hash)| {
+                    let wanted = if *end <= activated { 0 } else { own };
+                    let is_other = *hash != wanted && *begin < *end;
+                    *begin = *end;
+                    Some(is_other)
+                })
+                .any(|is_other| is_other);
+            parts.extend((activated > record.reused).then_some((activated, 0)));
+            parts.push((request.tokens.len(), own));
+            held = Some(request);
+        }
+        is_other
+    }
+
     /// The replay of a request does what the engine did with it.
     pub(super) fn is_exact(&self, nth: usize) -> bool {
         let now = self.trials().recorded.outcomes.get(nth);
@@ -135,6 +200,14 @@ impl Adviser {
             Some(nth)
         };
         latest.iter().map(find).collect()
+    }
+}
+
+/// What became of tokens that were not evaluated.
+pub(super) fn spared_by(point: &Point) -> &'static str {
+    match point.loaded_tokens {
+        0 => "reused",
+        _ => "reused or loaded",
     }
 }
 
@@ -191,6 +264,10 @@ fn named(client: Client) -> (&'static str, &'static str) {
         Client::Cache => (
             "cache_prompt",
             "start the server without --no-cache-prompt, and leave out \"cache_prompt\": false",
+        ),
+        Client::FlagsChunks => (
+            "no_n_cache_reuse",
+            "leave out n_cache_reuse: the server's --cache-reuse counts then",
         ),
     }
 }

@@ -14,9 +14,11 @@ use contextpilot_client::control::{
     Diverged, Evaluated, Evaluation, LogLine, Lost, RequestName, Timestamp,
 };
 use contextpilot_simulate::Setting;
+use contextpilot_traffic::Traffic;
 use serde_json::{Value, json};
 
 use super::advise::AdviceOut;
+use super::adviser::Adviser;
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, print};
 use super::simulate::many::Simulations;
@@ -78,7 +80,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let mut data = match (&options.traffic, &options.log) {
         (Some(path), _) => of_recording(path, !options.no_simulation)?,
         (None, Some(path)) => of_log(path, &mut names)?,
-        (None, None) => of_server(&options.control, &mut names)?,
+        (None, None) => of_server(&options.control, &mut names, !options.no_simulation)?,
     };
     if let Some(title) = &options.title {
         data["about"]["title"] = title.as_str().into();
@@ -114,12 +116,17 @@ fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
     let (traffic, recorded) = open(path)?;
     let mut data = recording::data(&traffic);
     if simulated {
-        let simulations = Simulations::of(&traffic);
-        let advice = simulations.advise(&traffic, &recorded);
-        data["advice"] = json!(AdviceOut::of(&advice));
-        data["grid"] = json!(grid(&simulations, &recorded));
+        add_simulated(&mut data, &traffic, &recorded);
     }
     Ok(data)
+}
+
+/// What other flags would have brought.
+fn add_simulated(data: &mut Value, traffic: &Traffic, recorded: &Setting) {
+    let simulations = Simulations::of(traffic);
+    let advice = simulations.advise(traffic, recorded);
+    data["advice"] = json!(AdviceOut::of(&advice));
+    data["grid"] = json!(grid(&simulations, recorded));
 }
 
 /// The recorded setting among others: slots, and sizes of the host cache.
@@ -153,7 +160,7 @@ fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     all
 }
 
-fn of_server(control: &ControlAt, names: &mut Names) -> Result<Value, String> {
+fn of_server(control: &ControlAt, names: &mut Names, simulated: bool) -> Result<Value, String> {
     let control = control.client()?;
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
     let latest = control.latest(MOST_LAST);
@@ -183,7 +190,7 @@ fn of_server(control: &ControlAt, names: &mut Names) -> Result<Value, String> {
             })
         })
         .collect();
-    Ok(json!({
+    let mut data = json!({
         "about": {
             "kind": "server",
             "title": stats.model.as_ref().map_or("A server", |model| &model.name),
@@ -199,7 +206,12 @@ fn of_server(control: &ControlAt, names: &mut Names) -> Result<Value, String> {
         },
         "tree": tree,
         "requests": requests,
-    }))
+    });
+    // Of its last requests, if it keeps them.
+    if let (true, Ok(adviser)) = (simulated, Adviser::of_server(&control)) {
+        add_simulated(&mut data, &adviser.traffic, &adviser.recorded);
+    }
+    Ok(data)
 }
 
 fn of_log(path: &Path, names: &mut Names) -> Result<Value, String> {

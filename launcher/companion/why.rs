@@ -214,7 +214,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         all &= evaluation.is_some();
         if options.json {
             let advised = evaluation.map(|one| advisers.advised_of(id, one, options.worth));
-            let Advised { all, none } = advised.unwrap_or_default();
+            let Advised { all, none, .. } = advised.unwrap_or_default();
             print_json(&Named {
                 id,
                 evaluation,

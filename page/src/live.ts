@@ -121,7 +121,7 @@ export class Live {
 
     /** What the flags would have brought, where somebody can say so: the endpoint itself does not. */
     async askAdvice(): Promise<void> {
-        if (this.model.advice || !this.model.stats?.recording || !sessionStorage.getItem(BRIDGED)) return;
+        if (this.model.advice || !this.model.stats || !sessionStorage.getItem(BRIDGED)) return;
         this.askedAdvice = true;
         try {
             this.model.advice = await this.json<Advice>("/advice");

@@ -2,10 +2,13 @@
 //! one, and what was promised is compared with what was saved. `cargo test --test tools -- advice --nocapture` prints the
 //! table.
 
-use contextpilot_testbed::{Arch, Model, Random, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Model, Random, Request, Server, Step as Done, Trace};
 use serde_json::{Value, json as object};
 
 use crate::support::{Watched, json, until};
+
+mod asked;
+mod edges;
 
 /// So many tokens, the same for the same seed, and others for others.
 fn tokens(seed: u64, count: usize) -> Vec<i32> {
@@ -21,6 +24,10 @@ enum Step {
     Erase(u32),
     Save(u32),
     Restore(u32),
+    /// Several answers, or several prompts.
+    Several(Request),
+    /// What else clients do.
+    Then(Done),
 }
 
 fn ask(prompt: Vec<i32>) -> Step {
@@ -41,6 +48,8 @@ struct Scene {
     steps: Vec<Step>,
     /// The last prompt, as a client sends it who follows advice on what is sent.
     better: Option<Step>,
+    /// The server, beyond its flags.
+    with: fn(Builder) -> Builder,
 }
 
 fn scene(name: &'static str, flags: &str, steps: Vec<Step>) -> Scene {
@@ -51,6 +60,7 @@ fn scene(name: &'static str, flags: &str, steps: Vec<Step>) -> Scene {
         settings: Vec::new(),
         steps,
         better: None,
+        with: |builder| builder,
     }
 }
 
@@ -76,6 +86,11 @@ impl Scene {
         let mut scene = self.clone();
         scene.flags.extend(words("flags"));
         scene.settings.extend(words("setting"));
+        if scene.flags.last().is_some_and(|flag| flag == "-1") {
+            scene
+                .steps
+                .retain(|step| !matches!(step, Step::Then(Done::Sleep)));
+        }
         match advice["client"].as_str() {
             None => {}
             Some("no_id_slot") => scene.without("id_slot"),
@@ -83,6 +98,7 @@ impl Scene {
                 scene.without("cache_prompt");
                 scene.flags.retain(|flag| flag != "--no-cache-prompt");
             }
+            Some("no_n_cache_reuse") => scene.without("n_cache_reuse"),
             Some("no_erase") => scene.steps.retain(|step| !matches!(step, Step::Erase(_))),
             Some("no_restore") => scene.steps.retain(|step| !matches!(step, Step::Restore(_))),
             Some(_) => {
@@ -109,6 +125,7 @@ impl Scene {
             .model(&Model::tiny(self.arch))
             .args(["-c", "8192"])
             .args(self.flags.iter().cloned());
+        builder = (self.with)(builder);
         for setting in &self.settings {
             let (name, value) = setting.split_once('=').expect("a setting");
             match value {
@@ -131,33 +148,58 @@ impl Scene {
                 Step::Erase(slot) => slots("erase", *slot),
                 Step::Save(slot) => slots("save", *slot),
                 Step::Restore(slot) => slots("restore", *slot),
+                Step::Several(request) => evaluated.push(counted(&watched, || {
+                    let response = watched.server.send(request).unwrap();
+                    assert_eq!(response.status, 200, "{}", response.text());
+                })),
+                Step::Then(done) => {
+                    let trace = Trace::new().then(done.clone());
+                    let run = || _ = trace.run(&watched.server).unwrap();
+                    match done.request() {
+                        Some(_) => evaluated.push(counted(&watched, run)),
+                        None => run(),
+                    }
+                }
             }
         }
-        let explained = until("all are explained", || {
+        // For the server, what the store loaded was evaluated.
+        let computed = |one: &Value| {
+            let number = |value: &Value| value.as_u64().expect("a number") as usize;
+            let evaluation = &one["evaluation"];
+            let (evaluated, loaded) = (&evaluation["evaluated"], &evaluation["from"]["store"]);
+            (number(evaluated), number(loaded))
+        };
+        let explained = until("all are explained, as the engine counts them", || {
             let text = watched.text(&["why", "--last", "100", "--worth", "0", "--json"]);
             let all: Vec<Value> = text.lines().map(json).collect();
             let timed = |one: &Value| one["evaluation"]["seconds"].as_f64() > Some(0.0);
-            (all.len() == evaluated.len() && all.iter().all(timed)).then_some(all)
+            let counted = all.iter().map(computed);
+            let counted: usize = counted.map(|(evaluated, loaded)| evaluated + loaded).sum();
+            let is_all = counted == evaluated.iter().sum::<usize>();
+            (is_all && all.last().is_some_and(timed)).then_some(all)
         });
-        // For the server, what the store loaded was evaluated.
-        let evaluations = explained.iter().map(|one| &one["evaluation"]);
-        let number = |value: &Value| value.as_u64().expect("a number") as usize;
-        let computed: Vec<usize> = evaluations
-            .zip(&evaluated)
-            .map(|(one, prompt_n)| {
-                assert_eq!(
-                    number(&one["evaluated"]) + number(&one["from"]["store"]),
-                    *prompt_n
-                );
-                number(&one["evaluated"])
-            })
-            .collect();
+        let computed = explained.iter().map(|one| computed(one).0).collect();
+        let said = watched.text(&["why", "--worth", "0"]);
         Played {
             why: explained.last().expect("a request").clone(),
+            said,
             advise: watched.json(&["advise"]),
             evaluated: computed,
         }
     }
+}
+
+/// Tokens of prompts that the server counts meanwhile.
+fn counted(watched: &Watched, run: impl FnOnce()) -> usize {
+    let sum = || -> usize {
+        let metrics = watched.server.get("/metrics").unwrap().text();
+        let mut lines = metrics.lines();
+        let sum = lines.find_map(|line| line.strip_prefix("llamacpp:prompt_tokens_total "));
+        sum.expect("--metrics").trim().parse().unwrap()
+    };
+    let before = sum();
+    run();
+    sum() - before
 }
 
 /// What came of a scene.
@@ -166,6 +208,7 @@ struct Played {
     evaluated: Vec<usize>,
     /// Of the last prompt.
     why: Value,
+    said: String,
     advise: Value,
 }
 
@@ -193,9 +236,7 @@ fn follow(scene: &Scene) -> Vec<Value> {
         before.all(),
         before.last()
     );
-    if let Some(none) = before.why["no_advice"].as_str() {
-        println!("  {none}");
-    }
+    print!("{}", before.said);
     let mut changes = Vec::new();
     for advice in before.advice() {
         let after = scene.followed(advice).play();
@@ -240,7 +281,13 @@ fn agree(played: &Played) {
         played.why
     );
     let of_client = |one: &Value| {
-        let named = ["no_id_slot", "no_erase", "no_restore", "cache_prompt"];
+        let named = [
+            "no_id_slot",
+            "no_erase",
+            "no_restore",
+            "cache_prompt",
+            "no_n_cache_reuse",
+        ];
         one["client"]
             .as_str()
             .is_some_and(|name| named.contains(&name))

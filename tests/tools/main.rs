@@ -10,6 +10,8 @@ mod extremes;
 mod gateway;
 mod generated;
 mod hostile;
+#[path = "../support/media.rs"]
+mod media;
 mod recordings;
 mod screen;
 mod slots;

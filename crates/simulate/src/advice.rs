@@ -45,6 +45,21 @@ pub struct Trials {
     pub tried: usize,
 }
 
+impl Trials {
+    /// The change that gains most. `None`: nothing would have helped.
+    #[must_use]
+    pub fn best(&self) -> Option<&Change> {
+        let better = |best: Option<&'_ Change>, one: &Change| {
+            is_better(&one.point, best.map_or(&self.recorded, |best| &best.point))
+        };
+        let all = self.helpful.iter();
+        all.fold(None, |best, one| match better(best, one) {
+            true => Some(one),
+            false => best,
+        })
+    }
+}
+
 /// A change, and what it would have brought.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -75,6 +90,7 @@ impl Change {
     #[must_use]
     pub fn moves_chunks(&self) -> bool {
         self.flags.iter().any(|flag| flag == "--cache-reuse")
+            || self.client == Some(Client::FlagsChunks)
     }
 }
 

@@ -15,6 +15,8 @@ pub enum Client {
     NoRestore,
     /// They, or a flag of the server, do not turn the cache off (`cache_prompt`).
     Cache,
+    /// They do not say which chunks are moved (`n_cache_reuse`).
+    FlagsChunks,
 }
 
 impl Client {
@@ -32,7 +34,11 @@ impl Client {
             ),
             (Self::NoErase, changes(ChangeKind::Erased)),
             (Self::NoRestore, changes(ChangeKind::Restored)),
-            (Self::Cache, records.any(|one| one.uncached)),
+            (Self::Cache, records.clone().any(|one| one.uncached)),
+            (
+                Self::FlagsChunks,
+                records.any(|one| one.wished.cache_reuse.is_some()),
+            ),
         ];
         all.into_iter()
             .filter(|(_, does)| *does)
@@ -47,6 +53,7 @@ impl Client {
         match self {
             Self::NoSlot => records.for_each(|one| one.id_slot = None),
             Self::Cache => records.for_each(|one| one.uncached = false),
+            Self::FlagsChunks => records.for_each(|one| one.wished.cache_reuse = None),
             Self::NoErase => without(&mut traffic, ChangeKind::Erased),
             Self::NoRestore => without(&mut traffic, ChangeKind::Restored),
         }

@@ -145,41 +145,59 @@ impl PrefixStore {
         self.session.obscure(slot as i32);
     }
 
-    /// A slot evaluates the tokens of a prompt from `past` on, batch by batch. Returns how many of them are loaded.
-    pub(crate) fn evaluate(&mut self, slot: usize, request: &TrafficRequest, past: u32) -> u32 {
+    /// Slots evaluate the tokens of prompts, each from a position on, batch by batch. The prompts begin in the same batch: what
+    /// is first evaluated there is found by none of them. Returns how many tokens of each are loaded.
+    pub(crate) fn evaluate(&mut self, prompts: &[(usize, &TrafficRequest, u32)]) -> Vec<u32> {
+        let begun = prompts.iter();
+        let begun: Vec<Option<Evaluating>> = begun.map(|one| self.begin(*one)).collect();
+        let loaded = begun.into_iter().map(|one| {
+            let mut one = one?;
+            self.session.evaluated(&one.run);
+            while let Some(next) = one.next(self.batch) {
+                one.run = next;
+                self.look(&mut one);
+                self.session.evaluated(&one.run);
+            }
+            u32::try_from(one.loaded).ok()
+        });
+        loaded.map(Option::unwrap_or_default).collect()
+    }
+
+    /// Looks for the first batch's part of a prompt. `None`: it is nothing for the store.
+    fn begin(
+        &mut self,
+        (slot, request, past): (usize, &TrafficRequest, u32),
+    ) -> Option<Evaluating> {
         let record = &request.record;
         let sequence = slot as i32;
         if !is_for_the_store(record) {
             self.session.obscure(sequence);
-            return 0;
+            return None;
         }
-        let conditions = self.conditions_of(record.adapters);
         let tokens = tokens_of(&request.tokens, 0, record.prompt);
-        let (mut at, mut loaded) = (past as usize, 0);
-        // Whether a search can find more than the last one. Who wants no cache gets nothing from the store.
-        let mut may_find = !record.uncached;
-        while at < tokens.len() {
-            let end = tokens.len().min(at + self.batch);
-            let run = Run {
-                sequence,
-                first: i32::try_from(at).unwrap_or(i32::MAX),
-                // The last token of a prompt wants an output.
-                leading: end - at - usize::from(end == tokens.len()),
-                tokens: tokens[at..end].to_vec(),
-            };
-            let advice = self.session.advise(&run, conditions, worth::LEAST);
-            if let Some(length) = advice.cut {
-                self.session.cut(sequence, length);
-                may_find = !record.uncached;
-            }
-            if let Some(held) = advice.search.filter(|_| may_find) {
-                may_find = self.search(&run, held, conditions);
-            }
-            loaded += self.session.there(&run);
-            self.session.evaluated(&run);
-            at = end;
+        let run = run_of(&tokens, sequence, past as usize, self.batch)?;
+        let mut one = Evaluating {
+            conditions: self.conditions_of(record.adapters),
+            tokens,
+            run,
+            loaded: 0,
+            may_find: !record.uncached,
+            is_cached: !record.uncached,
+        };
+        self.look(&mut one);
+        Some(one)
+    }
+
+    fn look(&mut self, one: &mut Evaluating) {
+        let advice = self.session.advise(&one.run, one.conditions, worth::LEAST);
+        if let Some(length) = advice.cut {
+            self.session.cut(one.run.sequence, length);
+            one.may_find = one.is_cached;
         }
-        u32::try_from(loaded).unwrap_or(u32::MAX)
+        if let Some(held) = advice.search.filter(|_| one.may_find) {
+            one.may_find = self.search(&one.run, held, one.conditions);
+        }
+        one.loaded += self.session.there(&one.run);
     }
 
     /// The slot has answered: `row` has the prompt and what was evaluated after it.
@@ -319,6 +337,38 @@ impl PrefixStore {
         });
         Conditions(nth as u32)
     }
+}
+
+/// A prompt that is evaluated batch by batch.
+struct Evaluating {
+    tokens: Vec<i32>,
+    conditions: Conditions,
+    /// The part in this batch.
+    run: Run,
+    loaded: usize,
+    /// Whether a search can find more than the last one. Who wants no cache gets nothing from the store.
+    may_find: bool,
+    is_cached: bool,
+}
+
+impl Evaluating {
+    /// The part in the next batch.
+    fn next(&self, batch: usize) -> Option<Run> {
+        let at = usize::try_from(self.run.first).ok()? + self.run.tokens.len();
+        run_of(&self.tokens, self.run.sequence, at, batch)
+    }
+}
+
+/// The tokens of a prompt from a position on that are in one batch. `None`: there are none.
+fn run_of(tokens: &[i32], sequence: i32, at: usize, batch: usize) -> Option<Run> {
+    let end = tokens.len().min(at + batch);
+    (at < end).then(|| Run {
+        sequence,
+        first: i32::try_from(at).unwrap_or(i32::MAX),
+        // The last token of a prompt wants an output.
+        leading: end - at - usize::from(end == tokens.len()),
+        tokens: tokens[at..end].to_vec(),
+    })
 }
 
 /// Whether the store takes part in a request at all.

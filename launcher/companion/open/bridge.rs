@@ -165,15 +165,13 @@ impl Answers {
         }
     }
 
-    /// What the simulator says of the recording that the server is making.
+    /// What the simulator says of the recording that the server is making or, if it makes none, of its last requests.
     fn advice(&self) -> Response {
-        let Some(recording) = &self.recording else {
-            return refuse(
-                404,
-                "the server records no traffic (CONTEXTPILOT_TRAFFIC_FILE)",
-            );
+        let advice = match &self.recording {
+            Some(recording) => advise::of_recording(recording.file.as_ref()),
+            None => advise::of_recent(&self.control),
         };
-        match advise::of_recording(recording.file.as_ref()) {
+        match advice {
             Ok(json) => no_store(Response::json(200, json)),
             Err(why) => refuse(404, &why),
         }

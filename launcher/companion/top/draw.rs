@@ -30,13 +30,15 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
         + stored(state).is_some() as u16;
     // If the server does not explain evaluations, there is no line for that.
     let says_why = u16::from(causes::are_known(state));
-    let room = area.height.saturating_sub(2 + says_why + FIGURES);
+    let advises = u16::from(state.advice.is_some());
+    let room = area.height.saturating_sub(2 + says_why + advises + FIGURES);
     let upper = wanted.min(room - room / 3);
-    let [heading, slots, figures, causes, evictions, footer] = Layout::vertical([
+    let [heading, slots, figures, causes, advice, evictions, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(upper),
         Constraint::Length(FIGURES),
         Constraint::Length(says_why),
+        Constraint::Length(advises),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
@@ -45,6 +47,10 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     self::slots(state, frame, slots);
     self::figures(state, frame, figures);
     frame.render_widget(Paragraph::new(causes::line(state, causes.width)), causes);
+    if let Some(text) = &state.advice {
+        let line = Text::styled(format!(" Try {text}"), colour(state, Color::Green));
+        frame.render_widget(Paragraph::new(line), advice);
+    }
     self::evictions(state, frame, evictions);
     self::footer(state, frame, footer);
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contextpilot_client::control::Stats;
 use contextpilot_client::{Control, Update};
@@ -13,11 +13,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::state::Key;
+use crate::companion::adviser::Adviser;
 use crate::companion::connect::hook_says;
+
+/// How long an advice stands at least.
+const ADVICE: Duration = Duration::from_secs(10);
 
 pub(super) enum Message {
     Stats(Box<Stats>),
     Update(Update),
+    /// What would have saved the most evaluation of its last requests; `None`: nothing.
+    Advice(Option<String>),
     /// The hook does not answer.
     Trouble(String),
     Key(Key),
@@ -54,6 +60,28 @@ pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Messa
                 last = events.last_id().cloned();
             }
             thread::sleep(interval);
+        }
+    });
+}
+
+/// Replays the last requests every so often, if there are others.
+pub(super) fn advise(control: &Control, sender: &Sender<Message>) {
+    let (control, out) = (control.clone(), sender.clone());
+    thread::spawn(move || {
+        let mut last = None;
+        loop {
+            let began = Instant::now();
+            let evaluated = control.stats().ok().map(|now| (now.epoch, now.reuse.total));
+            if evaluated.is_some() && evaluated != last {
+                last = evaluated;
+                if let Ok(adviser) = Adviser::of_server(&control) {
+                    if out.send(Message::Advice(adviser.best())).is_err() {
+                        return;
+                    }
+                }
+            }
+            // The server may be on this machine, and need its processors.
+            thread::sleep((began.elapsed() * 20).max(ADVICE));
         }
     });
 }

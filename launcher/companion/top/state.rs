@@ -63,6 +63,8 @@ pub(super) struct State {
     pub(super) colours: bool,
     pub(super) now: Option<Stats>,
     pub(super) trouble: Option<String>,
+    /// What would have saved the most evaluation.
+    pub(super) advice: Option<String>,
     /// The oldest first.
     pub(super) past: VecDeque<Point>,
     /// The latest first.
@@ -87,6 +89,7 @@ impl State {
             colours,
             now: None,
             trouble: None,
+            advice: None,
             past: VecDeque::new(),
             lines: VecDeque::new(),
             order: Order::Id,

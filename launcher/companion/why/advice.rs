@@ -1,6 +1,6 @@
 //! What would have saved evaluation, and how much of it: nothing that was not [replayed](Adviser).
 
-use contextpilot_client::control::{Diverged, DivergedText, Evaluation};
+use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Reason};
 use contextpilot_simulate::{Kind, Point};
 use serde::Serialize;
 
@@ -22,6 +22,12 @@ const SHARED: u64 = 32;
 /// From so many on, tokens at a difference are text of their own, and not the joint of two parts that
 /// were exchanged.
 const UNMATCHED: u64 = 4;
+
+/// Said where a context was freed of a server that sleeps.
+const SLEPT: &str = "the server slept then (--sleep-idle-seconds), which frees all that it holds";
+/// Said where what was reused belongs to other adapters.
+const OTHER_ADAPTERS: &str = "what it reused was evaluated under other LoRA adapters or scales: the server compares \
+                              them only if a request names some (lora); name them in each request";
 
 /// What would have saved some of the evaluated tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -63,6 +69,8 @@ pub(super) struct Advised {
     pub(super) all: Vec<Advice>,
     /// Why there is none although tokens were lost.
     pub(super) none: Option<String>,
+    /// What else the recent requests say of it.
+    pub(super) notes: Vec<String>,
 }
 
 /// An evaluation, and how it can be replayed.
@@ -75,6 +83,26 @@ pub(super) struct Case<'a> {
 impl Case<'_> {
     /// What would have saved `worth` seconds or more.
     pub(super) fn advised(&self, worth: f64) -> Advised {
+        Advised {
+            notes: self.notes(),
+            ..self.changes(worth)
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Ok((adviser, nth)) = self.replayed else {
+            return Vec::new();
+        };
+        let lost = self.evaluation.lost.as_ref();
+        let slept = lost.is_some_and(|lost| lost.reason == Reason::ContextFreed);
+        let notes = [
+            (slept && adviser.recorded.sleep_idle_seconds.is_some()).then_some(SLEPT),
+            adviser.is_of_other_adapters(nth).then_some(OTHER_ADAPTERS),
+        ];
+        notes.into_iter().flatten().map(str::to_owned).collect()
+    }
+
+    fn changes(&self, worth: f64) -> Advised {
         if !self.lost_enough() {
             return Advised::default();
         }
@@ -107,7 +135,11 @@ impl Case<'_> {
                 adviser.trials().tried
             )
         });
-        Advised { all, none }
+        Advised {
+            all,
+            none,
+            ..Advised::default()
+        }
     }
 
     /// Tokens that are not simply new.
@@ -155,7 +187,8 @@ impl Case<'_> {
             let change = &helpful[at];
             let text = words(change, &adviser.recorded);
             let text = match (change.client, change.moves_chunks()) {
-                (Some(_), _) => text,
+                (Some(_), true) => format!("{text} ({MOVES})"),
+                (Some(_), false) => text,
                 (None, true) => format!("start the server with {text} ({MOVES})"),
                 (None, false) => format!("start the server with {text}"),
             };
@@ -173,7 +206,12 @@ impl Case<'_> {
     fn of_content(&self, adviser: &Adviser, nth: usize) -> Option<Advice> {
         let diverged = self.evaluation.diverged.as_ref()?;
         let (name, text) = change(diverged)?;
-        let point = adviser.continued(nth, diverged.repeated)?;
+        // What an image becomes is no text that could repeat.
+        let media = match diverged.media {
+            true => adviser.media_at(nth, diverged.at),
+            false => 0,
+        };
+        let point = adviser.continued(nth, media + diverged.repeated)?;
         let gain = adviser.gain(nth, &point);
         let keeps = name == "keep_tokens";
         let data = ChangeData {
@@ -210,8 +248,8 @@ impl Case<'_> {
 impl Advised {
     fn none(why: String) -> Self {
         Self {
-            all: Vec::new(),
             none: Some(why),
+            ..Self::default()
         }
     }
 }
@@ -339,6 +377,11 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
              (contextpilot-llama template says); for the same text in other tokens, start the server with \
              CONTEXTPILOT_KEEP_TOKENS=1"
                 .to_owned(),
+        ),
+        // So a prompt looks with each key that is pressed in the middle of a file.
+        Differs::Text if diverged.deleted == 0 => (
+            "changes_last",
+            format!("{last}; if it is /infill's, start the server with --spm-infill, which puts what is behind the cursor first"),
         ),
         Differs::Text => ("changes_last", last.to_owned()),
         Differs::Order => (

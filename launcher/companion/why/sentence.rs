@@ -65,6 +65,9 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
     if causes.not_known * 2 > *evaluated {
         line(NOT_KNOWN.to_owned());
     }
+    for note in &advised.notes {
+        line(note.clone());
+    }
     for advice in &advised.all {
         line(format!("→ {}", advice.line()));
     }

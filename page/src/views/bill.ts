@@ -63,7 +63,7 @@ export class BillView implements View {
         const rows = CAUSES.filter((cause) => cause.of(bill.causes) > 0).sort((a, b) => b.of(bill.causes) - a.of(bill.causes));
         fill(this.body, ...rows.map((cause) => this.row(cause, bill, most)));
         if (rows.length === 0) this.body.append(el("tr", {}, el("td", { colspan: 4, class: "note" }, "Nothing was evaluated in this time.")));
-        this.advise(bill);
+        this.advise();
         this.drawGrid();
     }
 
@@ -108,7 +108,7 @@ export class BillView implements View {
         return bill;
     }
 
-    private advise(bill: Bill): void {
+    private advise(): void {
         const { advice, report, stats } = this.model;
         if (advice) {
             const { recorded, changes, tokens } = advice;
@@ -127,19 +127,13 @@ export class BillView implements View {
             return;
         }
         fill(this.advice);
-        const rules = advised(bill, stats?.store ?? null);
-        if (rules.length === 0) add(this.advice, el("p", {}, bill.evaluated === 0 ? "Nothing was evaluated in this time." : "Nothing that was cached was evaluated again in this time."));
-        for (const rule of rules) {
-            const share = bill.evaluated > 0 ? rule.tokens / bill.evaluated : 0;
-            add(this.advice, this.card(rule.flags.join(" "), `at most ${plural(rule.tokens, "token")} and ${seconds(bill.seconds * share)}`, rule.why));
-        }
         if (report) {
-            const why = report.kind === "recording" ? "This report was made without the simulator (--no-simulation)." : "The simulator needs a recording: contextpilot-llama report traffic.file";
+            const why = report.kind === "log" ? "The simulator needs a recording: contextpilot-llama report traffic.file" : "This report was made without the simulator (--no-simulation), or of a server that keeps no recent requests.";
             add(this.advice, el("p", { class: "note" }, why));
             return;
         }
-        const file = stats?.recording?.file;
-        add(this.advice, el("p", { class: "note" }, file ? "What it would really bring, the simulator says from the recording of this server:" : "What it would really bring, the simulator says from a recording. Start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, then:"), this.code("contextpilot-llama advise"));
+        const of = stats?.recording?.file ? "the recording of this server" : "the last requests of this server";
+        add(this.advice, el("p", { class: "note" }, `What other flags would have brought, the simulator says from ${of}:`), this.code("contextpilot-llama advise"));
     }
 
     private card(flags: string, gain: string, cost: string): HTMLElement {
@@ -217,25 +211,4 @@ function costs(before: Point, after: Point): string {
     ]
         .filter((part) => part !== "")
         .join(", ");
-}
-
-interface Rule {
-    tokens: number;
-    flags: string[];
-    why: string;
-}
-
-/** What could save the tokens of each cause. These are upper bounds: the simulator says what is true. */
-function advised(bill: Bill, store: unknown): Rule[] {
-    const c = bill.causes;
-    const kept = (c.evicted ?? 0) + (c.elsewhere?.busy ?? 0) + (c.no_way_back ?? 0);
-    const rules: Rule[] = [
-        { tokens: store ? 0 : kept, flags: ["CONTEXTPILOT_STORE=~/llama-store"], why: "what any earlier prompt had is loaded from a folder" },
-        { tokens: c.evicted ?? 0, flags: ["--cache-ram", "16384"], why: "a larger host cache keeps more of what slots lose" },
-        { tokens: c.elsewhere?.busy ?? 0, flags: ["--parallel", "8"], why: "more slots; they share the context or take memory" },
-        { tokens: c.elsewhere?.similarity ?? 0, flags: ["--slot-prompt-similarity", "0.01"], why: "a slot is chosen even if it has a small share of the prompt" },
-        { tokens: c.moved ?? 0, flags: ["--cache-reuse", "256"], why: "chunks further on are moved up; answers may differ slightly" },
-        { tokens: c.no_way_back ?? 0, flags: ["--ctx-checkpoints", "128", "--checkpoint-min-step", "1024"], why: "more checkpoints to go back to" },
-    ];
-    return rules.filter((rule) => rule.tokens > bill.evaluated * 0.02).sort((a, b) => b.tokens - a.tokens);
 }

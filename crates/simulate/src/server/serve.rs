@@ -60,25 +60,32 @@ impl Server<'_> {
     pub(super) fn load(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.sort_unstable();
-        for &nth in &fresh {
-            let (Phase::Prompt { at, .. }, Some(job)) =
-                (self.slots[nth].phase, self.slots[nth].job)
-            else {
-                continue;
-            };
-            let request = self.request(job);
+        let prompts: Vec<(usize, &TrafficRequest, u32)> = fresh
+            .iter()
+            .filter_map(|&nth| match (self.slots[nth].phase, self.slots[nth].job) {
+                (Phase::Prompt { at, .. }, Some(job)) => Some((nth, self.request(job), at)),
+                _ => None,
+            })
+            .collect();
+        let mut rest = &*prompts;
+        while !rest.is_empty() {
+            let (together, others) = rest.split_at(self.of_one_batch(rest));
+            rest = others;
             let Some(store) = &mut self.store else {
-                continue;
+                break;
             };
-            let loaded = store.evaluate(nth, request, at);
-            self.slots[nth].phase = Phase::Prompt {
-                at,
-                loaded: at + loaded,
-            };
-            for answer in self.jobs[job].requests() {
-                if let Some(outcome) = &mut self.outcomes[answer] {
-                    outcome.loaded = loaded;
-                    outcome.evaluated -= loaded;
+            let loaded = store.evaluate(together);
+            for (&(nth, _, at), loaded) in together.iter().zip(loaded) {
+                self.slots[nth].phase = Phase::Prompt {
+                    at,
+                    loaded: at + loaded,
+                };
+                let answers = self.slots[nth].job.map(|job| self.jobs[job].requests());
+                for answer in answers.into_iter().flatten() {
+                    if let Some(outcome) = &mut self.outcomes[answer] {
+                        outcome.loaded = loaded;
+                        outcome.evaluated -= loaded;
+                    }
                 }
             }
         }
@@ -89,6 +96,17 @@ impl Server<'_> {
         }
         // What is copied for the store is copied by the same thread.
         self.now = self.now.saturating_add(self.copies());
+    }
+
+    /// How many of these prompts, at least one, have their first tokens in the same batch.
+    fn of_one_batch(&self, prompts: &[(usize, &TrafficRequest, u32)]) -> usize {
+        let mut room = u64::from(self.setting.batch_size);
+        let fits = |(_, request, at): &&(usize, &TrafficRequest, u32)| {
+            let is_room = room > 0;
+            room = room.saturating_sub(u64::from(request.record.prompt - at));
+            is_room
+        };
+        prompts.iter().take_while(fits).count().max(1)
     }
 
     /// What a slot holds once it has evaluated its prompt from a position on, and answered.

@@ -332,3 +332,17 @@ fn a_prefix_store_has_a_line() {
     let shown = lines(&drawn(&state, 100, 24)).join("\n");
     assert!(!shown.contains("disk"), "{shown}");
 }
+
+#[test]
+fn what_would_have_helped_has_a_line_of_its_own() {
+    let mut state = state(false);
+    assert!(
+        !lines(&drawn(&state, 80, 24))
+            .iter()
+            .any(|line| line.contains("Try"))
+    );
+    state.advice = Some("--parallel 2: 61 % reused, not 20 %".to_owned());
+    let shown = lines(&drawn(&state, 80, 24));
+    let line = " Try --parallel 2: 61 % reused, not 20 %".to_owned();
+    assert!(shown.contains(&line), "{shown:#?}");
+}

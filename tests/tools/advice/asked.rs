@@ -1,0 +1,94 @@
+//! Whoever asks what would have helped asks the same adviser, which replays.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use contextpilot_testbed::Connection;
+
+use super::*;
+use crate::support::read;
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What is inside a report.
+fn inside(report: &str) -> Value {
+    let (_, rest) = report.split_once("id=\"data\">").expect("data");
+    let packed = rest.split('<').next().expect("a part");
+    let packed = STANDARD.decode(packed).expect("base64");
+    let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("packed");
+    json(&String::from_utf8(bytes).expect("text"))
+}
+
+/// The changes, and what would have been evaluated with each.
+fn gist(advised: &Value) -> Vec<[Value; 3]> {
+    let changes = ["changes", "alone"].map(|list| advised[list].as_array().expect("a list"));
+    let of = |one: &Value| {
+        let evaluated = &one["point"]["evaluated_tokens"];
+        [&one["flags"], &one["setting"], evaluated].map(Value::clone)
+    };
+    changes.into_iter().flatten().map(of).collect()
+}
+
+/// Of a server that records nothing: two conversations in one slot.
+#[test]
+fn the_report_the_page_and_top_say_what_advise_says() {
+    let builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    let watched = Watched::start(builder.args(["--parallel", "1", "--cache-ram", "0"]));
+    for seed in [1, 2, 1, 2] {
+        watched.complete(Request::completion(tokens(seed, 300)).predict(2));
+    }
+    let advised = until("it is advised", || {
+        let advised = watched.json(&["advise"]);
+        let is_all = advised["recorded"]["prompt_tokens"] == 1200;
+        is_all.then_some(advised)
+    });
+    assert!(!gist(&advised).is_empty(), "{advised}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.html");
+    watched.text(&["report", "-o", report.to_str().unwrap()]);
+    let data = inside(&read(&report));
+    assert_eq!(gist(&data["advice"]), gist(&advised));
+    assert!(data["grid"].as_array().is_some_and(|grid| grid.len() > 4));
+
+    let mut command = watched.command(&["open", "--no-browser", "--port", "0"]);
+    let mut open = Ended(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut url = String::new();
+    let output = open.0.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut url).unwrap();
+    let (page, token) = url.trim().split_once("/#token=").unwrap();
+    let (_, address) = page.split_once("http://").unwrap();
+    let address: SocketAddr = address.parse().unwrap();
+    let mut connection = Connection::open(address).unwrap();
+    let asked =
+        format!("GET /advice HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n");
+    connection.write(asked.as_bytes()).unwrap();
+    let answer = connection.response().unwrap();
+    assert_eq!(gist(&json(&answer.text())), gist(&advised));
+
+    let picture = folder.path().join("top.svg");
+    let words = until("top has replayed", || {
+        watched.text(&[
+            "top",
+            "--watch",
+            "1",
+            "--picture",
+            picture.to_str().unwrap(),
+        ]);
+        let drawn = read(&picture);
+        drawn.find("Try").map(|at| drawn[at..].to_owned())
+    });
+    let flags = advised["changes"][0]["flags"].as_array().expect("a list");
+    let flags: Vec<&str> = flags.iter().filter_map(Value::as_str).collect();
+    assert!(words.contains(&flags.join(" ")), "{flags:?}: {words}");
+}

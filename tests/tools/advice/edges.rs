@@ -1,0 +1,262 @@
+//! Scenes that were once told wrongly, and others of their kind.
+
+use contextpilot_testbed::{ProjectorKind, Step as Done};
+use serde_json::json as object;
+
+use super::*;
+use crate::media::{base64, picture};
+
+/// A server with a projector moves no chunks, whatever `--cache-reuse` says.
+#[test]
+fn with_a_projector_no_chunks_are_moved() {
+    let turns: Vec<Vec<i32>> = (20..24).map(|seed| tokens(seed, 150)).collect();
+    let system = tokens(1, 100);
+    let all = behind(&system, turns.concat());
+    let fewer = [system, turns[1..].concat(), tokens(3, 30)].concat();
+    let better = [&all[..550], &tokens(3, 30)].concat();
+    let steps = || vec![ask(all.clone()), ask(fewer.clone())];
+    for flags in [
+        "--parallel 1 --cache-ram 0",
+        "--parallel 1 --cache-ram 0 --cache-reuse 32",
+    ] {
+        let scene = scene("a projector", flags, steps()).better(better.clone());
+        let scene = Scene {
+            with: |builder| builder.projector(ProjectorKind::Llava),
+            ..scene
+        };
+        let changes = follow(&scene);
+        let moves = |change: &Value| change[0][0] == "--cache-reuse";
+        assert!(!changes.iter().any(moves), "{changes:?}");
+    }
+}
+
+#[test]
+fn keystrokes_in_the_middle_of_a_file() {
+    let letters = |seed, count: usize| -> String {
+        tokens(seed, count)
+            .iter()
+            .map(|token| char::from(b'a' + (token % 26) as u8))
+            .collect()
+    };
+    let key = |nth: usize| {
+        let prefix = letters(1, 300 + 2 * nth);
+        let body =
+            object!({"input_prefix": prefix, "input_suffix": letters(2, 400), "n_predict": 2});
+        Step::Ask(Request::new("/infill", body))
+    };
+    let steps: Vec<Step> = (0..5).map(key).collect();
+    let keys = scene("keystrokes", "--parallel 1", steps);
+    let before = keys.play();
+    let [advice] = before.advice() else {
+        panic!("{}", before.said);
+    };
+    assert!(before.said.contains("--spm-infill"), "{}", before.said);
+    let mut suffix_first = keys;
+    suffix_first.flags.push("--spm-infill".to_owned());
+    let after = suffix_first.play();
+    let saved = before.last() - after.last();
+    print!("{}", before.said);
+    println!(
+        "  promised {}, saved {saved}: --spm-infill",
+        advice["tokens"]
+    );
+    assert!(
+        saved.abs_diff(advice["tokens"].as_i64().unwrap()) < 8,
+        "{advice}"
+    );
+}
+
+#[test]
+fn a_server_that_slept() {
+    let p = tokens(1, 500);
+    let steps = vec![
+        ask(p.clone()),
+        Step::Then(Done::Sleep),
+        ask(behind(&p, tokens(2, 50))),
+    ];
+    let scene = scene("a server that slept", "--sleep-idle-seconds 1", steps);
+    follows_to(&scene, "--sleep-idle-seconds");
+    let said = scene.play().said;
+    assert!(said.contains("the server slept then"), "{said}");
+}
+
+#[test]
+fn several_answers() {
+    let (p, q) = (tokens(1, 400), tokens(3, 400));
+    let several = |prompt| Step::Several(Request::completion(prompt).predict(2).with("n", 3));
+    let steps = vec![
+        ask(q.clone()),
+        several(p.clone()),
+        ask(behind(&q, tokens(4, 50))),
+        several(behind(&p, tokens(2, 50))),
+        ask(behind(&q, tokens(5, 50))),
+    ];
+    let flags = "--parallel 3 --cache-ram 0 --metrics";
+    let changes = follow(&scene("n: 3", flags, steps));
+    assert!(!changes.is_empty());
+}
+
+#[test]
+fn a_list_of_prompts() {
+    let p = tokens(1, 400);
+    let list = |seeds: [u64; 3]| {
+        let all = seeds.map(|seed| behind(&p, tokens(seed, 60)));
+        let body = object!({"prompt": all, "max_tokens": 2});
+        Step::Several(Request::new("/v1/completions", body))
+    };
+    let other = tokens(8, 500);
+    let steps = vec![ask(other.clone()), list([2, 3, 4]), ask(other)];
+    let flags = "--parallel 2 --cache-ram 0 --metrics";
+    let changes = follow(&scene("a list", flags, steps));
+    assert!(!changes.is_empty());
+}
+
+#[test]
+fn a_scale_of_an_earlier_request() {
+    let p = tokens(1, 500);
+    let scaled = |scale: f32, prompt: Vec<i32>| {
+        let lora = object!([{"id": 0, "scale": scale}]);
+        Step::Ask(Request::completion(prompt).predict(2).with("lora", lora))
+    };
+    // The third names none: for it, the adapter is applied wholly. The fourth does so, too.
+    let steps = vec![
+        scaled(1.0, p.clone()),
+        scaled(0.5, p.clone()),
+        ask(p.clone()),
+        ask(p.clone()),
+    ];
+    let mut scene = scene("scales", "--parallel 1", steps);
+    scene.with = |builder| builder.adapter(7, &[]);
+    let other = "evaluated under other LoRA adapters or scales";
+    for last in [4, 3, 2] {
+        scene.steps.truncate(last);
+        let played = scene.play();
+        print!("{}", played.said);
+        assert_eq!(played.said.contains(other), last > 2, "{}", played.said);
+        assert_eq!(played.last() == 1, last > 2, "{}", played.said);
+    }
+}
+
+#[test]
+fn a_pool_without_room_above_a_store() {
+    let round = || [1, 2, 3].map(|seed| ask(tokens(seed, 450)));
+    let steps = [round(), round()].concat();
+    let flags = "-c 1024 --parallel 4 --kv-unified --cache-ram 0";
+    let mut scene = scene("a pool above a store", flags, steps);
+    scene.settings = vec![
+        "CONTEXTPILOT_STORE=a folder".into(),
+        "CONTEXTPILOT_STORE_GB=1".into(),
+    ];
+    follow(&scene);
+}
+
+#[test]
+fn a_restored_slot_that_hides_a_host_entry() {
+    let long = tokens(1, 900);
+    let steps = vec![
+        in_slot(0, long[..300].to_vec()),
+        Step::Save(0),
+        in_slot(0, long.clone()),
+        ask(tokens(2, 400)),
+        Step::Restore(0),
+        ask(behind(&long, tokens(3, 40))),
+    ];
+    follow(&scene(
+        "a restored slot hides the host's",
+        "--parallel 1",
+        steps,
+    ));
+}
+
+#[test]
+fn a_request_that_says_which_chunks_move() {
+    let turns: Vec<Vec<i32>> = (20..24).map(|seed| tokens(seed, 150)).collect();
+    let system = tokens(1, 100);
+    let all = behind(&system, turns.concat());
+    let fewer = [system, turns[1..].concat(), tokens(3, 30)].concat();
+    let better = [&all[..550], &tokens(3, 30)].concat();
+    let moving = Request::completion(fewer.clone())
+        .predict(2)
+        .with("n_cache_reuse", 32);
+    let steps = vec![ask(all.clone()), Step::Ask(moving)];
+    let flags = "--parallel 1 --cache-ram 0";
+    let changes = follow(&scene("n_cache_reuse", flags, steps).better(better.clone()));
+    assert_eq!(changes, Vec::<Value>::new());
+    let not = Request::completion(fewer)
+        .predict(2)
+        .with("n_cache_reuse", 0);
+    let steps = vec![ask(all), Step::Ask(not)];
+    let flags = "--parallel 1 --cache-ram 0 --cache-reuse 32";
+    let scene = scene("n_cache_reuse of 0", flags, steps).better(better);
+    follows_to(&scene, "no_n_cache_reuse");
+}
+
+#[test]
+fn a_limit_for_each_slot() {
+    let round = |turns| [50, 60, 70].map(|seed| ask(talk(seed, turns, 300)));
+    let steps = [round(1), round(2)].concat();
+    let flags = "--parallel 2 --kv-unified --kv-unified-per-slot 1024 --cache-ram 0";
+    follow(&scene("a limit for each slot", flags, steps));
+}
+
+#[test]
+fn prompts_that_clients_leave() {
+    let p = tokens(1, 600);
+    let leave = |nth| {
+        let request = Request::completion(behind(&p, tokens(nth, 40))).predict(400);
+        Step::Then(Done::Abandon(request.streamed(), 1))
+    };
+    let steps = vec![
+        leave(2),
+        ask(tokens(3, 400)),
+        ask(behind(&p, tokens(4, 40))),
+    ];
+    follow(&scene(
+        "left",
+        "--parallel 1 --cache-ram 0 --metrics",
+        steps,
+    ));
+}
+
+#[test]
+fn an_image_with_other_bytes() {
+    // Equal pixels behind another comment.
+    let file = |comment: &str| {
+        let mut file = format!("P6 #{comment}\n").into_bytes();
+        file.extend_from_slice(&picture(1, 56)[3..]);
+        base64(&file)
+    };
+    let letters: String = tokens(1, 300)
+        .iter()
+        .map(|token| char::from(b'a' + (token % 26) as u8))
+        .collect();
+    let look = |comment: &str| {
+        let prompt = object!({"prompt_string": format!("<image>{letters}"), "multimodal_data": [file(comment)]});
+        Step::Ask(Request::completion(prompt).predict(2))
+    };
+    let mut scene = scene(
+        "an image",
+        "--parallel 1 --cache-ram 0",
+        vec![look("a"), look("b")],
+    );
+    scene.with = |builder| {
+        builder
+            .projector(ProjectorKind::Llava)
+            .env("LLAMA_MEDIA_MARKER", "<image>")
+    };
+    scene.better = Some(look("a"));
+    follow(&scene);
+}
+
+#[test]
+fn embeddings_between_two_turns() {
+    let p = tokens(1, 500);
+    let batch = object!({"input": [tokens(2, 80), tokens(3, 80)]});
+    let steps = vec![
+        ask(p.clone()),
+        Step::Several(Request::new("/v1/embeddings", batch)),
+        ask(behind(&p, tokens(4, 50))),
+    ];
+    let flags = "--embeddings --pooling mean --parallel 1 --cache-ram 0 --metrics";
+    follow(&scene("embeddings", flags, steps));
+}
