@@ -178,12 +178,13 @@ impl Scene {
             let is_all = counted == evaluated.iter().sum::<usize>();
             (is_all && all.last().is_some_and(timed)).then_some(all)
         });
-        let computed = explained.iter().map(|one| computed(one).0).collect();
+        let computed: Vec<usize> = explained.iter().map(|one| computed(one).0).collect();
         let said = watched.text(&["why", "--worth", "0"]);
+        let advise = watched.json(&["advise"]);
         Played {
             why: explained.last().expect("a request").clone(),
             said,
-            advise: watched.json(&["advise"]),
+            advise,
             evaluated: computed,
         }
     }
@@ -221,6 +222,19 @@ impl Played {
         *self.evaluated.last().expect("a prompt") as i64
     }
 
+    /// At the flags that the server has, the simulator evaluates what the engine did, to the token.
+    /// (An embedding is recorded when its slot is used again, which it may not be.)
+    #[track_caller]
+    fn is_replayed(&self, scene: &Scene) {
+        let embeds =
+            |step: &Step| matches!(step, Step::Several(one) if one.path() == "/v1/embeddings");
+        if scene.steps.iter().any(embeds) {
+            return;
+        }
+        let simulated = &self.advise["recorded"]["evaluated_tokens"];
+        assert_eq!(*simulated, self.all(), "{}: {}", scene.name, self.advise);
+    }
+
     fn advice(&self) -> &[Value] {
         self.why["advice"].as_array().expect("a list")
     }
@@ -230,6 +244,7 @@ impl Played {
 #[track_caller]
 fn follow(scene: &Scene) -> Vec<Value> {
     let before = scene.play();
+    before.is_replayed(scene);
     println!(
         "{}: {} evaluated, {} of them for the last",
         scene.name,
@@ -240,6 +255,7 @@ fn follow(scene: &Scene) -> Vec<Value> {
     let mut changes = Vec::new();
     for advice in before.advice() {
         let after = scene.followed(advice).play();
+        after.is_replayed(scene);
         let saved = (before.last() - after.last(), before.all() - after.all());
         let promised = (
             advice["tokens"].as_i64().expect("a number"),

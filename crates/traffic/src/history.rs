@@ -1,6 +1,7 @@
 //! Finds what a new row of tokens has in common with earlier ones.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::gram::GramHash;
 use crate::key::{BLOCK, Key};
@@ -20,11 +21,36 @@ pub enum Segment {
     Known(Run),
 }
 
+/// A table by the hashes of grams. These depend on a secret already, so they are not hashed by another one: each token of each
+/// prompt is looked up.
+type ByHash<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+
+/// Spreads the 61 bits of a gram's hash over all that a table looks at.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Odd, and near 2⁶⁴ divided by the golden ratio.
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
 /// Remembers what identities stand for.
 #[derive(Debug)]
 pub struct History {
     /// The identities, counted from `base`, by the hashes of what they stand for.
-    grams: HashMap<u64, u32>,
+    grams: ByHash<u32>,
     base: u64,
     /// The number of the row in which each block was recorded first, by the block's hash.
     blocks: HashMap<u64, u32>,
@@ -51,7 +77,7 @@ impl History {
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
         Self {
-            grams: HashMap::new(),
+            grams: ByHash::default(),
             base: 0,
             blocks: HashMap::new(),
             row: 0,
@@ -106,8 +132,8 @@ impl History {
 /// forgotten. What is found in the older one moves to the newer one, and keeps its identity.
 #[derive(Debug)]
 pub(crate) struct RecentGrams {
-    newer: HashMap<u64, u64>,
-    older: HashMap<u64, u64>,
+    newer: ByHash<u64>,
+    older: ByHash<u64>,
     next: u64,
     /// The most tokens in each half.
     half: usize,
@@ -116,8 +142,8 @@ pub(crate) struct RecentGrams {
 impl RecentGrams {
     pub(crate) fn new(half: usize) -> Self {
         Self {
-            newer: HashMap::new(),
-            older: HashMap::new(),
+            newer: ByHash::default(),
+            older: ByHash::default(),
             next: 0,
             half: half.max(1),
         }

@@ -47,6 +47,7 @@ fn keystrokes_in_the_middle_of_a_file() {
     let steps: Vec<Step> = (0..5).map(key).collect();
     let keys = scene("keystrokes", "--parallel 1", steps);
     let before = keys.play();
+    before.is_replayed(&keys);
     let [advice] = before.advice() else {
         panic!("{}", before.said);
     };
@@ -131,6 +132,7 @@ fn a_scale_of_an_earlier_request() {
     for last in [4, 3, 2] {
         scene.steps.truncate(last);
         let played = scene.play();
+        played.is_replayed(&scene);
         print!("{}", played.said);
         assert_eq!(played.said.contains(other), last > 2, "{}", played.said);
         assert_eq!(played.last() == 1, last > 2, "{}", played.said);

@@ -71,6 +71,10 @@ impl Server<'_> {
         while !rest.is_empty() {
             let (together, others) = rest.split_at(self.of_one_batch(rest));
             rest = others;
+            // Where the engine has no room for the batch, the server empties idle slots, and the batch is tried again.
+            let new = together.iter();
+            let new = new.map(|(_, request, at)| u64::from(request.record.prompt - at));
+            self.make_room(None, new.sum());
             let Some(store) = &mut self.store else {
                 break;
             };
@@ -114,7 +118,7 @@ impl Server<'_> {
         if let Some(job) = self.slots[nth].job {
             self.evaluate(nth, self.request(job), from);
         }
-        self.make_room(nth);
+        self.make_room(Some(nth), 0);
         self.save_file(nth);
     }
 
@@ -254,9 +258,9 @@ impl Server<'_> {
         }
     }
 
-    /// `try_clear_idle_slots`: while a shared context is too full, empties idle slots in the order of
-    /// their numbers.
-    pub(super) fn make_room(&mut self, nth: usize) {
+    /// `try_clear_idle_slots`: while a shared context is too full for `more` tokens, empties idle slots in the order of
+    /// their numbers, but for one.
+    pub(super) fn make_room(&mut self, but: Option<usize>, more: u64) {
         if !self.setting.kv_unified {
             return;
         }
@@ -265,10 +269,10 @@ impl Server<'_> {
             held.map(u64::from).sum()
         };
         for other in 0..self.slots.len() {
-            if held(&self.slots) <= u64::from(self.setting.context) {
+            if held(&self.slots) + more <= u64::from(self.setting.context) {
                 return;
             }
-            if other != nth && self.slots[other].job.is_none() {
+            if Some(other) != but && self.slots[other].job.is_none() {
                 self.erase(other);
             }
         }
