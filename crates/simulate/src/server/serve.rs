@@ -337,3 +337,80 @@ fn joined(row: &Tokens, keep: u32, middle: &Tokens, rest: u32) -> Tokens {
     whole.extend(row, rest, row.len());
     whole
 }
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::{RequestRecord, Setup, Traffic};
+
+    use super::*;
+    use crate::{Setting, simulate};
+
+    fn request(order: u64, tokens: u32) -> TrafficRequest {
+        let mut row = Tokens::new();
+        row.push(Run {
+            first: 0,
+            length: tokens,
+        });
+        TrafficRequest {
+            record: RequestRecord {
+                order,
+                arrived: 1_000_000 * order,
+                launched: 1_000_000 * order,
+                prompted: 1_000_000 * order + 500,
+                ended: 1_000_000 * order + 500,
+                prompt: tokens,
+                evaluated: tokens,
+                ..RequestRecord::default()
+            },
+            tokens: Arc::new(row),
+            junction: Tokens::new(),
+        }
+    }
+
+    #[test]
+    fn neither_an_embedding_nor_a_prompt_that_wants_no_cache_reuses_anything() {
+        let reused = |change: fn(&mut RequestRecord)| {
+            let mut again = request(1, 100);
+            change(&mut again.record);
+            let traffic = Traffic {
+                requests: vec![request(0, 100), again],
+                setup: Some(Setup::default()),
+                ..Traffic::default()
+            };
+            let recorded = Setting::recorded(&traffic).expect("it has a setup");
+            simulate(&traffic, &recorded).outcomes[1].map(|one| one.reused)
+        };
+        assert_eq!(reused(|_| {}), Some(99));
+        assert_eq!(reused(|record| record.embedding = true), Some(0));
+        assert_eq!(reused(|record| record.uncached = true), Some(0));
+    }
+
+    #[test]
+    fn a_slot_is_kept_for_the_same_adapters_and_for_some_that_tokens_invoke() {
+        let applied = |hash, enabled, invoked| Applied {
+            hash,
+            enabled,
+            invoked,
+        };
+        let (none, usual, other) = (
+            applied(0, false, false),
+            applied(1, true, false),
+            applied(2, true, false),
+        );
+        let invoked = applied(3, true, true);
+        assert!(keeps_for(none, none) && keeps_for(usual, usual));
+        assert!(!keeps_for(usual, other) && !keeps_for(none, usual) && !keeps_for(usual, none));
+        assert!(keeps_for(none, invoked) && keeps_for(applied(4, true, true), invoked));
+        assert!(!keeps_for(usual, invoked));
+    }
+
+    /// Of which tokens the moved ones depend is not recorded: no other prompt has their identities.
+    #[test]
+    fn what_a_context_shift_moves_is_like_nothing_else() {
+        let identities = [3, 5].map(|order| {
+            let shifted = shifted(&request(order, 40), 20, 4, 3);
+            shifted.at(4)
+        });
+        assert_eq!(identities, [9, 15].map(|nth| Some(UNIQUE + nth)));
+    }
+}
