@@ -329,7 +329,10 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
             parts.push(format!("{} {how}", counted(number, what)));
         }
     }
-    let refused = store.refused.iter().map(|why| format!("REFUSED: {why}"));
+    let refused = store.refusals().map(|(why, times)| match times {
+        0 | 1 => format!("REFUSED: {why}"),
+        _ => format!("REFUSED: {why} ({times} times)"),
+    });
     parts.extend(refused);
     if let Some(problem) = &store.problem {
         parts.push(format!("PROBLEM: {}", Visible(problem)));

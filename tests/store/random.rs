@@ -230,7 +230,12 @@ fn play(server: &Server, prompts: &Prompts, life: &Life, random: &mut Random) ->
             .collect();
         let joined: Vec<_> = clients.into_iter().map(|one| one.join()).collect();
         ended.store(true, Ordering::Relaxed);
-        let answers = joined.into_iter().flat_map(|one| one.unwrap());
+        let answers = joined.into_iter().flat_map(|one| {
+            one.unwrap_or_else(|_| {
+                let (flags, said) = (life.flags.join(" "), server.stderr());
+                panic!("a client failed; the server, with {flags}, says:\n{said}")
+            })
+        });
         answers.filter(|_| life.is_exact).collect()
     })
 }

@@ -73,4 +73,5 @@ fn embeddings_are_evaluated_whole() {
     assert_eq!((figures.loaded_tokens, figures.chunks), (0, 0));
     assert_eq!(figures.refused.len(), 1, "{figures:?}");
     assert!(figures.refused[0].contains("embeddings"), "{figures:?}");
+    assert_eq!(figures.refused_times, [3], "one for each prompt");
 }

@@ -151,6 +151,8 @@ pub struct PrefixStore {
     pub fetch_seconds: f64,
     /// Why contexts have no store, or some prompts are neither loaded nor kept, each reason once. They are evaluated as ever.
     pub refused: Vec<String>,
+    /// How often each of these was met, in the same order: once for a context, or for each batch of a prompt.
+    pub refused_times: Vec<u64>,
     /// Of what prompts are looked up: the fingerprints of models, with their adapters and all else that KV depends on, the
     /// one that came last at the end. At most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -191,6 +193,15 @@ pub struct StoreRemote {
     pub last_refused: Option<String>,
     /// When this was said.
     pub at: Option<Timestamp>,
+}
+
+impl PrefixStore {
+    /// Each reason of [`refused`](Self::refused), and how often it was met: 0 if the server does not count.
+    pub fn refusals(&self) -> impl Iterator<Item = (&str, u64)> {
+        let times = self.refused_times.iter().copied();
+        let times = times.chain(std::iter::repeat(0));
+        self.refused.iter().map(String::as_str).zip(times)
+    }
 }
 
 impl StoreRemote {

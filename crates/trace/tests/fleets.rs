@@ -154,6 +154,67 @@ fn by_prefix_a_request_goes_where_more_than_half_of_it_is() {
     assert_eq!([1, 3, 4].map(reused), [0, 0, 40]);
 }
 
+/// Not to the slot that is free for longest.
+#[test]
+fn a_prompt_comes_to_the_slot_that_has_it() {
+    let trace = one_by_one(&[&[0, 1, 2, 3], &[10, 11, 12, 13], &[10, 11, 12, 13]]);
+    let two = Setting {
+        slots: 2,
+        ..setting(1, Route::Session)
+    };
+    assert_eq!(fleet(&trace, &two).reuse.reused_blocks, 4);
+}
+
+/// Prompts by their ids, each of another session, long after each other.
+fn one_by_one(prompts: &[&[u64]]) -> Trace {
+    let mut builder = Builder::new(BLOCK, Clock::Trace, None);
+    for (turn, ids) in prompts.iter().enumerate() {
+        let new = NewRequest {
+            at: turn as u64 * 10_000_000,
+            session: Some(turn as u32),
+            input: ids.len() as u32 * BLOCK,
+            output: 1,
+            ids: ids.to_vec(),
+            ..NewRequest::default()
+        };
+        assert_eq!(builder.push(&new), Ok(0));
+    }
+    builder.finish()
+}
+
+/// A server with a slot, and a store with room for so many blocks.
+fn stored(blocks: u64) -> Setting {
+    Setting {
+        own: Some(Own {
+            room: blocks * u64::from(BLOCK),
+            ..OWN
+        }),
+        ..setting(1, Route::Session)
+    }
+}
+
+#[test]
+fn what_has_no_room_leaves_from_its_end_and_from_a_host_cache_as_a_whole() {
+    let (first, second) = ([0, 1, 2, 3, 4], [10, 11, 12, 13]);
+    let trace = one_by_one(&[&first, &second, &first]);
+    let reused = |setting: &Setting| fleet(&trace, setting).reuse.reused_blocks;
+    assert_eq!([6, 8, 9].map(|room| reused(&stored(room))), [2, 4, 5]);
+    let host = |blocks: u64| Setting {
+        host_tokens: blocks * u64::from(BLOCK),
+        ..setting(1, Route::Session)
+    };
+    assert_eq!([8, 9].map(|room| reused(&host(room))), [0, 5]);
+}
+
+/// Of two prompts with one beginning, that leaves when both ends have left.
+#[test]
+fn a_beginning_leaves_after_what_goes_on_from_it() {
+    let other = [50, 51, 52, 53, 54, 55];
+    let prompts: [&[u64]; 5] = [&[0, 1, 2, 3, 4], &[0, 1, 2, 9], &other, &[70], &other];
+    let reused = fleet(&one_by_one(&prompts), &stored(6)).reuse.reused_blocks;
+    assert_eq!(reused, 3 + 5);
+}
+
 #[test]
 fn times_follow_from_the_rates() {
     // One request of 40 tokens, and the next while it is evaluated.

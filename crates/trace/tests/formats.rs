@@ -184,6 +184,11 @@ fn wekas_sessions_are_read_back_with_sub_agents_told_in_either_way() {
             assert_eq!(one.at, other.at + 500_000 + u64::from(one.pause) * 1000);
         }
     }
+    // What has no prompt is counted.
+    let mut reader = Reader::new();
+    let none = json!({"id": 1, "block_size": 64, "requests": [{"t": 0, "in": 0, "out": 1, "hash_ids": []}]});
+    assert!(reader.line(none.to_string().as_bytes()).is_ok());
+    assert_eq!(reader.left_out().without_prompt, 1);
     // The same ids in two sessions are other blocks.
     let lines = [1, 2].map(|id| {
         json!({"id": id, "block_size": 64, "requests": [{"t": 0, "in": 128, "out": 1, "hash_ids": [1, 2]}]})

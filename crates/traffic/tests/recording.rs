@@ -213,6 +213,8 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
     assert_eq!(traffic.requests[0].record, record);
     assert_eq!(traffic.requests[0].generated(), 10);
     let kind = |bytes: &[u8]| read(bytes).damage.map(|damage| damage.kind);
+    let said = read(b"no").damage.expect("it is no recording").to_string();
+    assert_eq!(said, "this is not a recording of traffic");
     assert_eq!(kind(b"no"), Some(DamageKind::NotARecording));
     file[8] = 200;
     assert_eq!(kind(&file), Some(DamageKind::Version(200)));

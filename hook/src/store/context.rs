@@ -274,11 +274,17 @@ impl ContextStore {
 
     /// From now on this context has no store. The first reason stays.
     pub(super) fn refuse(&mut self, why: &str) {
-        if self.refused.is_none() {
-            self.has_news = true;
-            self.refused = Some(why.to_owned());
-            figures::note_refusal(why);
+        self.refuse_newly(why);
+    }
+
+    /// The same. True if nobody had this reason before.
+    pub(super) fn refuse_newly(&mut self, why: &str) -> bool {
+        if self.refused.is_some() {
+            return false;
         }
+        self.has_news = true;
+        self.refused = Some(why.to_owned());
+        figures::note_refusal(why)
     }
 
     /// These adapters are applied from now on.

@@ -646,12 +646,11 @@ fn describe(context: Pointer) {
 
 /// The context has no store. Says so, once for each reason.
 fn refuse_aloud(one: &mut ContextStore, why: &str) {
-    if !one.is_refused() && figures::note_refusal(why) {
+    if one.refuse_newly(why) {
         log::line(format_args!(
             "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
         ));
     }
-    one.refuse(why);
 }
 
 /// A context is about to be freed.

@@ -85,8 +85,8 @@ struct Problem {
     /// When it was last seen.
     at: Instant,
 }
-/// Why contexts have no store.
-static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Why contexts have no store, or prompts none of it, and how often.
+static REFUSED: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
 /// The fingerprints that contexts have, the one that came last at the end.
 static USED: Mutex<Vec<Fingerprint>> = Mutex::new(Vec::new());
 /// So many of them are remembered.
@@ -115,6 +115,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
     let folder = FOLDER.get()?.clone();
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e9;
+    let (refused, refused_times) = lock(&REFUSED).iter().cloned().unzip();
     Some(PrefixStore {
         folder,
         ready: is_ready(),
@@ -133,7 +134,8 @@ pub(crate) fn all() -> Option<PrefixStore> {
         lost_chunks: get(&FIGURES.lost_chunks),
         fetched_chunks: get(&FIGURES.fetched_chunks),
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
-        refused: lock(&REFUSED).clone(),
+        refused,
+        refused_times,
         fingerprints: lock(&USED).iter().map(ToString::to_string).collect(),
         problem: first_problem(),
         remote: lock(&REMOTE).clone(),
@@ -199,19 +201,31 @@ pub(super) fn set_remote(remote: Option<StoreRemote>) {
     *lock(&REMOTE) = remote;
 }
 
-/// A context has no store.
+/// A context has no store, or something of a prompt is neither loaded nor kept. True if the reason is new.
 pub(super) fn note_refusal(why: &str) -> bool {
     let mut all = lock(&REFUSED);
-    let is_new = !all.iter().any(|known| known == why);
-    if is_new {
-        all.push(why.to_owned());
+    match all.iter_mut().find(|(known, _)| known == why) {
+        Some((_, times)) => *times += 1,
+        None => {
+            all.push((why.to_owned(), 1));
+            return true;
+        }
     }
-    is_new
+    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_is_new_once_and_counted_each_time() {
+        assert!(note_refusal("a reason of this test"));
+        assert!(!note_refusal("a reason of this test"));
+        let all = lock(&REFUSED);
+        let known = all.iter().find(|(why, _)| why == "a reason of this test");
+        assert_eq!(known.map(|(_, times)| *times), Some(2));
+    }
 
     #[test]
     fn the_worst_that_is_wrong_now_is_told_and_what_is_over_is_not() {

@@ -222,6 +222,7 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
             "limit_bytes": user.store.limit_bytes,
             "fingerprints": user.store.fingerprints,
             "refused": user.store.refused,
+            "refused_times": user.store.refused_times,
             "problem": user.store.problem,
         })).collect::<Vec<_>>(),
     })
