@@ -8,7 +8,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use contextpilot_testbed::{Arch, Connection, Model, llama_server, until};
+use contextpilot_testbed::{Arch, Connection, Model, llama_server, script, skip, until};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
@@ -176,6 +176,22 @@ fn what_the_user_has_set_wins() {
     assert!(!home.path().join(".cache/contextpilot-llama/store").exists());
 }
 
+/// Without a model the server is a router, which knows no model `local`.
+#[test]
+fn agent_without_a_model_says_that_the_lines_need_one() {
+    let Some(home) = Home::of("agent::agent_without_a_model_says_that_the_lines_need_one") else {
+        return;
+    };
+    let said = |arguments: &[&str]| {
+        let agent = Agent::start(&home, arguments, &[]);
+        agent.ready();
+        let log = agent.log.lock().unwrap();
+        log.contains("No model is named, so this is a router: end it and name one with -m")
+    };
+    assert!(said(&["--port", "0"]));
+    assert!(!said(&["-m", &tiny(), "--port", "0"]));
+}
+
 #[test]
 fn agent_ends_as_the_server_does() {
     let Some(home) = Home::of("agent::agent_ends_as_the_server_does") else {
@@ -198,4 +214,89 @@ fn agent_ends_as_the_server_does() {
     let wrong = [("CONTEXTPILOT_KEEP_TOKENS", "yes")];
     let (status, log) = Agent::start(&home, &["-m", &tiny()], &wrong).end();
     assert_eq!(status.code(), Some(2), "{log}");
+}
+
+/// A server without a store, whose random model ends each answer at once: every token that is evaluated is a prompt's.
+fn for_agents(home: &Home) -> Agent {
+    let model = tiny();
+    let mut arguments = vec!["--no-store", "-m", &model, "-c", "65536", "--port", "0"];
+    arguments.extend(["--metrics", "--logit-bias", "2+100"]);
+    Agent::start(home, &arguments, &[])
+}
+
+/// Runs the line that `agent` printed below this name, with these words behind it.
+fn runs(home: &Home, agent: &Agent, name: &str, programs: &str, words: &str) {
+    let log = agent.log.lock().unwrap().clone();
+    let (_, line) = log.split_once(&format!("\n  {name}\n    ")).unwrap();
+    let line = format!("{} {words}", line.lines().next().unwrap());
+    let mut command = home.command("sh", &["-c", &line]);
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{programs}:{path}"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+}
+
+/// `llamacpp:prompt_tokens_total`: what the server says that it has evaluated.
+fn evaluated(address: SocketAddr) -> u64 {
+    let mut connection = Connection::open(address).unwrap();
+    let answer = connection.exchange("GET", "/metrics", b"").unwrap();
+    let text = answer.text();
+    let of = |line: &str| {
+        let number = line.strip_prefix("llamacpp:prompt_tokens_total ")?;
+        Some(number.parse().unwrap())
+    };
+    text.lines().find_map(of).expect("a counter")
+}
+
+/// All that `why` says, once the server's own counter is the sum of it.
+fn explained(home: &Home, address: SocketAddr) -> Vec<Value> {
+    until("why adds up to what the server has evaluated", || {
+        let text = home.text(&["why", "--last", "100", "--json"]);
+        let prompts: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let sum = |prompt: &Value| prompt["evaluation"]["evaluated"].as_u64().unwrap();
+        (prompts.iter().map(sum).sum::<u64>() == evaluated(address)).then_some(prompts)
+    })
+}
+
+/// Two sessions of Claude Code: with the variable of the printed line, the second begins as the first did.
+#[test]
+fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
+    let Some(home) =
+        Home::of("agent::claude_code_runs_by_its_line_and_its_second_session_reuses_the_first")
+    else {
+        return;
+    };
+    let programs = match script("node-agents", &[]) {
+        Ok(programs) => programs,
+        Err(why) => return skip(why.why_skipped()),
+    };
+    let agent = for_agents(&home);
+    let address = agent.ready();
+    // Without tools, as these are most of its prompt, and this must not take long.
+    for question in ["What is tea?", "What is salt?"] {
+        let words = format!("--tools '' -p '{question}'");
+        runs(&home, &agent, "Claude Code", &programs, &words);
+    }
+    let prompts = explained(&home, address);
+    let asks = |question: &str| {
+        let is_it = |prompt: &&Value| {
+            let first = prompt["evaluation"]["title"]["words"]
+                .as_str()
+                .unwrap_or_default();
+            first.starts_with(question)
+        };
+        let found = prompts.iter().find(is_it);
+        found.unwrap_or_else(|| panic!("{question}: {prompts:?}"))
+    };
+    let count = |question: &str, what: &str| asks(question)["evaluation"][what].as_u64().unwrap();
+    assert!(count("What is tea?", "evaluated") > 1000, "{prompts:?}");
+    assert!(count("What is salt?", "evaluated") < 200, "{prompts:?}");
+    assert!(count("What is salt?", "reused") > 1000, "{prompts:?}");
+    let agent = asks("What is salt?")["evaluation"]["title"]["agent"]
+        .as_str()
+        .unwrap();
+    assert!(agent.starts_with("claude-cli/"), "{agent}");
 }

@@ -77,7 +77,7 @@ fn wait(options: &Options) {
     while test_kill_process(process).is_ok() {
         let listening = sockets::listening(process, options.tls);
         if let Some(url) = sockets::of_server(&listening).filter(|url| is_ready(url)) {
-            return say(text(&url, options.key));
+            return say(text(&url, options.key, is_router(&url)));
         }
         sleep(LOOK);
     }
@@ -88,8 +88,16 @@ fn is_ready(url: &str) -> bool {
     matches!(server.and_then(|one| one.health()), Ok(Health::Ready))
 }
 
+/// Whether it has no model of its own, as none was named. If it says that only to who has its key, it is taken for
+/// one with a model.
+fn is_router(url: &str) -> bool {
+    let server = LlamaServer::new(url).map(|one| one.with_timeouts(LOOK * 10, LOOK * 10));
+    let props = server.and_then(|one| one.props());
+    props.is_ok_and(|props| props.total_slots == 0)
+}
+
 /// A line for each agent. What it was seen to do with it is in docs/agents.md.
-fn text(url: &str, needs_key: bool) -> String {
+fn text(url: &str, needs_key: bool, is_router: bool) -> String {
     let key = if needs_key { "KEY" } else { "none" };
     let claude = format!(
         "CLAUDE_CODE_ATTRIBUTION_HEADER=0 ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} \
@@ -121,6 +129,11 @@ fn text(url: &str, needs_key: bool) -> String {
         ("aider", aider),
     ] {
         text += &format!("  {name}\n    {line}\n");
+    }
+    if is_router {
+        // A server with one model takes any name. A router knows its models' names only.
+        text += "  No model is named, so this is a router: end it and name one with -m, or say one of its names \
+                 (/v1/models) in place of local.\n";
     }
     if needs_key {
         text += "  KEY is the one that the server was given (--api-key).\n";
