@@ -5,7 +5,7 @@ use crate::adapters::{Adapter, Compared, Scale};
 use crate::entries::Entry;
 use crate::event::Event;
 use crate::ids::ContextId;
-use crate::token::Position;
+use crate::token::{Position, media_token};
 use proptest::prelude::*;
 use server::{Ask, Flags, Server};
 
@@ -264,6 +264,20 @@ fn what_stands_behind_a_difference_is_repeated_or_in_another_order() {
         "one of the two is in another place: {reordered}"
     );
     assert_eq!(diverged(&[&same, &x], &[&same, &y]), (0, 0));
+}
+
+#[test]
+fn where_two_images_differ_the_difference_is_one_of_media() {
+    let same: Vec<Token> = (0..10).collect();
+    let of_media = |first: Token, second: Token| {
+        let mut server = one_slot();
+        server.ask_anew(0, &[&same[..], &[first, 50]].concat(), false);
+        let account = server.ask_anew(0, &[&same[..], &[second, 50]].concat(), false);
+        account.diverged.expect("they differ").media
+    };
+    let [one, other] = [7, 8].map(media_token);
+    assert!(of_media(one, other));
+    assert!(!of_media(one, 60) && !of_media(60, one) && !of_media(60, 61));
 }
 
 proptest! {

@@ -93,7 +93,7 @@ pub(crate) fn ready(kind: &str) -> Vec<u8> {
     [&[4, body.len() as u8], &body[..]].concat()
 }
 
-pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < LONG, "{what}");
