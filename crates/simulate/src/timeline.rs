@@ -314,15 +314,15 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_request_that_waits_for_nothing_is_taken_on_by_an_idle_thread() {
-        let request = |arrived, launched| TrafficRequest {
+    /// How long it takes to take on requests that arrive, are launched, have their prompt evaluated and are answered then.
+    fn delays(all: &[(u64, u64, u64, u64)]) -> Vec<u64> {
+        let request = |&(arrived, launched, prompted, ended): &_| TrafficRequest {
             record: RequestRecord {
                 order: launched,
                 arrived,
                 launched,
-                prompted: launched + 100,
-                ended: launched + 200,
+                prompted,
+                ended,
                 prompt: 10,
                 evaluated: 10,
                 ..RequestRecord::default()
@@ -331,11 +331,23 @@ mod tests {
             junction: Tokens::new(),
         };
         let traffic = Traffic {
-            requests: vec![request(1000, 1400), request(3000, 3700)],
+            requests: all.iter().map(request).collect(),
             ..Traffic::default()
         };
         let jobs = Timeline::of(&traffic).jobs;
-        let delays: Vec<u64> = jobs.iter().map(|job| job.delay).collect();
-        assert_eq!(delays, [400, 700]);
+        jobs.iter().map(|job| job.delay).collect()
+    }
+
+    #[test]
+    fn a_request_that_waits_for_nothing_is_taken_on_by_an_idle_thread() {
+        let all = [(1000, 1400, 1500, 1600), (3000, 3700, 3800, 3900)];
+        assert_eq!(delays(&all), [400, 700]);
+    }
+
+    /// Nothing was generated yet when the second was taken on: the thread could have done so before.
+    #[test]
+    fn an_answer_that_begins_then_keeps_nobody_waiting() {
+        let all = [(0, 0, 1000, 5000), (200, 1000, 1500, 6000)];
+        assert_eq!(delays(&all), [0, 800]);
     }
 }
