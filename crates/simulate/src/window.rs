@@ -294,3 +294,54 @@ impl Windows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::{Setup, Traffic};
+
+    use super::*;
+    use crate::setting::Generation;
+
+    fn positions(memory: Memory) -> Positions {
+        let traffic = Traffic {
+            setup: Some(Setup {
+                memory,
+                context: 4096,
+                slot_context: 4096,
+                ..Setup::default()
+            }),
+            ..Traffic::default()
+        };
+        let recorded = Setting::recorded(&traffic).expect("it has a setup");
+        Positions::new(&Setting {
+            generation: Generation::Late2026,
+            ..recorded
+        })
+    }
+
+    #[test]
+    fn a_state_of_which_the_length_is_known_has_a_window_at_its_end() {
+        let runs = |memory, tokens| positions(memory).guess(tokens).runs;
+        assert_eq!(runs(Memory::Window(8), 100), [(92, 8)]);
+        assert_eq!(runs(Memory::Window(8), 5), [(0, 5)]);
+        assert_eq!(runs(Memory::Full, 100), [(99, 1)]);
+    }
+
+    #[test]
+    fn a_saved_state_has_nothing_from_before_the_window() {
+        let mut all = positions(Memory::Window(8));
+        all.write(0, (0, 100), 100);
+        let kept = all.keep(0);
+        let first = kept.runs.iter().map(|(first, _)| *first).min();
+        let last = kept
+            .runs
+            .iter()
+            .map(|(first, length)| first + i64::from(*length))
+            .max();
+        assert_eq!((kept.last, last), (99, Some(100)));
+        assert!(
+            first.is_some_and(|first| (80..=92).contains(&first)),
+            "{kept:?}"
+        );
+    }
+}

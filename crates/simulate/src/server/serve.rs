@@ -367,6 +367,36 @@ mod tests {
         }
     }
 
+    /// What stands behind a beginning that is left out now.
+    #[test]
+    fn tokens_are_moved_if_that_is_wanted_and_the_model_can() {
+        let reused = |cache_reuse, memory| {
+            let mut later = request(1, 100);
+            let mut row = Tokens::new();
+            for (first, length) in [(5000, 10), (40, 60)] {
+                row.push(Run { first, length });
+            }
+            later.record.prompt = row.len();
+            later.tokens = Arc::new(row);
+            let traffic = Traffic {
+                requests: vec![request(0, 100), later],
+                setup: Some(Setup {
+                    cache_reuse,
+                    memory,
+                    slot_prompt_similarity: 0.0,
+                    ..Setup::default()
+                }),
+                ..Traffic::default()
+            };
+            let recorded = Setting::recorded(&traffic).expect("it has a setup");
+            let outcome = simulate(&traffic, &recorded).outcomes[1];
+            outcome.is_some_and(|one| one.reused > 0)
+        };
+        assert!(reused(32, Memory::Full));
+        assert!(!reused(0, Memory::Full));
+        assert!(!reused(32, Memory::Recurrent));
+    }
+
     #[test]
     fn neither_an_embedding_nor_a_prompt_that_wants_no_cache_reuses_anything() {
         let reused = |change: fn(&mut RequestRecord)| {
