@@ -367,13 +367,13 @@ mod tests {
         }
     }
 
-    /// What stands behind a beginning that is left out now.
+    /// The same but for what stood behind its first tokens.
     #[test]
     fn tokens_are_moved_if_that_is_wanted_and_the_model_can() {
         let reused = |cache_reuse, memory| {
             let mut later = request(1, 100);
             let mut row = Tokens::new();
-            for (first, length) in [(5000, 10), (40, 60)] {
+            for (first, length) in [(0, 5), (40, 60)] {
                 row.push(Run { first, length });
             }
             later.record.prompt = row.len();
@@ -383,18 +383,18 @@ mod tests {
                 setup: Some(Setup {
                     cache_reuse,
                     memory,
+                    parallel: 1,
                     slot_prompt_similarity: 0.0,
                     ..Setup::default()
                 }),
                 ..Traffic::default()
             };
             let recorded = Setting::recorded(&traffic).expect("it has a setup");
-            let outcome = simulate(&traffic, &recorded).outcomes[1];
-            outcome.is_some_and(|one| one.reused > 0)
+            simulate(&traffic, &recorded).outcomes[1].map(|one| one.reused)
         };
-        assert!(reused(32, Memory::Full));
-        assert!(!reused(0, Memory::Full));
-        assert!(!reused(32, Memory::Recurrent));
+        assert_eq!(reused(32, Memory::Full), Some(64));
+        assert_eq!(reused(0, Memory::Full), Some(5));
+        assert_eq!(reused(32, Memory::Recurrent), Some(0));
     }
 
     #[test]
@@ -441,6 +441,8 @@ mod tests {
             let shifted = shifted(&request(order, 40), 20, 4, 3);
             shifted.at(4)
         });
+        let lengths = [1, 3].map(|gram| shifted(&request(3, 40), 20, 4, gram).len());
+        assert_eq!(lengths[0], lengths[1]);
         assert_eq!(identities, [9, 15].map(|nth| Some(UNIQUE + nth)));
     }
 }
