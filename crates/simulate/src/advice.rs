@@ -650,11 +650,10 @@ fn insert(seen: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use contextpilot_traffic::{RequestRecord, Run, Setup, Tokens};
+    use contextpilot_traffic::Setup;
 
     use super::*;
+    use crate::made::{self, request, row};
 
     /// What is not simulated would not have been advised: in recordings of a real server.
     #[test]
@@ -689,45 +688,25 @@ mod tests {
         }
     }
 
-    fn request(runs: &[(u64, u32)], loaded: u32) -> TrafficRequest {
-        let mut tokens = Tokens::new();
-        for &(first, length) in runs {
-            tokens.push(Run { first, length });
-        }
-        TrafficRequest {
-            record: RequestRecord {
-                prompt: tokens.len(),
-                loaded,
-                ..RequestRecord::default()
-            },
-            tokens: Arc::new(tokens),
-            junction: Tokens::new(),
-        }
-    }
-
-    fn traffic(memory: Memory, store: Option<u64>, requests: Vec<TrafficRequest>) -> Traffic {
-        Traffic {
-            requests,
-            setup: Some(Setup {
-                memory,
-                store,
-                cache_ram: Some(0),
-                ctx_checkpoints: 8,
-                ..Setup::default()
-            }),
-            ..Traffic::default()
-        }
+    /// A prompt of 100 tokens, of which a store had some.
+    fn traffic(memory: Memory, store: Option<u64>, loaded: u32) -> Traffic {
+        let mut request = request(0, row(&[(0, 100)]));
+        request.record.loaded = loaded;
+        let setup = Setup {
+            memory,
+            store,
+            cache_ram: Some(0),
+            ctx_checkpoints: 8,
+            ..Setup::default()
+        };
+        made::traffic(setup, vec![request])
     }
 
     /// What a store of a recurrent model loaded was not evaluated, and took no time.
     #[test]
     fn what_a_recorded_store_loaded_is_taken_off_what_is_simulated_without_it() {
-        let traffic = traffic(
-            Memory::Recurrent,
-            Some(1000),
-            vec![request(&[(0, 100)], 25)],
-        );
-        let recorded = Setting::recorded(&traffic).expect("it has a setup");
+        let traffic = traffic(Memory::Recurrent, Some(1000), 25);
+        let recorded = made::recorded(&traffic);
         let plain = Replay::of(&traffic).simulate(&recorded);
         assert_eq!(plain.evaluated_tokens, 100);
         let plain = Point {
@@ -742,8 +721,8 @@ mod tests {
     #[test]
     fn checkpoints_are_tried_for_models_that_make_some() {
         let tried = |memory| {
-            let traffic = traffic(memory, None, vec![request(&[(0, 100)], 0)]);
-            let recorded = Setting::recorded(&traffic).expect("it has a setup");
+            let traffic = traffic(memory, None, 0);
+            let recorded = made::recorded(&traffic);
             let replay = Replay::of(&traffic);
             let mut many =
                 |settings: &[Setting]| settings.iter().map(|one| replay.simulate(one)).collect();
@@ -757,7 +736,7 @@ mod tests {
     #[test]
     fn tokens_that_were_seen_are_counted_with_those_that_their_identity_stands_for() {
         let seen = BTreeMap::from([(10, 20), (30, 40)]);
-        let prompt = request(&[(50, 6), (15, 10)], 0);
+        let prompt = request(0, row(&[(50, 6), (15, 10)]));
         // Identities 15 to 19 were seen, at the places 6 to 10.
         assert_eq!(repeats(&seen, &prompt, 1, 0), (5, 6));
         assert_eq!(repeats(&seen, &prompt, 4, 0), (8, 3));

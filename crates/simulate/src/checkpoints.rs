@@ -197,23 +197,20 @@ fn thin_out(checkpoints: &mut Vec<Checkpoint>, batch: &Batch, setting: &Setting)
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::{Setup, Traffic};
+    use contextpilot_traffic::Setup;
 
     use super::*;
+    use crate::made::{recorded, traffic};
 
     fn setting(memory: Memory, generation: Generation) -> Setting {
-        let traffic = Traffic {
-            setup: Some(Setup {
-                memory,
-                checkpoint_min_step: 0,
-                ..Setup::default()
-            }),
-            ..Traffic::default()
+        let setup = Setup {
+            memory,
+            checkpoint_min_step: 0,
+            ..Setup::default()
         };
-        let recorded = Setting::recorded(&traffic).expect("it has a setup");
         Setting {
             generation,
-            ..recorded
+            ..recorded(&traffic(setup, Vec::new()))
         }
     }
 

@@ -98,31 +98,16 @@ pub fn continued(traffic: &Traffic, nth: usize, more: u32) -> Option<Traffic> {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::{RequestRecord, TrafficRequest};
-
     use super::*;
+    use crate::made::{request, row};
 
     #[test]
     fn a_prompt_that_had_gone_on_has_more_in_common_with_the_earlier_one() {
-        let request = |runs: &[(u64, u32)]| {
-            let mut tokens = Tokens::new();
-            for &(first, length) in runs {
-                tokens.push(Run { first, length });
-            }
-            TrafficRequest {
-                record: RequestRecord {
-                    prompt: tokens.len(),
-                    ..RequestRecord::default()
-                },
-                tokens: Arc::new(tokens),
-                junction: Tokens::new(),
-            }
-        };
         let traffic = Traffic {
             requests: vec![
-                request(&[(0, 30)]),
-                request(&[(0, 10), (100, 20)]),
-                request(&[(0, 30)]),
+                request(0, row(&[(0, 30)])),
+                request(1, row(&[(0, 10), (100, 20)])),
+                request(2, row(&[(0, 30)])),
             ],
             ..Traffic::default()
         };

@@ -199,16 +199,14 @@ impl HostCache {
 mod tests {
     use std::sync::Arc;
 
-    use contextpilot_traffic::{Run, SizeKind, SizeSample, Tokens};
+    use contextpilot_traffic::{SizeKind, SizeSample};
 
     use super::*;
+    use crate::made::row;
 
     /// Of these runs, each of a token and how many follow.
     fn prompt(runs: &[(u64, u32)]) -> Prompt {
-        let mut row = Tokens::new();
-        for &(first, length) in runs {
-            row.push(Run { first, length });
-        }
+        let row = row(runs);
         let length = row.len();
         Prompt {
             content: Content::new(Arc::new(row), length),

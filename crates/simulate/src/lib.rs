@@ -39,7 +39,7 @@
 //! the recording, the simulation looks in the host prompt cache for what was found there.
 //!
 //! **What is not modelled.** Answers that are generated side by side do not slow each other down. There are no speculative drafts,
-//! and no batches that fail for want of room. Servers of early 2025 compare a slot with a prompt by what
+//! and no batches that fail for want of room although no slot is idle. Servers of early 2025 compare a slot with a prompt by what
 //! they have in common anywhere; here only the common prefix counts. Servers between the generations may
 //! mix their rules: of build 9246, 38 of 126 traces differ, most by the one token that it does not reuse
 //! where a prefix has no second.
@@ -54,6 +54,8 @@ mod client;
 mod content;
 mod files;
 mod host;
+#[cfg(test)]
+mod made;
 mod marks;
 mod point;
 mod prefixes;

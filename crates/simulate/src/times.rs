@@ -256,18 +256,14 @@ impl<'a> Busy<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use contextpilot_traffic::{Run, Tokens, TrafficRequest};
+    use contextpilot_traffic::{Tokens, TrafficRequest};
 
     use super::*;
+    use crate::made::row;
 
     /// Launch, the end of the prompt and of the answer in milliseconds; tokens reused and evaluated.
     fn request(times: (u64, u64, u64), reused: u32, evaluated: u32) -> TrafficRequest {
         let prompt = reused + evaluated;
-        let mut tokens = Tokens::new();
-        tokens.push(Run {
-            first: 0,
-            length: prompt + 10,
-        });
         TrafficRequest {
             record: RequestRecord {
                 launched: times.0 * 1000,
@@ -278,7 +274,7 @@ mod tests {
                 evaluated,
                 ..RequestRecord::default()
             },
-            tokens: Arc::new(tokens),
+            tokens: Arc::new(row(&[(0, prompt + 10)])),
             junction: Tokens::new(),
         }
     }

@@ -297,25 +297,22 @@ impl Windows {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::{Setup, Traffic};
+    use contextpilot_traffic::Setup;
 
     use super::*;
+    use crate::made::{recorded, traffic};
     use crate::setting::Generation;
 
     fn positions(memory: Memory) -> Positions {
-        let traffic = Traffic {
-            setup: Some(Setup {
-                memory,
-                context: 4096,
-                slot_context: 4096,
-                ..Setup::default()
-            }),
-            ..Traffic::default()
+        let setup = Setup {
+            memory,
+            context: 4096,
+            slot_context: 4096,
+            ..Setup::default()
         };
-        let recorded = Setting::recorded(&traffic).expect("it has a setup");
         Positions::new(&Setting {
             generation: Generation::Late2026,
-            ..recorded
+            ..recorded(&traffic(setup, Vec::new()))
         })
     }
 

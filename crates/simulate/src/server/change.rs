@@ -121,41 +121,22 @@ impl Server<'_> {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::{
-        ChangeKind, Memory, RequestRecord, Run, Setup, SlotChange, Tokens, Traffic, TrafficRequest,
-    };
+    use contextpilot_traffic::{ChangeKind, Memory, Setup, SlotChange, Tokens, TrafficRequest};
 
     use super::*;
+    use crate::made::{self, recorded, row};
     use crate::{Generation, Setting, simulate};
-
-    fn row(runs: &[(u64, u32)]) -> Arc<Tokens> {
-        let mut row = Tokens::new();
-        for &(first, length) in runs {
-            row.push(Run { first, length });
-        }
-        Arc::new(row)
-    }
 
     /// Of a recurrent model: a prompt in slot 0, what that holds restored into slot 1, and a branch of it there.
     #[test]
     fn a_file_brings_the_checkpoints_of_its_slot_where_the_server_writes_them() {
-        let request = |order: u64, tokens: Arc<Tokens>, slot| TrafficRequest {
-            record: RequestRecord {
-                order,
-                arrived: 1_000_000 * order,
-                launched: 1_000_000 * order,
-                prompted: 1_000_000 * order + 500,
-                ended: 1_000_000 * order + 500,
-                slot,
-                id_slot: Some(slot),
-                prompt: tokens.len(),
-                evaluated: tokens.len(),
-                ..RequestRecord::default()
-            },
-            tokens,
-            junction: Tokens::new(),
+        let request = |order, tokens: Tokens, slot| {
+            let mut request: TrafficRequest = made::request(order, tokens);
+            request.record.slot = slot;
+            request.record.id_slot = Some(slot);
+            request
         };
-        let whole = row(&[(0, 2000)]);
+        let first = request(0, row(&[(0, 2000)]), 0);
         let restored = TrafficChange {
             record: SlotChange {
                 order: 1,
@@ -164,27 +145,21 @@ mod tests {
                 media: Vec::new(),
                 kind: ChangeKind::Restored,
             },
-            tokens: Arc::clone(&whole),
+            tokens: Arc::clone(&first.tokens),
         };
-        let traffic = Traffic {
-            requests: vec![
-                request(0, whole, 0),
-                request(1, row(&[(0, 1900), (5000, 100)]), 1),
-            ],
-            changes: vec![restored],
-            setup: Some(Setup {
-                memory: Memory::Recurrent,
-                parallel: 2,
-                ctx_checkpoints: 8,
-                ..Setup::default()
-            }),
-            ..Traffic::default()
+        let setup = Setup {
+            memory: Memory::Recurrent,
+            parallel: 2,
+            ctx_checkpoints: 8,
+            ..Setup::default()
         };
+        let branch = request(1, row(&[(0, 1900), (5000, 100)]), 1);
+        let mut traffic = made::traffic(setup, vec![first, branch]);
+        traffic.changes.push(restored);
         let reused = |generation| {
-            let recorded = Setting::recorded(&traffic).expect("it has a setup");
             let setting = Setting {
                 generation,
-                ..recorded
+                ..recorded(&traffic)
             };
             simulate(&traffic, &setting).outcomes[1].map(|one| one.reused)
         };

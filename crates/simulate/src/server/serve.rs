@@ -340,57 +340,30 @@ fn joined(row: &Tokens, keep: u32, middle: &Tokens, rest: u32) -> Tokens {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::{RequestRecord, Setup, Traffic};
+    use contextpilot_traffic::{RequestRecord, Setup};
 
     use super::*;
-    use crate::{Setting, simulate};
+    use crate::made::{recorded, request, row, traffic};
+    use crate::simulate;
 
-    fn request(order: u64, tokens: u32) -> TrafficRequest {
-        let mut row = Tokens::new();
-        row.push(Run {
-            first: 0,
-            length: tokens,
-        });
-        TrafficRequest {
-            record: RequestRecord {
-                order,
-                arrived: 1_000_000 * order,
-                launched: 1_000_000 * order,
-                prompted: 1_000_000 * order + 500,
-                ended: 1_000_000 * order + 500,
-                prompt: tokens,
-                evaluated: tokens,
-                ..RequestRecord::default()
-            },
-            tokens: Arc::new(row),
-            junction: Tokens::new(),
-        }
+    /// What the second of two requests reuses.
+    fn reused(setup: Setup, again: TrafficRequest) -> Option<u32> {
+        let traffic = traffic(setup, vec![request(0, row(&[(0, 100)])), again]);
+        simulate(&traffic, &recorded(&traffic)).outcomes[1].map(|one| one.reused)
     }
 
     /// The same but for what stood behind its first tokens.
     #[test]
     fn tokens_are_moved_if_that_is_wanted_and_the_model_can() {
         let reused = |cache_reuse, memory| {
-            let mut later = request(1, 100);
-            let mut row = Tokens::new();
-            for (first, length) in [(0, 5), (40, 60)] {
-                row.push(Run { first, length });
-            }
-            later.record.prompt = row.len();
-            later.tokens = Arc::new(row);
-            let traffic = Traffic {
-                requests: vec![request(0, 100), later],
-                setup: Some(Setup {
-                    cache_reuse,
-                    memory,
-                    parallel: 1,
-                    slot_prompt_similarity: 0.0,
-                    ..Setup::default()
-                }),
-                ..Traffic::default()
+            let setup = Setup {
+                cache_reuse,
+                memory,
+                parallel: 1,
+                slot_prompt_similarity: 0.0,
+                ..Setup::default()
             };
-            let recorded = Setting::recorded(&traffic).expect("it has a setup");
-            simulate(&traffic, &recorded).outcomes[1].map(|one| one.reused)
+            reused(setup, request(1, row(&[(0, 5), (40, 60)])))
         };
         assert_eq!(reused(32, Memory::Full), Some(64));
         assert_eq!(reused(0, Memory::Full), Some(5));
@@ -400,15 +373,9 @@ mod tests {
     #[test]
     fn neither_an_embedding_nor_a_prompt_that_wants_no_cache_reuses_anything() {
         let reused = |change: fn(&mut RequestRecord)| {
-            let mut again = request(1, 100);
+            let mut again = request(1, row(&[(0, 100)]));
             change(&mut again.record);
-            let traffic = Traffic {
-                requests: vec![request(0, 100), again],
-                setup: Some(Setup::default()),
-                ..Traffic::default()
-            };
-            let recorded = Setting::recorded(&traffic).expect("it has a setup");
-            simulate(&traffic, &recorded).outcomes[1].map(|one| one.reused)
+            reused(Setup::default(), again)
         };
         assert_eq!(reused(|_| {}), Some(99));
         assert_eq!(reused(|record| record.embedding = true), Some(0));
@@ -437,11 +404,9 @@ mod tests {
     /// Of which tokens the moved ones depend is not recorded: no other prompt has their identities.
     #[test]
     fn what_a_context_shift_moves_is_like_nothing_else() {
-        let identities = [3, 5].map(|order| {
-            let shifted = shifted(&request(order, 40), 20, 4, 3);
-            shifted.at(4)
-        });
-        let lengths = [1, 3].map(|gram| shifted(&request(3, 40), 20, 4, gram).len());
+        let shifted = |order, gram| shifted(&request(order, row(&[(0, 40)])), 20, 4, gram);
+        let identities = [3, 5].map(|order| shifted(order, 3).at(4));
+        let lengths = [1, 3].map(|gram| shifted(3, gram).len());
         assert_eq!(lengths[0], lengths[1]);
         assert_eq!(identities, [9, 15].map(|nth| Some(UNIQUE + nth)));
     }

@@ -154,19 +154,15 @@ fn sessions(
 mod tests {
     use std::sync::Arc;
 
-    use contextpilot_traffic::{RequestRecord, Run, Tokens};
+    use contextpilot_traffic::{RequestRecord, Tokens};
 
     use super::*;
+    use crate::made::row;
 
     /// When it came and ended, and its tokens: runs of identities, ten each.
     fn request((arrived, ended): (u64, u64), runs: &[u64]) -> TrafficRequest {
-        let mut tokens = Tokens::new();
-        for run in runs {
-            tokens.push(Run {
-                first: 100 * run,
-                length: 10,
-            });
-        }
+        let runs: Vec<(u64, u32)> = runs.iter().map(|run| (100 * run, 10)).collect();
+        let tokens = row(&runs);
         TrafficRequest {
             record: RequestRecord {
                 arrived,
