@@ -1,7 +1,8 @@
 //! Finds what a new row of tokens has in common with earlier ones.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+
+use foldhash::fast::FixedState;
 
 use crate::gram::GramHash;
 use crate::key::{BLOCK, Key};
@@ -23,28 +24,7 @@ pub enum Segment {
 
 /// A table by the hashes of grams. These depend on a secret already, so they are not hashed by another one: each token of each
 /// prompt is looked up.
-type ByHash<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
-
-/// Spreads the 61 bits of a gram's hash over all that a table looks at.
-#[derive(Debug, Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // Odd, and near 2⁶⁴ divided by the golden ratio.
-        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
+type ByHash<T> = HashMap<u64, T, FixedState>;
 
 /// Remembers what identities stand for.
 #[derive(Debug)]
