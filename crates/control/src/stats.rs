@@ -164,6 +164,15 @@ pub struct PrefixStore {
     pub remote: Option<StoreRemote>,
 }
 
+impl PrefixStore {
+    /// Each reason of [`refused`](Self::refused), and how often it was met: 0 if the server does not count.
+    pub fn refusals(&self) -> impl Iterator<Item = (&str, u64)> {
+        let times = self.refused_times.iter().copied();
+        let times = times.chain(std::iter::repeat(0));
+        self.refused.iter().map(String::as_str).zip(times)
+    }
+}
+
 /// A Redis or a bucket that a prefix store's folder is kept alike with, as the process that does it says. Its numbers are
 /// those since that process began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,15 +202,6 @@ pub struct StoreRemote {
     pub last_refused: Option<String>,
     /// When this was said.
     pub at: Option<Timestamp>,
-}
-
-impl PrefixStore {
-    /// Each reason of [`refused`](Self::refused), and how often it was met: 0 if the server does not count.
-    pub fn refusals(&self) -> impl Iterator<Item = (&str, u64)> {
-        let times = self.refused_times.iter().copied();
-        let times = times.chain(std::iter::repeat(0));
-        self.refused.iter().map(String::as_str).zip(times)
-    }
 }
 
 impl StoreRemote {

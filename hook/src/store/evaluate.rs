@@ -413,14 +413,15 @@ fn pay_for_room(context: Pointer, entries: usize) {
 
 /// Says why nothing of a prompt is loaded or kept, if nothing is.
 fn note_unknown(one: &ContextStore, run: &Run) {
-    // All tokens of such a prompt may have outputs.
-    if one.has_embeddings() && run.tokens.len() >= worth::LEAST {
-        figures::note_refusal("embeddings: every token of the batch is needed");
+    if one.has_embeddings() {
+        // All tokens of such a prompt may have outputs.
+        if run.tokens.len() >= worth::LEAST {
+            figures::note_refusal("embeddings: every token of the batch is needed");
+        }
+        return;
     }
     let why = one.session.why_unknown(run.sequence);
-    if let Some(why) =
-        why.filter(|_| run.leading >= worth::LEAST && one.is_proven() && !one.has_embeddings())
-    {
+    if let Some(why) = why.filter(|_| run.leading >= worth::LEAST && one.is_proven()) {
         figures::note_refusal(change::name_of(why));
     }
 }

@@ -204,14 +204,12 @@ pub(super) fn set_remote(remote: Option<StoreRemote>) {
 /// A context has no store, or something of a prompt is neither loaded nor kept. True if the reason is new.
 pub(super) fn note_refusal(why: &str) -> bool {
     let mut all = lock(&REFUSED);
-    match all.iter_mut().find(|(known, _)| known == why) {
-        Some((_, times)) => *times += 1,
-        None => {
-            all.push((why.to_owned(), 1));
-            return true;
-        }
+    if let Some((_, times)) = all.iter_mut().find(|(known, _)| known == why) {
+        *times += 1;
+        return false;
     }
-    false
+    all.push((why.to_owned(), 1));
+    true
 }
 
 #[cfg(test)]
