@@ -138,41 +138,42 @@ impl Adviser {
         let Some(asked) = self.traffic.requests.get(nth) else {
             return false;
         };
-        let mut is_other = false;
+        // Before they are activated, they are not applied.
+        let applied = |one: &TrafficRequest| {
+            let record = &one.record;
+            (record.activated_at.unwrap_or(0), record.adapters.hash)
+        };
         let mut held: Option<&TrafficRequest> = None;
         // Under which adapters each part of what the slot holds was evaluated: up to which token.
         let mut parts: Vec<(u32, u64)> = Vec::new();
         let all = self.traffic.requests[..=nth].iter();
         for request in all.filter(|one| one.record.slot == asked.record.slot) {
-            let record = &request.record;
+            let reused = request.record.reused;
             let kept = held.map_or(0, |held| held.tokens.common_prefix(&request.tokens));
-            if kept < record.reused {
+            if kept < reused {
                 // It came from elsewhere.
                 parts.clear();
             }
-            let (own, activated) = (record.adapters.hash, record.activated_at.unwrap_or(0));
-            let mut begin = 0;
-            parts.retain_mut(|(end, _)| {
-                let is_kept = begin < record.reused;
-                begin = *end;
-                *end = (*end).min(record.reused);
-                is_kept
-            });
-            // Before they are activated, they are not applied.
-            is_other = parts
-                .iter()
-                .scan(0, |begin, (end, hash)| {
-                    let wanted = if *end <= activated { 0 } else { own };
-                    let is_other = *hash != wanted && *begin < *end;
-                    *begin = *end;
-                    Some(is_other)
-                })
-                .any(|is_other| is_other);
-            parts.extend((activated > record.reused).then_some((activated, 0)));
+            let whole = parts.iter().take_while(|(end, _)| *end < reused).count();
+            parts.truncate(whole + 1);
+            if let Some((end, _)) = parts.last_mut() {
+                *end = (*end).min(reused);
+            }
+            if std::ptr::eq(request, asked) {
+                break;
+            }
+            let (activated, own) = applied(request);
+            parts.extend((activated > reused).then_some((activated, 0)));
             parts.push((request.tokens.len(), own));
             held = Some(request);
         }
-        is_other
+        let (activated, own) = applied(asked);
+        let mut begin = 0;
+        parts.iter().any(|&(end, hash)| {
+            let is_part = begin < end;
+            begin = end;
+            is_part && hash != if end <= activated { 0 } else { own }
+        })
     }
 
     /// The replay of a request does what the engine did with it.

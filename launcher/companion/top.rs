@@ -21,7 +21,7 @@ mod feed;
 mod picture;
 mod state;
 
-use feed::{Message, advise, start};
+use feed::{Message, start};
 use state::{Key, State};
 
 /// Watch slots, host cache, reuse and evictions live
@@ -84,7 +84,6 @@ fn live(control: &Control, mut state: State, interval: Duration) -> Result<(), S
     let mut terminal = ratatui::try_init()
         .map_err(|e| format!("the terminal cannot be used ({e}): try stats instead"))?;
     start(control, interval, &sender);
-    advise(control, &sender);
     feed::keys(sender);
     let end = loop {
         if let Err(e) = terminal.draw(|frame| draw::screen(&state, frame)) {
@@ -113,7 +112,6 @@ fn watch(
 ) -> Result<(), String> {
     let (sender, messages) = mpsc::channel();
     start(control, interval, &sender);
-    advise(control, &sender);
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while let Next::Again = next(&messages, &mut state, Some(deadline)) {}
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).map_err(|e| e.to_string())?;

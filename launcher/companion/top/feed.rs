@@ -31,8 +31,9 @@ pub(super) enum Message {
     Signal(i32),
 }
 
-/// Asks for figures every so often, and listens to events.
+/// Asks for figures and advice every so often, and listens to events.
 pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Message>) {
+    advise(control, sender);
     let (asking, out) = (control.clone(), sender.clone());
     thread::spawn(move || {
         loop {
@@ -65,7 +66,7 @@ pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Messa
 }
 
 /// Replays the last requests every so often, if there are others.
-pub(super) fn advise(control: &Control, sender: &Sender<Message>) {
+fn advise(control: &Control, sender: &Sender<Message>) {
     let (control, out) = (control.clone(), sender.clone());
     thread::spawn(move || {
         let mut last = None;

@@ -70,7 +70,7 @@ pub(super) struct Advised {
     /// Why there is none although tokens were lost.
     pub(super) none: Option<String>,
     /// What else the recent requests say of it.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<&'static str>,
 }
 
 /// An evaluation, and how it can be replayed.
@@ -89,7 +89,7 @@ impl Case<'_> {
         }
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<&'static str> {
         let Ok((adviser, nth)) = self.replayed else {
             return Vec::new();
         };
@@ -99,7 +99,7 @@ impl Case<'_> {
             (slept && adviser.recorded.sleep_idle_seconds.is_some()).then_some(SLEPT),
             adviser.is_of_other_adapters(nth).then_some(OTHER_ADAPTERS),
         ];
-        notes.into_iter().flatten().map(str::to_owned).collect()
+        notes.into_iter().flatten().collect()
     }
 
     fn changes(&self, worth: f64) -> Advised {

@@ -66,7 +66,7 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
         line(NOT_KNOWN.to_owned());
     }
     for note in &advised.notes {
-        line(note.clone());
+        line((*note).to_owned());
     }
     for advice in &advised.all {
         line(format!("→ {}", advice.line()));
