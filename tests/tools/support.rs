@@ -1,5 +1,7 @@
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server};
 
@@ -62,6 +64,22 @@ impl Watched {
         self.server.complete(&request).unwrap()
     }
 
+    /// `open`, which shows the page, without a browser.
+    pub(crate) fn open(&self) -> Opened {
+        let mut command = self.command(&["open", "--no-browser", "--port", "0"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut url = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut url).unwrap();
+        let (page, token) = url.trim().split_once("/#token=").unwrap();
+        let (_, address) = page.split_once("http://").unwrap();
+        Opened {
+            child,
+            address: address.parse().unwrap(),
+            token: token.to_owned(),
+        }
+    }
+
     /// Waits until the hook says that a request is in this state.
     pub(crate) fn wait_state(&self, id: &str, state: &str) {
         until(&format!("{id} is {state}"), || {
@@ -69,6 +87,20 @@ impl Watched {
             let said = json(&String::from_utf8_lossy(&output.stdout));
             (said["state"] == state).then_some(())
         });
+    }
+}
+
+/// The page, and what its requests must have.
+pub(crate) struct Opened {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) token: String,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use contextpilot_control::{
     Change, ChosenBy, HookedFunction, Like, Match, MatchRequest, Outcome, Place, Reason,
-    RequestState, UnfinishedPrompt,
+    RequestState, Stats, UnfinishedPrompt,
 };
 use contextpilot_observer::{MOST_MOVED, MOST_NAMED, Note, Now, Observer, Output, Stamp, Stored};
 use contextpilot_residency::program::{PROGRAM, slot_of};
@@ -139,6 +139,11 @@ impl Scene {
         self.observer.take_output()
     }
 
+    fn stats(&mut self) -> Stats {
+        let now = self.now();
+        self.observer.stats(Some(&self.ledger), outside(), now)
+    }
+
     fn request(&self, id: &str) -> RequestState {
         self.observer.request(id, Some(&self.ledger))
     }
@@ -165,11 +170,23 @@ impl Scene {
         });
     }
 
+    /// A request has a prompt that begins like what slot 0 holds, and has other tokens at these positions.
+    fn branch(&mut self, id: &str, positions: std::ops::Range<i32>) {
+        let (arrival, task) = self.receive(id);
+        self.apply(Event::Launched { sequence: 0, task });
+        self.apply(Event::Removed {
+            context: CONTEXT,
+            sequence: 0,
+            from: positions.start,
+            to: -1,
+        });
+        self.batch(0, 8, positions, true);
+        self.end(arrival, Some(id));
+    }
+
     /// The prompt that slot 0 evaluates.
     fn unfinished(&mut self) -> Option<UnfinishedPrompt> {
-        let now = self.now();
-        let stats = self.observer.stats(Some(&self.ledger), outside(), now);
-        stats.slots[0].prompt.clone()
+        self.stats().slots[0].prompt.clone()
     }
 }
 
@@ -403,8 +420,7 @@ fn an_evaluation_is_timed_from_its_launch_to_its_first_token() {
     assert_eq!(seconds(&scene, "second"), Some(0.01));
     let line = scene.take_output().lines.pop().expect("a line");
     assert_eq!(line.evaluation.expect("an evaluation").seconds, Some(0.01));
-    let now = scene.now();
-    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    let stats = scene.stats();
     assert!((stats.reuse.seconds - 0.111).abs() < 1e-9, "{stats:?}");
 }
 
@@ -537,8 +553,7 @@ fn a_prompt_that_its_client_gave_up_is_a_prompt_and_the_next_says_how_often() {
     scene.ask(Some("d"), 0, 8, 0, 30);
     let line = scene.take_output().lines.pop().expect("a line");
     assert_eq!(line.evaluation.expect("an evaluation").attempts, 0);
-    let now = scene.now();
-    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    let stats = scene.stats();
     assert_eq!(stats.reuse.total.evaluated, 10 + 10 + 10 + 30);
 }
 
@@ -577,8 +592,7 @@ fn a_slot_is_busy_until_its_request_is_answered() {
     let mut scene = Scene::new();
     let arrival = scene.begin(Some("a"), 3, 7, 0, 20);
     let busy = |scene: &mut Scene| {
-        let now = scene.now();
-        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        let stats = scene.stats();
         (stats.slots[0].slot, stats.slots[0].busy)
     };
     assert_eq!(busy(&mut scene), (3, true));
@@ -622,8 +636,7 @@ fn host_buffers_are_counted_until_they_or_their_context_are_freed() {
         });
     }
     let host = |scene: &mut Scene| {
-        let now = scene.now();
-        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        let stats = scene.stats();
         (
             stats.host.entries,
             stats.host.bytes,
@@ -668,11 +681,7 @@ fn an_event_names_the_last_of_many_requests_with_one_prompt() {
     let last: Vec<String> = (300 - MOST_MOVED..300).map(|n| format!("id-{n}")).collect();
     assert_eq!(ids, last);
 
-    let now = scene.now();
-    let slot = &scene
-        .observer
-        .stats(Some(&scene.ledger), outside(), now)
-        .slots[0];
+    let slot = &scene.stats().slots[0];
     assert_eq!((slot.requests.len(), slot.requests_total), (300, 300));
 }
 
@@ -853,16 +862,7 @@ fn the_tokens_around_a_difference_are_kept_if_somebody_wants_them() {
         let mut scene = Scene::new();
         scene.observer = Observer::new("e".to_owned(), Some(accounts));
         scene.ask(Some("tea"), 0, 7, 0, 20);
-        let (arrival, task) = scene.receive("sea");
-        scene.apply(Event::Launched { sequence: 0, task });
-        scene.apply(Event::Removed {
-            context: CONTEXT,
-            sequence: 0,
-            from: 18,
-            to: -1,
-        });
-        scene.batch(0, 8, 18..25, true);
-        scene.end(arrival, Some("sea"));
+        scene.branch("sea", 18..25);
         scene
     };
     let accounts = || Accounts::new(Rules::default(), 1 << 20);
@@ -887,8 +887,7 @@ fn the_size_of_a_token_is_that_in_the_longest_sequence_that_was_measured() {
             tokens,
             bytes,
         });
-        let now = scene.now();
-        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        let stats = scene.stats();
         let kv = stats.kv;
         (kv.measured_tokens, kv.measured_bytes, kv.bytes_per_token)
     };
@@ -903,16 +902,7 @@ fn the_size_of_a_token_is_that_in_the_longest_sequence_that_was_measured() {
 fn a_loss_says_how_much_alike_the_prompts_were() {
     let mut scene = Scene::new();
     scene.ask(Some("tea"), 0, 7, 0, 30);
-    let (arrival, task) = scene.receive("sea");
-    scene.apply(Event::Launched { sequence: 0, task });
-    scene.apply(Event::Removed {
-        context: CONTEXT,
-        sequence: 0,
-        from: 10,
-        to: -1,
-    });
-    scene.batch(0, 8, 10..20, true);
-    scene.end(arrival, Some("sea"));
+    scene.branch("sea", 10..20);
     scene.ask(Some("tea again"), 0, 7, 10, 30);
     let line = scene.take_output().lines.pop().expect("a line");
     let lost = line.evaluation.and_then(|evaluation| evaluation.lost);
@@ -926,8 +916,7 @@ fn the_figures_have_the_causes_of_all_prompts() {
     let mut scene = Scene::new();
     scene.ask(Some("tea"), 0, 7, 0, 20);
     scene.ask(Some("tea again"), 0, 7, 19, 20);
-    let now = scene.now();
-    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    let stats = scene.stats();
     let causes = stats.reuse.causes;
     assert_eq!((causes.new, causes.last_token, causes.sum()), (19, 2, 21));
 }
@@ -941,8 +930,7 @@ fn a_slot_says_how_many_bytes_its_tokens_take() {
         tokens: 10,
         bytes: 500,
     });
-    let now = scene.now();
-    let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+    let stats = scene.stats();
     assert_eq!(
         (stats.slots[0].tokens, stats.slots[0].bytes),
         (20, Some(1000))
@@ -967,8 +955,7 @@ fn a_log_line_names_so_many_evicted_requests_and_no_more() {
 fn the_contexts_of_a_program_are_described_one_by_one() {
     let mut scene = Scene::new();
     let contexts = |scene: &mut Scene| {
-        let now = scene.now();
-        let stats = scene.observer.stats(Some(&scene.ledger), outside(), now);
+        let stats = scene.stats();
         stats.contexts
     };
     assert_eq!(contexts(&mut scene), [], "a server has slots");

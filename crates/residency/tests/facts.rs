@@ -1,5 +1,7 @@
 //! What an observed ledger tells, and that it says the same of the cache as one that nobody observes.
 
+use std::ops::Range;
+
 use contextpilot_residency::{
     Arrival, Asker, ContextId, Entry, Event, Fact, Ledger, Place, Reason, RequestId, TokenCounts,
     UNTIED,
@@ -34,29 +36,34 @@ fn launched(number: u64, id: Option<&str>) -> [Event; 2] {
 
 /// The slot's positions from `from` to `to` are evaluated, and the last asks for its output.
 fn evaluated(token: i32, from: i32, to: i32) -> [Event; 3] {
+    let removed = Event::Removed {
+        context: CONTEXT,
+        sequence: SLOT,
+        from,
+        to: -1,
+    };
+    let [submitted, done] = batch(token, from..to, |position| position + 1 == to);
+    [removed, submitted, done]
+}
+
+/// A batch of the slot, of equal tokens. `has_output`: which positions ask for their output.
+fn batch(token: i32, positions: Range<i32>, has_output: impl Fn(i32) -> bool) -> [Event; 2] {
     let entry = |position| Entry {
         sequence: SLOT,
         position,
         token,
-        output: position + 1 == to,
+        output: has_output(position),
     };
-    [
-        Event::Removed {
-            context: CONTEXT,
-            sequence: SLOT,
-            from,
-            to: -1,
-        },
-        Event::Submitted {
-            context: CONTEXT,
-            entries: (from..to).map(entry).collect(),
-        },
-        Event::Evaluated {
-            context: CONTEXT,
-            failed: Vec::new(),
-            no_room: false,
-        },
-    ]
+    let submitted = Event::Submitted {
+        context: CONTEXT,
+        entries: positions.map(entry).collect(),
+    };
+    let done = Event::Evaluated {
+        context: CONTEXT,
+        failed: Vec::new(),
+        no_room: false,
+    };
+    [submitted, done]
 }
 
 fn asker(number: u64, id: Option<&str>) -> Asker {
@@ -162,23 +169,8 @@ fn an_eviction_says_for_whom_also_if_that_request_has_no_id() {
 fn the_prompt_of_an_embedding_ends_before_its_request_is_answered() {
     let mut ledger = Ledger::observed();
     apply(&mut ledger, launched(1, None));
-    let entry = |position| Entry {
-        sequence: SLOT,
-        position,
-        token: 7,
-        output: true,
-    };
-    let batch = Event::Submitted {
-        context: CONTEXT,
-        entries: (0..8).map(entry).collect(),
-    };
-    let done = Event::Evaluated {
-        context: CONTEXT,
-        failed: Vec::new(),
-        no_room: false,
-    };
     let progress = Fact::BatchEvaluated { sequence: SLOT };
-    assert_eq!(apply(&mut ledger, [batch, done]), [progress]);
+    assert_eq!(apply(&mut ledger, batch(7, 0..8, |_| true)), [progress]);
     assert!(ledger.unfinished(SLOT).is_some_and(|prompt| prompt.whole));
     let arrival = Arrival(1);
     let facts = apply(&mut ledger, [Event::Answered { arrival, id: None }]);
@@ -264,31 +256,11 @@ fn a_prompt_that_began_for_an_unknown_task_goes_on() {
         sequence: SLOT,
         task: UNTIED,
     };
-    let begun = [unknown].into_iter().chain(unfinished(0..12));
-    apply(&mut ledger, begun);
+    apply(&mut ledger, [unknown]);
+    apply(&mut ledger, batch(7, 0..12, |_| false));
     let facts = apply(&mut ledger, launched(1, Some("a")));
     let goes_on = |fact: &Fact| matches!(fact, Fact::Launched { goes_on: true, .. });
     assert!(facts.iter().any(goes_on), "{facts:?}");
     let so_far = ledger.unfinished(SLOT).expect("its prompt");
     assert_eq!(so_far.counts.evaluated, 12);
-}
-
-/// A part of a prompt, which has no output yet.
-fn unfinished(positions: std::ops::Range<i32>) -> [Event; 2] {
-    let entry = |position| Entry {
-        sequence: SLOT,
-        position,
-        token: 7,
-        output: false,
-    };
-    let batch = Event::Submitted {
-        context: CONTEXT,
-        entries: positions.map(entry).collect(),
-    };
-    let done = Event::Evaluated {
-        context: CONTEXT,
-        failed: Vec::new(),
-        no_room: false,
-    };
-    [batch, done]
 }

@@ -125,28 +125,11 @@ fn a_session_that_moves_finds_only_what_all_share() {
 #[test]
 fn by_prefix_a_request_goes_where_more_than_half_of_it_is() {
     let reused = |shared: u64| {
-        let mut builder = Builder::new(BLOCK, Clock::Trace, None);
-        for request in 0..2 {
-            let ids: Vec<u64> = (0..6)
-                .map(|nth| {
-                    if nth < shared {
-                        nth
-                    } else {
-                        100 * request + nth
-                    }
-                })
-                .collect();
-            let new = NewRequest {
-                at: request * 10_000_000,
-                session: Some(request as u32),
-                input: ids.len() as u32 * BLOCK,
-                output: 1,
-                ids,
-                ..NewRequest::default()
-            };
-            assert_eq!(builder.push(&new), Ok(0));
-        }
-        let trace = builder.finish();
+        let [first, second] = [0, 100].map(|own| {
+            let ids = (0..6).map(|nth| if nth < shared { nth } else { own + nth });
+            ids.collect::<Vec<u64>>()
+        });
+        let trace = one_by_one(&[&first, &second]);
         fleet(&trace, &setting(2, Route::Prefix))
             .reuse
             .reused_tokens

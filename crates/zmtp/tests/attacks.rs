@@ -281,21 +281,9 @@ fn a_router_finds_a_place_among_those_that_come_back() {
     });
 }
 
-/// Shakes hands as a socket of this type. `None`: the connection was ended meanwhile.
-fn shaken(address: SocketAddr, kind: &str) -> Option<Peer> {
-    let mut peer = Peer::connect(address);
-    peer.stream.write_all(&Session::greeting()).ok()?;
-    peer.stream.write_all(&ready(kind)).ok()?;
-    let mut greeting = [0; 64];
-    peer.stream.read_exact(&mut greeting).ok()?;
-    let (command, body) = peer.frame()?;
-    assert!(command && body.starts_with(b"\x05READY"), "{body:?}");
-    Some(peer)
-}
-
 /// A subscriber to everything. `None`: the connection was ended meanwhile.
 fn subscribed(address: SocketAddr) -> Option<Peer> {
-    let mut peer = shaken(address, "SUB")?;
+    let mut peer = Peer::try_ready(address, "SUB")?;
     peer.stream.write_all(&encode(&[b"\x01"])).ok()?;
     peer.stream.write_all(b"\x04\x09\x04PING\0\0on").ok()?;
     assert_eq!(peer.frame()?, (true, b"\x04PONGon".to_vec()));
@@ -324,7 +312,7 @@ fn a_router_that_asks_finds_a_place_among_those_that_do_not() {
         // It is refused as long as those before it, which have gone, still have all places. Sockets of ZeroMQ connect again.
         let mut asks = None;
         wait_for("a router finds a place", || {
-            asks = shaken(router.address(), "DEALER");
+            asks = Peer::try_ready(router.address(), "DEALER");
             asks.is_some()
         });
         let mut asks = asks.expect("it has found one");

@@ -1,24 +1,11 @@
 //! Whoever asks what would have helped asks the same adviser, which replays.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::process::{Child, Stdio};
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use contextpilot_testbed::Connection;
 
 use super::*;
 use crate::support::read;
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// What is inside a report.
 fn inside(report: &str) -> Value {
@@ -61,14 +48,8 @@ fn the_report_the_page_and_top_say_what_advise_says() {
     assert_eq!(gist(&data["advice"]), gist(&advised));
     assert!(data["grid"].as_array().is_some_and(|grid| grid.len() > 4));
 
-    let mut command = watched.command(&["open", "--no-browser", "--port", "0"]);
-    let mut open = Ended(command.stdout(Stdio::piped()).spawn().unwrap());
-    let mut url = String::new();
-    let output = open.0.stdout.take().unwrap();
-    BufReader::new(output).read_line(&mut url).unwrap();
-    let (page, token) = url.trim().split_once("/#token=").unwrap();
-    let (_, address) = page.split_once("http://").unwrap();
-    let address: SocketAddr = address.parse().unwrap();
+    let open = watched.open();
+    let (address, token) = (open.address, &open.token);
     let mut connection = Connection::open(address).unwrap();
     let asked =
         format!("GET /advice HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n");

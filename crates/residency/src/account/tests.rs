@@ -139,15 +139,19 @@ fn run(
     }
 }
 
-/// What took a slot's tokens: a prompt is asked in it, then this happens, it is emptied, and the prompt is asked again.
-fn taken_through(then: impl FnOnce(&mut Server)) -> Option<Through> {
+fn with_slots(slots: usize) -> Server {
     let flags = Flags {
-        slots: 2,
+        slots,
         host: 0,
         unified: false,
         rules: Rules::default(),
     };
-    let mut server = Server::new(flags, usize::MAX);
+    Server::new(flags, usize::MAX)
+}
+
+/// What took a slot's tokens: a prompt is asked in it, then this happens, it is emptied, and the prompt is asked again.
+fn taken_through(then: impl FnOnce(&mut Server)) -> Option<Through> {
+    let mut server = with_slots(2);
     let ask = Ask {
         prompt: (0..10).collect(),
         wishes: Wishes {
@@ -206,20 +210,10 @@ fn an_erasure_is_over_when_the_empty_slot_was_erased() {
     assert_eq!(through, None);
 }
 
-fn one_slot() -> Server {
-    let flags = Flags {
-        slots: 1,
-        host: 0,
-        unified: false,
-        rules: Rules::default(),
-    };
-    Server::new(flags, usize::MAX)
-}
-
 #[test]
 fn a_batch_that_the_engine_refused_counts_once() {
     for refused in [false, true] {
-        let account = one_slot().ask_anew(0, &[1, 2, 3, 4, 5], refused);
+        let account = with_slots(1).ask_anew(0, &[1, 2, 3, 4, 5], refused);
         let causes = Causes {
             new: 4,
             last_token: 1,
@@ -233,7 +227,7 @@ fn a_batch_that_the_engine_refused_counts_once() {
 #[test]
 fn what_a_slot_held_and_was_not_used_is_of_another_adapter() {
     for adapted in [false, true] {
-        let mut server = one_slot();
+        let mut server = with_slots(1);
         if adapted {
             server.adapt();
         }
@@ -249,7 +243,7 @@ fn what_a_slot_held_and_was_not_used_is_of_another_adapter() {
 fn what_stands_behind_a_difference_is_repeated_or_in_another_order() {
     let [same, x, y] = [0..10, 100..140, 200..240].map(|all| all.collect::<Vec<Token>>());
     let diverged = |first: &[&[Token]], second: &[&[Token]]| {
-        let mut server = one_slot();
+        let mut server = with_slots(1);
         server.ask_anew(0, &first.concat(), false);
         let account = server.ask_anew(0, &second.concat(), false);
         let diverged = account.diverged.expect("they differ");
@@ -270,7 +264,7 @@ fn what_stands_behind_a_difference_is_repeated_or_in_another_order() {
 fn where_two_images_differ_the_difference_is_one_of_media() {
     let same: Vec<Token> = (0..10).collect();
     let of_media = |first: Token, second: Token| {
-        let mut server = one_slot();
+        let mut server = with_slots(1);
         server.ask_anew(0, &[&same[..], &[first, 50]].concat(), false);
         let account = server.ask_anew(0, &[&same[..], &[second, 50]].concat(), false);
         account.diverged.expect("they differ").media

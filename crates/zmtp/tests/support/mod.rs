@@ -27,15 +27,20 @@ impl Peer {
 
     /// Shakes hands as a socket of this type.
     pub(crate) fn ready(address: SocketAddr, kind: &str) -> Self {
+        Self::try_ready(address, kind).expect("the connection stays")
+    }
+
+    /// The same. `None`: the connection was ended meanwhile.
+    pub(crate) fn try_ready(address: SocketAddr, kind: &str) -> Option<Self> {
         let mut peer = Self::connect(address);
-        peer.say(&Session::greeting());
-        peer.say(&ready(kind));
+        peer.stream.write_all(&Session::greeting()).ok()?;
+        peer.stream.write_all(&ready(kind)).ok()?;
         let mut greeting = [0; 64];
-        peer.stream.read_exact(&mut greeting).expect("a greeting");
+        peer.stream.read_exact(&mut greeting).ok()?;
         assert_eq!(greeting, Session::greeting());
-        let (command, body) = peer.frame().expect("READY");
+        let (command, body) = peer.frame()?;
         assert!(command && body.starts_with(b"\x05READY"), "{body:?}");
-        peer
+        Some(peer)
     }
 
     pub(crate) fn say(&mut self, bytes: &[u8]) {
