@@ -212,6 +212,9 @@ impl<S: Source> Worker<S> {
         let mut changes = self.library.model_changes();
         loop {
             self.library.before_turn();
+            if let Some(telemetry) = &mut self.telemetry {
+                telemetry.begin_turn();
+            }
             while let Some(item) = self.source.next() {
                 let Some(peers) = &mut self.peers else {
                     self.take(item, &mut idle);

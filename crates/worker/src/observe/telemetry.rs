@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_control::{Delivery, Flags, Mode, Model, Stats, Timestamp};
+use contextpilot_control::{Delivery, Flags, Mode, Model, ModelState, Stats, Timestamp};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{Note, Now, Observer, Outside, Stamp};
@@ -46,6 +46,9 @@ pub(crate) struct Telemetry {
     log: Option<LogFile>,
     recording: Option<Recording>,
     recent: Option<RecentTraffic>,
+    /// Whether the server slept when this turn of the worker began. What the engine freed by then is
+    /// known to the observer when it answers; what it has freed since is not.
+    asleep: bool,
 }
 
 impl Telemetry {
@@ -65,6 +68,20 @@ impl Telemetry {
             log,
             recording,
             recent,
+            asleep: false,
+        }
+    }
+
+    /// A turn begins. Called before its events are taken.
+    pub(crate) fn begin_turn(&mut self) {
+        self.asleep = self.facts.library.model_state() == ModelState::Asleep;
+    }
+
+    /// The state of the model as far as its events are applied.
+    fn model_state(&self) -> ModelState {
+        match self.facts.library.model_state() {
+            ModelState::Asleep if !self.asleep => ModelState::Loaded,
+            state => state,
         }
     }
 
@@ -221,7 +238,7 @@ impl Telemetry {
             routed: facts.routed,
             engine: facts.library.engine(),
             model: facts.model.clone(),
-            model_state: facts.library.model_state(),
+            model_state: self.model_state(),
             flags: facts.flags.clone(),
             host_limit: facts.host_limit.0,
             host_limit_from: facts.host_limit.1.to_owned(),
