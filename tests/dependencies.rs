@@ -2,6 +2,7 @@
 //! cargo runs the examples of the documentation.
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,6 +28,21 @@ fn metadata() -> Value {
         String::from_utf8_lossy(&output.stderr)
     );
     serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+/// The folders of the crates in `crates/`, by their short names.
+fn crates() -> BTreeMap<String, PathBuf> {
+    let metadata = metadata();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    let folder = |package: &Value| {
+        let manifest = Path::new(package["manifest_path"].as_str().expect("a path"));
+        let folder = manifest.parent().expect("a folder").to_owned();
+        let name = package["name"].as_str().expect("a name");
+        let name = name.trim_start_matches("contextpilot-").to_owned();
+        folder.starts_with(&root).then_some((name, folder))
+    };
+    let packages = metadata["packages"].as_array().expect("packages").iter();
+    packages.filter_map(folder).collect()
 }
 
 /// The licences that deny.toml allows.
@@ -222,6 +238,7 @@ fn what_the_hook_links_does_not_read_the_environment() {
 /// the clock.
 #[test]
 fn pure_crates_contain_no_unsafe_code_and_no_io() {
+    let crates = crates();
     for name in [
         "kv-events",
         "kv-store",
@@ -235,10 +252,7 @@ fn pure_crates_contain_no_unsafe_code_and_no_io() {
         "simulate",
         "observer",
     ] {
-        let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("crates")
-            .join(name)
-            .join("src");
+        let source = crates.get(name).expect("a crate of this name").join("src");
         let mut files = vec![source.clone()];
         let mut read = 0;
         while let Some(path) = files.pop() {
@@ -365,8 +379,7 @@ fn doctests_are_on_exactly_where_there_are_examples() {
 fn no_module_of_a_source_folder_is_a_mod_rs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders: Vec<PathBuf> = ["launcher", "hook/src"].map(|name| root.join(name)).into();
-    let crates = std::fs::read_dir(root.join("crates")).expect("a folder can be read");
-    folders.extend(crates.map(|entry| entry.expect("an entry can be read").path().join("src")));
+    folders.extend(crates().values().map(|folder| folder.join("src")));
     let mut read = 0;
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder can be read") {
