@@ -43,7 +43,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         Some(path) => open(path)?,
         None => of_server(&options.control)?,
     };
-    let advice = Simulations::of(&traffic).advise(&traffic, &recorded);
+    let advice = Simulations::of(&traffic).advise(&recorded);
     match options.json {
         true => print_json(&AdviceOut::of(&advice)),
         false => print(&text(&advice)),
@@ -63,7 +63,7 @@ pub(super) fn of_recent(control: &Control) -> Result<String, String> {
 }
 
 fn written(traffic: &Traffic, recorded: &Setting) -> Result<String, String> {
-    let advice = Simulations::of(traffic).advise(traffic, recorded);
+    let advice = Simulations::of(traffic).advise(recorded);
     let advice = AdviceOut::of(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
 }

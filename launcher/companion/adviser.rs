@@ -72,7 +72,7 @@ impl Adviser {
     /// What was tried by itself.
     pub(super) fn trials(&self) -> &Trials {
         self.trials
-            .get_or_init(|| Simulations::of(&self.traffic).trials(&self.traffic, &self.recorded))
+            .get_or_init(|| Simulations::of(&self.traffic).trials(&self.recorded))
     }
 
     /// What would have saved the most evaluation, in a line: `--parallel 2: 61 % reused, not 20 %`.

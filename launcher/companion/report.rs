@@ -124,7 +124,7 @@ fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
 /// What other flags would have brought.
 fn add_simulated(data: &mut Value, traffic: &Traffic, recorded: &Setting) {
     let simulations = Simulations::of(traffic);
-    let advice = simulations.advise(traffic, recorded);
+    let advice = simulations.advise(recorded);
     data["advice"] = json!(AdviceOut::of(&advice));
     data["grid"] = json!(grid(&simulations, recorded));
 }

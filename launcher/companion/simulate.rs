@@ -72,8 +72,8 @@ pub(super) struct Options {
     /// Write a plot of the shares of tokens that are reused
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON: a list of points with their flags, reused_share, spared_share (with what is loaded),
-    /// evaluated_tokens and prompt_seconds
+    /// Print JSON: a list of points with their flags, reused_share, spared_share (with what is loaded; its lowest and
+    /// highest if clients asked in another order), evaluated_tokens and prompt_seconds
     #[arg(long)]
     json: bool,
 }
@@ -154,8 +154,10 @@ fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
         }
     }
     let settings = grid(options, &recorded)?;
-    let points = Simulations::of(&traffic).all(&settings);
-    let text = text(&points);
+    let simulations = Simulations::of(&traffic);
+    let points = simulations.all(&settings);
+    let spreads = simulations.spreads(&settings, &recorded);
+    let text = text(&points, &spreads);
     let plot = Plot {
         across: "--parallel",
         axis: Axis::Ones,
@@ -164,7 +166,11 @@ fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
     };
     plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
     match options.json {
-        true => print_json(&points.iter().map(PointOut::of).collect::<Vec<_>>())?,
+        true => {
+            let all = points.iter().zip(&spreads);
+            let all = all.map(|(point, spread)| PointOut::of(point).within(*spread));
+            print_json(&all.collect::<Vec<_>>())?;
+        }
         false => print(&text)?,
     }
     Limit::check(&options.shown.fail_above, |name| {
@@ -295,6 +301,9 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
     Ok(all)
 }
 
+/// The lowest and the highest share of tokens that are not evaluated.
+type Spread = (f64, f64);
+
 /// A point, in JSON: settings under the names of their flags.
 #[derive(Serialize)]
 pub(super) struct PointOut {
@@ -306,6 +315,10 @@ pub(super) struct PointOut {
     store_gb: f64,
     reused_share: f64,
     spared_share: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spared_share_lowest: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spared_share_highest: Option<f64>,
     prompt_tokens: u64,
     reused_tokens: u64,
     loaded_tokens: u64,
@@ -332,6 +345,8 @@ impl PointOut {
             store_gb: setting.store_limit as f64 / 1e9,
             reused_share: point.reused_share(),
             spared_share: point.spared_share(),
+            spared_share_lowest: None,
+            spared_share_highest: None,
             prompt_tokens: point.prompt_tokens,
             reused_tokens: point.reused_tokens,
             loaded_tokens: point.loaded_tokens,
@@ -346,10 +361,24 @@ impl PointOut {
             store_bytes: point.store_bytes,
         }
     }
+
+    /// With the lowest and the highest share in other courses.
+    fn within(self, spread: Option<Spread>) -> Self {
+        Self {
+            spared_share_lowest: spread.map(|(lowest, _)| lowest),
+            spared_share_highest: spread.map(|(_, highest)| highest),
+            ..self
+        }
+    }
 }
 
-fn text(points: &[Point]) -> String {
+/// A spread that is narrower is not shown to people: with other flags, the simulation is not more exact.
+const NARROW: f64 = 0.01;
+
+fn text(points: &[Point], spreads: &[Option<Spread>]) -> String {
     let has_store = points.iter().any(|point| point.setting.store_limit > 0);
+    let wide = |spread: &Option<Spread>| spread.filter(|(low, high)| high - low >= NARROW);
+    let is_wide = spreads.iter().any(|spread| wide(spread).is_some());
     let mut head = vec!["parallel", "cache-ram", "similarity", "cache-reuse"];
     if has_store {
         head.push("store-gb");
@@ -358,12 +387,15 @@ fn text(points: &[Point]) -> String {
     if has_store {
         head.push("loaded");
     }
+    if is_wide {
+        head.push("or");
+    }
     head.extend(["evaluated", "prompts", "waited", "context", "host"]);
     if has_store {
         head.extend(["store", "copies"]);
     }
     let mut table = Table::new(&head, &[]);
-    for point in points {
+    for (point, spread) in points.iter().zip(spreads) {
         let setting = &point.setting;
         let shared = if setting.kv_unified { " shared" } else { "" };
         let mut row = vec![
@@ -379,6 +411,11 @@ fn text(points: &[Point]) -> String {
         if has_store {
             row.push(percent(Some(point.spared_share() - point.reused_share())));
         }
+        if is_wide {
+            row.push(wide(spread).map_or_else(String::new, |(low, high)| {
+                format!("{} to {}", percent(Some(low)), percent(Some(high)))
+            }));
+        }
         row.extend([
             count(point.evaluated_tokens),
             format!("{:.1} s", point.prompt_seconds),
@@ -393,6 +430,9 @@ fn text(points: &[Point]) -> String {
         table.row(row);
     }
     let mut text = table.text();
+    if is_wide {
+        text += "or: how much is reused depends on who asks first after answers that end together; so much it was in other orders\n";
+    }
     for point in points {
         let slots = match point.setting.parallel {
             1 => "With 1 slot".to_owned(),

@@ -66,9 +66,10 @@ pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorde
          {} requests, {} prompt tokens; so many sessions at a time that some requests wait. Each is recorded at one\n\
          setting, and simulated at that and at the others. *Engine* is the share of prompt tokens that llama-server with\n\
          these flags did not evaluate: reused, or loaded from a prefix store of that budget. The model is tiny: 3 MiB and\n\
-         4 MB are to it what some gigabytes are to a large one.\n\n\
-         Missed by more than two points: {missed} of {points}.\n\n\
-         | sessions at a time | `--parallel` | `--cache-ram` | store | engine | simulated | off |\n\
+         4 MB are to it what some gigabytes are to a large one. Who asks first after answers that end together may decide the\n\
+         course of all that follows: the last column has what is simulated in other orders.\n\n\
+         Missed by more than two points, in all orders: {missed} of {points}.\n\n\
+         | sessions at a time | `--parallel` | `--cache-ram` | store | engine | simulated | in other orders |\n\
          |---|---|---|---|---|---|---|\n{rows}",
         need.requests, need.prompts,
     ));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use contextpilot_client::Control;
-use contextpilot_simulate::{Point, Setting, simulate};
+use contextpilot_simulate::{Replay, Setting};
 use contextpilot_testbed::{Arch, Builder, Error, Model, Need, Result, Server, Sessions};
 use contextpilot_traffic::{Traffic, read};
 
@@ -15,7 +15,8 @@ use crate::store::await_store;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How far the simulated share of tokens that are not evaluated may be off.
+/// How far the simulated share of tokens that are not evaluated may be off: from what is simulated, and from what is in other
+/// orders of the clients ([`Replay::spread`]).
 const TOLERANCE: f64 = 0.02;
 
 /// What a server is started with.
@@ -94,8 +95,8 @@ fn run(sessions: &Sessions, plans: &[Plan]) -> Result<(String, usize)> {
         let recorded = Setting::recorded(&traffic);
         let recorded =
             recorded.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
-        let point = simulate(&traffic, &recorded);
-        missed += row(&mut rows, plan, plan.recorded, truth, &point);
+        let replay = Replay::of(&traffic);
+        missed += row(&mut rows, plan, plan.recorded, truth, &replay, &recorded);
         for &flags in &plan.others {
             let mut setting = recorded
                 .clone()
@@ -106,19 +107,27 @@ fn run(sessions: &Sessions, plans: &[Plan]) -> Result<(String, usize)> {
             (setting.context, setting.slot_context) = (room, room / flags.slots);
             setting.store_limit = flags.store;
             let (truth, _) = play(sessions, plan, flags, false)?;
-            let point = simulate(&traffic, &setting);
-            missed += row(&mut rows, plan, flags, truth, &point);
+            missed += row(&mut rows, plan, flags, truth, &replay, &setting);
         }
     }
     Ok((rows, missed))
 }
 
 /// Adds a row. 1: it is too far off.
-fn row(rows: &mut String, plan: &Plan, flags: Flags, truth: f64, point: &Point) -> usize {
-    let off = point.spared_share() - truth;
-    let bad = off.abs() > TOLERANCE;
+fn row(
+    rows: &mut String,
+    plan: &Plan,
+    flags: Flags,
+    truth: f64,
+    replay: &Replay<'_>,
+    setting: &Setting,
+) -> usize {
+    let share = replay.simulate(setting).spared_share();
+    let (low, high) = replay.spread(setting).unwrap_or((share, share));
+    let expected = low.min(share) - TOLERANCE..=high.max(share) + TOLERANCE;
+    let bad = !expected.contains(&truth);
     let row = format!(
-        "| {}{} | {} | {} | {} | {:.1} % | {:.1} % | {:+.1} |",
+        "| {}{} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} to {:.1} % |",
         plan.at_a_time,
         if flags == plan.recorded {
             ", recorded"
@@ -132,8 +141,9 @@ fn row(rows: &mut String, plan: &Plan, flags: Flags, truth: f64, point: &Point) 
             bytes => format!("{} MB", bytes / 1_000_000),
         },
         100.0 * truth,
-        100.0 * point.spared_share(),
-        100.0 * off,
+        100.0 * share,
+        100.0 * low,
+        100.0 * high,
     );
     println!("{}{row}", if bad { "MISSED " } else { "" });
     let _ = writeln!(rows, "{row}");

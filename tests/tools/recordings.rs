@@ -156,6 +156,28 @@ fn a_store_that_is_not_simulated_is_said_to_be_left_out() {
     assert_eq!(advised["recorded"]["evaluated_tokens"], 2800);
 }
 
+/// Six clients that wait for nothing but their answers, on fewer slots: how much is reused depends on who asks first.
+#[test]
+fn where_the_order_of_clients_decides_other_orders_are_shown() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/simulate/tests/recordings/small-store");
+    let flags = ["simulate", "--store-gb", "0,1"];
+    let points = json(&good(&on(&path, &[&flags[..], &["--json"]].concat())));
+    let share = |nth: usize, name: &str| points[nth][name].as_f64().unwrap();
+    let (low, high) = ("spared_share_lowest", "spared_share_highest");
+    assert!(share(0, high) - share(0, low) > 0.02, "{points}");
+    assert!(
+        share(1, high) - share(1, low) < 0.01,
+        "there is room: {points}"
+    );
+    let text = good(&on(&path, &flags));
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().contains("  or  "), "{text}");
+    assert!(lines.next().unwrap().contains(" % to "), "{text}");
+    assert!(!lines.next().unwrap().contains(" to "), "{text}");
+    assert!(text.contains("\nor: how much is reused"), "{text}");
+}
+
 #[test]
 fn what_is_no_recording_is_not_read_to_its_end() {
     for command in ["simulate", "advise"] {

@@ -24,7 +24,8 @@ pub struct Advice {
     /// has none for the model.
     pub recorded: Point,
     /// At most two: one change of flags, and that one together with another. Each gains at least
-    /// [`LEAST_GAIN`] over the setting before it. Empty: no change would have helped.
+    /// [`LEAST_GAIN`] over the setting before it, also if clients ask in another order ([`Replay::spread`]). Empty: no
+    /// change would have helped for sure.
     pub changes: Vec<Change>,
     /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store, and
     /// what clients can do.
@@ -38,8 +39,8 @@ pub struct Advice {
 pub struct Trials {
     /// The simulation of the recorded setting, as in [`Advice::recorded`].
     pub recorded: Point,
-    /// The changes that gain at least [`LEAST_GAIN`] over that, all requests together. Of a kind, what takes less memory
-    /// comes first.
+    /// The changes that gain at least [`LEAST_GAIN`] over that, all requests together, also if clients ask in another
+    /// order ([`Replay::spread`]). Of a kind, what takes less memory comes first.
     pub helpful: Vec<Change>,
     /// How many changes were tried, or cannot gain so much.
     pub tried: usize,
@@ -115,7 +116,7 @@ pub struct Repeated {
 #[must_use]
 pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
     let replay = Replay::of(traffic);
-    advise_with(traffic, recorded, &mut |settings| {
+    advise_with(&replay, recorded, &mut |settings| {
         let one = |setting| replay.simulate(setting);
         settings.iter().map(one).collect()
     })
@@ -124,26 +125,31 @@ pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
 /// As [`advise`]. `many` [simulates](Replay::simulate) this traffic with each of some settings, side by side if it likes.
 #[must_use]
 pub fn advise_with(
-    traffic: &Traffic,
+    replay: &Replay<'_>,
     recorded: &Setting,
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
 ) -> Advice {
-    advise_by(traffic, recorded, many, true)
+    advise_by(replay, recorded, many, true)
 }
 
 /// What of all that can be tried would have helped, each by itself: what [`advise_with`] begins with. `many`: as there.
 #[must_use]
 pub fn trials_with(
-    traffic: &Traffic,
+    replay: &Replay<'_>,
     recorded: &Setting,
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
 ) -> Trials {
+    let traffic = replay.traffic();
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
     let round =
         Round::of(traffic, recorded, &first, &tokens, many, true).with_clients(traffic, recorded);
     Trials {
-        helpful: round.helpful(&first).map(Change::of).collect(),
+        helpful: round
+            .helpful(&first)
+            .map(Change::of)
+            .filter(|change| is_sure(replay, change, &first))
+            .collect(),
         tried: round.candidates,
         recorded: first,
     }
@@ -151,11 +157,12 @@ pub fn trials_with(
 
 /// `is_thrifty`: what cannot be better is not simulated.
 fn advise_by(
-    traffic: &Traffic,
+    replay: &Replay<'_>,
     recorded: &Setting,
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
     is_thrifty: bool,
 ) -> Advice {
+    let traffic = replay.traffic();
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
     let round = Round::of(traffic, recorded, &first, &tokens, many, is_thrifty);
@@ -163,13 +170,16 @@ fn advise_by(
     let kinds = [Kind::Slots, Kind::HostCache, Kind::Store, Kind::Client];
     let alone = kinds.map(|kind| {
         let of_kind = round.tried.iter().filter(|(one, _)| one.kind == kind);
-        best_of(of_kind, &first).map(Change::of)
+        let best = best_of(of_kind, &first).map(Change::of);
+        best.filter(|change| is_sure(replay, change, &first))
     });
     let mut changes: Vec<Change> = Vec::new();
-    if let Some(best) = round.best_flags(&first) {
+    let sure = |change: &Change, base: &Point| is_sure(replay, change, base);
+    if let Some(best) = round.best_flags(&first).filter(|best| sure(best, &first)) {
         let base = &best.point;
         let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
-        let both = round.best_flags(base).map(|second| Change {
+        let both = round.best_flags(base).filter(|second| sure(second, base));
+        let both = both.map(|second| Change {
             flags: [best.flags.clone(), second.flags].concat(),
             store_limit: second.store_limit.or(best.store_limit),
             ..second
@@ -366,6 +376,15 @@ fn best_of<'a>(
 
 fn is_better(point: &Point, than: &Point) -> bool {
     gain(point) >= gain(than) + LEAST_GAIN
+}
+
+/// Whether a change of flags gains enough whoever asks first: in all courses that [`Replay::spread`] looks at.
+fn is_sure(replay: &Replay<'_>, change: &Change, base: &Point) -> bool {
+    let spread = match change.client {
+        Some(_) => None,
+        None => replay.spread(&change.point.setting),
+    };
+    spread.is_none_or(|(lowest, _)| lowest >= base.spared_share() + LEAST_GAIN)
 }
 
 /// The share of prompt tokens that need not be evaluated, less what copies for the prefix store cost: the time of
@@ -672,7 +691,7 @@ mod tests {
                     count += settings.len();
                     settings.iter().map(|one| replay.simulate(one)).collect()
                 };
-                let advice = advise_by(&traffic, &recorded, &mut many, is_thrifty);
+                let advice = advise_by(&replay, &recorded, &mut many, is_thrifty);
                 let said = |change: &Change| {
                     let point = &change.point;
                     let figures = (point.evaluated_tokens, point.host_bytes, point.store_bytes);

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use contextpilot_random::Random;
 use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
 
 use crate::files::Files;
@@ -13,7 +14,7 @@ use crate::rates::Rates;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 use crate::store::PrefixStore;
-use crate::timeline::{Arrival, Coming, Job, Timeline, Wait};
+use crate::timeline::{Arrival, Coming, Haste, Job, Timeline, Wait};
 use crate::times::Times;
 use crate::window::Positions;
 
@@ -51,6 +52,14 @@ impl Default for Slot {
     }
 }
 
+/// How long a client takes until its next request that does not think, microseconds.
+#[derive(Clone, Copy, Debug)]
+enum Pause {
+    Is(u64),
+    /// So much longer than after an answer that ended alone.
+    Grows(u64),
+}
+
 pub(crate) struct Server<'a> {
     traffic: &'a Traffic,
     jobs: &'a [Job],
@@ -71,7 +80,9 @@ pub(crate) struct Server<'a> {
     ahead: BinaryHeap<Reverse<(u64, u64, Coming)>>,
     /// What comes after a job, and when.
     after: Vec<Vec<(Coming, Wait)>>,
-    crowding: u64,
+    haste: &'a Haste,
+    /// How long clients take that do not think is drawn by this. `None`: it is as in the recording.
+    drawn: Option<Random>,
     /// For what waits for several jobs: for how many still, and when it comes at the earliest.
     waiting: HashMap<Coming, (usize, u64)>,
     /// Slots with prompts of which nothing was evaluated yet, if there is a prefix store.
@@ -84,6 +95,8 @@ pub(crate) struct Server<'a> {
     count: u64,
     releases: i64,
     now: u64,
+    /// How long prompts were evaluated, microseconds.
+    pub(crate) evaluating: f64,
     pub(crate) outcomes: Vec<Option<Outcome>>,
 }
 
@@ -117,7 +130,8 @@ impl<'a> Server<'a> {
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
-            crowding: timeline.crowding,
+            haste: &timeline.haste,
+            drawn: None,
             waiting: HashMap::new(),
             fresh: Vec::new(),
             at_work: vec![0; jobs.len()],
@@ -126,6 +140,7 @@ impl<'a> Server<'a> {
             count: 0,
             releases: 0,
             now: 0,
+            evaluating: 0.0,
             outcomes: vec![None; traffic.requests.len()],
         };
         for (coming, arrival) in timeline.all() {
@@ -142,6 +157,11 @@ impl<'a> Server<'a> {
             }
         }
         server
+    }
+
+    /// Clients that do not think take as long as others of the recording did.
+    pub(crate) fn draw(&mut self, random: Random) {
+        self.drawn = Some(random);
     }
 
     /// All that was recorded.
@@ -195,9 +215,19 @@ impl<'a> Server<'a> {
     /// Slots end after the same batch, in their order. Each calls one of those that wait, and puts it in front of those
     /// that were called before. What came during that batch has not been looked at yet, and stands behind those.
     fn release_all(&mut self, ended: &[usize]) {
+        let haste = self.haste;
+        let drawn = self.drawn.as_mut();
+        let drawn = drawn.and_then(|random| haste.draw(ended.len(), random));
         let called: Vec<Coming> = ended
             .iter()
-            .filter_map(|slot| self.release(*slot, ended.len() as u64 - 1))
+            .enumerate()
+            .filter_map(|(nth, slot)| {
+                let pause = match drawn {
+                    Some(pauses) => Pause::Is(pauses[nth]),
+                    None => Pause::Grows(haste.crowding.saturating_mul(ended.len() as u64 - 1)),
+                };
+                self.release(*slot, pause)
+            })
             .collect();
         called.into_iter().rev().for_each(|one| self.offer(one));
     }
@@ -231,7 +261,7 @@ impl<'a> Server<'a> {
         let children = self.jobs[job].children.len();
         if children >= self.slots.len() {
             // The server refuses it: more answers than slots.
-            self.finish(job, 0);
+            self.finish(job, Pause::Grows(0));
             return true;
         }
         let mut free = self.idle();
@@ -253,8 +283,8 @@ impl<'a> Server<'a> {
         true
     }
 
-    /// `server_slot::release`; returns what waited longest, or for this slot. `others`: how many end with it.
-    fn release(&mut self, nth: usize, others: u64) -> Option<Coming> {
+    /// `server_slot::release`; returns what waited longest, or for this slot. `haste`: of a client that does not think.
+    fn release(&mut self, nth: usize, haste: Pause) -> Option<Coming> {
         let slot = &mut self.slots[nth];
         let job = slot.job.take()?;
         slot.phase = Phase::Idle;
@@ -277,7 +307,7 @@ impl<'a> Server<'a> {
         }
         self.at_work[job] -= 1;
         if self.at_work[job] == 0 {
-            self.finish(job, others);
+            self.finish(job, haste);
         }
         let wants = |coming: &Coming| {
             let Coming::Job(job) = *coming else {
@@ -298,13 +328,15 @@ impl<'a> Server<'a> {
         self.positions.cut(nth, kept);
     }
 
-    /// The job is answered, in the same batch as so many others.
-    fn finish(&mut self, job: usize, others: u64) {
+    /// The job is answered. `haste`: as in [`Self::release`].
+    fn finish(&mut self, job: usize, haste: Pause) {
         for (next, wait) in std::mem::take(&mut self.after[job]) {
-            let mut time = self.now.saturating_add(wait.pause);
-            if wait.is_quick {
-                time = time.saturating_add(self.crowding.saturating_mul(others));
-            }
+            let pause = match haste {
+                Pause::Is(pause) if wait.is_quick => pause,
+                Pause::Grows(more) if wait.is_quick => wait.pause.saturating_add(more),
+                _ => wait.pause,
+            };
+            let mut time = self.now.saturating_add(pause);
             if let Some((left, earliest)) = self.waiting.get_mut(&next) {
                 *left -= 1;
                 *earliest = time.max(*earliest);

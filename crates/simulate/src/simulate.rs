@@ -1,5 +1,6 @@
 //! The simulation of one setting.
 
+use contextpilot_random::Random;
 use contextpilot_traffic::Traffic;
 
 use crate::point::Point;
@@ -37,14 +38,41 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// What was recorded.
+    pub(crate) fn traffic(&self) -> &'a Traffic {
+        self.traffic
+    }
+
     /// Simulates a server with this setting.
     #[must_use]
     pub fn simulate(&self, setting: &Setting) -> Point {
-        point(self, setting)
+        point(self, setting, None)
+    }
+
+    /// Simulates it several times, each time with other pauses of the clients that do not think. Who of them asks first
+    /// may decide who finds a slot that still has its session, and so the course of all that follows. The lowest and the
+    /// highest share of tokens that is [spared](Point::spared_share). `None`: there are no such clients.
+    #[must_use]
+    pub fn spread(&self, setting: &Setting) -> Option<(f64, f64)> {
+        if !self.timeline.haste.is_known() {
+            return None;
+        }
+        let mut random = Random(1);
+        let shares = (0..COURSES).map(|_| {
+            let point = point(self, setting, Some(random.split()));
+            point.spared_share()
+        });
+        let whole = (f64::INFINITY, f64::NEG_INFINITY);
+        Some(shares.fold(whole, |(low, high), share| {
+            (share.min(low), share.max(high))
+        }))
     }
 }
 
-fn point(replay: &Replay<'_>, setting: &Setting) -> Point {
+/// In how many courses a spread is seen.
+const COURSES: usize = 16;
+
+fn point(replay: &Replay<'_>, setting: &Setting, drawn: Option<Random>) -> Point {
     let Replay {
         traffic,
         ref sizes,
@@ -52,11 +80,15 @@ fn point(replay: &Replay<'_>, setting: &Setting) -> Point {
         ref timeline,
     } = *replay;
     let mut server = Server::new(traffic, timeline, setting, sizes, rates);
+    if let Some(random) = drawn {
+        server.draw(random);
+    }
     server.run();
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
     let store = server.store.as_ref();
     let (store_bytes, store_seconds) =
         store.map_or((0, 0.0), |store| (store.peak, store.seconds()));
+    let prompt_seconds = server.evaluating / 1e6;
     let outcomes = server.outcomes;
     let mut point = Point {
         setting: setting.clone(),
@@ -64,7 +96,7 @@ fn point(replay: &Replay<'_>, setting: &Setting) -> Point {
         reused_tokens: 0,
         loaded_tokens: 0,
         evaluated_tokens: 0,
-        prompt_seconds: 0.0,
+        prompt_seconds,
         store_seconds,
         waited_seconds: 0.0,
         refused: 0,
@@ -90,7 +122,31 @@ fn point(replay: &Replay<'_>, setting: &Setting) -> Point {
         point.evaluated_tokens += u64::from(outcome.evaluated);
         point.waited_seconds += (outcome.launched - outcome.arrived) as f64 / 1e6;
     }
-    point.prompt_seconds = rates.prompt_token * point.evaluated_tokens as f64 / 1e6;
     point.outcomes = outcomes;
     point
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::{request, row};
+
+    /// A client that waits for each answer asks in one order.
+    #[test]
+    fn one_client_has_no_spread() {
+        let requests = (0..30).map(|nth| {
+            let mut one = request(nth, row(&[(nth * 1000, 100)]));
+            // The next comes 10 ms later.
+            one.record.ended = one.record.arrived + 990_000;
+            one
+        });
+        let traffic = Traffic {
+            requests: requests.collect(),
+            ..Traffic::default()
+        };
+        let replay = Replay::of(&traffic);
+        let haste = &replay.timeline.haste;
+        assert!(haste.draw(1, &mut Random(1)).is_some(), "it hurries");
+        assert!(!haste.is_known());
+    }
 }

@@ -4,6 +4,8 @@ use contextpilot_traffic::{Traffic, TrafficChange, TrafficRequest};
 
 mod clients;
 
+pub(crate) use clients::Haste;
+
 /// When a request comes, microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
@@ -18,7 +20,7 @@ pub(crate) enum Arrival {
 pub(crate) struct Wait {
     pub(crate) job: usize,
     pub(crate) pause: u64,
-    /// The client does not think, so it is later if other answers end with its own: [`Timeline::crowding`].
+    /// The client does not think, so it is later if other answers end with its own: [`Haste`].
     pub(crate) is_quick: bool,
 }
 
@@ -57,19 +59,19 @@ pub(crate) struct Timeline {
     pub(crate) jobs: Vec<Job>,
     /// When each change comes.
     changes: Vec<Arrival>,
-    /// By how much a quick client is later for each other answer that ends in the same batch, microseconds.
-    pub(crate) crowding: u64,
+    /// How clients go on that do not think.
+    pub(crate) haste: Haste,
 }
 
 impl Timeline {
     /// Of a recording.
     pub(crate) fn of(traffic: &Traffic) -> Self {
-        let (jobs, crowding) = jobs(traffic);
+        let (jobs, haste) = jobs(traffic);
         let changes = changes(traffic, &jobs);
         Self {
             jobs,
             changes,
-            crowding,
+            haste,
         }
     }
 
@@ -82,8 +84,8 @@ impl Timeline {
     }
 }
 
-/// The jobs of a recording, in the order of their arrivals, and [`Timeline::crowding`].
-fn jobs(traffic: &Traffic) -> (Vec<Job>, u64) {
+/// The jobs of a recording, in the order of their arrivals, and [`Timeline::haste`].
+fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste) {
     let requests = &traffic.requests;
     let mut jobs: Vec<Job> = Vec::new();
     let mut children = Vec::new();
@@ -113,12 +115,12 @@ fn jobs(traffic: &Traffic) -> (Vec<Job>, u64) {
     ends.sort_unstable();
     let mut queued = queued(requests, &ends, &mut jobs);
     let mut delays = delays(requests, &jobs, &mut queued).into_iter();
-    let (arrivals, crowding) = clients::arrivals(requests, &jobs, &queued);
+    let (arrivals, haste) = clients::arrivals(requests, &jobs, &queued);
     for (job, arrival) in jobs.iter_mut().zip(arrivals) {
         job.delay = delays.next().unwrap_or(0);
         job.arrival = arrival;
     }
-    (jobs, crowding)
+    (jobs, haste)
 }
 
 /// How long it took to take each job on. That is known of one that waited for a slot, and where the server's thread had

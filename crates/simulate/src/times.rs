@@ -2,11 +2,12 @@
 //!
 //! A server evaluates the prompts of several slots in the same batches, so a request waits for tokens of others. What
 //! can be known is how long the server was at work without a pause: a *period*, from the launch of a request to the
-//! moment at which no prompt is left to be evaluated. From the tokens of all periods follows what a token costs: a
-//! part that is the same for all, and one that grows with its position, because it attends to those before it. What a
+//! moment at which no prompt is left to be evaluated. From all periods follows what evaluating costs ([`Costs`]). What a
 //! period took in truth, against that, is its *scale*. Within a period, each stretch between two moments that are known
 //! has a scale of its own ([`course`]): with more clients than slots, a batch that ends a little too late or too early
 //! can change which request comes next to which slot, and so everything after it.
+
+use std::collections::HashSet;
 
 use contextpilot_traffic::{RequestRecord, Traffic};
 
@@ -19,9 +20,7 @@ const ENOUGH: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// Microseconds for a token at position 0, and more for each position.
-    token: f64,
-    position: f64,
+    costs: Costs,
     /// For each request of the recording.
     requests: Vec<Taken>,
     /// By request, and then by position.
@@ -42,11 +41,24 @@ struct Taken {
     step: u64,
 }
 
-/// A period, with its tokens and the sum of their positions.
+/// What evaluating costs, microseconds. The part of a batch is what a server saves whose prompts have little to
+/// evaluate each: without it, the recording of a server that reuses much would make others too slow, several times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Costs {
+    /// Each batch, however many tokens it has.
+    batch: f64,
+    /// Each token at position 0.
+    token: f64,
+    /// More for each position: a token attends to those before it.
+    position: f64,
+}
+
+/// A period: its batches, its tokens, and the sum of their positions.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     begin: u64,
     end: u64,
+    batches: f64,
     tokens: f64,
     positions: f64,
 }
@@ -54,10 +66,10 @@ struct Period {
 impl Times {
     /// `batch`: the most tokens of a batch.
     pub(crate) fn of(traffic: &Traffic, batch: u32) -> Self {
-        let periods = periods(traffic);
-        let (token, position) = costs(&periods);
+        let periods = periods(traffic, batch);
+        let costs = Costs::of(&periods);
         let scale = |one: &Period| {
-            let modelled = token * one.tokens + position * one.positions;
+            let modelled = costs.of_period(one);
             match modelled > 0.0 {
                 true => (one.end - one.begin) as f64 / modelled,
                 false => 1.0,
@@ -65,9 +77,9 @@ impl Times {
         };
         let cost = |record: &RequestRecord, (from, to): (u32, u32)| {
             let first = record.prompt.saturating_sub(record.computed());
-            modelled(token, position, (from.max(first).min(to), to))
+            costs.of_tokens((from.max(first).min(to), to))
         };
-        let mut course = Course::of(&traffic.requests, batch, cost, |time| {
+        let mut course = Course::of(&traffic.requests, batch, costs.batch, cost, |time| {
             at(&periods, time).map_or(1.0, scale)
         });
         course
@@ -93,36 +105,46 @@ impl Times {
             }
         });
         Self {
-            token,
-            position,
+            costs,
             requests: requests.collect(),
             pieces: course.pieces,
         }
     }
 
-    /// The time to evaluate the tokens `[from, to)` of a prompt, microseconds. `computed`: how many of it are
-    /// evaluated in all. What was evaluated in the recording takes as long as there. For the rest the scale of the
-    /// period counts, if as much is evaluated as in the recording, or the recording says enough of the period.
-    pub(crate) fn of_tokens(&self, request: usize, (from, to): (u32, u32), computed: u32) -> f64 {
+    /// The time to evaluate the tokens `[from, to)` of a prompt, microseconds; and what the batch that they begin takes
+    /// in any case. `computed`: how many of the prompt are evaluated in all. What was evaluated in the recording takes as
+    /// long as there. For the rest the scale of the period counts, if as much is evaluated as in the recording, or the
+    /// recording says enough of the period.
+    pub(crate) fn of_tokens(
+        &self,
+        request: usize,
+        (from, to): (u32, u32),
+        computed: u32,
+    ) -> (f64, f64) {
+        let costs = &self.costs;
         let taken = self.requests.get(request);
         let counts =
             |taken: &&Taken| taken.computed == computed || taken.together >= u64::from(ENOUGH);
         let Some(taken) = taken.filter(counts) else {
-            return modelled(self.token, self.position, (from, to));
+            return (costs.of_tokens((from, to)), costs.batch);
         };
         let begin = self
             .pieces
             .partition_point(|piece| (piece.request, piece.to) <= (request, from));
         let pieces = self.pieces[begin..].iter();
-        let pieces = pieces.take_while(|piece| piece.request == request && piece.from < to);
+        let mut pieces = pieces
+            .take_while(|piece| piece.request == request && piece.from < to)
+            .peekable();
+        let first = pieces.peek().filter(|piece| piece.from <= from);
+        let batch = costs.batch * first.map_or(taken.scale, |piece| piece.scale);
         let (mut at, mut time) = (from, 0.0);
-        let part = |range: (u32, u32)| modelled(self.token, self.position, range);
         for piece in pieces {
             let (first, end) = (piece.from.max(at), piece.to.min(to));
-            time += taken.scale * part((at, first)) + piece.scale * part((first, end));
+            time += taken.scale * costs.of_tokens((at, first))
+                + piece.scale * costs.of_tokens((first, end));
             at = end;
         }
-        time + taken.scale * part((at, to))
+        (time + taken.scale * costs.of_tokens((at, to)), batch)
     }
 
     /// How many steps a request's answer takes, and how long each takes in a batch without prompts: microseconds.
@@ -132,27 +154,108 @@ impl Times {
     }
 }
 
-/// How long the tokens `[from, to)` take by the model, microseconds.
-fn modelled(token: f64, position: f64, (from, to): (u32, u32)) -> f64 {
-    let (from, to) = (f64::from(from), f64::from(to));
-    let tokens = (to - from).max(0.0);
-    token * tokens + position * tokens * (from + to - 1.0).max(0.0) / 2.0
+impl Costs {
+    /// By least squares, a period as uncertain as it should be long, so that in all they take as long as they took. Where
+    /// periods are too much alike to tell the parts from each other, there are fewer.
+    fn of(periods: &[Period]) -> Self {
+        /// Weights follow from what is found: so often they are found again.
+        const ROUNDS: usize = 8;
+        let all: [&[usize]; 4] = [&[0, 1, 2], &[0, 1], &[1, 2], &[1]];
+        let evaluated = || periods.iter().filter(|period| period.tokens > 0.0);
+        let tokens: f64 = evaluated().map(|period| period.tokens).sum();
+        let took: f64 = evaluated()
+            .map(|period| (period.end - period.begin) as f64)
+            .sum();
+        let first = Self {
+            token: took / tokens.max(1.0),
+            ..Self::default()
+        };
+        let fit = |parts: &&[usize]| {
+            (0..ROUNDS).try_fold(first, |costs, _| {
+                let rows = evaluated().map(|period| {
+                    let took = (period.end - period.begin) as f64;
+                    let row = [period.batches, period.tokens, period.positions, took];
+                    (row, costs.of_period(period).max(1.0))
+                });
+                let [batch, token, position] = least_squares(rows, parts)?;
+                let found = Self {
+                    batch,
+                    token,
+                    position,
+                };
+                (token > 0.0).then_some(found)
+            })
+        };
+        all.iter().find_map(fit).unwrap_or_default()
+    }
+
+    /// The tokens `[from, to)`, without the batch.
+    fn of_tokens(&self, (from, to): (u32, u32)) -> f64 {
+        let (from, to) = (f64::from(from), f64::from(to));
+        let tokens = (to - from).max(0.0);
+        self.token * tokens + self.position * tokens * (from + to - 1.0).max(0.0) / 2.0
+    }
+
+    fn of_period(&self, period: &Period) -> f64 {
+        self.batch * period.batches + self.token * period.tokens + self.position * period.positions
+    }
+}
+
+/// The factors of the chosen columns with whose sums rows come nearest to their last column. With each row comes its
+/// variance. `None`: they do not follow from the rows, or one is negative.
+fn least_squares(
+    rows: impl Iterator<Item = ([f64; 4], f64)>,
+    chosen: &[usize],
+) -> Option<[f64; 3]> {
+    let size = chosen.len();
+    let mut matrix = [[0.0; 4]; 3];
+    for (values, variance) in rows {
+        for (row, &a) in chosen.iter().enumerate() {
+            for (column, &b) in chosen.iter().enumerate() {
+                matrix[row][column] += values[a] * values[b] / variance;
+            }
+            matrix[row][3] += values[a] * values[3] / variance;
+        }
+    }
+    // Gauss, for a matrix that is symmetric and positive.
+    let whole: [f64; 3] = std::array::from_fn(|row| matrix[row][row]);
+    for pivot in 0..size {
+        if matrix[pivot][pivot] <= 1e-6 * whole[pivot] {
+            return None;
+        }
+        for row in 0..size {
+            if row != pivot {
+                let factor = matrix[row][pivot] / matrix[pivot][pivot];
+                let subtracted = matrix[pivot].map(|value| factor * value);
+                for (value, less) in matrix[row].iter_mut().zip(subtracted) {
+                    *value -= less;
+                }
+            }
+        }
+    }
+    let mut found = [0.0; 3];
+    for (row, &part) in chosen.iter().enumerate() {
+        found[part] = matrix[row][3] / matrix[row][row];
+    }
+    found.iter().all(|factor| *factor >= 0.0).then_some(found)
 }
 
 /// The time in which prompts were evaluated, and how many tokens that were.
 pub(crate) fn of_prompts(traffic: &Traffic) -> (u64, u64) {
-    let periods = periods(traffic);
+    let periods = periods(traffic, u32::MAX);
     let time = periods.iter().map(|one| one.end - one.begin).sum();
     let tokens = periods.iter().map(|one| one.tokens as u64).sum();
     (time, tokens)
 }
 
-/// All periods, in order.
-fn periods(traffic: &Traffic) -> Vec<Period> {
+/// All periods, in order. `batch`: the most tokens of a batch.
+fn periods(traffic: &Traffic, batch: u32) -> Vec<Period> {
     let served = traffic.requests.iter().map(|request| &request.record);
     let mut served: Vec<&RequestRecord> = served.filter(|record| !record.child).collect();
     served.sort_by_key(|record| (record.launched, record.prompted));
     let mut periods: Vec<Period> = Vec::new();
+    // When prompts of the last period ended: those that ended at once shared their last batch.
+    let mut ends: HashSet<u64> = HashSet::new();
     for record in served {
         let (first, last) = (
             f64::from(record.prompt.saturating_sub(record.computed())),
@@ -169,9 +272,13 @@ fn periods(traffic: &Traffic) -> Vec<Period> {
                 end,
                 ..Period::default()
             });
+            ends.clear();
         }
         if let Some(period) = periods.last_mut() {
             period.end = period.end.max(end);
+            let pieces = course::pieces(record, batch).len();
+            let shared = usize::from(!ends.insert(end));
+            period.batches += pieces.saturating_sub(shared) as f64;
             period.tokens += tokens;
             period.positions += tokens * (first + last) / 2.0;
         }
@@ -183,40 +290,6 @@ fn periods(traffic: &Traffic) -> Vec<Period> {
 fn at(periods: &[Period], time: u64) -> Option<&Period> {
     let behind = periods.partition_point(|period| period.begin <= time);
     periods.get(behind.checked_sub(1)?)
-}
-
-/// Microseconds for a token at position 0, and for each position: by least squares.
-fn costs(periods: &[Period]) -> (f64, f64) {
-    let enough = periods
-        .iter()
-        .filter(|period| period.tokens >= f64::from(ENOUGH));
-    let (mut nn, mut np, mut pp, mut nd, mut pd) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for period in enough {
-        let took = (period.end - period.begin) as f64;
-        let (n, p) = (period.tokens, period.positions);
-        nn += n * n;
-        np += n * p;
-        pp += p * p;
-        nd += n * took;
-        pd += p * took;
-    }
-    let determinant = nn * pp - np * np;
-    let token = (nd * pp - pd * np) / determinant;
-    let position = (nn * pd - np * nd) / determinant;
-    // Periods that are all alike do not tell the two parts from each other.
-    if determinant > 1e-6 * nn * pp && token > 0.0 && position >= 0.0 {
-        return (token, position);
-    }
-    let time: u64 = periods.iter().map(|period| period.end - period.begin).sum();
-    let tokens: f64 = periods.iter().map(|period| period.tokens).sum();
-    (
-        if tokens > 0.0 {
-            time as f64 / tokens
-        } else {
-            0.0
-        },
-        0.0,
-    )
 }
 
 /// When prompts were evaluated: sums over periods.
@@ -294,15 +367,39 @@ mod tests {
         let (time, tokens) = of_prompts(&traffic);
         assert_eq!((time, tokens), (620_000, 3300));
         let times = Times::of(&traffic, 4096);
-        let all = times.of_tokens(0, (0, 1000), 1000);
+        let both = |(tokens, batch): (f64, f64)| tokens + batch;
+        let all = both(times.of_tokens(0, (0, 1000), 1000));
         assert!((all - 150_000.0).abs() < 1.0, "as recorded: {all}");
         // While the fourth prompt was evaluated, the third answer waited for one of its ten tokens.
         assert_eq!(times.of_answer(2), (10, 230_000 / 9));
         assert_eq!(times.of_answer(1), (10, 1));
-        let both = times.of_tokens(1, (0, 2000), 2000) + times.of_tokens(2, (900, 1000), 100);
+        let time = |request, range, computed| times.of_tokens(request, range, computed).0;
+        // In one batch.
+        let both = both(times.of_tokens(1, (0, 2000), 2000)) + time(2, (900, 1000), 100);
         // They begin when both are taken on.
         assert!((both - 449_000.0).abs() < 1.0, "{both}");
-        assert!(times.of_tokens(1, (1000, 2000), 2000) > times.of_tokens(1, (0, 1000), 2000));
+        assert!(time(1, (1000, 2000), 2000) > time(1, (0, 1000), 2000));
+    }
+
+    /// Five milliseconds a batch, and 10 µs a token. From prompts that had little to evaluate it is known what one costs
+    /// that has much.
+    #[test]
+    fn what_each_batch_takes_is_not_taken_for_what_tokens_take() {
+        let all = (1..40).map(|nth| {
+            let tokens = 20 + nth * 7 % 50;
+            let (begin, took) = (u64::from(nth) * 100, 5000 + u64::from(tokens) * 10);
+            let mut one = request((begin, begin, begin + 50), 1000, tokens);
+            one.record.prompted = one.record.launched + took;
+            one
+        });
+        let traffic = Traffic {
+            requests: all.collect(),
+            ..Traffic::default()
+        };
+        let times = Times::of(&traffic, 2048);
+        let (tokens, batch) = times.of_tokens(5, (0, 1060), 1060);
+        assert!((batch - 5000.0).abs() < 50.0, "{batch}");
+        assert!((tokens - 10_600.0).abs() < 100.0, "{tokens}");
     }
 
     #[test]

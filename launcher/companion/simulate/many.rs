@@ -57,13 +57,27 @@ impl<'a> Simulations<'a> {
         points.into_iter().map(|(_, point)| point).collect()
     }
 
+    /// The lowest and the highest share of tokens that are not evaluated with each setting, if clients ask in other orders
+    /// ([`Replay::spread`]). `None`: at the recorded setting it is known how they did, or none hurries.
+    pub(super) fn spreads(
+        &self,
+        settings: &[Setting],
+        recorded: &Setting,
+    ) -> Vec<Option<(f64, f64)>> {
+        let others = settings.iter().map(|setting| {
+            let other = Some(setting).filter(|setting| *setting != recorded)?;
+            self.replay.spread(other)
+        });
+        others.collect()
+    }
+
     /// What other flags would have brought.
-    pub(in crate::companion) fn advise(&self, traffic: &Traffic, recorded: &Setting) -> Advice {
-        advise_with(traffic, recorded, &mut |settings| self.all(settings))
+    pub(in crate::companion) fn advise(&self, recorded: &Setting) -> Advice {
+        advise_with(&self.replay, recorded, &mut |settings| self.all(settings))
     }
 
     /// What would have helped by itself.
-    pub(in crate::companion) fn trials(&self, traffic: &Traffic, recorded: &Setting) -> Trials {
-        trials_with(traffic, recorded, &mut |settings| self.all(settings))
+    pub(in crate::companion) fn trials(&self, recorded: &Setting) -> Trials {
+        trials_with(&self.replay, recorded, &mut |settings| self.all(settings))
     }
 }

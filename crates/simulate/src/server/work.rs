@@ -44,7 +44,7 @@ impl Server<'_> {
         self.load();
         let answers = self.advance(1);
         let mut room = self.setting.batch_size.saturating_sub(answers).max(1);
-        let mut time = 0.0;
+        let (mut time, mut whole) = (0.0, None);
         let mut evaluated = Vec::new();
         for nth in 0..self.slots.len() {
             let (Phase::Prompt { at, loaded }, Some(job)) =
@@ -58,7 +58,11 @@ impl Server<'_> {
             let from = at.max(loaded).min(to);
             let request = self.jobs[job].request;
             let computed = self.outcomes[request].map_or(0, |outcome| outcome.evaluated);
-            time += self.times.of_tokens(request, (from, to), computed);
+            if from < to {
+                let (tokens, batch) = self.times.of_tokens(request, (from, to), computed);
+                time += tokens;
+                whole.get_or_insert(batch);
+            }
             self.slots[nth].phase = Phase::Prompt { at: to, loaded };
             if to == prompt {
                 evaluated.push((nth, job));
@@ -67,6 +71,8 @@ impl Server<'_> {
                 break;
             }
         }
+        time += whole.unwrap_or(0.0);
+        self.evaluating += time;
         self.now = self.now.saturating_add(time.round() as u64);
         for (nth, job) in evaluated {
             self.begin_answer(nth, self.jobs[job].request);

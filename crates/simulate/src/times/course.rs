@@ -35,11 +35,12 @@ struct Open {
 }
 
 impl Course {
-    /// `batch`: the most tokens of a batch. `cost`: how long tokens of a request take by the model, and how many times as
-    /// long it was about then.
+    /// `batch`: the most tokens of a batch. `each`: how long a batch takes in any case, and `cost`: tokens of a request,
+    /// by the model; `scale`: how many times as long it was about then.
     pub(super) fn of(
         requests: &[TrafficRequest],
         batch: u32,
+        each: f64,
         cost: impl Fn(&RequestRecord, (u32, u32)) -> f64,
         scale: impl Fn(u64) -> f64,
     ) -> Self {
@@ -60,7 +61,7 @@ impl Course {
             let costs = filled
                 .iter()
                 .filter_map(|nth| Some(cost(&requests[open[*nth].request].record, piece(nth)?)));
-            let costs: f64 = costs.sum();
+            let costs = each + costs.sum::<f64>();
             let ended = filled.iter().filter(|nth| open[**nth].pieces.len() == 1);
             let ended = ended.map(|nth| requests[open[*nth].request].record.prompted);
             let ended = ended.min();
@@ -164,7 +165,7 @@ fn fill(open: &[Open], batch: u32) -> Vec<usize> {
 }
 
 /// The pieces in which a prompt was evaluated. The recording has a bound for their number.
-fn pieces(record: &RequestRecord, batch: u32) -> VecDeque<(u32, u32)> {
+pub(super) fn pieces(record: &RequestRecord, batch: u32) -> VecDeque<(u32, u32)> {
     let mut pieces = VecDeque::new();
     let mut at = record.reused.min(record.prompt.saturating_sub(1));
     let ends = record.breaks.iter().copied();
@@ -210,7 +211,7 @@ mod tests {
 
     fn course(requests: &[TrafficRequest]) -> Course {
         let cost = |_: &RequestRecord, (from, to): (u32, u32)| f64::from(to - from);
-        Course::of(requests, 100, cost, |_| 2.0)
+        Course::of(requests, 100, 0.0, cost, |_| 2.0)
     }
 
     /// A batch of 100 tokens has what the first slot wants, and then of the second what fits. Each stretch has its
