@@ -38,7 +38,8 @@
 //! | [`flow`] | rows that go from the files into the engine without a copy of the state in between |
 //! | [`only_new`] | what is new of a sequence is copied out of the engine, and no more |
 //! | [`rates`] | how long evaluating and copying take here |
-//! | [`engine`] | the calls of the engine |
+//! | [`engine`] | a context of the engine, and the calls that are made of it |
+//! | [`own_batch`] | batches that the store makes |
 //! | [`told`] | what routers are told of the store |
 //! | [`figures`] | counters |
 //!
@@ -79,6 +80,7 @@ mod metadata;
 mod neighbours;
 pub(crate) mod only_new;
 pub(crate) mod outputs;
+mod own_batch;
 pub(crate) mod params;
 pub(crate) mod purpose;
 mod rates;
@@ -97,10 +99,10 @@ use contextpilot_kv_publisher::Stored;
 use contextpilot_settings::StoreAt;
 
 use self::context::ContextStore;
+pub(crate) use self::engine::Context;
 use self::records::{Row, try_lock};
 use self::shelf::Shelf;
-use crate::base::abi::Pointer;
-use crate::base::guard::{self, EngineCall};
+use crate::base::guard;
 use crate::base::{faults, mode};
 use crate::capture::uncached;
 
@@ -173,20 +175,20 @@ fn works() -> bool {
     is_on() && mode::is_active()
 }
 
-/// Whether the store hears of this call, which may be over.
-fn hears(call: &EngineCall) -> bool {
-    is_on() && call.is_hosts()
+/// Whether the store hears of the call, which may be over.
+fn hears(context: Context<'_>) -> bool {
+    is_on() && context.is_hosts()
 }
 
 /// Whether the store acts on this call, before the engine's function runs. If the library has stopped, this puts the
 /// context right, and from then on it has no store.
-fn acts(call: &EngineCall, context: Pointer) -> bool {
-    hears(call) && rescue::goes_on(context)
+fn acts(context: Context<'_>) -> bool {
+    hears(context) && rescue::goes_on(context)
 }
 
 /// What comes before the engine's function. If the library stops meanwhile, the context is right at the end.
-fn before(call: &EngineCall, context: Pointer, work: impl FnOnce()) {
-    if acts(call, context) {
+fn before(context: Context<'_>, work: impl FnOnce()) {
+    if acts(context) {
         be_patient(context, PATIENCE);
         work();
         rescue::goes_on(context);
@@ -194,7 +196,7 @@ fn before(call: &EngineCall, context: Pointer, work: impl FnOnce()) {
 }
 
 /// How long the call that lasts may wait for the shelf, in all.
-fn be_patient(context: Pointer, patience: Duration) {
+fn be_patient(context: Context<'_>, patience: Duration) {
     if let Some(row) = records::row(context) {
         row.set_patience(patience);
     }
@@ -287,13 +289,13 @@ impl ShelfHeld {
 
 /// Runs `work` on the record of a context, which is made if this is the first that is heard of it. `None` if it did not
 /// run to its end: the library has stopped.
-fn with_record<R>(context: Pointer, work: impl FnOnce(&mut ContextStore) -> R) -> Option<R> {
+fn with_record<R>(context: Context<'_>, work: impl FnOnce(&mut ContextStore) -> R) -> Option<R> {
     in_row(context, |_, one| work(one))
 }
 
 /// As [`with_record`], with the shelf. It is `None` before its folder has been read, or if somebody else has it.
 fn with_shelf<R>(
-    context: Pointer,
+    context: Context<'_>,
     work: impl FnOnce(&mut Option<Shelf>, &mut ContextStore) -> R,
 ) -> Option<R> {
     in_row(context, |row, one| match ShelfHeld::take(row) {
@@ -303,7 +305,7 @@ fn with_shelf<R>(
 }
 
 fn in_row<R>(
-    context: Pointer,
+    context: Context<'_>,
     work: impl FnOnce(&'static Row, &mut ContextStore) -> R,
 ) -> Option<R> {
     if !mode::is_active() {

@@ -7,7 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::adapters;
-use crate::store::{self, purpose};
+use crate::store::{self, Context, purpose};
 
 pub(crate) unsafe fn llama_set_adapters_lora(
     context: Pointer,
@@ -16,12 +16,14 @@ pub(crate) unsafe fn llama_set_adapters_lora(
     scales: *const f32,
 ) -> i32 {
     let call = EngineCall::enter();
-    purpose::about_to_set_adapters(&call, context);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    purpose::about_to_set_adapters(used);
     let result = original!(llama_set_adapters_lora(context, adapters, count, scales));
     if call.counts() {
         // SAFETY: our caller passed `count` elements of both, and uses the context.
         unsafe { adapters::set_all(&call, context, adapters, count, scales) };
-        tell_store(&call, context);
+        tell_store(used);
     }
     result
 }
@@ -34,7 +36,9 @@ pub(crate) unsafe fn _ZN13llama_context17set_adapters_loraEPP18llama_adapter_lor
     scales: *const f32,
 ) {
     let call = EngineCall::enter();
-    purpose::about_to_set_adapters(&call, context);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    purpose::about_to_set_adapters(used);
     original!(
         _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf(
             context, adapters, count, scales
@@ -43,19 +47,19 @@ pub(crate) unsafe fn _ZN13llama_context17set_adapters_loraEPP18llama_adapter_lor
     if call.counts() {
         // SAFETY: our caller passed `count` elements of both, and uses the context.
         unsafe { adapters::set_all(&call, context, adapters, count, scales) };
-        tell_store(&call, context);
+        tell_store(used);
     }
 }
 
 /// The KV of what is evaluated from now on depends on other adapters.
-fn tell_store(call: &EngineCall, context: Pointer) {
+fn tell_store(used: Context<'_>) {
     if !store::is_on() {
         return;
     }
-    // SAFETY: our caller's caller uses the context.
-    match unsafe { adapters::applied(context) } {
-        Some(applied) => purpose::set_adapters(context, &applied),
-        None => purpose::refuse(call, context, "too many contexts have LoRA adapters"),
+    // SAFETY: the context is in use by this thread.
+    match unsafe { adapters::applied(used.pointer()) } {
+        Some(applied) => purpose::set_adapters(used, &applied),
+        None => purpose::refuse(used, "too many contexts have LoRA adapters"),
     }
 }
 
@@ -63,36 +67,42 @@ macro_rules! one_by_one {
     ($($set:ident $(-> $set_result:ty)?, $remove:ident -> $remove_result:ty $(, $clear:ident)?;)*) => {$(
         pub(crate) unsafe fn $set(context: Pointer, adapter: Pointer, scale: f32) $(-> $set_result)? {
             let call = EngineCall::enter();
-            purpose::about_to_set_adapters(&call, context);
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
+            purpose::about_to_set_adapters(used);
             let result = original!($set(context, adapter, scale));
             if call.counts() {
                 // SAFETY: our caller uses the context, and the adapter that it applied.
                 unsafe { adapters::set(&call, context, adapter, scale) };
-                tell_store(&call, context);
+                tell_store(used);
             }
             result
         }
 
         pub(crate) unsafe fn $remove(context: Pointer, adapter: Pointer) -> $remove_result {
             let call = EngineCall::enter();
-            purpose::about_to_set_adapters(&call, context);
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
+            purpose::about_to_set_adapters(used);
             let result = original!($remove(context, adapter));
             if call.counts() {
                 // SAFETY: our caller uses the context.
                 unsafe { adapters::remove(&call, context, adapter) };
-                tell_store(&call, context);
+                tell_store(used);
             }
             result
         }
 
         $(pub(crate) unsafe fn $clear(context: Pointer) {
             let call = EngineCall::enter();
-            purpose::about_to_set_adapters(&call, context);
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
+            purpose::about_to_set_adapters(used);
             original!($clear(context));
             if call.counts() {
                 // SAFETY: our caller uses the context.
                 unsafe { adapters::clear(&call, context) };
-                tell_store(&call, context);
+                tell_store(used);
             }
         })?
     )*};

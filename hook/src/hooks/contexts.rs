@@ -7,7 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
-use crate::store::{self, change, params};
+use crate::store::{self, Context, change, params};
 
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
@@ -32,12 +32,17 @@ fn note(call: &EngineCall, context: Pointer, params: &ContextParams) {
     if contexts::memory_of(context).is_some() {
         claims::note_context();
     }
-    params::note_context(call, context, params);
+    if !context.is_null() {
+        // SAFETY: our caller has just created it.
+        params::note_context(unsafe { Context::of(call, context) }, params);
+    }
 }
 
 pub(crate) unsafe fn llama_free(context: Pointer) {
     let call = EngineCall::enter();
-    change::about_to_free(&call, context, Instant::now() + store::FLUSH);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    change::about_to_free(used, Instant::now() + store::FLUSH);
     // Note this before the call: afterwards the address may belong to another context.
     // SAFETY: our caller frees the context, so no other thread uses it.
     call.guarded(|| unsafe { contexts::forget(context) });
@@ -47,7 +52,9 @@ pub(crate) unsafe fn llama_free(context: Pointer) {
 /// What a copy of `llama_free` calls.
 pub(crate) unsafe fn _ZN13llama_contextD1Ev(context: Pointer) {
     let call = EngineCall::enter();
-    change::about_to_free(&call, context, Instant::now() + store::FLUSH);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    change::about_to_free(used, Instant::now() + store::FLUSH);
     // SAFETY: our caller frees the context, so no other thread uses it.
     call.guarded(|| unsafe { contexts::forget(context) });
     original!(_ZN13llama_contextD1Ev(context))

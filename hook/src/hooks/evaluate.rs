@@ -11,23 +11,25 @@ use crate::base::status::STATUS;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
 use crate::channel::{nudge, push};
-use crate::store::{self, ahead, exact, purpose};
+use crate::store::{self, Context, ahead, exact, purpose};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
 
 pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) -> i32 {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     note_evaluation();
     if kind != DECODE {
         return original!(llama_process(context, kind, batch));
     }
     // SAFETY: the caller passes the batch for evaluation, so no other thread changes it now.
     let entries = || unsafe { shadow::with(batch, |s| s.entries()) }.flatten();
-    let evaluation = Evaluation::begin(&call, context, entries);
+    let evaluation = Evaluation::begin(used, entries);
     let result = match store::is_on() {
         // SAFETY: as above.
-        true => unsafe { store::evaluate::extended(&call, context, batch) },
+        true => unsafe { store::evaluate::extended(used, batch) },
         false => original!(llama_process(context, kind, batch)),
     };
     evaluation.end(result)
@@ -35,6 +37,8 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
 
 pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     note_evaluation();
     let asked = call.counts().then(|| {
         // SAFETY: the caller passes a batch that the engine may read.
@@ -46,13 +50,13 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
         .then(|| guard::compute(entries))
         .flatten()
         .flatten();
-    let evaluation = Evaluation::begin(&call, context, || match &known {
+    let evaluation = Evaluation::begin(used, || match &known {
         Some(known) => Some(known.clone()),
         None => entries(),
     });
     let result = match store::is_on() {
         // SAFETY: as above.
-        true => unsafe { store::evaluate::legacy(&call, context, batch, known.as_deref()) },
+        true => unsafe { store::evaluate::legacy(used, batch, known.as_deref()) },
         false => original!(llama_decode(context, batch)),
     };
     evaluation.end(result)
@@ -63,6 +67,8 @@ macro_rules! members {
         /// What a copy of `llama_decode` calls.
         pub(crate) unsafe fn $decode(context: Pointer, batch: *const Batch) -> i32 {
             let call = EngineCall::enter();
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
             if !call.is_hosts() {
                 return original!($decode(context, batch));
             }
@@ -70,7 +76,7 @@ macro_rules! members {
             note_evaluation();
             if store::is_on() {
                 // Of a program that has copies of functions, not all is seen that a store must see.
-                purpose::refuse(&call, context, COPIES);
+                purpose::refuse(used, COPIES);
             }
             // SAFETY: the caller passes a batch that the engine may read. Behind it lies something else.
             let batch_of = || unsafe { Batch::at(batch) };
@@ -80,7 +86,7 @@ macro_rules! members {
             });
             // SAFETY: as above.
             let entries = || unsafe { llama_batch::entries(&batch_of(), asked.as_ref()?) };
-            let evaluation = Evaluation::begin(&call, context, entries);
+            let evaluation = Evaluation::begin(used, entries);
             let result = original!($decode(context, batch));
             evaluation.end(result)
         }
@@ -109,8 +115,7 @@ fn note_evaluation() {
 
 /// An evaluation, from submission to the engine's result.
 struct Evaluation<'a> {
-    call: &'a EngineCall,
-    context: Pointer,
+    used: Context<'a>,
     /// The sequences of the batch, each once.
     sequences: Vec<i32>,
     /// A sequence whose size is worth asking for, if somebody observes.
@@ -120,14 +125,10 @@ struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    fn begin(
-        call: &'a EngineCall,
-        context: Pointer,
-        entries: impl FnOnce() -> Option<Entries>,
-    ) -> Self {
+    fn begin(used: Context<'a>, entries: impl FnOnce() -> Option<Entries>) -> Self {
+        let (call, context) = (used.call(), used.pointer());
         let mut evaluation = Evaluation {
-            call,
-            context,
+            used,
             sequences: Vec::new(),
             longest: None,
             open: false,
@@ -169,32 +170,32 @@ impl<'a> Evaluation<'a> {
 
     fn end(mut self, result: i32) -> i32 {
         // Clear this only after the engine has answered: it may throw instead.
-        if self.open && self.call.counts() {
+        if self.open && self.used.call().counts() {
             // The engine may hold less than the batch said.
-            let is_whole = |id: &i32| exact::ends(self.context, *id).is_none();
+            let is_whole = |id: &i32| exact::ends(self.used, *id).is_none();
             let is_whole = result == 0 && self.sequences.iter().all(is_whole);
             // With what is ahead its state is larger than that.
-            let holds_more = |longest: &Longest| {
-                ahead::believed(self.call, self.context, longest.sequence()).is_some()
-            };
+            let holds_more =
+                |longest: &Longest| ahead::believed(self.used, longest.sequence()).is_some();
             let longest = self.longest.take().filter(|_| is_whole);
             let longest = longest.filter(|longest| !holds_more(longest));
-            let size = longest.map(|longest| (longest, measure::ask_size(self.context, longest)));
+            let size =
+                longest.map(|longest| (longest, measure::ask_size(self.used.pointer(), longest)));
             let failed = match result {
                 0 => Vec::new(),
                 _ => self.left_behind(),
             };
             let reaches = self.reaches();
             self.open = false;
-            self.call.guarded(|| {
+            self.used.call().guarded(|| {
                 for &(sequence, first) in &reaches {
-                    note_reach(self.context, sequence, first);
+                    note_reach(self.used.pointer(), sequence, first);
                 }
                 if let Some((longest, size)) = size {
-                    measure::note_size(self.context, longest, size);
+                    measure::note_size(self.used.pointer(), longest, size);
                 }
                 push(Event::Evaluated {
-                    context: contexts::id_of(self.context),
+                    context: contexts::id_of(self.used.pointer()),
                     failed,
                     no_room: result == NO_ROOM,
                 });
@@ -208,10 +209,10 @@ impl<'a> Evaluation<'a> {
         self.sequences
             .iter()
             .map(|&sequence| {
-                let owed = exact::ends(self.context, sequence).map(|(_, last)| last);
+                let owed = exact::ends(self.used, sequence).map(|(_, last)| last);
                 // SAFETY: a living context, whose evaluation has returned.
-                let last =
-                    owed.or_else(|| unsafe { contexts::last_position(self.context, sequence) });
+                let last = owed
+                    .or_else(|| unsafe { contexts::last_position(self.used.pointer(), sequence) });
                 (sequence, last.unwrap_or(-1))
             })
             .collect()
@@ -219,12 +220,12 @@ impl<'a> Evaluation<'a> {
 
     /// The first position of each sequence that a bounded context still has.
     fn reaches(&self) -> Vec<(i32, Option<i32>)> {
-        if !contexts::is_bounded(self.context) {
+        if !contexts::is_bounded(self.used.pointer()) {
             return Vec::new();
         }
         let sequences = self.sequences.iter();
         sequences
-            .map(|&sequence| (sequence, ask_reach(self.context, sequence)))
+            .map(|&sequence| (sequence, ask_reach(self.used, sequence)))
             .collect()
     }
 }
@@ -233,9 +234,9 @@ impl Drop for Evaluation<'_> {
     /// The engine threw an exception, so it is not known how much it evaluated.
     fn drop(&mut self) {
         if self.open {
-            self.call.guarded(|| {
+            self.used.call().guarded(|| {
                 push(Event::Obscured {
-                    context: contexts::id_of(self.context),
+                    context: contexts::id_of(self.used.pointer()),
                     sequence: -1,
                 });
             });
@@ -245,11 +246,12 @@ impl Drop for Evaluation<'_> {
 
 /// The first position of a sequence that a bounded context still has. `None` for other contexts. Do not
 /// call this within the guard.
-pub(super) fn ask_reach(context: Pointer, sequence: i32) -> Option<i32> {
+pub(super) fn ask_reach(used: Context<'_>, sequence: i32) -> Option<i32> {
+    let context = used.pointer();
     if !contexts::is_bounded(context) {
         return None;
     }
-    if let Some((first, _)) = exact::ends(context, sequence) {
+    if let Some((first, _)) = exact::ends(used, sequence) {
         return Some(contexts::as_the_ledger_has_it(context, first));
     }
     // SAFETY: a living context that is not at work now.

@@ -6,16 +6,15 @@ use std::ffi::c_char;
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
-use crate::capture::contexts;
 use crate::store::engine::PARTIAL;
-use crate::store::{ahead, exact, state as stored};
+use crate::store::{Context, ahead, exact, state as stored};
 
 /// The answer to a question for the last position of a sequence.
-fn last(call: &EngineCall, context: Option<Pointer>, sequence: i32, last: i32) -> i32 {
-    if let Some((_, believed)) = ends(call, context, sequence) {
+fn last(context: Option<Context<'_>>, sequence: i32, last: i32) -> i32 {
+    if let Some((_, believed)) = ends(context, sequence) {
         return believed;
     }
-    match context.and_then(|context| ahead::believed(call, context, sequence)) {
+    match context.and_then(|context| ahead::believed(context, sequence)) {
         // Positions of sequences that the store knows begin at 0.
         Some(believed) => last.min(i32::try_from(believed).map_or(last, |len| len - 1)),
         None => last,
@@ -23,15 +22,16 @@ fn last(call: &EngineCall, context: Option<Pointer>, sequence: i32, last: i32) -
 }
 
 /// The answers to both questions, if the engine holds less than the host believes.
-fn ends(call: &EngineCall, context: Option<Pointer>, sequence: i32) -> Option<(i32, i32)> {
-    exact::ends(context.filter(|_| call.is_hosts())?, sequence)
+fn ends(context: Option<Context<'_>>, sequence: i32) -> Option<(i32, i32)> {
+    exact::ends(context.filter(|context| context.is_hosts())?, sequence)
 }
 
 pub(crate) unsafe fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
-    let context = contexts::owner(memory);
-    ahead::about_to_ask(&call, context);
-    match ends(&call, context, sequence) {
+    // SAFETY: our caller uses the memory.
+    let used = unsafe { Context::of_memory(&call, memory) };
+    ahead::about_to_ask(used);
+    match ends(used, sequence) {
         Some((first, _)) => first,
         None => original!(llama_memory_seq_pos_min(memory, sequence)),
     }
@@ -39,29 +39,36 @@ pub(crate) unsafe fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) ->
 
 pub(crate) unsafe fn llama_memory_seq_pos_max(memory: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
-    let context = contexts::owner(memory);
-    ahead::about_to_ask(&call, context);
+    // SAFETY: our caller uses the memory.
+    let used = unsafe { Context::of_memory(&call, memory) };
+    ahead::about_to_ask(used);
     let answer = original!(llama_memory_seq_pos_max(memory, sequence));
-    last(&call, context, sequence, answer)
+    last(used, sequence, answer)
 }
 
 pub(crate) unsafe fn llama_kv_self_seq_pos_max(context: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
-    ahead::about_to_ask(&call, Some(context));
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::about_to_ask(Some(used));
     let answer = original!(llama_kv_self_seq_pos_max(context, sequence));
-    last(&call, Some(context), sequence, answer)
+    last(Some(used), sequence, answer)
 }
 
 pub(crate) unsafe fn llama_kv_cache_seq_pos_max(context: Pointer, sequence: i32) -> i32 {
     let call = EngineCall::enter();
-    ahead::about_to_ask(&call, Some(context));
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::about_to_ask(Some(used));
     let answer = original!(llama_kv_cache_seq_pos_max(context, sequence));
-    last(&call, Some(context), sequence, answer)
+    last(Some(used), sequence, answer)
 }
 
 pub(crate) unsafe fn llama_state_seq_get_size(context: Pointer, sequence: i32) -> usize {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, sequence);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::remove(used, sequence);
     original!(llama_state_seq_get_size(context, sequence))
 }
 
@@ -71,12 +78,14 @@ pub(crate) unsafe fn llama_state_seq_get_size_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     if flags == PARTIAL {
-        if let Some(size) = stored::checkpoint_size(&call, context, sequence) {
+        if let Some(size) = stored::checkpoint_size(used, sequence) {
             return size;
         }
     }
-    ahead::remove(&call, context, sequence);
+    ahead::remove(used, sequence);
     original!(llama_state_seq_get_size_ext(context, sequence, flags))
 }
 
@@ -88,7 +97,9 @@ pub(crate) unsafe fn llama_state_seq_save_file(
     count: usize,
 ) -> usize {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, sequence);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::remove(used, sequence);
     original!(llama_state_seq_save_file(
         context, path, sequence, tokens, count
     ))
@@ -96,13 +107,17 @@ pub(crate) unsafe fn llama_state_seq_save_file(
 
 pub(crate) unsafe fn llama_state_get_size(context: Pointer) -> usize {
     let call = EngineCall::enter();
-    ahead::remove_all_of(&call, Some(context), -1);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::remove_all_of(Some(used), -1);
     original!(llama_state_get_size(context))
 }
 
 pub(crate) unsafe fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize {
     let call = EngineCall::enter();
-    ahead::remove_all_of(&call, Some(context), -1);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::remove_all_of(Some(used), -1);
     original!(llama_state_get_data(context, target, size))
 }
 
@@ -113,6 +128,8 @@ pub(crate) unsafe fn llama_state_save_file(
     count: usize,
 ) -> bool {
     let call = EngineCall::enter();
-    ahead::remove_all_of(&call, Some(context), -1);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::remove_all_of(Some(used), -1);
     original!(llama_state_save_file(context, path, tokens, count))
 }

@@ -9,7 +9,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::{contexts, engine_prompts};
 use crate::channel::push;
-use crate::store::{self, ahead, change, exact};
+use crate::store::{Context, ahead, change, exact};
 
 /// The first argument of a generation's functions.
 #[derive(Clone, Copy)]
@@ -50,19 +50,15 @@ fn note_removal(
     });
 }
 
-/// The context, for the prefix store. `None` if there is no store.
-fn owner(target: Pointer) -> Option<Pointer> {
-    store::is_on().then(|| contexts::owner(target)).flatten()
-}
-
 macro_rules! generation {
     ($kind:path: $clear:ident($($data:ident)?), $remove:ident, $copy:ident, $keep:ident, $add:ident, $divide:ident) => {
         pub(crate) unsafe fn $clear(target: Pointer $(, $data: bool)?) {
             let call = EngineCall::enter();
-            let owner = owner(target);
-            change::about_to_lose(&call, owner, -1, 0);
+            // SAFETY: our caller uses the memory.
+            let owner = unsafe { Context::of_memory(&call, target) };
+            change::about_to_lose(owner, -1, 0);
             original!($clear(target $(, $data)?));
-            change::cleared(&call, owner);
+            change::cleared(owner);
             note(&call, target, $kind, |context| {
                 engine_prompts::removed(context, -1, -1, -1);
                 Event::Cleared { context }
@@ -71,22 +67,23 @@ macro_rules! generation {
 
         pub(crate) unsafe fn $remove(target: Pointer, sequence: i32, from: i32, to: i32) -> bool {
             let call = EngineCall::enter();
-            let owner = owner(target);
-            if ahead::holds_nothing_else(&call, owner, sequence, from, to) {
+            // SAFETY: our caller uses the memory.
+            let owner = unsafe { Context::of_memory(&call, target) };
+            if ahead::holds_nothing_else(owner, sequence, from, to) {
                 // Newer servers call this before every batch of a prompt, for what they believe to be empty.
                 return true;
             }
-            if exact::removes_only_owed(&call, owner, sequence, from, to) {
+            if exact::removes_only_owed(owner, sequence, from, to) {
                 note_removal(&call, target, $kind, (sequence, from, to));
                 return true;
             }
-            change::about_to_lose(&call, owner, sequence, from);
-            ahead::remove_from(&call, owner, sequence);
-            let lacking = exact::about_to_go_back(&call, owner, sequence, from, to);
+            change::about_to_lose(owner, sequence, from);
+            ahead::remove_from(owner, sequence);
+            let lacking = exact::about_to_go_back(owner, sequence, from, to);
             let removed = original!($remove(target, sequence, from, to));
             if removed {
-                change::removed(&call, owner, sequence, from, to);
-                exact::went_back(&call, owner, &lacking);
+                change::removed(owner, sequence, from, to);
+                exact::went_back(owner, &lacking);
                 note_removal(&call, target, $kind, (sequence, from, to));
             }
             removed
@@ -94,15 +91,16 @@ macro_rules! generation {
 
         pub(crate) unsafe fn $copy(target: Pointer, source: i32, copy: i32, from: i32, to: i32) {
             let call = EngineCall::enter();
-            let owner = owner(target);
-            change::about_to_lose(&call, owner, copy, 0);
-            ahead::remove_from(&call, owner, source);
-            ahead::remove_from(&call, owner, copy);
+            // SAFETY: our caller uses the memory.
+            let owner = unsafe { Context::of_memory(&call, target) };
+            change::about_to_lose(owner, copy, 0);
+            ahead::remove_from(owner, source);
+            ahead::remove_from(owner, copy);
             if let Some(owner) = owner.filter(|_| from > 0 || to >= 0) {
-                exact::make_whole(&call, owner, source);
+                exact::make_whole(owner, source);
             }
             original!($copy(target, source, copy, from, to));
-            change::copied(&call, owner, source, copy, from, to);
+            change::copied(owner, source, copy, from, to);
             note(&call, target, $kind, |context| Event::Copied {
                 context,
                 source,
@@ -114,10 +112,11 @@ macro_rules! generation {
 
         pub(crate) unsafe fn $keep(target: Pointer, sequence: i32) {
             let call = EngineCall::enter();
-            let owner = owner(target);
-            change::about_to_keep(&call, owner, sequence);
+            // SAFETY: our caller uses the memory.
+            let owner = unsafe { Context::of_memory(&call, target) };
+            change::about_to_keep(owner, sequence);
             original!($keep(target, sequence));
-            change::kept(&call, owner, sequence);
+            change::kept(owner, sequence);
             note(&call, target, $kind, |context| {
                 engine_prompts::kept(context, sequence);
                 Event::Kept { context, sequence }
@@ -126,11 +125,12 @@ macro_rules! generation {
 
         pub(crate) unsafe fn $add(target: Pointer, sequence: i32, from: i32, to: i32, delta: i32) {
             let call = EngineCall::enter();
-            let owner = owner(target);
-            change::about_to_lose(&call, owner, sequence, from);
-            ahead::remove_all_of(&call, owner, sequence);
+            // SAFETY: our caller uses the memory.
+            let owner = unsafe { Context::of_memory(&call, target) };
+            change::about_to_lose(owner, sequence, from);
+            ahead::remove_all_of(owner, sequence);
             original!($add(target, sequence, from, to, delta));
-            change::moved(&call, owner, sequence, (from, to), delta);
+            change::moved(owner, sequence, (from, to), delta);
             note(&call, target, $kind, |context| Event::Shifted {
                 context,
                 sequence,
@@ -148,11 +148,12 @@ macro_rules! generation {
             divisor: i32,
         ) {
             let call = EngineCall::enter();
-            let owner = owner(target);
-            change::about_to_lose(&call, owner, sequence, from);
-            ahead::remove_all_of(&call, owner, sequence);
+            // SAFETY: our caller uses the memory.
+            let owner = unsafe { Context::of_memory(&call, target) };
+            change::about_to_lose(owner, sequence, from);
+            ahead::remove_all_of(owner, sequence);
             original!($divide(target, sequence, from, to, divisor));
-            change::obscured(&call, owner, sequence);
+            change::obscured(owner, sequence);
             note(&call, target, $kind, |context| Event::Obscured {
                 context,
                 sequence,

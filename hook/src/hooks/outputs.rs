@@ -6,13 +6,16 @@
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
+use crate::store::Context;
 use crate::store::outputs::index_in_engine;
 
 macro_rules! by_index {
     ($($name:ident -> $result:ty;)*) => {$(
         pub(crate) unsafe fn $name(context: Pointer, index: i32) -> $result {
             let call = EngineCall::enter();
-            original!($name(context, index_in_engine(&call, context, index)))
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
+            original!($name(context, index_in_engine(used, index)))
         }
     )*};
 }
@@ -30,6 +33,8 @@ by_index! {
 
 pub(crate) unsafe fn llama_sampler_sample(sampler: Pointer, context: Pointer, index: i32) -> i32 {
     let call = EngineCall::enter();
-    let index = index_in_engine(&call, context, index);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    let index = index_in_engine(used, index);
     original!(llama_sampler_sample(sampler, context, index))
 }

@@ -7,12 +7,14 @@ use crate::attach::original::original;
 use crate::base::abi::{Embeddings, Pointer};
 use crate::base::guard::EngineCall;
 use crate::capture::shadow;
-use crate::store::purpose;
+use crate::store::{Context, purpose};
 
 pub(crate) unsafe fn llama_set_embeddings(context: Pointer, value: bool) {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     original!(llama_set_embeddings(context, value));
-    purpose::set_embeddings(&call, context, value);
+    purpose::set_embeddings(used, value);
 }
 
 /// For speculation with MTP: it needs the hidden state of every evaluated token.
@@ -22,11 +24,13 @@ pub(crate) unsafe fn _Z26llama_set_embeddings_nextnP13llama_contextbb(
     masked: bool,
 ) {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     original!(_Z26llama_set_embeddings_nextnP13llama_contextbb(
         context, value, masked
     ));
     if value {
-        purpose::refuse(&call, context, "speculation that needs hidden states (MTP)");
+        purpose::refuse(used, "speculation that needs hidden states (MTP)");
     }
 }
 
@@ -37,22 +41,22 @@ pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
     value: bool,
 ) {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     original!(_Z30llama_set_embeddings_layer_inpP13llama_contextjb(
         context, layer, value
     ));
     if value {
-        purpose::refuse(
-            &call,
-            context,
-            "speculation that needs hidden states (EAGLE)",
-        );
+        purpose::refuse(used, "speculation that needs hidden states (EAGLE)");
     }
 }
 
 pub(crate) unsafe fn llama_set_causal_attn(context: Pointer, value: bool) {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     original!(llama_set_causal_attn(context, value));
-    purpose::set_causal(&call, context, value);
+    purpose::set_causal(used, value);
 }
 
 macro_rules! control_vector {
@@ -66,9 +70,11 @@ macro_rules! control_vector {
             last: i32,
         ) -> $result {
             let call = EngineCall::enter();
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
             let result = original!($name(context, data, length, width, first, last));
             if !data.is_null() {
-                purpose::refuse(&call, context, "a control vector");
+                purpose::refuse(used, "a control vector");
             }
             result
         }
@@ -93,7 +99,8 @@ pub(crate) unsafe fn llama_opt_epoch(
 ) {
     let call = EngineCall::enter();
     // SAFETY: our caller uses the context.
-    unsafe { purpose::train(&call, context) };
+    let used = unsafe { Context::of(&call, context) };
+    purpose::train(used);
     original!(llama_opt_epoch(
         context,
         data,

@@ -19,7 +19,7 @@ use crate::capture::{contexts, host_buffers, rewinding, slot_file};
 use crate::channel::{note, push};
 use crate::store::engine::PARTIAL;
 use crate::store::state as stored;
-use crate::store::{ahead, change, exact};
+use crate::store::{Context, ahead, change, exact};
 
 /// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
@@ -31,10 +31,12 @@ pub(crate) unsafe fn llama_state_seq_get_data(
     sequence: i32,
 ) -> usize {
     let call = EngineCall::enter();
-    ahead::remove(&call, context, sequence);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    ahead::remove(used, sequence);
     let written = original!(llama_state_seq_get_data(context, target, size, sequence));
     // SAFETY: the engine has just written there.
-    unsafe { stored::saved(&call, context, sequence, target, written) };
+    unsafe { stored::saved(used, sequence, target, written) };
     call.guarded(|| note_save(context, target, sequence, WHOLE, written, Ends::default()));
     written
 }
@@ -47,27 +49,29 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     let from_store = match flags {
         // SAFETY: the caller's promise to the engine.
-        PARTIAL => unsafe { stored::write_checkpoint(&call, context, sequence, target, size) },
+        PARTIAL => unsafe { stored::write_checkpoint(used, sequence, target, size) },
         _ => None,
     };
     let written = from_store.unwrap_or_else(|| {
-        ahead::remove(&call, context, sequence);
+        ahead::remove(used, sequence);
         let written = original!(llama_state_seq_get_data_ext(
             context, target, size, sequence, flags
         ));
         match flags {
             // SAFETY: the engine has just written there.
-            WHOLE => unsafe { stored::saved(&call, context, sequence, target, written) },
+            WHOLE => unsafe { stored::saved(used, sequence, target, written) },
             // SAFETY: see above.
-            PARTIAL => unsafe { stored::checkpointed(&call, context, sequence, target, written) },
+            PARTIAL => unsafe { stored::checkpointed(used, sequence, target, written) },
             _ => {}
         }
         written
     });
     let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
-        true => Ends::of(context, sequence, from_store.is_some()),
+        true => Ends::of(used, sequence, from_store.is_some()),
         false => Ends::default(),
     };
     call.guarded(|| note_save(context, target, sequence, flags, written, ends));
@@ -81,11 +85,13 @@ pub(crate) unsafe fn llama_state_seq_set_data(
     sequence: i32,
 ) -> usize {
     let call = EngineCall::enter();
-    stored::about_to_restore(&call, context, sequence);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    stored::about_to_restore(used, sequence);
     let read = original!(llama_state_seq_set_data(context, source, size, sequence));
     // SAFETY: the engine has just read there.
-    unsafe { stored::restored(&call, context, sequence, source, size, read == size) };
-    let reach = ask_reach_after(&call, context, sequence);
+    unsafe { stored::restored(used, sequence, source, size, read == size) };
+    let reach = ask_reach_after(used, sequence);
     call.guarded(|| note_restore(context, source, sequence, WHOLE, read == size, reach));
     read
 }
@@ -98,9 +104,11 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     match flags {
-        PARTIAL => stored::about_to_rewind(&call, context, sequence),
-        _ => stored::about_to_restore(&call, context, sequence),
+        PARTIAL => stored::about_to_rewind(used, sequence),
+        _ => stored::about_to_restore(used, sequence),
     }
     let read = original!(llama_state_seq_set_data_ext(
         context, source, size, sequence, flags
@@ -108,20 +116,13 @@ pub(crate) unsafe fn llama_state_seq_set_data_ext(
     let done = read == size;
     match flags {
         // SAFETY: the engine has just read there.
-        PARTIAL => unsafe { stored::rewound(&call, context, sequence, source, size, done) },
+        PARTIAL => unsafe { stored::rewound(used, sequence, source, size, done) },
         // SAFETY: see above.
         _ => unsafe {
-            stored::restored(
-                &call,
-                context,
-                sequence,
-                source,
-                size,
-                done && flags == WHOLE,
-            );
+            stored::restored(used, sequence, source, size, done && flags == WHOLE);
         },
     }
-    let reach = ask_reach_after(&call, context, sequence);
+    let reach = ask_reach_after(used, sequence);
     call.guarded(|| note_restore(context, source, sequence, flags, read == size, reach));
     read
 }
@@ -135,8 +136,10 @@ pub(crate) unsafe fn _ZN13llama_context18state_seq_set_dataEiPKhmj(
     flags: u32,
 ) -> usize {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     if call.is_hosts() {
-        stored::about_to_restore(&call, context, sequence);
+        stored::about_to_restore(used, sequence);
     }
     let read = original!(_ZN13llama_context18state_seq_set_dataEiPKhmj(
         context, sequence, source, size, flags
@@ -144,8 +147,8 @@ pub(crate) unsafe fn _ZN13llama_context18state_seq_set_dataEiPKhmj(
     if call.is_hosts() {
         // What it is, is not followed.
         // SAFETY: the engine has just read there.
-        unsafe { stored::restored(&call, context, sequence, source, size, false) };
-        let reach = ask_reach_after(&call, context, sequence);
+        unsafe { stored::restored(used, sequence, source, size, false) };
+        let reach = ask_reach_after(used, sequence);
         call.guarded(|| note_restore(context, source, sequence, flags, read == size, reach));
     }
     read
@@ -162,8 +165,10 @@ pub(crate) unsafe fn llama_state_seq_load_file(
     count: *mut usize,
 ) -> usize {
     let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
     if !tokens.is_null() {
-        stored::about_to_restore(&call, context, sequence);
+        stored::about_to_restore(used, sequence);
     }
     let read = original!(llama_state_seq_load_file(
         context, path, sequence, tokens, capacity, count
@@ -175,14 +180,14 @@ pub(crate) unsafe fn llama_state_seq_load_file(
         _ => guard::compute(|| unsafe { loaded_tokens(tokens, capacity, count) }).flatten(),
     };
     if !tokens.is_null() {
-        stored::restored_from_file(&call, context, sequence, loaded.as_deref());
+        stored::restored_from_file(used, sequence, loaded.as_deref());
     }
     let (last, reach) = match tokens.is_null() || !call.counts() {
         true => (None, None),
         false => (
             // SAFETY: a living context that is not evaluating: the engine has just written to it.
             unsafe { contexts::last_position(context, sequence) },
-            ask_reach(context, sequence),
+            ask_reach(used, sequence),
         ),
     };
     call.guarded(|| {
@@ -204,9 +209,11 @@ pub(crate) unsafe fn llama_state_set_data(
     size: usize,
 ) -> usize {
     let call = EngineCall::enter();
-    change::about_to_lose(&call, Some(context), -1, 0);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    change::about_to_lose(Some(used), -1, 0);
     let read = original!(llama_state_set_data(context, source, size));
-    change::obscured(&call, Some(context), -1);
+    change::obscured(Some(used), -1);
     call.guarded(|| obscure(context, -1));
     read
 }
@@ -218,11 +225,13 @@ pub(crate) unsafe fn _ZN13llama_context14state_set_dataEPKhm(
     size: usize,
 ) -> usize {
     let call = EngineCall::enter();
-    change::about_to_lose(&call, Some(context), -1, 0);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    change::about_to_lose(Some(used), -1, 0);
     let read = original!(_ZN13llama_context14state_set_dataEPKhm(
         context, source, size
     ));
-    change::obscured(&call, Some(context), -1);
+    change::obscured(Some(used), -1);
     call.guarded(|| obscure(context, -1));
     read
 }
@@ -235,11 +244,13 @@ pub(crate) unsafe fn llama_state_load_file(
     count: *mut usize,
 ) -> bool {
     let call = EngineCall::enter();
-    change::about_to_lose(&call, Some(context), -1, 0);
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    change::about_to_lose(Some(used), -1, 0);
     let done = original!(llama_state_load_file(
         context, path, tokens, capacity, count
     ));
-    change::obscured(&call, Some(context), -1);
+    change::obscured(Some(used), -1);
     call.guarded(|| obscure(context, -1));
     done
 }
@@ -249,22 +260,22 @@ pub(crate) unsafe fn llama_state_load_file(
 struct Ends(Option<(i32, i32)>);
 
 impl Ends {
-    fn of(context: Pointer, sequence: i32, is_from_store: bool) -> Self {
+    fn of(context: Context<'_>, sequence: i32, is_from_store: bool) -> Self {
         let Some(first) = ask_reach(context, sequence) else {
             return Self(None);
         };
         let last = match exact::ends(context, sequence).filter(|_| is_from_store) {
             Some((_, last)) => Some(last),
             // SAFETY: a living context that is not evaluating: the engine has just read it.
-            None => unsafe { contexts::last_position(context, sequence) },
+            None => unsafe { contexts::last_position(context.pointer(), sequence) },
         };
         Self(last.map(|last| (first, last)))
     }
 }
 
 /// The first position of a sequence that has just been restored.
-fn ask_reach_after(call: &EngineCall, context: Pointer, sequence: i32) -> Option<i32> {
-    match call.counts() {
+fn ask_reach_after(context: Context<'_>, sequence: i32) -> Option<i32> {
+    match context.call().counts() {
         true => ask_reach(context, sequence),
         false => None,
     }

@@ -1,12 +1,12 @@
 //! Tokens that the engine holds and the server has not asked for yet.
 
-use super::{acts, before, engine, exact, rescue, with_record};
-use crate::base::abi::Pointer;
-use crate::base::guard::EngineCall;
+use contextpilot_kv_engine::Engine as _;
+
+use super::{Context, acts, before, exact, rescue, with_record};
 
 /// How many tokens of a sequence the server believes in, if the engine holds more.
-pub(crate) fn believed(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
-    if !acts(call, context) {
+pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
+    if !acts(context) {
         return None;
     }
     with_record(context, |one| one.session.ahead_of(sequence)).flatten()
@@ -14,16 +14,16 @@ pub(crate) fn believed(call: &EngineCall, context: Pointer, sequence: i32) -> Op
 
 /// The host is about to ask a question that the engine would answer otherwise: if the library has stopped, the context is
 /// put right first.
-pub(crate) fn about_to_ask(call: &EngineCall, context: Option<Pointer>) {
+pub(crate) fn about_to_ask(context: Option<Context<'_>>) {
     if let Some(context) = context {
-        acts(call, context);
+        acts(context);
     }
 }
 
 /// Removes what a sequence has ahead, and pays what is [owed](super::exact) of it; a negative sequence stands for all. Whoever is about to read or change
 /// a sequence calls this first.
-pub(crate) fn remove(call: &EngineCall, context: Pointer, sequence: i32) {
-    before(call, context, || {
+pub(crate) fn remove(context: Context<'_>, sequence: i32) {
+    before(context, || {
         remove_in(context, sequence);
     });
 }
@@ -31,35 +31,34 @@ pub(crate) fn remove(call: &EngineCall, context: Pointer, sequence: i32) {
 /// Whether a sequence holds nothing from a position on but what is ahead: nothing that the server
 /// could remove.
 pub(crate) fn holds_nothing_else(
-    call: &EngineCall,
-    context: Option<Pointer>,
+    context: Option<Context<'_>>,
     sequence: i32,
     from: i32,
     to: i32,
 ) -> bool {
     let context = context.filter(|_| to < 0);
-    let believed = context.and_then(|context| believed(call, context, sequence));
+    let believed = context.and_then(|context| believed(context, sequence));
     believed.is_some_and(|believed| usize::try_from(from).is_ok_and(|from| from >= believed))
 }
 
 /// As [`remove`], if the context is known.
-pub(crate) fn remove_from(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
+pub(crate) fn remove_from(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context {
-        remove(call, context, sequence);
+        remove(context, sequence);
     }
 }
 
 /// As [`remove_from`], and what a load has left out of the sequence is there, too: it is about to be moved, or copied where it
 /// is not followed. Negative: of all sequences.
-pub(crate) fn remove_all_of(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
+pub(crate) fn remove_all_of(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context {
-        remove(call, context, sequence);
-        exact::make_whole(call, context, sequence);
+        remove(context, sequence);
+        exact::make_whole(context, sequence);
     }
 }
 
 /// As [`remove`]. Returns whether there was anything.
-pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
+pub(super) fn remove_in(context: Context<'_>, sequence: i32) -> bool {
     if exact::is_exact(context) {
         exact::undo(context, sequence);
         exact::pay(context, sequence);
@@ -77,8 +76,7 @@ pub(super) fn remove_in(context: Pointer, sequence: i32) -> bool {
     });
     let all = all.unwrap_or_default();
     for &(sequence, believed) in &all {
-        // SAFETY: our caller's caller uses the context.
-        unsafe { engine::cut(context, sequence, believed) };
+        context.cut(sequence, believed);
         rescue::tighten(context, sequence);
     }
     !all.is_empty()

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Run, State as SequenceState, Why, worth};
 
 use super::context::ContextStore;
@@ -11,19 +12,17 @@ use super::figures::{self, FIGURES};
 use super::only_new::Copied;
 use super::shelf::Shelf;
 use super::{
-    FLUSH, ahead, be_patient, before, engine, exact, hears, only_new, rescue, with_record,
+    Context, FLUSH, ahead, be_patient, before, exact, hears, only_new, rescue, with_record,
     with_shelf,
 };
-use crate::base::abi::Pointer;
-use crate::base::guard::EngineCall;
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
-pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequence: i32, kept: i32) {
+pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, kept: i32) {
     let Some(context) = context else {
         return;
     };
     let kept = usize::try_from(kept).unwrap_or(0);
-    before(call, context, || {
+    before(context, || {
         let sequences = with_record(context, |one| match sequence {
             0.. => vec![sequence],
             _ => one.session.sequences().collect(),
@@ -35,16 +34,16 @@ pub(crate) fn about_to_lose(call: &EngineCall, context: Option<Pointer>, sequenc
 }
 
 /// Another sequence wants what this one holds, or an image follows that cannot be stored: as if it were about to be lost.
-pub(super) fn share(context: Pointer, sequence: i32) {
+pub(super) fn share(context: Context<'_>, sequence: i32) {
     save(context, sequence, 0);
 }
 
 /// As [`about_to_lose`], of all sequences but one.
-pub(crate) fn about_to_keep(call: &EngineCall, context: Option<Pointer>, kept: i32) {
+pub(crate) fn about_to_keep(context: Option<Context<'_>>, kept: i32) {
     let Some(context) = context else {
         return;
     };
-    before(call, context, || {
+    before(context, || {
         let sequences = with_record(context, |one| {
             let all = one.session.sequences();
             all.filter(|id| *id != kept).collect::<Vec<_>>()
@@ -56,8 +55,8 @@ pub(crate) fn about_to_keep(call: &EngineCall, context: Option<Pointer>, kept: i
 }
 
 /// The context is about to be freed: what it holds is saved, the longest sequence first.
-pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant) {
-    before(call, context, || {
+pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
+    before(context, || {
         // Nobody waits for a token.
         be_patient(context, FLUSH);
         let sequences = with_record(context, |one| {
@@ -73,7 +72,7 @@ pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant)
             }
         }
     });
-    if hears(call) {
+    if hears(context) {
         super::evaluate::forget(context);
     }
 }
@@ -81,7 +80,7 @@ pub(crate) fn about_to_free(call: &EngineCall, context: Pointer, until: Instant)
 /// A run was evaluated, and its sequence is about to lose nothing. If an answer has just begun, what is new is saved
 /// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
 /// Nobody waits for it: the answer's first token has gone out.
-pub(super) fn save_early(context: Pointer, run: &Run) {
+pub(super) fn save_early(context: Context<'_>, run: &Run) {
     let due = with_record(context, |one| {
         let is_step = run.leading == 0 && run.tokens.len() == 1;
         let was_due = is_step && one.postponed.remove(&run.sequence);
@@ -93,12 +92,12 @@ pub(super) fn save_early(context: Pointer, run: &Run) {
 }
 
 /// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it.
-fn save(context: Pointer, sequence: i32, kept: usize) {
+fn save(context: Context<'_>, sequence: i32, kept: usize) {
     save_if(context, sequence, kept, 1);
 }
 
 /// Returns false if somebody else has the shelf.
-fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool {
+fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
     if exact::is_exact(context) {
         return exact::save(context, sequence, kept, margin);
     }
@@ -142,10 +141,9 @@ fn save_if(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool 
 
 /// Copies the state of a sequence out of the engine, into this memory, and takes note of how long that took. False if
 /// the engine refuses.
-pub(super) fn copy_out(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> bool {
+pub(super) fn copy_out(context: Context<'_>, sequence: i32, state: &mut Vec<u8>) -> bool {
     let start = Instant::now();
-    // SAFETY: our caller's caller uses the context.
-    let saved = unsafe { engine::save(context, sequence, state) };
+    let saved = context.save(sequence, state);
     let took = start.elapsed();
     figures::add_time(&FIGURES.save_nanos, took);
     if saved {
@@ -230,21 +228,15 @@ pub(super) fn keep(
 }
 
 /// Runs `work` on the record after the host has changed a sequence; negative: all of them.
-pub(super) fn hear(context: Pointer, sequence: i32, work: impl FnOnce(&mut ContextStore)) {
+pub(super) fn hear(context: Context<'_>, sequence: i32, work: impl FnOnce(&mut ContextStore)) {
     if with_record(context, work).is_none() {
         rescue::unheard(context, sequence);
     }
 }
 
 /// Positions of a sequence were removed.
-pub(crate) fn removed(
-    call: &EngineCall,
-    context: Option<Pointer>,
-    sequence: i32,
-    from: i32,
-    to: i32,
-) {
-    let Some(context) = context.filter(|_| hears(call)) else {
+pub(crate) fn removed(context: Option<Context<'_>>, sequence: i32, from: i32, to: i32) {
+    let Some(context) = context.filter(|context| hears(*context)) else {
         return;
     };
     if from <= 0 && to < 0 {
@@ -257,23 +249,16 @@ pub(crate) fn removed(
 }
 
 /// Everything was removed.
-pub(crate) fn cleared(call: &EngineCall, context: Option<Pointer>) {
-    if let Some(context) = context.filter(|_| hears(call)) {
+pub(crate) fn cleared(context: Option<Context<'_>>) {
+    if let Some(context) = context.filter(|context| hears(*context)) {
         rescue::removed(context, -1);
         hear(context, -1, |one| one.session.cleared());
     }
 }
 
 /// A sequence was copied.
-pub(crate) fn copied(
-    call: &EngineCall,
-    context: Option<Pointer>,
-    source: i32,
-    target: i32,
-    from: i32,
-    to: i32,
-) {
-    if let Some(context) = context.filter(|_| hears(call)) {
+pub(crate) fn copied(context: Option<Context<'_>>, source: i32, target: i32, from: i32, to: i32) {
+    if let Some(context) = context.filter(|context| hears(*context)) {
         rescue::tighten(context, target);
         hear(context, target, |one| {
             one.session.copied(source, target, from, to);
@@ -282,8 +267,8 @@ pub(crate) fn copied(
 }
 
 /// All sequences but one were removed.
-pub(crate) fn kept(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
-    if let Some(context) = context.filter(|_| hears(call)) {
+pub(crate) fn kept(context: Option<Context<'_>>, sequence: i32) {
+    if let Some(context) = context.filter(|context| hears(*context)) {
         let heard = with_record(context, |one| one.session.kept(sequence));
         rescue::kept(context, sequence, heard.is_some());
     }
@@ -301,13 +286,12 @@ pub(super) fn name_of(why: Why) -> &'static str {
 
 /// Positions of a sequence were moved.
 pub(crate) fn moved(
-    call: &EngineCall,
-    context: Option<Pointer>,
+    context: Option<Context<'_>>,
     sequence: i32,
     (from, to): (i32, i32),
     delta: i32,
 ) {
-    if let Some(context) = context.filter(|_| hears(call)) {
+    if let Some(context) = context.filter(|context| hears(*context)) {
         rescue::tighten(context, sequence);
         hear(context, sequence, |one| {
             one.session.moved(sequence, from, to, delta);
@@ -319,8 +303,8 @@ pub(crate) fn moved(
 }
 
 /// What a sequence holds is not known any more; negative: of all.
-pub(crate) fn obscured(call: &EngineCall, context: Option<Pointer>, sequence: i32) {
-    if let Some(context) = context.filter(|_| hears(call)) {
+pub(crate) fn obscured(context: Option<Context<'_>>, sequence: i32) {
+    if let Some(context) = context.filter(|context| hears(*context)) {
         rescue::tighten(context, sequence);
         hear(context, sequence, |one| one.session.overwritten(sequence));
     }

@@ -9,6 +9,7 @@ use contextpilot_kv_store::{
 
 use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content, Standing};
+use super::engine::Context;
 use super::exact::{self, Bounds, Waiting};
 use super::figures;
 use super::metadata::{self, Lengths};
@@ -86,18 +87,16 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Do not call this within the guard.
-    ///
-    /// # Safety
-    /// The context is alive.
-    pub(super) unsafe fn of(context: Pointer) -> Self {
+    pub(super) fn of(context: Context<'_>) -> Self {
+        let context = context.pointer();
         let number = |number: Option<u32>| number.and_then(|n| usize::try_from(n).ok());
-        // SAFETY: the caller's promise.
+        // SAFETY: the context is in use by this thread, here and below.
         let model = unsafe { plain::get_model(context) };
-        // SAFETY: the caller's promise.
+        // SAFETY: see above.
         let size = number(unsafe { plain::context_size(context) }).unwrap_or(0);
-        // SAFETY: the caller's promise.
+        // SAFETY: see above.
         let sequences = number(unsafe { plain::sequences(context) }).unwrap_or(1);
-        // SAFETY: the caller's promise.
+        // SAFETY: see above.
         let size_of_one = number(unsafe { plain::context_size_of_one(context) });
         // SAFETY: the model of a living context.
         let lengths = model.map(|model| unsafe { Lengths::of(model) });

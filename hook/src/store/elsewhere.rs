@@ -18,8 +18,7 @@ use contextpilot_kv_store::{Fingerprint, GRID, Name, Run};
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
 use super::shelf::Shelf;
-use super::with_shelf;
-use crate::base::abi::Pointer;
+use super::{Context, with_shelf};
 use crate::base::guard;
 
 /// For fewer tokens nobody is asked.
@@ -156,7 +155,7 @@ impl Asked {
 
 /// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine
 /// holds. Returns how long that was waited for.
-pub(super) fn bring(context: Pointer, run: &Run, held: usize) -> Duration {
+pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
     let asked = with_shelf(context, |shelf, one| {
         Asked::new(shelf.as_ref()?, one, run, held)
     });

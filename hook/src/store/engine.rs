@@ -1,174 +1,220 @@
-//! The calls of the engine that the store makes. None of them is made within the
+//! A context of the engine, as the store uses it. None of its functions is called within the
 //! [guard](crate::base::guard).
 
+use contextpilot_kv_engine::{Engine, Refusal};
+
+use super::own_batch;
 use crate::attach::original::{self, original};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::faults;
+use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 
-/// Removes the positions of a sequence from `from` on.
+/// A context of the engine that the calling thread uses while a call of the host lasts.
 ///
-/// # Safety
-/// The context is alive, and the calling thread uses it.
-pub(super) unsafe fn cut(context: Pointer, sequence: i32, from: usize) {
-    let from = i32::try_from(from).unwrap_or(i32::MAX);
-    if original::llama_memory_seq_rm().is_some() {
-        if let Some(memory) = contexts::memory_of(context) {
-            original!(llama_memory_seq_rm(memory, sequence, from, -1));
-        }
-    } else if original::llama_kv_self_seq_rm().is_some() {
-        original!(llama_kv_self_seq_rm(context, sequence, from, -1));
-    } else {
-        original!(llama_kv_cache_seq_rm(context, sequence, from, -1));
+/// Only unsafe code makes one, and it neither leaves its thread nor outlives the call. So what takes one need not be unsafe.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'call> {
+    pointer: Pointer,
+    call: &'call EngineCall,
+}
+
+impl<'call> Context<'call> {
+    /// # Safety
+    /// The context is alive, and no other thread uses it, until the call ends or frees it. After that this value and its copies
+    /// are not used.
+    pub(crate) unsafe fn of(call: &'call EngineCall, pointer: Pointer) -> Self {
+        Self { pointer, call }
     }
-}
 
-/// The number of tokens that the engine holds of a sequence whose positions begin at 0.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn length(context: Pointer, sequence: i32) -> Option<usize> {
-    // SAFETY: the caller's promise.
-    let last = unsafe { contexts::last_position(context, sequence) }?;
-    usize::try_from(last + 1).ok()
-}
+    /// The context that has this memory, or that this is (in old engines). `None`: there is no store, or it is not known.
+    ///
+    /// # Safety
+    /// As for [`Context::of`], whose memory nobody else uses, either.
+    pub(crate) unsafe fn of_memory(call: &'call EngineCall, memory: Pointer) -> Option<Self> {
+        let owner = super::is_on().then(|| contexts::owner(memory)).flatten()?;
+        // SAFETY: the caller's promise.
+        Some(unsafe { Self::of(call, owner) })
+    }
 
-/// Whether the engine holds so many tokens of a sequence, as far as it says.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn holds(context: Pointer, sequence: i32, tokens: usize) -> bool {
-    // SAFETY: the caller's promise.
-    let there = unsafe { length(context, sequence) };
-    there.is_none_or(|there| there == tokens)
-}
+    /// The engine's own name for it.
+    pub(crate) fn pointer(self) -> Pointer {
+        self.pointer
+    }
 
-/// The first position that the engine has of a sequence.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn first(context: Pointer, sequence: i32) -> Option<usize> {
-    // SAFETY: the caller's promise.
-    let first = unsafe { contexts::first_in_engine(context, sequence) }?;
-    usize::try_from(first).ok()
-}
+    /// Whether the host itself made the call.
+    pub(crate) fn is_hosts(self) -> bool {
+        self.call.is_hosts()
+    }
 
-/// Whether a vocabulary of so many tokens says that one stands for no text.
-///
-/// # Safety
-/// The vocabulary is alive, and has so many.
-pub(super) unsafe fn is_control(vocabulary: Pointer, size: i32, token: i32) -> bool {
-    /// `CONTROL` of `llama_token_attr`.
-    const CONTROL: i32 = 8;
-    // For any other number the engine throws.
-    let exists = (0..size).contains(&token);
-    // SAFETY: the caller's promise; the token exists.
-    let attribute = exists.then(|| unsafe { plain::attribute(vocabulary, token) });
-    attribute.flatten().is_some_and(|kind| kind & CONTROL != 0)
+    /// The call.
+    pub(crate) fn call(self) -> &'call EngineCall {
+        self.call
+    }
+
+    /// The size of a sequence's state.
+    pub(super) fn state_size(self, sequence: i32) -> Option<usize> {
+        // SAFETY: the context is in use by this thread.
+        unsafe { plain::state_size(self.pointer, sequence) }
+    }
+
+    /// Copies the state of a sequence to `target`. How many bytes were written; 0: the engine did not.
+    ///
+    /// # Safety
+    /// There is room for `size` bytes.
+    pub(super) unsafe fn write(self, target: *mut u8, size: usize, sequence: i32) -> usize {
+        let context = self.pointer;
+        if original::llama_state_seq_get_data_ext().is_some() {
+            original!(llama_state_seq_get_data_ext(
+                context, target, size, sequence, 0
+            ))
+        } else {
+            original!(llama_state_seq_get_data(context, target, size, sequence))
+        }
+    }
+
+    /// As [`Engine::load`], of a state that the engine has given a moment ago.
+    pub(super) fn put_back(self, sequence: i32, state: &[u8]) -> bool {
+        self.read(sequence, state) == state.len()
+    }
+
+    /// How many bytes the engine has read.
+    fn read(self, sequence: i32, state: &[u8]) -> usize {
+        let (context, source, size) = (self.pointer, state.as_ptr(), state.len());
+        if original::llama_state_seq_set_data_ext().is_some() {
+            original!(llama_state_seq_set_data_ext(
+                context, source, size, sequence, 0
+            ))
+        } else {
+            original!(llama_state_seq_set_data(context, source, size, sequence))
+        }
+    }
+
+    /// Says of a token of its vocabulary whether it stands for no text. `None`: the context has no vocabulary.
+    pub(super) fn is_control(self) -> Option<impl Fn(i32) -> bool> {
+        /// `CONTROL` of `llama_token_attr`.
+        const CONTROL: i32 = 8;
+        let vocabulary = contexts::vocabulary_of(self.pointer)?;
+        // SAFETY: the vocabulary lives as long as the context, here and below.
+        let size = unsafe { plain::vocabulary_size(vocabulary) }?;
+        Some(move |token| {
+            // For any other number the engine throws.
+            let exists = (0..size).contains(&token);
+            // SAFETY: see above; the token exists.
+            let attribute = exists.then(|| unsafe { plain::attribute(vocabulary, token) });
+            attribute.flatten().is_some_and(|kind| kind & CONTROL != 0)
+        })
+    }
 }
 
 /// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: of a state, what cannot be cut back.
 pub(crate) const PARTIAL: u32 = 1;
 
-/// The size of the partial state of a sequence.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn partial_size(context: Pointer, sequence: i32) -> Option<usize> {
-    // Our caller's caller has called a function of the engine that takes the context.
-    original::llama_state_seq_get_size_ext()?;
-    Some(original!(llama_state_seq_get_size_ext(
-        context, sequence, PARTIAL
-    )))
-}
-
-/// As [`save`], of the partial state.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn save_partial(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> bool {
-    // SAFETY: the caller's promise.
-    let Some(size) = (unsafe { partial_size(context, sequence) }) else {
-        return false;
-    };
-    state.clear();
-    state.resize(size, 0);
-    original::llama_state_seq_get_data_ext().is_some()
-        && original!(llama_state_seq_get_data_ext(
-            context,
-            state.as_mut_ptr(),
-            size,
-            sequence,
-            PARTIAL
-        )) == size
-}
-
-/// Copies the state of a sequence to `state`, whose memory is used again. False if the engine did not.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn save(context: Pointer, sequence: i32, state: &mut Vec<u8>) -> bool {
-    // SAFETY: the caller's promise.
-    let Some(size) = (unsafe { plain::state_size(context, sequence) }) else {
-        return false;
-    };
-    state.clear();
-    state.reserve(size);
-    // SAFETY: the caller's promise, and there is room for so many bytes.
-    let written = unsafe { write(context, state.as_mut_ptr(), size, sequence) };
-    if written == 0 || written > size {
-        return false;
+impl Engine for Context<'_> {
+    fn cut(&self, sequence: i32, from: usize) {
+        let context = self.pointer;
+        let from = i32::try_from(from).unwrap_or(i32::MAX);
+        if original::llama_memory_seq_rm().is_some() {
+            if let Some(memory) = contexts::memory_of(context) {
+                original!(llama_memory_seq_rm(memory, sequence, from, -1));
+            }
+        } else if original::llama_kv_self_seq_rm().is_some() {
+            original!(llama_kv_self_seq_rm(context, sequence, from, -1));
+        } else {
+            original!(llama_kv_cache_seq_rm(context, sequence, from, -1));
+        }
     }
-    // SAFETY: the engine has written so many bytes, and there is room for them.
-    unsafe { state.set_len(written) };
-    true
-}
 
-/// Copies the state of a sequence to `target`. How many bytes were written; 0: the engine did not.
-///
-/// # Safety
-/// As for [`cut`], and there is room for `size` bytes.
-pub(super) unsafe fn write(context: Pointer, target: *mut u8, size: usize, sequence: i32) -> usize {
-    match original::llama_state_seq_get_data_ext().is_some() {
-        true => original!(llama_state_seq_get_data_ext(
-            context, target, size, sequence, 0
-        )),
-        false => original!(llama_state_seq_get_data(context, target, size, sequence)),
+    fn length(&self, sequence: i32) -> Option<usize> {
+        // SAFETY: the context is in use by this thread, and not at work.
+        let last = unsafe { contexts::last_position(self.pointer, sequence) }?;
+        usize::try_from(last + 1).ok()
+    }
+
+    fn first(&self, sequence: i32) -> Option<usize> {
+        // SAFETY: the context is in use by this thread, and not at work.
+        let first = unsafe { contexts::first_in_engine(self.pointer, sequence) }?;
+        usize::try_from(first).ok()
+    }
+
+    fn save(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
+        let Some(size) = self.state_size(sequence) else {
+            return false;
+        };
+        state.clear();
+        state.reserve(size);
+        // SAFETY: there is room for so many bytes.
+        let written = unsafe { self.write(state.as_mut_ptr(), size, sequence) };
+        if written == 0 || written > size {
+            return false;
+        }
+        // SAFETY: the engine has written so many bytes, and there is room for them.
+        unsafe { state.set_len(written) };
+        true
+    }
+
+    fn part_size(&self, sequence: i32) -> Option<usize> {
+        // The host has called a function of the engine that takes the context.
+        original::llama_state_seq_get_size_ext()?;
+        let context = self.pointer;
+        Some(original!(llama_state_seq_get_size_ext(
+            context, sequence, PARTIAL
+        )))
+    }
+
+    fn save_part(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
+        let Some(size) = self.part_size(sequence) else {
+            return false;
+        };
+        state.clear();
+        state.resize(size, 0);
+        let context = self.pointer;
+        original::llama_state_seq_get_data_ext().is_some()
+            && original!(llama_state_seq_get_data_ext(
+                context,
+                state.as_mut_ptr(),
+                size,
+                sequence,
+                PARTIAL
+            )) == size
+    }
+
+    fn load(&self, sequence: i32, state: &[u8]) -> bool {
+        let size = faults::at_load(state.len());
+        self.read(sequence, &state[..size]) == state.len()
+    }
+
+    fn evaluate(
+        &self,
+        sequence: i32,
+        from: usize,
+        tokens: &[i32],
+        most: usize,
+    ) -> Result<(), Refusal> {
+        match own_batch::evaluate_tokens(*self, sequence, from, tokens, most) {
+            0 => Ok(()),
+            NO_ROOM => Err(Refusal::NoRoom),
+            ABORTED => Err(Refusal::Stopped),
+            _ => Err(Refusal::Failed),
+        }
     }
 }
 
-/// Replaces a sequence by a saved state. If that fails, the sequence is empty, or holds anything.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn load(context: Pointer, sequence: i32, state: &[u8]) -> bool {
-    let size = faults::at_load(state.len());
-    // SAFETY: the caller's promise.
-    let read = unsafe { read(context, sequence, &state[..size]) };
-    read == state.len()
-}
+/// What the engine says if there is no room for a batch.
+pub(super) const NO_ROOM: i32 = 1;
 
-/// As [`load`], of a state that the engine has given a moment ago.
-///
-/// # Safety
-/// As for [`cut`].
-pub(super) unsafe fn put_back(context: Pointer, sequence: i32, state: &[u8]) -> bool {
-    // SAFETY: the caller's promise.
-    let read = unsafe { read(context, sequence, state) };
-    read == state.len()
-}
+/// What the engine says if the host's own callback has stopped it: the parts of the batch that it had computed stay.
+const ABORTED: i32 = 2;
 
-/// How many bytes the engine has read.
-///
-/// # Safety
-/// As for [`cut`].
-unsafe fn read(context: Pointer, sequence: i32, state: &[u8]) -> usize {
-    let (source, size) = (state.as_ptr(), state.len());
-    match original::llama_state_seq_set_data_ext().is_some() {
-        true => original!(llama_state_seq_set_data_ext(
-            context, source, size, sequence, 0
-        )),
-        false => original!(llama_state_seq_set_data(context, source, size, sequence)),
+/// What the server is told if a sequence was lost: "compute error". It then clears its slots.
+pub(super) const LOST: i32 = -3;
+
+/// What the server is told if the engine has refused tokens that are needed before its batch.
+pub(super) fn code(refusal: Refusal) -> i32 {
+    match refusal {
+        Refusal::NoRoom => NO_ROOM,
+        Refusal::Stopped => ABORTED,
+        Refusal::Failed => LOST,
     }
 }

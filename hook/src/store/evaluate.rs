@@ -8,27 +8,27 @@ mod parts;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::{Entry, Event};
 
-pub(super) use self::batches::evaluate_own;
 use self::batches::{Batches, sequences_of};
 pub(crate) use self::batches::{extended, legacy};
 use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
 pub(super) use self::parts::Part;
 use self::parts::parts;
 use super::context::{ContextStore, Facts};
+use super::engine::LOST;
 use super::figures::{self, FIGURES};
 use super::media::Media;
 use super::shelf::Shelf;
 use super::{
-    PATIENCE, ahead, be_patient, change, engine, exact, hears, only_new, outputs, records, rescue,
+    Context, PATIENCE, ahead, be_patient, change, exact, hears, only_new, outputs, records, rescue,
     with_record, with_shelf,
 };
 use crate::attach::is_embedded;
 use crate::attach::original::original;
-use crate::base::abi::Pointer;
-use crate::base::guard::{self, EngineCall};
+use crate::base::guard;
 use crate::base::log;
 use crate::capture::contexts::{self, Windows};
 use crate::capture::uncached;
@@ -70,8 +70,8 @@ enum Content {
 }
 
 /// Evaluates a batch as it is. Returns the engine's result.
-fn without_store(call: &EngineCall, context: Pointer, whole: impl FnOnce() -> i32) -> i32 {
-    if hears(call) {
+fn without_store(context: Context<'_>, whole: impl FnOnce() -> i32) -> i32 {
+    if hears(context) {
         if rescue::is_any_lost(context) {
             return LOST;
         }
@@ -82,12 +82,12 @@ fn without_store(call: &EngineCall, context: Pointer, whole: impl FnOnce() -> i3
 
 /// Evaluates a batch, without what the store has of it. Returns the engine's result.
 fn evaluate(
-    context: Pointer,
+    context: Context<'_>,
     content: Content,
     media: Option<&Media>,
     batch: &impl Batches,
 ) -> i32 {
-    if contexts::memory_of(context).is_none() {
+    if contexts::memory_of(context.pointer()).is_none() {
         return batch.whole();
     }
     let _busy = Busy::begin();
@@ -110,13 +110,13 @@ fn evaluate(
     }
 }
 
-fn is_causal(context: Pointer) -> bool {
+fn is_causal(context: Context<'_>) -> bool {
     with_record(context, |one| one.is_causal) != Some(false)
 }
 
 /// Evaluates something that is no tokens, or of which that is not known. `sequences`: `None`: not known in which.
 fn evaluate_other(
-    context: Pointer,
+    context: Context<'_>,
     sequences: Option<&[i32]>,
     media: Option<&Media>,
     batch: &impl Batches,
@@ -154,7 +154,7 @@ fn evaluate_other(
 
 /// Evaluates rows of an image or a sound, or leaves them out. `tokens`: those of all of its rows.
 fn evaluate_media(
-    context: Pointer,
+    context: Context<'_>,
     media: &Media,
     tokens: &[i32],
     entries: &[Entry],
@@ -166,7 +166,7 @@ fn evaluate_media(
         let all = Part::of_media(media, 0, tokens);
         look_up(context, std::slice::from_ref(&all));
         let mut result = 0;
-        if !prepare(context, &all, batch) {
+        if !prepare(context, &all) {
             result = LOST;
         }
         let there = with_record(context, |one| one.session.there(&all.run));
@@ -187,18 +187,18 @@ fn evaluate_media(
     evaluate_rest(context, entries, &[part], left_out, true, batch)
 }
 
-fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) -> i32 {
+fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
     if parts.iter().all(|part| part.run.leading == 0) {
         // Generated tokens wait for nobody.
         be_patient(context, Duration::ZERO);
     }
     await_ready(context, &parts);
-    learn_layout(context, &parts, batch);
+    learn_layout(context, &parts);
     look_up(context, &parts);
     let is_exact = exact::is_exact(context);
     let mut whole = true;
-    let result = prepare_all(context, &parts, entries.len(), is_exact, &mut whole, batch);
+    let result = prepare_all(context, &parts, entries.len(), is_exact, &mut whole);
     if result != 0 {
         if is_exact {
             exact::undo(context, -1);
@@ -213,7 +213,7 @@ fn evaluate_tokens(context: Pointer, entries: &[Entry], batch: &impl Batches) ->
 
 /// Evaluates a batch but for these entries, when all is prepared. `whole`: no more than may be is left for one call.
 fn evaluate_rest(
-    context: Pointer,
+    context: Context<'_>,
     entries: &[Entry],
     parts: &[Part],
     mut left_out: Vec<u32>,
@@ -290,7 +290,7 @@ fn evaluate_rest(
 
 /// The first prompt of a process may come before the folder has been read, or before it is known what is in the model's file.
 /// It waits for that, but no longer than evaluating it would take.
-fn await_ready(context: Pointer, parts: &[Part]) {
+fn await_ready(context: Context<'_>, parts: &[Part]) {
     /// Prompts of fewer tokens do not wait.
     const LEAST: usize = 64;
     /// How long evaluating a token takes on a fast card.
@@ -328,7 +328,7 @@ fn await_ready(context: Pointer, parts: &[Part]) {
 }
 
 /// While the folder is being read, what it has of these prompts is read before.
-fn look_up(context: Pointer, parts: &[Part]) {
+fn look_up(context: Context<'_>, parts: &[Part]) {
     if !figures::is_reading() {
         return;
     }
@@ -348,12 +348,11 @@ fn look_up(context: Pointer, parts: &[Part]) {
 /// Does what is to be done before a batch is evaluated. The result that the server gets if that is not possible; 0: it is
 /// done. `whole` is set to false if more is left for one call than may be.
 fn prepare_all(
-    context: Pointer,
+    context: Context<'_>,
     parts: &[Part],
     entries: usize,
     is_exact: bool,
     whole: &mut bool,
-    batch: &impl Batches,
 ) -> i32 {
     if is_exact {
         pay_for_room(context, entries);
@@ -361,7 +360,7 @@ fn prepare_all(
     for part in parts {
         let result = match is_exact {
             true => exact::prepare(context, part),
-            false if prepare(context, part, batch) => 0,
+            false if prepare(context, part) => 0,
             // The engine lost a sequence that the server believes in, and it cannot be repaired.
             false => LOST,
         };
@@ -379,21 +378,15 @@ fn prepare_all(
 }
 
 /// The server believes in the tokens of these parts now. (Those that are owed are noted by [`end`].)
-fn note_evaluated(context: Pointer, parts: &[Part]) {
+fn note_evaluated(context: Context<'_>, parts: &[Part]) {
     for part in parts.iter().filter(|part| !part.owed.get()) {
         let first = usize::try_from(part.run.first).unwrap_or(0);
         rescue::evaluated(context, part.run.sequence, first + part.run.tokens.len());
     }
 }
 
-/// What the server is told if a sequence was lost: "compute error". It then clears its slots.
-pub(super) const LOST: i32 = -3;
-
-/// What the engine says if the host's own callback has stopped it: the parts of the batch that it had computed stay.
-pub(super) const ABORTED: i32 = 2;
-
 /// More was evaluated by one call than may be: what became of it is not for the store.
-fn forget_all(context: Pointer, parts: &[Part]) {
+fn forget_all(context: Context<'_>, parts: &[Part]) {
     with_record(context, |one| {
         for part in parts.iter().filter(|part| !part.owed.get()) {
             one.session.obscure(part.run.sequence);
@@ -402,7 +395,7 @@ fn forget_all(context: Pointer, parts: &[Part]) {
 }
 
 /// What is owed takes room that the server believes to be taken. It is paid before anybody else gets it.
-fn pay_for_room(context: Pointer, entries: usize) {
+fn pay_for_room(context: Context<'_>, entries: usize) {
     let is_short = with_record(context, |one| {
         one.session.owing().next().is_some() && one.session.held() + entries > one.size
     });
@@ -428,7 +421,7 @@ fn note_unknown(one: &ContextStore, run: &Run) {
 
 /// If few tokens stand between what is known of a sequence and a prompt, they are evaluated again, and the prompt is stored.
 /// False if the sequence was lost.
-fn see_again(context: Pointer, run: &Run) -> bool {
+fn see_again(context: Context<'_>, run: &Run) -> bool {
     let sequence = run.sequence;
     let wanted = with_record(context, |one| {
         let conditions = one.conditions();
@@ -442,9 +435,10 @@ fn see_again(context: Pointer, run: &Run) -> bool {
     };
     let believed = from + tokens.len();
     rescue::loosen(context, sequence, believed, rescue::ANYTHING);
-    // SAFETY: our caller's caller uses the context.
-    unsafe { engine::cut(context, sequence, from) };
-    let done = evaluate_own(context, sequence, from, &tokens, tokens.len()) == 0;
+    context.cut(sequence, from);
+    let done = context
+        .evaluate(sequence, from, &tokens, tokens.len())
+        .is_ok();
     if done {
         rescue::loosen(context, sequence, believed, believed);
     } else {
@@ -464,7 +458,7 @@ fn see_again(context: Pointer, run: &Run) -> bool {
 }
 
 /// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
-fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
+fn prepare(context: Context<'_>, part: &Part) -> bool {
     if !see_again(context, &part.run) {
         return false;
     }
@@ -489,8 +483,7 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
         return true;
     };
     if let Some(length) = advice.cut {
-        // SAFETY: our caller's caller uses the context.
-        unsafe { engine::cut(context, part.run.sequence, length) };
+        context.cut(part.run.sequence, length);
         let believed = usize::try_from(part.run.first).unwrap_or(0);
         rescue::loosen(context, part.run.sequence, believed, length);
         with_record(context, |one| one.session.cut(part.run.sequence, length));
@@ -499,7 +492,7 @@ fn prepare(context: Pointer, part: &Part, batch: &impl Batches) -> bool {
         with_record(context, |one| one.session.obscure(part.run.sequence));
     }
     match advice.search {
-        Some(held) => load::load(context, &part.run, held, batch),
+        Some(held) => load::load(context, &part.run, held),
         None => true,
     }
 }
@@ -527,7 +520,10 @@ fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
 }
 
 /// The indexes of the entries that the engine holds already. `None`: the library has stopped.
-fn left_out<'a>(context: Pointer, parts: impl IntoIterator<Item = &'a Part>) -> Option<Vec<u32>> {
+fn left_out<'a>(
+    context: Context<'_>,
+    parts: impl IntoIterator<Item = &'a Part>,
+) -> Option<Vec<u32>> {
     with_record(context, |one| {
         let mut all = Vec::new();
         for part in parts {
@@ -544,7 +540,7 @@ fn left_out<'a>(context: Pointer, parts: impl IntoIterator<Item = &'a Part>) -> 
 
 /// Tells the worker which entries were not evaluated because the engine held them. (Of those that are owed it is not
 /// known yet.)
-fn note_loaded(context: Pointer, entries: &[Entry], parts: &[Part]) {
+fn note_loaded(context: Context<'_>, entries: &[Entry], parts: &[Part]) {
     if !outputs::are_left_out(context) {
         return;
     }
@@ -567,7 +563,7 @@ fn note_loaded(context: Pointer, entries: &[Entry], parts: &[Part]) {
         for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
         {
             push(Event::Loaded {
-                context: contexts::id_of(context),
+                context: contexts::id_of(context.pointer()),
                 sequence: run[0].sequence,
                 from: run[0].position,
                 to: run[run.len() - 1].position + 1,
@@ -577,7 +573,7 @@ fn note_loaded(context: Pointer, entries: &[Entry], parts: &[Part]) {
 }
 
 /// The engine has evaluated the batch, or refused to.
-fn end(context: Pointer, parts: &[Part], result: i32) {
+fn end(context: Context<'_>, parts: &[Part], result: i32) {
     // There was no room, or the batch was invalid: all is as before.
     if matches!(result, 1 | -1) {
         return;
@@ -612,7 +608,7 @@ fn end(context: Pointer, parts: &[Part], result: i32) {
 
 /// An evaluation that has not ended yet. If the engine throws an exception, nobody knows what it did.
 struct Open<'a> {
-    context: Pointer,
+    context: Context<'a>,
     parts: &'a [Part],
     ended: bool,
 }
@@ -626,20 +622,21 @@ impl Drop for Open<'_> {
 }
 
 /// Asks the engine what it says of a context, once.
-fn describe(context: Pointer) {
+fn describe(context: Context<'_>) {
     let known = with_record(context, |one| one.is_described());
     if known != Some(false) {
         return;
     }
-    // SAFETY: our caller's caller uses the context.
-    let facts = unsafe { Facts::of(context) };
+    let facts = Facts::of(context);
     with_record(context, |one| {
         one.describe(&facts);
-        match contexts::windows_of(context) {
+        match contexts::windows_of(context.pointer()) {
             Windows::Whole => refuse_aloud(one, exact::WHOLE_WINDOWS),
             Windows::Shared => refuse_aloud(one, exact::SHARED_WINDOWS),
             Windows::Unknown => refuse_aloud(one, exact::UNKNOWN_WINDOWS),
-            Windows::None | Windows::Bounded if contexts::is_bounded(context) => one.bind(&facts),
+            Windows::None | Windows::Bounded if contexts::is_bounded(context.pointer()) => {
+                one.bind(&facts)
+            }
             Windows::None | Windows::Bounded => {}
         }
     });
@@ -655,7 +652,7 @@ fn refuse_aloud(one: &mut ContextStore, why: &str) {
 }
 
 /// A context is about to be freed.
-pub(super) fn forget(context: Pointer) {
+pub(super) fn forget(context: Context<'_>) {
     let Some(row) = records::find(context) else {
         return;
     };

@@ -51,6 +51,7 @@ mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::Run;
 
 use self::pay::evaluate_all;
@@ -60,10 +61,8 @@ pub(super) use self::show::checkpoint;
 pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
 pub(super) use self::turns::stop_at_turns;
 use super::context::ContextStore;
-use super::{acts, engine, is_on, rescue, with_record, with_shelf};
+use super::{Context, acts, is_on, rescue, with_record, with_shelf};
 use crate::attach::{self, original};
-use crate::base::abi::Pointer;
-use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 
 /// What the engine says of a context that cannot go back to any position.
@@ -125,12 +124,12 @@ pub(super) fn is_wanted() -> bool {
 }
 
 /// Whether a context is one of these.
-pub(super) fn is_exact(context: Pointer) -> bool {
+pub(super) fn is_exact(context: Context<'_>) -> bool {
     with_record(context, |one| one.bounds.is_some()) == Some(true)
 }
 
 /// How many tokens the server believes in, if the engine holds fewer.
-pub(crate) fn believed(context: Pointer, sequence: i32) -> Option<usize> {
+pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
     if !is_on() {
         return None;
     }
@@ -138,7 +137,7 @@ pub(crate) fn believed(context: Pointer, sequence: i32) -> Option<usize> {
 }
 
 /// The first and last position of a sequence as the host must see them, if the engine holds fewer.
-pub(crate) fn ends(context: Pointer, sequence: i32) -> Option<(i32, i32)> {
+pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {
     let believed = believed(context, sequence)?;
     let bounds = with_record(context, |one| one.bounds).flatten()?;
     let number = |position: usize| i32::try_from(position).ok();
@@ -148,14 +147,12 @@ pub(crate) fn ends(context: Pointer, sequence: i32) -> Option<(i32, i32)> {
 /// The host removes what is behind a position, and the engine holds nothing of that: it is not owed any more.
 /// Else, what is owed of this part is forgotten, so that nobody pays for it.
 pub(crate) fn removes_only_owed(
-    call: &EngineCall,
-    context: Option<Pointer>,
+    context: Option<Context<'_>>,
     sequence: i32,
     from: i32,
     to: i32,
 ) -> bool {
-    let Some(context) = context.filter(|context| acts(call, *context) && sequence >= 0 && to < 0)
-    else {
+    let Some(context) = context.filter(|context| acts(*context) && sequence >= 0 && to < 0) else {
         return false;
     };
     let only = with_record(context, |one| {
@@ -176,13 +173,12 @@ pub(crate) fn removes_only_owed(
 /// rows are missing that might be there without a load: the engine's sequence is emptied, and what the host keeps of it is
 /// owed. Returns these sequences, for [`went_back`].
 pub(crate) fn about_to_go_back(
-    call: &EngineCall,
-    context: Option<Pointer>,
+    context: Option<Context<'_>>,
     sequence: i32,
     from: i32,
     to: i32,
 ) -> Vec<i32> {
-    let Some(context) = context.filter(|context| acts(call, *context)) else {
+    let Some(context) = context.filter(|context| acts(*context)) else {
         return Vec::new();
     };
     let window = with_record(context, |one| one.bounds.map_or(0, |bounds| bounds.window));
@@ -191,7 +187,7 @@ pub(crate) fn about_to_go_back(
     };
     if to >= 0 {
         // What is behind the gap may be moved, and then looks back at what is before it.
-        make_whole(call, context, sequence);
+        make_whole(context, sequence);
         return Vec::new();
     }
     let needed = (kept + 1).saturating_sub(window);
@@ -199,8 +195,7 @@ pub(crate) fn about_to_go_back(
     let lacking = with_record(context, lacking).unwrap_or_default();
     for &sequence in &lacking {
         rescue::loosen(context, sequence, kept, rescue::ANYTHING);
-        // SAFETY: our caller's caller uses the context.
-        unsafe { engine::cut(context, sequence, 0) };
+        context.cut(sequence, 0);
         let noted = with_record(context, |one| one.session.owe_all(sequence, kept));
         if noted.is_some() {
             rescue::tighten(context, sequence);
@@ -210,9 +205,8 @@ pub(crate) fn about_to_go_back(
 }
 
 /// The host has gone back in these sequences. What is owed of them is evaluated now if it may not wait.
-pub(crate) fn went_back(call: &EngineCall, context: Option<Pointer>, sequences: &[i32]) {
-    let Some(context) = context.filter(|context| !sequences.is_empty() && acts(call, *context))
-    else {
+pub(crate) fn went_back(context: Option<Context<'_>>, sequences: &[i32]) {
+    let Some(context) = context.filter(|context| !sequences.is_empty() && acts(*context)) else {
         return;
     };
     let may_wait =
@@ -224,14 +218,14 @@ pub(crate) fn went_back(call: &EngineCall, context: Option<Pointer>, sequences: 
 
 /// A program is about to do something after which it is not known any more what a load has left out of a sequence: it is
 /// evaluated again. Negative: of all. (Servers ask which positions are there.)
-pub(crate) fn make_whole(call: &EngineCall, context: Pointer, sequence: i32) {
-    if attach::is_embedded() && acts(call, context) {
+pub(crate) fn make_whole(context: Context<'_>, sequence: i32) {
+    if attach::is_embedded() && acts(context) {
         make_whole_in(context, sequence);
     }
 }
 
 /// As [`make_whole`], in a program.
-pub(super) fn make_whole_in(context: Pointer, sequence: i32) {
+pub(super) fn make_whole_in(context: Context<'_>, sequence: i32) {
     let lacking = |one: &mut ContextStore| one.session.lacking(sequence, 0, one.conditions());
     for sequence in with_record(context, lacking).unwrap_or_default() {
         evaluate_all(context, sequence);
@@ -244,8 +238,8 @@ fn is_hidden() -> bool {
 }
 
 /// The host replaces a sequence: what is owed of it is not owed any more.
-pub(crate) fn forgive(call: &EngineCall, context: Pointer, sequence: i32) {
-    if acts(call, context) {
+pub(crate) fn forgive(context: Context<'_>, sequence: i32) {
+    if acts(context) {
         with_record(context, |one| {
             let in_engine = one.session.in_engine(sequence);
             if one.session.believed_on_credit(sequence).is_some() {
@@ -257,7 +251,7 @@ pub(crate) fn forgive(call: &EngineCall, context: Pointer, sequence: i32) {
 
 /// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
 /// else, and not for the store. (Servers take care of that.)
-pub(super) fn check_window(context: Pointer, sequence: i32) {
+pub(super) fn check_window(context: Context<'_>, sequence: i32) {
     let needed = with_record(context, |one| {
         let window = one.bounds.map(|bounds| bounds.window)?;
         let tokens = one.session.in_engine(sequence);
@@ -267,8 +261,7 @@ pub(super) fn check_window(context: Pointer, sequence: i32) {
     let Some(needed) = needed.flatten() else {
         return;
     };
-    // SAFETY: our caller's caller uses the context.
-    let first = unsafe { engine::first(context, sequence) };
+    let first = context.first(sequence);
     let reaches = first.is_some_and(|first| first <= needed);
     if !reaches {
         with_record(context, |one| one.session.obscure(sequence));
@@ -276,16 +269,16 @@ pub(super) fn check_window(context: Pointer, sequence: i32) {
 }
 
 /// How many tokens are evaluated by one call of ours.
-pub(super) fn at_a_time(context: Pointer, one: &ContextStore) -> usize {
+pub(super) fn at_a_time(context: Context<'_>, one: &ContextStore) -> usize {
     /// If it is not known how many the engine takes.
     const FEW: usize = 8;
-    let most = contexts::batch_of(context).map_or(FEW, |batch| batch as usize);
+    let most = contexts::batch_of(context.pointer()).map_or(FEW, |batch| batch as usize);
     let at_once = one.bounds.and_then(|bounds| bounds.at_once);
     at_once.unwrap_or(most).min(one.size).max(1)
 }
 
 /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state.
-fn may_owe(context: Pointer, run: &Run) -> bool {
+fn may_owe(context: Context<'_>, run: &Run) -> bool {
     /// More is not owed: whoever turns off just before the state would wait for all of it at once.
     const MOST: usize = 32_768;
     let goes_on = run.leading == run.tokens.len();

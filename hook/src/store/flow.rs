@@ -16,10 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::thread;
 
+use contextpilot_kv_engine::Engine;
 use contextpilot_kv_files::{Flow, LeftOut, Lost, Readers, Span};
 use contextpilot_kv_store::{Layout, worth};
 
-use super::{engine, with_record};
+use super::{Context, with_record};
 use crate::attach::original::{self, original};
 use crate::base::abi::Pointer;
 use crate::base::lent::Lender;
@@ -56,11 +57,8 @@ pub(super) fn can(flows: bool, layout: &Layout, bytes: usize) -> bool {
     flows && is_seen && layout.keeps_rows_together() && is_large(bytes)
 }
 
-/// As [`engine::load`]. If a context does not take rows in this way, that is remembered.
-///
-/// # Safety
-/// As for [`engine::cut`].
-pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> bool {
+/// As [`Engine::load`]. If a context does not take rows in this way, that is remembered.
+pub(super) fn load(context: Context<'_>, sequence: i32, outline: Outline) -> bool {
     let Outline { state, left_out } = outline;
     let threads = thread::available_parallelism().map_or(1, |all| all.get() - 1);
     let readers = Readers {
@@ -77,8 +75,7 @@ pub(super) unsafe fn load(context: Pointer, sequence: i32, outline: Outline) -> 
         handed_on: RefCell::default(),
     };
     let lent = LENDER.lend(&taking);
-    // SAFETY: the caller's promise.
-    let taken = unsafe { engine::load(context, sequence, &state) };
+    let taken = context.load(sequence, &state);
     drop(lent);
     let Taking {
         flow, handed_on, ..

@@ -18,7 +18,7 @@ use contextpilot_kv_store::media;
 use contextpilot_residency::Entry;
 use sha2::{Digest, Sha256};
 
-use super::{is_on, with_record};
+use super::{Context, is_on, with_record};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard;
@@ -99,18 +99,18 @@ pub(crate) unsafe fn during(
 ///
 /// # Safety
 /// The result is used no longer than the hook runs.
-pub(super) unsafe fn current<'a>(context: Pointer) -> Option<&'a Media> {
+pub(super) unsafe fn current<'a>(context: Context<'_>) -> Option<&'a Media> {
     if LENDER.is_idle() {
         return None;
     }
     // SAFETY: this is what is lent here; the caller's promise.
     let media = unsafe { LENDER.borrow::<Media>() }?;
-    (media.context == context.addr()).then_some(media)
+    (media.context == context.pointer().addr()).then_some(media)
 }
 
 impl Media {
     /// The tokens of the run, if the entries of a batch are its next rows, and it can be stored.
-    pub(super) fn tokens_of(&self, context: Pointer, entries: &[Entry]) -> Option<&[i32]> {
+    pub(super) fn tokens_of(&self, context: Context<'_>, entries: &[Entry]) -> Option<&[i32]> {
         let done = self.done.get();
         let is_next = |(nth, entry): (usize, &Entry)| {
             let position = i64::from(self.first) + (done + nth) as i64;

@@ -14,9 +14,8 @@ use std::time::Instant;
 use contextpilot_kv_store::{Layout, Wanted, worth};
 
 use super::figures::{self, FIGURES};
-use super::{engine, flow, with_record};
+use super::{Context, flow, with_record};
 use crate::attach::original::{self, original};
-use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::lent::Lender;
 use crate::base::region::Region;
@@ -58,14 +57,13 @@ impl NewRows {
 /// gives no memory. If a context does not get rows in this way, that is remembered. How long it took says nothing of
 /// whole copies, by which is judged what is worth one.
 pub(super) fn copy_out(
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     from: usize,
     layout: &Layout,
 ) -> Option<NewRows> {
     let start = Instant::now();
-    // SAFETY: our caller's caller uses the context, here and below.
-    let most = unsafe { plain::state_size(context, sequence) }?;
+    let most = context.state_size(sequence)?;
     let Some(mut region) = Region::new(most) else {
         // The next copy is a whole one, to memory that is used again.
         with_record(context, |one| one.flows = false);
@@ -81,8 +79,8 @@ pub(super) fn copy_out(
         left_out: Cell::new(0),
     };
     let lent = LENDER.lend(&taking);
-    // SAFETY: see above; there is room for so many bytes.
-    let size = unsafe { engine::write(context, taking.begin, most, sequence) };
+    // SAFETY: there is room for so many bytes.
+    let size = unsafe { context.write(taking.begin, most, sequence) };
     drop(lent);
     figures::add_time(&FIGURES.save_nanos, start.elapsed());
     if size == 0 || size > most {

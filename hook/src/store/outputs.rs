@@ -3,21 +3,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::records;
-use crate::base::abi::Pointer;
-use crate::base::guard::EngineCall;
+use super::{Context, records};
 
 /// Entries were left out of the last evaluation of some context.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// What was left out: noted outside the record, since it stays true after an error.
-fn with<R>(context: Pointer, work: impl FnOnce(&mut Vec<u32>) -> R) -> Option<R> {
+fn with<R>(context: Context<'_>, work: impl FnOnce(&mut Vec<u32>) -> R) -> Option<R> {
     let mut rescue = records::find(context)?.rescue()?;
     Some(work(&mut rescue.left_out))
 }
 
 /// Entries of the evaluation that follows are left out: their indexes, in order.
-pub(super) fn set(context: Pointer, left_out: Vec<u32>) {
+pub(super) fn set(context: Context<'_>, left_out: Vec<u32>) {
     let some = !left_out.is_empty();
     if !some && !ANY.load(Ordering::Relaxed) {
         return;
@@ -29,14 +27,14 @@ pub(super) fn set(context: Pointer, left_out: Vec<u32>) {
 }
 
 /// Whether entries were left out of the last evaluation of a context.
-pub(super) fn are_left_out(context: Pointer) -> bool {
+pub(super) fn are_left_out(context: Context<'_>) -> bool {
     with(context, |left_out| !left_out.is_empty()) == Some(true)
 }
 
 /// The engine's index for an entry of the host's batch. Negative indexes count outputs from the end, and
 /// all outputs are evaluated.
-pub(crate) fn index_in_engine(call: &EngineCall, context: Pointer, index: i32) -> i32 {
-    if !ANY.load(Ordering::Acquire) || !call.is_hosts() || index < 0 {
+pub(crate) fn index_in_engine(context: Context<'_>, index: i32) -> i32 {
+    if !ANY.load(Ordering::Acquire) || !context.is_hosts() || index < 0 {
         return index;
     }
     let translated = with(context, |left_out| translate(left_out, index));

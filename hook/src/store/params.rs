@@ -1,40 +1,31 @@
 //! What a program that is no llama-server creates its contexts and models with. KV depends on some of it, and
 //! there are no flags that say the same. If it is not understood, there is no store.
 
-use super::{acts, hears, purpose, surroundings, with_record};
+use super::{Context, acts, is_on, purpose, surroundings, with_record};
 use crate::attach::{is_embedded, plain, unstorable};
-use crate::base::abi::{ContextParams, Pointer};
+use crate::base::abi::ContextParams;
 use crate::base::guard::EngineCall;
 use crate::base::params::Read;
 
 /// A context was created with these parameters.
-pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &ContextParams) {
-    if context.is_null() || !is_embedded() || !acts(call, context) {
+pub(crate) fn note_context(context: Context<'_>, params: &ContextParams) {
+    if !is_embedded() || !acts(context) {
         return;
     }
     if let Some(why) = unstorable() {
-        return purpose::refuse(call, context, why);
+        return purpose::refuse(context, why);
     }
     // SAFETY: no preconditions.
     let defaults = unsafe { plain::default_context() };
     let read = defaults.and_then(|defaults| Read::of(&defaults, params));
     let Some(read) = read else {
-        return purpose::refuse(
-            call,
-            context,
-            "the parameters of the context are not understood",
-        );
+        return purpose::refuse(context, "the parameters of the context are not understood");
     };
     if read.has_callback {
-        return purpose::refuse(
-            call,
-            context,
-            "the program looks at each evaluation (cb_eval)",
-        );
+        return purpose::refuse(context, "the program looks at each evaluation (cb_eval)");
     }
     let Ok(variables) = surroundings::changed() else {
         return purpose::refuse(
-            call,
             context,
             "it cannot be known which variables the program has set, and the engine reads some",
         );
@@ -47,7 +38,8 @@ pub(crate) fn note_context(call: &EngineCall, context: Pointer, params: &Context
 
 /// Whether a model that is loaded with these parameters is what its file says.
 pub(crate) fn may_store_model(call: &EngineCall, params: &ContextParams) -> bool {
-    if !is_embedded() || !hears(call) {
+    let is_followed = is_on() && call.is_hosts();
+    if !is_embedded() || !is_followed {
         return true;
     }
     // SAFETY: no preconditions.

@@ -4,22 +4,22 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::content::{self, Content};
-use super::{ahead, before, with_record, works};
+use super::{Context, ahead, before, with_record, works};
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
 
 /// The context has no store from now on.
-pub(crate) fn refuse(call: &EngineCall, context: Pointer, why: &str) {
-    before(call, context, || {
+pub(crate) fn refuse(context: Context<'_>, why: &str) {
+    before(context, || {
         ahead::remove_in(context, -1);
         with_record(context, |one| one.refuse(why));
     });
 }
 
 /// Whether the following batches are evaluated for their embeddings. The server says so before each batch.
-pub(crate) fn set_embeddings(call: &EngineCall, context: Pointer, value: bool) {
-    before(call, context, || {
+pub(crate) fn set_embeddings(context: Context<'_>, value: bool) {
+    before(context, || {
         let before = with_record(context, |one| one.set_embeddings(value));
         if value && before == Some(false) {
             ahead::remove_in(context, -1);
@@ -29,8 +29,8 @@ pub(crate) fn set_embeddings(call: &EngineCall, context: Pointer, value: bool) {
 
 /// Whether the tokens of the following batches see only what is before them. libmtmd says no for the images of some models, and
 /// yes behind them.
-pub(crate) fn set_causal(call: &EngineCall, context: Pointer, value: bool) {
-    before(call, context, || {
+pub(crate) fn set_causal(context: Context<'_>, value: bool) {
+    before(context, || {
         with_record(context, |one| one.is_causal = value);
     });
 }
@@ -80,31 +80,30 @@ pub(crate) fn forget(call: &EngineCall, address: Pointer) {
 
 /// A program is about to apply adapters to a context, or to remove some: what is left of a sequence under those that are
 /// applied now cannot be evaluated afterwards. (A server goes back to them before it goes on with a sequence.)
-pub(crate) fn about_to_set_adapters(call: &EngineCall, context: Pointer) {
+pub(crate) fn about_to_set_adapters(context: Context<'_>) {
     if is_embedded() {
-        ahead::remove_all_of(call, Some(context), -1);
+        ahead::remove_all_of(Some(context), -1);
     }
 }
 
 /// The weights of the context's model are about to be changed: neither it nor any other context of that model has a store
 /// from now on.
 ///
-/// # Safety
-/// The context is alive.
-pub(crate) unsafe fn train(call: &EngineCall, context: Pointer) {
+pub(crate) fn train(context: Context<'_>) {
     const TRAINED: &str = "the model was trained in the process";
-    // SAFETY: the caller's promise.
-    if let Some(model) = unsafe { plain::get_model(context) }.filter(|_| notes(call)) {
+    // SAFETY: the context is in use by this thread.
+    let model = unsafe { plain::get_model(context.pointer()) };
+    if let Some(model) = model.filter(|_| notes(context.call())) {
         guard::compute(|| {
             content::spoil_model(model.addr(), TRAINED);
             content::disown(model.addr());
         });
     }
-    refuse(call, context, TRAINED);
+    refuse(context, TRAINED);
 }
 
 /// These adapters are applied to a context from now on.
-pub(crate) fn set_adapters(context: Pointer, applied: &[(usize, f32)]) {
+pub(crate) fn set_adapters(context: Context<'_>, applied: &[(usize, f32)]) {
     with_record(context, |one| {
         let applied = applied
             .iter()

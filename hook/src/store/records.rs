@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::context::{Basis, ContextStore};
+use super::engine::Context;
 use super::rescue::Rescue;
-use crate::base::abi::Pointer;
 use crate::base::bounds::CONTEXTS;
 use crate::base::mode;
 
@@ -34,21 +34,21 @@ pub(super) struct Row {
 static ROWS: [Row; CONTEXTS] = [const { Row::new() }; CONTEXTS];
 
 /// The row of a context, if it has one.
-pub(super) fn find(context: Pointer) -> Option<&'static Row> {
-    let address = context.addr();
+pub(super) fn find(context: Context<'_>) -> Option<&'static Row> {
+    let address = context.pointer().addr();
     let is_it = |row: &&Row| address != 0 && row.context.load(Ordering::Acquire) == address;
     ROWS.iter().find(is_it)
 }
 
 /// The row of a context, which is taken if this is the first that is heard of it. `None`: all are taken.
-pub(super) fn row(context: Pointer) -> Option<&'static Row> {
+pub(super) fn row(context: Context<'_>) -> Option<&'static Row> {
     find(context).or_else(|| take(context))
 }
 
 #[cold]
-fn take(context: Pointer) -> Option<&'static Row> {
+fn take(context: Context<'_>) -> Option<&'static Row> {
     static TAKEN: AtomicU64 = AtomicU64::new(0);
-    let address = context.expose_provenance();
+    let address = context.pointer().expose_provenance();
     let take = |row: &&Row| {
         let free = &row.context;
         let taken = free.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);

@@ -12,13 +12,12 @@
 //!
 //! The indexes of outputs are those of the last evaluation, so what it left out is kept until the next one.
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Conditions, Run};
 
 use super::context::ContextStore;
-use super::evaluate::evaluate_own;
 use super::records::{self, Row};
-use super::{engine, exact};
-use crate::base::abi::Pointer;
+use super::{Context, exact};
 use crate::base::{guard, mode};
 
 /// What is needed to put a context right, whatever became of its record.
@@ -124,14 +123,14 @@ impl Rescue {
     }
 }
 
-fn with<R>(context: Pointer, work: impl FnOnce(&mut Rescue) -> R) -> Option<R> {
+fn with<R>(context: Context<'_>, work: impl FnOnce(&mut Rescue) -> R) -> Option<R> {
     let mut rescue = records::find(context)?.rescue()?;
     Some(work(&mut rescue))
 }
 
 /// The engine may soon hold `held` tokens of a sequence, or anything if that is [`ANYTHING`]; the host believes in so
 /// many. Call this before the engine is changed. If `held` is not more, the two agree from now on.
-pub(super) fn loosen(context: Pointer, sequence: i32, believed: usize, held: usize) {
+pub(super) fn loosen(context: Context<'_>, sequence: i32, believed: usize, held: usize) {
     let one = Loose {
         sequence,
         believed,
@@ -144,22 +143,22 @@ pub(super) fn loosen(context: Pointer, sequence: i32, believed: usize, held: usi
 pub(super) const ANYTHING: usize = usize::MAX;
 
 /// The host's batch was evaluated, and it believes in so many tokens of this sequence now.
-pub(super) fn evaluated(context: Pointer, sequence: i32, end: usize) {
+pub(super) fn evaluated(context: Context<'_>, sequence: i32, end: usize) {
     with(context, |rescue| rescue.evaluated(sequence, end));
 }
 
 /// The engine holds what the host believes; negative: of all sequences.
-pub(super) fn tighten(context: Pointer, sequence: i32) {
+pub(super) fn tighten(context: Context<'_>, sequence: i32) {
     with(context, |rescue| rescue.tighten(sequence));
 }
 
 /// The host has removed a whole sequence, or replaced it; negative: all of them.
-pub(super) fn removed(context: Pointer, sequence: i32) {
+pub(super) fn removed(context: Context<'_>, sequence: i32) {
     with(context, |rescue| rescue.removed(sequence));
 }
 
 /// The host has removed all sequences but one. `heard`: the record knows.
-pub(super) fn kept(context: Pointer, sequence: i32, heard: bool) {
+pub(super) fn kept(context: Context<'_>, sequence: i32, heard: bool) {
     with(context, |rescue| {
         rescue.kept(sequence);
         if !heard {
@@ -169,12 +168,12 @@ pub(super) fn kept(context: Pointer, sequence: i32, heard: bool) {
 }
 
 /// The host has changed a sequence, and the record could not hear of it; negative: all of them.
-pub(super) fn unheard(context: Pointer, sequence: i32) {
+pub(super) fn unheard(context: Context<'_>, sequence: i32) {
     with(context, |rescue| rescue.unheard.push(sequence));
 }
 
 /// A run was left out, and the record could not note that it is owed.
-pub(super) fn owe(context: Pointer, run: &Run) {
+pub(super) fn owe(context: Context<'_>, run: &Run) {
     let owed = Owed {
         sequence: run.sequence,
         from: usize::try_from(run.first).unwrap_or(0),
@@ -185,7 +184,7 @@ pub(super) fn owe(context: Pointer, run: &Run) {
 
 /// The host hears how large this checkpoint of a sequence is; `None`: it hears of the engine's. Returns how large, bytes.
 pub(super) fn promise(
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     checkpoint: Option<Checkpoint>,
 ) -> Option<usize> {
@@ -198,13 +197,13 @@ pub(super) fn promise(
 }
 
 /// Whether a checkpoint of the sequence is promised.
-pub(super) fn is_promised(context: Pointer, sequence: i32) -> bool {
+pub(super) fn is_promised(context: Context<'_>, sequence: i32) -> bool {
     let is = |rescue: &mut Rescue| rescue.promised.iter().any(|one| one.sequence == sequence);
     with(context, is) == Some(true)
 }
 
 /// The checkpoint of the sequence that was promised. It is not promised any more.
-pub(super) fn take_promised(context: Pointer, sequence: i32) -> Option<Checkpoint> {
+pub(super) fn take_promised(context: Context<'_>, sequence: i32) -> Option<Checkpoint> {
     let take = |rescue: &mut Rescue| {
         let mut all = rescue.promised.iter();
         let place = all.position(|one| one.sequence == sequence)?;
@@ -214,18 +213,18 @@ pub(super) fn take_promised(context: Pointer, sequence: i32) -> Option<Checkpoin
 }
 
 /// Whether the engine may hold something else of any sequence than the host believes.
-pub(super) fn is_any_loose(context: Pointer) -> bool {
+pub(super) fn is_any_loose(context: Context<'_>) -> bool {
     with(context, |rescue| !rescue.loose.is_empty()) == Some(true)
 }
 
 /// Whether a sequence could not be put right, and was not removed since.
-pub(super) fn is_any_lost(context: Pointer) -> bool {
+pub(super) fn is_any_lost(context: Context<'_>) -> bool {
     with(context, |rescue| !rescue.lost.is_empty()) == Some(true)
 }
 
 /// Whether the store goes on with a context. If the library has stopped, this puts the context right; then there is
 /// nothing to do for it any more. The engine's function must be still to come: this may evaluate.
-pub(super) fn goes_on(context: Pointer) -> bool {
+pub(super) fn goes_on(context: Context<'_>) -> bool {
     if mode::is_active() {
         return true;
     }
@@ -236,7 +235,7 @@ pub(super) fn goes_on(context: Pointer) -> bool {
 }
 
 #[cold]
-fn put_right(context: Pointer, row: &Row) {
+fn put_right(context: Context<'_>, row: &Row) {
     let record = row.take_record();
     let Some(mut rescue) = row.rescue() else {
         return;
@@ -252,8 +251,7 @@ fn put_right(context: Pointer, row: &Row) {
         Some(one) => evaluate_again(context, one, &found, &mut lost),
         None => {
             for one in &found.loose {
-                // SAFETY: our caller's caller uses the context.
-                unsafe { engine::cut(context, one.sequence, one.believed) };
+                context.cut(one.sequence, one.believed);
             }
         }
     }
@@ -262,7 +260,7 @@ fn put_right(context: Pointer, row: &Row) {
 }
 
 /// Of a context that cannot go back: evaluates what the engine lacks, or may hold otherwise.
-fn evaluate_again(context: Pointer, one: &ContextStore, found: &Rescue, lost: &mut Vec<i32>) {
+fn evaluate_again(context: Context<'_>, one: &ContextStore, found: &Rescue, lost: &mut Vec<i32>) {
     let all = guard::compute(|| missing(one, found)).unwrap_or_default();
     // What was not understood is lost.
     let unknown = found.loose.iter().map(|one| one.sequence);
@@ -276,19 +274,17 @@ fn evaluate_again(context: Pointer, one: &ContextStore, found: &Rescue, lost: &m
             tokens,
         } = missing;
         if *from == 0 {
-            // SAFETY: our caller's caller uses the context.
-            unsafe { engine::cut(context, *sequence, 0) };
+            context.cut(*sequence, 0);
         }
         let known = tokens.as_ref().filter(|rest| {
-            rest.is_empty() || evaluate_own(context, *sequence, *from, rest, most) == 0
+            rest.is_empty() || context.evaluate(*sequence, *from, rest, most).is_ok()
         });
         if known.is_none() {
             unknown.push(*sequence);
         }
     }
     for sequence in unknown {
-        // SAFETY: as above.
-        unsafe { engine::cut(context, sequence, 0) };
+        context.cut(sequence, 0);
         lost.push(sequence);
     }
 }

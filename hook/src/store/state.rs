@@ -6,22 +6,14 @@ use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
 use super::rescue::Checkpoint;
-use super::{ahead, before, change, exact, hears, rescue, with_record, with_shelf};
-use crate::base::abi::Pointer;
-use crate::base::guard::EngineCall;
+use super::{Context, ahead, before, change, exact, hears, rescue, with_record, with_shelf};
 
 /// The server has saved a whole sequence to its own memory.
 ///
 /// # Safety
 /// The engine has written `size` bytes to `target`.
-pub(crate) unsafe fn saved(
-    call: &EngineCall,
-    context: Pointer,
-    sequence: i32,
-    target: *const u8,
-    size: usize,
-) {
-    if !hears(call) || target.is_null() {
+pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u8, size: usize) {
+    if !hears(context) || target.is_null() {
         return;
     }
     // SAFETY: the caller's promise.
@@ -48,9 +40,9 @@ fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u
 
 /// The size of the part of a sequence that cannot be cut back, if it is owed and the store has it: then the server gets
 /// it from there ([`write_checkpoint`]), and nothing is loaded. It is what the engine would write behind a load.
-pub(crate) fn checkpoint_size(call: &EngineCall, context: Pointer, sequence: i32) -> Option<usize> {
+pub(crate) fn checkpoint_size(context: Context<'_>, sequence: i32) -> Option<usize> {
     let mut size = None;
-    before(call, context, || {
+    before(context, || {
         size = rescue::promise(context, sequence, exact::checkpoint(context, sequence));
     });
     // Nothing is promised any more if the library has stopped meanwhile.
@@ -62,13 +54,12 @@ pub(crate) fn checkpoint_size(call: &EngineCall, context: Pointer, sequence: i32
 /// # Safety
 /// `target` has room for `size` bytes.
 pub(crate) unsafe fn write_checkpoint(
-    call: &EngineCall,
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     target: *mut u8,
     size: usize,
 ) -> Option<usize> {
-    if !hears(call) {
+    if !hears(context) {
         return None;
     }
     let Checkpoint {
@@ -100,13 +91,12 @@ pub(crate) unsafe fn write_checkpoint(
 /// # Safety
 /// The engine has written `size` bytes to `target`.
 pub(crate) unsafe fn checkpointed(
-    call: &EngineCall,
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     target: *const u8,
     size: usize,
 ) {
-    if !hears(call) || target.is_null() || !exact::is_exact(context) {
+    if !hears(context) || target.is_null() || !exact::is_exact(context) {
         return;
     }
     // SAFETY: the caller's promise.
@@ -122,14 +112,13 @@ pub(crate) unsafe fn checkpointed(
 /// # Safety
 /// The engine has read `size` bytes from `source`.
 pub(crate) unsafe fn rewound(
-    call: &EngineCall,
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     source: *const u8,
     size: usize,
     done: bool,
 ) {
-    if !hears(call) {
+    if !hears(context) {
         return;
     }
     change::hear(context, sequence, |one| {
@@ -161,14 +150,13 @@ unsafe fn known(one: &ContextStore, source: *const u8, size: usize, done: bool) 
 /// # Safety
 /// The engine has read `size` bytes from `source`.
 pub(crate) unsafe fn restored(
-    call: &EngineCall,
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     source: *const u8,
     size: usize,
     done: bool,
 ) {
-    if !hears(call) {
+    if !hears(context) {
         return;
     }
     rescue::removed(context, sequence);
@@ -183,13 +171,8 @@ pub(crate) unsafe fn restored(
 
 /// The host has replaced a sequence by what is in a file, which says that it has these tokens. It may be of another time,
 /// under other adapters.
-pub(crate) fn restored_from_file(
-    call: &EngineCall,
-    context: Pointer,
-    sequence: i32,
-    tokens: Option<&[Token]>,
-) {
-    if hears(call) {
+pub(crate) fn restored_from_file(context: Context<'_>, sequence: i32, tokens: Option<&[Token]>) {
+    if hears(context) {
         rescue::removed(context, sequence);
         change::hear(context, sequence, |one| {
             one.session.restored(sequence, tokens.unwrap_or_default());
@@ -198,15 +181,15 @@ pub(crate) fn restored_from_file(
 }
 
 /// The engine removes a sequence before it replaces it.
-pub(crate) fn about_to_restore(call: &EngineCall, context: Pointer, sequence: i32) {
-    exact::forgive(call, context, sequence);
-    change::about_to_lose(call, Some(context), sequence, 0);
+pub(crate) fn about_to_restore(context: Context<'_>, sequence: i32) {
+    exact::forgive(context, sequence);
+    change::about_to_lose(Some(context), sequence, 0);
 }
 
 /// The engine replaces the part of a sequence that cannot be cut back. The rest must be there.
-pub(crate) fn about_to_rewind(call: &EngineCall, context: Pointer, sequence: i32) {
-    ahead::remove(call, context, sequence);
-    change::about_to_lose(call, Some(context), sequence, 0);
+pub(crate) fn about_to_rewind(context: Context<'_>, sequence: i32) {
+    ahead::remove(context, sequence);
+    change::about_to_lose(Some(context), sequence, 0);
 }
 
 /// A number made of the length and of 64 places of a state. Two states of other tokens differ in every row.

@@ -1,21 +1,20 @@
 //! Learns the layout of a context's states from a state that the engine gives.
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
 
-use super::{Batches, Part, refuse_aloud};
-use crate::base::abi::Pointer;
+use super::{Part, refuse_aloud};
 use crate::base::guard;
 use crate::store::context::ContextStore;
-use crate::store::{engine, exact, with_record};
+use crate::store::{Context, exact, with_record};
 
 /// Tokens that are enough to see of what the state of a sequence consists.
 const ENOUGH: usize = 2;
 
 /// A server that warms up evaluates two tokens before its first prompt, and so shows the state of a sequence. (If
 /// that is not understood, a prompt's may be.)
-pub(super) fn learn_from_warm_up(context: Pointer, sequence: i32) {
-    // SAFETY: our caller's caller uses the context.
-    if !is_to_learn(context) || unsafe { engine::length(context, sequence) } != Some(ENOUGH) {
+pub(super) fn learn_from_warm_up(context: Context<'_>, sequence: i32) {
+    if !is_to_learn(context) || context.length(sequence) != Some(ENOUGH) {
         return;
     }
     let proven = prove_one(context, sequence);
@@ -27,7 +26,7 @@ pub(super) fn learn_from_warm_up(context: Pointer, sequence: i32) {
 
 /// Before the first prompt of a context whose layout is not known: evaluates its first two tokens, to see
 /// the state of a sequence. They are then removed, and evaluated again with the rest, or loaded.
-pub(super) fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batches) {
+pub(super) fn learn_layout(context: Context<'_>, parts: &[Part]) {
     if !is_to_learn(context) {
         return;
     }
@@ -43,15 +42,15 @@ pub(super) fn learn_layout(context: Pointer, parts: &[Part], batch: &impl Batche
         return;
     };
     let sequence = part.run.sequence;
-    if batch.tokens(sequence, &part.run.tokens[..ENOUGH], ENOUGH) == 0 {
+    let first = &part.run.tokens[..ENOUGH];
+    if context.evaluate(sequence, 0, first, ENOUGH).is_ok() {
         prove_layout(context, std::slice::from_ref(part));
     }
-    // SAFETY: our caller's caller uses the context.
-    unsafe { engine::cut(context, sequence, 0) };
+    context.cut(sequence, 0);
 }
 
 /// Whether a context could have a store if its states were understood.
-fn is_to_learn(context: Pointer) -> bool {
+fn is_to_learn(context: Context<'_>) -> bool {
     let is =
         |one: &mut ContextStore| !one.is_proven() && !one.is_refused() && !one.has_embeddings();
     with_record(context, is) == Some(true)
@@ -59,7 +58,7 @@ fn is_to_learn(context: Pointer) -> bool {
 
 /// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
 /// Until then it has no store.
-pub(super) fn prove_layout(context: Pointer, parts: &[Part]) {
+pub(super) fn prove_layout(context: Context<'_>, parts: &[Part]) {
     let wanted = with_record(context, |one| !one.is_proven() && !one.is_refused());
     if wanted != Some(true) {
         return;
@@ -71,19 +70,18 @@ pub(super) fn prove_layout(context: Pointer, parts: &[Part]) {
 }
 
 /// `None`: this sequence is too short, or the engine does not give its state.
-fn prove_one(context: Pointer, sequence: i32) -> Option<Understood> {
-    // SAFETY: our caller's caller uses the context.
-    unsafe { engine::length(context, sequence) }.filter(|&length| length >= ENOUGH)?;
+fn prove_one(context: Context<'_>, sequence: i32) -> Option<Understood> {
+    context
+        .length(sequence)
+        .filter(|&length| length >= ENOUGH)?;
     let mut state = with_record(context, |one| std::mem::take(&mut one.buffer))?;
-    // SAFETY: as above.
-    let saved = unsafe { engine::save(context, sequence, &mut state) };
+    let saved = context.save(sequence, &mut state);
     let proven = match exact::is_exact(context) {
         _ if !saved => None,
         false => guard::compute(|| Understood::Dense(prove(&state))),
         true => {
             let mut partial = Vec::new();
-            // SAFETY: as above.
-            let saved = unsafe { engine::save_partial(context, sequence, &mut partial) };
+            let saved = context.save_part(sequence, &mut partial);
             let prove = || Understood::Exact(Shape::prove(&state, &partial));
             saved.then(|| guard::compute(prove)).flatten()
         }

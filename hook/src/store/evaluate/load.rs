@@ -2,19 +2,18 @@
 
 use std::time::Instant;
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Run, media, worth};
 
-use super::batches::Batches;
-use crate::base::abi::Pointer;
 use crate::base::log;
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Offer;
-use crate::store::{change, elsewhere, engine, rescue, with_record, with_shelf};
+use crate::store::{Context, change, elsewhere, rescue, with_record, with_shelf};
 
 /// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
 /// it held, and it could not be evaluated again.
-pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batches) -> bool {
+pub(super) fn load(context: Context<'_>, run: &Run, held: usize) -> bool {
     let start = Instant::now();
     if let Some(sequence) = better_than_stored(context, run, held) {
         change::share(context, sequence);
@@ -36,8 +35,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
             return true;
         }
         let mut state = Vec::new();
-        // SAFETY: our caller's caller uses the context.
-        if !unsafe { engine::save(context, sequence, &mut state) } {
+        if !context.save(sequence, &mut state) {
             return true;
         }
         aside = Some(state);
@@ -51,10 +49,8 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         Prepared::Composed(bytes) => (state, composed) = (bytes, true),
         Prepared::Outline(outline) => {
             let length = offer.tokens.len();
-            // SAFETY: our caller's caller uses the context, here and below.
-            let taken = unsafe { flow::load(context, sequence, outline) };
-            // SAFETY: see above.
-            if taken && unsafe { engine::holds(context, sequence, length) } {
+            let taken = flow::load(context, sequence, outline);
+            if taken && context.holds(sequence, length) {
                 figures::add(&FIGURES.direct_loads, 1);
                 done = Some(length);
                 lengths.clear();
@@ -73,17 +69,14 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
     for &length in &lengths {
         if length == 0 {
             // A state that was taken, but is not of the length that was asked for, must not stay.
-            // SAFETY: our caller's caller uses the context.
-            unsafe { engine::cut(context, sequence, 0) };
+            context.cut(sequence, 0);
             done = Some(0);
             break;
         }
         let is_composed =
             std::mem::take(&mut composed) || compose(context, &offer, length, sequence, &mut state);
-        // SAFETY: our caller's caller uses the context.
-        let taken = is_composed && unsafe { engine::load(context, sequence, &state) };
-        // SAFETY: see above.
-        if taken && unsafe { engine::holds(context, sequence, length) } {
+        let taken = is_composed && context.load(sequence, &state);
+        if taken && context.holds(sequence, length) {
             done = Some(length);
             break;
         }
@@ -97,13 +90,14 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
         log::line(format_args!(
             "Prefix store: the engine refused a state, {held} tokens are evaluated again"
         ));
-        // SAFETY: as above.
-        unsafe { engine::cut(context, sequence, 0) };
+        context.cut(sequence, 0);
         let is_again = match &aside {
-            // SAFETY: as above.
-            Some(state) => unsafe { engine::put_back(context, sequence, state) },
+            Some(state) => context.put_back(sequence, state),
             // The engine takes as many tokens at a time as the server's batch has.
-            None => batch.tokens(sequence, &tokens[..held], run.tokens.len()) == 0,
+            None => {
+                let most = run.tokens.len();
+                context.evaluate(sequence, 0, &tokens[..held], most).is_ok()
+            }
         };
         if !is_again {
             rescue::tighten(context, sequence);
@@ -134,7 +128,7 @@ pub(super) fn load(context: Pointer, run: &Run, held: usize, batch: &impl Batche
 /// Another sequence of the context that holds more of what is wanted than the store has, and enough more to be
 /// worth copying it out and in. (A server with several free slots may take the one that does not hold the
 /// prompt, and so it does if the other one was just given away.)
-fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
+fn better_than_stored(context: Context<'_>, run: &Run, held: usize) -> Option<i32> {
     let better = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         let conditions = one.conditions();
@@ -152,7 +146,12 @@ fn better_than_stored(context: Pointer, run: &Run, held: usize) -> Option<i32> {
 }
 
 /// What is worth loading, and its state. `may_flow`: it need not be put together.
-fn search(context: Pointer, run: &Run, held: usize, may_flow: bool) -> Option<(Offer, Prepared)> {
+fn search(
+    context: Context<'_>,
+    run: &Run,
+    held: usize,
+    may_flow: bool,
+) -> Option<(Offer, Prepared)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
     let found = with_shelf(context, |shelf, one| {
@@ -193,7 +192,7 @@ fn search(context: Pointer, run: &Run, held: usize, may_flow: bool) -> Option<(O
 }
 
 fn compose(
-    context: Pointer,
+    context: Context<'_>,
     offer: &Offer,
     length: usize,
     sequence: i32,

@@ -2,25 +2,26 @@
 
 use std::time::Instant;
 
+use contextpilot_kv_engine::{Engine as _, Refusal};
 use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::Event;
 
 use super::{at_a_time, check_window, may_owe};
-use crate::base::abi::Pointer;
 use crate::base::{guard, log};
 use crate::capture::{contexts, uncached};
 use crate::channel::push;
 use crate::store::context::ContextStore;
-use crate::store::evaluate::{ABORTED, Busy, LOST, Part, evaluate_own};
+use crate::store::engine::{Context, LOST, code};
+use crate::store::evaluate::{Busy, Part};
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
-use crate::store::{PATIENCE, be_patient, change, engine, rescue, with_record, with_shelf};
+use crate::store::{PATIENCE, be_patient, change, rescue, with_record, with_shelf};
 
 /// Does what is to be done before a part of a batch is evaluated. The result that the server gets if that is not
 /// possible; 0: it is done.
-pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
+pub(in crate::store) fn prepare(context: Context<'_>, part: &Part) -> i32 {
     let sequence = part.run.sequence;
     check_window(context, sequence);
     let known = with_record(context, |one| {
@@ -52,7 +53,7 @@ pub(in crate::store) fn prepare(context: Pointer, part: &Part) -> i32 {
 }
 
 /// Gives the engine what it lacks of a sequence that somebody is about to look at; a negative sequence stands for all.
-pub(in crate::store) fn pay(context: Pointer, sequence: i32) {
+pub(in crate::store) fn pay(context: Context<'_>, sequence: i32) {
     let owing = with_record(context, |one| {
         let owing = one.session.owing();
         let owing = owing.filter(|id| sequence < 0 || *id == sequence);
@@ -67,7 +68,7 @@ pub(in crate::store) fn pay(context: Pointer, sequence: i32) {
 
 /// The engine did not evaluate a batch for which states were loaded: what they hold of the batch must not stay, and
 /// as they cannot be cut, nothing of them does. Negative: of all sequences.
-pub(in crate::store) fn undo(context: Pointer, sequence: i32) {
+pub(in crate::store) fn undo(context: Context<'_>, sequence: i32) {
     let ahead = with_record(context, |one| {
         let ahead = one.session.ahead().map(|(id, _)| id);
         let ahead = ahead.filter(|id| sequence < 0 || *id == sequence);
@@ -78,15 +79,14 @@ pub(in crate::store) fn undo(context: Pointer, sequence: i32) {
     }
 }
 
-fn empty(context: Pointer, sequence: i32) {
+fn empty(context: Context<'_>, sequence: i32) {
     let believed = with_record(context, |one| {
         one.session.believed(sequence).map(<[_]>::len)
     });
     if let Some(believed) = believed.flatten() {
         rescue::loosen(context, sequence, believed, rescue::ANYTHING);
     }
-    // SAFETY: our caller's caller uses the context.
-    unsafe { engine::cut(context, sequence, 0) };
+    context.cut(sequence, 0);
     let noted = with_record(context, |one| one.session.set_in_engine(sequence, 0));
     if noted.is_some() {
         rescue::tighten(context, sequence);
@@ -94,7 +94,7 @@ fn empty(context: Pointer, sequence: i32) {
 }
 
 /// Evaluates all of a sequence again: nothing of it is loaded.
-pub(super) fn evaluate_all(context: Pointer, sequence: i32) {
+pub(super) fn evaluate_all(context: Context<'_>, sequence: i32) {
     empty(context, sequence);
     if reach_by(context, sequence, None, false) != 0 {
         with_record(context, |one| one.session.lose(sequence));
@@ -103,12 +103,12 @@ pub(super) fn evaluate_all(context: Pointer, sequence: i32) {
 
 /// Gives the engine all that the server believes in of a sequence, and as much of the run behind it as there is a state
 /// for. Returns what the engine said to the evaluation of the rest.
-fn reach(context: Pointer, sequence: i32, run: Option<&Run>) -> i32 {
+fn reach(context: Context<'_>, sequence: i32, run: Option<&Run>) -> i32 {
     reach_by(context, sequence, run, true)
 }
 
 /// As [`reach`]; `may_load`: not all of it need be evaluated.
-fn reach_by(context: Pointer, sequence: i32, run: Option<&Run>, may_load: bool) -> i32 {
+fn reach_by(context: Context<'_>, sequence: i32, run: Option<&Run>, may_load: bool) -> i32 {
     let begun = with_record(context, |one| {
         let owed = one.session.believed_on_credit(sequence).is_some();
         let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
@@ -155,13 +155,12 @@ fn reach_by(context: Pointer, sequence: i32, run: Option<&Run>, may_load: bool) 
         return 0;
     };
     let rest = &wanted[held..believed];
-    let result = evaluate_own(context, sequence, held, rest, most);
+    let result = context.evaluate(sequence, held, rest, most);
     let there = match result {
-        0 => Some(believed),
+        Ok(()) => Some(believed),
         // The host has stopped it. What was evaluated until then stays, and the rest is still owed.
-        // SAFETY: our caller's caller uses the context.
-        ABORTED => unsafe { engine::length(context, sequence) }.filter(|there| *there < believed),
-        _ => None,
+        Err(Refusal::Stopped) => context.length(sequence).filter(|there| *there < believed),
+        Err(_) => None,
     };
     match there {
         Some(there) => {
@@ -172,15 +171,11 @@ fn reach_by(context: Pointer, sequence: i32, run: Option<&Run>, may_load: bool) 
         }
         None => empty(context, sequence),
     }
-    match result {
-        // No room: the server makes some, and tries again.
-        0 | 1 | ABORTED => result,
-        _ => LOST,
-    }
+    result.map_or_else(code, |()| 0)
 }
 
 /// Loads the last state that lies within what is wanted, if there is one and it is worth it.
-fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
+fn load(context: Context<'_>, sequence: i32, wanted: &[i32], believed: usize) {
     let _busy = Busy::begin();
     let mut lost = 0;
     // If what is left out of a state cannot be brought, the state is put together.
@@ -194,16 +189,13 @@ fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
         lost = lost.max(held);
         let mut buffer = Vec::new();
         let (taken, goes_on) = match prepared {
-            // SAFETY: our caller's caller uses the context, here and below.
-            Prepared::Outline(outline) => unsafe { (flow::load(context, sequence, outline), true) },
+            Prepared::Outline(outline) => (flow::load(context, sequence, outline), true),
             Prepared::Composed(state) => {
                 buffer = state;
-                // SAFETY: see above.
-                unsafe { (engine::load(context, sequence, &buffer), false) }
+                (context.load(sequence, &buffer), false)
             }
         };
-        // SAFETY: see above.
-        let taken = taken && unsafe { engine::holds(context, sequence, position) };
+        let taken = taken && context.holds(sequence, position);
         let took = start.elapsed();
         with_record(context, |one| {
             one.keep_buffer(buffer);
@@ -239,7 +231,7 @@ fn load(context: Pointer, sequence: i32, wanted: &[i32], believed: usize) {
 }
 
 /// What the server had been told to be evaluated was loaded now.
-fn note_paid(context: Pointer, sequence: i32, from: usize, to: usize) {
+fn note_paid(context: Context<'_>, sequence: i32, from: usize, to: usize) {
     if from >= to {
         return;
     }
@@ -247,7 +239,7 @@ fn note_paid(context: Pointer, sequence: i32, from: usize, to: usize) {
     let number = |position: usize| i32::try_from(position).unwrap_or(i32::MAX);
     guard::compute(|| {
         push(Event::Loaded {
-            context: contexts::id_of(context),
+            context: contexts::id_of(context.pointer()),
             sequence,
             from: number(from),
             to: number(to),
@@ -257,7 +249,7 @@ fn note_paid(context: Pointer, sequence: i32, from: usize, to: usize) {
 
 /// The state, its position, and how many tokens the engine holds now.
 fn search(
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     wanted: &[i32],
     believed: usize,
@@ -320,7 +312,7 @@ fn prepare_state(
 
 /// Another sequence of the context that holds a beginning of what is wanted, and nothing else, and more than the store
 /// has a state for.
-fn better_than_stored(context: Pointer, run: &Run, wanted: &[i32]) -> Option<i32> {
+fn better_than_stored(context: Context<'_>, run: &Run, wanted: &[i32]) -> Option<i32> {
     let better = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         let conditions = one.conditions();

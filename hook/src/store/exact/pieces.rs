@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
-use crate::base::abi::Pointer;
-use crate::store::evaluate::{ABORTED, LOST, Part, evaluate_own};
-use crate::store::{engine, rescue, with_record};
+use contextpilot_kv_engine::{Engine as _, Refusal};
+
+use crate::store::engine::{Context, code};
+use crate::store::evaluate::Part;
+use crate::store::{rescue, with_record};
 
 /// A batch was not evaluated to its end, as the host wanted: it believes in what the engine holds of it.
-fn settle(context: Pointer, parts: &[Part]) {
+fn settle(context: Context<'_>, parts: &[Part]) {
     for part in parts {
         let sequence = part.run.sequence;
         let believed = with_record(context, |one| {
@@ -23,7 +25,7 @@ fn settle(context: Pointer, parts: &[Part]) {
 /// Evaluates the entries from `there` up to `end` of a part, whose sequence has `believed` tokens, by calls of our own. They are
 /// then *ahead*, and left out. The result that the server gets if the engine refuses.
 pub(super) fn evaluate_to(
-    context: Pointer,
+    context: Context<'_>,
     parts: &[Part],
     part: &Part,
     (believed, there): (usize, usize),
@@ -35,12 +37,11 @@ pub(super) fn evaluate_to(
     let start = Instant::now();
     let from = believed + there;
     rescue::loosen(context, run.sequence, believed, rescue::ANYTHING);
-    match evaluate_own(context, run.sequence, from, tokens, most) {
-        0 => {}
+    match context.evaluate(run.sequence, from, tokens, most) {
+        Ok(()) => {}
         // The host has stopped it, and asks what was evaluated until then.
-        ABORTED => {
-            // SAFETY: our caller's caller uses the context.
-            let there = unsafe { engine::length(context, run.sequence) };
+        Err(Refusal::Stopped) => {
+            let there = context.length(run.sequence);
             let there = there.and_then(|there| there.checked_sub(believed));
             with_record(context, |one| match there.filter(|there| *there <= end) {
                 Some(there) => one
@@ -49,15 +50,15 @@ pub(super) fn evaluate_to(
                 None => one.session.obscure(run.sequence),
             });
             settle(context, parts);
-            return ABORTED;
+            return code(Refusal::Stopped);
         }
         // No room. It is not known how much of it there is.
-        result => {
+        Err(refusal) => {
             with_record(context, |one| {
                 let tokens = one.session.after(run, end);
                 one.session.loaded(run.sequence, tokens);
             });
-            return if result == 1 { 1 } else { LOST };
+            return code(refusal);
         }
     }
     with_record(context, |one| {
@@ -76,7 +77,7 @@ pub(super) fn evaluate_to(
 ///
 /// `whole` is set to false if more are left all the same.
 pub(in crate::store) fn in_pieces(
-    context: Pointer,
+    context: Context<'_>,
     parts: &[Part],
     all: usize,
     whole: &mut bool,

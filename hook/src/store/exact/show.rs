@@ -1,13 +1,12 @@
 //! Shows the server what it may look at while it is owed.
 
-use crate::base::abi::Pointer;
 use crate::store::context::ContextStore;
 use crate::store::rescue::Checkpoint;
-use crate::store::{with_record, with_shelf};
+use crate::store::{Context, with_record, with_shelf};
 
 /// The server takes a checkpoint of a sequence that is owed. What it gets, if the store has a state of exactly this
 /// position; else the debt is to be paid.
-pub(in crate::store) fn checkpoint(context: Pointer, sequence: i32) -> Option<Checkpoint> {
+pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Option<Checkpoint> {
     // Servers take checkpoints while they generate, too: nobody waits for the shelf then.
     if with_record(context, |one| may_come_from_store(one, sequence)) != Some(true) {
         return None;

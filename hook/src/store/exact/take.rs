@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Conditions, Layout, Run, worth};
 
-use crate::base::abi::Pointer;
 use crate::store::change::copy_out;
 use crate::store::context::ContextStore;
 use crate::store::only_new::{self, Copied};
 use crate::store::shelf::Shelf;
-use crate::store::{engine, with_record, with_shelf};
+use crate::store::{Context, with_record, with_shelf};
 
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
@@ -98,7 +98,7 @@ fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32
 }
 
 /// A run was evaluated. If its prompt is long and goes on, a state may be worth taking.
-pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
+pub(in crate::store) fn save_midway(context: Context<'_>, run: &Run) {
     let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
     let is_far = || {
         with_shelf(context, |shelf, one| {
@@ -119,7 +119,12 @@ pub(in crate::store) fn save_midway(context: Pointer, run: &Run) {
 
 /// Takes the state of a sequence that is about to keep only its first `kept` tokens. What is new must have taken `margin`
 /// times as long to evaluate as copying all of it takes. Returns false if somebody else has the shelf.
-pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margin: usize) -> bool {
+pub(in crate::store) fn save(
+    context: Context<'_>,
+    sequence: i32,
+    kept: usize,
+    margin: usize,
+) -> bool {
     let wanted = with_shelf(context, |shelf, one| {
         keep_waiting(shelf, one, sequence);
         let wanted = is_worth_saving(shelf, one, sequence, kept, margin);
@@ -150,15 +155,13 @@ pub(in crate::store) fn save(context: Pointer, sequence: i32, kept: usize, margi
 /// Keeps what is new in the state that a sequence has now, with the rows from this position on. `ours`: its bytes, if they
 /// may be handed over. Returns false if somebody else has the shelf.
 pub(in crate::store) fn keep(
-    context: Pointer,
+    context: Context<'_>,
     sequence: i32,
     state: (&[u8], usize),
     ours: Option<&Arc<Vec<u8>>>,
 ) -> bool {
-    // SAFETY: our caller's caller uses the context, here and below.
-    let partial = unsafe { engine::partial_size(context, sequence) };
-    // SAFETY: see above.
-    let length = unsafe { engine::length(context, sequence) };
+    let partial = context.part_size(sequence);
+    let length = context.length(sequence);
     let Some(partial) = partial else {
         return true;
     };

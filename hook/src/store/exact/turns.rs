@@ -1,19 +1,18 @@
 //! Tails where others may turn off: see [`exact`](super), *Where states are taken*.
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Run, worth};
 
 use super::pieces::evaluate_to;
 use super::take::{MOST_BYTES, keep_partial, last_waiting};
-use super::{at_a_time, contexts, engine, with_record, with_shelf};
-use crate::attach::plain;
-use crate::base::abi::Pointer;
+use super::{Context, at_a_time, contexts, with_record, with_shelf};
 use crate::store::evaluate::Part;
 
 /// Evaluates the beginnings of parts up to where others may turn off, and takes tails there: before the last message that
 /// begins in the batch, and where the prompt leaves what is stored. Not at exactly these places, but where the engine would
 /// divide the batch, which is less than a `--ubatch-size` before: so the engine computes the same parts as without that. The
 /// result that the server gets if the engine refuses.
-pub(in crate::store) fn stop_at_turns(context: Pointer, parts: &[Part]) -> i32 {
+pub(in crate::store) fn stop_at_turns(context: Context<'_>, parts: &[Part]) -> i32 {
     let all = parts.iter();
     let prompts =
         all.filter(|part| part.follows && !part.owed.get() && part.run.leading >= worth::LEAST);
@@ -42,13 +41,9 @@ pub(in crate::store) fn stop_at_turns(context: Pointer, parts: &[Part]) -> i32 {
 
 /// Where the last message begins of those that have their first tokens in this run: at the last special token with some tokens
 /// of text behind it.
-fn last_message(context: Pointer, run: &Run) -> Option<usize> {
-    let vocabulary = contexts::vocabulary_of(context)?;
-    // SAFETY: the vocabulary lives as long as the context, which our caller's caller uses, here and below.
-    let size = unsafe { plain::vocabulary_size(vocabulary) }?;
-    // SAFETY: see above.
-    let is_special = |token: &i32| unsafe { engine::is_control(vocabulary, size, *token) };
-    behind_which_is_text(&run.tokens[..run.leading], is_special)
+fn last_message(context: Context<'_>, run: &Run) -> Option<usize> {
+    let is_control = context.is_control()?;
+    behind_which_is_text(&run.tokens[..run.leading], |token| is_control(*token))
 }
 
 fn behind_which_is_text(tokens: &[i32], is_special: impl Fn(&i32) -> bool) -> Option<usize> {
@@ -66,11 +61,11 @@ fn behind_which_is_text(tokens: &[i32], is_special: impl Fn(&i32) -> bool) -> Op
 /// How many tokens the server believes in, how many are evaluated by one call, and the positions at which tails are to be
 /// taken, in order.
 fn stops(
-    context: Pointer,
+    context: Context<'_>,
     run: &Run,
     message: Option<usize>,
 ) -> Option<(usize, usize, Vec<usize>)> {
-    let at_once = contexts::at_once_in(context)? as usize;
+    let at_once = contexts::at_once_in(context.pointer())? as usize;
     let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
         let conditions = one.conditions();
@@ -111,15 +106,13 @@ fn stops(
 }
 
 /// The engine holds the run up to this entry: its tail is kept until the rows are copied out, too.
-fn take(context: Pointer, run: &Run, end: usize) {
-    // SAFETY: our caller's caller uses the context, here and below.
-    let size = unsafe { engine::partial_size(context, run.sequence) };
+fn take(context: Context<'_>, run: &Run, end: usize) {
+    let size = context.part_size(run.sequence);
     if size.is_none_or(|size| size > MOST_BYTES) {
         return;
     }
     let mut partial = Vec::new();
-    // SAFETY: see above.
-    if unsafe { engine::save_partial(context, run.sequence, &mut partial) } {
+    if context.save_part(run.sequence, &mut partial) {
         with_record(context, |one| {
             let tokens = one.session.after(run, end);
             let conditions = one.session.conditions(run.sequence)?;

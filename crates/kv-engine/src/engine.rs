@@ -1,0 +1,65 @@
+//! A context of an engine.
+
+/// A context of an engine, while the calling thread uses it and no batch of the host is being evaluated.
+///
+/// Positions of a sequence that the store knows begin at 0 and have no gaps, so "the first `n` tokens" are those at the
+/// positions below `n`.
+pub trait Engine {
+    /// Removes the tokens of a sequence from this position on.
+    ///
+    /// Never refused for position 0: the sequence is empty then. A context that cannot go back to any position may refuse
+    /// every other one without saying so.
+    fn cut(&self, sequence: i32, from: usize);
+
+    /// How many tokens the engine holds of a sequence. `None`: it has no function that says so.
+    fn length(&self, sequence: i32) -> Option<usize>;
+
+    /// The first position that the engine still has of a sequence. Of sliding windows that is not 0 for long. `None`: it has
+    /// no function that says so, or the sequence is empty.
+    fn first(&self, sequence: i32) -> Option<usize>;
+
+    /// Copies the state of a sequence to `state`, whose memory is used again. The sequence stays as it is. False: the engine
+    /// did not; then `state` holds anything.
+    fn save(&self, sequence: i32, state: &mut Vec<u8>) -> bool;
+
+    /// The size of that part of a sequence's state that cannot be cut back: windows, a recurrent state. `None`: the engine
+    /// has no such function.
+    fn part_size(&self, sequence: i32) -> Option<usize>;
+
+    /// As [`Engine::save`], of that part.
+    fn save_part(&self, sequence: i32, state: &mut Vec<u8>) -> bool;
+
+    /// Replaces a sequence by a state. False: the engine refuses; then the sequence is empty, or holds anything, and must be
+    /// [cut](Engine::cut) to nothing. An engine may also take a state of another length than its name says, so ask for the
+    /// [length](Engine::length).
+    fn load(&self, sequence: i32, state: &[u8]) -> bool;
+
+    /// Evaluates tokens behind the first `from` of a sequence, at most `most` at a time, and asks for no output.
+    ///
+    /// # Errors
+    /// If the engine refuses, the sequence holds its first `from` tokens and some of these; only after
+    /// [`Refusal::Stopped`] it is known to say how many.
+    fn evaluate(
+        &self,
+        sequence: i32,
+        from: usize,
+        tokens: &[i32],
+        most: usize,
+    ) -> Result<(), Refusal>;
+
+    /// Whether the engine holds so many tokens of a sequence, as far as it says.
+    fn holds(&self, sequence: i32, tokens: usize) -> bool {
+        self.length(sequence).is_none_or(|there| there == tokens)
+    }
+}
+
+/// Why an engine does not evaluate tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The context has no room for them. A server makes some, and tries again.
+    NoRoom,
+    /// The host's own callback has stopped it.
+    Stopped,
+    /// Any other error.
+    Failed,
+}
