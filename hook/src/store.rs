@@ -28,9 +28,11 @@
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`conditions`] | the adapters that tokens were evaluated under |
 //! | [`records`] | where that is kept, and who may touch it |
-//! | [`rescue`] | what puts a context right after an error |
+//! | [`repair`] | what puts a context right after an error |
+//! | [`host`] | all of this as `crates/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
+//! | [`tails`] | tails that wait for their rows |
 //! | [`elsewhere`] | what the folder does not have, and the remote may |
 //! | [`content`] | digests of models, adapters and engines |
 //! | [`surroundings`] | the engine's version, and flags, on which KV may depend |
@@ -42,6 +44,7 @@
 //! | [`own_batch`] | batches that the store makes |
 //! | [`told`] | what routers are told of the store |
 //! | [`figures`] | counters |
+//! | [`busy`], [`clock`] | whether engines are at work; the time that all processes have |
 //!
 //! **Ahead.** All of a stored prompt is loaded at once, at the first batch, although the server asks for it
 //! batch by batch: loading replaces the whole sequence, so loading for each batch would be quadratic. What
@@ -58,13 +61,15 @@
 //! server uses one context with one thread; in a program that uses several contexts at the same time, a prompt waits
 //! while a state of another context is put together or taken apart.
 //!
-//! **After an error of ours** on any thread, each context is put right by its own next call: [`rescue`].
+//! **After an error of ours** on any thread, each context is put right by its own next call: [`repair`].
 //!
 //! **If anything is not known** (a batch, a layout, a call, a failed load), tokens are evaluated as ever.
 //! After a failed load the hook itself evaluates what the engine lost.
 
 pub(crate) mod ahead;
+mod busy;
 pub(crate) mod change;
+mod clock;
 mod conditions;
 mod config;
 pub(crate) mod content;
@@ -75,6 +80,7 @@ pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
+mod host;
 pub(crate) mod media;
 mod metadata;
 mod neighbours;
@@ -85,10 +91,11 @@ pub(crate) mod params;
 pub(crate) mod purpose;
 mod rates;
 mod records;
-mod rescue;
+mod repair;
 mod shelf;
 pub(crate) mod state;
 mod surroundings;
+mod tails;
 mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,13 +142,14 @@ pub(crate) fn is_on() -> bool {
 /// Why there is no store, as the rest of a message.
 pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Result<(), String> {
     figures::set_folder(&at.folder);
-    exact::want(at.bounded);
+    context::want_bounded(at.bounded);
     surroundings::begin();
     // On a thread of ours, which needs no guard.
-    let opened = Shelf::open(at, strict, |shelf| {
+    let ready = |shelf: Shelf| {
         on_shelf(|ours| *ours = Some(shelf));
         figures::FOLDER_READ.store(true, Ordering::Release);
-    });
+    };
+    let opened = Shelf::open(at, strict, ready, neighbours::follow);
     let opened = opened.and_then(|()| routers.map_or(Ok(()), told::start));
     if let Err(why) = &opened {
         ON.store(false, Ordering::SeqCst);
@@ -183,7 +191,7 @@ fn hears(context: Context<'_>) -> bool {
 /// Whether the store acts on this call, before the engine's function runs. If the library has stopped, this puts the
 /// context right, and from then on it has no store.
 fn acts(context: Context<'_>) -> bool {
-    hears(context) && rescue::goes_on(context)
+    hears(context) && repair::goes_on(context)
 }
 
 /// What comes before the engine's function. If the library stops meanwhile, the context is right at the end.
@@ -191,7 +199,7 @@ fn before(context: Context<'_>, work: impl FnOnce()) {
     if acts(context) {
         be_patient(context, PATIENCE);
         work();
-        rescue::goes_on(context);
+        repair::goes_on(context);
     }
 }
 

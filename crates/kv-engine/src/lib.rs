@@ -1,10 +1,55 @@
-//! What the prefix store asks of an engine ([`Engine`]).
+//! What the prefix store asks of an engine, and what it decides to ask.
 //!
-//! The hook implements the trait once, by a value that only unsafe code can make: the context is alive, and this thread
-//! uses it while a call of the host lasts. Tests can implement it in memory.
+//! ```text
+//!  call of the host ──► dense, bounded ──► Plan ──► carry_out ──► Engine        the hook, or a test's in memory
+//!                            │    ▲                    │
+//!                            ▼    │ what is stored     ▼
+//!                         Record  Supply            Journal ──► repair, after an error of ours
+//! ```
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`Engine`] | a context of an engine: what can be asked of it, and what is true afterwards |
+//! | [`Host`] | the same, with what is known of it ([`Record`]), its [`Journal`], and what is stored ([`Supply`]) |
+//! | [`Plan`] | what is done to one sequence, as a list of steps |
+//! | [`dense`] | contexts that can go back to any position |
+//! | [`bounded`] | those that cannot |
+//! | [`batch`] | what is noted before and after the host's batch is evaluated |
+//! | [`repair`](repair()) | puts a context right after an error of ours |
+//!
+//! The hook implements the traits once, by a value that only unsafe code can make: the context is alive, and this thread
+//! uses it while a call of the host lasts. Tests implement them in memory.
 
 #![forbid(unsafe_code)]
 
+pub mod batch;
+pub mod bounded;
+pub mod dense;
 mod engine;
+mod host;
+mod journal;
+mod plan;
+mod repair;
 
 pub use engine::{Engine, Refusal};
+pub use host::{Bounds, Host, Part, Record, Supply, Wanted, is_bounded};
+pub use journal::{ANYTHING, Change, Checkpoint, Journal};
+pub use plan::{Done, Plan, Step, carry_out};
+pub use repair::repair;
+
+/// Puts the engine at what the host believes of a sequence: what is ahead is cut off, and what is pending is given to it.
+/// Negative: of all. Whoever is about to read or change a sequence calls this first. Returns whether anything was cut off.
+pub fn synchronise<H: Host>(host: &H, sequence: i32) -> bool {
+    if !is_bounded(host) {
+        return dense::cut_ahead(host, sequence);
+    }
+    bounded::undo(host, sequence);
+    bounded::complete(host, sequence);
+    false
+}
+
+/// The host has changed sequences: `work` notes it in the record.
+pub fn changed<H: Host>(host: &H, change: Change, work: impl FnOnce(&mut H::Record)) {
+    let heard = host.record(work).is_some();
+    host.journal(|journal| journal.changed(change, heard));
+}

@@ -209,9 +209,9 @@ impl<'a> Evaluation<'a> {
         self.sequences
             .iter()
             .map(|&sequence| {
-                let owed = exact::ends(self.used, sequence).map(|(_, last)| last);
+                let pending = exact::ends(self.used, sequence).map(|(_, last)| last);
                 // SAFETY: a living context, whose evaluation has returned.
-                let last = owed
+                let last = pending
                     .or_else(|| unsafe { contexts::last_position(self.used.pointer(), sequence) });
                 (sequence, last.unwrap_or(-1))
             })

@@ -73,7 +73,7 @@ macro_rules! generation {
                 // Newer servers call this before every batch of a prompt, for what they believe to be empty.
                 return true;
             }
-            if exact::removes_only_owed(owner, sequence, from, to) {
+            if exact::removes_only_pending(owner, sequence, from, to) {
                 note_removal(&call, target, $kind, (sequence, from, to));
                 return true;
             }

@@ -1,8 +1,8 @@
 //! Tokens that the engine holds and the server has not asked for yet.
 
-use contextpilot_kv_engine::Engine as _;
+use contextpilot_kv_engine::synchronise;
 
-use super::{Context, acts, before, exact, rescue, with_record};
+use super::{Context, acts, before, exact, with_record};
 
 /// How many tokens of a sequence the server believes in, if the engine holds more.
 pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
@@ -20,11 +20,11 @@ pub(crate) fn about_to_ask(context: Option<Context<'_>>) {
     }
 }
 
-/// Removes what a sequence has ahead, and pays what is [owed](super::exact) of it; a negative sequence stands for all. Whoever is about to read or change
+/// Removes what a sequence has ahead, and gives the engine what is [pending](super::exact) of it; a negative sequence stands for all. Whoever is about to read or change
 /// a sequence calls this first.
 pub(crate) fn remove(context: Context<'_>, sequence: i32) {
     before(context, || {
-        remove_in(context, sequence);
+        synchronise(&context, sequence);
     });
 }
 
@@ -55,29 +55,4 @@ pub(crate) fn remove_all_of(context: Option<Context<'_>>, sequence: i32) {
         remove(context, sequence);
         exact::make_whole(context, sequence);
     }
-}
-
-/// As [`remove`]. Returns whether there was anything.
-pub(super) fn remove_in(context: Context<'_>, sequence: i32) -> bool {
-    if exact::is_exact(context) {
-        exact::undo(context, sequence);
-        exact::pay(context, sequence);
-        return false;
-    }
-    let all = with_record(context, |one| {
-        let all = one.session.ahead();
-        let all: Vec<_> = all
-            .filter(|(id, _)| sequence < 0 || *id == sequence)
-            .collect();
-        for &(id, believed) in &all {
-            one.session.cut(id, believed);
-        }
-        all
-    });
-    let all = all.unwrap_or_default();
-    for &(sequence, believed) in &all {
-        context.cut(sequence, believed);
-        rescue::tighten(context, sequence);
-    }
-    !all.is_empty()
 }

@@ -4,16 +4,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_kv_engine::Engine as _;
+use contextpilot_kv_engine::{Change, bounded, changed, synchronise};
 use contextpilot_kv_store::{Run, State as SequenceState, Why, worth};
 
 use super::context::ContextStore;
-use super::figures::{self, FIGURES};
+use super::figures;
 use super::only_new::Copied;
 use super::shelf::Shelf;
 use super::{
-    Context, FLUSH, ahead, be_patient, before, exact, hears, only_new, rescue, with_record,
-    with_shelf,
+    Context, FLUSH, be_patient, before, exact, hears, only_new, own_batch, with_record, with_shelf,
 };
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
@@ -73,7 +72,7 @@ pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
         }
     });
     if hears(context) {
-        super::evaluate::forget(context);
+        own_batch::forget(context);
     }
 }
 
@@ -111,7 +110,7 @@ fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
     let Some(copied) = wanted else {
         return asked;
     };
-    ahead::remove_in(context, sequence);
+    synchronise(&context, sequence);
     let mut buffer = match copied {
         Copied::Whole(buffer) => buffer,
         Copied::From(from, layout) => {
@@ -125,7 +124,7 @@ fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
             return kept != Some(false);
         }
     };
-    let saved = copy_out(context, sequence, &mut buffer);
+    let saved = only_new::copy_whole(context, sequence, &mut buffer);
     let kept = with_shelf(context, |shelf, one| {
         if saved {
             let state = Arc::new(buffer);
@@ -137,22 +136,6 @@ fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
         shelf.is_some()
     });
     kept != Some(false)
-}
-
-/// Copies the state of a sequence out of the engine, into this memory, and takes note of how long that took. False if
-/// the engine refuses.
-pub(super) fn copy_out(context: Context<'_>, sequence: i32, state: &mut Vec<u8>) -> bool {
-    let start = Instant::now();
-    let saved = context.save(sequence, state);
-    let took = start.elapsed();
-    figures::add_time(&FIGURES.save_nanos, took);
-    if saved {
-        with_record(context, |one| {
-            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
-            one.rates.saved(tokens, took);
-        });
-    }
-    saved
 }
 
 /// What is to be copied, if anything is: what the state has that the store has not must have taken `margin`
@@ -227,40 +210,34 @@ pub(super) fn keep(
     }
 }
 
-/// Runs `work` on the record after the host has changed a sequence; negative: all of them.
-pub(super) fn hear(context: Context<'_>, sequence: i32, work: impl FnOnce(&mut ContextStore)) {
-    if with_record(context, work).is_none() {
-        rescue::unheard(context, sequence);
-    }
-}
-
 /// Positions of a sequence were removed.
 pub(crate) fn removed(context: Option<Context<'_>>, sequence: i32, from: i32, to: i32) {
     let Some(context) = context.filter(|context| hears(*context)) else {
         return;
     };
-    if from <= 0 && to < 0 {
-        rescue::removed(context, sequence);
-    }
-    hear(context, sequence, |one| {
+    let is_whole = from <= 0 && to < 0;
+    let change = if is_whole {
+        Change::Removed(sequence)
+    } else {
+        Change::Shortened(sequence)
+    };
+    changed(&context, change, |one| {
         one.session.removed(sequence, from, to);
     });
-    exact::check_window(context, sequence);
+    bounded::check_window(&context, sequence);
 }
 
 /// Everything was removed.
 pub(crate) fn cleared(context: Option<Context<'_>>) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        rescue::removed(context, -1);
-        hear(context, -1, |one| one.session.cleared());
+        changed(&context, Change::Removed(-1), |one| one.session.cleared());
     }
 }
 
 /// A sequence was copied.
 pub(crate) fn copied(context: Option<Context<'_>>, source: i32, target: i32, from: i32, to: i32) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        rescue::tighten(context, target);
-        hear(context, target, |one| {
+        changed(&context, Change::Replaced(target), |one| {
             one.session.copied(source, target, from, to);
         });
     }
@@ -269,8 +246,9 @@ pub(crate) fn copied(context: Option<Context<'_>>, source: i32, target: i32, fro
 /// All sequences but one were removed.
 pub(crate) fn kept(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        let heard = with_record(context, |one| one.session.kept(sequence));
-        rescue::kept(context, sequence, heard.is_some());
+        changed(&context, Change::Kept(sequence), |one| {
+            one.session.kept(sequence);
+        });
     }
 }
 
@@ -292,8 +270,7 @@ pub(crate) fn moved(
     delta: i32,
 ) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        rescue::tighten(context, sequence);
-        hear(context, sequence, |one| {
+        changed(&context, Change::Replaced(sequence), |one| {
             one.session.moved(sequence, from, to, delta);
             if one.is_proven() && !one.has_embeddings() {
                 figures::note_refusal(name_of(Why::Moved));
@@ -305,7 +282,8 @@ pub(crate) fn moved(
 /// What a sequence holds is not known any more; negative: of all.
 pub(crate) fn obscured(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        rescue::tighten(context, sequence);
-        hear(context, sequence, |one| one.session.overwritten(sequence));
+        changed(&context, Change::Replaced(sequence), |one| {
+            one.session.overwritten(sequence);
+        });
     }
 }

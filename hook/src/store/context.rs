@@ -1,8 +1,10 @@
 //! What is known of a context: its sequences, and what its KV depends on besides the tokens.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use contextpilot_kv_engine::Bounds;
 use contextpilot_kv_store::{
     self as kv, Conditions, Fingerprint, Held, Layout, Origin, Session, Shape, What,
 };
@@ -10,11 +12,11 @@ use contextpilot_kv_store::{
 use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content, Standing};
 use super::engine::Context;
-use super::exact::{self, Bounds, Waiting};
 use super::figures;
 use super::metadata::{self, Lengths};
 use super::rates::Rates;
 use super::surroundings;
+use super::tails::Tails;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
@@ -30,8 +32,24 @@ pub(super) struct Saved {
 /// Saved states that are remembered. The server's host prompt cache has fewer entries as a rule.
 const MOST_SAVED: usize = 4096;
 
+/// Whether contexts have a store that cannot go back to any position: `CONTEXTPILOT_STORE_BOUNDED`.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Why one of these has none.
+const NOT_WANTED: &str = "its cache cannot go back to any position (sliding window, recurrent), and \
+                                     CONTEXTPILOT_STORE_BOUNDED is 0";
+
+/// Called when the store is started.
+pub(super) fn want_bounded(wanted: bool) {
+    WANTED.store(wanted, Ordering::Relaxed);
+}
+
+fn are_bounded_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
 /// A context of the engine.
-pub(super) struct ContextStore {
+pub(crate) struct ContextStore {
     address: usize,
     /// The engine that it is of.
     engine: usize,
@@ -45,7 +63,7 @@ pub(super) struct ContextStore {
     shape: Option<Shape>,
     pub(super) bounds: Option<Bounds>,
     /// Tails that the server has taken there.
-    pub(super) waiting: Vec<Waiting>,
+    pub(super) waiting: Tails,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
     /// How often that file was in doubt.
@@ -146,7 +164,7 @@ impl ContextStore {
             layout: None,
             shape: None,
             bounds: None,
-            waiting: Vec::new(),
+            waiting: Tails::default(),
             model: None,
             doubts: 0,
             conditions: AllConditions::new(),
@@ -164,7 +182,7 @@ impl ContextStore {
         }
     }
 
-    fn pointer(&self) -> Pointer {
+    pub(super) fn pointer(&self) -> Pointer {
         std::ptr::with_exposed_provenance_mut(self.address)
     }
 
@@ -192,8 +210,8 @@ impl ContextStore {
 
     /// The context cannot go back to any position.
     pub(super) fn bind(&mut self, facts: &Facts) {
-        if !exact::is_wanted() {
-            return self.refuse(exact::NOT_WANTED);
+        if !are_bounded_wanted() {
+            return self.refuse(NOT_WANTED);
         }
         if original::llama_state_seq_get_size_ext().is_none() {
             return self.refuse("this engine has no partial states (sliding window, recurrent)");

@@ -1,13 +1,11 @@
 //! A context of the engine, as the store uses it. None of its functions is called within the
 //! [guard](crate::base::guard).
 
-use contextpilot_kv_engine::{Engine, Refusal};
+use contextpilot_kv_engine::Refusal;
 
-use super::own_batch;
 use crate::attach::original::{self, original};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
-use crate::base::faults;
 use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 
@@ -74,13 +72,13 @@ impl<'call> Context<'call> {
         }
     }
 
-    /// As [`Engine::load`], of a state that the engine has given a moment ago.
+    /// As [`Engine::load`](contextpilot_kv_engine::Engine::load), of a state that the engine has given a moment ago.
     pub(super) fn put_back(self, sequence: i32, state: &[u8]) -> bool {
         self.read(sequence, state) == state.len()
     }
 
     /// How many bytes the engine has read.
-    fn read(self, sequence: i32, state: &[u8]) -> usize {
+    pub(super) fn read(self, sequence: i32, state: &[u8]) -> usize {
         let (context, source, size) = (self.pointer, state.as_ptr(), state.len());
         if original::llama_state_seq_set_data_ext().is_some() {
             original!(llama_state_seq_set_data_ext(
@@ -111,101 +109,11 @@ impl<'call> Context<'call> {
 /// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: of a state, what cannot be cut back.
 pub(crate) const PARTIAL: u32 = 1;
 
-impl Engine for Context<'_> {
-    fn cut(&self, sequence: i32, from: usize) {
-        let context = self.pointer;
-        let from = i32::try_from(from).unwrap_or(i32::MAX);
-        if original::llama_memory_seq_rm().is_some() {
-            if let Some(memory) = contexts::memory_of(context) {
-                original!(llama_memory_seq_rm(memory, sequence, from, -1));
-            }
-        } else if original::llama_kv_self_seq_rm().is_some() {
-            original!(llama_kv_self_seq_rm(context, sequence, from, -1));
-        } else {
-            original!(llama_kv_cache_seq_rm(context, sequence, from, -1));
-        }
-    }
-
-    fn length(&self, sequence: i32) -> Option<usize> {
-        // SAFETY: the context is in use by this thread, and not at work.
-        let last = unsafe { contexts::last_position(self.pointer, sequence) }?;
-        usize::try_from(last + 1).ok()
-    }
-
-    fn first(&self, sequence: i32) -> Option<usize> {
-        // SAFETY: the context is in use by this thread, and not at work.
-        let first = unsafe { contexts::first_in_engine(self.pointer, sequence) }?;
-        usize::try_from(first).ok()
-    }
-
-    fn save(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
-        let Some(size) = self.state_size(sequence) else {
-            return false;
-        };
-        state.clear();
-        state.reserve(size);
-        // SAFETY: there is room for so many bytes.
-        let written = unsafe { self.write(state.as_mut_ptr(), size, sequence) };
-        if written == 0 || written > size {
-            return false;
-        }
-        // SAFETY: the engine has written so many bytes, and there is room for them.
-        unsafe { state.set_len(written) };
-        true
-    }
-
-    fn part_size(&self, sequence: i32) -> Option<usize> {
-        // The host has called a function of the engine that takes the context.
-        original::llama_state_seq_get_size_ext()?;
-        let context = self.pointer;
-        Some(original!(llama_state_seq_get_size_ext(
-            context, sequence, PARTIAL
-        )))
-    }
-
-    fn save_part(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
-        let Some(size) = self.part_size(sequence) else {
-            return false;
-        };
-        state.clear();
-        state.resize(size, 0);
-        let context = self.pointer;
-        original::llama_state_seq_get_data_ext().is_some()
-            && original!(llama_state_seq_get_data_ext(
-                context,
-                state.as_mut_ptr(),
-                size,
-                sequence,
-                PARTIAL
-            )) == size
-    }
-
-    fn load(&self, sequence: i32, state: &[u8]) -> bool {
-        let size = faults::at_load(state.len());
-        self.read(sequence, &state[..size]) == state.len()
-    }
-
-    fn evaluate(
-        &self,
-        sequence: i32,
-        from: usize,
-        tokens: &[i32],
-        most: usize,
-    ) -> Result<(), Refusal> {
-        match own_batch::evaluate_tokens(*self, sequence, from, tokens, most) {
-            0 => Ok(()),
-            NO_ROOM => Err(Refusal::NoRoom),
-            ABORTED => Err(Refusal::Stopped),
-            _ => Err(Refusal::Failed),
-        }
-    }
-}
-
 /// What the engine says if there is no room for a batch.
 pub(super) const NO_ROOM: i32 = 1;
 
 /// What the engine says if the host's own callback has stopped it: the parts of the batch that it had computed stay.
-const ABORTED: i32 = 2;
+pub(super) const ABORTED: i32 = 2;
 
 /// What the server is told if a sequence was lost: "compute error". It then clears its slots.
 pub(super) const LOST: i32 = -3;

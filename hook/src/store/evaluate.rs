@@ -2,62 +2,35 @@
 
 mod batches;
 mod learn;
-mod load;
+pub(super) mod load;
 mod parts;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_engine::Engine as _;
-use contextpilot_kv_store::{Run, worth};
+use contextpilot_kv_engine::{Host as _, Part, batch, bounded, dense, is_bounded, synchronise};
+use contextpilot_kv_store::Run;
 use contextpilot_residency::{Entry, Event};
 
 use self::batches::{Batches, sequences_of};
 pub(crate) use self::batches::{extended, legacy};
 use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
-pub(super) use self::parts::Part;
-use self::parts::parts;
+use self::parts::{part_of_media, parts};
+use super::busy::Busy;
 use super::context::{ContextStore, Facts};
-use super::engine::LOST;
+use super::engine::{LOST, NO_ROOM, code};
 use super::figures::{self, FIGURES};
 use super::media::Media;
 use super::shelf::Shelf;
 use super::{
-    Context, PATIENCE, ahead, be_patient, change, exact, hears, only_new, outputs, records, rescue,
-    with_record, with_shelf,
+    Context, PATIENCE, be_patient, change, exact, hears, only_new, outputs, repair, with_record,
+    with_shelf,
 };
 use crate::attach::is_embedded;
-use crate::attach::original::original;
 use crate::base::guard;
 use crate::base::log;
 use crate::capture::contexts::{self, Windows};
-use crate::capture::uncached;
 use crate::channel::push;
-
-/// How many batches are being evaluated, as far as the store knows: one, or one on each of several threads.
-static EVALUATING: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether an engine evaluates a batch now, or what the store has of one is loaded.
-pub(super) fn is_busy() -> bool {
-    EVALUATING.load(Ordering::Relaxed) > 0
-}
-
-/// A batch that is being evaluated, or a state that is being loaded.
-pub(super) struct Busy;
-
-impl Busy {
-    pub(super) fn begin() -> Self {
-        EVALUATING.fetch_add(1, Ordering::Relaxed);
-        Self
-    }
-}
-
-impl Drop for Busy {
-    /// Also if the engine throws an exception.
-    fn drop(&mut self) {
-        EVALUATING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// What a batch holds, as far as it is known.
 enum Content {
@@ -72,7 +45,7 @@ enum Content {
 /// Evaluates a batch as it is. Returns the engine's result.
 fn without_store(context: Context<'_>, whole: impl FnOnce() -> i32) -> i32 {
     if hears(context) {
-        if rescue::is_any_lost(context) {
+        if repair::is_any_lost(context) {
             return LOST;
         }
         outputs::set(context, Vec::new());
@@ -122,7 +95,7 @@ fn evaluate_other(
     batch: &impl Batches,
 ) -> i32 {
     for &sequence in sequences.unwrap_or(&[-1]) {
-        ahead::remove_in(context, sequence);
+        synchronise(&context, sequence);
         if is_embedded() {
             exact::make_whole_in(context, sequence);
         }
@@ -137,7 +110,7 @@ fn evaluate_other(
         });
     }
     let is_lost = with_record(context, |one| one.session.is_any_lost());
-    let is_lost_now = !rescue::goes_on(context) && rescue::is_any_lost(context);
+    let is_lost_now = !repair::goes_on(context) && repair::is_any_lost(context);
     if is_lost == Some(true) || is_lost_now {
         return LOST;
     }
@@ -163,23 +136,23 @@ fn evaluate_media(
     let from = media.done.get() - entries.len();
     if from == 0 {
         // The engine holds all of it after this, or nothing.
-        let all = Part::of_media(media, 0, tokens);
+        let all = part_of_media(media, 0, tokens);
         look_up(context, std::slice::from_ref(&all));
         let mut result = 0;
-        if !prepare(context, &all) {
+        if dense::prepare(&context, &all).is_err() {
             result = LOST;
         }
         let there = with_record(context, |one| one.session.there(&all.run));
         let is_there = result == 0 && there == Some(tokens.len());
         media.is_there.set(is_there);
         if !is_there {
-            ahead::remove_in(context, media.sequence);
+            synchronise(&context, media.sequence);
         }
         if result != 0 {
             return result;
         }
     }
-    let part = Part::of_media(media, from, &tokens[from..media.done.get()]);
+    let part = part_of_media(media, from, &tokens[from..media.done.get()]);
     let left_out = match media.is_there.get() {
         true => part.indexes.clone(),
         false => Vec::new(),
@@ -196,18 +169,14 @@ fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches
     await_ready(context, &parts);
     learn_layout(context, &parts);
     look_up(context, &parts);
-    let is_exact = exact::is_exact(context);
+    let is_exact = is_bounded(&context);
     let mut whole = true;
     let result = prepare_all(context, &parts, entries.len(), is_exact, &mut whole);
     if result != 0 {
-        if is_exact {
-            exact::undo(context, -1);
-        } else {
-            ahead::remove_in(context, -1);
-        }
+        undo(context, is_exact);
         return result;
     }
-    let left_out = left_out(context, &parts).unwrap_or_default();
+    let left_out = batch::left_out(&context, &parts).unwrap_or_default();
     evaluate_rest(context, entries, &parts, left_out, whole, batch)
 }
 
@@ -220,15 +189,15 @@ fn evaluate_rest(
     whole: bool,
     batch: &impl Batches,
 ) -> i32 {
-    let is_exact = exact::is_exact(context);
+    let is_exact = is_bounded(&context);
     // Behind this nothing is asked of the record until the engine has evaluated.
-    if !rescue::goes_on(context) {
-        if rescue::is_any_lost(context) {
+    if !repair::goes_on(context) {
+        if repair::is_any_lost(context) {
             return LOST;
         }
         left_out.clear();
         for part in parts {
-            part.owed.set(false);
+            part.pending.set(false);
             part.ours.set(0);
         }
     }
@@ -247,7 +216,7 @@ fn evaluate_rest(
     };
     let took = start.elapsed();
     if result == 0 {
-        note_evaluated(context, parts);
+        batch::evaluated(&context, parts);
     }
     let evaluated = entries.len() - left_out.len();
     if result == 0 && evaluated > 0 {
@@ -257,12 +226,13 @@ fn evaluate_rest(
         });
     }
     if is_exact && result != 0 {
-        exact::undo(context, -1);
+        bounded::undo(&context, -1);
     } else if result != 0 {
-        let is_loose = rescue::is_any_loose(context);
-        ahead::remove_in(context, -1);
-        rescue::goes_on(context);
-        if is_loose {
+        let was_uncertain = context.journal(|journal| journal.is_any_uncertain());
+        dense::cut_ahead(&context, -1);
+        repair::goes_on(context);
+        // After any other error a part of the batch may be there.
+        if was_uncertain == Some(true) && result == NO_ROOM {
             // What was ahead took room that the server believes to be free.
             outputs::set(context, Vec::new());
             result = batch.whole();
@@ -272,7 +242,7 @@ fn evaluate_rest(
     if result == 0 {
         note_loaded(context, entries, parts);
     }
-    end(context, parts, result);
+    batch::end(&context, parts, result);
     if !whole {
         forget_all(context, parts);
     }
@@ -345,6 +315,15 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
     }
 }
 
+/// A batch was not evaluated: what was loaded or evaluated of it must not stay.
+fn undo(context: Context<'_>, is_exact: bool) {
+    if is_exact {
+        bounded::undo(&context, -1);
+    } else {
+        dense::cut_ahead(&context, -1);
+    }
+}
+
 /// Does what is to be done before a batch is evaluated. The result that the server gets if that is not possible; 0: it is
 /// done. `whole` is set to false if more is left for one call than may be.
 fn prepare_all(
@@ -355,17 +334,16 @@ fn prepare_all(
     whole: &mut bool,
 ) -> i32 {
     if is_exact {
-        pay_for_room(context, entries);
+        complete_for_room(context, entries);
     }
     for part in parts {
-        let result = match is_exact {
-            true => exact::prepare(context, part),
-            false if prepare(context, part) => 0,
-            // The engine lost a sequence that the server believes in, and it cannot be repaired.
-            false => LOST,
+        let prepared = if is_exact {
+            bounded::prepare(&context, part)
+        } else {
+            dense::prepare(&context, part)
         };
-        if result != 0 {
-            return result;
+        if let Err(refusal) = prepared {
+            return code(refusal);
         }
     }
     if !is_exact {
@@ -377,129 +355,28 @@ fn prepare_all(
     }
 }
 
-/// The server believes in the tokens of these parts now. (Those that are owed are noted by [`end`].)
-fn note_evaluated(context: Context<'_>, parts: &[Part]) {
-    for part in parts.iter().filter(|part| !part.owed.get()) {
-        let first = usize::try_from(part.run.first).unwrap_or(0);
-        rescue::evaluated(context, part.run.sequence, first + part.run.tokens.len());
-    }
-}
-
 /// More was evaluated by one call than may be: what became of it is not for the store.
 fn forget_all(context: Context<'_>, parts: &[Part]) {
     with_record(context, |one| {
-        for part in parts.iter().filter(|part| !part.owed.get()) {
+        for part in parts.iter().filter(|part| !part.pending.get()) {
             one.session.obscure(part.run.sequence);
         }
     });
 }
 
-/// What is owed takes room that the server believes to be taken. It is paid before anybody else gets it.
-fn pay_for_room(context: Context<'_>, entries: usize) {
+/// What is pending takes room that the server believes to be taken. It is evaluated before anybody else gets it.
+fn complete_for_room(context: Context<'_>, entries: usize) {
     let is_short = with_record(context, |one| {
         one.session.owing().next().is_some() && one.session.held() + entries > one.size
     });
     if is_short == Some(true) {
-        exact::pay(context, -1);
-    }
-}
-
-/// Says why nothing of a prompt is loaded or kept, if nothing is.
-fn note_unknown(one: &ContextStore, run: &Run) {
-    if one.has_embeddings() {
-        // All tokens of such a prompt may have outputs.
-        if run.tokens.len() >= worth::LEAST {
-            figures::note_refusal("embeddings: every token of the batch is needed");
-        }
-        return;
-    }
-    let why = one.session.why_unknown(run.sequence);
-    if let Some(why) = why.filter(|_| run.leading >= worth::LEAST && one.is_proven()) {
-        figures::note_refusal(change::name_of(why));
-    }
-}
-
-/// If few tokens stand between what is known of a sequence and a prompt, they are evaluated again, and the prompt is stored.
-/// False if the sequence was lost.
-fn see_again(context: Context<'_>, run: &Run) -> bool {
-    let sequence = run.sequence;
-    let wanted = with_record(context, |one| {
-        let conditions = one.conditions();
-        let wanted = one.session.to_see_again(run, conditions)?;
-        let may_be = one.layout().is_some() && !one.is_refused() && !one.has_embeddings();
-        may_be.then_some(wanted)
-    });
-    // Now rows of an image may see those behind them, and tokens would, too.
-    let Some((from, tokens)) = wanted.flatten().filter(|_| is_causal(context)) else {
-        return true;
-    };
-    let believed = from + tokens.len();
-    rescue::loosen(context, sequence, believed, rescue::ANYTHING);
-    context.cut(sequence, from);
-    let done = context
-        .evaluate(sequence, from, &tokens, tokens.len())
-        .is_ok();
-    if done {
-        rescue::loosen(context, sequence, believed, believed);
-    } else {
-        rescue::tighten(context, sequence);
-    }
-    with_record(context, |one| match done {
-        true => {
-            let conditions = one.conditions();
-            one.session.seen_again(sequence, conditions);
-        }
-        false => {
-            one.session.removed(sequence, -1, -1);
-            one.session.obscure(sequence);
-        }
-    });
-    done
-}
-
-/// Does what is to be done before a part of a batch is evaluated. False if a sequence was lost.
-fn prepare(context: Context<'_>, part: &Part) -> bool {
-    if !see_again(context, &part.run) {
-        return false;
-    }
-    let advice = with_shelf(context, |shelf, one| {
-        if !part.follows {
-            let cut = one.session.ahead_of(part.run.sequence);
-            return (contextpilot_kv_store::Advice { cut, search: None }, true);
-        }
-        expect(shelf.as_ref(), one, &part.run);
-        let conditions = one.conditions();
-        let mut advice = one.session.advise(&part.run, conditions, worth::LEAST);
-        if one.has_embeddings() {
-            advice.cut = one.session.ahead_of(part.run.sequence);
-            advice.search = None;
-        }
-        if uncached::is(part.run.sequence) {
-            advice.search = None;
-        }
-        (advice, false)
-    });
-    let Some((advice, foreign)) = advice else {
-        return true;
-    };
-    if let Some(length) = advice.cut {
-        context.cut(part.run.sequence, length);
-        let believed = usize::try_from(part.run.first).unwrap_or(0);
-        rescue::loosen(context, part.run.sequence, believed, length);
-        with_record(context, |one| one.session.cut(part.run.sequence, length));
-    }
-    if foreign {
-        with_record(context, |one| one.session.obscure(part.run.sequence));
-    }
-    match advice.search {
-        Some(held) => load::load(context, &part.run, held),
-        None => true,
+        bounded::complete(&context, -1);
     }
 }
 
 /// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready, unless the
 /// store has most of it.
-fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
+pub(super) fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
     let held = one.session.believed(run.sequence).map(<[_]>::len);
     let (Some(shelf), Some(held)) = (shelf, held) else {
         return;
@@ -519,46 +396,27 @@ fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
     }
 }
 
-/// The indexes of the entries that the engine holds already. `None`: the library has stopped.
-fn left_out<'a>(
-    context: Context<'_>,
-    parts: impl IntoIterator<Item = &'a Part>,
-) -> Option<Vec<u32>> {
-    with_record(context, |one| {
-        let mut all = Vec::new();
-        for part in parts {
-            let there = match part.owed.get() {
-                true => part.indexes.len(),
-                false => one.session.there(&part.run),
-            };
-            all.extend_from_slice(&part.indexes[..there]);
-        }
-        all.sort_unstable();
-        all
-    })
-}
-
-/// Tells the worker which entries were not evaluated because the engine held them. (Of those that are owed it is not
+/// Tells the worker which entries were not evaluated because the engine held them. (Of those that wait it is not
 /// known yet.)
 fn note_loaded(context: Context<'_>, entries: &[Entry], parts: &[Part]) {
     if !outputs::are_left_out(context) {
         return;
     }
     let ours: usize = parts.iter().map(|part| part.ours.get()).sum();
-    let paid = parts.iter().filter(|part| !part.owed.get());
-    let paid = match ours {
-        0 => left_out(context, paid).unwrap_or_default(),
+    let held = parts.iter().filter(|part| !part.pending.get());
+    let held = match ours {
+        0 => batch::left_out(&context, held).unwrap_or_default(),
         _ => with_record(context, |one| {
             let of_store = |part: &Part| {
                 let there = one.session.there(&part.run) - part.ours.get();
                 part.indexes[..there].to_vec()
             };
-            paid.flat_map(of_store).collect()
+            held.flat_map(of_store).collect()
         })
         .unwrap_or_default(),
     };
-    figures::add(&FIGURES.loaded_tokens, paid.len());
-    let loaded: Vec<&Entry> = paid.iter().map(|&index| &entries[index as usize]).collect();
+    figures::add(&FIGURES.loaded_tokens, held.len());
+    let loaded: Vec<&Entry> = held.iter().map(|&index| &entries[index as usize]).collect();
     guard::compute(|| {
         for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
         {
@@ -572,40 +430,6 @@ fn note_loaded(context: Context<'_>, entries: &[Entry], parts: &[Part]) {
     });
 }
 
-/// The engine has evaluated the batch, or refused to.
-fn end(context: Context<'_>, parts: &[Part], result: i32) {
-    // There was no room, or the batch was invalid: all is as before.
-    if matches!(result, 1 | -1) {
-        return;
-    }
-    let noted = with_record(context, |one| {
-        for part in parts {
-            let sequence = part.run.sequence;
-            match result {
-                0 if part.owed.get() => one.session.owe(&part.run),
-                0 => {
-                    one.session.evaluated(&part.run);
-                    note_unknown(one, &part.run);
-                }
-                // Its entries were not in the batch.
-                _ if part.owed.get() => {}
-                _ => {
-                    let is_owed = one.session.believed_on_credit(sequence).is_some();
-                    one.session.obscure(sequence);
-                    if is_owed {
-                        one.session.lose(sequence);
-                    }
-                }
-            }
-        }
-    });
-    if noted.is_none() && result == 0 {
-        for part in parts.iter().filter(|part| part.owed.get()) {
-            rescue::owe(context, &part.run);
-        }
-    }
-}
-
 /// An evaluation that has not ended yet. If the engine throws an exception, nobody knows what it did.
 struct Open<'a> {
     context: Context<'a>,
@@ -616,7 +440,7 @@ struct Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            end(self.context, self.parts, -2);
+            batch::end(&self.context, self.parts, -2);
         }
     }
 }
@@ -648,18 +472,5 @@ fn refuse_aloud(one: &mut ContextStore, why: &str) {
         log::line(format_args!(
             "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
         ));
-    }
-}
-
-/// A context is about to be freed.
-pub(super) fn forget(context: Context<'_>) {
-    let Some(row) = records::find(context) else {
-        return;
-    };
-    let batch = row.batch.swap(0, Ordering::Relaxed);
-    guard::compute(|| row.free());
-    if batch != 0 {
-        let batch = std::ptr::with_exposed_provenance_mut(batch);
-        original!(llama_batch_ext_free(batch));
     }
 }

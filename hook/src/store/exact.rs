@@ -5,11 +5,11 @@
 //! in stays in the engine when a call ends: the server's own checkpoints, which hold such tails, are then those of
 //! a server without a store.
 //!
-//! **Owed.** The server shows a prompt batch by batch, and states are far apart. While a prompt goes on along what is
-//! stored, and a state lies ahead, its tokens are left out without anything being loaded: they are *owed*. The engine
+//! **Pending.** The server shows a prompt batch by batch, and states are far apart. While a prompt goes on along what is
+//! stored, and a state lies ahead, its tokens are left out without anything being loaded: they are *pending*. The engine
 //! then holds less than the server believes, never more. Before anybody looks at the sequence (a copy, an output, most
-//! checkpoints), and when the prompt leaves the path, the debt is paid: the state that is nearest before is loaded, and what
-//! is behind it evaluated. So it does not matter where the prompt turns off, nor where the server's batches end.
+//! checkpoints), and when the prompt leaves the path, they are made up for: the state that is nearest before is loaded, and what
+//! is behind it evaluated ([`bounded`]). So it does not matter where the prompt turns off, nor where the server's batches end.
 //! Loading at each batch what lies within it would be simpler, and would save little: the batches of two prompts
 //! seldom end at the same places, and each load would copy the whole dense part.
 //!
@@ -17,7 +17,7 @@
 //! ([`show`]), and costs no load: it is the state's tail.
 //!
 //! Newer servers ask for the first and the last position of a sequence at every batch. They are answered without
-//! paying. The last is that of the tokens believed in. The first is one that any state at this position has: the
+//! that. The last is that of the tokens believed in. The first is one that any state at this position has: the
 //! window, and not more than that. Going back to anything else is possible as well, because nothing of it is in the
 //! engine yet.
 //!
@@ -35,69 +35,30 @@
 //!
 //! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
 //! own decision, asking nobody. A load brings the windows only. So of a sequence that was loaded it is known from where on
-//! it has rows, and if the host goes back behind that, the engine's sequence is emptied, and what is left of it is owed
+//! it has rows, and if the host goes back behind that, the engine's sequence is emptied, and what is left of it is pending
 //! ([`about_to_go_back`]). Before the host looks at such a sequence in a way after which that is not known any more (a copy
 //! of a part, a move, a state of the whole context), the sequence is evaluated again ([`make_whole`]).
 //!
-//! **If paying fails**, the sequence is empty in the engine, and still owed. Where the server is about to evaluate, it
+//! **If that fails**, the sequence is empty in the engine, and its tokens are still pending. Where the server is about to evaluate, it
 //! hears of it ("no room", after which it makes some; or an error, after which it starts again). Where it cannot hear of
 //! it, the next evaluation is refused as an error.
 
-mod pay;
+pub(super) mod load;
 mod pieces;
 mod show;
 mod take;
 mod turns;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use contextpilot_kv_engine::Engine as _;
+use contextpilot_kv_engine::{bounded, is_bounded};
 use contextpilot_kv_store::Run;
 
-use self::pay::evaluate_all;
-pub(super) use self::pay::{pay, prepare, undo};
 pub(super) use self::pieces::in_pieces;
 pub(super) use self::show::checkpoint;
-pub(super) use self::take::{Waiting, keep, keep_checkpoint, save, save_midway};
+pub(super) use self::take::{keep, keep_checkpoint, save, save_midway};
 pub(super) use self::turns::stop_at_turns;
 use super::context::ContextStore;
-use super::{Context, acts, is_on, rescue, with_record, with_shelf};
+use super::{Context, acts, is_on, with_record, with_shelf};
 use crate::attach::{self, original};
-use crate::capture::contexts;
-
-/// What the engine says of a context that cannot go back to any position.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// How far sliding windows look back, in tokens. 0: the context has a recurrent state.
-    pub(super) window: usize,
-    /// If there are sliding windows: how many tokens may be evaluated by one call.
-    pub(super) at_once: Option<usize>,
-}
-
-impl Bounds {
-    /// The first position of which a state of so many tokens has all rows.
-    fn first_row(self, tokens: usize) -> usize {
-        match self.window {
-            0 => 0,
-            window => tokens.saturating_sub(window),
-        }
-    }
-
-    /// The first position that a sequence of so many tokens holds at least.
-    fn first(self, tokens: usize) -> usize {
-        match self.window {
-            0 => tokens.saturating_sub(1),
-            window => tokens.saturating_sub(window + 1),
-        }
-    }
-}
-
-/// Whether these contexts have a store: `CONTEXTPILOT_STORE_BOUNDED`.
-static WANTED: AtomicBool = AtomicBool::new(false);
-
-/// Why one of these contexts has no store.
-pub(super) const NOT_WANTED: &str = "its cache cannot go back to any position (sliding window, recurrent), and \
-                                     CONTEXTPILOT_STORE_BOUNDED is 0";
 
 /// Why one of these contexts has no store: the engine's states have the windows only, and the host may go back behind them.
 pub(super) const WHOLE_WINDOWS: &str = "its sliding windows keep every position (swa_full), and a state of a sequence does \
@@ -113,19 +74,9 @@ pub(super) const SHARED_WINDOWS: &str = "its sequences share one small cache of 
 pub(super) const UNKNOWN_WINDOWS: &str =
     "whether its sliding windows keep every position (swa_full) is not known";
 
-/// Called when the store is started.
-pub(super) fn want(wanted: bool) {
-    WANTED.store(wanted, Ordering::Relaxed);
-}
-
-/// Whether such a context has a store.
-pub(super) fn is_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed)
-}
-
 /// Whether a context is one of these.
 pub(super) fn is_exact(context: Context<'_>) -> bool {
-    with_record(context, |one| one.bounds.is_some()) == Some(true)
+    is_bounded(&context)
 }
 
 /// How many tokens the server believes in, if the engine holds fewer.
@@ -144,9 +95,9 @@ pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {
     Some((number(bounds.first(believed))?, number(believed - 1)?))
 }
 
-/// The host removes what is behind a position, and the engine holds nothing of that: it is not owed any more.
-/// Else, what is owed of this part is forgotten, so that nobody pays for it.
-pub(crate) fn removes_only_owed(
+/// The host removes what is behind a position, and the engine holds nothing of that: it is not pending any more.
+/// Else, what is pending of this part is forgotten, so that nobody evaluates it.
+pub(crate) fn removes_only_pending(
     context: Option<Context<'_>>,
     sequence: i32,
     from: i32,
@@ -171,7 +122,7 @@ pub(crate) fn removes_only_owed(
 
 /// The host is about to remove positions of a sequence; negative: of all. If it goes back behind what a load has brought,
 /// rows are missing that might be there without a load: the engine's sequence is emptied, and what the host keeps of it is
-/// owed. Returns these sequences, for [`went_back`].
+/// pending. Returns these sequences, for [`went_back`].
 pub(crate) fn about_to_go_back(
     context: Option<Context<'_>>,
     sequence: i32,
@@ -193,18 +144,11 @@ pub(crate) fn about_to_go_back(
     let needed = (kept + 1).saturating_sub(window);
     let lacking = |one: &mut ContextStore| one.session.lacking(sequence, needed, one.conditions());
     let lacking = with_record(context, lacking).unwrap_or_default();
-    for &sequence in &lacking {
-        rescue::loosen(context, sequence, kept, rescue::ANYTHING);
-        context.cut(sequence, 0);
-        let noted = with_record(context, |one| one.session.owe_all(sequence, kept));
-        if noted.is_some() {
-            rescue::tighten(context, sequence);
-        }
-    }
+    bounded::begin_anew(&context, &lacking, kept);
     lacking
 }
 
-/// The host has gone back in these sequences. What is owed of them is evaluated now if it may not wait.
+/// The host has gone back in these sequences. What is pending of them is evaluated now if it may not wait.
 pub(crate) fn went_back(context: Option<Context<'_>>, sequences: &[i32]) {
     let Some(context) = context.filter(|context| !sequences.is_empty() && acts(*context)) else {
         return;
@@ -212,7 +156,7 @@ pub(crate) fn went_back(context: Option<Context<'_>>, sequences: &[i32]) {
     let may_wait =
         is_hidden() && with_record(context, |one| one.is_always_the_same()) == Some(true);
     for &sequence in sequences.iter().filter(|_| !may_wait) {
-        pay(context, sequence);
+        bounded::complete(&context, sequence);
     }
 }
 
@@ -228,16 +172,16 @@ pub(crate) fn make_whole(context: Context<'_>, sequence: i32) {
 pub(super) fn make_whole_in(context: Context<'_>, sequence: i32) {
     let lacking = |one: &mut ContextStore| one.session.lacking(sequence, 0, one.conditions());
     for sequence in with_record(context, lacking).unwrap_or_default() {
-        evaluate_all(context, sequence);
+        bounded::evaluate_again(&context, sequence);
     }
 }
 
-/// Whether the host does not see the engine's own answers for what is owed.
+/// Whether the host does not see the engine's own answers for what is pending.
 fn is_hidden() -> bool {
     original::llama_memory_seq_pos_min().is_some() && original::llama_memory_seq_pos_max().is_some()
 }
 
-/// The host replaces a sequence: what is owed of it is not owed any more.
+/// The host replaces a sequence: what is pending of it is not pending any more.
 pub(crate) fn forgive(context: Context<'_>, sequence: i32) {
     if acts(context) {
         with_record(context, |one| {
@@ -249,37 +193,10 @@ pub(crate) fn forgive(context: Context<'_>, sequence: i32) {
     }
 }
 
-/// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
-/// else, and not for the store. (Servers take care of that.)
-pub(super) fn check_window(context: Context<'_>, sequence: i32) {
-    let needed = with_record(context, |one| {
-        let window = one.bounds.map(|bounds| bounds.window)?;
-        let tokens = one.session.in_engine(sequence);
-        let is_known = one.session.believed(sequence).is_some();
-        (is_known && window > 0 && tokens > 0).then(|| (tokens + 1).saturating_sub(window))
-    });
-    let Some(needed) = needed.flatten() else {
-        return;
-    };
-    let first = context.first(sequence);
-    let reaches = first.is_some_and(|first| first <= needed);
-    if !reaches {
-        with_record(context, |one| one.session.obscure(sequence));
-    }
-}
-
-/// How many tokens are evaluated by one call of ours.
-pub(super) fn at_a_time(context: Context<'_>, one: &ContextStore) -> usize {
-    /// If it is not known how many the engine takes.
-    const FEW: usize = 8;
-    let most = contexts::batch_of(context.pointer()).map_or(FEW, |batch| batch as usize);
-    let at_once = one.bounds.and_then(|bounds| bounds.at_once);
-    at_once.unwrap_or(most).min(one.size).max(1)
-}
-
-/// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state.
-fn may_owe(context: Context<'_>, run: &Run) -> bool {
-    /// More is not owed: whoever turns off just before the state would wait for all of it at once.
+/// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and nobody sees
+/// that the engine lacks them.
+pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
+    /// More does not wait: whoever turns off just before the state would wait for all of it at once.
     const MOST: usize = 32_768;
     let goes_on = run.leading == run.tokens.len();
     if !goes_on || !is_hidden() {
@@ -287,7 +204,7 @@ fn may_owe(context: Context<'_>, run: &Run) -> bool {
     }
     let may = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        // When the debt is paid, another adapter may be applied.
+        // When it is evaluated, another adapter may be applied.
         let may = !one.has_embeddings() && one.is_always_the_same();
         if !may || !one.session.may_load(run.sequence) {
             return None;

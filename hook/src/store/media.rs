@@ -8,7 +8,7 @@
 //! A run is left out whole or not at all. It cannot be evaluated again by the hook, which has its rows during this call
 //! only: so before a state is loaded into a sequence with media in it, the engine's own is put aside.
 //!
-//! Not for contexts that cannot go back to any position, where tokens that are [owed](super::exact) may have to be evaluated later; and not
+//! Not for contexts that cannot go back to any position, where tokens that are [pending](super::exact) may have to be evaluated later; and not
 //! where rows share a position (M-RoPE). There the sequence is known up to the first image or sound.
 
 use std::cell::{Cell, OnceCell};

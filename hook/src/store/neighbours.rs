@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use contextpilot_control::{StoreRemote, Timestamp};
 use contextpilot_kv_files::Watch;
@@ -25,10 +25,9 @@ use contextpilot_kv_files::Watch;
 use super::context::Basis;
 use super::figures::{self, Kind};
 use super::shelf::noted::AGAIN;
-use super::shelf::{Shelf, say_problem};
-use super::{on_shelf, records, works};
+use super::shelf::{Opened, Shelf, say_problem};
+use super::{clock, on_shelf, records, works};
 use crate::base::faults;
-
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
 /// How often what is known of fingerprints without chunks is removed.
@@ -36,21 +35,25 @@ const SWEEP: Duration = Duration::from_secs(3600);
 /// So many chunks at a time are put into the tree, which the server's thread may want meanwhile: some ten
 /// microseconds.
 const AT_A_TIME: usize = 16;
-/// A chunk that lacks what it continues is removed at the next start, if it is older. A neighbour may have
-/// written one behind our reading of the folder.
-const UNFINISHED: Duration = Duration::from_secs(600);
-
 /// How often it is written down what is where, if that has changed.
 const INDEX: Duration = Duration::from_secs(60);
 /// So many chunks are looked at while the lock is held, to write that down.
 const INDEXED: usize = 64;
 
+/// Looks at the folder until the process ends, on a thread of its own that gives way.
+pub(super) fn follow(mut watch: Watch, opened: Opened) {
+    if !opened.is_read {
+        read_rest(&mut watch, opened.limit);
+    }
+    look_for_life(watch, opened.has_remote);
+}
+
 /// Reads all of the folder, while prompts are looked up by its index. `limit`: the budget, if somebody said it.
-pub(super) fn read_rest(watch: &mut Watch, limit: Option<u64>) {
+fn read_rest(watch: &mut Watch, limit: Option<u64>) {
     faults::hold_reading();
     while works() {
         let (mut some, mut future) = (Vec::with_capacity(AT_A_TIME), Vec::new());
-        let read = watch.look(|header| match header.last_used > time() {
+        let read = watch.look(|header| match header.last_used > clock::time() {
             true => future.push(header),
             false => {
                 some.push(header);
@@ -100,9 +103,8 @@ fn write_index() {
     with_shelf(|shelf| shelf.has_written_index(changed));
 }
 
-/// Looks at the folder until the process ends, on a thread of its own that gives way.
 /// `has_remote`: somebody keeps the folder and a remote alike.
-pub(super) fn look_for_life(mut watch: Watch, has_remote: bool) {
+fn look_for_life(mut watch: Watch, has_remote: bool) {
     let mut noted = None;
     let mut swept: Option<Instant> = None;
     let mut indexed: Option<Instant> = None;
@@ -177,21 +179,10 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
 fn look_at_remote() {
     let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder));
     let note = folder.and_then(|folder| folder.remote_note());
-    let now = Timestamp::from_unix_ms(time() / 1_000_000);
+    let now = Timestamp::from_unix_ms(clock::time() / 1_000_000);
     figures::set_remote(note.and_then(|note| StoreRemote::read(&note, now)));
 }
 
 fn with_shelf<T>(work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
     on_shelf(|shelf| shelf.as_mut().map(work))
-}
-
-/// The time by which all processes order what they used: nanoseconds since 1970, as of files.
-pub(super) fn time() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Chunks that were last used before this time have a parent, or never will.
-pub(super) fn may_be_unfinished() -> u64 {
-    time().saturating_sub(UNFINISHED.as_nanos() as u64)
 }

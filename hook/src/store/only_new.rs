@@ -11,6 +11,7 @@ use std::ptr;
 use std::slice;
 use std::time::Instant;
 
+use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Layout, Wanted, worth};
 
 use super::figures::{self, FIGURES};
@@ -96,6 +97,22 @@ pub(super) fn copy_out(
         }
     };
     Some(NewRows { region, size, from })
+}
+
+/// Copies the state of a sequence out of the engine, into this memory, and takes note of how long that took. False if
+/// the engine refuses.
+pub(super) fn copy_whole(context: Context<'_>, sequence: i32, state: &mut Vec<u8>) -> bool {
+    let start = Instant::now();
+    let saved = context.save(sequence, state);
+    let took = start.elapsed();
+    figures::add_time(&FIGURES.save_nanos, took);
+    if saved {
+        with_record(context, |one| {
+            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
+            one.rates.saved(tokens, took);
+        });
+    }
+    saved
 }
 
 /// A state that the engine writes on this thread.

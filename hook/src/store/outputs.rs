@@ -3,16 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Context, records};
+use contextpilot_kv_engine::Host as _;
+
+use super::Context;
 
 /// Entries were left out of the last evaluation of some context.
 static ANY: AtomicBool = AtomicBool::new(false);
-
-/// What was left out: noted outside the record, since it stays true after an error.
-fn with<R>(context: Context<'_>, work: impl FnOnce(&mut Vec<u32>) -> R) -> Option<R> {
-    let mut rescue = records::find(context)?.rescue()?;
-    Some(work(&mut rescue.left_out))
-}
 
 /// Entries of the evaluation that follows are left out: their indexes, in order.
 pub(super) fn set(context: Context<'_>, left_out: Vec<u32>) {
@@ -20,7 +16,7 @@ pub(super) fn set(context: Context<'_>, left_out: Vec<u32>) {
     if !some && !ANY.load(Ordering::Relaxed) {
         return;
     }
-    with(context, |now| *now = left_out);
+    context.journal(|journal| journal.set_left_out(left_out));
     if some {
         ANY.store(true, Ordering::Release);
     }
@@ -28,7 +24,7 @@ pub(super) fn set(context: Context<'_>, left_out: Vec<u32>) {
 
 /// Whether entries were left out of the last evaluation of a context.
 pub(super) fn are_left_out(context: Context<'_>) -> bool {
-    with(context, |left_out| !left_out.is_empty()) == Some(true)
+    context.journal(|journal| !journal.left_out().is_empty()) == Some(true)
 }
 
 /// The engine's index for an entry of the host's batch. Negative indexes count outputs from the end, and
@@ -37,7 +33,7 @@ pub(crate) fn index_in_engine(context: Context<'_>, index: i32) -> i32 {
     if !ANY.load(Ordering::Acquire) || !context.is_hosts() || index < 0 {
         return index;
     }
-    let translated = with(context, |left_out| translate(left_out, index));
+    let translated = context.journal(|journal| translate(journal.left_out(), index));
     translated.unwrap_or(index)
 }
 

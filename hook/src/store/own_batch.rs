@@ -8,6 +8,7 @@ use super::engine::{Context, NO_ROOM};
 use super::records;
 use crate::attach::original::{self, original};
 use crate::base::abi::{Batch, Pointer};
+use crate::base::guard;
 
 /// `LLAMA_PROCESS_TYPE_DECODE`.
 pub(super) const DECODE: i32 = 1;
@@ -111,4 +112,17 @@ pub(super) fn evaluate_tokens(
         }
     }
     0
+}
+
+/// A context is about to be freed.
+pub(super) fn forget(context: Context<'_>) {
+    let Some(row) = records::find(context) else {
+        return;
+    };
+    let batch = row.batch.swap(0, Ordering::Relaxed);
+    guard::compute(|| row.free());
+    if batch != 0 {
+        let batch = std::ptr::with_exposed_provenance_mut(batch);
+        original!(llama_batch_ext_free(batch));
+    }
 }

@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use contextpilot_kv_engine::synchronise;
+
 use super::content::{self, Content};
 use super::{Context, ahead, before, with_record, works};
 use crate::attach::{is_embedded, plain};
@@ -12,7 +14,7 @@ use crate::base::guard::{self, EngineCall};
 /// The context has no store from now on.
 pub(crate) fn refuse(context: Context<'_>, why: &str) {
     before(context, || {
-        ahead::remove_in(context, -1);
+        synchronise(&context, -1);
         with_record(context, |one| one.refuse(why));
     });
 }
@@ -22,7 +24,7 @@ pub(crate) fn set_embeddings(context: Context<'_>, value: bool) {
     before(context, || {
         let before = with_record(context, |one| one.set_embeddings(value));
         if value && before == Some(false) {
-            ahead::remove_in(context, -1);
+            synchronise(&context, -1);
         }
     });
 }

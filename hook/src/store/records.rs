@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use contextpilot_kv_engine::Journal;
+
 use super::context::{Basis, ContextStore};
 use super::engine::Context;
-use super::rescue::Rescue;
 use crate::base::bounds::CONTEXTS;
 use crate::base::mode;
 
@@ -26,7 +27,7 @@ pub(super) struct Row {
     patience: AtomicU32,
     /// `None`: nothing was noted yet, or the library has stopped and the context is as its host believes.
     record: Mutex<Option<Box<ContextStore>>>,
-    rescue: Mutex<Rescue>,
+    journal: Mutex<Journal>,
     /// What threads of ours may know.
     basis: Mutex<Option<Arc<Basis>>>,
 }
@@ -87,7 +88,7 @@ impl Row {
             batch: AtomicUsize::new(0),
             patience: AtomicU32::new(0),
             record: Mutex::new(None),
-            rescue: Mutex::new(Rescue::NONE),
+            journal: Mutex::new(Journal::EMPTY),
             basis: Mutex::new(None),
         }
     }
@@ -112,15 +113,15 @@ impl Row {
         lock(&self.record)?.take()
     }
 
-    pub(super) fn rescue(&self) -> Option<MutexGuard<'_, Rescue>> {
-        lock(&self.rescue)
+    pub(super) fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
+        lock(&self.journal)
     }
 
     /// The context is freed: another one may get its address, and its row.
     pub(super) fn free(&self) {
         drop(self.take_record());
-        if let Some(mut rescue) = self.rescue() {
-            *rescue = Rescue::NONE;
+        if let Some(mut journal) = self.journal() {
+            *journal = Journal::EMPTY;
         }
         if let Some(mut basis) = try_lock(&self.basis) {
             *basis = None;

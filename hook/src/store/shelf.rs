@@ -1,5 +1,6 @@
 //! The store itself: the tree of what is there, the folder with the rows, and the thread that writes them.
 
+pub(super) mod elsewhere;
 pub(super) mod exact;
 mod keep;
 pub(super) mod noted;
@@ -20,11 +21,11 @@ use contextpilot_kv_store::{
 };
 use contextpilot_settings::StoreAt;
 
+use self::elsewhere::Elsewhere;
 use self::noted::Noted;
-use super::elsewhere::Elsewhere;
 use super::figures::{self, FIGURES, Kind};
 use super::flow::{self, Outline};
-use super::{content, evaluate, neighbours};
+use super::{busy, clock, content};
 use crate::base::region::Region;
 use crate::base::{guard, log};
 
@@ -85,9 +86,20 @@ fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
     cut.collect()
 }
 
+/// A folder that was opened.
+pub(super) struct Opened {
+    /// All of it has been read. Else prompts are looked up by its index.
+    pub(super) is_read: bool,
+    /// The budget, if somebody said it.
+    pub(super) limit: Option<u64>,
+    /// Somebody keeps the folder and a remote alike.
+    pub(super) has_remote: bool,
+}
+
 impl Shelf {
     /// Opens the folder. What is in it is read on a thread of its own, which then passes the shelf to
-    /// `ready`; before, if there is an index by which prompts can be looked up meanwhile. `must_write`: a folder that can be read only is none.
+    /// `ready`; before, if there is an index by which prompts can be looked up meanwhile. `must_write`: a folder that can be read only is none. Then that
+    /// thread follows what others write into the folder.
     ///
     /// # Errors
     /// Why the folder cannot be used, as the rest of a message.
@@ -95,6 +107,7 @@ impl Shelf {
         at: &StoreAt,
         must_write: bool,
         ready: impl FnOnce(Self) + Send + 'static,
+        follow: impl FnOnce(Watch, Opened) + Send + 'static,
     ) -> Result<(), String> {
         let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
         if must_write {
@@ -118,10 +131,14 @@ impl Shelf {
                     shelf.elsewhere = has_remote.then(Elsewhere::new);
                     ready(shelf);
                     give_way();
-                    if is_indexed {
-                        neighbours::read_rest(&mut watch, limit);
-                    }
-                    neighbours::look_for_life(watch, has_remote);
+                    follow(
+                        watch,
+                        Opened {
+                            is_read: !is_indexed,
+                            limit,
+                            has_remote,
+                        },
+                    );
                 }
                 Err(error) => {
                     say_problem(Kind::Start, &format!("it cannot be read ({error})"));
@@ -139,12 +156,7 @@ impl Shelf {
 
     /// Nothing has been read yet. `limit`: the budget, if somebody said it.
     fn new(folder: Folder, limit: Option<u64>, index: Option<Index>) -> io::Result<Self> {
-        let writer = Writer::start(
-            folder.clone(),
-            QUEUE,
-            guard::enter_for_life,
-            evaluate::is_busy,
-        )?;
+        let writer = Writer::start(folder.clone(), QUEUE, guard::enter_for_life, busy::is_busy)?;
         let shelf = Self {
             tree: Store::new(limit.unwrap_or(u64::MAX)),
             folder,
@@ -164,7 +176,7 @@ impl Shelf {
     fn load(folder: Folder, limit: Option<u64>, watch: &mut Watch) -> io::Result<Self> {
         let mut shelf = Self::new(folder, limit, None)?;
         let mut future = Vec::new();
-        watch.look(|header| match header.last_used > neighbours::time() {
+        watch.look(|header| match header.last_used > clock::time() {
             true => future.push(header),
             false => shelf.tree.load(header.chunk, header.last_used),
         })?;
@@ -190,13 +202,13 @@ impl Shelf {
 
     /// All that is in the folder was loaded but for these chunks, which were used in the future.
     pub(super) fn end_reading(&mut self, mut future: Vec<Header>, limit: Option<u64>) {
-        self.folder.bring_back(&mut future, neighbours::time());
+        self.folder.bring_back(&mut future, clock::time());
         self.load_some(future.into_iter());
         let read = self.index.take().map(|index| index.len());
         if read == Some(self.tree.chunks()) {
             self.indexed = self.changed;
         }
-        let mut leaving = self.tree.orphans(neighbours::may_be_unfinished());
+        let mut leaving = self.tree.orphans(clock::may_be_unfinished());
         let limit = limit.unwrap_or_else(|| usual_limit(&self.folder, self.tree.bytes()));
         leaving.extend(self.tree.set_limit(limit));
         for name in leaving {
@@ -208,7 +220,7 @@ impl Shelf {
     /// Until the folder has been read: reads what it has of these tokens.
     pub(super) fn look_up(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) {
         if let Some(index) = &self.index {
-            let now = neighbours::time();
+            let now = clock::time();
             index.look_up(&self.folder, &mut self.tree, fingerprint, tokens, now);
         }
     }
@@ -392,7 +404,7 @@ impl Shelf {
 
     /// These were of use now.
     fn note_used(&mut self, pieces: &[Piece]) {
-        self.tree.now(neighbours::time());
+        self.tree.now(clock::time());
         self.tree.used(pieces);
         self.writer.touch(pieces.iter().map(|piece| piece.name));
     }
@@ -538,7 +550,7 @@ impl Shelf {
         let there: Vec<_> = there
             .map(|one| (one.chunk.clone(), one.last_used))
             .collect();
-        self.tree.now(neighbours::time());
+        self.tree.now(clock::time());
         self.forget(|tree| tree.share(there, &[]));
     }
 

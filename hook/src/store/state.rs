@@ -1,12 +1,12 @@
 //! States that the server itself saves and restores, for its host prompt cache. They are taken apart as
 //! well, so that nothing has to be copied twice.
 
+use contextpilot_kv_engine::{Change, Checkpoint, Host as _, changed};
 use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::rescue::Checkpoint;
-use super::{Context, ahead, before, change, exact, hears, rescue, with_record, with_shelf};
+use super::{Context, ahead, before, change, exact, hears, with_record, with_shelf};
 
 /// The server has saved a whole sequence to its own memory.
 ///
@@ -38,15 +38,18 @@ fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u
     one.remember(target.addr(), saved);
 }
 
-/// The size of the part of a sequence that cannot be cut back, if it is owed and the store has it: then the server gets
+/// The size of the part of a sequence that cannot be cut back, if it is pending and the store has it: then the server gets
 /// it from there ([`write_checkpoint`]), and nothing is loaded. It is what the engine would write behind a load.
 pub(crate) fn checkpoint_size(context: Context<'_>, sequence: i32) -> Option<usize> {
     let mut size = None;
     before(context, || {
-        size = rescue::promise(context, sequence, exact::checkpoint(context, sequence));
+        let checkpoint = exact::checkpoint(context, sequence);
+        size = checkpoint.as_ref().map(|one| one.bytes.len());
+        context.journal(|journal| journal.announce(sequence, checkpoint));
     });
-    // Nothing is promised any more if the library has stopped meanwhile.
-    size.filter(|_| rescue::is_promised(context, sequence))
+    // Nothing is announced any more if the library has stopped meanwhile.
+    let is_announced = context.journal(|journal| journal.is_announced(sequence));
+    size.filter(|_| is_announced == Some(true))
 }
 
 /// Writes what [`checkpoint_size`] told the size of, and returns that. `None`: the engine is to do it.
@@ -67,7 +70,9 @@ pub(crate) unsafe fn write_checkpoint(
         conditions,
         bytes,
         ..
-    } = rescue::take_promised(context, sequence)?;
+    } = context
+        .journal(|journal| journal.take_announced(sequence))
+        .flatten()?;
     // If the library has stopped since, nobody knows: but a host asks for the bytes right behind their size.
     let now = with_record(context, |one| {
         one.session.believed(sequence) == Some(&tokens) && one.session.under(sequence) == conditions
@@ -121,7 +126,7 @@ pub(crate) unsafe fn rewound(
     if !hears(context) {
         return;
     }
-    change::hear(context, sequence, |one| {
+    changed(&context, Change::Shortened(sequence), |one| {
         // SAFETY: the caller's promise.
         let held = unsafe { known(one, source, size, done) };
         let whole = held.and_then(|held| Some((held.conditions, held.into_whole()?)));
@@ -159,8 +164,7 @@ pub(crate) unsafe fn restored(
     if !hears(context) {
         return;
     }
-    rescue::removed(context, sequence);
-    change::hear(context, sequence, |one| {
+    changed(&context, Change::Removed(sequence), |one| {
         // SAFETY: the caller's promise.
         match unsafe { known(one, source, size, done) } {
             Some(held) => one.session.replaced(sequence, held),
@@ -173,8 +177,7 @@ pub(crate) unsafe fn restored(
 /// under other adapters.
 pub(crate) fn restored_from_file(context: Context<'_>, sequence: i32, tokens: Option<&[Token]>) {
     if hears(context) {
-        rescue::removed(context, sequence);
-        change::hear(context, sequence, |one| {
+        changed(&context, Change::Removed(sequence), |one| {
             one.session.restored(sequence, tokens.unwrap_or_default());
         });
     }

@@ -1,9 +1,9 @@
 //! Learns the layout of a context's states from a state that the engine gives.
 
-use contextpilot_kv_engine::Engine as _;
+use contextpilot_kv_engine::{Engine as _, Part};
 use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
 
-use super::{Part, refuse_aloud};
+use super::refuse_aloud;
 use crate::base::guard;
 use crate::store::context::ContextStore;
 use crate::store::{Context, exact, with_record};

@@ -1,128 +1,150 @@
 //! Loads what the store has of a prompt into the context.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use contextpilot_kv_engine::Engine as _;
+use contextpilot_kv_engine::{Done, Engine as _, Supply, Wanted};
 use contextpilot_kv_store::{Run, media, worth};
 
-use crate::base::log;
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Offer;
-use crate::store::{Context, change, elsewhere, rescue, with_record, with_shelf};
+use crate::store::{Context, change, elsewhere, with_record, with_shelf};
 
-/// Looks for a run whose sequence holds `held` tokens, and loads what there is. False if the engine lost what
-/// it held, and it could not be evaluated again.
-pub(super) fn load(context: Context<'_>, run: &Run, held: usize) -> bool {
-    let start = Instant::now();
-    if let Some(sequence) = better_than_stored(context, run, held) {
-        change::share(context, sequence);
-    }
-    let waited = elsewhere::bring(context, run, held);
-    let Some((mut offer, prepared)) = search(context, run, held, true) else {
-        return true;
-    };
-    let sequence = run.sequence;
-    let believed = usize::try_from(run.first).unwrap_or(0);
-    // The rows of media are gone, and before an image text is not evaluated in batches like the server's, and maybe not as
-    // text is: should the engine refuse what is loaded, it gets back what it has now.
-    let mut aside = None;
-    if media::is_any_row(&offer.tokens[..held]) || media::is_any_row(&run.tokens) {
-        // Copying that takes time, too.
-        let all = offer.tokens.len();
-        let ratio = with_record(context, |one| one.rates.worth_loading()).unwrap_or(0);
-        if all.saturating_sub(held) * ratio < all + held {
-            return true;
+/// What the store has of a prompt, for a sequence that holds a beginning of it.
+pub(in crate::store) struct Stored<'a> {
+    context: Context<'a>,
+    run: &'a Run,
+    held: usize,
+    offer: Offer,
+    /// The state of all tokens of the offer.
+    prepared: Option<Prepared>,
+    buffer: Vec<u8>,
+    /// What the engine has now, where that cannot be evaluated again.
+    aside: Option<Vec<u8>>,
+    start: Instant,
+    waited: Duration,
+    /// When loading began, behind the search.
+    began: Instant,
+    failed: usize,
+    is_direct: bool,
+}
+
+impl<'a> Stored<'a> {
+    pub(in crate::store) fn find(
+        context: Context<'a>,
+        wanted: &Wanted<'_>,
+        run: &'a Run,
+    ) -> Option<Self> {
+        let held = wanted.held;
+        let start = Instant::now();
+        if let Some(sequence) = better_than_stored(context, run, held) {
+            change::share(context, sequence);
         }
-        let mut state = Vec::new();
-        if !context.save(sequence, &mut state) {
-            return true;
-        }
-        aside = Some(state);
-    }
-    rescue::loosen(context, sequence, believed, rescue::ANYTHING);
-    let mut lengths = offer.lengths(held);
-    let (mut state, mut composed) = (Vec::new(), false);
-    let mut done = None;
-    let mut began = Instant::now();
-    match prepared {
-        Prepared::Composed(bytes) => (state, composed) = (bytes, true),
-        Prepared::Outline(outline) => {
-            let length = offer.tokens.len();
-            let taken = flow::load(context, sequence, outline);
-            if taken && context.holds(sequence, length) {
-                figures::add(&FIGURES.direct_loads, 1);
-                done = Some(length);
-                lengths.clear();
-            } else {
-                figures::add(&FIGURES.failed_loads, 1);
-                began = Instant::now();
-                lengths = vec![held];
-                if let Some((other, Prepared::Composed(bytes))) = search(context, run, held, false)
-                {
-                    (offer, state, composed) = (other, bytes, true);
-                    lengths = offer.lengths(held);
-                }
-            }
-        }
-    }
-    for &length in &lengths {
-        if length == 0 {
-            // A state that was taken, but is not of the length that was asked for, must not stay.
-            context.cut(sequence, 0);
-            done = Some(0);
-            break;
-        }
-        let is_composed =
-            std::mem::take(&mut composed) || compose(context, &offer, length, sequence, &mut state);
-        let taken = is_composed && context.load(sequence, &state);
-        if taken && context.holds(sequence, length) {
-            done = Some(length);
-            break;
-        }
-        figures::add(&FIGURES.failed_loads, 1);
-    }
-    let tokens = offer.tokens;
-    let loaded = done.unwrap_or(0);
-    let kept = loaded.max(held);
-    if loaded < held {
-        // The engine has removed the sequence, and the server believes in it.
-        log::line(format_args!(
-            "Prefix store: the engine refused a state, {held} tokens are evaluated again"
-        ));
-        context.cut(sequence, 0);
-        let is_again = match &aside {
-            Some(state) => context.put_back(sequence, state),
-            // The engine takes as many tokens at a time as the server's batch has.
-            None => {
-                let most = run.tokens.len();
-                context.evaluate(sequence, 0, &tokens[..held], most).is_ok()
-            }
+        let waited = elsewhere::bring(context, run, held);
+        let (offer, prepared) = search(context, run, held, true)?;
+        let mut found = Self {
+            context,
+            run,
+            held,
+            offer,
+            prepared: Some(prepared),
+            buffer: Vec::new(),
+            aside: None,
+            start,
+            waited,
+            began: start,
+            failed: 0,
+            is_direct: false,
         };
-        if !is_again {
-            rescue::tighten(context, sequence);
-            with_record(context, |one| {
-                one.session.removed(sequence, -1, -1);
-                one.session.obscure(sequence);
-                one.keep_buffer(state);
-            });
-            return false;
+        // The rows of media are gone, and before an image text is not evaluated in batches like the server's, and maybe not
+        // as text is: should the engine refuse what is loaded, it gets back what it has now.
+        if media::is_any_row(&found.offer.tokens[..held]) || media::is_any_row(&run.tokens) {
+            // Copying that takes time, too.
+            let all = found.offer.tokens.len();
+            let ratio = with_record(context, |one| one.rates.worth_loading()).unwrap_or(0);
+            if all.saturating_sub(held) * ratio < all + held {
+                return None;
+            }
+            let mut state = Vec::new();
+            if !context.save(run.sequence, &mut state) {
+                return None;
+            }
+            found.aside = Some(state);
+        }
+        found.began = Instant::now();
+        Some(found)
+    }
+
+    /// Gives the engine the state that is in the buffer, of all tokens of the offer.
+    fn load_all(&mut self) -> Option<usize> {
+        let is_taken = self.context.load(self.run.sequence, &self.buffer);
+        is_taken.then_some(self.offer.tokens.len())
+    }
+}
+
+impl Supply for Stored<'_> {
+    fn tokens(&self) -> &[i32] {
+        &self.offer.tokens
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        self.offer.lengths(self.held)
+    }
+
+    fn load(&mut self, tokens: usize) -> Option<usize> {
+        let (context, sequence) = (self.context, self.run.sequence);
+        match self.prepared.take() {
+            Some(Prepared::Outline(outline)) => {
+                let length = self.offer.tokens.len();
+                if flow::load(context, sequence, outline) && context.holds(sequence, length) {
+                    self.is_direct = true;
+                    return Some(length);
+                }
+                // What is left out of it cannot be brought: it is put together.
+                self.failed += 1;
+                self.began = Instant::now();
+                let (offer, prepared) = search(context, self.run, self.held, false)?;
+                let Prepared::Composed(state) = prepared else {
+                    return None;
+                };
+                (self.offer, self.buffer) = (offer, state);
+                self.load_all()
+            }
+            Some(Prepared::Composed(state)) => {
+                self.buffer = state;
+                self.load_all()
+            }
+            None => {
+                let is_composed = tokens <= self.offer.tokens.len()
+                    && compose(context, &self.offer, tokens, sequence, &mut self.buffer);
+                (is_composed && context.load(sequence, &self.buffer)).then_some(tokens)
+            }
         }
     }
-    rescue::loosen(context, sequence, believed, kept);
-    let took = start.elapsed().saturating_sub(waited);
-    with_record(context, |one| {
-        one.session.loaded(sequence, tokens[..kept].to_vec());
-        one.keep_buffer(state);
-        if loaded > held {
-            one.rates.loaded(loaded, began.elapsed());
-        }
-    });
-    if loaded > held {
-        figures::add(&FIGURES.loads, 1);
+
+    fn is_aside(&self) -> bool {
+        self.aside.is_some()
     }
-    figures::add_time(&FIGURES.load_nanos, took);
-    true
+
+    fn put_back(&mut self) -> bool {
+        let state = self.aside.as_ref();
+        state.is_some_and(|state| self.context.put_back(self.run.sequence, state))
+    }
+
+    fn finish(self, done: &Done) {
+        let took = self.start.elapsed().saturating_sub(self.waited);
+        let loaded = done.loaded.filter(|loaded| *loaded > self.held);
+        with_record(self.context, |one| {
+            one.keep_buffer(self.buffer);
+            if let Some(loaded) = loaded {
+                one.rates.loaded(loaded, self.began.elapsed());
+            }
+        });
+        figures::add(&FIGURES.failed_loads, self.failed + done.failed_loads);
+        figures::add(&FIGURES.direct_loads, usize::from(self.is_direct));
+        figures::add(&FIGURES.loads, usize::from(loaded.is_some()));
+        figures::add_time(&FIGURES.load_nanos, took);
+    }
 }
 
 /// Another sequence of the context that holds more of what is wanted than the store has, and enough more to be

@@ -1,41 +1,24 @@
 //! The entries of a batch, by sequence.
 
-use std::cell::Cell;
-
+use contextpilot_kv_engine::Part;
 use contextpilot_kv_store::Run;
 use contextpilot_residency::Entry;
 
 use crate::store::media::Media;
 
-/// The entries of one sequence.
-pub(in crate::store) struct Part {
-    pub(in crate::store) run: Run,
-    /// The index of each entry in the batch.
-    pub(in crate::store) indexes: Vec<u32>,
-    /// The positions follow each other.
-    pub(in crate::store) follows: bool,
-    /// It is left out though the engine does not hold it: see [`exact`](crate::store::exact).
-    pub(in crate::store) owed: Cell<bool>,
-    /// How many entries were evaluated by a call of ours.
-    pub(in crate::store) ours: Cell<usize>,
-}
-
-impl Part {
-    /// Rows of an image or a sound, behind the first `from`, with these tokens.
-    pub(super) fn of_media(media: &Media, from: usize, tokens: &[i32]) -> Self {
-        let from = i32::try_from(from).unwrap_or(i32::MAX);
-        Self {
-            run: Run {
-                sequence: media.sequence,
-                first: media.first.saturating_add(from),
-                tokens: tokens.to_vec(),
-                leading: tokens.len(),
-            },
-            indexes: (0..).take(tokens.len()).collect(),
-            follows: media.first >= 0,
-            owed: Cell::new(false),
-            ours: Cell::new(0),
-        }
+/// Rows of an image or a sound, behind the first `from`, with these tokens.
+pub(super) fn part_of_media(media: &Media, from: usize, tokens: &[i32]) -> Part {
+    let from = i32::try_from(from).unwrap_or(i32::MAX);
+    Part {
+        run: Run {
+            sequence: media.sequence,
+            first: media.first.saturating_add(from),
+            tokens: tokens.to_vec(),
+            leading: tokens.len(),
+        },
+        indexes: (0..).take(tokens.len()).collect(),
+        follows: media.first >= 0,
+        ..Part::default()
     }
 }
 
@@ -58,8 +41,7 @@ pub(super) fn parts(entries: &[Entry]) -> Vec<Part> {
                 },
                 indexes: Vec::new(),
                 follows: entry.position >= 0,
-                owed: Cell::new(false),
-                ours: Cell::new(0),
+                ..Part::default()
             });
         }
         let part = &mut parts[last];

@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use contextpilot_kv_engine::{Engine as _, Refusal};
+use contextpilot_kv_engine::{ANYTHING, Engine as _, Host as _, Part, Refusal};
 
 use crate::store::engine::{Context, code};
-use crate::store::evaluate::Part;
-use crate::store::{rescue, with_record};
+use crate::store::with_record;
 
 /// A batch was not evaluated to its end, as the host wanted: it believes in what the engine holds of it.
 fn settle(context: Context<'_>, parts: &[Part]) {
@@ -17,7 +16,7 @@ fn settle(context: Context<'_>, parts: &[Part]) {
             one.session.believed(sequence).map(<[_]>::len)
         });
         if let Some(believed) = believed.flatten() {
-            rescue::evaluated(context, sequence, believed);
+            context.journal(|journal| journal.evaluated(sequence, believed));
         }
     }
 }
@@ -36,7 +35,7 @@ pub(super) fn evaluate_to(
     let tokens = &run.tokens[there..end];
     let start = Instant::now();
     let from = believed + there;
-    rescue::loosen(context, run.sequence, believed, rescue::ANYTHING);
+    context.journal(|journal| journal.uncertain(run.sequence, believed, ANYTHING));
     match context.evaluate(run.sequence, from, tokens, most) {
         Ok(()) => {}
         // The host has stopped it, and asks what was evaluated until then.
@@ -67,7 +66,7 @@ pub(super) fn evaluate_to(
         one.session.updated();
         one.rates.evaluated(end - there, start.elapsed());
     });
-    rescue::loosen(context, run.sequence, believed, believed + end);
+    context.journal(|journal| journal.uncertain(run.sequence, believed, believed + end));
     part.ours.set(part.ours.get() + tokens.len());
     0
 }
@@ -83,7 +82,7 @@ pub(in crate::store) fn in_pieces(
     whole: &mut bool,
 ) -> i32 {
     let begun = with_record(context, |one| {
-        let there = parts.iter().map(|part| match part.owed.get() {
+        let there = parts.iter().map(|part| match part.pending.get() {
             true => part.indexes.len(),
             false => one.session.there(&part.run),
         });
@@ -92,7 +91,7 @@ pub(in crate::store) fn in_pieces(
     let Some((at_once, mut left)) = begun.flatten() else {
         return 0;
     };
-    for part in parts.iter().filter(|part| !part.owed.get()) {
+    for part in parts.iter().filter(|part| !part.pending.get()) {
         if left <= at_once {
             break;
         }

@@ -1,11 +1,12 @@
-//! Shows the server what it may look at while it is owed.
+//! Shows the server what it may look at while its tokens are pending.
+
+use contextpilot_kv_engine::Checkpoint;
 
 use crate::store::context::ContextStore;
-use crate::store::rescue::Checkpoint;
 use crate::store::{Context, with_record, with_shelf};
 
-/// The server takes a checkpoint of a sequence that is owed. What it gets, if the store has a state of exactly this
-/// position; else the debt is to be paid.
+/// The server takes a checkpoint of a sequence of which tokens are pending. What it gets, if the store has a state of exactly this
+/// position; else the engine is to get them.
 pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Option<Checkpoint> {
     // Servers take checkpoints while they generate, too: nobody waits for the shelf then.
     if with_record(context, |one| may_come_from_store(one, sequence)) != Some(true) {
@@ -36,11 +37,11 @@ pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Optio
     found.flatten()
 }
 
-/// Whether tokens of the sequence are owed, and its tails are understood as far as that is needed.
+/// Whether tokens of the sequence are pending, and its tails are understood as far as that is needed.
 fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
-    let is_owed = one.session.believed_on_credit(sequence).is_some();
-    // Else paying the debt fails, and the server is to hear of it.
-    let can_be_paid =
+    let is_pending = one.session.believed_on_credit(sequence).is_some();
+    // Else evaluating them fails, and the server is to hear of it.
+    let can_be_evaluated =
         !one.session.is_lost(sequence) && one.session.under(sequence) == one.conditions();
     let has_dense = || one.shape().is_some_and(|shape| shape.dense().is_some());
     let is_understood = one.bounds.is_some_and(|bounds| match bounds.window {
@@ -48,5 +49,5 @@ fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
         0 => bounds.at_once.is_none(),
         _ => has_dense(),
     });
-    is_owed && can_be_paid && is_understood
+    is_pending && can_be_evaluated && is_understood
 }

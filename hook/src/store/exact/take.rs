@@ -5,26 +5,14 @@ use std::sync::Arc;
 use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Conditions, Layout, Run, worth};
 
-use crate::store::change::copy_out;
 use crate::store::context::ContextStore;
 use crate::store::only_new::{self, Copied};
 use crate::store::shelf::Shelf;
+use crate::store::tails::Tail;
 use crate::store::{Context, with_record, with_shelf};
 
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
-
-/// Tails that wait for their tokens' rows, at most; and their bytes.
-const MOST_WAITING: usize = 16;
-pub(super) const MOST_BYTES: usize = 256 << 20;
-
-/// A tail that the server has taken, in a checkpoint, while the rows of its tokens are not in the store.
-pub(in crate::store) struct Waiting {
-    sequence: i32,
-    tokens: Vec<i32>,
-    conditions: Conditions,
-    tail: Arc<Vec<u8>>,
-}
 
 /// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well: then nobody waits for
 /// them now.
@@ -49,28 +37,13 @@ pub(super) fn keep_partial(
     partial: &[u8],
 ) -> Option<()> {
     let tail = one.shape()?.tail_of(partial)?;
-    if tail.len() > MOST_BYTES {
-        return None;
-    }
-    one.waiting.push(Waiting {
+    one.waiting.add(Tail {
         sequence,
         tokens,
         conditions,
-        tail: Arc::new(tail.to_vec()),
+        bytes: Arc::new(tail.to_vec()),
     });
-    let mut bytes: usize = one.waiting.iter().map(|one| one.tail.len()).sum();
-    while one.waiting.len() > MOST_WAITING || bytes > MOST_BYTES {
-        bytes -= one.waiting.remove(0).tail.len();
-    }
     Some(())
-}
-
-/// How many tokens the longest beginning of these has of which a tail of the sequence waits; 0: none does.
-pub(super) fn last_waiting(one: &ContextStore, sequence: i32, tokens: &[i32]) -> usize {
-    let waiting = one.waiting.iter();
-    let of_these =
-        waiting.filter(|one| one.sequence == sequence && tokens.starts_with(&one.tokens));
-    of_these.map(|one| one.tokens.len()).max().unwrap_or(0)
 }
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
@@ -80,19 +53,15 @@ fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32
         return;
     };
     let tokens = tokens.to_vec();
-    let (of_this, others) = std::mem::take(&mut one.waiting)
-        .into_iter()
-        .partition(|waiting| waiting.sequence == sequence);
-    one.waiting = others;
-    for waiting in of_this {
+    for waiting in one.waiting.take(sequence) {
         let kept = tokens.starts_with(&waiting.tokens)
             && one
                 .fingerprint(waiting.conditions)
                 .is_some_and(|fingerprint| {
-                    shelf.keep_tail(&fingerprint, &waiting.tokens, &waiting.tail)
+                    shelf.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
                 });
         if !kept && tokens.starts_with(&waiting.tokens) {
-            one.waiting.push(waiting);
+            one.waiting.put_back(waiting);
         }
     }
 }
@@ -143,7 +112,7 @@ pub(in crate::store) fn save(
             return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.from), None));
         }
     };
-    let saved = copy_out(context, sequence, &mut buffer);
+    let saved = only_new::copy_whole(context, sequence, &mut buffer);
     let state = Arc::new(buffer);
     let asked = !saved || keep(context, sequence, (&state, 0), Some(&state));
     // Else the writer has it.

@@ -1,12 +1,13 @@
 //! Tails where others may turn off: see [`exact`](super), *Where states are taken*.
 
-use contextpilot_kv_engine::Engine as _;
+use contextpilot_kv_engine::{Engine as _, Part, Record as _};
 use contextpilot_kv_store::{Run, worth};
 
 use super::pieces::evaluate_to;
-use super::take::{MOST_BYTES, keep_partial, last_waiting};
-use super::{Context, at_a_time, contexts, with_record, with_shelf};
-use crate::store::evaluate::Part;
+use super::take::keep_partial;
+use super::{Context, with_record, with_shelf};
+use crate::capture::contexts;
+use crate::store::tails::MOST_BYTES;
 
 /// Evaluates the beginnings of parts up to where others may turn off, and takes tails there: before the last message that
 /// begins in the batch, and where the prompt leaves what is stored. Not at exactly these places, but where the engine would
@@ -15,7 +16,7 @@ use crate::store::evaluate::Part;
 pub(in crate::store) fn stop_at_turns(context: Context<'_>, parts: &[Part]) -> i32 {
     let all = parts.iter();
     let prompts =
-        all.filter(|part| part.follows && !part.owed.get() && part.run.leading >= worth::LEAST);
+        all.filter(|part| part.follows && !part.pending.get() && part.run.leading >= worth::LEAST);
     for part in prompts {
         let message = last_message(context, &part.run);
         let Some((believed, most, stops)) = stops(context, &part.run, message) else {
@@ -93,13 +94,13 @@ fn stops(
             let stop = from + (place - from) / at_once * at_once;
             let before = &wanted[..place];
             let last = shelf.last_state_in(&fingerprint, before);
-            let last = last.max(last_waiting(one, sequence, before));
+            let last = last.max(one.waiting.last(sequence, before));
             let last = last.max(stops.last().copied().unwrap_or(0));
             if stop > last && place - last >= at_once {
                 stops.push(stop);
             }
         }
-        let most = at_a_time(context, one);
+        let most = one.at_a_time();
         (!stops.is_empty()).then_some((believed, most, stops))
     });
     found.flatten()

@@ -7,8 +7,8 @@ use contextpilot_kv_store::{
 };
 
 use super::{NOT_FINITE, Shelf};
+use crate::store::clock;
 use crate::store::figures::{self, FIGURES};
-use crate::store::neighbours;
 
 /// Where the rows of a chunk are.
 enum Rows {
@@ -38,7 +38,7 @@ impl Shelf {
         ours: Option<&Arc<Vec<u8>>>,
     ) {
         self.settle();
-        self.tree.now(neighbours::time());
+        self.tree.now(clock::time());
         let bytes = state.layout().bytes_per_token();
         let missing = self.tree.missing(fingerprint, tokens, bytes);
         self.keep_missing(&missing, state, ours);
@@ -56,7 +56,7 @@ impl Shelf {
         ours: Option<&Arc<Vec<u8>>>,
     ) {
         self.settle();
-        self.tree.now(neighbours::time());
+        self.tree.now(clock::time());
         let bytes = dense.map_or(0, |state| state.layout().bytes_per_token());
         let missing = self.tree.missing(fingerprint, tokens, bytes);
         let all = match dense {

@@ -1,0 +1,138 @@
+//! Contexts that can go back to any position.
+//!
+//! All of a stored prompt is loaded at once, though the server asks for it batch by batch. What the engine then holds beyond
+//! the server's view is *ahead*, and is cut off before anything but an evaluation meets it.
+
+use contextpilot_kv_store::{Advice, Run, worth};
+
+use crate::Refusal;
+use crate::host::{Host, Part, Record, Supply, Wanted};
+use crate::journal::ANYTHING;
+use crate::plan::{Plan, carry_out, settle};
+
+/// Cuts off what a sequence has ahead; a negative sequence stands for all. Returns whether there was anything.
+pub fn cut_ahead<H: Host>(host: &H, sequence: i32) -> bool {
+    let all = host.record(|one| {
+        let all = one.session().ahead();
+        let all: Vec<_> = all
+            .filter(|(id, _)| sequence < 0 || *id == sequence)
+            .collect();
+        for &(id, believed) in &all {
+            one.session_mut().cut(id, believed);
+        }
+        all
+    });
+    let all = all.unwrap_or_default();
+    for &(sequence, believed) in &all {
+        host.cut(sequence, believed);
+        host.journal(|journal| journal.settled(sequence));
+    }
+    !all.is_empty()
+}
+
+/// Does what is to be done before a part of a batch is evaluated.
+///
+/// # Errors
+/// The engine lost a sequence that the host believes in, and it cannot be repaired.
+pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
+    see_again(host, &part.run)?;
+    let sequence = part.run.sequence;
+    let is_uncached = host.is_uncached(sequence);
+    let advice = host.record_before(part, |one| {
+        let cut = one.session().ahead_of(sequence);
+        if !part.follows {
+            return Advice { cut, search: None };
+        }
+        let conditions = one.conditions();
+        let session = one.session_mut();
+        let mut advice = session.advise(&part.run, conditions, worth::LEAST);
+        if one.has_embeddings() {
+            advice = Advice { cut, search: None };
+        }
+        if is_uncached {
+            advice.search = None;
+        }
+        advice
+    });
+    let Some(advice) = advice else {
+        return Ok(());
+    };
+    if let Some(length) = advice.cut {
+        host.cut(sequence, length);
+        let believed = usize::try_from(part.run.first).unwrap_or(0);
+        host.journal(|journal| journal.uncertain(sequence, believed, length));
+        host.record(|one| one.session_mut().cut(sequence, length));
+    }
+    if !part.follows {
+        host.record(|one| one.session_mut().obscure(sequence));
+    }
+    match advice.search {
+        Some(held) => load(host, &part.run, held),
+        None => Ok(()),
+    }
+}
+
+/// If few tokens stand between what is known of a sequence and a prompt, they are evaluated again, and the prompt is stored.
+fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
+    let sequence = run.sequence;
+    let wanted = host.record(|one| {
+        let wanted = one.session().to_see_again(run, one.conditions())?;
+        one.may_store().then_some(wanted)
+    });
+    let Some((from, tokens)) = wanted.flatten() else {
+        return Ok(());
+    };
+    let believed = from + tokens.len();
+    host.journal(|journal| journal.uncertain(sequence, believed, ANYTHING));
+    host.cut(sequence, from);
+    let done = host.evaluate(sequence, from, &tokens, tokens.len());
+    host.journal(|journal| journal.settled(sequence));
+    host.record(|one| {
+        let conditions = one.conditions();
+        let session = one.session_mut();
+        if done.is_ok() {
+            session.seen_again(sequence, conditions);
+        } else {
+            session.removed(sequence, -1, -1);
+            session.obscure(sequence);
+        }
+    });
+    done.map_err(|_| Refusal::Failed)
+}
+
+/// Looks for a run whose sequence holds `held` tokens, and loads what there is.
+fn load<H: Host>(host: &H, run: &Run, held: usize) -> Result<(), Refusal> {
+    let sequence = run.sequence;
+    let Some(wanted) = host.record(|one| one.session().wanted(run)) else {
+        return Ok(());
+    };
+    let wanted = Wanted {
+        sequence,
+        tokens: &wanted,
+        believed: usize::try_from(run.first).unwrap_or(0),
+        held,
+        run: Some(run),
+    };
+    let Some(mut supply) = host.find(&wanted) else {
+        return Ok(());
+    };
+    // The engine takes as many tokens at a time as the server's batch has.
+    let plan = Plan::to_load(&wanted, &supply, run.tokens.len());
+    let done = carry_out(host, &plan, wanted.tokens, Some(&mut supply));
+    let is_lost = done.held < plan.least;
+    host.record(|one| {
+        let session = one.session_mut();
+        if is_lost {
+            session.removed(sequence, -1, -1);
+            session.obscure(sequence);
+        } else {
+            session.loaded(sequence, supply.tokens()[..done.held].to_vec());
+        }
+    });
+    settle(host, &plan, &done);
+    supply.finish(&done);
+    if is_lost {
+        return Err(Refusal::Failed);
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What the decisions of this crate stand on: an engine's context, its record, its journal, and what is stored.
+
+use std::cell::Cell;
+
+use contextpilot_kv_store::{Conditions, Run, Session};
+
+use crate::{Done, Engine, Journal};
+
+/// What the engine says of a context that cannot go back to any position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// How far sliding windows look back, in tokens. 0: the context has a recurrent state.
+    pub window: usize,
+    /// If there are sliding windows: how many tokens may be evaluated by one call.
+    pub at_once: Option<usize>,
+}
+
+impl Bounds {
+    /// The first position of which a state of so many tokens has all rows.
+    pub fn first_row(self, tokens: usize) -> usize {
+        if self.window == 0 {
+            0
+        } else {
+            tokens.saturating_sub(self.window)
+        }
+    }
+
+    /// The first position that a sequence of so many tokens holds at least.
+    pub fn first(self, tokens: usize) -> usize {
+        if self.window == 0 {
+            tokens.saturating_sub(1)
+        } else {
+            tokens.saturating_sub(self.window + 1)
+        }
+    }
+}
+
+/// What is known of a context.
+pub trait Record {
+    /// Its sequences.
+    fn session(&self) -> &Session;
+
+    /// The same, to be changed.
+    fn session_mut(&mut self) -> &mut Session;
+
+    /// Under what tokens are evaluated now.
+    fn conditions(&self) -> Conditions;
+
+    /// `None`: the context can go back to any position.
+    fn bounds(&self) -> Option<Bounds>;
+
+    /// How many tokens the engine takes by one call of ours.
+    fn at_a_time(&self) -> usize;
+
+    /// All tokens of a batch may be needed: nothing may be left out.
+    fn has_embeddings(&self) -> bool;
+
+    /// States of this context can be kept and loaded, now and as far as is known.
+    fn may_store(&self) -> bool;
+
+    /// A run was evaluated, of whose sequence something is not known, maybe.
+    fn note_evaluated(&self, run: &Run) {
+        let _ = run;
+    }
+}
+
+/// What is looked for in the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The sequence that gets it.
+    pub sequence: i32,
+    /// The tokens that the host believes in, and behind them those of its batch that may be loaded.
+    pub tokens: &'a [i32],
+    /// How many tokens the host believes in.
+    pub believed: usize,
+    /// How many of the tokens the engine holds.
+    pub held: usize,
+    /// The tokens of the host's batch; `None`: it only gets what it believes in.
+    pub run: Option<&'a Run>,
+}
+
+/// States that the store has for a sequence.
+pub trait Supply {
+    /// The tokens that they are of, or that it is of if one was loaded. They begin with those that the engine holds.
+    fn tokens(&self) -> &[i32];
+
+    /// How many of these may be loaded, the most first, if more is refused. If that is more than what is wanted, all of that is
+    /// there, and the prompt may go on with the rest.
+    fn lengths(&self) -> Vec<usize>;
+
+    /// Gives the engine the state of so many tokens, or of fewer if something of it is gone; of how many. `None`: nothing is
+    /// left, or the engine refuses it.
+    fn load(&mut self, tokens: usize) -> Option<usize>;
+
+    /// Whether what the engine held before was put aside, because it cannot be evaluated again.
+    fn is_aside(&self) -> bool;
+
+    /// Gives the engine what it held before. False: it refuses it.
+    fn put_back(&mut self) -> bool;
+
+    /// This came of it.
+    fn finish(self, done: &Done)
+    where
+        Self: Sized,
+    {
+        let _ = done;
+    }
+}
+
+/// A context, with all that belongs to it.
+pub trait Host: Engine {
+    /// What is known of it.
+    type Record: Record;
+
+    /// Runs `work` on the record. `None`: it did not run to its end, or the library had stopped before. Whatever it changed
+    /// then may be half changed, and from now on the answer is always `None`.
+    fn record<R>(&self, work: impl FnOnce(&mut Self::Record) -> R) -> Option<R>;
+
+    /// As [`Host::record`], right before this part of a batch is evaluated.
+    fn record_before<R>(
+        &self,
+        part: &Part,
+        work: impl FnOnce(&mut Self::Record) -> R,
+    ) -> Option<R> {
+        let _ = part;
+        self.record(work)
+    }
+
+    /// Runs `work`, which cannot panic, on the journal.
+    fn journal<R>(&self, work: impl FnOnce(&mut Journal) -> R) -> Option<R>;
+
+    /// What the store has that is worth loading.
+    fn find<'a>(&'a self, wanted: &Wanted<'a>) -> Option<impl Supply + 'a>;
+
+    /// Whether nothing of a sequence is to be loaded, because the host wants it evaluated.
+    fn is_uncached(&self, sequence: i32) -> bool;
+
+    /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and nobody sees
+    /// that the engine lacks them.
+    fn may_wait(&self, run: &Run) -> bool;
+
+    /// Tokens that wait are about to be loaded or evaluated, whoever asks for them.
+    fn about_to_reach(&self);
+
+    /// The engine refused a state, and so many tokens are evaluated again.
+    fn note_refused_state(&self, tokens: usize);
+}
+
+/// The entries of one sequence in a batch of the host.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// Its tokens.
+    pub run: Run,
+    /// The index of each entry in the batch.
+    pub indexes: Vec<u32>,
+    /// The positions follow each other.
+    pub follows: bool,
+    /// It is left out though the engine does not hold it: see [`crate::bounded`].
+    pub pending: Cell<bool>,
+    /// How many entries were evaluated by a call of ours.
+    pub ours: Cell<usize>,
+}
+
+/// Whether a context cannot go back to any position.
+pub fn is_bounded<H: Host>(host: &H) -> bool {
+    host.record(|one| one.bounds().is_some()) == Some(true)
+}

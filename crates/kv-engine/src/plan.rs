@@ -1,0 +1,154 @@
+//! What is done to one sequence of the engine so that it holds certain tokens, as a list of steps.
+
+use crate::host::{Host, Supply, Wanted};
+use crate::journal::ANYTHING;
+use crate::{Engine, Refusal};
+
+/// A step of a [`Plan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Load the state of so many tokens. If that fails, the sequence is emptied. Not taken if a state was loaded.
+    Load(usize),
+    /// Give the engine what it held before. Not taken if the engine holds enough.
+    PutBack,
+    /// Evaluate what the engine lacks, at most so many tokens at a time. Not taken if the engine holds enough.
+    Evaluate(usize),
+}
+
+/// What is done to one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The sequence.
+    pub sequence: i32,
+    /// How many tokens the host believes in.
+    pub believed: usize,
+    /// How many of the tokens the engine holds before the first step.
+    pub held: usize,
+    /// How many of the tokens it must hold behind the last one.
+    pub least: usize,
+    /// In this order.
+    pub steps: Vec<Step>,
+}
+
+/// What became of a [`Plan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// How many of the tokens the engine holds now. Nothing else is in the sequence.
+    pub held: usize,
+    /// The state that was loaded was of so many tokens.
+    pub loaded: Option<usize>,
+    /// States that were refused or gone.
+    pub failed_loads: usize,
+    /// Why the rest was not evaluated.
+    pub refused: Option<Refusal>,
+}
+
+impl Plan {
+    /// Nothing is to be done for what is wanted but to load what the store has. If that is refused, the engine gets back what it
+    /// held.
+    pub fn to_load(wanted: &Wanted<'_>, supply: &impl Supply, most: usize) -> Self {
+        let lengths = supply.lengths().into_iter();
+        let mut steps: Vec<_> = lengths.filter(|len| *len > 0).map(Step::Load).collect();
+        steps.push(if supply.is_aside() {
+            Step::PutBack
+        } else {
+            Step::Evaluate(most)
+        });
+        Self {
+            sequence: wanted.sequence,
+            believed: wanted.believed,
+            held: wanted.held,
+            least: wanted.held,
+            steps,
+        }
+    }
+
+    /// The engine is to hold all that the host believes in.
+    pub fn to_reach(wanted: &Wanted<'_>, supply: Option<&impl Supply>, most: usize) -> Self {
+        let lengths = supply.map(Supply::lengths).unwrap_or_default();
+        let mut steps: Vec<_> = lengths.into_iter().map(Step::Load).collect();
+        steps.push(Step::Evaluate(most));
+        Self {
+            sequence: wanted.sequence,
+            believed: wanted.believed,
+            held: wanted.held,
+            least: wanted.believed,
+            steps,
+        }
+    }
+}
+
+/// Carries a plan out. The journal knows of it before the first step, and until [`settle`] is called.
+///
+/// `tokens`: at least those that the engine holds, and those that it is to hold. This asks nothing of the record, so it comes to its end even if the library
+/// stops.
+pub fn carry_out<H: Host>(
+    host: &H,
+    plan: &Plan,
+    tokens: &[i32],
+    mut supply: Option<&mut impl Supply>,
+) -> Done {
+    let sequence = plan.sequence;
+    host.journal(|journal| journal.uncertain(sequence, plan.believed, ANYTHING));
+    let mut done = Done {
+        held: plan.held,
+        loaded: None,
+        failed_loads: 0,
+        refused: None,
+    };
+    for &step in &plan.steps {
+        let is_enough = done.held >= plan.least;
+        match step {
+            Step::Load(length) if done.loaded.is_none() => {
+                let load = |supply: &mut &mut _| Supply::load(*supply, length);
+                let taken = supply.as_mut().and_then(load);
+                if let Some(length) = taken.filter(|length| host.holds(sequence, *length)) {
+                    done.held = length;
+                    done.loaded = Some(length);
+                } else {
+                    // A state may have been taken that is of another length.
+                    host.cut(sequence, 0);
+                    done.held = 0;
+                    done.failed_loads += 1;
+                }
+            }
+            Step::PutBack if !is_enough => {
+                host.note_refused_state(plan.held);
+                let puts = |supply: &mut &mut _| Supply::put_back(*supply);
+                if supply.as_mut().is_some_and(puts) {
+                    done.held = plan.held;
+                }
+            }
+            Step::Evaluate(most) if !is_enough => {
+                if done.held < plan.held {
+                    host.note_refused_state(plan.held);
+                }
+                let rest = &tokens[done.held..plan.least];
+                evaluate(host, sequence, rest, most, &mut done);
+            }
+            _ => {}
+        }
+    }
+    done
+}
+
+fn evaluate(host: &impl Engine, sequence: i32, rest: &[i32], most: usize, done: &mut Done) {
+    let end = done.held + rest.len();
+    let result = host.evaluate(sequence, done.held, rest, most);
+    done.refused = result.err();
+    let there = match result {
+        Ok(()) => Some(end),
+        // The host has stopped it. What was evaluated until then stays.
+        Err(Refusal::Stopped) => host.length(sequence).filter(|there| *there < end),
+        Err(_) => None,
+    };
+    if there.is_none() {
+        host.cut(sequence, 0);
+    }
+    done.held = there.unwrap_or(0);
+}
+
+/// The record knows what became of a plan.
+pub(crate) fn settle<H: Host>(host: &H, plan: &Plan, done: &Done) {
+    host.journal(|journal| journal.uncertain(plan.sequence, plan.believed, done.held));
+}

@@ -1,0 +1,115 @@
+//! Puts a context right after the library has stopped (an error of ours, on any thread, or in a forked child): what the
+//! engine holds is then what the host believes, and the host goes on without us.
+//!
+//! From a context that can go back, what is uncertain is cut off. In one that cannot, it is evaluated again, and so is what is
+//! pending: the tokens are those of the record. If that fails, the sequence is lost, and the host hears of it at its next
+//! evaluation.
+
+use crate::host::Record;
+use crate::{Engine, Journal};
+
+/// Puts a context right. The journal then has what the host may still ask for.
+///
+/// `record`: what is left of it, which may be half changed. `guarded` runs what reads it, and catches its panics.
+pub fn repair<R: Record>(
+    engine: &impl Engine,
+    record: Option<&R>,
+    journal: Journal,
+    guarded: impl FnOnce(&mut dyn FnMut()),
+) -> Vec<i32> {
+    let mut lost = journal.lost.clone();
+    let Some(record) = record.filter(|one| one.bounds().is_some()) else {
+        for one in &journal.uncertain {
+            engine.cut(one.sequence, one.believed);
+        }
+        return lost;
+    };
+    let mut all = Vec::new();
+    guarded(&mut || all = missing(record, &journal));
+    // What was not understood is lost.
+    let unknown = journal.uncertain.iter().map(|one| one.sequence);
+    let unknown = unknown.filter(|id| all.iter().all(|missing| missing.sequence != *id));
+    let mut unknown: Vec<i32> = unknown.collect();
+    for Missing {
+        sequence,
+        from,
+        tokens,
+    } in &all
+    {
+        if *from == 0 {
+            engine.cut(*sequence, 0);
+        }
+        let evaluates = |rest: &Vec<i32>| {
+            let most = record.at_a_time();
+            rest.is_empty() || engine.evaluate(*sequence, *from, rest, most).is_ok()
+        };
+        if !tokens.as_ref().is_some_and(evaluates) {
+            unknown.push(*sequence);
+        }
+    }
+    for sequence in unknown {
+        engine.cut(sequence, 0);
+        lost.push(sequence);
+    }
+    lost
+}
+
+/// What is to be evaluated of a sequence, behind the first `from` tokens. `None`: that is not known.
+struct Missing {
+    sequence: i32,
+    from: usize,
+    tokens: Option<Vec<i32>>,
+}
+
+fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
+    let session = record.session();
+    let mut sequences: Vec<i32> = session.sequences().collect();
+    sequences.extend(journal.pending.iter().map(|pending| pending.sequence));
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences.retain(|id| !journal.is_unheard(*id));
+    let of = |sequence: i32| {
+        let mut uncertain = journal.uncertain.iter();
+        let uncertain = uncertain.find(|one| one.sequence == sequence);
+        let believed = session.believed(sequence);
+        let from = match uncertain {
+            Some(_) => 0,
+            None => session.in_engine(sequence),
+        };
+        let is_pending = session.believed_on_credit(sequence).is_some();
+        let pending = || {
+            let all = journal.pending.iter();
+            all.filter(|pending| pending.sequence == sequence)
+        };
+        if session.is_lost(sequence) {
+            return Some((0, None));
+        }
+        if uncertain.is_none() && !is_pending && pending().next().is_none() {
+            return None;
+        }
+        let tokens = believed.and_then(|believed| {
+            let mut tokens = believed.to_vec();
+            for pending in pending() {
+                match pending.from == tokens.len() {
+                    true => tokens.extend_from_slice(&pending.tokens),
+                    // The record knows of it.
+                    false if pending.from + pending.tokens.len() == tokens.len() => {}
+                    false => return None,
+                }
+            }
+            // Else it would be evaluated under other adapters than it was meant for.
+            let same = believed.is_empty() || session.under(sequence) == record.conditions();
+            let as_noted = uncertain.is_none_or(|one| one.believed == tokens.len());
+            (same && as_noted).then(|| tokens.get(from..).unwrap_or_default().to_vec())
+        });
+        Some((from, tokens))
+    };
+    let all = sequences.into_iter().filter_map(|sequence| {
+        of(sequence).map(|(from, tokens)| Missing {
+            sequence,
+            from,
+            tokens,
+        })
+    });
+    all.collect()
+}

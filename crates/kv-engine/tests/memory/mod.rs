@@ -1,0 +1,501 @@
+//! An engine in memory, with a store. What it computes of a token is a number that depends on all tokens before, and on what it
+//! was evaluated under: so a wrong state is seen in each output behind it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use contextpilot_kv_engine::{
+    Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, Supply, Wanted, repair,
+};
+use contextpilot_kv_store::{Conditions, Run, Session};
+
+/// What a context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It can go back to any position.
+    Dense,
+    /// It looks back so many tokens.
+    Window(usize),
+    Recurrent,
+}
+
+/// What an engine has computed of a token.
+pub(crate) fn next(before: u64, token: i32, under: Conditions) -> u64 {
+    let mut hash = before ^ (u64::from(token as u32) << 20) ^ u64::from(under.0);
+    hash = (hash ^ 0x9E37_79B9_7F4A_7C15).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    hash ^ (hash >> 29)
+}
+
+/// The same of all of these tokens.
+pub(crate) fn computed(tokens: &[(i32, Conditions)]) -> Vec<u64> {
+    let mut last = 0;
+    let next = |&(token, under): &(i32, Conditions)| {
+        last = next(last, token, under);
+        last
+    };
+    tokens.iter().map(next).collect()
+}
+
+/// What is behind the windows is dropped whenever so many tokens more are there.
+pub(crate) const DROPS: usize = 11;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// Of each position.
+    pub(crate) all: Vec<u64>,
+    /// Those of positions before are gone.
+    first: usize,
+}
+
+/// What goes wrong, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The engine refuses this call of ours. The number says how much of it is done before.
+    Call(u32, u8),
+    /// It refuses this batch of the host's.
+    Batch(u32, u8),
+    /// The library stops before this look at the record.
+    Before(u32),
+    /// The same, behind it.
+    Behind(u32),
+    /// A state is gone when it is to be loaded for this time.
+    Gone(u32),
+}
+
+impl Fault {
+    /// One that comes about, if there is anything of its kind. `counts`: see [`Memory::counts`].
+    pub(crate) fn within(self, counts: [u32; 4]) -> Self {
+        let of = |which: usize, at: u32| 1 + at % counts[which].max(1);
+        match self {
+            Self::Call(at, part) => Self::Call(of(0, at), part),
+            Self::Batch(at, part) => Self::Batch(of(1, at), part),
+            Self::Before(at) => Self::Before(of(2, at)),
+            Self::Behind(at) => Self::Behind(of(2, at)),
+            Self::Gone(at) => Self::Gone(of(3, at)),
+        }
+    }
+}
+
+/// What is known of a context.
+pub(crate) struct Known {
+    pub(crate) session: Session,
+    pub(crate) bounds: Option<Bounds>,
+    pub(crate) under: Conditions,
+}
+
+impl Record for Known {
+    fn session(&self) -> &Session {
+        &self.session
+    }
+    fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+    fn conditions(&self) -> Conditions {
+        self.under
+    }
+    fn bounds(&self) -> Option<Bounds> {
+        self.bounds
+    }
+    fn at_a_time(&self) -> usize {
+        7
+    }
+    fn has_embeddings(&self) -> bool {
+        false
+    }
+    fn may_store(&self) -> bool {
+        true
+    }
+}
+
+pub(crate) struct Memory {
+    pub(crate) kind: Kind,
+    pub(crate) rows: RefCell<BTreeMap<i32, Rows>>,
+    /// Under what tokens are evaluated.
+    pub(crate) under: Cell<Conditions>,
+    /// These ever changed.
+    pub(crate) is_mixed: Cell<bool>,
+    record: RefCell<Option<Known>>,
+    pub(crate) journal: RefCell<Journal>,
+    /// The library goes on.
+    pub(crate) is_active: Cell<bool>,
+    /// What is stored, and under what it was evaluated.
+    pub(crate) stored: RefCell<Vec<(Conditions, Vec<i32>)>>,
+    fault: Cell<Option<Fault>>,
+    counts: [Cell<u32>; 4],
+    pub(crate) loads: Cell<usize>,
+}
+
+impl Memory {
+    pub(crate) fn new(kind: Kind, fault: Option<Fault>) -> Self {
+        let bounds = match kind {
+            Kind::Dense => None,
+            Kind::Window(window) => Some(Bounds {
+                window,
+                at_once: None,
+            }),
+            Kind::Recurrent => Some(Bounds {
+                window: 0,
+                at_once: None,
+            }),
+        };
+        let mut session = Session::default();
+        if bounds.is_some() {
+            session.bind();
+        }
+        Self {
+            kind,
+            rows: RefCell::default(),
+            under: Cell::default(),
+            is_mixed: Cell::new(false),
+            record: RefCell::new(Some(Known {
+                session,
+                bounds,
+                under: Conditions::default(),
+            })),
+            journal: RefCell::new(Journal::EMPTY),
+            is_active: Cell::new(true),
+            stored: RefCell::default(),
+            fault: Cell::new(fault),
+            counts: Default::default(),
+            loads: Cell::new(0),
+        }
+    }
+
+    /// How often each kind of thing was done that a fault can hit.
+    pub(crate) fn counts(&self) -> [u32; 4] {
+        [0, 1, 2, 3].map(|which| self.counts[which].get())
+    }
+
+    fn is_due(&self, which: usize, at: u32) -> bool {
+        self.counts[which].get() == at
+    }
+
+    fn count(&self, which: usize) {
+        self.counts[which].set(self.counts[which].get() + 1);
+    }
+
+    /// How much of a call is done before it is refused.
+    fn refuses(&self) -> Option<u8> {
+        self.count(0);
+        match self.fault.get() {
+            Some(Fault::Call(at, part)) if self.is_due(0, at) => Some(part),
+            _ => None,
+        }
+    }
+
+    /// The same of the host's batch.
+    pub(crate) fn refuses_batch(&self) -> Option<u8> {
+        self.count(1);
+        match self.fault.get() {
+            Some(Fault::Batch(at, part)) if self.is_due(1, at) => Some(part),
+            _ => None,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.count(3);
+        matches!(self.fault.get(), Some(Fault::Gone(at)) if self.is_due(3, at))
+    }
+
+    /// Whether the store goes on. If not, the context is put right first.
+    pub(crate) fn goes_on(&self) -> bool {
+        if self.is_active.get() {
+            return true;
+        }
+        let record = self.record.borrow_mut().take();
+        let found = self.journal.borrow_mut().take();
+        let lost = repair(self, record.as_ref(), found, |work| work());
+        self.journal.borrow_mut().set_lost(lost);
+        false
+    }
+
+    /// The engine evaluates a token behind those of a sequence.
+    pub(crate) fn push(&self, sequence: i32, token: i32) -> u64 {
+        let mut rows = self.rows.borrow_mut();
+        let one = rows.entry(sequence).or_default();
+        let at = one.all.len();
+        let mut row = next(
+            one.all.last().copied().unwrap_or(0),
+            token,
+            self.under.get(),
+        );
+        match self.kind {
+            Kind::Dense => {}
+            Kind::Recurrent => one.first = at,
+            Kind::Window(window) => {
+                if one.first > (at + 1).saturating_sub(window) {
+                    // A part of its window is missing.
+                    row ^= 1;
+                }
+                // Some more stay for a while.
+                if (at + 1) % DROPS == 0 {
+                    one.first = one.first.max((at + 1).saturating_sub(window));
+                }
+            }
+        }
+        one.all.push(row);
+        row
+    }
+
+    /// The state of these tokens.
+    fn state_of(&self, tokens: &[i32], under: Conditions) -> Rows {
+        let tokens: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
+        let all = computed(&tokens);
+        let first = match self.kind {
+            Kind::Dense => 0,
+            Kind::Recurrent => all.len() - 1,
+            Kind::Window(window) => all.len().saturating_sub(window),
+        };
+        Rows { all, first }
+    }
+
+    pub(crate) fn put(&self, sequence: i32, rows: Rows) {
+        self.rows.borrow_mut().insert(sequence, rows);
+    }
+
+    pub(crate) fn get(&self, sequence: i32) -> Rows {
+        let rows = self.rows.borrow();
+        rows.get(&sequence).cloned().unwrap_or_default()
+    }
+
+    /// What a state of the sequence has: of sliding windows no more than the windows.
+    pub(crate) fn copy_out(&self, sequence: i32) -> Rows {
+        let mut rows = self.get(sequence);
+        if let Kind::Window(window) = self.kind {
+            rows.first = rows.first.max(rows.all.len().saturating_sub(window));
+        }
+        rows
+    }
+}
+
+impl Engine for Memory {
+    fn cut(&self, sequence: i32, from: usize) {
+        self.count(0);
+        let mut rows = self.rows.borrow_mut();
+        if from == 0 {
+            rows.remove(&sequence);
+        } else if let Some(one) = rows.get_mut(&sequence) {
+            if self.kind == Kind::Recurrent && from < one.all.len() {
+                panic!("a recurrent state cannot go back");
+            }
+            one.all.truncate(from);
+        }
+    }
+
+    fn length(&self, sequence: i32) -> Option<usize> {
+        Some(self.get(sequence).all.len())
+    }
+
+    fn first(&self, sequence: i32) -> Option<usize> {
+        let rows = self.get(sequence);
+        (!rows.all.is_empty()).then_some(rows.first)
+    }
+
+    fn save(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
+        if self.refuses().is_some() {
+            return false;
+        }
+        let all = self.get(sequence).all.into_iter();
+        *state = all.flat_map(u64::to_le_bytes).collect();
+        true
+    }
+
+    fn part_size(&self, _: i32) -> Option<usize> {
+        None
+    }
+
+    fn save_part(&self, _: i32, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn load(&self, _: i32, _: &[u8]) -> bool {
+        unreachable!("states are loaded by `Found`")
+    }
+
+    fn evaluate(
+        &self,
+        sequence: i32,
+        from: usize,
+        tokens: &[i32],
+        most: usize,
+    ) -> Result<(), Refusal> {
+        assert!(most > 0);
+        assert_eq!(self.length(sequence), Some(from), "behind what is there");
+        let part = self.refuses();
+        let count = part.map_or(tokens.len(), |part| usize::from(part) % (tokens.len() + 1));
+        for token in &tokens[..count] {
+            self.push(sequence, *token);
+        }
+        match part {
+            None => Ok(()),
+            Some(part) => Err(match part % 3 {
+                0 => Refusal::NoRoom,
+                1 => Refusal::Stopped,
+                _ => Refusal::Failed,
+            }),
+        }
+    }
+}
+
+/// States of one sequence of the store.
+pub(crate) struct Found<'a> {
+    memory: &'a Memory,
+    sequence: i32,
+    under: Conditions,
+    tokens: Vec<i32>,
+    lengths: Vec<usize>,
+    aside: Option<Rows>,
+}
+
+impl Supply for Found<'_> {
+    fn tokens(&self) -> &[i32] {
+        &self.tokens
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        self.lengths.clone()
+    }
+
+    fn load(&mut self, tokens: usize) -> Option<usize> {
+        // What is composed is asked of the store.
+        if self.memory.is_gone() || self.memory.record(|_| ()).is_none() {
+            return None;
+        }
+        let mut rows = self.memory.state_of(&self.tokens[..tokens], self.under);
+        let part = self.memory.refuses();
+        if let Some(part) = part {
+            // The sequence holds anything, and the engine may even say that it took the state.
+            rows.all.truncate(tokens * usize::from(part) / 256);
+            rows.all.iter_mut().for_each(|row| *row ^= 1);
+        }
+        self.memory.put(self.sequence, rows);
+        part.is_none_or(|part| part % 2 == 0).then_some(tokens)
+    }
+
+    fn is_aside(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    fn put_back(&mut self) -> bool {
+        let Some(rows) = self.aside.take() else {
+            return false;
+        };
+        let is_taken = self.memory.refuses().is_none();
+        if is_taken {
+            self.memory.put(self.sequence, rows);
+        }
+        is_taken
+    }
+
+    fn finish(self, done: &Done) {
+        let count = usize::from(done.loaded.is_some());
+        self.memory.loads.set(self.memory.loads.get() + count);
+    }
+}
+
+fn common(a: &[i32], b: &[i32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+impl Host for Memory {
+    type Record = Known;
+
+    fn record<R>(&self, work: impl FnOnce(&mut Known) -> R) -> Option<R> {
+        if !self.is_active.get() {
+            return None;
+        }
+        self.count(2);
+        let mut record = self.record.borrow_mut();
+        let one = record.as_mut()?;
+        one.under = self.under.get();
+        let fault = self.fault.get();
+        if matches!(fault, Some(Fault::Before(at)) if self.is_due(2, at)) {
+            self.is_active.set(false);
+            return None;
+        }
+        let result = work(one);
+        if matches!(fault, Some(Fault::Behind(at)) if self.is_due(2, at)) {
+            self.is_active.set(false);
+            return None;
+        }
+        Some(result)
+    }
+
+    fn journal<R>(&self, work: impl FnOnce(&mut Journal) -> R) -> Option<R> {
+        Some(work(&mut self.journal.borrow_mut()))
+    }
+
+    fn find<'a>(&'a self, wanted: &Wanted<'a>) -> Option<impl Supply + 'a> {
+        let under = self.under.get();
+        let may = self.record(|one| one.session.may_load(wanted.sequence));
+        if may != Some(true) {
+            return None;
+        }
+        let stored = self.stored.borrow();
+        let stored = stored.iter().filter(|(of, _)| *of == under);
+        let is_dense = self.kind == Kind::Dense;
+        let best = stored.map(|(_, tokens)| (common(tokens, wanted.tokens), tokens));
+        let best = best.filter(|(count, tokens)| is_dense || *count == tokens.len());
+        let (count, tokens) = best.max_by_key(|(count, _)| *count)?;
+        if count < wanted.held + 8 {
+            return None;
+        }
+        let mut lengths = vec![tokens.len(), count];
+        let goes_on = wanted
+            .run
+            .is_some_and(|run| run.leading == run.tokens.len());
+        if !goes_on || count < wanted.tokens.len() {
+            // What it has behind that is of no use.
+            lengths.remove(0);
+        }
+        if is_dense {
+            lengths.push(wanted.held);
+        }
+        lengths.dedup();
+        // Every other one is as if it had an image in it.
+        let aside = (is_dense && wanted.held % 2 == 1).then(|| self.get(wanted.sequence));
+        Some(Found {
+            memory: self,
+            sequence: wanted.sequence,
+            under,
+            tokens: tokens.clone(),
+            lengths,
+            aside,
+        })
+    }
+
+    fn is_uncached(&self, _: i32) -> bool {
+        false
+    }
+
+    fn may_wait(&self, run: &Run) -> bool {
+        if run.leading < run.tokens.len() || self.is_mixed.get() {
+            return false;
+        }
+        let wanted = self.record(|one| one.session.wanted(run));
+        let may = self.record(|one| one.session.may_load(run.sequence));
+        let stored = self.stored.borrow();
+        let mut stored = stored.iter().map(|(_, tokens)| tokens);
+        let mut leads = |wanted: &Vec<i32>| stored.any(|tokens| tokens.starts_with(wanted));
+        may == Some(true) && wanted.is_some_and(|wanted| leads(&wanted))
+    }
+
+    fn about_to_reach(&self) {}
+
+    fn note_refused_state(&self, _: usize) {}
+}
+
+/// A batch of the host's.
+pub(crate) fn part(sequence: i32, first: usize, tokens: &[i32], leading: usize, at: usize) -> Part {
+    Part {
+        run: Run {
+            sequence,
+            first: i32::try_from(first).unwrap(),
+            tokens: tokens.to_vec(),
+            leading,
+        },
+        indexes: (at..at + tokens.len()).map(|index| index as u32).collect(),
+        follows: true,
+        ..Part::default()
+    }
+}

@@ -1,0 +1,632 @@
+//! Random traffic of a host with four sequences on an engine in memory, while that refuses calls, states are gone, and the library
+//! stops at any look at its record: each output is what an engine without a store puts out, and what is stored is what it
+//! would have evaluated.
+
+mod memory;
+
+use contextpilot_kv_engine::{
+    Change, Engine, Host, Journal, batch, bounded, changed, dense, is_bounded, synchronise,
+};
+use contextpilot_kv_store::{Conditions, Held};
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use memory::{DROPS, Fault, Kind, Memory, Rows, computed, part};
+
+const SEQUENCES: i32 = 4;
+/// Tokens of a batch.
+const BATCH: usize = 16;
+
+/// What the host does.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// A prompt: so many tokens of one of three texts, then of one that nobody else has; then an answer.
+    Prompt {
+        sequence: i32,
+        text: u8,
+        shared: usize,
+        own: usize,
+        answer: usize,
+    },
+    /// Two prompts in the same batches.
+    Two(i32, usize, usize),
+    Remove(i32),
+    /// The last tokens go, as far as the context can do that.
+    GoBack(i32, usize),
+    Copy(i32, i32),
+    Keep(i32),
+    Clear,
+    /// The host takes a copy of a state.
+    Save(i32),
+    /// The last copy replaces a sequence.
+    Restore(i32),
+    /// Another adapter is applied from now on.
+    Adapter(u32),
+    /// Tokens are moved.
+    Move(i32, usize),
+}
+
+/// A state that the host has saved.
+#[derive(Clone)]
+struct Saved {
+    plain: Vec<(i32, Conditions)>,
+    rows: Rows,
+    held: Option<Held>,
+}
+
+/// A host that believes in its tokens, and the context that it uses.
+struct Traffic {
+    memory: Memory,
+    /// What a plain engine would hold.
+    plain: [Vec<(i32, Conditions)>; SEQUENCES as usize],
+    /// What is not what it would be had it been evaluated there: no state of it is stored.
+    is_moved: [bool; SEQUENCES as usize],
+    /// How many tokens were there when a plain engine dropped what was behind the windows.
+    dropped: [usize; SEQUENCES as usize],
+    saved: Option<Saved>,
+    own: i32,
+    outputs: usize,
+    lost: usize,
+}
+
+impl Traffic {
+    fn new(kind: Kind, fault: Option<Fault>) -> Self {
+        Self {
+            memory: Memory::new(kind, fault),
+            plain: Default::default(),
+            is_moved: Default::default(),
+            dropped: Default::default(),
+            saved: None,
+            own: 10_000,
+            outputs: 0,
+            lost: 0,
+        }
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Prompt {
+                sequence,
+                text,
+                shared,
+                own,
+                answer,
+            } => {
+                let tokens = self.tokens(text, shared, own);
+                let from = self.go_back_to(sequence, &tokens);
+                let mut from = from;
+                while from < tokens.len() {
+                    let end = tokens.len().min(from + BATCH);
+                    let leading = if end == tokens.len() {
+                        end - from - 1
+                    } else {
+                        end - from
+                    };
+                    if !self.decode(&[(sequence, &tokens[from..end], leading)]) {
+                        return;
+                    }
+                    from = end;
+                    if own % 3 == 0 {
+                        // On the way through a prompt, states are taken, too.
+                        self.store(sequence, 0);
+                    }
+                }
+                for nth in 0..answer {
+                    let token = 900_000 + i32::try_from(nth).unwrap();
+                    if !self.decode(&[(sequence, &[token], 0)]) {
+                        return;
+                    }
+                }
+            }
+            Act::Two(other, shared, own) => {
+                let (one, other) = (0, other.max(1));
+                let a = self.tokens(0, shared, own);
+                let b = self.tokens(1, shared + 3, own);
+                let (mut from, mut behind) = (self.go_back_to(one, &a), self.go_back_to(other, &b));
+                while from < a.len() || behind < b.len() {
+                    let (end, limit) = (a.len().min(from + 9), b.len().min(behind + 7));
+                    let mut all = Vec::new();
+                    if end > from {
+                        all.push((one, &a[from..end], end - from - usize::from(end == a.len())));
+                    }
+                    if limit > behind {
+                        let last = usize::from(limit == b.len());
+                        all.push((other, &b[behind..limit], limit - behind - last));
+                    }
+                    if !self.decode(&all) {
+                        return;
+                    }
+                    (from, behind) = (end, limit);
+                }
+            }
+            Act::Remove(sequence) => self.remove(sequence, 0),
+            Act::GoBack(sequence, count) => {
+                let length = self.plain[sequence as usize].len();
+                // With windows, no farther than an engine without a store has them.
+                let least = match self.memory.kind {
+                    Kind::Dense => 0,
+                    Kind::Window(_) => self.dropped[sequence as usize].saturating_sub(1),
+                    Kind::Recurrent => length,
+                };
+                if least < length {
+                    self.remove(sequence, length.saturating_sub(count).max(least));
+                }
+            }
+            Act::Copy(source, target) if source != target => {
+                self.remove(target, 0);
+                self.before(source);
+                self.before(target);
+                let rows = self.memory.get(source);
+                self.memory.put(target, rows);
+                self.plain[target as usize] = self.plain[source as usize].clone();
+                self.is_moved[target as usize] = self.is_moved[source as usize];
+                self.dropped[target as usize] = self.dropped[source as usize];
+                changed(&self.memory, Change::Replaced(target), |one| {
+                    one.session.copied(source, target, -1, -1);
+                });
+            }
+            Act::Copy(..) => {}
+            Act::Keep(kept) => {
+                for sequence in 0..SEQUENCES {
+                    if sequence != kept {
+                        self.store(sequence, 0);
+                    }
+                }
+                self.memory.goes_on();
+                for sequence in (0..SEQUENCES).filter(|id| *id != kept) {
+                    self.memory.rows.borrow_mut().remove(&sequence);
+                    self.forget(sequence);
+                }
+                changed(&self.memory, Change::Kept(kept), |one| {
+                    one.session.kept(kept)
+                });
+            }
+            Act::Clear => self.clear(),
+            Act::Save(sequence) => {
+                self.before(sequence);
+                let held = self.memory.record(|one| one.session.copy_out(sequence));
+                let rows = self.memory.copy_out(sequence);
+                let plain = self.plain[sequence as usize].clone();
+                let is_moved = self.is_moved[sequence as usize];
+                // The host reads what the engine has.
+                if self.memory.journal.borrow().is_any_lost() {
+                    return;
+                }
+                let lost = self.memory.record(|one| one.session.is_any_lost());
+                if lost != Some(true) && !is_moved {
+                    assert_eq!(rows.all, computed(&plain), "a state that the host saves");
+                    let held = held.flatten();
+                    self.saved = Some(Saved { plain, rows, held });
+                }
+            }
+            Act::Restore(sequence) => {
+                let Some(Saved { plain, rows, held }) = self.saved.clone() else {
+                    return;
+                };
+                if self.acts() {
+                    self.memory.record(|one| {
+                        let in_engine = one.session.in_engine(sequence);
+                        if one.session.believed_on_credit(sequence).is_some() {
+                            one.session.cut(sequence, in_engine);
+                        }
+                    });
+                }
+                self.store(sequence, 0);
+                self.memory.goes_on();
+                self.memory.put(sequence, rows);
+                self.dropped[sequence as usize] = plain.len();
+                self.plain[sequence as usize] = plain;
+                self.is_moved[sequence as usize] = false;
+                changed(&self.memory, Change::Removed(sequence), |one| match held {
+                    Some(held) => one.session.replaced(sequence, held),
+                    None => one.session.restored(sequence, &[]),
+                });
+            }
+            Act::Adapter(adapter) => {
+                // A server goes back to what a sequence was evaluated under before it goes on with it.
+                for sequence in 0..SEQUENCES {
+                    self.before(sequence);
+                }
+                let under = Conditions(adapter);
+                if under != self.memory.under.get() {
+                    self.memory.is_mixed.set(true);
+                    self.memory.under.set(under);
+                }
+            }
+            Act::Move(sequence, count) => {
+                let length = self.plain[sequence as usize].len();
+                if self.memory.kind != Kind::Dense || length < 4 {
+                    return;
+                }
+                // The first tokens but one go, and the others take their places.
+                let count = count.clamp(1, length - 2);
+                self.before(sequence);
+                let mut rows = self.memory.get(sequence);
+                if self.is_lost() {
+                    return;
+                }
+                rows.all.drain(1..=count);
+                self.memory.put(sequence, rows);
+                self.plain[sequence as usize].drain(1..=count);
+                self.is_moved[sequence as usize] = true;
+                let count = i32::try_from(count).unwrap();
+                changed(&self.memory, Change::Shortened(sequence), |one| {
+                    one.session.removed(sequence, 1, count + 1);
+                });
+                changed(&self.memory, Change::Replaced(sequence), |one| {
+                    one.session.moved(sequence, count + 1, -1, -count);
+                });
+            }
+        }
+    }
+
+    fn tokens(&mut self, text: u8, shared: usize, own: usize) -> Vec<i32> {
+        let shared = i32::try_from(shared).unwrap();
+        let own = i32::try_from(own).unwrap();
+        self.own += 1_000;
+        let shared = (0..shared).map(|nth| 1_000 * i32::from(text) + nth);
+        shared.chain(self.own..=self.own + own).collect()
+    }
+
+    fn is_lost(&self) -> bool {
+        let of_record = self.memory.record(|one| one.session.is_any_lost());
+        self.memory.journal.borrow().is_any_lost() || of_record == Some(true)
+    }
+
+    /// Whether the store acts on a call of the host.
+    fn acts(&self) -> bool {
+        self.memory.goes_on()
+    }
+
+    /// What comes before anything but an evaluation.
+    fn before(&self, sequence: i32) {
+        if self.acts() {
+            synchronise(&self.memory, sequence);
+            self.memory.goes_on();
+        }
+    }
+
+    /// The sequence is about to lose what is behind its first tokens: it is stored.
+    fn store(&self, sequence: i32, kept: usize) {
+        if !self.acts() {
+            return;
+        }
+        let wanted = self.memory.record(|one| {
+            let under = one.session.conditions(sequence)?;
+            let tokens = one.session.believed(sequence)?;
+            (tokens.len() >= kept + 8).then(|| (under, tokens.to_vec()))
+        });
+        if let Some((under, tokens)) = wanted.flatten() {
+            if !is_bounded(&self.memory) {
+                synchronise(&self.memory, sequence);
+            }
+            let mut state = Vec::new();
+            if self.memory.save(sequence, &mut state) && self.memory.is_active.get() {
+                let all: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
+                let right = computed(&all).into_iter().flat_map(u64::to_le_bytes);
+                assert!(right.eq(state), "what is stored is what was evaluated");
+                let mut stored = self.memory.stored.borrow_mut();
+                if !stored.contains(&(under, tokens.clone())) {
+                    stored.push((under, tokens));
+                }
+            }
+        }
+        self.memory.goes_on();
+    }
+
+    fn forget(&mut self, sequence: i32) {
+        self.dropped[sequence as usize] = 0;
+        self.plain[sequence as usize].clear();
+        self.is_moved[sequence as usize] = false;
+    }
+
+    fn remove(&mut self, sequence: i32, from: usize) {
+        self.store(sequence, from);
+        self.before(sequence);
+        let mut lacking = Vec::new();
+        if let (Kind::Window(window), 1.., true) = (self.memory.kind, from, self.acts()) {
+            let needed = (from + 1).saturating_sub(window);
+            let found = self.memory.record(|one| {
+                let under = one.under;
+                one.session.lacking(sequence, needed, under)
+            });
+            lacking = found.unwrap_or_default();
+            bounded::begin_anew(&self.memory, &lacking, from);
+        }
+        {
+            let mut rows = self.memory.rows.borrow_mut();
+            if let Some(one) = rows.get_mut(&sequence) {
+                one.all.truncate(from);
+                if from == 0 {
+                    rows.remove(&sequence);
+                }
+            }
+        }
+        self.plain[sequence as usize].truncate(from);
+        if from == 0 {
+            self.forget(sequence);
+        }
+        let change = if from == 0 {
+            Change::Removed(sequence)
+        } else {
+            Change::Shortened(sequence)
+        };
+        let at = i32::try_from(from).unwrap();
+        changed(&self.memory, change, |one| {
+            one.session.removed(sequence, at, -1)
+        });
+        bounded::check_window(&self.memory, sequence);
+        if !lacking.is_empty() && self.acts() && self.memory.is_mixed.get() {
+            bounded::complete(&self.memory, sequence);
+        }
+    }
+
+    fn clear(&mut self) {
+        for sequence in 0..SEQUENCES {
+            self.store(sequence, 0);
+            self.forget(sequence);
+        }
+        self.memory.goes_on();
+        self.memory.rows.borrow_mut().clear();
+        changed(&self.memory, Change::Removed(-1), |one| {
+            one.session.cleared()
+        });
+    }
+
+    /// The host keeps what it believes in of a prompt. Returns how much that is.
+    fn go_back_to(&mut self, sequence: i32, tokens: &[i32]) -> usize {
+        let under = self.memory.under.get();
+        let plain = &self.plain[sequence as usize];
+        let same = plain.iter().zip(tokens);
+        let same = same
+            .take_while(|(one, token)| **one == (**token, under))
+            .count();
+        let mut kept = same.min(tokens.len() - 1);
+        if kept < plain.len() && self.memory.kind != Kind::Dense {
+            kept = 0;
+        }
+        if self.is_moved[sequence as usize] {
+            kept = 0;
+        }
+        if kept < plain.len() {
+            self.remove(sequence, kept);
+        }
+        kept
+    }
+
+    /// The host evaluates a batch. False: that failed, and it begins anew.
+    fn decode(&mut self, parts: &[(i32, &[i32], usize)]) -> bool {
+        // It tries again if there was no room.
+        for _ in 0..2 {
+            match self.try_decode(parts) {
+                0 => return true,
+                1 => {}
+                2 => {
+                    // It asks what is there.
+                    for &(sequence, ..) in parts {
+                        self.before(sequence);
+                    }
+                    self.lost += 1;
+                    self.clear();
+                    return false;
+                }
+                _ => {
+                    self.lost += 1;
+                    self.clear();
+                    return false;
+                }
+            }
+        }
+        self.lost += 1;
+        self.clear();
+        false
+    }
+
+    fn try_decode(&mut self, given: &[(i32, &[i32], usize)]) -> i32 {
+        const LOST: i32 = -3;
+        let code = |refusal| match refusal {
+            contextpilot_kv_engine::Refusal::NoRoom => 1,
+            contextpilot_kv_engine::Refusal::Stopped => 2,
+            contextpilot_kv_engine::Refusal::Failed => LOST,
+        };
+        let mut parts = Vec::new();
+        let mut at = 0;
+        for &(sequence, tokens, leading) in given {
+            let first = self.plain[sequence as usize].len();
+            parts.push(part(sequence, first, tokens, leading, at));
+            at += tokens.len();
+        }
+        let memory = &self.memory;
+        let is_lost = |memory: &Memory| memory.journal.borrow().is_any_lost();
+        if !memory.goes_on() {
+            if is_lost(memory) {
+                return LOST;
+            }
+            return self.evaluate(given, &[]);
+        }
+        let is_exact = is_bounded(memory);
+        for part in &parts {
+            let result = if is_exact {
+                bounded::prepare(memory, part)
+            } else {
+                dense::prepare(memory, part)
+            };
+            if let Err(refusal) = result {
+                if is_exact {
+                    bounded::undo(memory, -1);
+                } else {
+                    dense::cut_ahead(memory, -1);
+                }
+                return code(refusal);
+            }
+        }
+        let mut left_out = batch::left_out(memory, &parts).unwrap_or_default();
+        if !memory.goes_on() {
+            if is_lost(memory) {
+                return LOST;
+            }
+            left_out.clear();
+            parts.iter().for_each(|part| part.pending.set(false));
+        }
+        let mut result = self.evaluate(given, &left_out);
+        let memory = &self.memory;
+        if result == 0 {
+            batch::evaluated(memory, &parts);
+        }
+        if result == 0 && left_out.len() < at {
+            memory.record(|one| one.session.updated());
+        }
+        if result != 0 && is_exact {
+            bounded::undo(memory, -1);
+        } else if result != 0 {
+            let was_uncertain = memory.journal(|journal| Journal::is_any_uncertain(journal));
+            dense::cut_ahead(memory, -1);
+            memory.goes_on();
+            if was_uncertain == Some(true) && result == 1 {
+                result = self.evaluate(given, &[]);
+            }
+        }
+        batch::end(&self.memory, &parts, result);
+        result
+    }
+
+    /// The engine evaluates the host's batch without these entries, and every output is looked at.
+    fn evaluate(&mut self, given: &[(i32, &[i32], usize)], left_out: &[u32]) -> i32 {
+        let refused = self.memory.refuses_batch();
+        let under = self.memory.under.get();
+        // No room: nothing was evaluated. Else all but the last entry was.
+        if refused.is_some_and(|part| part % 2 == 0) {
+            return 1;
+        }
+        let mut index = 0;
+        for &(sequence, tokens, leading) in given {
+            let plain = &mut self.plain[sequence as usize];
+            let before = plain.len();
+            for (nth, &token) in tokens.iter().enumerate() {
+                plain.push((token, under));
+                if plain.len() % DROPS == 0 {
+                    let dropped = &mut self.dropped[sequence as usize];
+                    *dropped = plain.len().max(*dropped);
+                }
+                let is_left_out = left_out.contains(&index);
+                index += 1;
+                if is_left_out {
+                    assert!(nth < leading, "an output is left out");
+                    continue;
+                }
+                let there = self.memory.length(sequence).unwrap();
+                let rows = self.memory.push(sequence, token);
+                if nth < leading {
+                    continue;
+                }
+                assert_eq!(there, plain.len() - 1, "the position of an output");
+                self.outputs += 1;
+                if !self.is_moved[sequence as usize] {
+                    assert_eq!(Some(&rows), computed(plain).last(), "an output");
+                }
+            }
+            if refused.is_some() {
+                plain.truncate(before);
+            }
+        }
+        if refused.is_some() { -3 } else { 0 }
+    }
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let sequence = || 0..SEQUENCES;
+    let prompt = (sequence(), 0..3_u8, 0..60_usize, 0..12_usize, 0..4_usize);
+    let prompt = prompt.prop_map(|(sequence, text, shared, own, answer)| Act::Prompt {
+        sequence,
+        text,
+        shared,
+        own,
+        answer,
+    });
+    let one = prop_oneof![
+        12 => prompt,
+        2 => (1..SEQUENCES, 0..50_usize, 0..9_usize).prop_map(|(a, b, c)| Act::Two(a, b, c)),
+        3 => sequence().prop_map(Act::Remove),
+        3 => (sequence(), 1..12_usize).prop_map(|(a, b)| Act::GoBack(a, b)),
+        2 => (sequence(), sequence()).prop_map(|(a, b)| Act::Copy(a, b)),
+        1 => sequence().prop_map(Act::Keep),
+        1 => Just(Act::Clear),
+        2 => sequence().prop_map(Act::Save),
+        2 => sequence().prop_map(Act::Restore),
+        1 => (0..3_u32).prop_map(Act::Adapter),
+        1 => (sequence(), 1..20_usize).prop_map(|(a, b)| Act::Move(a, b)),
+    ];
+    prop::collection::vec(one, 1..24)
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Dense),
+        (2..20_usize).prop_map(Kind::Window),
+        Just(Kind::Recurrent)
+    ]
+}
+
+fn faults() -> impl Strategy<Value = Option<Fault>> {
+    let at = any::<u32>;
+    prop_oneof![
+        1 => Just(None),
+        2 => (at(), any::<u8>()).prop_map(|(at, part)| Some(Fault::Call(at, part))),
+        1 => (at(), any::<u8>()).prop_map(|(at, part)| Some(Fault::Batch(at, part))),
+        2 => at().prop_map(|at| Some(Fault::Before(at))),
+        2 => at().prop_map(|at| Some(Fault::Behind(at))),
+        1 => at().prop_map(|at| Some(Fault::Gone(at))),
+    ]
+}
+
+/// How many traces.
+fn config() -> ProptestConfig {
+    let given = std::env::var("CONTEXTPILOT_TEST_ENGINE_TRACES").ok();
+    let cases = given.map_or(3_000, |count| count.parse().expect("a number of traces"));
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    }
+}
+
+fn play(kind: Kind, fault: Option<Fault>, acts: &[Act]) -> Traffic {
+    let mut traffic = Traffic::new(kind, fault);
+    for &act in acts {
+        traffic.act(act);
+    }
+    traffic
+}
+
+/// Each trace is played without an error first, and then with one.
+#[test]
+fn every_output_is_that_of_an_engine_without_a_store() {
+    let config = config();
+    let cases = config.cases as usize;
+    let mut runner = TestRunner::new(config);
+    let all = (kinds(), faults(), acts());
+    let (seen, loaded, bounded) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let result = runner.run(&all, |(kind, fault, acts)| {
+        let traffic = play(kind, None, &acts);
+        prop_assert_eq!(traffic.lost, 0, "nothing is lost without an error");
+        seen.set(seen.get() + traffic.outputs);
+        let loads = traffic.memory.loads.get();
+        loaded.set(loaded.get() + loads);
+        if kind != Kind::Dense {
+            bounded.set(bounded.get() + loads);
+        }
+        if let Some(fault) = fault {
+            play(kind, Some(fault.within(traffic.memory.counts())), &acts);
+        }
+        Ok(())
+    });
+    let (outputs, loads, bounded) = (seen.get(), loaded.get(), bounded.get());
+    println!("{cases} traces, {outputs} outputs, {loads} loads, {bounded} of them exact");
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(outputs > cases && loads > cases / 2 && bounded > cases / 8);
+}

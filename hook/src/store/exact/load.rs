@@ -1,0 +1,240 @@
+//! What the store has of a prompt for a context that cannot go back to any position.
+
+use std::time::{Duration, Instant};
+
+use contextpilot_kv_engine::{Done, Engine as _, Supply, Wanted};
+use contextpilot_kv_store::{Run, worth};
+use contextpilot_residency::Event;
+
+use crate::base::guard;
+use crate::capture::contexts;
+use crate::channel::push;
+use crate::store::busy::Busy;
+use crate::store::context::ContextStore;
+use crate::store::engine::Context;
+use crate::store::figures::{self, FIGURES};
+use crate::store::flow::{self, Prepared};
+use crate::store::shelf::Shelf;
+use crate::store::shelf::exact::ExactOffer;
+use crate::store::{with_record, with_shelf};
+
+/// The last state that lies within what is wanted.
+pub(in crate::store) struct StoredState<'a> {
+    context: Context<'a>,
+    wanted: Wanted<'a>,
+    position: usize,
+    prepared: Option<Prepared>,
+    buffer: Vec<u8>,
+    start: Instant,
+    took: Duration,
+    failed: usize,
+    is_direct: bool,
+    _busy: Busy,
+}
+
+impl<'a> StoredState<'a> {
+    /// `None`: there is none, or it is not worth it.
+    pub(in crate::store) fn find(context: Context<'a>, wanted: Wanted<'a>) -> Option<Self> {
+        let busy = Busy::begin();
+        let start = Instant::now();
+        let (position, prepared) = search(context, &wanted, wanted.held, true)?;
+        Some(Self {
+            context,
+            wanted,
+            position,
+            prepared: Some(prepared),
+            buffer: Vec::new(),
+            start,
+            took: Duration::ZERO,
+            failed: 0,
+            is_direct: false,
+            _busy: busy,
+        })
+    }
+
+    fn load_prepared(&mut self) -> Option<usize> {
+        let (context, sequence) = (self.context, self.wanted.sequence);
+        let state = match self.prepared.take()? {
+            Prepared::Composed(state) => state,
+            Prepared::Outline(outline) => {
+                let is_taken = flow::load(context, sequence, outline);
+                if is_taken && context.holds(sequence, self.position) {
+                    self.is_direct = true;
+                    return Some(self.position);
+                }
+                // What is left out of it cannot be brought: it is put together.
+                self.failed += 1;
+                context.cut(sequence, 0);
+                self.start = Instant::now();
+                let (position, prepared) = search(context, &self.wanted, 0, false)?;
+                let Prepared::Composed(state) = prepared else {
+                    return None;
+                };
+                self.position = position;
+                state
+            }
+        };
+        self.buffer = state;
+        let is_taken = context.load(sequence, &self.buffer);
+        is_taken.then_some(self.position)
+    }
+}
+
+impl Supply for StoredState<'_> {
+    fn tokens(&self) -> &[i32] {
+        self.wanted.tokens
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        vec![self.position]
+    }
+
+    fn load(&mut self, _tokens: usize) -> Option<usize> {
+        let loaded = self.load_prepared();
+        self.took = self.start.elapsed();
+        loaded
+    }
+
+    fn is_aside(&self) -> bool {
+        false
+    }
+
+    fn put_back(&mut self) -> bool {
+        false
+    }
+
+    fn finish(self, done: &Done) {
+        let Self {
+            context,
+            wanted,
+            took,
+            ..
+        } = self;
+        with_record(context, |one| {
+            one.keep_buffer(self.buffer);
+            if let Some(position) = done.loaded {
+                one.rates.loaded(position, took);
+            }
+        });
+        figures::add_time(&FIGURES.load_nanos, took);
+        figures::add(&FIGURES.failed_loads, self.failed + done.failed_loads);
+        if let Some(position) = done.loaded {
+            figures::add(&FIGURES.loads, 1);
+            figures::add(&FIGURES.direct_loads, usize::from(self.is_direct));
+            note_loaded(
+                context,
+                wanted.sequence,
+                wanted.held,
+                position.min(wanted.believed),
+            );
+        }
+    }
+}
+
+/// What the server had been told to be evaluated was loaded now.
+fn note_loaded(context: Context<'_>, sequence: i32, from: usize, to: usize) {
+    if from >= to {
+        return;
+    }
+    figures::add(&FIGURES.loaded_tokens, to - from);
+    let number = |position: usize| i32::try_from(position).unwrap_or(i32::MAX);
+    guard::compute(|| {
+        push(Event::Loaded {
+            context: contexts::id_of(context.pointer()),
+            sequence,
+            from: number(from),
+            to: number(to),
+        });
+    });
+}
+
+/// The state, and its position. `held`: how many tokens the engine holds.
+fn search(
+    context: Context<'_>,
+    wanted: &Wanted<'_>,
+    held: usize,
+    may_flow: bool,
+) -> Option<(usize, Prepared)> {
+    let Wanted {
+        sequence,
+        tokens,
+        believed,
+        ..
+    } = *wanted;
+    // A chunk that is gone or damaged leaves the store: then there may be less.
+    const ATTEMPTS: usize = 4;
+    let found = with_shelf(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        if one.has_embeddings() || !one.session.may_load(sequence) {
+            return None;
+        }
+        let fingerprint = one.fingerprint(one.conditions())?;
+        shelf.settle();
+        for _ in 0..ATTEMPTS {
+            let offer = shelf.offer_exact(&fingerprint, tokens, held)?;
+            let position = offer.position();
+            if !is_worth_loading(one, position, held, believed) {
+                return None;
+            }
+            shelf.note(fingerprint, || one.origin(one.conditions()));
+            if let Some(state) = prepare_state(shelf, one, &offer, sequence, may_flow) {
+                return Some((position, state));
+            }
+        }
+        None
+    });
+    found.flatten()
+}
+
+fn is_worth_loading(one: &ContextStore, position: usize, held: usize, believed: usize) -> bool {
+    let gained = position - held;
+    let new = position.saturating_sub(believed);
+    gained >= worth::LEAST
+        && new <= one.room(believed)
+        && gained * one.rates.worth_loading() >= position
+}
+
+fn prepare_state(
+    shelf: &mut Shelf,
+    one: &mut ContextStore,
+    offer: &ExactOffer,
+    sequence: i32,
+    may_flow: bool,
+) -> Option<Prepared> {
+    let shape = one.shape().cloned()?;
+    let region = shelf.region_for_exact(may_flow && one.flows, &shape, offer);
+    if let (Some(layout), Some(region)) = (shape.dense(), region) {
+        let outline = shelf.outline_exact(offer, layout, sequence, region);
+        return outline.map(Prepared::Outline);
+    }
+    let mut state = std::mem::take(&mut one.buffer);
+    if shelf.compose_exact(offer, &shape, sequence, &mut state) {
+        return Some(Prepared::Composed(state));
+    }
+    one.buffer = state;
+    None
+}
+
+/// Another sequence of the context that holds a beginning of what is wanted, and nothing else, and more than the store
+/// has a state for.
+pub(in crate::store) fn better_than_stored(
+    context: Context<'_>,
+    run: &Run,
+    wanted: &[i32],
+) -> Option<i32> {
+    let better = with_shelf(context, |shelf, one| {
+        let shelf = shelf.as_mut()?;
+        let conditions = one.conditions();
+        let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;
+        let all = one.session.believed(sequence)?.len();
+        let held = one.session.in_engine(run.sequence);
+        if shared < all || shared < held + worth::LEAST {
+            return None;
+        }
+        let fingerprint = one.fingerprint(conditions)?;
+        let stored = shelf.last_state_in(&fingerprint, wanted).max(held);
+        let more = shared.saturating_sub(stored);
+        (more >= worth::LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
+    });
+    better.flatten()
+}

@@ -1,0 +1,89 @@
+//! Tails that wait in memory for their tokens' rows: see [`exact`](super::exact), *Where states are taken*.
+
+use std::sync::Arc;
+
+use contextpilot_kv_store::Conditions;
+
+/// At most so many wait.
+const MOST: usize = 16;
+/// And so many bytes of them.
+pub(super) const MOST_BYTES: usize = 256 << 20;
+
+/// A tail that was taken while the rows of its tokens are not in the store.
+pub(super) struct Tail {
+    pub(super) sequence: i32,
+    pub(super) tokens: Vec<i32>,
+    pub(super) conditions: Conditions,
+    pub(super) bytes: Arc<Vec<u8>>,
+}
+
+/// Those of a context, the oldest first.
+#[derive(Default)]
+pub(super) struct Tails(Vec<Tail>);
+
+impl Tails {
+    /// If there are too many then, the oldest are dropped.
+    pub(super) fn add(&mut self, tail: Tail) {
+        if tail.bytes.len() > MOST_BYTES {
+            return;
+        }
+        self.0.push(tail);
+        let mut bytes: usize = self.0.iter().map(|one| one.bytes.len()).sum();
+        while self.0.len() > MOST || bytes > MOST_BYTES {
+            bytes -= self.0.remove(0).bytes.len();
+        }
+    }
+
+    /// The tails of a sequence, which do not wait any more.
+    pub(super) fn take(&mut self, sequence: i32) -> Vec<Tail> {
+        let (of_this, others) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|tail| tail.sequence == sequence);
+        self.0 = others;
+        of_this
+    }
+
+    /// A tail that was [taken](Self::take) goes on waiting.
+    pub(super) fn put_back(&mut self, tail: Tail) {
+        self.0.push(tail);
+    }
+
+    /// How many tokens the longest beginning of these has of which a tail of the sequence waits; 0: none does.
+    pub(super) fn last(&self, sequence: i32, tokens: &[i32]) -> usize {
+        let tails = self.0.iter();
+        let of_these =
+            tails.filter(|tail| tail.sequence == sequence && tokens.starts_with(&tail.tokens));
+        of_these.map(|tail| tail.tokens.len()).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tail(sequence: i32, tokens: &[i32]) -> Tail {
+        Tail {
+            sequence,
+            tokens: tokens.to_vec(),
+            conditions: Conditions::default(),
+            bytes: Arc::new(vec![0]),
+        }
+    }
+
+    #[test]
+    fn the_oldest_tails_are_dropped_and_the_longest_of_a_sequence_is_found() {
+        let mut tails = Tails::default();
+        for length in 1..=20 {
+            let tokens: Vec<i32> = (0..length).collect();
+            tails.add(tail(length % 2, &tokens));
+        }
+        let all: Vec<i32> = (0..20).collect();
+        assert_eq!((tails.last(0, &all), tails.last(1, &all)), (20, 19));
+        assert_eq!((tails.last(0, &all[..5]), tails.last(0, &all[..4])), (0, 0));
+        assert_eq!(tails.last(0, &all[..6]), 6, "the first four are gone");
+        let mut of_one = tails.take(1);
+        assert_eq!((of_one.len(), tails.last(1, &all)), (8, 0));
+        tails.put_back(of_one.remove(0));
+        assert_eq!(tails.last(1, &all), 5);
+    }
+}
