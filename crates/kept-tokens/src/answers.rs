@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 
 use crate::Vocabulary;
 use crate::cursor::{Cursor, Prompt};
+use crate::header::{self, callee};
 use crate::json::ends_of_equal;
 use crate::record::{self, Record};
 
@@ -435,7 +436,11 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
                 None => {
                     let from = leaps.last().map_or(self.place.at, |leap| leap.end.at);
                     let may = self.calls && nth >= answer.before;
-                    let leap = may.then(|| self.leap(tokens, nth, from, place)).flatten();
+                    let leap = || {
+                        let json = self.leap(tokens, nth, from, place);
+                        json.or_else(|| self.leap_header(tokens, nth, from, place))
+                    };
+                    let leap = may.then(leap).flatten();
                     let Some(leap) = leap else {
                         return best;
                     };
@@ -499,6 +504,67 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
         let is_same = ours.get(our..end)? == text.get(from + their..at)?;
         let end = is_same.then(|| self.prompt.advance(place, at))??;
         Some(Leap { first, last, end })
+    }
+
+    /// The tokens from this one on to the end of a header, if the text has another form of it that calls the same. From `from` on
+    /// text and tokens are the same up to the place. What is special in one form is special in the other, if it is there.
+    fn leap_header(
+        &self,
+        tokens: &[i32],
+        first: usize,
+        from: usize,
+        place: Cursor,
+    ) -> Option<Leap> {
+        let Prompt {
+            text, vocabulary, ..
+        } = self.prompt;
+        let is = |token: i32, piece: &[u8]| {
+            vocabulary.is_special(token) && vocabulary.piece(token) == piece
+        };
+        let start = tokens[..first]
+            .iter()
+            .rposition(|&token| is(token, header::START))?
+            + 1;
+        let rest = tokens[first..].iter().take(header::MOST);
+        let last = first + rest.clone().position(|token| is(*token, header::MESSAGE))?;
+        let pieces = |tokens: &[i32]| -> Vec<u8> {
+            let pieces = tokens.iter().map(|token| vocabulary.piece(*token));
+            pieces.collect::<Vec<_>>().concat()
+        };
+        let behind = pieces(&tokens[start..first]);
+        let begins = place
+            .at
+            .checked_sub(behind.len())
+            .filter(|at| *at >= from)?;
+        let our = [behind, pieces(&tokens[first..=last])].concat();
+        let rest = text.get(begins..)?;
+        let rest = &rest[..rest.len().min(header::MOST)];
+        let mut ends = rest.windows(header::MESSAGE.len());
+        let length = ends.position(|window| window == header::MESSAGE)? + header::MESSAGE.len();
+        let [ours, theirs] = [&our, &rest[..length]].map(|whole| {
+            let header = whole.strip_prefix(b"assistant")?;
+            callee(header)
+        });
+        if ours.is_none() || ours != theirs {
+            return None;
+        }
+        // Special tokens are spelled by them, and not by text.
+        let spelled = |tokens: &mut dyn Iterator<Item = i32>| {
+            tokens.filter(|token| vocabulary.is_special(*token)).count()
+        };
+        let until = begins + length;
+        let mut end = place.up();
+        let mut passed = Vec::new();
+        while end.at < until {
+            passed.push(*self.prompt.canonical.get(end.canonical)?);
+            end = self.prompt.next_canonical(end)?;
+        }
+        let in_ours = spelled(&mut tokens[start..=last].iter().copied());
+        let in_theirs = spelled(&mut passed.into_iter());
+        let is_same = end.at == until
+            && in_ours == header::specials(&our)
+            && in_theirs == header::specials(&text[place.at..until]);
+        is_same.then_some(Leap { first, last, end })
     }
 }
 

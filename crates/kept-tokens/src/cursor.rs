@@ -37,6 +37,14 @@ impl Cursor {
     pub(crate) fn is_boundary(&self) -> bool {
         self.at == self.end
     }
+
+    /// The next such boundary.
+    pub(crate) fn up(self) -> Self {
+        Self {
+            at: self.end,
+            ..self
+        }
+    }
 }
 
 impl<V: Vocabulary> Prompt<'_, V> {
@@ -121,11 +129,7 @@ impl<V: Vocabulary> Prompt<'_, V> {
 
     /// The place of these bytes, which is behind another one. `None`: a special token is between them.
     pub(crate) fn advance(&self, place: Cursor, at: usize) -> Option<Cursor> {
-        let mut ahead = Cursor {
-            at: place.end,
-            end: place.end,
-            ..place
-        };
+        let mut ahead = place.up();
         while ahead.at < at {
             let next = *self.canonical.get(ahead.canonical)?;
             if self.vocabulary.is_special(next) {

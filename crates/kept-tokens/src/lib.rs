@@ -6,12 +6,14 @@
 //! the answer's tokens ([`Answers::keep`]): up to the last place where both ways to divide the text have a boundary, or, at the end of
 //! the answer, where one more token leads to one.
 //!
-//! The text stays the same, byte for byte, and so does which of its bytes are special tokens.
+//! The text stays the same, byte for byte, and so does which of its bytes are special tokens. Tool calls may be an exception, if that is
+//! wanted: JSON that is equal, and the header of a call in gpt-oss's format.
 
 #![forbid(unsafe_code)]
 
 mod answers;
 mod cursor;
+mod header;
 mod json;
 mod record;
 

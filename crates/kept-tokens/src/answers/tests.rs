@@ -86,3 +86,108 @@ fn what_was_forgotten_between_others_takes_no_memory() {
     assert_eq!(answers.all.len(), 1 + ALIKE);
     assert!(answers.order.len() <= 2 * answers.all.len() + 65);
 }
+
+/// A special token for each marker of gpt-oss, and one for each byte.
+struct Harmony;
+
+const MARKERS: [&str; 6] = [
+    "<|start|>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|message|>",
+    "<|call|>",
+    "<|end|>",
+];
+static BYTES: [u8; 256] = {
+    let mut bytes = [0; 256];
+    let mut nth = 0;
+    while nth < 256 {
+        bytes[nth] = nth as u8;
+        nth += 1;
+    }
+    bytes
+};
+
+impl Vocabulary for Harmony {
+    fn piece(&self, token: i32) -> &[u8] {
+        match token {
+            256.. => MARKERS[token as usize - 256].as_bytes(),
+            _ => &BYTES[token as usize..][..1],
+        }
+    }
+
+    fn token_of(&self, piece: &[u8]) -> Option<i32> {
+        piece.first().map(|byte| i32::from(*byte))
+    }
+
+    fn is_special(&self, token: i32) -> bool {
+        token >= 256
+    }
+}
+
+/// Markers are special.
+fn harmony(text: &str) -> Vec<i32> {
+    let (mut at, mut tokens) = (0, Vec::new());
+    while at < text.len() {
+        let marker = MARKERS.iter().position(|one| text[at..].starts_with(one));
+        tokens.push(marker.map_or(i32::from(text.as_bytes()[at]), |nth| 256 + nth as i32));
+        at += marker.map_or(1, |nth| MARKERS[nth].len());
+    }
+    tokens
+}
+
+const TEMPLATES: &str = " to=functions.a<|channel|>commentary json<|message|>";
+const MODELS: [&str; 2] = [
+    " to=functions.a<|channel|>commentary <|constrain|>json<|message|>",
+    "<|channel|>commentary to=functions.a <|constrain|>json<|message|>",
+];
+
+/// The tokens of a prompt behind a call, which was generated in one form and comes back in another.
+fn sent_back(said: &str, comes: &str, canonical: &[i32], calls: bool) -> Option<Kept> {
+    let mut answers = Answers::new(10_000);
+    let before = harmony("<|start|>user<|message|>the time<|end|><|start|>assistant");
+    answer(&mut answers, &before, &harmony(said));
+    let text = format!("<|start|>user<|message|>the time<|end|><|start|>assistant{comes}");
+    answers.keep(text.as_bytes(), canonical, 0, &Harmony, calls)
+}
+
+#[test]
+fn a_call_keeps_the_form_of_its_header() {
+    let front = "<|start|>user<|message|>the time<|end|><|start|>assistant";
+    for form in MODELS {
+        for thought in [
+            "",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant",
+        ] {
+            let said = format!("{thought}{form}{{\"b\":1}}");
+            let comes = format!("{thought}{TEMPLATES}{{\"b\": 1}}<|call|>");
+            let canonical = harmony(&format!("{front}{comes}"));
+            let kept = sent_back(&said, &comes, &canonical, true).expect("a form is kept");
+            assert_eq!(kept.tokens, harmony(&format!("{front}{said}<|call|>")));
+            assert_eq!(sent_back(&said, &comes, &canonical, false), None);
+        }
+    }
+}
+
+#[test]
+fn another_call_does_not_keep_a_header() {
+    let front = "<|start|>user<|message|>the time<|end|><|start|>assistant";
+    for form in MODELS {
+        let said = format!("{form}{{\"b\":1}}");
+        for comes in [
+            TEMPLATES.replace("functions.a", "functions.b"),
+            TEMPLATES.replace("json", "code"),
+            TEMPLATES.replace("<|message|>", " <|message|>"),
+            "<|channel|>final<|message|>".to_owned(),
+        ] {
+            let comes = format!("{comes}{{\"b\":1}}<|call|>");
+            let canonical = harmony(&format!("{front}{comes}"));
+            assert_eq!(sent_back(&said, &comes, &canonical, true), None, "{comes}");
+        }
+        // Text that looks like a marker is text.
+        let comes = format!("{TEMPLATES}{{\"b\":1}}");
+        let as_text: Vec<i32> = comes.bytes().map(i32::from).collect();
+        let canonical = [harmony(front), as_text].concat();
+        assert_eq!(sent_back(&said, &comes, &canonical, true), None);
+    }
+}
