@@ -142,6 +142,29 @@ fn two_servers_with_one_state_folder_never_report_each_others_ids() {
     }
 }
 
+/// A program that starts llama-server by itself may kill it, and give the next one another port: Ollama does, each time.
+/// What the killed one held is told by that next one, and what a living one holds is not. The last server has another
+/// index, to which these ids mean nothing.
+#[test]
+fn what_a_killed_server_held_is_told_by_the_next_start_at_another_port() {
+    let (home, index) = (Home::new(), Index::start().unwrap());
+    let either = home.server(&index, 4);
+    let living = at_a_port(either.clone()).spawn().unwrap();
+    ask(&living, 0, "req-living");
+    let killed = at_a_port(either.clone()).spawn().unwrap();
+    ask(&killed, 0, "req-a");
+    ask(&killed, 1, "req-b");
+    kill_when_kept(&home, killed, "req-b");
+
+    let other = Index::start().unwrap();
+    let stranger = at_a_port(home.server(&other, 4)).spawn().unwrap();
+    assert_told(&other, &[&stranger], &[]);
+    let next = at_a_port(either).spawn().unwrap();
+    assert_told(&index, &[&living, &next], &["req-a", "req-b"]);
+    assert!(is_cached(&living, 0, "req-living"));
+    assert_eq!(other.evicted(), ids(&[]));
+}
+
 /// The thread that receives a request stores its id itself. So the id survives a crash even if the
 /// worker is blocked.
 #[cfg(debug_assertions)]

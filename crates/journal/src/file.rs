@@ -69,6 +69,10 @@ pub(crate) enum Opened {
     Changed,
 }
 
+pub(crate) fn name_of(identity: &Identity, number: u32) -> String {
+    format!("{identity}-{number}.journal")
+}
+
 /// Opens and locks the journal of this number, and reads its live ids. A file that is no journal, or
 /// is damaged, is renamed and replaced by a new one.
 pub(crate) fn take(
@@ -78,7 +82,7 @@ pub(crate) fn take(
     create: bool,
     log: fn(&str),
 ) -> io::Result<Found> {
-    let name = format!("{identity}-{number}.journal");
+    let name = name_of(&identity, number);
     let told = |why, readable: usize, bad: &str| {
         log(&format!(
             "[ContextPilot] the journal {:?} cannot be used ({why}): set aside as {bad:?}, \
@@ -234,7 +238,7 @@ fn create_new(folder: &PrivateFolder, name: &str, identity: Identity) -> io::Res
         identity,
         length: 0,
     };
-    journal.append(&record::header(&identity))?;
+    journal.append(&record::opening(&identity))?;
     Ok(journal)
 }
 
@@ -254,7 +258,7 @@ impl JournalFile {
             self.length = good;
         }
         if self.length == 0 {
-            self.append(&record::header(&self.identity))?;
+            self.append(&record::opening(&self.identity))?;
         }
         Ok(())
     }

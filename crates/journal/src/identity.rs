@@ -33,7 +33,11 @@ mod tests;
 /// An address in llama.cpp's own `config.ini` (newer servers read one) is not seen. So
 /// servers whose addresses differ only there have the same identity, too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity([u8; Identity::LENGTH]);
+pub struct Identity {
+    digest: [u8; Identity::LENGTH],
+    /// A digest of the index and the machine alone. Every server of these can tell what the others left.
+    family: [u8; Identity::LENGTH],
+}
 
 /// Where a server is started, as far as [`Identity::of`] needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +79,7 @@ impl Identity {
         let mut digest = Digest::new();
         digest.field("index", index.as_bytes());
         digest.field("machine", &place.machine);
+        let family = digest.0.to_be_bytes();
         if let Some(router) = flags.router_port() {
             let model = [Flag::Alias, Flag::Model, Flag::HfRepo]
                 .into_iter()
@@ -88,18 +93,35 @@ impl Identity {
                 digest.field("address", &bytes_of(&address, place));
             }
         }
-        Self(digest.0.to_be_bytes())
+        Self {
+            digest: digest.0.to_be_bytes(),
+            family,
+        }
+    }
+
+    /// Another server with the same index on the same machine, whose identity is shown like this.
+    pub(crate) fn relative(&self, shown: &str) -> Option<Self> {
+        let is_shown_so = |one: &Self| one.to_string() == shown;
+        let digest = u128::from_str_radix(shown, 16).ok()?.to_be_bytes();
+        Some(Self { digest, ..*self }).filter(is_shown_so)
     }
 
     pub(crate) fn bytes(&self) -> &[u8; Self::LENGTH] {
-        &self.0
+        &self.digest
+    }
+
+    /// Of the index and the machine, as 32 hexadecimal digits.
+    pub(crate) fn family(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.family))
     }
 }
 
 /// 32 hexadecimal digits.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.digest
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

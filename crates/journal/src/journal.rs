@@ -70,7 +70,8 @@ impl Journal {
     /// The file is locked for the life of this process. A file that is not locked belongs
     /// to a dead process, so no id of a living server is ever reported. Two servers may
     /// have the same [`Identity`]: then the second takes a file with the next number, up
-    /// to 16. The next start takes over the files of all dead processes. Beyond 16, or
+    /// to 16. The next start takes over the files of all dead processes, also of those with
+    /// another identity, the same index and the same machine. Beyond 16, or
     /// where the file system cannot lock, there is no journal.
     ///
     /// Files of other instances are removed if nobody holds them and they were not written

@@ -1,5 +1,7 @@
 //! Keeps the live request ids on disk: those that the index believes to be cached by
-//! this llama-server. After a crash, the *next start* reports them as evicted.
+//! this llama-server. After a crash, the *next start* reports them as evicted: that of any server
+//! of this user on this machine with the same index, because a program that kills its llama-server
+//! may give the next one another port.
 //!
 //! ```text
 //!  arrives ──► Recent::note ──► note_live    evicted ──► note_evicted    reported ──► note_gone
@@ -55,6 +57,7 @@ mod identity;
 mod journal;
 mod recent;
 mod record;
+mod relatives;
 mod sweep;
 
 pub use contextpilot_private_folder::{Base, PrivateFolder};

@@ -52,6 +52,15 @@ pub(crate) fn header(identity: &Identity) -> Vec<u8> {
     bytes
 }
 
+/// What a new file begins with: the header, and a record that says of which index and machine it is. To a reader it
+/// is an id that is gone and never was there, so earlier versions read it, too.
+pub(crate) fn opening(identity: &Identity) -> Vec<u8> {
+    let mut bytes = header(identity);
+    let family = format!("index and machine {}", identity.family());
+    write(&mut bytes, identity, Kind::Gone, &family);
+    bytes
+}
+
 /// Appends a record. `id` must have 1 to [`MAX_ID_BYTES`] bytes.
 pub(crate) fn write(into: &mut Vec<u8>, identity: &Identity, kind: Kind, id: &str) {
     debug_assert!((1..=MAX_ID_BYTES).contains(&id.len()));

@@ -35,14 +35,22 @@ fn quiet(line: &str) {
 }
 
 fn identity(port: &str) -> Identity {
+    identity_of("http://index", port)
+}
+
+fn identity_of(index: &str, port: &str) -> Identity {
     let argv = ["llama-server", "--port", port].map(Into::into);
     let flags = ServerFlags::read(argv, |_| None, Generation::Late2026);
-    Identity::of("http://index", &flags, &Origin::default())
+    Identity::of(index, &flags, &Origin::default())
 }
 
 fn open(home: &TempDir, port: &str, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
+    open_of("http://index", home, port, log)
+}
+
+fn open_of(index: &str, home: &TempDir, port: &str, log: fn(&str)) -> (Journal, Vec<Arc<str>>) {
     let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
-    Journal::in_state_folder(lookup, None, identity(port), log)
+    Journal::in_state_folder(lookup, None, identity_of(index, port), log)
 }
 
 fn folder(home: &TempDir) -> PathBuf {
@@ -64,7 +72,11 @@ fn names(home: &TempDir) -> Vec<String> {
 
 /// Leaves a journal with these ids, as a killed process leaves it.
 fn leave(home: &TempDir, port: &str, ids: &[&str]) {
-    let (mut journal, _) = open(home, port, quiet);
+    leave_of("http://index", home, port, ids);
+}
+
+fn leave_of(index: &str, home: &TempDir, port: &str, ids: &[&str]) {
+    let (mut journal, _) = open_of(index, home, port, quiet);
     for &id in ids {
         journal.note_live(&id.into());
     }
@@ -227,6 +239,52 @@ fn a_file_that_others_could_read_is_used_and_closed_to_them() {
     assert_eq!(fs::metadata(path(&home, 1)).unwrap().mode() & 0o777, 0o600);
 }
 
+/// A program that kills its llama-server starts the next one at another port.
+#[test]
+fn what_a_dead_server_left_is_taken_over_at_another_address() {
+    let home = private_folder();
+    leave(&home, "1", &["a", "b"]);
+    leave_of("http://other", &home, "2", &["theirs"]);
+    let (mut living, _) = open(&home, "3", quiet);
+    living.note_live(&"living".into());
+    living.flush();
+    // The start of "3" has taken over "1": it is as if it had crashed while it reported.
+    drop(living);
+    let (mut living, mut lost) = open(&home, "4", quiet);
+    lost.sort();
+    assert_eq!(lost, ["a".into(), "b".into(), "living".into()]);
+    living.note_gone("a");
+    living.flush();
+
+    // Nobody takes what a living server holds, or what is another index's.
+    let (journal, lost) = open(&home, "5", quiet);
+    assert_eq!(lost, []);
+    journal.close();
+    drop(living);
+    let (journal, mut lost) = open(&home, "5", quiet);
+    lost.sort();
+    assert_eq!(lost, ["b".into(), "living".into()]);
+    assert_eq!(names(&home).len(), 2);
+    drop(journal);
+    let (_, lost) = open_of("http://other", &home, "6", quiet);
+    assert_eq!(lost, ["theirs".into()]);
+}
+
+/// Files of earlier versions do not say of which index they are.
+#[test]
+fn a_journal_that_does_not_say_its_index_is_left_to_its_own_server() {
+    let home = private_folder();
+    leave(&home, "1", &["a"]);
+    // The header of 32 bytes, and behind it the record that says the index.
+    let whole = fs::read(path(&home, 1)).unwrap();
+    let length = usize::from(u16::from_le_bytes([whole[33], whole[34]]));
+    let mut older = whole[..32].to_vec();
+    older.extend(&whole[32 + 7 + length..]);
+    fs::write(path(&home, 1), older).unwrap();
+    assert_eq!(open(&home, "2", quiet).1, []);
+    assert_eq!(open(&home, "1", quiet).1, ["a".into()]);
+}
+
 #[test]
 fn another_users_file_is_left_alone() {
     let home = private_folder();
@@ -362,11 +420,13 @@ fn files_of_other_instances_are_removed_after_a_month() {
             .set_modified(SystemTime::now() - day * days)
             .unwrap();
     };
-    let name = |port| format!("{}-1.journal", identity(port));
-    leave(&home, "1", &["own"]);
-    leave(&home, "2", &["young"]);
-    leave(&home, "3", &["old"]);
-    let (_living, _) = open(&home, "4", quiet);
+    // Each has an index of its own: what another server of the same index left would be taken over.
+    let index = |port| format!("http://index{}", port);
+    let name = |port| format!("{}-1.journal", identity_of(&index(port), port));
+    leave_of(&index("1"), &home, "1", &["own"]);
+    leave_of(&index("2"), &home, "2", &["young"]);
+    leave_of(&index("3"), &home, "3", &["old"]);
+    let (_living, _) = open_of(&index("4"), &home, "4", quiet);
     let others = [
         ("x.journal.bad-1", 31),
         ("x.journal.bad-2", 29),
@@ -381,7 +441,7 @@ fn files_of_other_instances_are_removed_after_a_month() {
     for (port, days) in [("1", 3100), ("2", 29), ("3", 31), ("4", 31)] {
         age(&name(port), days);
     }
-    let (_own, lost) = open(&home, "1", quiet);
+    let (_own, lost) = open_of(&index("1"), &home, "1", quiet);
     assert_eq!(lost, ["own".into()]);
     let mut left = vec![name("1"), name("2"), name("4")];
     left.extend(["x.journal.bad-2", "libhook.so", "x.journalist"].map(Into::into));

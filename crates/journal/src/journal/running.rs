@@ -13,6 +13,7 @@ use crate::file::{self, Found, JournalFile, MAX_NUMBER};
 use crate::recent::Map;
 use crate::recent::file::{Ring, Rings};
 use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
+use crate::relatives;
 use crate::sweep;
 
 /// How long to wait after a write that failed before the next one. It doubles with each failure, so that a
@@ -82,7 +83,7 @@ impl Running {
         log: fn(&str),
     ) -> Start {
         let at_folder = |error| (format!("{:?}", folder.path()), error);
-        let rings = map.and_then(|map| Rings::of(&folder, map, identity));
+        let rings = map.and_then(|map| Rings::of(&folder, map));
         let mut own = None;
         let mut lost = Vec::new();
         let mut dead = Vec::new();
@@ -97,7 +98,11 @@ impl Running {
             let Found::Ours(file, ids) = found else {
                 continue;
             };
-            left.extend(rings.as_ref().and_then(|rings| rings.left(number, log)));
+            left.extend(
+                rings
+                    .as_ref()
+                    .and_then(|rings| rings.left(&identity, number, log)),
+            );
             if create {
                 own = Some((file, number, ids.len()));
             } else {
@@ -108,6 +113,23 @@ impl Running {
         let Some((file, number, own_ids)) = own else {
             return Ok(None);
         };
+        for (relative, number) in relatives::of(&folder, &identity) {
+            if lost.len() >= MAX_IDS {
+                break;
+            }
+            // Whatever is wrong with it is for its own next start.
+            let found = file::take(&folder, relative, number, false, log);
+            let Ok(Found::Ours(file, ids)) = found else {
+                continue;
+            };
+            left.extend(
+                rings
+                    .as_ref()
+                    .and_then(|rings| rings.left(&relative, number, log)),
+            );
+            dead.push(file);
+            lost.extend(ids);
+        }
         for ring in &mut left {
             lost.append(&mut ring.ids);
         }
@@ -149,7 +171,7 @@ impl Running {
                 rings.remove(ring);
             }
             rings.sweep();
-            rings.create(number)
+            rings.create(&identity, number)
         });
         sweep::sweep(&open.folder, &identity, SystemTime::now());
         let mut seen = HashSet::new();

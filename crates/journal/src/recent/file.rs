@@ -30,12 +30,11 @@ const MAX_PATH: u64 = 4096;
 /// The most files that are looked at, so that a full folder does not delay the start.
 const MOST: usize = 10_000;
 
-/// The rings of one instance: one for each number of its journals.
+/// The rings beside the journals of one state folder: one for each identity and number.
 pub(crate) struct Rings {
     memory: PrivateFolder,
     state: PathBuf,
     map: Map,
-    identity: Identity,
     /// The digest of the state folder's path.
     digest: u128,
 }
@@ -58,7 +57,7 @@ pub(crate) struct Left {
 
 impl Rings {
     /// `None`: there is no private folder in shared memory.
-    pub(crate) fn of(state: &PrivateFolder, map: Map, identity: Identity) -> Option<Self> {
+    pub(crate) fn of(state: &PrivateFolder, map: Map) -> Option<Self> {
         let path = state.path().canonicalize().ok()?;
         let mut digest = Digest::new();
         digest.write(path.as_os_str().as_bytes());
@@ -66,20 +65,19 @@ impl Rings {
             memory: PrivateFolder::in_memory()?,
             state: path,
             map,
-            identity,
             digest: digest.0,
         })
     }
 
-    fn name(&self, number: u32) -> String {
-        let (digest, identity) = (self.digest, self.identity);
+    fn name(&self, identity: &Identity, number: u32) -> String {
+        let digest = self.digest;
         format!("{digest:032x}-{identity}-{number}{SUFFIX}")
     }
 
     /// The ring that the last process with the journal of this number left, if any. A file that
     /// is no ring of ours is removed.
-    pub(crate) fn left(&self, number: u32, log: fn(&str)) -> Option<Left> {
-        let name = self.name(number);
+    pub(crate) fn left(&self, identity: &Identity, number: u32, log: fn(&str)) -> Option<Left> {
+        let name = self.name(identity, number);
         let why = match file::open(&self.memory, &name, false) {
             Ok(Opened::File(file, metadata)) if metadata.len() <= BYTES as u64 + MAX_PATH => {
                 let mut bytes = Vec::new();
@@ -88,7 +86,7 @@ impl Rings {
                 let whole = bytes.get(BYTES..) == Some(self.state.as_os_str().as_bytes());
                 bytes.truncate(if whole { BYTES } else { 0 });
                 return Some(Left {
-                    ids: super::read(&bytes, &self.identity),
+                    ids: super::read(&bytes, identity),
                     name,
                     _lock: file,
                 });
@@ -116,13 +114,13 @@ impl Rings {
     }
 
     /// Makes the ring of this process. `None`: there is no room for one.
-    pub(crate) fn create(self, number: u32) -> Option<Ring> {
-        let name = self.name(number);
+    pub(crate) fn create(self, identity: &Identity, number: u32) -> Option<Ring> {
+        let name = self.name(identity, number);
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = File::from(rustix::fs::openat(&self.memory, &name, flags, mode).ok()?);
-        let Some(recent) = self.prepare(&file) else {
+        let Some(recent) = self.prepare(&file, identity) else {
             let _ = rustix::fs::unlinkat(&self.memory, &name, AtFlags::empty());
             return None;
         };
@@ -134,13 +132,13 @@ impl Rings {
         })
     }
 
-    fn prepare(&self, file: &File) -> Option<Recent> {
+    fn prepare(&self, file: &File, identity: &Identity) -> Option<Recent> {
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).ok()?;
         // Allocate the pages now: if that failed at a store, the store would end the server with SIGBUS.
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, BYTES as u64).ok()?;
         let path = self.state.as_os_str().as_bytes();
         file.write_all_at(path, BYTES as u64).ok()?;
-        Recent::new((self.map)(file, BYTES).ok()?, &self.identity)
+        Recent::new((self.map)(file, BYTES).ok()?, identity)
     }
 
     /// Removes rings that nobody holds and whose state folders no longer exist.
