@@ -210,9 +210,7 @@ fn text(advice: &Advice) -> String {
         share(tokens.prefix)
     );
     text += &format!(
-        "{} are new, as no prompt before them began like that: {} were never sent, {} were sent behind \
-         something else",
-        share(tokens.behind_a_difference + tokens.never_sent),
+        "{} are new; {} were sent before behind something else",
         share(tokens.never_sent),
         share(tokens.behind_a_difference),
     );

@@ -61,6 +61,7 @@ pub(super) fn evicted(why: Reason, by: Option<&str>, from: &Place) -> String {
 pub(super) fn cause(name: &str) -> &str {
     match name {
         "last_token" => "last token",
+        "repeated" => "sent before behind something else",
         "elsewhere_pinned" => "in another slot than the one named",
         "elsewhere_busy" => "in a busy slot",
         "elsewhere_similarity" => "in another slot, too small a share",
@@ -79,6 +80,7 @@ pub(super) fn cause(name: &str) -> &str {
 pub(super) fn kind(name: &str) -> &str {
     match name {
         "new" => "new",
+        "repeated" => "repeated",
         "evicted" => "evicted",
         "no_way_back" => "no way back",
         "moved" => "moved",

@@ -15,9 +15,16 @@ export const CAUSES: Cause[] = [
     {
         key: "new",
         label: "new",
-        meaning: "never seen behind the tokens before them",
+        meaning: "never seen before",
         again: false,
         of: (c) => c.new ?? 0,
+    },
+    {
+        key: "repeated",
+        label: "sent before behind something else",
+        meaning: "stood in an earlier prompt or answer, behind something else",
+        again: false,
+        of: (c) => c.repeated ?? 0,
     },
     {
         key: "last_token",
@@ -104,6 +111,11 @@ export const CAUSES: Cause[] = [
         of: (c) => c.not_known ?? 0,
     },
 ];
+
+/** The class that has the cause's colour. */
+export function colour(cause: Cause): string {
+    return cause.key === "repeated" ? "repeated" : cause.again ? "again" : "new";
+}
 
 /** The cause of most of a prompt's evaluated tokens. */
 export function mainCause(evaluation: Evaluation): Cause | null {

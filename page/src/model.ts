@@ -26,6 +26,8 @@ export interface Req {
     cause: string;
     /** Evaluated tokens that were cached, now or once. */
     again: number;
+    /** Evaluated tokens that were sent before, behind something else. */
+    repeated: number;
     generated: number | null;
     sections: Sections | null;
 }
@@ -158,6 +160,7 @@ function read(one: Evaluated): Req {
         evaluation,
         cause: mainCause(evaluation)?.key ?? "new",
         again: again(evaluation.causes),
+        repeated: evaluation.causes.repeated ?? 0,
         generated: one.generated ?? null,
         sections: one.sections ?? null,
     };

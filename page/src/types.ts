@@ -8,6 +8,8 @@ export interface Causes {
     new: number;
     evicted: number;
     elsewhere: Elsewhere;
+    /** Missing: an older hook counts them as new. */
+    repeated?: number;
     no_way_back: number;
     uncached: number;
     moved: number;

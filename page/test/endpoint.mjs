@@ -13,7 +13,7 @@ function numbers(seed) {
 }
 
 const ELSEWHERE = { pinned: 0, busy: 0, similarity: 0, least_recently_used: 0, host_rule: 0 };
-const NOTHING = { last_token: 0, new: 0, evicted: 0, elsewhere: ELSEWHERE, no_way_back: 0, uncached: 0, moved: 0, adapter: 0, not_known: 0 };
+const NOTHING = { last_token: 0, new: 0, repeated: 0, evicted: 0, elsewhere: ELSEWHERE, no_way_back: 0, uncached: 0, moved: 0, adapter: 0, not_known: 0 };
 
 const ADAPTERS = [[], [{ id: 0, scale: 1 }], [{ id: 0, scale: 1 }, { id: 1, scale: 0.25 }]];
 

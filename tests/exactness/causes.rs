@@ -50,6 +50,18 @@ pub(crate) fn all() -> Vec<Shown> {
             asked([ask(text(1, 100))]),
         ),
         shown(
+            "repeated",
+            "cause: sent before, behind something else",
+            bare(),
+            // The slot that had it is taken by another prompt.
+            asked([
+                ask(text(1, 30) + &text(2, 300)),
+                ask(text(3, 400)),
+                ask(text(4, 400)),
+                ask(text(5, 30) + &text(2, 300)),
+            ]),
+        ),
+        shown(
             "last_token",
             "cause: the same prompt again",
             bare(),

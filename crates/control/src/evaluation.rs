@@ -91,8 +91,11 @@ impl Evaluation {
 pub struct Causes {
     /// The last token of the prompt, which is always evaluated.
     pub last_token: u64,
-    /// Never seen by this server behind the tokens before them.
+    /// Never seen by this server behind the tokens before them, nor, in a row of 16 or more, behind others.
     pub new: u64,
+    /// Stood in an earlier prompt or in an answer, in a row of 16 tokens or more, but behind something else. An older
+    /// hook counts these as [`new`](Self::new).
+    pub repeated: u64,
     /// Were cached once, and evicted: see [`Evaluation::lost`].
     pub evicted: u64,
     /// Were cached in another slot or in the host prompt cache, and not used there.
@@ -115,11 +118,12 @@ pub struct Causes {
 impl Causes {
     /// Each cause with its number, as `/metrics` names them.
     #[must_use]
-    pub fn all(&self) -> [(&'static str, u64); 13] {
+    pub fn all(&self) -> [(&'static str, u64); 14] {
         let elsewhere = &self.elsewhere;
         [
             ("last_token", self.last_token),
             ("new", self.new),
+            ("repeated", self.repeated),
             ("evicted", self.evicted),
             ("elsewhere_pinned", elsewhere.pinned),
             ("elsewhere_busy", elsewhere.busy),
@@ -149,6 +153,7 @@ impl Causes {
         let ours = [
             &mut self.last_token,
             &mut self.new,
+            &mut self.repeated,
             &mut self.evicted,
             &mut self.elsewhere.pinned,
             &mut self.elsewhere.busy,

@@ -242,6 +242,7 @@ fn causes(of: residency::Causes) -> Causes {
     let residency::Causes {
         last_token,
         new,
+        repeated,
         evicted,
         elsewhere,
         no_way_back,
@@ -253,6 +254,7 @@ fn causes(of: residency::Causes) -> Causes {
     Causes {
         last_token,
         new,
+        repeated,
         evicted,
         elsewhere: elsewhere_of(elsewhere),
         no_way_back,

@@ -1,12 +1,11 @@
 //! Which change would have gained most, and which tokens no flag saves.
 
-use std::collections::BTreeMap;
-
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
 use crate::client::Client;
 use crate::point::{Outcome, Point};
 use crate::prefixes::Prefixes;
+use crate::seen::Seen;
 use crate::setting::Setting;
 use crate::simulate::Replay;
 
@@ -586,21 +585,17 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
     let mut sum = Repeated::default();
     let mut differ = Vec::new();
     let mut rows = Prefixes::new();
-    // Stretches of identities that were seen: from their first identity to one past their last.
-    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut seen = Seen::default();
     for (nth, request) in requests.iter().enumerate() {
         let record = &request.record;
         if record.child {
             continue;
         }
         let (prefix, _) = rows.find(&request.tokens, record.prompt);
-        let (known, goes_on) = repeats(&seen, request, gram, prefix);
-        let known = u64::from(known);
+        let (behind, goes_on) = seen.behind(request, gram, prefix);
+        let behind = u64::from(behind);
         rows.insert(&request.tokens, request.tokens.len(), nth);
-        for run in request.tokens.runs() {
-            insert(&mut seen, run.first, run.first + u64::from(run.length));
-        }
-        let behind = known.saturating_sub(u64::from(prefix));
+        seen.add(&request.tokens);
         sum.prefix += u64::from(prefix);
         sum.behind_a_difference += behind;
         sum.never_sent += u64::from(record.prompt)
@@ -614,57 +609,6 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
     differ.sort_unstable();
     sum.differs_at = differ.get(differ.len() / 2).copied();
     sum
-}
-
-/// How many tokens of a prompt were seen, and where the first of them stands behind its first `prefix` tokens.
-fn repeats(
-    seen: &BTreeMap<u64, u64>,
-    request: &TrafficRequest,
-    gram: u32,
-    prefix: u32,
-) -> (u32, u32) {
-    let (mut at, mut upto, mut sum) = (0, 0, 0);
-    let mut goes_on = request.record.prompt;
-    for run in request.tokens.runs() {
-        let left = request.record.prompt.saturating_sub(at).min(run.length);
-        for (from, to) in overlaps(seen, run.first, run.first + u64::from(left)) {
-            let (from, to) = (from - run.first, to - run.first);
-            let begin = (at + from as u32).saturating_sub(gram - 1).max(upto);
-            upto = at + to as u32;
-            sum += upto - begin;
-            if upto > prefix {
-                goes_on = goes_on.min(begin.max(prefix));
-            }
-        }
-        at += run.length;
-    }
-    (sum, goes_on)
-}
-
-/// The parts of the identities `[from, to)` that were seen.
-fn overlaps(
-    seen: &BTreeMap<u64, u64>,
-    from: u64,
-    to: u64,
-) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let earlier = seen.range(..=from).next_back().map(|(&begin, _)| begin);
-    let parts = seen.range(earlier.unwrap_or(from).min(to)..to);
-    parts
-        .map(move |(&begin, &end)| (begin.max(from), end.min(to)))
-        .filter(|(begin, end)| begin < end)
-}
-
-/// Adds the stretch `[from, to)`, joined with those that it touches.
-fn insert(seen: &mut BTreeMap<u64, u64>, mut from: u64, mut to: u64) {
-    while let Some((&begin, &end)) = seen.range(..=to).next_back() {
-        if end < from {
-            break;
-        }
-        from = from.min(begin);
-        to = to.max(end);
-        seen.remove(&begin);
-    }
-    seen.insert(from, to);
 }
 
 #[cfg(test)]
@@ -750,28 +694,5 @@ mod tests {
         };
         assert!(tried(Memory::Recurrent) && tried(Memory::Window(64)));
         assert!(!tried(Memory::Full));
-    }
-
-    #[test]
-    fn tokens_that_were_seen_are_counted_with_those_that_their_identity_stands_for() {
-        let seen = BTreeMap::from([(10, 20), (30, 40)]);
-        let prompt = request(0, row(&[(50, 6), (15, 10)]));
-        // Identities 15 to 19 were seen, at the places 6 to 10.
-        assert_eq!(repeats(&seen, &prompt, 1, 0), (5, 6));
-        assert_eq!(repeats(&seen, &prompt, 4, 0), (8, 3));
-    }
-
-    #[test]
-    fn stretches_that_touch_are_joined_and_overlaps_counted() {
-        let mut seen = BTreeMap::new();
-        for (from, to) in [(10, 20), (30, 40), (20, 25), (24, 31)] {
-            insert(&mut seen, from, to);
-        }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(10, 40)]);
-        let seen = BTreeMap::from([(10, 20), (30, 40)]);
-        let parts = |from, to| overlaps(&seen, from, to).collect::<Vec<_>>();
-        assert_eq!(parts(15, 35), [(15, 20), (30, 35)]);
-        assert_eq!(parts(0, 100), [(10, 20), (30, 40)]);
-        assert_eq!(parts(20, 30), []);
     }
 }

@@ -61,6 +61,7 @@ mod point;
 mod prefixes;
 mod rates;
 mod reuse;
+mod seen;
 mod server;
 mod setting;
 mod simulate;
@@ -76,6 +77,7 @@ pub use advice::{
 pub use client::{Client, continued};
 pub use point::{Outcome, Point};
 pub use rates::Rates;
+pub use seen::Seen;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
 pub use simulate::{Replay, simulate};
 pub use sizes::Sizes;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use contextpilot_client::control::{
     Causes, Diverged, Elsewhere, Evaluated, Evaluation, RequestName, Sources, Timestamp,
 };
+use contextpilot_simulate::Seen;
 use contextpilot_traffic::{ChangeKind, Memory, Setup, Tokens, Traffic, TrafficRequest};
 use serde_json::{Value, json};
 
@@ -26,6 +27,7 @@ pub(super) fn data(traffic: &Traffic) -> Value {
     let setup = traffic.setup.clone().unwrap_or_default();
     let mut slots: HashMap<u32, Slot> = HashMap::new();
     let mut prefixes = Prefixes::new();
+    let mut seen = Seen::default();
     let mut requests = Vec::new();
     let mut changes = Vec::new();
     let mut sums = Sums::default();
@@ -42,7 +44,12 @@ pub(super) fn data(traffic: &Traffic) -> Value {
         let nearest = prefixes.insert(&request.tokens, record.prompt, number);
         let own = slots.get(&record.slot).cloned().unwrap_or_default();
         let kept = own.row.common_prefix(&request.tokens).min(record.prompt);
-        let evaluation = evaluation(request, nearest, &slots, kept, &setup);
+        let mut evaluation = evaluation(request, nearest, &slots, kept, &setup);
+        let (repeated, _) = seen.behind(request, traffic.gram, nearest.common);
+        let causes = &mut evaluation.causes;
+        causes.repeated = causes.new.min(repeated.into());
+        causes.new -= causes.repeated;
+        seen.add(&request.tokens);
         let taken = own.row.len().saturating_sub(kept);
         if taken > 0 && own.by > 0 && !record.child {
             changes.push(json!({
@@ -184,7 +191,7 @@ fn evaluation(
     }
 }
 
-/// The tokens behind the longest common prefix with any earlier request are new. The others were evaluated
+/// The tokens behind the longest common prefix with any earlier request are new, or stood elsewhere before. The others were evaluated
 /// although they had been before. Why, follows from what slots held when the request was launched.
 fn causes(
     request: &TrafficRequest,

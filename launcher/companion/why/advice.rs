@@ -142,12 +142,12 @@ impl Case<'_> {
         }
     }
 
-    /// Tokens that are not simply new.
+    /// Tokens that were in the cache as they are here.
     fn lost(&self) -> u64 {
         let causes = &self.evaluation.causes;
         self.evaluation
             .evaluated
-            .saturating_sub(causes.new + causes.last_token)
+            .saturating_sub(causes.new + causes.repeated + causes.last_token)
     }
 
     fn lost_enough(&self) -> bool {

@@ -1,4 +1,4 @@
-import { CAUSES, SOURCES, evicted } from "../causes";
+import { CAUSES, SOURCES, colour, evicted } from "../causes";
 import { add, button, el, fill } from "../dom";
 import { adapters, bytes, clock, count, name, percent, plural, seconds, title } from "../format";
 import type { Model } from "../model";
@@ -114,7 +114,7 @@ export class Account {
         }
         for (const cause of CAUSES) {
             const tokens = cause.of(evaluation.causes);
-            if (tokens > 0) rows.push(line(cause.label, tokens, cause.again ? "again" : "new", cause.meaning));
+            if (tokens > 0) rows.push(line(cause.label, tokens, colour(cause), cause.meaning));
         }
         return el("table", { class: "tokens" }, el("caption", {}, `${count(prompt_tokens)} tokens: ${count(evaluation.reused)} reused, ${count(evaluation.evaluated)} evaluated`), el("tbody", {}, ...rows));
     }

@@ -1,4 +1,4 @@
-import { CAUSES, type Cause } from "../causes";
+import { CAUSES, type Cause, colour } from "../causes";
 import { add, button, el, fill, text } from "../dom";
 import { bytes, count, percent, plural, seconds } from "../format";
 import type { Model } from "../model";
@@ -69,7 +69,7 @@ export class BillView implements View {
 
     private row(cause: Cause, bill: Bill, most: number): HTMLElement {
         const tokens = cause.of(bill.causes);
-        const bar = el("i", { class: cause.again ? "again" : "new", "aria-hidden": "true" });
+        const bar = el("i", { class: colour(cause), "aria-hidden": "true" });
         bar.style.width = `${(100 * tokens) / most}%`;
         return el(
             "tr",
@@ -91,7 +91,7 @@ export class BillView implements View {
     private since(span: number): Bill {
         const now = this.model.stats?.at ? Date.parse(this.model.stats.at) : Date.now();
         const bill: Bill = { causes: {}, reused: 0, evaluated: 0, seconds: 0, prompts: 0 };
-        const sums = { last_token: 0, new: 0, evicted: 0, no_way_back: 0, uncached: 0, moved: 0, adapter: 0, not_known: 0 };
+        const sums = { last_token: 0, new: 0, repeated: 0, evicted: 0, no_way_back: 0, uncached: 0, moved: 0, adapter: 0, not_known: 0 };
         const elsewhere = { pinned: 0, busy: 0, similarity: 0, least_recently_used: 0, host_rule: 0 };
         for (let nth = this.model.requests.length - 1; nth >= 0; nth -= 1) {
             const one = this.model.requests[nth];

@@ -64,6 +64,7 @@ export class RequestsView implements View {
                 ["slot", "reused"],
                 ["store", "loaded from the store"],
                 ["again", "evaluated again"],
+                ["repeated", "evaluated, sent before behind something else"],
                 ["new", "evaluated, new"],
             ].map(([kind, label]) => el("li", {}, el("i", { class: `swatch ${kind}`, "aria-hidden": "true" }), label ?? "")),
         );
@@ -171,7 +172,7 @@ export class RequestsView implements View {
     }
 
     private make(): Row {
-        const parts = ["slot", "store", "again", "new"].map((kind) => el("i", { class: kind }));
+        const parts = ["slot", "store", "again", "repeated", "new"].map((kind) => el("i", { class: kind }));
         const link = el("button", { type: "button", class: "id" });
         const cells: HTMLElement[] = [el("th", { scope: "row" }, link), ...COLUMNS.slice(1).map(() => el("td"))];
         cells[4]?.append(el("span", { class: "parts", "aria-hidden": "true" }, ...parts), el("span", { class: "unseen" }));
@@ -207,7 +208,7 @@ export class RequestsView implements View {
         row.cells[5]?.classList.toggle("again", req.again > evaluated / 2);
         const unseen = row.cells[4]?.lastElementChild;
         if (unseen) text(unseen, `${count(kept)} reused, ${count(store)} loaded, ${count(evaluated)} evaluated`);
-        const shares = [kept, store, req.again, evaluated - req.again];
+        const shares = [kept, store, req.again, req.repeated, evaluated - req.again - req.repeated];
         row.parts.forEach((part, nth) => {
             part.style.width = `${(100 * (shares[nth] ?? 0)) / this.most}%`;
         });

@@ -90,6 +90,7 @@ export class TimeView implements View {
                 ...[
                     ["new", "evaluates"],
                     ["again", "evaluates again what was cached"],
+                    ["repeated", "evaluates what was sent before, behind something else"],
                     ["slot", "reused, or loaded"],
                     ["generates", "generates"],
                     ["evicted", "pushed out"],
@@ -201,7 +202,7 @@ export class TimeView implements View {
     private readColours(): void {
         const probe = el("i", { hidden: true });
         this.holder.append(probe);
-        for (const key of ["ink", "quiet", "line", "slot", "store", "again", "new", "generates", "evicted"]) {
+        for (const key of ["ink", "quiet", "line", "slot", "store", "again", "repeated", "new", "generates", "evicted"]) {
             probe.style.color = `var(--${key})`;
             this.colours[key] = getComputedStyle(probe).color;
         }
@@ -283,12 +284,13 @@ export class TimeView implements View {
             const height = LANE - 11;
             const kept = prompt_tokens > 0 ? (reused / prompt_tokens) * height : 0;
             const twice = evaluated > 0 ? ((height - kept) * one.again) / evaluated : 0;
-            pen.fillStyle = this.colours["slot"] ?? "";
-            pen.fillRect(x0, y + 4 + height - kept, wide, kept);
-            pen.fillStyle = this.colours["again"] ?? "";
-            pen.fillRect(x0, y + 4 + height - kept - twice, wide, twice);
-            pen.fillStyle = this.colours["new"] ?? "";
-            pen.fillRect(x0, y + 4, wide, height - kept - twice);
+            const repeated = evaluated > 0 ? ((height - kept) * one.repeated) / evaluated : 0;
+            let bottom = y + 4 + height;
+            for (const [kind, part] of [["slot", kept], ["again", twice], ["repeated", repeated], ["new", height - kept - twice - repeated]] as const) {
+                bottom -= part;
+                pen.fillStyle = this.colours[kind] ?? "";
+                pen.fillRect(x0, bottom, wide, part);
+            }
             const chosen = this.model.chosen === one.name;
             if (chosen) {
                 pen.strokeStyle = this.colours["ink"] ?? "";
@@ -398,7 +400,7 @@ export class TimeView implements View {
         this.canvas.setAttribute("aria-label", `A lane for each slot, from ${clock(from)} to ${clock(to)}: ${about}. Arrow keys move, plus and minus zoom. The list below says the same.`);
         const lines = [
             ...happened.map((one) => ({ at: one.at, who: one.who, label: one.label, kind: one.kind as string })),
-            ...seen.map((one) => ({ at: one.at, who: one.name as Name | null, label: saysRequest(one), kind: one.again > one.evaluation.evaluated / 2 ? "again" : "new" })),
+            ...seen.map((one) => ({ at: one.at, who: one.name as Name | null, label: saysRequest(one), kind: one.again > one.evaluation.evaluated / 2 ? "again" : one.repeated > one.evaluation.evaluated / 2 ? "repeated" : "new" })),
         ]
             .sort((a, b) => b.at - a.at)
             .slice(0, MOST_LINES);
@@ -504,8 +506,9 @@ export class TimeView implements View {
 function saysRequest(one: Req): string {
     const { reused, evaluated, seconds: took } = one.evaluation;
     const twice = one.again > 0 ? `, ${count(one.again)} of them again` : "";
+    const behind = one.repeated > 0 ? `, ${count(one.repeated)} of them sent before behind something else` : "";
     const long = took === null ? "" : ` in ${seconds(took)}`;
-    return `${called(one.name, one.evaluation.title)}: ${count(reused)} reused, ${count(evaluated)} evaluated${twice}${long}, slot ${one.slot}`;
+    return `${called(one.name, one.evaluation.title)}: ${count(reused)} reused, ${count(evaluated)} evaluated${twice}${behind}${long}, slot ${one.slot}`;
 }
 
 /** Of a request that is named by its number. */

@@ -9,6 +9,7 @@ use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Loss, Sources
 use super::{Accounts, Rules};
 use crate::ledger::CacheEntry;
 use crate::token::{Token, is_unseen};
+use std::ops::Range;
 
 /// Stretches of a prompt, each with the cause of its evaluation: in order and without gaps.
 struct Stretches {
@@ -35,6 +36,33 @@ impl Stretches {
             self.upto(until.min(to), Cause::Moved);
         }
         self.upto(to, cause);
+    }
+
+    /// The first token that is new.
+    fn first_new(&self) -> Option<u32> {
+        let mut all = self.all.iter();
+        all.find_map(|&(from, _, cause)| (cause == Cause::New).then_some(from))
+    }
+
+    /// Of the new tokens, those in `ranges` (in order) get [`Cause::Repeated`].
+    fn repeat(&mut self, ranges: &[Range<u32>]) {
+        for (from, to, cause) in std::mem::take(&mut self.all) {
+            if cause != Cause::New {
+                self.all.push((from, to, cause));
+                continue;
+            }
+            let mut at = from;
+            for range in ranges {
+                let (start, end) = (range.start.clamp(at, to), range.end.clamp(at, to));
+                let parts = [(at, start, Cause::New), (start, end, Cause::Repeated)];
+                self.all
+                    .extend(parts.iter().filter(|(from, to, _)| from < to));
+                at = end;
+            }
+            if at < to {
+                self.all.push((at, to, Cause::New));
+            }
+        }
     }
 }
 
@@ -160,6 +188,9 @@ impl Accounts {
             Cause::New
         };
         stretches.upto_around(&movable, all, cause);
+        if let Some(first) = stretches.first_new() {
+            stretches.repeat(&self.past.repeats(prompt, first));
+        }
     }
 
     /// The loss that took most of the tokens that were evicted, and had to be evaluated; of several, the first.

@@ -15,8 +15,11 @@ use std::ops::Range;
 
 mod forgotten;
 mod node;
+mod repeats;
 use forgotten::{Forgotten, Hash};
 use node::Node;
+#[cfg(test)]
+pub(super) use repeats::REPEATED;
 
 /// Longest run of one node, tokens. Short under test, as in the ledger's tree.
 const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };

@@ -74,8 +74,10 @@ pub struct Sources {
 pub struct Causes {
     /// The last token of the prompt, which is always evaluated.
     pub last_token: u64,
-    /// Tokens that were never seen behind the tokens before them.
+    /// Tokens that were never seen behind the tokens before them, nor, in such a row, behind others.
     pub new: u64,
+    /// Tokens of a stretch that stood in an earlier prompt, or in an answer, behind something else.
+    pub repeated: u64,
     /// Tokens that were cached once and are not any more.
     pub evicted: u64,
     /// Tokens that are cached, but not where the engine looked.
@@ -101,6 +103,7 @@ impl Causes {
         let Self {
             last_token,
             new,
+            repeated,
             evicted,
             elsewhere,
             no_way_back,
@@ -109,13 +112,14 @@ impl Causes {
             adapter,
             not_known,
         } = *self;
-        let known = last_token + new + evicted + elsewhere.sum() + no_way_back;
+        let known = last_token + new + repeated + evicted + elsewhere.sum() + no_way_back;
         known + uncached + moved + adapter + not_known
     }
 
     pub(super) fn of(&mut self, cause: Cause) -> &mut u64 {
         match cause {
             Cause::New => &mut self.new,
+            Cause::Repeated => &mut self.repeated,
             Cause::Evicted => &mut self.evicted,
             Cause::Elsewhere(kind) => self.elsewhere.of(kind),
             Cause::NoWayBack => &mut self.no_way_back,
@@ -173,6 +177,7 @@ impl Elsewhere {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     New,
+    Repeated,
     Evicted,
     Elsewhere(Kind),
     NoWayBack,

@@ -9,8 +9,9 @@ use crate::companion::top::state::State;
 use crate::companion::words;
 
 /// The [kinds](words::kind) of causes as the bar has them, with a letter that fills it where there are no colours.
-const PARTS: [(&str, char, Color); 6] = [
+const PARTS: [(&str, char, Color); 7] = [
     ("new", 'n', Color::Green),
+    ("repeated", 'r', Color::LightYellow),
     ("evicted", 'e', Color::Red),
     ("elsewhere", 's', Color::Yellow),
     ("no way back", 'b', Color::Magenta),

@@ -289,15 +289,17 @@ fn trouble_is_told_above_what_was_known() {
 #[test]
 fn a_bar_says_why_tokens_were_evaluated() {
     let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
-    now.reuse.causes.new = 600;
+    now.reuse.causes.new = 400;
+    now.reuse.causes.repeated = 200;
     now.reuse.causes.evicted = 300;
     now.reuse.causes.elsewhere.busy = 100;
     let mut state = State::new(false);
     state.stats(now);
     let lines = lines(&drawn(&state, 80, 24));
     let bar = format!(
-        " Why {}{}{} new",
-        "n".repeat(12),
+        " Why {}{}{}{} new",
+        "n".repeat(8),
+        "r".repeat(4),
         "e".repeat(6),
         "s".repeat(2)
     );
@@ -305,7 +307,7 @@ fn a_bar_says_why_tokens_were_evaluated() {
     let line = line.unwrap_or_else(|| panic!("{lines:?}"));
     assert!(line.starts_with(&bar), "{line}");
     assert!(
-        line.ends_with("new 60 %, evicted 30 %, elsewhere 10 %"),
+        line.ends_with("new 40 %, evicted 30 %, repeated 20 %, elsewhere 10 %"),
         "{line}"
     );
 }

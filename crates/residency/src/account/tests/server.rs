@@ -4,7 +4,7 @@
 //! Slots and host entries are lists of tokens, and so is all that was ever in a slot.
 
 use super::super::open::MOVABLE;
-use super::super::past::common;
+use super::super::past::{REPEATED, common};
 use super::*;
 
 const ENGINE: ContextId = ContextId(1);
@@ -362,6 +362,7 @@ impl Server {
         let best = slots.chain(host).max();
         let (most, in_slot) = best.unwrap_or_default();
         let movable = movable(held, prompt);
+        let repeated = self.repeated(prompt);
         for at in from..prompt.len() - 1 {
             let upto = &prompt[..=at];
             let is_elsewhere = at < most;
@@ -383,12 +384,26 @@ impl Server {
                 &mut causes.moved
             } else if was_ever {
                 &mut causes.evicted
+            } else if repeated[at] {
+                &mut causes.repeated
             } else {
                 &mut causes.new
             };
             *cause += 1;
         }
         causes
+    }
+
+    /// For each token of a prompt whether a row of tokens with it was ever in a slot, wherever.
+    fn repeated(&self, prompt: &[Token]) -> Vec<bool> {
+        let mut repeated = vec![false; prompt.len()];
+        for (at, row) in prompt.windows(REPEATED).enumerate() {
+            let mut ever = self.ever.iter();
+            if ever.any(|held| held.windows(REPEATED).any(|one| one == row)) {
+                repeated[at..at + REPEATED].fill(true);
+            }
+        }
+        repeated
     }
 
     /// A batch with nothing but a slot that stays empty was not evaluated.
