@@ -8,7 +8,7 @@ use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
 use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
-use super::adviser::{Adviser, ChangeData, MOVES, spared_by, words};
+use super::adviser::{Adviser, ChangeData, MOVES, SUFFIX_FIRST, spared_by, words};
 use super::connect::{ControlAt, hook_says};
 use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::many::Simulations;
@@ -138,7 +138,7 @@ impl ChangeOut {
     fn of(change: &Change, recorded: &Setting) -> Self {
         Self {
             change: ChangeData::of(change, recorded),
-            answers_change: change.moves_chunks(),
+            answers_change: change.changes_answers(),
             store_gb: change.store_limit.map(|limit| limit as f64 / 1e9),
             point: PointOut::of(&change.point),
         }
@@ -202,6 +202,15 @@ fn text(advice: &Advice) -> String {
         .any(Change::moves_chunks)
     {
         text += &format!("With --cache-reuse, {MOVES}.\n");
+    }
+    let reorders = |change: &&Change| change.kind == Kind::Infill;
+    if advice
+        .changes
+        .iter()
+        .chain(&advice.alone)
+        .any(|one| reorders(&one))
+    {
+        text += &format!("With --spm-infill, {SUFFIX_FIRST}.\n");
     }
     let tokens = &advice.tokens;
     let share = |part: u64| percent(Some(part as f64 / recorded.prompt_tokens.max(1) as f64));

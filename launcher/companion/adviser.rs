@@ -18,6 +18,10 @@ use super::simulate::many::Simulations;
 pub(super) const MOVES: &str = "answers may change, as what is moved was evaluated behind something else, and the \
                                 prefix store keeps nothing of it";
 
+/// Said with `--spm-infill`.
+pub(super) const SUFFIX_FIRST: &str =
+    "answers may change, as the model reads what is behind the cursor first";
+
 /// Recorded traffic, with what was tried on it.
 pub(super) struct Adviser {
     pub(super) traffic: Traffic,
@@ -174,6 +178,12 @@ impl Adviser {
             begin = end;
             is_part && hash != if end <= activated { 0 } else { own }
         })
+    }
+
+    /// Whether a request is for `/infill`, whose prompt the server composes.
+    pub(super) fn is_infill(&self, nth: usize) -> bool {
+        let request = self.traffic.requests.get(nth);
+        request.is_some_and(|one| self.traffic.suffix_first.contains_key(&one.record.order))
     }
 
     /// The replay of a request does what the engine did with it.

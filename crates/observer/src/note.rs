@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use contextpilot_control::Title;
-use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, Wishes};
+use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, Token, Wishes};
 
 /// A moment, in nanoseconds of a monotonic clock. Zero: the time was not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,6 +100,11 @@ pub enum Note {
         can_shift: Option<bool>,
         /// The model's description (`llama_model_desc`).
         model: Option<Arc<str>>,
+    },
+    /// The special tokens of the server's prompts for `/infill`, if it puts the prefix first.
+    Infill {
+        /// `llama_vocab_fim_pre`, `llama_vocab_fim_suf`, `llama_vocab_fim_mid`.
+        markers: [Token; 3],
     },
     /// A context of a program that is no llama-server is about to be freed: see
     /// [`program`](contextpilot_residency::program).

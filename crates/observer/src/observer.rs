@@ -166,6 +166,8 @@ impl Observer {
                 known.model = model;
             }
             Note::ContextFreed { context } => self.program_context_freed(context),
+            // For the recorder.
+            Note::Infill { .. } => {}
         }
     }
 

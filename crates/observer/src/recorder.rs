@@ -18,6 +18,7 @@ use slot::{Open, SlotRecord};
 use stage::Stage;
 
 mod changes;
+mod infill;
 mod requests;
 mod server;
 mod slot;
@@ -62,6 +63,8 @@ pub struct Recorder {
     /// The slots that were idle and not empty at the last launch of a task, and how many tokens each held.
     idle: Vec<(SequenceId, u32)>,
     stage: Stage,
+    /// The special tokens of prompts for `/infill`, if these begin with the prefix.
+    markers: Option<[Token; 3]>,
     /// The server's context was freed, and no task was launched since: it sleeps, or ends.
     is_freed: bool,
 }
@@ -113,6 +116,7 @@ impl Recorder {
             skipped: 0,
             idle: Vec::new(),
             stage: Stage::default(),
+            markers: None,
             is_freed: false,
         }
     }
@@ -150,6 +154,7 @@ impl Recorder {
                 ..
             } => self.context(capacity, limit, slots),
             Note::Declined { sequence } => self.declined(sequence),
+            Note::Infill { markers } => _ = self.markers.get_or_insert(markers),
             Note::Received { .. }
             | Note::Wishes { .. }
             | Note::Sections { .. }
@@ -287,6 +292,10 @@ impl Recorder {
                 continue;
             }
             let record = open.record.clone();
+            if let Some(tokens) = infill::suffix_first(open, self.markers) {
+                let recorded = self.writer.suffix_first(record.order, &tokens);
+                append(recorded, &mut out, &mut full);
+            }
             let shift = open.shift().map(|gone| (record.keep, gone));
             append(
                 self.writer.request(record, &open.tokens, shift),

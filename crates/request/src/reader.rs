@@ -50,6 +50,11 @@ impl Request {
         self.method == Method::Post && self.endpoint.generates()
     }
 
+    /// Whether it is for `/infill`.
+    pub fn is_infill(&self) -> bool {
+        self.generates() && self.endpoint == Endpoint::Infill
+    }
+
     /// Whether it asks for text behind a prompt: a chat or a completion.
     pub fn is_continuation(&self) -> bool {
         self.generates() && self.endpoint != Endpoint::Infill

@@ -2,7 +2,7 @@
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
-use crate::client::Client;
+use crate::client::{Client, suffix_first};
 use crate::point::{Outcome, Point};
 use crate::prefixes::Prefixes;
 use crate::seen::Seen;
@@ -26,8 +26,8 @@ pub struct Advice {
     /// [`LEAST_GAIN`] over the setting before it, also if clients ask in another order ([`Replay::spread`]). Empty: no
     /// change would have helped for sure.
     pub changes: Vec<Change>,
-    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store, and
-    /// what clients can do.
+    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store, the
+    /// order of infill prompts, and what clients can do.
     pub alone: Vec<Change>,
     /// The tokens of all prompts, by whether they were sent before.
     pub tokens: Repeated,
@@ -86,7 +86,13 @@ impl Change {
         }
     }
 
-    /// Answers may be others than without it: what is moved was evaluated behind something else.
+    /// Answers may be others than without it.
+    #[must_use]
+    pub fn changes_answers(&self) -> bool {
+        self.moves_chunks() || self.kind == Kind::Infill
+    }
+
+    /// What is moved was evaluated behind something else.
     #[must_use]
     pub fn moves_chunks(&self) -> bool {
         self.flags.iter().any(|flag| flag == "--cache-reuse")
@@ -141,8 +147,8 @@ pub fn trials_with(
     let traffic = replay.traffic();
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round =
-        Round::of(traffic, recorded, &first, &tokens, many, true).with_clients(traffic, recorded);
+    let round = Round::of(traffic, recorded, &first, &tokens, many, true)
+        .with_other_prompts(traffic, recorded);
     Trials {
         helpful: round
             .helpful(&first)
@@ -165,8 +171,14 @@ fn advise_by(
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
     let round = Round::of(traffic, recorded, &first, &tokens, many, is_thrifty);
-    let round = round.with_clients(traffic, recorded);
-    let kinds = [Kind::Slots, Kind::HostCache, Kind::Store, Kind::Client];
+    let round = round.with_other_prompts(traffic, recorded);
+    let kinds = [
+        Kind::Slots,
+        Kind::HostCache,
+        Kind::Store,
+        Kind::Infill,
+        Kind::Client,
+    ];
     let alone = kinds.map(|kind| {
         let of_kind = round.tried.iter().filter(|(one, _)| one.kind == kind);
         let best = best_of(of_kind, &first).map(Change::of);
@@ -177,12 +189,15 @@ fn advise_by(
     if let Some(best) = round.best_flags(&first).filter(|best| sure(best, &first)) {
         let base = &best.point;
         let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
-        let both = round.best_flags(base).filter(|second| sure(second, base));
-        let both = both.map(|second| Change {
-            flags: [best.flags.clone(), second.flags].concat(),
-            store_limit: second.store_limit.or(best.store_limit),
-            ..second
-        });
+        // With other prompts, what else would help is not known.
+        let second = round.best_flags(base).filter(|_| best.kind != Kind::Infill);
+        let both = second
+            .filter(|second| sure(second, base))
+            .map(|second| Change {
+                flags: [best.flags.clone(), second.flags].concat(),
+                store_limit: second.store_limit.or(best.store_limit),
+                ..second
+            });
         changes.push(best);
         changes.extend(both);
     }
@@ -219,8 +234,8 @@ impl Round {
         Self { tried, candidates }
     }
 
-    /// As well as what clients can do.
-    fn with_clients(mut self, traffic: &Traffic, setting: &Setting) -> Self {
+    /// As well as what changes the prompts: what clients can do, and another order of infill prompts.
+    fn with_other_prompts(mut self, traffic: &Traffic, setting: &Setting) -> Self {
         for client in Client::that_apply(traffic) {
             let changed = client.applied(traffic);
             let candidate = Candidate {
@@ -228,6 +243,18 @@ impl Round {
                 flags: Vec::new(),
                 store_limit: None,
                 client: Some(client),
+                setting: setting.clone(),
+            };
+            self.candidates += 1;
+            let point = Replay::of(&changed).simulate(setting);
+            self.tried.push((candidate, point));
+        }
+        if let Some(changed) = suffix_first(traffic) {
+            let candidate = Candidate {
+                kind: Kind::Infill,
+                flags: vec!["--spm-infill".to_owned()],
+                store_limit: None,
+                client: None,
                 setting: setting.clone(),
             };
             self.candidates += 1;
@@ -379,9 +406,10 @@ fn is_better(point: &Point, than: &Point) -> bool {
 
 /// Whether a change of flags gains enough whoever asks first: in all courses that [`Replay::spread`] looks at.
 fn is_sure(replay: &Replay<'_>, change: &Change, base: &Point) -> bool {
-    let spread = match change.client {
-        Some(_) => None,
-        None => replay.spread(&change.point.setting),
+    // Other prompts have courses of their own.
+    let spread = match change.kind {
+        Kind::Client | Kind::Infill => None,
+        _ => replay.spread(&change.point.setting),
     };
     spread.is_none_or(|(lowest, _)| lowest >= base.spared_share() + LEAST_GAIN)
 }
@@ -417,6 +445,8 @@ pub enum Kind {
     IdleSlots,
     /// `--ctx-size`
     Context,
+    /// `--spm-infill`
+    Infill,
     /// What clients do.
     Client,
 }

@@ -61,6 +61,21 @@ impl Client {
     }
 }
 
+/// The traffic, had the server composed prompts for `/infill` in the other order. `None`: there are none, or it is not known
+/// what they would have been.
+pub(crate) fn suffix_first(traffic: &Traffic) -> Option<Traffic> {
+    if traffic.suffix_first.is_empty() {
+        return None;
+    }
+    let mut traffic = traffic.clone();
+    for request in &mut traffic.requests {
+        if let Some(tokens) = traffic.suffix_first.get(&request.record.order) {
+            request.tokens = Arc::clone(tokens);
+        }
+    }
+    Some(traffic)
+}
+
 fn without(traffic: &mut Traffic, kind: ChangeKind) {
     traffic.changes.retain(|one| one.record.kind != kind);
 }

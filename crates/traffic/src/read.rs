@@ -27,6 +27,8 @@ pub struct Traffic {
     pub requests: Vec<TrafficRequest>,
     /// Other changes of slots, in the order in which they happened.
     pub changes: Vec<TrafficChange>,
+    /// The tokens of requests for `/infill` as they would have been with `--spm-infill`, by the numbers of their launches.
+    pub suffix_first: HashMap<u64, Arc<Tokens>>,
     /// The key of the hashes, if the file keeps it.
     pub key: Option<Key>,
     /// How many tokens decide about an identity: the token, and those before it. Two rows that have so many
@@ -206,6 +208,9 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
                     traffic.changes.push(change);
                 }
             }),
+            record::SUFFIX_FIRST => identities.suffix_first(body).map(|(order, tokens)| {
+                traffic.suffix_first.insert(order, tokens);
+            }),
             record::NAMED => identities.named(body),
             record::STORE => Bytes(body).number().map(|limit| store = Some(limit)),
             record::LOADED => RequestRecord::decode_loaded(body).map(|(order, tokens)| {
@@ -236,6 +241,13 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     if let Some(setup) = &mut traffic.setup {
         setup.store = store;
     }
+    // What has as many tokens as its request takes no more time to simulate.
+    let of_requests = traffic.requests.iter().filter_map(|request| {
+        let order = request.record.order;
+        let tokens = traffic.suffix_first.remove(&order)?;
+        (tokens.len() == request.tokens.len()).then_some((order, tokens))
+    });
+    traffic.suffix_first = of_requests.collect();
     for request in &mut traffic.requests {
         let record = &mut request.record;
         let tokens = loaded.get(&record.order).copied().unwrap_or(0);
@@ -275,6 +287,15 @@ impl Identities {
             junction: self.tokens(&line.junction)?,
             record: line.request,
         })
+    }
+
+    /// The number of a launch, and its tokens.
+    fn suffix_first(&mut self, body: &[u8]) -> Option<(u64, Arc<Tokens>)> {
+        let mut bytes = Bytes(body);
+        let order = bytes.number()?;
+        let row = Row::decode(&mut bytes, self.next, self.version)?;
+        let tokens = self.row(&row)?;
+        bytes.0.is_empty().then_some((order, tokens))
     }
 
     /// `Some(None)`: the change is of an unknown kind. `None`: the body is damaged.

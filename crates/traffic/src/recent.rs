@@ -43,9 +43,11 @@ impl Recent {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
             match kind {
-                record::REQUEST | record::CHANGE | record::LOADED | record::WISHED => {
-                    row.extend(frame)
-                }
+                record::REQUEST
+                | record::CHANGE
+                | record::LOADED
+                | record::WISHED
+                | record::SUFFIX_FIRST => row.extend(frame),
                 _ => self.know(kind, frame),
             }
         }

@@ -21,6 +21,8 @@ pub(crate) const LOADED: u8 = 7;
 pub(crate) const WISHED: u8 = 8;
 /// Only in [recent](crate::Recent) traffic: identities up to this number are named without having been new before.
 pub(crate) const NAMED: u8 = 9;
+/// Only of requests for `/infill`. Since version 4 of the format.
+pub(crate) const SUFFIX_FIRST: u8 = 10;
 /// More tokens than a server evaluates in its life.
 pub(crate) const MOST_NAMED: u64 = 1 << 48;
 

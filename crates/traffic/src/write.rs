@@ -165,6 +165,19 @@ impl Writer {
         }
     }
 
+    /// Records a request's tokens as they would have been with `--spm-infill`. `order`: the number of its launch.
+    pub fn suffix_first(&mut self, order: u64, tokens: &[i32]) -> Recorded {
+        if self.full {
+            return Recorded::Full;
+        }
+        let row = self.names.row(&self.key, tokens);
+        let mut body = Vec::new();
+        put(&mut body, order);
+        row.encode(self.next, &mut body);
+        self.next += row.new_tokens();
+        self.frame(record::SUFFIX_FIRST, &body)
+    }
+
     /// Records the change of a slot. `tokens`: what the slot holds after it; empty after an erase, and
     /// where the content did not change.
     pub fn change(&mut self, change: &SlotChange, tokens: &[i32]) -> Recorded {

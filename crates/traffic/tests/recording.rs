@@ -520,3 +520,32 @@ fn what_happened_in_a_million_years_is_damage() {
     let kind = read(&file).damage.map(|damage| damage.kind);
     assert_eq!(kind, Some(DamageKind::Content));
 }
+
+/// Each prompt of `/infill` has a second row, and both kinds share with their own what they have in common.
+#[test]
+fn a_prompt_in_the_other_order_has_a_row_of_its_own() {
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    let (prefix, suffix): (Vec<i32>, Vec<i32>) = ((0..200).collect(), (1000..1300).collect());
+    for order in 0..3 {
+        let prefix = &prefix[..200 - 20 * order];
+        let usual = [prefix, &suffix].concat();
+        let mut other = [&suffix, prefix].concat();
+        // The last is damaged: it has another length than its request.
+        other.truncate(if order == 2 { 400 } else { 500 });
+        file.extend(bytes(writer.suffix_first(order as u64, &other)));
+        file.extend(bytes(writer.request(request(order, &usual), &usual, None)));
+    }
+    // One whose request is not there.
+    file.extend(bytes(writer.suffix_first(7, &suffix)));
+    let traffic = read(&file);
+    assert_eq!((traffic.damage, traffic.requests.len()), (None, 3));
+    let usual = |nth: usize| &traffic.requests[nth].tokens;
+    assert_eq!(usual(0).common_prefix(usual(1)), 180);
+    let mut known: Vec<u64> = traffic.suffix_first.keys().copied().collect();
+    known.sort_unstable();
+    assert_eq!(known, [0, 1]);
+    let [first, second] = [0, 1].map(|order| &traffic.suffix_first[&order]);
+    assert_eq!((first.len(), second.len()), (500, 480));
+    assert_eq!(first.common_prefix(second), 480);
+    assert_eq!(first.common_prefix(usual(0)), 0);
+}

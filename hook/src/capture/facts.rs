@@ -17,6 +17,8 @@ pub(crate) struct ContextFacts {
     capacity: Option<u32>,
     slots: Option<u32>,
     can_shift: Option<bool>,
+    /// The special tokens of prompts for `/infill`, if these begin with the prefix.
+    infill: Option<[i32; 3]>,
     /// The engine's description of the model, ended by a zero byte.
     model: [u8; 128],
 }
@@ -48,6 +50,8 @@ pub(crate) fn ask_context(
         capacity,
         slots,
         can_shift: can_shift.flatten(),
+        // SAFETY: see above.
+        infill: model.and_then(|model| unsafe { infill(model) }),
         model: text,
     })
 }
@@ -64,7 +68,31 @@ pub(crate) fn note_context(context: Pointer, window: Option<u32>, facts: Option<
             can_shift: facts.can_shift,
             model: model_of(facts),
         });
+        if let Some(markers) = facts.infill {
+            note(|| Note::Infill { markers });
+        }
     }
+}
+
+/// See [`ContextFacts::infill`].
+///
+/// # Safety
+/// The model is alive.
+unsafe fn infill(model: Pointer) -> Option<[i32; 3]> {
+    if attach::is_embedded() || attach::flags().spm_infill() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let vocabulary = unsafe { plain::vocabulary(model) }?;
+    // SAFETY: the vocabulary of a living model, here and below.
+    let prefix = unsafe { plain::infill_prefix(vocabulary) }?;
+    // SAFETY: see above.
+    let suffix = unsafe { plain::infill_suffix(vocabulary) }?;
+    // SAFETY: see above.
+    let middle = unsafe { plain::infill_middle(vocabulary) }?;
+    let markers = [prefix, suffix, middle];
+    // A vocabulary without them has negative ones.
+    markers.iter().all(|&marker| marker >= 0).then_some(markers)
 }
 
 /// A context of a program is about to be freed. (A server's is known by its address, and by the ledger's event.)

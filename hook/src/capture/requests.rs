@@ -115,6 +115,7 @@ impl Current {
             cache_reuse: wants.cache_reuse.map(tokens),
             keep: wants.keep,
             discard: tokens(wants.discard),
+            infill: request.is_infill(),
         };
         // If the named adapters cannot be understood, the request counts as never cached.
         let (adapters, forgotten) = match request.adapters() {

@@ -4,7 +4,7 @@ use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Reason};
 use contextpilot_simulate::{Kind, Point};
 use serde::Serialize;
 
-use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, words};
+use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, words};
 use crate::companion::show::{bytes, count, counted, duration};
 
 /// The least tokens that are worth a piece of advice.
@@ -186,16 +186,19 @@ impl Case<'_> {
         let advise = |(_, at, gain): (Kind, usize, Gain)| {
             let change = &helpful[at];
             let text = words(change, &adviser.recorded);
-            let text = match (change.client, change.moves_chunks()) {
-                (Some(_), true) => format!("{text} ({MOVES})"),
-                (Some(_), false) => text,
-                (None, true) => format!("start the server with {text} ({MOVES})"),
-                (None, false) => format!("start the server with {text}"),
+            let text = match change.client {
+                Some(_) => text,
+                None => format!("start the server with {text}"),
+            };
+            let text = match (change.moves_chunks(), change.kind) {
+                (true, _) => format!("{text} ({MOVES})"),
+                (false, Kind::Infill) => format!("{text} ({SUFFIX_FIRST})"),
+                (false, _) => text,
             };
             let data = ChangeData::of(change, &adviser.recorded);
             let memory = Memory::of(&change.point, &adviser.trials().recorded);
             Advice {
-                answers_change: change.moves_chunks(),
+                answers_change: change.changes_answers(),
                 ..self.advice(gain, text, data, memory)
             }
         };
@@ -206,6 +209,10 @@ impl Case<'_> {
     fn of_content(&self, adviser: &Adviser, nth: usize) -> Option<Advice> {
         let diverged = self.evaluation.diverged.as_ref()?;
         let (name, text) = change(diverged)?;
+        // The server puts the parts of such a prompt together.
+        if adviser.is_infill(nth) {
+            return None;
+        }
         // What an image becomes is no text that could repeat.
         let media = match diverged.media {
             true => adviser.media_at(nth, diverged.at),
@@ -353,6 +360,20 @@ impl Differs {
     }
 }
 
+/// Whether the difference is in the line with which Claude Code begins its system prompt:
+/// `x-anthropic-billing-header: cc_version=2.1.197.3f2; …`
+fn is_version_of_claude(text: &DivergedText) -> bool {
+    let value = text
+        .before
+        .rsplit_once("cc_version=")
+        .map(|(_, value)| value);
+    value.is_some_and(|value| {
+        value
+            .chars()
+            .all(|one| one.is_ascii_alphanumeric() || one == '.')
+    })
+}
+
 /// Whether the text at a difference is the same, as far as it is known.
 pub(super) fn same_text(text: &DivergedText) -> bool {
     let (old, new) = (&text.old, &text.new);
@@ -378,10 +399,11 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
              CONTEXTPILOT_KEEP_TOKENS=1"
                 .to_owned(),
         ),
-        // So a prompt looks with each key that is pressed in the middle of a file.
-        Differs::Text if diverged.deleted == 0 => (
-            "changes_last",
-            format!("{last}; if it is /infill's, start the server with --spm-infill, which puts what is behind the cursor first"),
+        Differs::Text if diverged.text.as_ref().is_some_and(is_version_of_claude) => (
+            "no_attribution_header",
+            "start Claude Code with CLAUDE_CODE_ATTRIBUTION_HEADER=0, so that its system prompt does not begin with a line \
+             of its version, which changes"
+                .to_owned(),
         ),
         Differs::Text => ("changes_last", last.to_owned()),
         Differs::Order => (

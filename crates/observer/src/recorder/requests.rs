@@ -6,7 +6,7 @@ use contextpilot_residency::{
 use contextpilot_traffic::{ChangeKind, RequestRecord, Wished};
 
 use super::slot::{Open, SlotRecord, count_rows};
-use super::{MOST_WAITING, Posted, Recorder, append, micros, small};
+use super::{MOST_WAITING, Posted, Recorder, append, infill, micros, small};
 use crate::note::Stamp;
 
 impl Recorder {
@@ -90,6 +90,7 @@ impl Recorder {
             // Its end has told which task this is.
             open.untied = false;
             open.arrival = posted.arrival;
+            open.infill = wishes.infill;
             open.record = RequestRecord {
                 order: open.record.order,
                 launched: open.record.launched,
@@ -124,6 +125,7 @@ impl Recorder {
             media: None,
             exchange,
             declined: false,
+            infill: wishes.infill,
         });
     }
 
@@ -283,6 +285,10 @@ impl Recorder {
             return;
         }
         let shift = open.shift();
+        if let Some(tokens) = infill::suffix_first(&open, self.markers) {
+            let recorded = self.writer.suffix_first(open.record.order, &tokens);
+            append(recorded, &mut self.out, &mut self.full);
+        }
         let Open {
             record,
             tokens,

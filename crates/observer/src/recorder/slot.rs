@@ -47,6 +47,8 @@ pub(super) struct Open {
     pub(super) exchange: Exchange,
     /// The launch failed.
     pub(super) declined: bool,
+    /// It is for `/infill`.
+    pub(super) infill: bool,
 }
 
 /// What a slot held when the server emptied it.

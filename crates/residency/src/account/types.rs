@@ -19,6 +19,8 @@ pub struct Wishes {
     pub keep: i32,
     /// How many it discards (`n_discard`); 0: half of the others.
     pub discard: u32,
+    /// It is for `/infill`.
+    pub infill: bool,
 }
 
 /// What became of the tokens of one prompt.
