@@ -168,7 +168,8 @@ def curve(path):
         block_gib = 147_456 * BLOCK / 2**30
         budgets = ",".join(repr(room * block_gib * (1 + 1e-9)) for room in rooms)
         ours = [PROGRAM, "traffic", "curve", str(plain), "--warm-up", "0.5", "--rooms", ",".join(map(str, rooms))]
-        theirs = [str(Path(sys.executable).with_name("kvcache-simulator")), "run", "--trace", str(plain), "--model", MODEL,
+        # Not its command, which names a Python where pip put it: the environment was moved to its place then.
+        theirs = [sys.executable, "-m", "kvcache_sim", "run", "--trace", str(plain), "--model", MODEL,
                   "--kv-precision", "bf16_fp16", "--block-size", str(BLOCK), "--budgets-gib", budgets, "--policies", "lru",
                   "--backend", "cpp", "--no-progress"]
         for nth in range(3):
