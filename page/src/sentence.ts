@@ -13,10 +13,13 @@ const tokens = (number: number) => plural(number, "token");
 
 /** Where a prompt left an earlier one, from ` at token` on. */
 export function left(of: Diverged, all: number, evaluated: number): string {
-    const at = ` at token ${count(of.at)} of ${count(all)}${of.answer ? ", in the answer that was generated there" : ""}`;
+    const where = of.answer ? ", in the answer that was generated there" : of.earlier_answer ? ", in an answer that had come back before" : "";
+    const at = ` at token ${count(of.at)} of ${count(all)}${where}`;
     const unmatched = of.unmatched ?? 0;
     if (of.media) return `${at}: the image (or other media) there is not the same file: its bytes differ, also if it looks the same`;
-    if (!of.answer) {
+    const isLeftOut = of.inserted < UNMATCHED && of.deleted > 4 * of.inserted;
+    if (!of.answer && !(of.earlier_answer && isLeftOut)) {
+        if (of.block) return `${at}: a block of ${tokens(of.block)} that stood there stands further back, behind what came behind it`;
         if (of.at < SHARED && of.differing > SHARED && unmatched > SHARED) return `${at}: it is another prompt`;
         if (of.reordered >= REORDERED) {
             if (unmatched < UNMATCHED) return `${at}: ${tokens(of.repeated)} from there on are the same in another order`;

@@ -56,6 +56,8 @@ export interface Diverged {
     deleted: number;
     unmatched?: number;
     answer?: boolean;
+    earlier_answer?: boolean;
+    block?: number;
     media?: boolean;
     text?: DivergedText;
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json as object};
 
 use crate::support::{Watched, json, until};
 
+mod answers;
 mod asked;
 mod edges;
 

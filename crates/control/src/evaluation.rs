@@ -264,6 +264,14 @@ pub struct Diverged {
     /// or not at all.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answer: bool,
+    /// The difference lies in an answer before that one, which the earlier prompt had sent back: it is left out now, or
+    /// changed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub earlier_answer: bool,
+    /// Tokens of one block that the earlier prompt has right at the difference. Here it stands behind text that stood
+    /// behind it there. 0: no such block is seen.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub block: u64,
     /// Both prompts have media there (an image), and the server does not take them for the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub media: bool,

@@ -196,6 +196,8 @@ fn evaluation() -> Evaluation {
             reordered: 2,
             unmatched: 1,
             answer: true,
+            earlier_answer: true,
+            block: 200,
             media: true,
             text: None,
         }),

@@ -214,6 +214,8 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             inserted: diverged.inserted.into(),
             deleted: diverged.deleted.into(),
             answer: diverged.answer,
+            earlier_answer: diverged.earlier_answer,
+            block: diverged.block.into(),
             media: diverged.media,
             text: None,
         }),

@@ -9,7 +9,7 @@ use crate::companion::show::{bytes, count, counted, duration};
 
 /// The least tokens that are worth a piece of advice.
 const TOKENS: u64 = 64;
-/// The same where an answer comes back otherwise, which it does with each turn.
+/// The same where an answer comes back otherwise, or a block moves, which they do with each turn.
 const OF_ANSWERS: u64 = 16;
 /// The least share of the evaluated tokens: a twentieth.
 const SHARE: u64 = 20;
@@ -124,7 +124,8 @@ impl Case<'_> {
         let mut all: Vec<Advice> = self.of_flags(adviser, nth);
         all.extend(self.of_content(adviser, nth));
         all.retain(|advice| self.is_worth(advice, worth));
-        all.sort_by_key(|advice| std::cmp::Reverse(advice.tokens));
+        // Of two that help as much, the one first that leaves answers as they are.
+        all.sort_by_key(|advice| (std::cmp::Reverse(advice.tokens), advice.answers_change));
         let is_cheap = self
             .evaluation
             .seconds
@@ -159,7 +160,8 @@ impl Case<'_> {
 
     fn is_enough(&self, tokens: u64) -> bool {
         let diverged = self.evaluation.diverged.as_ref();
-        let least = match diverged.is_some_and(|diverged| diverged.answer) {
+        let of_answers = |one: &Diverged| one.answer || one.earlier_answer || one.block > 0;
+        let least = match diverged.is_some_and(of_answers) {
             true => OF_ANSWERS,
             false => TOKENS,
         };
@@ -332,6 +334,12 @@ pub(super) enum Differs {
     Text,
     /// The answer to the earlier prompt comes back otherwise than it was generated.
     Answer,
+    /// It is left out, or a part of it, and nothing took its place.
+    LeftOut,
+    /// The same of an answer that the earlier prompt had sent back.
+    LeftOutLater,
+    /// A block stands further back.
+    Block,
     /// There is other media.
     Media,
     /// It is another prompt altogether.
@@ -346,8 +354,15 @@ impl Differs {
         if diverged.media {
             return Self::Media;
         }
-        if diverged.answer {
-            return Self::Answer;
+        let is_left_out = is_left_out(diverged);
+        match (diverged.answer, diverged.earlier_answer) {
+            (true, _) if is_left_out => return Self::LeftOut,
+            (_, true) if is_left_out => return Self::LeftOutLater,
+            (true, _) => return Self::Answer,
+            _ => {}
+        }
+        if diverged.block > 0 {
+            return Self::Block;
         }
         if diverged.at < SHARED && diverged.differing > SHARED && diverged.unmatched > SHARED {
             return Self::Prompt;
@@ -374,6 +389,11 @@ fn is_version_of_claude(text: &DivergedText) -> bool {
     })
 }
 
+/// Whether something is left out, and nothing took its place (but for a token where the rest joins).
+fn is_left_out(diverged: &Diverged) -> bool {
+    diverged.inserted < UNMATCHED && diverged.deleted > 4 * diverged.inserted
+}
+
 /// Whether the text at a difference is the same, as far as it is known.
 pub(super) fn same_text(text: &DivergedText) -> bool {
     let (old, new) = (&text.old, &text.new);
@@ -392,6 +412,27 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
             "keep_tokens",
             "start the server with CONTEXTPILOT_KEEP_TOKENS=1: the answer comes back in other tokens".to_owned(),
         ),
+        Differs::LeftOut => (
+            "left_out",
+            "send back what was generated there (as a rule reasoning, in reasoning_content): it is left out, and nothing \
+             took its place; some chat templates never show it (contextpilot-llama template says)"
+                .to_owned(),
+        ),
+        Differs::LeftOutLater => (
+            "left_out_later",
+            "keep the earlier answer as it came back before: some chat templates leave reasoning out of it from the next user \
+             message on (contextpilot-llama template names what helps: a kwarg, or to leave reasoning out from the start)"
+                .to_owned(),
+        ),
+        Differs::Block => (
+            "same_place",
+            format!(
+                "leave the {} from token {} on where they stood: some chat templates move tools or system text to the last \
+                 message (contextpilot-llama template says; another template helps)",
+                counted(diverged.block, "token"),
+                count(diverged.at)
+            ),
+        ),
         Differs::Answer => (
             "same_answers",
             "send answers back as they were generated: with their reasoning, if the chat template keeps it \
@@ -403,6 +444,12 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
             "no_attribution_header",
             "start Claude Code with CLAUDE_CODE_ATTRIBUTION_HEADER=0, so that its system prompt does not begin with a line \
              of its version, which changes"
+                .to_owned(),
+        ),
+        Differs::Text if is_left_out(diverged) => (
+            "shortened",
+            "leave out earlier text (as a client does that shortens its conversation) seldom, and much of it at once: what is \
+             behind it is evaluated again each time"
                 .to_owned(),
         ),
         Differs::Text => ("changes_last", last.to_owned()),

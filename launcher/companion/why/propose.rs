@@ -44,7 +44,12 @@ pub(super) fn rules(latest: &[Evaluated]) -> String {
                     continue;
                 }
             },
-            Differs::Answer | Differs::Media | Differs::Prompt => continue,
+            Differs::Answer
+            | Differs::LeftOut
+            | Differs::LeftOutLater
+            | Differs::Block
+            | Differs::Media
+            | Differs::Prompt => continue,
         };
         let seen = all.entry(rule).or_default();
         seen.times += 1;

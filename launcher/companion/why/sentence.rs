@@ -157,10 +157,19 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     let repeated = of_tokens(diverged.repeated);
     let at = match diverged.answer {
         true => format!("{at}, in the answer that was generated there"),
+        false if diverged.earlier_answer => {
+            format!("{at}, in an answer that had come back before")
+        }
         false => at,
     };
     match Differs::of(diverged) {
-        Differs::Text | Differs::Answer => {}
+        Differs::Text | Differs::Answer | Differs::LeftOut | Differs::LeftOutLater => {}
+        Differs::Block => {
+            let block = of_tokens(diverged.block);
+            return format!(
+                "{at}: a block of {block} that stood there stands further back, behind what came behind it"
+            );
+        }
         Differs::Media => {
             return format!(
                 "{at}: the image (or other media) there is not the same file: its bytes differ, also if it \
@@ -404,6 +413,25 @@ mod tests {
                     ..one.clone()
                 });
                 all.extend([one, answer, media]);
+            }
+            for (inserted, deleted) in [(0, 300), (3, 300), (40, 40)] {
+                let one = Diverged {
+                    at,
+                    inserted,
+                    deleted,
+                    ..base.clone()
+                };
+                let [earlier, block] = [true, false].map(|earlier_answer| Diverged {
+                    earlier_answer,
+                    block: u64::from(!earlier_answer) * 200,
+                    ..one.clone()
+                });
+                let answer = Diverged {
+                    answer: true,
+                    block: 200,
+                    ..one
+                };
+                all.extend([earlier, block, answer]);
             }
         }
         let mut lefts: Vec<Value> = Vec::new();

@@ -3,7 +3,7 @@
 use super::difference::{Difference, difference};
 use super::matching::Choice;
 use super::open::{Begun, Open, Other};
-use super::order::{Shared, shared};
+use super::order::{Shared, block, shared};
 use super::past::{LossId, Nearest, common};
 use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Loss, Sources, Taking};
 use super::{Accounts, Rules};
@@ -106,7 +106,11 @@ impl Accounts {
         if account.causes.evicted > 0 {
             account.lost = self.lost(open, prompt, &stretches);
         }
-        account.diverged = nearest.and_then(|nearest| self.diverged(open, prompt, &nearest));
+        let diverged = nearest.as_ref();
+        account.diverged = diverged.and_then(|nearest| self.diverged(open, prompt, nearest));
+        if let Some(nearest) = nearest {
+            self.losses.follow(open.nth, nearest.nth, nearest.common);
+        }
         self.losses
             .take(open.nth, taking(open, begun, prompt, &self.rules));
         if seen {
@@ -250,8 +254,14 @@ impl Accounts {
         };
         let end = self.losses.end(nearest.nth);
         let answered = end.is_some_and(|end| end.depth() <= nearest.common);
+        let asked = end.map_or(cached.len(), |end| {
+            end.depth().saturating_sub(nearest.common) as usize
+        });
+        let came_back = self.losses.came_back(nearest.nth, nearest.common);
         Some(Diverged {
             answer: answered && self.losses.attempts(nearest.nth) == 0,
+            earlier_answer: !answered && came_back,
+            block: block(ours, cached, asked),
             media: ours[0] < 0 && nearest.rest[0] < 0,
             repeated: shared.repeated.max(same),
             reordered: shared.reordered,

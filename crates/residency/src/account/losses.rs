@@ -30,6 +30,9 @@ struct Prompt {
     taking: Option<Taking>,
     /// It was given up, and so many before it were that began like this.
     given_up: Option<u32>,
+    /// The earlier prompt that it had the most in common with, and how many tokens. 0: there is none.
+    from: Nth,
+    common: u32,
 }
 
 /// A numbered list that drops its oldest entries.
@@ -93,6 +96,8 @@ impl Losses {
             end: None,
             taking: None,
             given_up: None,
+            from: 0,
+            common: 0,
         })
     }
 
@@ -108,6 +113,30 @@ impl Losses {
         if let Some(prompt) = self.prompts.get_mut(nth) {
             prompt.end = Some(end);
         }
+    }
+
+    /// Notes that a prompt begins with so many tokens of an earlier one and its answer.
+    pub(super) fn follow(&mut self, nth: Nth, from: Nth, common: u32) {
+        if let Some(prompt) = self.prompts.get_mut(nth) {
+            (prompt.from, prompt.common) = (from, common);
+        }
+    }
+
+    /// Whether the token at this place of a prompt was generated for one before it, so that it had come back.
+    pub(super) fn came_back(&self, mut nth: Nth, at: u32) -> bool {
+        /// Turns of a conversation that are followed.
+        const MOST: usize = 1000;
+        for _ in 0..MOST {
+            let prompt = self.prompts.get(nth);
+            let Some(prompt) = prompt.filter(|prompt| at < prompt.common) else {
+                return false;
+            };
+            if self.end(prompt.from).is_some_and(|end| end.depth() <= at) {
+                return true;
+            }
+            nth = prompt.from;
+        }
+        false
     }
 
     /// Notes how a prompt came into its slot.

@@ -1,6 +1,7 @@
 //! What a prompt repeats of an earlier one behind their first difference, in whatever order: a list of
 //! tools may be sorted anew, or the keys of JSON objects.
 
+use super::past::common;
 use crate::token::Token;
 use std::collections::HashMap;
 
@@ -48,6 +49,38 @@ pub(super) fn shared(ours: &[Token], theirs: &[Token]) -> Shared {
         covered = place + WINDOW;
     }
     shared
+}
+
+/// The length of a block with which `theirs` begins, and that stands further back in `ours`: behind all that stood behind it in the
+/// earlier prompt (`asked` tokens of `theirs`), and before something new. So it looks if a chat template has the tools before the
+/// last message. 0: there is none.
+pub(super) fn block(ours: &[Token], theirs: &[Token], asked: usize) -> u32 {
+    /// A shorter block may be a coincidence, and so may what it stands behind.
+    const SURE: usize = 16;
+    /// Where blocks join, so many tokens may be others.
+    const JOINT: usize = 4;
+    let [ours, theirs] = [ours, theirs].map(|text| &text[..text.len().min(FARTHEST)]);
+    let found = (0..JOINT).find_map(|skip| {
+        let window = theirs.get(skip..skip + WINDOW)?;
+        let place = ours.windows(WINDOW).position(|one| one == window)?;
+        let length = common(&ours[place..], &theirs[skip..]);
+        (length >= SURE).then_some((place, skip, length))
+    });
+    let Some((place, skip, length)) = found else {
+        return 0;
+    };
+    let end = skip + length;
+    let (front, behind) = (&ours[..place], &theirs[end..]);
+    let joints = (0..JOINT).flat_map(|our| (0..JOINT).map(move |their| (our, their)));
+    let is_behind = joints.into_iter().any(|(our, their)| {
+        let run = front.get(our..).zip(behind.get(their..));
+        let run = run.map_or(0, |(front, behind)| common(front, behind));
+        run >= SURE && end + their + run + JOINT >= asked
+    });
+    match is_behind && place + length + JOINT < ours.len() {
+        true => end as u32,
+        false => 0,
+    }
 }
 
 /// The longest beginnings of two texts of equal length that have half of their windows in common: their
@@ -157,6 +190,35 @@ mod tests {
         let (repeated, reordered) = of(&ours, &theirs);
         assert_eq!(repeated, 20 * 21);
         assert!(reordered >= 20 * 4, "{reordered}");
+    }
+
+    #[test]
+    fn a_block_that_stands_further_back_is_told_from_another_order() {
+        let run = |from: Token, length: Token| -> Vec<Token> { (from..from + length).collect() };
+        let [tools, message, question] = [run(100, 300), run(1000, 60), run(2000, 40)];
+        let answered = [&tools[..], &message, &run(3000, 20)].concat();
+        let of = |ours: &[&[Token]]| block(&ours.concat(), &answered, 360);
+        assert_eq!(of(&[&message, &tools, &question]), 300);
+        assert_eq!(of(&[&message, &run(3000, 20), &tools, &question]), 300);
+        // Where they join, tokens may be others.
+        assert_eq!(of(&[&[7], &message[1..], &tools, &question]), 300);
+        assert_eq!(of(&[&message, &[7, 8], &tools[2..], &question]), 300);
+        // What is in front of it is not what stood behind it, or only a little is.
+        assert_eq!(of(&[&question, &tools, &message]), 0);
+        assert_eq!(of(&[&message[..20], &question, &tools, &question]), 0);
+        // Nothing new is behind it: the two have changed their places.
+        assert_eq!(of(&[&message, &tools]), 0);
+        let short = [&tools[..15], &message].concat();
+        let swapped = [&message[..], &tools[..15], &question].concat();
+        assert_eq!(block(&swapped, &short, 75), 0);
+        // Tools in another order, and the first one as the second.
+        let theirs: Vec<Token> = (0..12).flat_map(tool).chain(message).collect();
+        let of = |tools: &[Token]| {
+            let ours: Vec<Token> = tools.iter().copied().flat_map(tool).collect();
+            block(&[ours, question.clone()].concat(), &theirs, theirs.len())
+        };
+        assert_eq!(of(&[11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]), 0);
+        assert_eq!(of(&[1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]), 0);
     }
 
     #[test]

@@ -261,6 +261,61 @@ fn what_stands_behind_a_difference_is_repeated_or_in_another_order() {
 }
 
 #[test]
+fn a_difference_in_an_answer_is_told_from_one_in_what_was_sent() {
+    let [p, old, result, new] =
+        [0..30, 100..140, 200..240, 300..320].map(|all| all.collect::<Vec<Token>>());
+    let ask = |server: &mut Server, parts: &[&[Token]]| {
+        let answer = server.ask(&Ask {
+            prompt: parts.concat(),
+            wishes: Wishes::default(),
+            batch: 1000,
+            leaves: None,
+            stored: 0,
+        });
+        let diverged = answer.expect("a slot is free").account.diverged;
+        diverged.map(|one| (one.at, one.answer, one.earlier_answer))
+    };
+    let answered = || {
+        let mut server = with_slots(1);
+        ask(&mut server, &[&p]);
+        for &token in &old {
+            server.generate(0, token);
+        }
+        server.finish(0);
+        server
+    };
+    let mut server = answered();
+    let told = ask(&mut server, &[&p, &old[10..], &new]);
+    assert_eq!(told, Some((30, true, false)));
+    // It comes back, and again, before a part of it is left out.
+    for turns in 1..4 {
+        let mut server = answered();
+        let mut sent = [&p[..], &old].concat();
+        for _ in 0..turns {
+            sent.extend(&result);
+            assert_eq!(ask(&mut server, &[&sent]), None);
+            server.generate(0, 7);
+            server.finish(0);
+            sent.push(7);
+        }
+        let later = [&p[..], &old[10..], &sent[70..]].concat();
+        let told = ask(&mut server, &[&later, &new]);
+        assert_eq!(told, Some((30, false, true)), "{turns}");
+    }
+    // What the client sent is left out.
+    let mut server = answered();
+    ask(&mut server, &[&p, &old, &result]);
+    server.finish(0);
+    let told = ask(&mut server, &[&p[..20], &old, &result, &new]);
+    assert_eq!(told, Some((20, false, false)));
+    let mut server = answered();
+    ask(&mut server, &[&p, &old, &result]);
+    server.finish(0);
+    let told = ask(&mut server, &[&p, &old, &result[10..], &new]);
+    assert_eq!(told, Some((70, false, false)));
+}
+
+#[test]
 fn where_two_images_differ_the_difference_is_one_of_media() {
     let same: Vec<Token> = (0..10).collect();
     let of_media = |first: Token, second: Token| {

@@ -226,6 +226,11 @@ pub struct Diverged {
     /// The difference lies in what was generated for the earlier prompt: its answer comes back otherwise, or not
     /// at all.
     pub answer: bool,
+    /// The difference lies in an answer before that one, which the earlier prompt had sent back.
+    pub earlier_answer: bool,
+    /// Tokens of one block that the earlier prompt has right at the difference. Here it stands behind text that stood behind
+    /// it there. 0: no such block is seen.
+    pub block: u32,
     /// Both prompts have media there, and not the same.
     pub media: bool,
     /// The tokens around the difference, with

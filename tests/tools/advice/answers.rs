@@ -1,0 +1,98 @@
+//! What was generated is missing when it comes back, or a block of the prompt moves, as chat templates have it.
+
+use super::*;
+
+const FLAGS: &str = "--parallel 1 --cache-ram 0";
+
+/// 60 tokens are generated, the same for the same prompt.
+fn answered(prompt: &[i32]) -> Request {
+    Request::completion(prompt.to_vec())
+        .predict(60)
+        .with("temperature", 1.0)
+        .with("seed", 7)
+        .with("ignore_eos", true)
+        .with("return_tokens", true)
+}
+
+/// What is generated for a prompt.
+fn said(prompt: &[i32]) -> Vec<i32> {
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .args(["-c", "8192"])
+        .args(FLAGS.split(' '))
+        .spawn()
+        .unwrap();
+    let answer = server.complete(&answered(prompt)).unwrap();
+    let answer: Vec<i32> = serde_json::from_value(answer.raw["tokens"].clone()).unwrap();
+    assert_eq!(answer.len(), 60);
+    answer
+}
+
+/// A client that leaves out reasoning, or a template that never shows it: each turn evaluates what was said behind it.
+#[test]
+fn reasoning_that_does_not_come_back() {
+    let p = tokens(1, 300);
+    let answer = said(&p);
+    let next = |answer: &[i32]| [&p[..], answer, &tokens(2, 30)].concat();
+    let steps = vec![Step::Ask(answered(&p)), ask(next(&answer[35..]))];
+    let scene = scene("reasoning left out", FLAGS, steps).better(next(&answer));
+    follows_to(&scene, "left_out");
+    let before = scene.play().said;
+    assert!(
+        before.contains(", in the answer that was generated there: 35 tokens left out"),
+        "{before}"
+    );
+    assert!(before.contains("nothing took its place"), "{before}");
+}
+
+/// A template that leaves reasoning out from the next user message on, as Qwen3's does: the chain of calls since then is
+/// evaluated again.
+#[test]
+fn reasoning_that_came_back_once_and_is_left_out_later() {
+    let p = tokens(1, 300);
+    let answer = said(&p);
+    let result = |answer: &[i32]| [&p[..], answer, &tokens(2, 100)].concat();
+    let next = |answer: &[i32]| [result(answer), tokens(3, 30)].concat();
+    let steps = vec![
+        Step::Ask(answered(&p)),
+        ask(result(&answer)),
+        ask(next(&answer[35..])),
+    ];
+    let scene = scene("reasoning left out later", FLAGS, steps).better(next(&answer));
+    follows_to(&scene, "left_out_later");
+    let before = scene.play().said;
+    assert!(
+        before.contains(", in an answer that had come back before: 35 tokens left out"),
+        "{before}"
+    );
+}
+
+/// The same where a client leaves out what it had sent itself: no template does that.
+#[test]
+fn text_of_a_client_that_is_left_out_is_no_answer() {
+    let (p, old, rest) = (tokens(1, 300), tokens(4, 100), tokens(2, 200));
+    let all = [&p[..], &old, &rest].concat();
+    let fewer = [&p[..], &rest, &tokens(3, 30)].concat();
+    let better = behind(&all, tokens(3, 30));
+    let scene = scene("an old turn left out", FLAGS, vec![ask(all), ask(fewer)]).better(better);
+    follows_to(&scene, "shortened");
+    let before = scene.play().said;
+    assert!(!before.contains("in an answer"), "{before}");
+}
+
+/// A template that has the tools in front of the last message, as Mistral's do.
+#[test]
+fn tools_that_move_to_the_last_message() {
+    let (system, tools) = (tokens(1, 40), tokens(2, 300));
+    let [first, second] = [3, 4].map(|seed| tokens(seed, 40));
+    let steps = vec![
+        ask([&system[..], &tools, &first].concat()),
+        ask([&system[..], &first, &tools, &second].concat()),
+    ];
+    let better = [&system[..], &tools, &first, &second].concat();
+    let scene = scene("tools that move", FLAGS, steps).better(better);
+    follows_to(&scene, "same_place");
+    let before = scene.play().said;
+    let block = "at token 40 of 420: a block of 300 tokens that stood there stands further back";
+    assert!(before.contains(block), "{before}");
+}
