@@ -400,11 +400,45 @@ pub(super) fn same_text(text: &DivergedText) -> bool {
     !old.is_empty() && !new.is_empty() && (old.starts_with(&**new) || new.starts_with(&**old))
 }
 
+/// What chat templates write before a date that they put in a prompt, and what helps: the templates of Llama 3, of gpt-oss, and others
+/// that do so only where there is no system message (Granite, Mistral).
+const DATES: [(&str, &str); 4] = [
+    (
+        "Today Date: ",
+        "pin it for each request by \"chat_template_kwargs\": {\"date_string\": …}, and say the day in the last message",
+    ),
+    (
+        "Current date: ",
+        "the template has no kwarg for it: a copy of it with a fixed date helps (--chat-template-file)",
+    ),
+    ("Today's Date: ", "send a system message"),
+    ("The current date is ", "send a system message"),
+];
+
+/// What helps against a date that stands at a difference, as chat templates write it.
+fn of_date(text: &DivergedText) -> Option<&'static str> {
+    /// Of a date, so many characters may be the same: `2026-11-`.
+    const SAME: usize = 16;
+    let both = [&text.old, &text.new];
+    if !both
+        .iter()
+        .all(|text| text.starts_with(|one: char| one.is_ascii_alphanumeric()))
+    {
+        return None;
+    }
+    let found = DATES.iter().find(|(label, _)| {
+        let (_, begun) = text.before.rsplit_once(label).unwrap_or(("", "\n"));
+        begun.len() <= SAME && !begun.contains('\n')
+    });
+    found.map(|(_, helps)| *helps)
+}
+
 /// What would have made a prompt go on like the earlier one: its name, and in words.
 fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
     let last = "put what changes (a date, an id) behind what stays the same";
     let order = "in the same order each time (a list of tools, the keys of a JSON object)";
     let same = diverged.text.as_ref().is_some_and(same_text);
+    let date = diverged.text.as_ref().and_then(of_date);
     Some(match Differs::of(diverged) {
         Differs::Prompt => return None,
         Differs::Media => ("same_media", "send media as the same file each time".to_owned()),
@@ -445,6 +479,13 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
             "start Claude Code with CLAUDE_CODE_ATTRIBUTION_HEADER=0, so that its system prompt does not begin with a line \
              of its version, which changes"
                 .to_owned(),
+        ),
+        Differs::Text if date.is_some() => (
+            "same_date",
+            format!(
+                "keep the date there; the chat template writes it, if no client does: {}",
+                date.unwrap_or_default()
+            ),
         ),
         Differs::Text if is_left_out(diverged) => (
             "shortened",

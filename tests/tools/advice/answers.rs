@@ -96,3 +96,33 @@ fn tools_that_move_to_the_last_message() {
     let block = "at token 40 of 420: a block of 300 tokens that stood there stands further back";
     assert!(before.contains(block), "{before}");
 }
+
+/// A template that writes the day at the beginning, as Llama 3's does.
+#[test]
+fn a_date_that_a_template_writes() {
+    let template = "Knowledge Date: December 2023\nToday Date: {{ date_string }}\n\n{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let asked = |day: &str| {
+        let text = "What is a slot of a server, and what does it hold? ".repeat(6);
+        let body = object!({
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 2,
+            "chat_template_kwargs": {"date_string": day},
+        });
+        Step::Several(Request::new("/v1/chat/completions", body))
+    };
+    let flags = "--parallel 1 --cache-ram 0 --metrics --jinja --chat-template";
+    let mut scene = scene(
+        "a date of the template",
+        flags,
+        vec![asked("26 Jul 2026"), asked("27 Jul 2026")],
+    );
+    scene.flags.push(template.to_owned());
+    let scene = Scene {
+        better: Some(asked("26 Jul 2026")),
+        with: |builder| builder.env("CONTEXTPILOT_EXPLAIN_TEXT", "1"),
+        ..scene
+    };
+    follows_to(&scene, "same_date");
+    let before = scene.play().said;
+    assert!(before.contains("date_string"), "{before}");
+}
