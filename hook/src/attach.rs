@@ -65,11 +65,15 @@ pub(crate) mod plain;
 mod process;
 mod replacement;
 mod row;
+#[cfg(target_os = "linux")]
+mod served;
 mod slot;
 mod version;
 
 pub(crate) use self::attached::{Attached, say_evaluated};
-pub(crate) use self::embedded::{Answer, Embedded, is_embedded, unstorable, watch};
+pub(crate) use self::embedded::{
+    Answer, Embedded, is_embedded, is_program, serves_inside, unstorable, watch,
+};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;

@@ -29,6 +29,7 @@ pub(crate) mod listeners;
 pub(crate) mod llama_batch;
 pub(crate) mod measure;
 pub(crate) mod model;
+pub(crate) mod only_server;
 mod pieces;
 pub(crate) mod prompts;
 pub(crate) mod recent;

@@ -213,7 +213,9 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
         Some(path) => open_trace(path, settings.strict)?,
         None => None,
     };
-    if let Some(bytes) = worker::host_limit(attach::flags(), library.0.sees_host_cache()) {
+    let limit = worker::host_limit(attach::flags(), library.0.sees_host_cache());
+    // What a program has set is not known.
+    if let Some(bytes) = limit.filter(|_| !attach::is_embedded()) {
         claims::expect_host_limit(bytes);
     }
     if !attach::flags().cache_prompt() {
@@ -227,7 +229,7 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
         publication,
         trace,
         by_prompts: prompts::are_engaged(),
-        is_program: attach::is_embedded(),
+        is_program: attach::is_program(),
     };
     if let Some(at) = &settings.store {
         let problem = match store::start(at, routers, settings.strict) {

@@ -12,6 +12,7 @@ mod program;
 mod python;
 mod random;
 mod run;
+mod served;
 mod signal;
 mod ttft;
 mod windows;

@@ -212,6 +212,30 @@ impl Program {
         Run::of(&output.expect("it starts"))
     }
 
+    /// As [`Self::command`], of another script with another library.
+    pub(crate) fn command_of(
+        &self,
+        script: &Path,
+        library: &Path,
+        variables: &[(&str, &str)],
+    ) -> Command {
+        let line = self.line("");
+        let own = &self.line[self.line.len() - 2..];
+        let replaced = |word: &PathBuf| match word {
+            word if *word == own[0] => script.to_owned(),
+            word if *word == own[1] => library.to_owned(),
+            word => word.clone(),
+        };
+        let line: Vec<PathBuf> = line.iter().map(replaced).collect();
+        let mut command = Command::new(&line[0]);
+        without_ours(&mut command);
+        command
+            .args(&line[1..])
+            .envs(variables.iter().copied())
+            .current_dir(self.folder());
+        command
+    }
+
     /// Its command, with these variables.
     pub(crate) fn command(&self, what: &str, variables: &[(&str, &str)]) -> Command {
         let line = self.line(what);

@@ -14,6 +14,10 @@ use super::flags::flags;
 use super::original::{ROWS, has};
 use super::plain;
 use super::row::Row;
+#[cfg(target_os = "linux")]
+use super::served::Served;
+#[cfg(target_os = "linux")]
+use super::table::{FORGOTTEN, UNCACHED, newest};
 use super::version::{Version, version};
 use crate::base::log;
 
@@ -44,15 +48,17 @@ pub(crate) struct Attached {
 impl Attached {
     /// Attached to an engine in a program that is no llama-server.
     #[cfg(target_os = "linux")]
-    pub(super) fn embedded(file: PathBuf, took: Duration) -> Self {
+    pub(super) fn embedded(file: PathBuf, took: Duration, server: Option<Served>) -> Self {
+        let serves = server.is_some();
+        let host_cache = server.and_then(|server| server.host_cache);
         Self {
             embedded: Some((file, took)),
             inside: false,
-            hides_releases: true,
-            forgets_uncached: false,
-            host_cache: None,
-            request_ids: false,
-            slots: false,
+            hides_releases: host_cache != Some(true),
+            forgets_uncached: serves && newest(UNCACHED, has) == Some(FORGOTTEN),
+            host_cache,
+            request_ids: serves,
+            slots: serves,
             by_prompts: false,
             tls: false,
         }
@@ -95,9 +101,13 @@ impl Attached {
             let _engine = Entered::new(0);
             let index = settings.index.as_ref().map(|_| format!("; {index}"));
             log::line(format_args!(
-                "Attached: llama.cpp {} of {}, {} functions hooked in {:.1} ms{}; nothing evaluated yet",
+                "Attached: llama.cpp {} of {}{}, {} functions hooked in {:.1} ms{}; nothing evaluated yet",
                 version(),
                 file.display(),
+                match self.request_ids {
+                    true => " and the server in it",
+                    false => "",
+                },
                 patched().filter(|places| *places > 0).count(),
                 took.as_secs_f64() * 1000.0,
                 index.unwrap_or_default(),
@@ -164,7 +174,7 @@ impl Attached {
             "KV cache",
             "nothing counts as cached",
         )];
-        if self.embedded.is_some() {
+        if self.embedded.is_some() && !self.request_ids {
             return parts;
         }
         // Servers from before late 2025 have no host prompt cache.

@@ -39,6 +39,8 @@ enum Why {
     Releases(&'static str),
     /// A function that every answer needs was not called.
     NotCalled(&'static str),
+    /// Several servers run in one process.
+    Several,
     /// In a program that is no llama-server, the results of an evaluation were asked for, and none was seen.
     NotEvaluated,
 }
@@ -58,6 +60,10 @@ impl fmt::Display for Withdrawn {
             Why::NotEvaluated => write!(
                 f,
                 "This program is not followed: {COPIES}; nothing is stored or loaded"
+            ),
+            Why::Several => f.write_str(
+                "Several llama-servers run in this process at once, and their requests cannot be told apart: from now on \
+                 requests are not recognised and count as gone; give each server a process of its own",
             ),
             Why::Releases(noticed) => write!(
                 f,
@@ -202,8 +208,31 @@ pub(crate) struct Seen {
 
 /// The next claim that no longer holds. Each is returned once.
 pub(crate) fn review(seen: Seen) -> Option<Withdrawn> {
-    let withdrawn = host_cache(seen).or_else(serving).or_else(evaluating)?;
+    let withdrawn = several()
+        .or_else(|| host_cache(seen))
+        .or_else(serving)
+        .or_else(evaluating)?;
     withdraw(&withdrawn).then_some(withdrawn)
+}
+
+/// A program has several servers at once.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
+
+/// Another server takes requests while the first one lives.
+pub(crate) fn note_several() {
+    SEVERAL.store(true, Ordering::Relaxed);
+}
+
+/// Whether there were several at once. Then no request is followed any more.
+pub(crate) fn are_several() -> bool {
+    SEVERAL.load(Ordering::Relaxed)
+}
+
+fn several() -> Option<Withdrawn> {
+    (are_several() && holds(Claim::Requests)).then_some(Withdrawn {
+        claim: Claim::Requests,
+        why: Why::Several,
+    })
 }
 
 fn host_cache(seen: Seen) -> Option<Withdrawn> {

@@ -22,6 +22,8 @@ use super::loading;
 pub(crate) use super::loading::Answer;
 use super::replacement::{self, Replacement};
 use super::row::Row;
+use super::served;
+pub(crate) use super::served::serves_inside;
 use crate::base::environment;
 
 /// An engine of this program.
@@ -47,9 +49,14 @@ pub(crate) fn unstorable() -> Option<&'static str> {
     why.map(String::as_str)
 }
 
-/// Whether this process was attached to, and is no llama-server. It has no flags and no requests then.
+/// Whether this process was attached to, and is no llama-server. It has no flags then.
 pub(crate) fn is_embedded() -> bool {
     EMBEDDED.load(Ordering::Relaxed)
+}
+
+/// The same, if it has no [server inside](served) either. It has no requests then.
+pub(crate) fn is_program() -> bool {
+    is_embedded() && !serves_inside()
 }
 
 /// Calls `found` with each engine of this program: now, or when the program has loaded it.
@@ -152,7 +159,12 @@ impl Embedded {
         engines::keep_next();
         EMBEDDED.store(true, Ordering::Relaxed);
         claims::make(Claim::KvCache);
-        Ok(Attached::embedded(self.file, self.since.elapsed()))
+        // SAFETY: the caller's promise.
+        let server = |engine| unsafe { served::attach(engine) };
+        // Slots and tasks are numbers of one server.
+        let engine = self.library.filter(|_| engines::current() == 0);
+        let served = engine.and_then(server);
+        Ok(Attached::embedded(self.file, self.since.elapsed(), served))
     }
 }
 

@@ -25,6 +25,16 @@ pub(crate) fn is_embedded() -> bool {
     false
 }
 
+/// Never.
+pub(crate) fn is_program() -> bool {
+    false
+}
+
+/// Never.
+pub(crate) fn serves_inside() -> bool {
+    false
+}
+
 /// None.
 pub(crate) fn unstorable() -> Option<&'static str> {
     None

@@ -14,7 +14,7 @@ mod linked;
 mod patch;
 mod survey;
 
-pub(super) use self::linked::redirect_calls_of;
+pub(super) use self::linked::{redirect_calls_of, redirect_calls_of_server};
 pub(crate) use self::patch::patch_late;
 pub(super) use self::patch::write;
 pub(super) use self::survey::Survey;

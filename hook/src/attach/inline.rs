@@ -60,6 +60,11 @@ impl Inside {
         Ok(Self::of(image, is_anchor))
     }
 
+    /// `Some` if the library that this address lies in contains functions of the server.
+    pub(super) fn server_in_library(address: usize) -> Option<Self> {
+        Self::of(Image::of_library(address).ok()?, Row::is_servers)
+    }
+
     /// The library is a module with llama.cpp inside, which may have copies of functions: those that such copies call are
     /// hooked, too, if it `exports` them.
     pub(super) fn with_members(mut self, exports: impl Fn(&str) -> bool) -> Self {
@@ -227,6 +232,11 @@ impl Inside {
     pub(super) fn prepare_server(&self, ready: &mut Ready) {
         self.prepare_each(Row::is_servers, ready);
         self.prepare_tls(ready);
+    }
+
+    /// Prepares hooks for the server's own functions alone. Functions that are refused are left out.
+    pub(super) fn prepare_server_alone(&self, ready: &mut Ready) {
+        self.prepare_each(Row::is_servers, ready);
     }
 
     /// Prepares hooks for functions that release memory. Functions that are refused are left out.

@@ -30,6 +30,7 @@ use super::embedded::Embedded;
 use super::got::write;
 use super::hidden;
 use super::replacement;
+use super::served;
 use super::table::MEMORY;
 use crate::base::{environment, guard};
 
@@ -227,6 +228,9 @@ fn look() {
     // Not before: this waits for the dynamic linker, and a thread that loads something may wait for us.
     for (_, file) in news.engines {
         stay_loaded(&file);
+    }
+    if let Some(file) = served::file() {
+        stay_loaded(file);
     }
     // Nor this: it reads whole files, and other threads of the program ask for functions meanwhile.
     if let Some(tell) = tell {

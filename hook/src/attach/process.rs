@@ -93,6 +93,13 @@ pub(super) fn is_llama_server(has_server: bool) -> bool {
     is_named_server(&name) || has_server && !is_other_command(&name, command)
 }
 
+/// Whether the program is one of llama.cpp's own commands. They may use the server's functions without a server.
+#[cfg(target_os = "linux")]
+pub(super) fn is_command_of_engine() -> bool {
+    let name = file_name(&environment::program());
+    is_other_command(&name, environment::arguments().nth(1))
+}
+
 fn file_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()

@@ -20,7 +20,7 @@ use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::base::params::Read;
 use crate::base::status::STATUS;
-use crate::capture::{adapters, engine_prompts, facts, pieces, rewinding};
+use crate::capture::{adapters, engine_prompts, facts, only_server, pieces, rewinding};
 use crate::channel::{desync, nudge, push};
 
 struct Row {
@@ -280,7 +280,7 @@ pub(crate) fn slot() -> Option<u32> {
 /// [belongs to](program::token_in).
 pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
     let _held = pieces::hold();
-    let (row, token) = match attach::is_embedded() {
+    let (row, token) = match attach::is_program() {
         true => {
             let (context, token) = program::token_in(token);
             (ROWS.get(context.0)?, token)
@@ -326,13 +326,16 @@ pub(crate) unsafe fn forget(context: Pointer) {
         row.vocabulary.store(0, Ordering::Release);
         row.memory.store(0, Ordering::Release);
         row.context.store(0, Ordering::Release);
+        if all().next().is_none() {
+            only_server::ended();
+        }
     }
 }
 
 /// What a context is called in events: its address, or its place in a program, where several are followed
 /// ([`contextpilot_residency::program`]).
 pub(crate) fn id_of(context: Pointer) -> ContextId {
-    match attach::is_embedded() {
+    match attach::is_program() {
         true => ContextId(place_of(context).unwrap_or(CONTEXTS)),
         false => ContextId(context.addr()),
     }

@@ -97,7 +97,7 @@ unsafe fn infill(model: Pointer) -> Option<[i32; 3]> {
 
 /// A context of a program is about to be freed. (A server's is known by its address, and by the ledger's event.)
 pub(crate) fn note_freed(context: Pointer) {
-    if attach::is_embedded() {
+    if attach::is_program() {
         note(|| Note::ContextFreed {
             context: contexts::id_of(context),
         });

@@ -4,7 +4,7 @@
 use contextpilot_residency::{Entries, Entry, Event};
 
 use crate::attach::original::original;
-use crate::attach::{claims, is_embedded};
+use crate::attach::{claims, is_program};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
@@ -145,7 +145,7 @@ impl<'a> Evaluation<'a> {
             let told = unsafe { adapters::tell(context) };
             match entries().filter(|_| told) {
                 Some(entries) => {
-                    let entries = match is_embedded() {
+                    let entries = match is_program() {
                         true => engine_prompts::submitted(context, entries),
                         false => entries,
                     };

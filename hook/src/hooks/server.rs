@@ -4,15 +4,20 @@ use contextpilot_observer::Note;
 use contextpilot_residency::Event;
 
 use crate::attach::original::original;
+use crate::attach::{claims, is_program};
 use crate::base::abi::Pointer;
 use crate::base::guard::guarded;
-use crate::capture::{connections, prompts, task_vector, uncached};
+use crate::capture::{connections, only_server, prompts, task_vector, uncached};
 use crate::channel::{note, push};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
 pub(crate) unsafe fn _ZN12server_queue10get_new_idEv(queue: Pointer) -> i32 {
     let task = original!(_ZN12server_queue10get_new_idEv(queue));
-    guarded(|| connections::posted(task));
+    guarded(|| {
+        if only_server::is_followed(queue.addr()) {
+            connections::posted(task);
+        }
+    });
     task
 }
 
@@ -23,6 +28,9 @@ pub(crate) unsafe fn _ZN15server_response17add_waiting_tasksERKSt6vectorI11serve
     tasks: Pointer,
 ) {
     guarded(|| {
+        if !only_server::is_followed(responses.addr()) {
+            return;
+        }
         // SAFETY: the tasks belong to the caller, which waits for us.
         let tasks = unsafe { task_vector::numbers(tasks) };
         tasks.into_iter().for_each(connections::posted);
@@ -72,7 +80,7 @@ pub(crate) unsafe fn _ZN14server_context21launch_slot_with_taskER11server_slotO1
 /// Both point to an object that begins with its number.
 unsafe fn note_launch(slot: *const i32, task: *const i32) {
     // Launches without task numbers are of no use.
-    if prompts::are_engaged() {
+    if prompts::are_engaged() || is_not_followed() {
         return;
     }
     guarded(|| {
@@ -90,7 +98,7 @@ unsafe fn note_launch(slot: *const i32, task: *const i32) {
 /// # Safety
 /// The slot begins with its number.
 unsafe fn note_outcome(slot: *const i32, launched: bool) {
-    if launched || prompts::are_engaged() {
+    if launched || prompts::are_engaged() || is_not_followed() {
         return;
     }
     guarded(|| {
@@ -98,4 +106,9 @@ unsafe fn note_outcome(slot: *const i32, launched: bool) {
         let sequence = unsafe { *slot };
         note(|| Note::Declined { sequence });
     });
+}
+
+/// Whether requests of this process are not followed although the server's functions are hooked.
+fn is_not_followed() -> bool {
+    is_program() || claims::are_several()
 }

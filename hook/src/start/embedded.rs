@@ -10,7 +10,7 @@ use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
 use crate::base::{environment, log};
-use crate::capture::{engine_prompts, host_buffers, kept};
+use crate::capture::{engine_prompts, host_buffers, kept, requests};
 use crate::hooks::REPLACEMENTS;
 use crate::hooks::signal::ANSWERS;
 use crate::library::HookLibrary;
@@ -125,8 +125,6 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
     // Nobody asks a program what it has, or for its events.
     settings.index_in_front = None;
     settings.kv_events = None;
-    // The journal belongs to an address that a server listens on.
-    settings.journal = false;
     if !settings.is_engaged() {
         return Ok(());
     }
@@ -148,8 +146,16 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         ));
         settings.store = None;
     }
-    host_buffers::refuse();
-    if settings.observes() || settings.index.is_some() {
+    if attached.hides_releases() {
+        host_buffers::refuse();
+    }
+    if attached.forgets_uncached() {
+        requests::expect_forgetting();
+    }
+    let serves = attach::serves_inside();
+    // A prompt without a request has an id only if the program names it, and no start follows.
+    settings.journal &= serves;
+    if !serves && (settings.observes() || settings.index.is_some()) {
         engine_prompts::engage();
     }
     if settings.store.is_some() {

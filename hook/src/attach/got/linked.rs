@@ -7,17 +7,30 @@ use super::write;
 use crate::attach::elf::{Defined, Object, gnu_hash, objects};
 use crate::attach::original::ROWS;
 use crate::attach::replacement;
+use crate::attach::row::Row;
 use crate::attach::table::STRAIGHT;
 
 /// Redirects what this library, of which this is the key, calls of the functions that the prefix store is only faster with. The
 /// dynamic linker is not asked: it may wait for us.
 pub(in crate::attach) fn redirect_calls_of(library: usize) {
+    redirect(&[library], |row| {
+        row.generation == STRAIGHT && row.is_wanted()
+    });
+}
+
+/// The same of a server inside a program, and of its engine: what they call of the C library and of the C++ runtime.
+pub(in crate::attach) fn redirect_calls_of_server(libraries: &[usize]) {
+    redirect(libraries, |row| matches!(row.generation, "libc" | "cxx"));
+}
+
+fn redirect(libraries: &[usize], wanted: impl Fn(&Row) -> bool) {
     let objects = objects();
-    let Some(object) = objects.iter().find(|object| object.key() == library) else {
-        return;
+    let callers = || {
+        let all = objects.iter();
+        all.filter(|object| libraries.contains(&object.key()))
     };
     let rows = ROWS.iter().zip(replacement::all());
-    let rows = rows.filter(|(row, _)| row.generation == STRAIGHT && row.is_wanted());
+    let rows = rows.filter(|(row, _)| wanted(row));
     for (row, replacement) in rows.filter(|(row, _)| row.slot.get().is_none()) {
         let name = row.slot.c_name();
         let hash = gnu_hash(name);
@@ -26,7 +39,8 @@ pub(in crate::attach) fn redirect_calls_of(library: usize) {
             Some(Defined::Chosen) | None => None,
         };
         let definitions: Vec<usize> = objects.iter().filter_map(defined).collect();
-        for word in object.words().filter(|word| word.name() == name) {
+        let words = callers().flat_map(|object| object.words().map(move |word| (object, word)));
+        for (object, word) in words.filter(|(_, word)| word.name() == name) {
             let now = word.at.load(Ordering::Relaxed);
             let is_lazy = word.may_be_lazy && object.contains(now);
             let leads_to = match (is_lazy, &definitions[..]) {
@@ -35,7 +49,11 @@ pub(in crate::attach) fn redirect_calls_of(library: usize) {
                 (true, _) => None,
                 (false, all) => all.iter().copied().find(|address| *address == now),
             };
-            let Some(address) = leads_to else {
+            // All words of a function lead to one definition.
+            let known = row.slot.get().map(|known| known.addr());
+            let Some(address) =
+                leads_to.filter(|address| known.is_none_or(|known| known == *address))
+            else {
                 continue;
             };
             row.slot.set(std::ptr::with_exposed_provenance(address));
@@ -46,7 +64,8 @@ pub(in crate::attach) fn redirect_calls_of(library: usize) {
                     row.places.add_word();
                     row.places.count_patched();
                 }
-                false => row.slot.set_missing(),
+                false if known.is_none() => row.slot.set_missing(),
+                false => {}
             }
         }
     }
