@@ -470,6 +470,84 @@ fn fleets_are_simulated_and_planned_and_what_was_assumed_is_said() {
     assert!(like.contains("slots (as recorded)"), "{like}");
 }
 
+/// What a made-up trace may have that a recorded one has not is said, and so is which order counts.
+#[test]
+fn what_a_trace_lacks_is_said_and_recordings_are_read_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = conversations(5, 4);
+    let import = |lines: &[Value]| {
+        let path = write(folder.path(), "trace.jsonl", lines);
+        parsed(&good(&run(&[
+            "traffic",
+            "import",
+            "--json",
+            path.to_str().unwrap(),
+        ])))
+    };
+    let notes = |out: &Value| out["notes"].to_string();
+    let whole = import(&lines);
+    assert!(!notes(&whole).contains("above") && !notes(&whole).contains("without an id"));
+
+    let mut turned = lines.clone();
+    turned.rotate_left(3);
+    let turned = import(&turned);
+    let said = "3 requests came before one that stands above";
+    assert!(notes(&turned).contains(said), "{turned}");
+    assert_eq!(
+        (&turned["cold"], &turned["warm"]),
+        (&whole["cold"], &whole["warm"])
+    );
+
+    let mut short = lines.clone();
+    for line in &mut short {
+        line["input_length"] = json!(512 * line["hash_ids"].as_array().unwrap().len() + 512);
+    }
+    let blocks = whole["blocks"].as_u64().unwrap();
+    let short = import(&short);
+    assert_eq!(short["tokens"], 512 * (blocks + 20));
+    let said = "10,240 of the prompts' tokens";
+    assert!(notes(&short).contains(said), "{short}");
+
+    let mut long = lines;
+    for line in &mut long {
+        line["hash_ids"].as_array_mut().unwrap().push(json!(77));
+    }
+    let long = import(&long);
+    assert_eq!(
+        long["left_out"],
+        json!(["20 blocks beyond the tokens of their prompts"])
+    );
+    assert_eq!(long["cold"], whole["cold"]);
+
+    let two = run(&["traffic", "import", RECORDING, RECORDING]);
+    assert!(!two.status.success());
+    assert!(
+        stderr(&two).contains("a recording is read alone"),
+        "{}",
+        stderr(&two)
+    );
+}
+
+#[test]
+fn options_of_stores_are_refused_where_there_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "trace.jsonl", &conversations(2, 2));
+    let simulate = ["simulate", path.to_str().unwrap(), "--servers", "2"];
+    for (option, stores) in [("--store-gb", "none"), ("--remote-gb", "none,own")] {
+        let without = [&simulate[..], &["--store", stores, option, "1"]].concat();
+        let refused = run(&without);
+        assert!(!refused.status.success(), "{option}");
+        let why = stderr(&refused);
+        assert!(
+            why.contains(option) && why.contains("--store shared"),
+            "{why}"
+        );
+        good(&run(
+            &[&simulate[..], &["--store", "shared", option, "1"]].concat()
+        ));
+    }
+}
+
 #[test]
 fn options_of_a_fleet_are_refused_for_one_recorded_server() {
     let recording =

@@ -129,8 +129,8 @@ pub struct LeftOut {
 pub struct Reader {
     format: Option<Format>,
     block: Option<u32>,
-    /// The time of the first request, microseconds.
-    begin: Option<u64>,
+    /// The time of the last request that said one, microseconds.
+    time: u64,
     sessions: u32,
     /// By name.
     named: HashMap<String, u32>,
@@ -287,19 +287,15 @@ impl Reader {
             Format::QwenBailian => 1e6,
             _ => 1e3,
         };
-        let at = micros(
-            "timestamp",
-            fields.timestamp.map_or(0.0, |time| time.0),
-            unit,
-        )?;
-        let begin = *self.begin.get_or_insert(at);
+        let time = fields.timestamp.and_then(|time| time.0);
+        let at = self.moment(time, |_| unit)?;
         let session = match (fields.chat_id, fields.session_id) {
             (Some(chat), _) => Some(self.chat(chat, fields.parent_chat_id)?),
             (None, Some(name)) => Some(self.named(name.0)?),
             (None, None) => None,
         };
         Ok(Some(NewRequest {
-            at: at.saturating_sub(begin),
+            at,
             session,
             input,
             output,
@@ -307,6 +303,14 @@ impl Reader {
             took: None,
             after: None,
         }))
+    }
+
+    /// A time in microseconds. A request that says none comes with the one above it.
+    fn moment(&mut self, time: Option<f64>, unit: impl FnOnce(f64) -> f64) -> Result<u64, Damaged> {
+        if let Some(time) = time {
+            self.time = micros("timestamp", time, unit(time))?;
+        }
+        Ok(self.time)
     }
 
     /// The session of a chat: that of its parent.
@@ -451,14 +455,14 @@ impl<'de> Deserialize<'de> for Name {
 
 /// A time: a number, or a text that has one. What else it is counts as no time: logs say it in many ways.
 #[derive(Debug)]
-struct Time(f64);
+struct Time(Option<f64>);
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(from)?;
         Ok(Self(match &value {
-            Value::String(text) => text.parse().unwrap_or(0.0),
-            other => other.as_f64().unwrap_or(0.0),
+            Value::String(text) => text.parse().ok(),
+            other => other.as_f64(),
         }))
     }
 }

@@ -38,7 +38,7 @@ pub struct Request {
 /// A request as it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewRequest {
-    /// Microseconds, since the trace began or since its session began, as [`Clock`] says.
+    /// Microseconds, of any clock that all requests have or since its session began, as [`Clock`] says.
     pub at: u64,
     /// Its session, if the trace knows sessions.
     pub session: Option<u32>,
@@ -58,7 +58,7 @@ pub struct NewRequest {
 /// What times are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// Since the trace began: a request comes at its time.
+    /// The same for all: a request comes at its time.
     #[default]
     Trace,
     /// Since the session began. When sessions began is not known. So many users each have one session after the other.
@@ -233,6 +233,12 @@ impl Builder {
             self.put_side_by_side(users.max(1));
         }
         self.sort();
+        if self.clock == Clock::Trace {
+            let begin = self.requests.first().map_or(0, |first| first.at);
+            for request in &mut self.requests {
+                request.at -= begin;
+            }
+        }
         let sessions = match self.has_sessions {
             true => self.spans.len() as u32,
             false => session::infer(&self.tree, &mut self.requests, self.block),

@@ -122,6 +122,49 @@ fn mooncakes_format_is_read_back_with_ids_that_are_numbers_or_names() {
     assert_eq!(numbers.requests[7].at, 21_000_000);
 }
 
+/// What a trace that was made up, not recorded, may have: the first line is not the first request, times are no whole numbers or all the
+/// same, answers are empty, a request has an id twice.
+#[test]
+fn a_made_up_trace_is_read_in_the_order_of_its_times() {
+    let made = made(512, true);
+    let of = |time: &dyn Fn(&Made) -> f64, output: u32| -> Vec<Value> {
+        let line = |one: &Made| json!({"timestamp": time(one), "input_length": one.input, "output_length": output, "hash_ids": one.ids});
+        made.iter().map(line).collect()
+    };
+    let direct = directly(&made, 512);
+    let of_1970 = |one: &Made| 1.7e12 + 1000.0 * one.second as f64 + 0.25;
+    let mut lines = of(&of_1970, 0);
+    let in_order = read(&lines, Format::Mooncake);
+    assert_same(&in_order, &direct);
+    assert_eq!(in_order.requests[7].at, 21_000_000);
+    // Those that came before the first line, too.
+    lines.rotate_left(150);
+    lines[..250].reverse();
+    let in_any = read(&lines, Format::Mooncake);
+    assert_same(&in_any, &direct);
+    assert_eq!(in_any.requests[7].at, 21_000_000);
+    assert_eq!(in_any.requests[399].at, 399 * 3_000_000);
+    // At one time: in the order of the lines.
+    assert_same(&read(&of(&|_| 5.0, 1), Format::Mooncake), &direct);
+
+    // An id stands for what is before it, too: the second of a request is another block.
+    let line = |ids: &[u64], input: u32| json!({"timestamp": 0, "input_length": input, "output_length": 0, "hash_ids": ids});
+    let twice = [
+        line(&[1, 1, 1], 1100),
+        line(&[1, 1], 1024),
+        line(&[1, 1, 1], 1100),
+    ];
+    let trace = read(&twice, Format::Mooncake);
+    assert_eq!(trace.tree.blocks(), 3);
+    let all = ceiling(&trace, 0);
+    assert_eq!((all.reused_blocks, all.blocks), (5, 8));
+    assert_eq!((all.reused_tokens, all.tokens), (1024 + 1100, 3224));
+    // Tokens behind the last id are there, and never reused.
+    let short = [line(&[1, 2], 5000), line(&[1, 2], 5000)];
+    let all = ceiling(&read(&short, Format::Mooncake), 0);
+    assert_eq!((all.reused_tokens, all.tokens), (1024, 10_000));
+}
+
 #[test]
 fn qwen_bailians_format_is_read_back_with_its_sessions() {
     let made = made(16, true);
@@ -221,6 +264,7 @@ fn text_is_read_with_its_sessions_pauses_and_tools() {
     assert_eq!(next.request.after, Some((2, 1500)));
 
     let mut reader = Reader::new();
+    let mut times = Vec::new();
     for line in [
         json!({"messages": said, "timestamp": 1_700_000_000.5, "user": "u"}),
         json!({"custom_id": "1", "method": "POST", "body": {"messages": said, "tools": [{"type": "function"}]}}),
@@ -232,10 +276,14 @@ fn text_is_read_with_its_sessions_pauses_and_tools() {
         assert_eq!(text.messages.is_some(), text.prompt != "Once");
         if text.prompt == "Once" {
             // Milliseconds are known by their size.
-            assert_eq!((text.request.output, text.request.at), (9, 10_000_000));
+            assert_eq!(text.request.output, 9);
         }
+        times.push(text.request.at);
     }
     assert_eq!(reader.format(), Some(Format::OpenAi));
+    // What says no time comes with the one above it.
+    let began = 1_700_000_000_500_000;
+    assert_eq!(times, [began, began, began + 10_000_000]);
 }
 
 #[test]

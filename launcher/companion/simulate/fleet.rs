@@ -120,6 +120,18 @@ impl Fleet {
         room: Option<u64>,
         speed: u64,
     ) -> Result<Given, String> {
+        if room.is_some() && self.store == [Whose::None] {
+            return Err(
+                "--store-gb is for fleets with stores: say --store own or --store shared, too"
+                    .to_owned(),
+            );
+        }
+        if self.remote_gb.is_some() && !self.store.contains(&Whose::Shared) {
+            return Err(
+                "--remote-gb is for a store that all servers have: say --store shared, too"
+                    .to_owned(),
+            );
+        }
         Ok(Given {
             known: self.machine.known(opened.recording.as_ref())?,
             room: room.unwrap_or(u64::MAX),

@@ -9,7 +9,7 @@ use contextpilot_traffic::{MAGIC, Traffic};
 
 use super::lines::Lines;
 use super::tokenizer::Tokenizer;
-use crate::companion::show::count;
+use crate::companion::show::{count, counted, percent};
 use crate::companion::simulate;
 use crate::say::say;
 
@@ -73,8 +73,18 @@ impl Input {
             tokenizer: None,
             damaged: 0,
             blocks: 0,
+            tokens: 0,
+            without_id: 0,
+            latest: 0,
+            late: 0,
         };
         for file in files {
+            if files.len() > 1 && is_recording(file) {
+                return Err(format!(
+                    "{} is a recording, and a recording is read alone: run the command once for each",
+                    file.display()
+                ));
+            }
             for part in parts(file)? {
                 reading.file(&part)?;
             }
@@ -88,7 +98,6 @@ impl Input {
         let block = self.block_size.unwrap_or(64);
         let mut builder = Builder::new(block, Clock::Trace, self.sample);
         let (mut children, mut embeddings) = (0_u64, 0_u64);
-        let first = traffic.requests.iter().map(|one| one.record.arrived).min();
         for request in &traffic.requests {
             let record = &request.record;
             children += u64::from(record.child);
@@ -100,7 +109,7 @@ impl Input {
             let tokens = runs.flat_map(|run| run.first..run.first + u64::from(run.length));
             let (input, ids) = chain(tokens.take(record.prompt as usize), block);
             let new = NewRequest {
-                at: record.arrived - first.unwrap_or(0),
+                at: record.arrived,
                 input,
                 output: request.generated().saturating_add(1),
                 ids,
@@ -146,6 +155,12 @@ struct Reading<'a> {
     damaged: u64,
     /// Blocks beyond the tokens of their prompts.
     blocks: u64,
+    tokens: u64,
+    /// Tokens of prompts in blocks that have no id.
+    without_id: u64,
+    /// The latest time, and requests below it that came earlier.
+    latest: u64,
+    late: u64,
 }
 
 impl Reading<'_> {
@@ -217,6 +232,11 @@ impl Reading<'_> {
             .builder
             .get_or_insert_with(|| Builder::new(block, format.clock(input.users), input.sample));
         self.blocks += builder.push(request).map_err(too_large)? as u64;
+        let known = request.ids.len() as u64 * u64::from(block);
+        self.tokens += u64::from(request.input);
+        self.without_id += u64::from(request.input).saturating_sub(known);
+        self.late += u64::from(request.at < self.latest);
+        self.latest = self.latest.max(request.at);
         Ok(())
     }
 
@@ -258,6 +278,19 @@ impl Reading<'_> {
         }
         if let (Some(tokenizer), Some(named)) = (&self.tokenizer, &self.input.tokenizer) {
             notes.push(tokenizer.shown(named));
+        }
+        if self.without_id > 0 {
+            notes.push(format!(
+                "{} of the prompts' tokens ({}) are in blocks without an id, and never reused",
+                count(self.without_id),
+                percent(Some(self.without_id as f64 / self.tokens as f64))
+            ));
+        }
+        if self.late > 0 && format.clock(1) == Clock::Trace {
+            notes.push(format!(
+                "{} came before one that stands above: the order is that of the times (other tools have that of the lines)",
+                counted(self.late, "request")
+            ));
         }
         let LeftOut {
             without_prompt,

@@ -77,12 +77,10 @@ impl Reader {
                 let named = fields.session_id.or(fields.user);
                 let session = named.map(|name| self.named(name.0)).transpose()?;
                 let times = [fields.timestamp, fields.created_at, fields.created];
-                let time = times.into_iter().flatten().next();
-                (
-                    session,
-                    self.moment(time.map_or(0.0, |Time(time)| time))?,
-                    None,
-                )
+                let time = times.into_iter().flatten().find_map(|Time(time)| time);
+                // What is far behind 1970 in seconds is in milliseconds.
+                let unit = |time| if time > 1e11 { 1e3 } else { 1e6 };
+                (session, self.moment(time, unit)?, None)
             }
         };
         self.requests += 1;
@@ -118,14 +116,6 @@ impl Reader {
         let took = u64::from(output).saturating_mul(crate::trace::TOKEN);
         self.lasts[session as usize] = (self.requests, at.saturating_add(took));
         (at, after)
-    }
-
-    /// A time since the trace began. What is far behind 1970 in seconds is in milliseconds.
-    fn moment(&mut self, time: f64) -> Result<u64, Damaged> {
-        let unit = if time > 1e11 { 1e3 } else { 1e6 };
-        let at = micros("timestamp", time, unit)?;
-        let begin = *self.begin.get_or_insert(at);
-        Ok(at.saturating_sub(begin))
     }
 
     /// Messages as plain text: roles, and what was said.
