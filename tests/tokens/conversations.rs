@@ -225,9 +225,12 @@ fn what_a_slot_holds_says_what_was_sent() {
     };
     let folder = private_folder();
     let start = || {
-        let builder = Server::builder()
-            .model(&model)
-            .args(["-c", "16384", "-t", "1"]);
+        // While a conversation lies within a sliding window, the engine goes back to a checkpoint before the answer, whatever its
+        // tokens are; not so in a cache of full size. Other models have no such window.
+        let builder =
+            Server::builder()
+                .model(&model)
+                .args(["-c", "16384", "-t", "1", "--swa-full"]);
         keeping(
             builder
                 .env("CONTEXTPILOT_STORE", folder.path())
