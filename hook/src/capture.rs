@@ -12,6 +12,7 @@
 //! | [`prompts`], [`infill`] | the same, if requests are tied to slots by their prompts |
 //! | [`engine_prompts`] | where prompts begin and end, if there are no requests |
 //! | [`uncached`] | slots whose prompts are to be evaluated, whatever the prefix store has |
+//! | [`salts`] | among whom the prompts of slots are shared in the prefix store |
 //! | [`recent`] | ids, where they outlive a crash |
 //! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
 //! | `pieces` | the bytes of a token, for showing where prompts differ |
@@ -35,6 +36,7 @@ pub(crate) mod prompts;
 pub(crate) mod recent;
 pub(crate) mod requests;
 pub(crate) mod rewinding;
+pub(crate) mod salts;
 pub(crate) mod shadow;
 pub(crate) mod slot_file;
 pub(crate) mod sockets;

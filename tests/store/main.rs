@@ -23,6 +23,7 @@ mod refusals;
 mod remote;
 mod restart;
 mod reuse;
+mod salts;
 mod secrets;
 mod shelf;
 mod stale;

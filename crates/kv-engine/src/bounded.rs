@@ -21,7 +21,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     let sequence = run.sequence;
     check_window(host, sequence);
     let known = host.record(|one| {
-        let conditions = one.conditions();
+        let conditions = one.conditions(sequence);
         let continues = part.follows && one.session_mut().continues(run, conditions);
         (continues, one.session().is_lost(sequence))
     });
@@ -140,7 +140,7 @@ fn reach<H: Host>(
             held: session.in_engine(sequence),
             most: one.at_a_time(),
             is_pending,
-            is_same: session.under(sequence) == one.conditions(),
+            is_same: one.is_under_these(sequence),
         })
     });
     let Some(goal) = goal.flatten() else {

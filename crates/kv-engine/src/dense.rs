@@ -43,7 +43,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
         if !part.follows {
             return Advice { cut, search: None };
         }
-        let conditions = one.conditions();
+        let conditions = one.conditions(sequence);
         let session = one.session_mut();
         let mut advice = session.advise(&part.run, conditions, worth::LEAST);
         if one.has_embeddings() {
@@ -76,7 +76,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
 fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
     let sequence = run.sequence;
     let wanted = host.record(|one| {
-        let wanted = one.session().to_see_again(run, one.conditions())?;
+        let wanted = one.session().to_see_again(run, one.conditions(sequence))?;
         one.may_store().then_some(wanted)
     });
     let Some((from, tokens)) = wanted.flatten() else {
@@ -88,7 +88,7 @@ fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
     let done = host.evaluate(sequence, from, &tokens, tokens.len());
     host.journal(|journal| journal.settled(sequence));
     host.record(|one| {
-        let conditions = one.conditions();
+        let conditions = one.conditions(sequence);
         let session = one.session_mut();
         if done.is_ok() {
             session.seen_again(sequence, conditions);

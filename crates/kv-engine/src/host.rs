@@ -43,8 +43,11 @@ pub trait Record {
     /// The same, to be changed.
     fn session_mut(&mut self) -> &mut Session;
 
-    /// Under what tokens are evaluated now.
-    fn conditions(&self) -> Conditions;
+    /// Under what tokens of a sequence are evaluated now, and for whom.
+    fn conditions(&self, sequence: i32) -> Conditions;
+
+    /// Whether a sequence was evaluated under what tokens are evaluated under now, for whomever.
+    fn is_under_these(&self, sequence: i32) -> bool;
 
     /// `None`: the context can go back to any position.
     fn bounds(&self) -> Option<Bounds>;

@@ -98,7 +98,7 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
                 }
             }
             // Else it would be evaluated under other adapters than it was meant for.
-            let same = believed.is_empty() || session.under(sequence) == record.conditions();
+            let same = believed.is_empty() || record.is_under_these(sequence);
             let as_noted = uncertain.is_none_or(|one| one.believed == tokens.len());
             (same && as_noted).then(|| tokens.get(from..).unwrap_or_default().to_vec())
         });

@@ -330,7 +330,7 @@ impl Traffic {
             let needed = (from + 1).saturating_sub(window);
             let found = self.memory.record(|one| {
                 let under = one.under;
-                one.session.lacking(sequence, needed, under)
+                one.session.lacking(sequence, needed, |of| of == under)
             });
             lacking = found.unwrap_or_default();
             bounded::begin_anew(&self.memory, &lacking, from);

@@ -25,9 +25,11 @@ pub enum What {
     Adapter = 6,
     /// The scale of the adapter before it.
     Scale = 7,
+    /// A digest of the salt that a request names: prompts of another one share nothing with it.
+    Salt = 8,
 }
 
-const ALL: [What; 7] = [
+const ALL: [What; 8] = [
     What::Program,
     What::Layout,
     What::Model,
@@ -35,6 +37,7 @@ const ALL: [What; 7] = [
     What::Parameters,
     What::Adapter,
     What::Scale,
+    What::Salt,
 ];
 
 /// The parts of a fingerprint, in their order.

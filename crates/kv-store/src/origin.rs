@@ -49,6 +49,11 @@ impl Origin {
         }
     }
 
+    /// Whether the chunks are of requests that named a `cache_salt`.
+    pub fn is_salted(&self) -> bool {
+        self.all(What::Salt).next().is_some()
+    }
+
     /// The digest of the layout of the rows.
     pub fn layout_digest(&self) -> Option<&[u8]> {
         self.all(What::Layout).next()
@@ -77,6 +82,7 @@ impl Origin {
                 What::Parameters,
                 "the program's parameters of the context are others",
             ),
+            (What::Salt, "the requests named another cache_salt"),
         ];
         let differs = |what: What| !self.all(what).eq(other.all(what));
         let found = order.into_iter().find(|(what, _)| differs(*what));

@@ -283,10 +283,15 @@ impl Session {
     /// The sequences among these (negative: all) that lack rows from this position on, because a state was loaded: without
     /// a load they might be there. Only those that can be evaluated again: their tokens are known, and were evaluated under
     /// these conditions.
-    pub fn lacking(&self, sequence: i32, position: usize, conditions: Conditions) -> Vec<i32> {
+    pub fn lacking(
+        &self,
+        sequence: i32,
+        position: usize,
+        are_these: impl Fn(Conditions) -> bool,
+    ) -> Vec<i32> {
         let all = self.sequences.iter();
         let lacking = all.filter(|&(&id, one)| {
-            let is_known = one.conditions == conditions && !one.beginning().is_empty();
+            let is_known = are_these(one.conditions) && !one.beginning().is_empty();
             (sequence < 0 || id == sequence) && one.first > position && is_known
         });
         lacking.map(|(&id, _)| id).collect()
@@ -314,6 +319,11 @@ impl Session {
     pub fn under(&self, sequence: i32) -> Conditions {
         let sequence = self.sequences.get(&sequence);
         sequence.map_or(Conditions::default(), |one| one.conditions)
+    }
+
+    /// What a sequence holds counts as evaluated under these conditions from now on: the engine would hold the same.
+    pub fn relabel(&mut self, sequence: i32, conditions: Conditions) {
+        self.sequences.entry(sequence).or_default().conditions = conditions;
     }
 
     /// The sequences of which tokens are owed.

@@ -495,23 +495,27 @@ fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
     session.bind();
     evaluate(&mut session, 0, 0, &[1, 2, 3, 4]);
     evaluate(&mut session, 1, 0, &[1, 2, 3, 4]);
-    assert_eq!(session.lacking(-1, 0, NOW), [0; 0], "nothing was loaded");
+    assert_eq!(
+        session.lacking(-1, 0, |of| of == NOW),
+        [0; 0],
+        "nothing was loaded"
+    );
     session.loaded(0, vec![1, 2, 3, 4, 5, 6]);
     session.settle(0);
     session.begin_at(0, 4);
-    assert_eq!(session.lacking(-1, 3, NOW), [0]);
-    assert_eq!(session.lacking(0, 4, NOW), [0; 0]);
-    assert_eq!(session.lacking(1, 0, NOW), [0; 0]);
+    assert_eq!(session.lacking(-1, 3, |of| of == NOW), [0]);
+    assert_eq!(session.lacking(0, 4, |of| of == NOW), [0; 0]);
+    assert_eq!(session.lacking(1, 0, |of| of == NOW), [0; 0]);
     // It can only be evaluated again under what it was evaluated.
-    assert_eq!(session.lacking(0, 3, Conditions(1)), [0; 0]);
+    assert_eq!(session.lacking(0, 3, |of| of == Conditions(1)), [0; 0]);
     // A copy begins there, too.
     session.removed(1, -1, -1);
     session.copied(0, 1, -1, -1);
     session.updated();
-    assert_eq!(session.lacking(-1, 0, NOW), [0, 1]);
+    assert_eq!(session.lacking(-1, 0, |of| of == NOW), [0, 1]);
     // Also if something comes behind it that is not known.
     session.obscure(1);
-    assert_eq!(session.lacking(1, 0, NOW), [1]);
+    assert_eq!(session.lacking(1, 0, |of| of == NOW), [1]);
     session.removed(1, 5, -1);
 
     for (sequence, kept) in [(0, 3), (1, 5)] {
@@ -523,7 +527,7 @@ fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
             (session.in_engine(sequence), session.under(sequence)),
             (0, NOW)
         );
-        assert_eq!(session.lacking(sequence, 0, NOW), [0; 0]);
+        assert_eq!(session.lacking(sequence, 0, |of| of == NOW), [0; 0]);
     }
 }
 
@@ -539,7 +543,7 @@ fn what_is_replaced_or_evaluated_again_lacks_nothing() {
     let left = |change: fn(&mut Session)| {
         let mut session = short();
         change(&mut session);
-        session.lacking(-1, 0, NOW)
+        session.lacking(-1, 0, |of| of == NOW)
     };
     assert_eq!(left(|_| ()), [0]);
     assert_eq!(left(|all| all.obscure(0)), [0]);

@@ -1,6 +1,7 @@
 //! Finds the request id in a JSON body without building or keeping the body.
 
 mod adapters;
+mod control;
 mod number;
 mod prompt;
 mod sections;
@@ -64,6 +65,18 @@ pub enum Identity {
     Refused(Refusal),
 }
 
+/// The `cache_salt` of a request: only prompts with the same one may share what was stored of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CacheSalt {
+    /// There is none, or it is empty.
+    #[default]
+    None,
+    /// The salt.
+    Text(Box<str>),
+    /// There is one that is no text of at most [`MAX_ID_BYTES`] bytes, or there may be one in a body that is not read.
+    Unreadable,
+}
+
 /// Streams over one JSON body.
 ///
 /// Strings, escapes and nesting are tracked exactly, everything else leniently:
@@ -87,6 +100,9 @@ pub(crate) struct JsonScanner {
     rid: Value,
     request_id: Value,
     cache_prompt: Option<bool>,
+    cache_salt: Value,
+    /// How long the prompt is to be kept, if the member `cache_control` is an object.
+    control: Option<control::Control>,
     /// The list of adapters, if the member `lora` is a list.
     adapters: Option<adapters::List>,
     /// The members that are numbers, as far as they were read.
@@ -184,6 +200,8 @@ enum Member {
     Rid,
     RequestId,
     CachePrompt,
+    CacheSalt,
+    CacheControl,
     Lora,
     Slot,
     CacheReuse,
@@ -206,6 +224,8 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 const RID: &[u8] = b"rid";
 const REQUEST_ID: &[u8] = b"request_id";
 const CACHE_PROMPT: &[u8] = b"cache_prompt";
+const CACHE_SALT: &[u8] = b"cache_salt";
+const CACHE_CONTROL: &[u8] = b"cache_control";
 const LORA: &[u8] = b"lora";
 /// The members that are numbers.
 const NUMBERS: [(&[u8], Member); 4] = [
@@ -238,6 +258,8 @@ impl JsonScanner {
             rid: Value::Absent,
             request_id: Value::Absent,
             cache_prompt: None,
+            cache_salt: Value::Absent,
+            control: None,
             adapters: None,
             numbers: Reading::new(),
             made_of: None,
@@ -294,6 +316,20 @@ impl JsonScanner {
         self.cache_prompt
     }
 
+    /// For how many seconds the prompt is to be kept. Call this at the end of the body.
+    pub(crate) fn take_lifetime(&mut self) -> Option<u32> {
+        self.control.take()?.seconds()
+    }
+
+    /// Among whom the prompt may be shared. Call this at the end of the body.
+    pub(crate) fn take_salt(&mut self) -> CacheSalt {
+        match std::mem::replace(&mut self.cache_salt, Value::Absent) {
+            Value::Absent | Value::Bad(Refusal::Empty) => CacheSalt::None,
+            Value::Good(text) => CacheSalt::Text(text),
+            Value::Bad(_) => CacheSalt::Unreadable,
+        }
+    }
+
     /// The sections of a body for this endpoint. Call this at the end of the body.
     pub(crate) fn sections(&self, endpoint: Endpoint) -> Option<Sections> {
         self.parts.sections(endpoint)
@@ -332,6 +368,10 @@ impl JsonScanner {
                         Some(Member::RequestId)
                     } else if self.text.is(CACHE_PROMPT) {
                         Some(Member::CachePrompt)
+                    } else if self.text.is(CACHE_SALT) {
+                        Some(Member::CacheSalt)
+                    } else if self.text.is(CACHE_CONTROL) {
+                        Some(Member::CacheControl)
                     } else if self.text.is(LORA) {
                         Some(Member::Lora)
                     } else {
@@ -368,6 +408,11 @@ impl JsonScanner {
                 }
                 if let (Some(list), Some(Member::Lora)) = (&mut self.adapters, self.member) {
                     list.feed(&bytes[..used]);
+                }
+                if let (Some(control), Some(Member::CacheControl)) =
+                    (&mut self.control, self.member)
+                {
+                    control.feed(&bytes[..used]);
                 }
                 used
             }
@@ -428,7 +473,7 @@ impl JsonScanner {
                 // Remains if the body ends inside the string.
                 self.set(Value::Bad(Refusal::Malformed));
                 self.set_contents(Contents::Text);
-                if let Some(Member::Rid | Member::RequestId) = self.member {
+                if let Some(Member::Rid | Member::RequestId | Member::CacheSalt) = self.member {
                     self.text.start(MAX_ID_BYTES);
                     State::IdText
                 } else {
@@ -444,6 +489,9 @@ impl JsonScanner {
                 });
                 if self.member == Some(Member::Lora) && bracket == b'[' {
                     self.adapters = Some(adapters::List::new());
+                }
+                if self.member == Some(Member::CacheControl) && bracket == b'{' {
+                    self.control = Some(control::Control::new());
                 }
                 self.depth = 2;
                 State::Nested
@@ -562,7 +610,9 @@ impl JsonScanner {
             Some(Member::RequestId) => self.request_id = value,
             // The last member counts.
             Some(Member::CachePrompt) => self.cache_prompt = None,
+            Some(Member::CacheSalt) => self.cache_salt = value,
             Some(Member::Lora) => self.adapters = None,
+            Some(Member::CacheControl) => self.control = None,
             _ => {}
         }
     }

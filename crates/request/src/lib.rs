@@ -5,7 +5,7 @@
 //! framing the way cpp-httplib, the server's HTTP library, does, and looks for
 //! the request id in the JSON body as it streams past: the top-level `rid`,
 //! else `request_id`, a string of 1 to [`MAX_ID_BYTES`] bytes. On the way it reads the
-//! parameters that servers act upon without a call to the engine: `cache_prompt` and `lora`. And it measures the
+//! parameters that servers act upon without a call to the engine: `cache_prompt`, `cache_salt` and `lora`. And it measures the
 //! [`Sections`] of a request for a chat.
 //!
 //! ```text
@@ -58,8 +58,8 @@ pub use endpoint::Endpoint;
 pub use head::Method;
 pub use infill::{Infill, InfillTexts};
 pub use json::{
-    Adapters, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Numbers, Piece,
-    Refusal, Sections,
+    Adapters, CacheSalt, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Numbers,
+    Piece, Refusal, Sections,
 };
 pub use loss::Loss;
 pub use reader::{Request, RequestReader, Step};

@@ -5,7 +5,7 @@ use crate::endpoint::Endpoint;
 use crate::fields::{Event, Fields};
 use crate::head::{Framing, Head, Method, RequestLine};
 use crate::json::{
-    Adapters, Identity, InfillParts, JsonScanner, Numbers, Piece, Refusal, Sections,
+    Adapters, CacheSalt, Identity, InfillParts, JsonScanner, Numbers, Piece, Refusal, Sections,
 };
 use crate::loss::Loss;
 use crate::title::{Title, TitleReader};
@@ -22,6 +22,11 @@ pub struct Request {
     pub identity: Identity,
     /// The top-level `cache_prompt` of the body; `None` if it is not a boolean, or the body is not read.
     pub cache_prompt: Option<bool>,
+    /// The top-level `cache_salt` of the body.
+    pub cache_salt: CacheSalt,
+    /// For how many seconds the prompt is to be kept, by the top-level `cache_control` of the body. 0: no longer. `None`: nothing
+    /// is said of that.
+    pub keep_seconds: Option<u32>,
     /// The top-level numbers of the body; none if the body is not read.
     pub numbers: Numbers,
     /// The LoRA adapters in the last member `lora`; `None` if there is no non-empty
@@ -303,10 +308,16 @@ impl RequestReader {
             true => Phase::Lost(Loss::Closed),
             false => Phase::Line(RequestLine::new()),
         };
+        let is_compressed = head.compressed && head.method == Method::Post;
         Request {
             method: head.method,
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
+            keep_seconds: json.take_lifetime(),
+            cache_salt: match is_compressed {
+                true => CacheSalt::Unreadable,
+                false => json.take_salt(),
+            },
             numbers: json.numbers(),
             lora: json.take_adapters(),
             sections: json.sections(head.endpoint),
@@ -317,7 +328,7 @@ impl RequestReader {
                 .as_mut()
                 .and_then(|titles| titles.take())
                 .map(Box::new),
-            identity: match head.compressed && head.method == Method::Post {
+            identity: match is_compressed {
                 true => Identity::Refused(Refusal::Compressed),
                 false => json.finish(),
             },

@@ -1,8 +1,8 @@
 //! Requests as clients send them, cut into reads in every way.
 
 use contextpilot_request::{
-    Adapters, ConnectionReader, Endpoint, Identity, Loss, Method, Numbers, Refusal, Request,
-    RequestReader, Sections, Step,
+    Adapters, CacheSalt, ConnectionReader, Endpoint, Identity, Loss, MAX_ID_BYTES, Method, Numbers,
+    Refusal, Request, RequestReader, Sections, Step,
 };
 
 /// All steps of a stream of bytes. Checks that they are the same for every way to cut it.
@@ -47,6 +47,8 @@ fn complete(identity: Identity) -> Step {
         endpoint: Endpoint::Completion,
         identity,
         cache_prompt: None,
+        cache_salt: CacheSalt::None,
+        keep_seconds: None,
         numbers: Numbers::default(),
         lora: None,
         sections: None,
@@ -143,6 +145,8 @@ fn all_requests_on_one_connection_are_found() {
             endpoint,
             identity: Identity::Absent,
             cache_prompt: None,
+            cache_salt: CacheSalt::None,
+            keep_seconds: None,
             numbers: Numbers::default(),
             lora: None,
             sections: None,
@@ -163,6 +167,87 @@ fn all_requests_on_one_connection_are_found() {
             id("r-3"),
         ]
     );
+}
+
+#[test]
+fn salts_and_lifetimes_are_found_and_what_cannot_be_used_is_told_from_none() {
+    let salt = |head: &str, body: &str| {
+        let bytes = format!(
+            "POST /v1/messages HTTP/1.1\r\n{head}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        match RequestReader::new().feed(bytes.as_bytes()).1 {
+            Step::Complete(request) => request.cache_salt,
+            other => panic!("{body}: {other:?}"),
+        }
+    };
+    let text = |text: &str| CacheSalt::Text(text.into());
+    let long = "x".repeat(MAX_ID_BYTES + 1);
+    for (body, expected) in [
+        ("{}".to_owned(), CacheSalt::None),
+        (r#"{"cache_salt":"a"}"#.into(), text("a")),
+        (
+            r#"{"cache_s\u0061lt" : "\u0061","rid":"b"}"#.into(),
+            text("a"),
+        ),
+        (r#"{"cache_salt":"a","cache_salt":"b"}"#.into(), text("b")),
+        (
+            r#"{"cache_salt":"a","cache_salt":null}"#.into(),
+            CacheSalt::None,
+        ),
+        (r#"{"cache_salt":""}"#.into(), CacheSalt::None),
+        (
+            r#"{"cache_salts":"a","x":{"cache_salt":"a"}}"#.into(),
+            CacheSalt::None,
+        ),
+        (r#"{"cache_salt":7}"#.into(), CacheSalt::Unreadable),
+        (r#"{"cache_salt":true}"#.into(), CacheSalt::Unreadable),
+        (r#"{"cache_salt":["a"]}"#.into(), CacheSalt::Unreadable),
+        (r#"{"cache_salt":{"a":"b"}}"#.into(), CacheSalt::Unreadable),
+        (r#"{"cache_salt":"\ud800"}"#.into(), CacheSalt::Unreadable),
+        (
+            format!(r#"{{"cache_salt":"{long}"}}"#),
+            CacheSalt::Unreadable,
+        ),
+        (
+            format!(r#"{{"cache_salt":"{}"}}"#, &long[1..]),
+            text(&long[1..]),
+        ),
+    ] {
+        assert_eq!(salt("", &body), expected, "{body}");
+    }
+    let kept = |body: &str| {
+        let head = format!(
+            "POST /v1/messages HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        match RequestReader::new().feed((head + body).as_bytes()).1 {
+            Step::Complete(request) => request.keep_seconds,
+            other => panic!("{body}: {other:?}"),
+        }
+    };
+    for (body, seconds) in [
+        ("{}", None),
+        (
+            r#"{"cache_control":{"type":"ephemeral","ttl":"1h"},"x":{}}"#,
+            Some(3600),
+        ),
+        (
+            r#"{"cache_control":{"ttl":9},"cache_control":{"type":"ephemeral"}}"#,
+            Some(300),
+        ),
+        (r#"{"cache_control":{"ttl":9},"cache_control":null}"#, None),
+        (r#"{"cache_control":"1h"}"#, None),
+        (r#"{"cache_control":[{"ttl":9}]}"#, None),
+        (
+            r#"{"system":[{"text":"a","cache_control":{"ttl":9}}]}"#,
+            None,
+        ),
+    ] {
+        assert_eq!(kept(body), seconds, "{body}");
+    }
+    let head = "Content-Encoding: gzip\r\n";
+    assert_eq!(salt(head, "{}"), CacheSalt::Unreadable);
 }
 
 #[test]
@@ -421,7 +506,11 @@ fn a_body_that_cannot_be_read_gives_no_id() {
         "x-compress",
     ] {
         let headers = format!("Content-Encoding: {coding}\r\nContent-Length: 13\r\n");
-        let refused = [complete(Identity::Refused(Refusal::Compressed))];
+        let mut refused = [complete(Identity::Refused(Refusal::Compressed))];
+        // It may have one.
+        if let [Step::Complete(request)] = &mut refused {
+            request.cache_salt = CacheSalt::Unreadable;
+        }
         assert_eq!(read(&post(&headers, BODY)), refused, "{coding}");
     }
     assert_eq!(read(&post("Content-Length: 0\r\n", "")), absent);

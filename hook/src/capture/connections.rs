@@ -14,7 +14,8 @@ use super::sockets::generation;
 use crate::attach::evidence;
 use crate::base::guard;
 use crate::base::status::STATUS;
-use crate::capture::prompts;
+use crate::capture::salts::{self, Salt};
+use crate::capture::{prompts, uncached};
 
 /// Where bytes were read or written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,15 @@ pub(crate) fn posted(task: TaskId) {
         return;
     }
     current(|current| current.post(task));
+    if uncached::are_of_interest() {
+        // Nobody knows what such a request says of its salt.
+        let unread = |connection: &Connection| connection.is_unread();
+        with(|connection| {
+            if connection.as_ref().is_some_and(unread) {
+                salts::note(task, Salt::Unknown);
+            }
+        });
+    }
 }
 
 /// Whether the request of this thread is for `/infill`.
@@ -180,6 +190,12 @@ impl Connection {
             },
             current: None,
         }
+    }
+
+    /// The server works for a request that could not be read.
+    fn is_unread(&self) -> bool {
+        let lost = self.reader.lost().is_some_and(|why| why != Loss::Closed);
+        lost && self.current.is_none()
     }
 
     fn feed(&mut self, bytes: &[u8]) {

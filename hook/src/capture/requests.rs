@@ -14,6 +14,7 @@ use contextpilot_worker::Waiting;
 use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
+use crate::capture::salts::{self, Salt};
 use crate::capture::{adapters, contexts, kept, prompts, recent, uncached};
 use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
@@ -61,6 +62,8 @@ pub(super) struct Current {
     forgotten: bool,
     /// Its prompts are to be evaluated, whatever a prefix store has.
     avoids_store: bool,
+    /// Among whom its prompts are shared in a prefix store.
+    salt: Salt,
     /// The LoRA adapters that it names.
     adapters: Vec<(i32, Scale)>,
     /// Composes the prompts, if requests are tied to slots by their prompts.
@@ -150,8 +153,19 @@ impl Current {
         let observed = inference && clock::is_engaged();
         let forgotten = forgotten || (forbids_cache && FORGETS.load(Ordering::Relaxed));
         let avoids_store = forbids_cache && uncached::are_of_interest();
-        let of_interest =
-            id.is_some() || observed || forgotten || avoids_store || !adapters.is_empty();
+        let salt = match inference && uncached::are_of_interest() {
+            true => Salt::of(&request.cache_salt),
+            false => Salt::None,
+        };
+        if salt != Salt::None && prompts::are_engaged() {
+            salts::lose();
+        }
+        let of_interest = id.is_some()
+            || observed
+            || forgotten
+            || avoids_store
+            || salt != Salt::None
+            || !adapters.is_empty();
         if !of_interest && prompts.is_none() && !keeps_tokens {
             return None;
         }
@@ -186,6 +200,7 @@ impl Current {
             keeps_tokens,
             forgotten,
             avoids_store,
+            salt,
             adapters,
             prompts,
             within_media: false,
@@ -279,6 +294,7 @@ impl Current {
         if self.avoids_store {
             uncached::note(task);
         }
+        salts::note(task, self.salt);
         if self.forgotten {
             push(Event::Uncached { task });
         }

@@ -1,8 +1,10 @@
-//! Under what the tokens of a context were evaluated: the adapters that were applied, and their scales.
+//! Under what the tokens of a context were evaluated: the adapters that were applied, and their scales. And for whom: tokens of
+//! requests that name another salt are no others to the engine, but the store keeps them apart.
 
 use contextpilot_kv_store::{Conditions, Fingerprint};
 
 use super::content::Adapter;
+use crate::capture::salts::Salt;
 
 /// Sets of adapters that are remembered: requests may name ever new scales. What was evaluated under a set that is
 /// forgotten is not stored any more, and the set counts as a new one.
@@ -17,8 +19,27 @@ pub(super) struct UnderAdapters {
     pub(super) fingerprint: Option<Fingerprint>,
 }
 
+/// Salts that are remembered, each with a set of adapters: more than there are slots. What was evaluated under one that is
+/// forgotten is not stored any more.
+const MOST_SALTED: usize = 1024;
+
+/// Their numbers begin here.
+const FIRST_SALTED: u32 = 1 << 31;
+
+/// A set of adapters, for those who know a salt.
+struct Salted {
+    number: Conditions,
+    under: Conditions,
+    salt: Salt,
+    fingerprint: Option<Fingerprint>,
+}
+
 /// The sets that were applied so far.
 pub(super) struct AllConditions {
+    /// The one that was used last comes last.
+    salted: Vec<Salted>,
+    /// How many numbers these were given.
+    salted_count: u32,
     /// The one that was applied last comes last.
     known: Vec<UnderAdapters>,
     /// How many numbers were given.
@@ -34,6 +55,8 @@ impl AllConditions {
     /// At first no adapters are applied.
     pub(super) fn new() -> Self {
         let mut all = Self {
+            salted: Vec::new(),
+            salted_count: 0,
             known: Vec::new(),
             count: 0,
             sets: 0,
@@ -48,7 +71,7 @@ impl AllConditions {
             adapters,
             fingerprint: None,
         });
-        self.count = self.count.saturating_add(1);
+        self.count = self.count.saturating_add(1).min(FIRST_SALTED);
         self.sets = self.sets.saturating_add(1);
         if self.known.len() > MOST {
             self.known.remove(0);
@@ -79,13 +102,73 @@ impl AllConditions {
     pub(super) fn begin_anew(&mut self) {
         for one in &mut self.known {
             one.number = Conditions(self.count);
-            self.count = self.count.saturating_add(1);
+            self.count = self.count.saturating_add(1).min(FIRST_SALTED);
         }
     }
 
-    /// Those that are applied now.
-    pub(super) fn now(&self) -> Conditions {
-        self.known.last().map_or(NONE_LEFT, |one| one.number)
+    /// Those that are applied now, for who names no salt.
+    fn now(&self) -> Conditions {
+        let number = self.known.last().map_or(NONE_LEFT, |one| one.number);
+        match number.0 {
+            0..FIRST_SALTED => number,
+            _ => NONE_LEFT,
+        }
+    }
+
+    /// The same for who names this one, if it was [remembered](Self::remember).
+    pub(super) fn now_with(&self, salt: Salt) -> Conditions {
+        if salt == Salt::None {
+            return self.now();
+        }
+        let under = self.now();
+        let mut last_first = self.salted.iter().rev();
+        let known = last_first.find(|one| one.under == under && one.salt == salt);
+        known.map_or(NONE_LEFT, |one| one.number)
+    }
+
+    /// Somebody names this salt, under what is applied now.
+    pub(super) fn remember(&mut self, salt: Salt) {
+        let under = self.now();
+        if salt == Salt::None || under == NONE_LEFT {
+            return;
+        }
+        let is_this = |one: &Salted| one.under == under && one.salt == salt;
+        if self.salted.last().is_some_and(is_this) {
+            return;
+        }
+        match self.salted.iter().position(is_this) {
+            Some(at) => self.salted[at..].rotate_left(1),
+            None => {
+                let number = FIRST_SALTED.saturating_add(self.salted_count);
+                self.salted_count = self.salted_count.saturating_add(1);
+                self.salted.push(Salted {
+                    number: Conditions(number),
+                    under,
+                    salt,
+                    fingerprint: None,
+                });
+                if self.salted.len() > MOST_SALTED {
+                    self.salted.remove(0);
+                }
+            }
+        }
+    }
+
+    fn salted(&self, conditions: Conditions) -> Option<&Salted> {
+        let is_this = |one: &&Salted| one.number == conditions && conditions != NONE_LEFT;
+        let mut last_first = self.salted.iter().rev();
+        last_first.find(is_this)
+    }
+
+    /// Whether these are the adapters that are applied now, whoever the tokens are for.
+    pub(super) fn are_now(&self, conditions: Conditions) -> bool {
+        let under = self.salted(conditions).map_or(conditions, |one| one.under);
+        under == self.now()
+    }
+
+    /// For whom tokens are that were evaluated under these conditions.
+    pub(super) fn salt_of(&self, conditions: Conditions) -> Salt {
+        self.salted(conditions).map_or(Salt::None, |one| one.salt)
     }
 
     /// Whether they never changed.
@@ -99,13 +182,32 @@ impl AllConditions {
         self.sets == 1 && known.all(|one| one.adapters.is_empty())
     }
 
-    /// `None`: it was forgotten.
+    /// The adapters. `None`: they were forgotten, or their tokens are nobody's.
     pub(super) fn get(&self, conditions: Conditions) -> Option<&UnderAdapters> {
+        let under = match self.salted(conditions) {
+            Some(one) if one.salt == Salt::Unknown => return None,
+            Some(one) => one.under,
+            None => conditions,
+        };
         let mut known = self.known.iter();
-        known.find(|one| one.number == conditions && conditions != NONE_LEFT)
+        known.find(|one| one.number == under && under != NONE_LEFT)
+    }
+
+    /// What was made of them, if anything was.
+    pub(super) fn fingerprint(&self, conditions: Conditions) -> Option<Fingerprint> {
+        let under = self.get(conditions)?;
+        match self.salted(conditions) {
+            Some(one) => one.fingerprint,
+            None => under.fingerprint,
+        }
     }
 
     pub(super) fn set_fingerprint(&mut self, conditions: Conditions, made: Fingerprint) {
+        let mut salted = self.salted.iter_mut();
+        if let Some(one) = salted.find(|one| one.number == conditions) {
+            one.fingerprint = Some(made);
+            return;
+        }
         let mut known = self.known.iter_mut();
         if let Some(one) = known.find(|one| one.number == conditions) {
             one.fingerprint = Some(made);
@@ -176,6 +278,71 @@ mod tests {
             Some(scaled(0.5))
         );
         assert!(!all.apply(Vec::new()), "it is still known");
+    }
+
+    fn salt(nth: u8) -> Salt {
+        Salt::Of([nth; 16])
+    }
+
+    #[test]
+    fn tokens_for_another_salt_are_others_under_the_same_adapters() {
+        let mut all = AllConditions::new();
+        let plain = all.now_with(Salt::None);
+        assert_eq!(all.now_with(salt(1)), NONE_LEFT, "not heard of yet");
+        for nth in [1, 2, 1] {
+            all.remember(salt(nth));
+        }
+        let (one, two) = (all.now_with(salt(1)), all.now_with(salt(2)));
+        assert!(one != two && one != plain && two != plain && one != NONE_LEFT);
+        assert!(all.are_now(one) && all.are_now(plain) && !all.are_now(NONE_LEFT));
+        assert_eq!(
+            (all.salt_of(one), all.salt_of(plain)),
+            (salt(1), Salt::None)
+        );
+        assert!(all.are_always_the_same() && all.are_always_none());
+        all.set_fingerprint(plain, Fingerprint([1; 16]));
+        assert_eq!(all.fingerprint(one), None);
+        all.set_fingerprint(one, Fingerprint([2; 16]));
+        assert_eq!(all.fingerprint(one), Some(Fingerprint([2; 16])));
+        assert_eq!(all.fingerprint(plain), Some(Fingerprint([1; 16])));
+        // Other adapters.
+        all.apply(scaled(0.5));
+        assert!(!all.are_now(one));
+        all.remember(salt(1));
+        assert_ne!(all.now_with(salt(1)), one);
+        assert!(all.get(one).is_some_and(|one| one.adapters.is_empty()));
+        // The model's file was in doubt.
+        all.begin_anew();
+        assert!(all.get(one).is_none() && all.fingerprint(one).is_none());
+    }
+
+    #[test]
+    fn what_is_nobodys_is_not_stored() {
+        let mut all = AllConditions::new();
+        all.remember(Salt::Unknown);
+        let nobodys = all.now_with(Salt::Unknown);
+        assert!(nobodys != NONE_LEFT && all.are_now(nobodys));
+        assert!(all.get(nobodys).is_none());
+    }
+
+    #[test]
+    fn however_many_salts_requests_name_few_are_remembered() {
+        let mut all = AllConditions::new();
+        all.remember(salt(1));
+        let first = all.now_with(salt(1));
+        for nth in 0..2 * MOST_SALTED as u128 {
+            all.remember(Salt::Of((1 << 100 | nth).to_le_bytes()));
+            if nth < 2000 {
+                all.remember(salt(1));
+            }
+        }
+        assert!(all.salted.len() <= MOST_SALTED);
+        assert_eq!(all.now_with(salt(1)), first, "it is used");
+        for nth in 0..MOST_SALTED as u128 {
+            all.remember(Salt::Of((2 << 100 | nth).to_le_bytes()));
+        }
+        assert_eq!(all.now_with(salt(1)), NONE_LEFT);
+        assert!(all.get(first).is_none() && !all.are_now(first));
     }
 
     #[test]

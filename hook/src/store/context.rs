@@ -1,6 +1,6 @@
 //! What is known of a context: its sequences, and what its KV depends on besides the tokens.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -21,6 +21,7 @@ use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
 use crate::capture::contexts;
+use crate::capture::salts::Salt;
 
 /// A state that the server has saved to its own memory.
 pub(super) struct Saved {
@@ -69,6 +70,8 @@ pub(crate) struct ContextStore {
     /// How often that file was in doubt.
     doubts: u32,
     conditions: AllConditions,
+    /// Whose prompt each sequence has, if not everybody's.
+    salts: BTreeMap<i32, Salt>,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
     /// Tokens do not see those behind them.
@@ -168,6 +171,7 @@ impl ContextStore {
             model: None,
             doubts: 0,
             conditions: AllConditions::new(),
+            salts: BTreeMap::new(),
             embeddings: false,
             is_causal: true,
             postponed: BTreeSet::new(),
@@ -309,9 +313,37 @@ impl ContextStore {
         self.has_news |= self.conditions.apply(applied);
     }
 
-    /// Under what tokens are evaluated now.
-    pub(super) fn conditions(&self) -> Conditions {
-        self.conditions.now()
+    /// Under what tokens of a sequence are evaluated now, and for whom.
+    pub(super) fn conditions(&self, sequence: i32) -> Conditions {
+        let salt = self.salts.get(&sequence).copied();
+        self.conditions.now_with(salt.unwrap_or_default())
+    }
+
+    /// Whether a sequence was evaluated under the adapters that are applied now.
+    pub(super) fn is_under_these(&self, sequence: i32) -> bool {
+        self.conditions.are_now(self.session.under(sequence))
+    }
+
+    /// The same of conditions.
+    pub(super) fn are_these(&self, conditions: Conditions) -> bool {
+        self.conditions.are_now(conditions)
+    }
+
+    /// A sequence has a prompt of this salt now. True if what it holds so far is somebody else's in the store.
+    pub(super) fn set_salt(&mut self, sequence: i32, salt: Salt) -> bool {
+        self.conditions.remember(salt);
+        match salt {
+            Salt::None => self.salts.remove(&sequence),
+            _ => self.salts.insert(sequence, salt),
+        };
+        let under = self.session.under(sequence);
+        self.are_these(under) && under != self.conditions(sequence)
+    }
+
+    /// What a sequence holds is the beginning of the prompt that it has now: whoever sent that knows it.
+    pub(super) fn pass_on(&mut self, sequence: i32) {
+        let conditions = self.conditions(sequence);
+        self.session.relabel(sequence, conditions);
     }
 
     /// What the KV of tokens depends on that were evaluated under these conditions; `None`: that is not known,
@@ -337,7 +369,8 @@ impl ContextStore {
             return None;
         }
         let under = self.conditions.get(conditions)?;
-        if under.fingerprint.is_none() {
+        let made = self.conditions.fingerprint(conditions);
+        if made.is_none() {
             let mut adapters = under.adapters.iter();
             if !adapters.all(|&(adapter, _)| content::may_know(adapter)) {
                 figures::note_refusal("an adapter whose file is not known, or cannot be read");
@@ -348,7 +381,7 @@ impl ContextStore {
             figures::used(made);
             return Some(made);
         }
-        under.fingerprint
+        made
     }
 
     /// What a request that names no adapters depends on here. Not known if there are any, as a server may apply some to
@@ -398,6 +431,9 @@ impl ContextStore {
             let content = content::of_adapter(adapter)?;
             facts.push(What::Adapter, content.digest()?.to_vec());
             facts.push(What::Scale, scale.to_le_bytes().to_vec());
+        }
+        if let Salt::Of(digest) = self.conditions.salt_of(conditions) {
+            facts.push(What::Salt, digest.to_vec());
         }
         Some(facts)
     }

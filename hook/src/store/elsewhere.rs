@@ -48,7 +48,7 @@ impl Asked {
             .elsewhere
             .as_ref()
             .filter(|elsewhere| elsewhere.may_be_asked(Instant::now()))?;
-        let fingerprint = one.fingerprint(one.conditions())?;
+        let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let tokens = one.session.wanted(run);
         let (found, place, parent) = shelf.tree.place(&fingerprint, &tokens);
         let there = found.max(held);

@@ -23,13 +23,14 @@ use super::figures::{self, FIGURES};
 use super::media::Media;
 use super::shelf::Shelf;
 use super::{
-    Context, PATIENCE, be_patient, change, exact, hears, only_new, outputs, repair, with_record,
-    with_shelf,
+    Context, PATIENCE, be_patient, change, exact, hears, only_new, outputs, records, repair,
+    with_record, with_shelf,
 };
 use crate::attach::is_embedded;
 use crate::base::guard;
 use crate::base::log;
 use crate::capture::contexts::{self, Windows};
+use crate::capture::salts;
 use crate::channel::push;
 
 /// What a batch holds, as far as it is known.
@@ -66,6 +67,7 @@ fn evaluate(
     let _busy = Busy::begin();
     be_patient(context, PATIENCE);
     describe(context);
+    take_salts(context, &content);
     match content {
         Content::Plain(entries) if !is_causal(context) => {
             figures::note_refusal("attention that is not causal");
@@ -80,6 +82,43 @@ fn evaluate(
             }
         }
         Content::Other(sequences) => evaluate_other(context, sequences.as_deref(), media, batch),
+    }
+}
+
+/// Whose prompts the sequences of a batch have. What a sequence holds of somebody else's prompt is stored as theirs, and is the
+/// beginning of this one from now on: whoever sent that knows it.
+fn take_salts(context: Context<'_>, content: &Content) {
+    if !salts::are_any() {
+        return;
+    }
+    const UNTIED: &str =
+        "a request has a cache_salt, and which slot takes it cannot be seen in this server";
+    const DRAFTS: &str =
+        "a request has a cache_salt, and a draft model's prompts cannot be told apart by it";
+    let untold = match (salts::are_lost(), records::is_oldest(context)) {
+        (true, _) => Some(UNTIED),
+        (false, false) => Some(DRAFTS),
+        (false, true) => None,
+    };
+    if let Some(why) = untold {
+        if with_record(context, |one| one.is_refused()) == Some(false) {
+            synchronise(&context, -1);
+            with_record(context, |one| refuse_aloud(one, why));
+        }
+        return;
+    }
+    let sequences = match content {
+        Content::Plain(entries) | Content::Media(entries) => sequences_of(entries),
+        Content::Other(sequences) => sequences.clone().unwrap_or_default(),
+    };
+    for sequence in sequences {
+        let salt = salts::in_slot(sequence);
+        let was_others = with_record(context, |one| one.set_salt(sequence, salt));
+        if was_others == Some(true) {
+            synchronise(&context, sequence);
+            change::share(context, sequence);
+            with_record(context, |one| one.pass_on(sequence));
+        }
     }
 }
 
@@ -307,7 +346,7 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
         .filter(|part| part.follows && part.run.leading > 0)
     {
         with_shelf(context, |shelf, one| {
-            let conditions = one.conditions();
+            let conditions = one.conditions(part.run.sequence);
             if let (Some(shelf), Some(fingerprint)) = (shelf, one.fingerprint(conditions)) {
                 shelf.look_up(&fingerprint, &one.session.wanted(&part.run));
             }
@@ -386,7 +425,7 @@ pub(super) fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
     let Some(size) = size.filter(|size| !shelf.expects(*size)) else {
         return;
     };
-    let conditions = one.conditions();
+    let conditions = one.conditions(run.sequence);
     let there = one.fingerprint(conditions).map_or(0, |fingerprint| {
         shelf.length_of(&fingerprint, &one.session.wanted(run))
     });

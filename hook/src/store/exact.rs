@@ -142,7 +142,10 @@ pub(crate) fn about_to_go_back(
         return Vec::new();
     }
     let needed = (kept + 1).saturating_sub(window);
-    let lacking = |one: &mut ContextStore| one.session.lacking(sequence, needed, one.conditions());
+    let lacking = |one: &mut ContextStore| {
+        let are_these = |of| one.are_these(of);
+        one.session.lacking(sequence, needed, are_these)
+    };
     let lacking = with_record(context, lacking).unwrap_or_default();
     bounded::begin_anew(&context, &lacking, kept);
     lacking
@@ -170,7 +173,10 @@ pub(crate) fn make_whole(context: Context<'_>, sequence: i32) {
 
 /// As [`make_whole`], in a program.
 pub(super) fn make_whole_in(context: Context<'_>, sequence: i32) {
-    let lacking = |one: &mut ContextStore| one.session.lacking(sequence, 0, one.conditions());
+    let lacking = |one: &mut ContextStore| {
+        let are_these = |of| one.are_these(of);
+        one.session.lacking(sequence, 0, are_these)
+    };
     for sequence in with_record(context, lacking).unwrap_or_default() {
         bounded::evaluate_again(&context, sequence);
     }
@@ -209,7 +215,7 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
         if !may || !one.session.may_load(run.sequence) {
             return None;
         }
-        let fingerprint = one.fingerprint(one.conditions())?;
+        let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let wanted = one.session.wanted(run);
         let believed = wanted.len() - run.leading;
         shelf.settle();

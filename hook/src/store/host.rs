@@ -27,8 +27,12 @@ impl Record for ContextStore {
         &mut self.session
     }
 
-    fn conditions(&self) -> Conditions {
-        self.conditions()
+    fn conditions(&self, sequence: i32) -> Conditions {
+        self.conditions(sequence)
+    }
+
+    fn is_under_these(&self, sequence: i32) -> bool {
+        self.is_under_these(sequence)
     }
 
     fn bounds(&self) -> Option<Bounds> {

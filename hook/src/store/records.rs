@@ -61,12 +61,22 @@ fn take(context: Context<'_>) -> Option<&'static Row> {
     Some(row)
 }
 
-/// What threads of ours may know of the oldest context: the one with the server's slots.
-pub(super) fn oldest() -> Option<Arc<Basis>> {
+/// The oldest context: the one with the server's slots.
+fn oldest_row() -> Option<&'static Row> {
     let taken = ROWS
         .iter()
         .filter(|row| row.context.load(Ordering::Acquire) != 0);
-    let oldest = taken.min_by_key(|row| row.age.load(Ordering::Acquire))?;
+    taken.min_by_key(|row| row.age.load(Ordering::Acquire))
+}
+
+/// Whether this context is that one.
+pub(super) fn is_oldest(context: Context<'_>) -> bool {
+    oldest_row().is_some_and(|row| row.context.load(Ordering::Acquire) == context.pointer().addr())
+}
+
+/// What threads of ours may know of it.
+pub(super) fn oldest() -> Option<Arc<Basis>> {
+    let oldest = oldest_row()?;
     let basis = oldest.basis.lock().unwrap_or_else(PoisonError::into_inner);
     basis.clone()
 }

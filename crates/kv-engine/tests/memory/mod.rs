@@ -90,8 +90,11 @@ impl Record for Known {
     fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
-    fn conditions(&self) -> Conditions {
+    fn conditions(&self, _: i32) -> Conditions {
         self.under
+    }
+    fn is_under_these(&self, sequence: i32) -> bool {
+        self.session.under(sequence) == self.under
     }
     fn bounds(&self) -> Option<Bounds> {
         self.bounds

@@ -153,7 +153,7 @@ impl Supply for Stored<'_> {
 fn better_than_stored(context: Context<'_>, run: &Run, held: usize) -> Option<i32> {
     let better = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let conditions = one.conditions();
+        let conditions = one.conditions(run.sequence);
         let wanted = one.session.wanted(run);
         let (sequence, shared) = one.session.sharing(run, &wanted, conditions)?;
         if shared < held + worth::LEAST {
@@ -178,7 +178,7 @@ fn search(
     const ATTEMPTS: usize = 4;
     let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let fingerprint = one.fingerprint(one.conditions())?;
+        let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let layout = one.layout().cloned()?;
         shelf.settle();
         let wanted = one.session.wanted(run);
@@ -194,7 +194,7 @@ fn search(
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            shelf.note(fingerprint, || one.origin(one.conditions()));
+            shelf.note(fingerprint, || one.origin(one.conditions(run.sequence)));
             let region = shelf.region_for(may_flow && one.flows, &layout, &offer);
             if let Some(region) = region {
                 match shelf.outline(&offer, &layout, run.sequence, region) {

@@ -168,7 +168,7 @@ fn search(
         if one.has_embeddings() || !one.session.may_load(sequence) {
             return None;
         }
-        let fingerprint = one.fingerprint(one.conditions())?;
+        let fingerprint = one.fingerprint(one.conditions(sequence))?;
         shelf.settle();
         for _ in 0..ATTEMPTS {
             let offer = shelf.offer_exact(&fingerprint, tokens, held)?;
@@ -176,7 +176,7 @@ fn search(
             if !is_worth_loading(one, position, held, believed) {
                 return None;
             }
-            shelf.note(fingerprint, || one.origin(one.conditions()));
+            shelf.note(fingerprint, || one.origin(one.conditions(sequence)));
             if let Some(state) = prepare_state(shelf, one, &offer, sequence, may_flow) {
                 return Some((position, state));
             }
@@ -224,7 +224,7 @@ pub(in crate::store) fn better_than_stored(
 ) -> Option<i32> {
     let better = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let conditions = one.conditions();
+        let conditions = one.conditions(run.sequence);
         let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;
         let all = one.session.believed(sequence)?.len();
         let held = one.session.in_engine(run.sequence);

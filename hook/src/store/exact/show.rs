@@ -14,7 +14,7 @@ pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Optio
     }
     let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let conditions = one.conditions();
+        let conditions = one.conditions(sequence);
         let fingerprint = one.fingerprint(conditions)?;
         let (shape, tokens) = (one.shape()?, one.session.believed(sequence)?);
         let mut bytes = Vec::new();
@@ -41,8 +41,7 @@ pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Optio
 fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
     let is_pending = one.session.believed_on_credit(sequence).is_some();
     // Else evaluating them fails, and the server is to hear of it.
-    let can_be_evaluated =
-        !one.session.is_lost(sequence) && one.session.under(sequence) == one.conditions();
+    let can_be_evaluated = !one.session.is_lost(sequence) && one.is_under_these(sequence);
     let has_dense = || one.shape().is_some_and(|shape| shape.dense().is_some());
     let is_understood = one.bounds.is_some_and(|bounds| match bounds.window {
         // With windows beside a recurrent state, nobody knows where the sequence is named.

@@ -69,8 +69,8 @@ fn stops(
     let at_once = contexts::at_once_in(context.pointer())? as usize;
     let found = with_shelf(context, |shelf, one| {
         let shelf = shelf.as_mut()?;
-        let conditions = one.conditions();
         let sequence = run.sequence;
+        let conditions = one.conditions(sequence);
         let believed = one.session.believed(sequence)?.len();
         let from = believed + one.session.there(run);
         let is_known = one.shape().is_some()
