@@ -179,6 +179,47 @@ fn what_a_user_types_first_works_first() {
     assert!(home.fails(&["stats"]).contains("No server of this user"));
 }
 
+/// As docs/agents.md has it: the day stays, and the rest of the time goes.
+#[test]
+fn with_rules_what_changes_at_the_beginning_is_put_right() {
+    let Some(home) = Home::of("up::with_rules_what_changes_at_the_beginning_is_put_right") else {
+        return;
+    };
+    let rules = home.path().join("rules.toml");
+    let rule = r"name = 'time-of-day'
+        in = 'prompt'
+        find = '([0-9]{4}-[0-9]{2}-[0-9]{2})T[0-9:.]+Z'
+        replace = '$1'";
+    fs::write(&rules, format!("[[rule]]\n{rule}\n")).unwrap();
+    let rules = rules.display().to_string();
+    let own: [&str; 4] = ["--index-port", "0", "--stabilise", &rules];
+    let model = tiny();
+    let server: [&str; 6] = ["-m", &model, "--port", "0", "-np", "1"];
+    let up = Up::start(up(
+        &home,
+        &[&own[..], &server[..]].concat(),
+        &llama_server(),
+    ));
+    up.await_ready();
+    let rest = "Tea is picked in spring, and dried in the sun. ".repeat(8);
+    let evaluated = |time: &str| {
+        let prompt = format!("It is {time}. {rest}");
+        let answer = up.complete(&json!({"prompt": prompt, "max_tokens": 1}));
+        let answer = answer.json().unwrap();
+        answer["timings"]["prompt_n"].as_u64().unwrap()
+    };
+    let first = evaluated("2026-11-28T12:49:05Z");
+    assert!(first >= rest.len() as u64, "{first}");
+    assert_eq!(evaluated("2026-11-28T12:51:40Z"), 1);
+    // The day is still read.
+    assert!(evaluated("2026-11-29T12:51:40Z") >= rest.len() as u64);
+    let stats = up.send("GET", "/stats", &json!({})).json().unwrap();
+    assert_eq!(stats["stabilised"], json!({"time-of-day": 3}));
+    kill_process(up.pid(), Signal::TERM).unwrap();
+    let (status, log) = up.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
 #[test]
 fn while_the_server_starts_the_index_says_503_with_a_reason() {
     let Some(home) = Home::of("up::while_the_server_starts_the_index_says_503_with_a_reason")
