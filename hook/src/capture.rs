@@ -13,6 +13,7 @@
 //! | [`engine_prompts`] | where prompts begin and end, if there are no requests |
 //! | [`uncached`] | slots whose prompts are to be evaluated, whatever the prefix store has |
 //! | [`salts`] | among whom the prompts of slots are shared in the prefix store |
+//! | [`hints`] | how long the prompts of slots are worth keeping there |
 //! | [`recent`] | ids, where they outlive a crash |
 //! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
 //! | `pieces` | the bytes of a token, for showing where prompts differ |
@@ -23,6 +24,7 @@ pub(crate) mod connections;
 pub(crate) mod contexts;
 pub(crate) mod engine_prompts;
 mod facts;
+pub(crate) mod hints;
 pub(crate) mod host_buffers;
 pub(crate) mod infill;
 pub(crate) mod kept;

@@ -1,4 +1,5 @@
-//! `warm`: has a prompt evaluated, or loaded from the prefix store, before it is needed.
+//! `warm`: has a prompt evaluated, or loaded from the prefix store, before it is needed. `keep` and `release`: the same, and says
+//! how long the store keeps it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -28,6 +29,43 @@ use super::show::{count, print, print_json};
   contextpilot-llama warm body.json --api messages
   curl -s http://wiki/agent.json | contextpilot-llama warm -")]
 pub(super) struct Options {
+    #[command(flatten)]
+    sent: Sent,
+}
+
+/// Have the prefix store keep a prompt for a while
+///
+/// As `warm`; and then other prompts leave the store before this one, as long as
+/// all that is kept takes no more than a quarter of its budget. `store` shows what is
+/// kept. A client says the same in its request, with
+/// "cache_control": {"type": "ephemeral", "ttl": "1h"}.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  contextpilot-llama keep agent.json
+  contextpilot-llama keep agent.json --for 8h")]
+pub(super) struct Keep {
+    #[command(flatten)]
+    sent: Sent,
+    /// How long: a number of seconds, or with s, m, h or d
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = lifetime)]
+    lifetime: String,
+}
+
+/// Have the prefix store keep a prompt no longer
+///
+/// As `warm`; and then the prompt, and what was kept of its beginnings, leaves the
+/// store in its turn again. A client says the same in its request, with
+/// "cache_control": {"type": "ephemeral", "ttl": 0}.
+#[derive(Args)]
+#[command(after_help = "Example:
+  contextpilot-llama release agent.json")]
+pub(super) struct Release {
+    #[command(flatten)]
+    sent: Sent,
+}
+
+#[derive(Args)]
+struct Sent {
     /// The body of a request as JSON, as a client would send it, or a text; - for
     /// standard input
     file: PathBuf,
@@ -92,9 +130,35 @@ impl Api {
     }
 }
 
+/// A time as the server reads it.
+fn lifetime(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or(text);
+    match number.parse::<u32>() {
+        Ok(1..) => Ok(text.to_owned()),
+        _ => Err("a time is a number with s, m, h or d behind it, such as 8h".to_owned()),
+    }
+}
+
 pub(super) fn run(options: &Options) -> Result<(), String> {
+    send(&options.sent, None)
+}
+
+pub(super) fn keep(options: &Keep) -> Result<(), String> {
+    send(&options.sent, Some(&options.lifetime))
+}
+
+pub(super) fn release(options: &Release) -> Result<(), String> {
+    send(&options.sent, Some("0"))
+}
+
+/// `lifetime`: how long the store is to keep it. `None`: nothing is said of that.
+fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
     let (api, mut body) = request(read(&options.file)?, options.api)
         .map_err(|why| format!("{} {why}", options.file.display()))?;
+    if let Some(lifetime) = lifetime {
+        let control = json!({"type": "ephemeral", "ttl": lifetime});
+        body.insert("cache_control".to_owned(), control);
+    }
     let id = match body.get("rid").or_else(|| body.get("request_id")) {
         Some(Value::String(id)) => id.clone(),
         _ => {

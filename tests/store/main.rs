@@ -9,6 +9,7 @@ mod damage;
 mod exact;
 mod faults;
 mod finite;
+mod hints;
 mod indexed;
 mod kept;
 mod matching;

@@ -11,7 +11,7 @@ fn completions_contain_every_command() {
         for command in [
             "demo", "top", "open", "report", "stats", "where", "why", "events", "slots", "ttft",
             "reset", "run", "simulate", "advise", "traffic", "plan", "store", "doctor", "listen",
-            "gateway", "index", "up", "agent", "warm",
+            "gateway", "index", "up", "agent", "warm", "keep", "release",
         ] {
             assert!(script.contains(command), "{command} for {shell}");
         }

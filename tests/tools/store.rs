@@ -84,6 +84,49 @@ fn warming_a_prompt_loads_or_evaluates_it_before_it_is_needed() {
 }
 
 #[test]
+fn a_prompt_is_kept_and_released_by_hand_and_the_store_shows_it() {
+    let (watched, folder, _) = filled();
+    let file = folder.path().join("body.json");
+    let stored: Vec<u64> = (1..=600).map(|i| 300 + i % 50).collect();
+    for (salt, rest) in [
+        (json!(null), "), for "),
+        (json!("a"), "), for requests with its cache_salt, for "),
+    ] {
+        let body = json!({"prompt": stored, "id_slot": 0, "cache_salt": salt});
+        fs::write(&file, body.to_string()).unwrap();
+        let file = file.to_str().unwrap();
+        let kept = watched.json(&["keep", file, "--for", "2h"]);
+        assert_eq!(kept["prompt_tokens"], 600, "{kept}");
+        let shown_as_kept = || {
+            shown(folder.path(), &[])["kept"]
+                .as_array()
+                .unwrap()
+                .clone()
+        };
+        let one = until("it is kept", || shown_as_kept().pop());
+        assert_eq!(shown_as_kept().len(), 1, "{one}");
+        // The chunk that it ends in may have some of an answer.
+        let tokens = one["tokens"].as_u64().unwrap();
+        assert!((600..=650).contains(&tokens), "{one}");
+        assert_eq!(one["is_salted"], !salt.is_null(), "{one}");
+        let left = one["seconds_left"].as_f64().unwrap();
+        assert!(left > 0.0 && left <= 7200.0, "{one}");
+        let text = good(&on(folder.path(), &[]).output().unwrap());
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("kept: {tokens} tokens of ")));
+        assert!(line.is_some_and(|line| line.contains(rest)), "{text}");
+        watched.json(&["release", file]);
+        until("it is released", || {
+            shown_as_kept().is_empty().then_some(())
+        });
+    }
+    let output = watched.command(&["keep", "x", "--for", "soon"]).output();
+    let why = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(why.contains("such as 8h"), "{why}");
+}
+
+#[test]
 fn it_shows_what_a_server_has_stored() {
     let (watched, folder, _) = filled();
     let said = shown(folder.path(), &[]);

@@ -43,7 +43,7 @@ impl Watched {
         let mut command = companion(arguments);
         let server = format!("http://{}", self.server.address());
         command.args(["--control", &self.control]);
-        if matches!(arguments[0], "slots" | "ttft" | "warm") {
+        if matches!(arguments[0], "slots" | "ttft" | "warm" | "keep" | "release") {
             command.args(["--server", &server]);
         }
         command

@@ -42,6 +42,7 @@ mod flow;
 mod folder;
 mod format;
 mod index;
+mod kept;
 mod list;
 mod models;
 mod pack;

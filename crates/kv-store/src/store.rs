@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::chunk::Size;
+use crate::kept::{KEPT_SHARE, Kept};
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
 use crate::waiting::Waiting;
@@ -29,6 +30,7 @@ pub struct Store {
     /// What may leave: chunks that nothing continues, by their last use.
     leaves: BTreeSet<(u64, Key)>,
     models: BTreeMap<Fingerprint, Model>,
+    kept: Kept,
     /// The number of the last use.
     clock: u64,
     /// The time that was told last, and by how much the clock was set back in all.
@@ -129,6 +131,7 @@ impl Store {
             tokens: 0,
             leaves: BTreeSet::new(),
             models: BTreeMap::new(),
+            kept: Kept::default(),
             clock: 0,
             told: 0,
             set_back: 0,
@@ -321,6 +324,100 @@ impl Store {
         }
     }
 
+    /// These tokens stay as long as anything else may leave, until this time, which is in the unit of [`now`](Self::now). Returns
+    /// the name of the chunk that they end in, or in which what is there of them does, and those of beginnings that were kept,
+    /// and need not be any more. `None`: nothing is there of them, or what is kept would take more than its
+    /// [share](KEPT_SHARE) of the budget.
+    pub fn keep(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        until: u64,
+    ) -> Option<(Name, Vec<Name>)> {
+        let end = self.end_of(fingerprint, tokens)?;
+        if !self.keep_to(&end, until) {
+            return None;
+        }
+        let of_beginnings = self.kept_on_the_way_to(&end);
+        let is_over =
+            |name: &Name| *name != end && self.kept.until(name).is_some_and(|other| other <= until);
+        let over: Vec<Name> = of_beginnings.into_iter().filter(is_over).collect();
+        for name in &over {
+            self.release_to(name);
+        }
+        Some((end, over))
+    }
+
+    /// The same of a prompt that ends in this chunk. False if that is not there, or too much.
+    pub fn keep_to(&mut self, end: &Name, until: u64) -> bool {
+        let Some(key) = self.tree.key(end) else {
+            return false;
+        };
+        let path = self.path_of(key);
+        self.kept.add(*end, until, &path, self.limit / KEPT_SHARE)
+    }
+
+    /// These tokens and all of their beginnings leave in their turn again. The chunks in which those end that were kept.
+    pub fn release(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> Vec<Name> {
+        let end = self.end_of(fingerprint, tokens);
+        let kept = end.map(|end| self.kept_on_the_way_to(&end));
+        let kept = kept.unwrap_or_default();
+        for name in &kept {
+            self.release_to(name);
+        }
+        kept
+    }
+
+    /// The chunks in which kept prompts end, among this one and those that it continues.
+    fn kept_on_the_way_to(&self, end: &Name) -> Vec<Name> {
+        let path = self.tree.key(end).map(|key| self.path_of(key));
+        let names = path.into_iter().flatten();
+        let names = names.filter_map(|(key, _)| Some(self.tree.get(key)?.chunk.name));
+        names
+            .filter(|name| self.kept.until(name).is_some())
+            .collect()
+    }
+
+    /// The same of a prompt that ends in this chunk.
+    pub fn release_to(&mut self, end: &Name) -> bool {
+        let path = self.tree.key(end).map(|key| self.path_of(key));
+        self.kept.remove(end, &path.unwrap_or_default())
+    }
+
+    /// What was kept until now leaves in its turn again. The chunks that these prompts end in.
+    pub fn expire(&mut self, now: u64) -> Vec<Name> {
+        let over = self.kept.over(now);
+        for end in &over {
+            self.release_to(end);
+        }
+        over
+    }
+
+    /// The chunks that kept prompts end in, and until when.
+    pub fn kept(&self) -> impl Iterator<Item = (&Name, u64)> {
+        self.kept.ends()
+    }
+
+    /// Bytes of all that is kept.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.bytes()
+    }
+
+    /// The chunk in which these tokens end, or what is there of them. Where there are tails, the last one: what is behind it is of
+    /// no use.
+    fn end_of(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Option<Name> {
+        let found = self.find(fingerprint, tokens);
+        let tail = self.tails(&found).last().map(|tail| tail.piece.name);
+        tail.or_else(|| found.pieces.last().map(|last| last.name))
+    }
+
+    /// A chunk and all that it continues, and the bytes of their files.
+    fn path_of(&self, key: Key) -> Vec<(Key, u64)> {
+        let keys = std::iter::successors(Some(key), |key| self.tree.parent(*key));
+        let cost = |key| self.tree.get(key).map_or(0, |node| node.chunk.cost());
+        keys.map(|key| (key, cost(key))).collect()
+    }
+
     /// A file is gone or damaged. The chunk leaves, and everything that continues it.
     /// Their names, without those of `name`'s parents; a chunk after those that continue it.
     pub fn remove(&mut self, name: &Name) -> Vec<Name> {
@@ -433,7 +530,13 @@ impl Store {
 
     /// Another budget. What has to leave for it.
     pub fn set_limit(&mut self, limit: u64) -> Vec<Name> {
+        self.set_limit_with(limit, |_| {})
+    }
+
+    /// The same. `keep` says before anything leaves what is kept, of which there may be a share of the new budget.
+    pub fn set_limit_with(&mut self, limit: u64, keep: impl FnOnce(&mut Self)) -> Vec<Name> {
         self.limit = limit;
+        keep(self);
         self.shrink(None)
     }
 
@@ -495,7 +598,12 @@ impl Store {
         let mut names = Vec::new();
         while self.size.bytes > self.limit || self.size.memory > self.memory {
             let mut leaves = self.leaves.iter().copied();
-            let leaf = leaves.find(|(_, key)| Some(*key) != new);
+            let leaf = leaves.find(|(_, key)| Some(*key) != new && !self.kept.has(*key));
+            // If all others have left, so does what is kept.
+            let leaf = leaf.or_else(|| {
+                let mut leaves = self.leaves.iter().copied();
+                leaves.find(|(_, key)| Some(*key) != new)
+            });
             let waiting = self.waiting.oldest();
             match (leaf, waiting) {
                 (Some((used, key)), waiting) if waiting.is_none_or(|(other, _)| used < other) => {
@@ -538,6 +646,10 @@ impl Store {
     /// Takes out a chunk that nothing continues.
     fn detach(&mut self, key: Key) -> Option<Name> {
         let parent = self.tree.parent(key);
+        let name = self.tree.get(key)?.chunk.name;
+        if self.kept.until(&name).is_some() {
+            self.release_to(&name);
+        }
         let node = self.tree.detach(key)?;
         let chunk = node.chunk;
         self.note(Change::Left(chunk.name));

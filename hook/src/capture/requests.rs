@@ -15,7 +15,7 @@ use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
 use crate::capture::salts::{self, Salt};
-use crate::capture::{adapters, contexts, kept, prompts, recent, uncached};
+use crate::capture::{adapters, contexts, hints, kept, prompts, recent, uncached};
 use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
@@ -64,6 +64,8 @@ pub(super) struct Current {
     avoids_store: bool,
     /// Among whom its prompts are shared in a prefix store.
     salt: Salt,
+    /// For how long its prompts are worth keeping there.
+    lifetime: Option<hints::Lifetime>,
     /// The LoRA adapters that it names.
     adapters: Vec<(i32, Scale)>,
     /// Composes the prompts, if requests are tied to slots by their prompts.
@@ -160,11 +162,15 @@ impl Current {
         if salt != Salt::None && prompts::are_engaged() {
             salts::lose();
         }
+        let lifetime = request
+            .keep_seconds
+            .filter(|_| inference && uncached::are_of_interest());
         let of_interest = id.is_some()
             || observed
             || forgotten
             || avoids_store
             || salt != Salt::None
+            || lifetime.is_some()
             || !adapters.is_empty();
         if !of_interest && prompts.is_none() && !keeps_tokens {
             return None;
@@ -201,6 +207,7 @@ impl Current {
             forgotten,
             avoids_store,
             salt,
+            lifetime,
             adapters,
             prompts,
             within_media: false,
@@ -295,6 +302,7 @@ impl Current {
             uncached::note(task);
         }
         salts::note(task, self.salt);
+        hints::note(task, self.lifetime);
         if self.forgotten {
             push(Event::Uncached { task });
         }

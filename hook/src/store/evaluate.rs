@@ -30,7 +30,7 @@ use crate::attach::is_embedded;
 use crate::base::guard;
 use crate::base::log;
 use crate::capture::contexts::{self, Windows};
-use crate::capture::salts;
+use crate::capture::{hints, salts};
 use crate::channel::push;
 
 /// What a batch holds, as far as it is known.
@@ -289,12 +289,37 @@ fn evaluate_rest(
         prove_layout(context, parts);
         for part in parts {
             change::save_early(context, &part.run);
+            see_to_hint(context, &part.run);
             if is_exact {
                 exact::save_midway(context, &part.run);
             }
         }
     }
     result
+}
+
+/// A prompt was evaluated up to its end. If its request says how long it is worth keeping, it is stored now, and kept.
+fn see_to_hint(context: Context<'_>, run: &Run) {
+    if run.leading == run.tokens.len() || !records::is_oldest(context) {
+        return;
+    }
+    let Some(seconds) = hints::take(run.sequence) else {
+        return;
+    };
+    if seconds > 0 {
+        change::share(context, run.sequence);
+    }
+    let done = with_shelf(context, |shelf, one| {
+        let conditions = one.session.conditions(run.sequence)?;
+        let fingerprint = one.fingerprint(conditions)?;
+        let tokens = one.session.believed(run.sequence)?;
+        Some(shelf.as_mut()?.keep_for(&fingerprint, tokens, seconds))
+    });
+    if done.flatten() == Some(false) {
+        figures::note_refusal(
+            "what is to be kept would take more than a quarter of the budget (cache_control)",
+        );
+    }
 }
 
 /// The first prompt of a process may come before the folder has been read, or before it is known what is in the model's file.

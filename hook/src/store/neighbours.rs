@@ -24,6 +24,7 @@ use contextpilot_kv_files::Watch;
 
 use super::context::Basis;
 use super::figures::{self, Kind};
+use super::shelf::kept;
 use super::shelf::noted::AGAIN;
 use super::shelf::{Opened, Shelf, say_problem};
 use super::{clock, on_shelf, records, works};
@@ -142,11 +143,21 @@ fn look_for_life(mut watch: Watch, has_remote: bool) {
         for some in written.chunks(AT_A_TIME) {
             with_shelf(|shelf| shelf.share(some));
         }
+        look_at_kept();
         for one in &changed {
             let unknown = with_shelf(|shelf| shelf.lose(one));
             watch.again(&unknown.unwrap_or_default());
         }
     }
+}
+
+/// Writes down which prompts are to be kept, and reads what others were asked to keep.
+fn look_at_kept() {
+    let Some((folder, news)) = with_shelf(Shelf::take_kept_news) else {
+        return;
+    };
+    let there = kept::write_down(&folder, &news);
+    with_shelf(|shelf| shelf.share_kept(&there));
 }
 
 /// Removes what was written down of fingerprints of which there are no chunks any more.

@@ -3,6 +3,7 @@
 pub(super) mod elsewhere;
 pub(super) mod exact;
 mod keep;
+pub(super) mod kept;
 pub(super) mod noted;
 
 use std::collections::HashSet;
@@ -43,6 +44,8 @@ pub(super) struct Shelf {
     /// For rows that are read.
     rows: Vec<u8>,
     noted: Noted,
+    /// Prompts that are to be kept or released, and what says so is not written down yet.
+    kept_news: kept::News,
     /// What is in the folder, by which prompts are looked up until all of it has been read.
     index: Option<Index>,
     /// How often something has changed, and what that was when the index was read or written.
@@ -163,6 +166,7 @@ impl Shelf {
             writer,
             rows: Vec::new(),
             noted: Noted::default(),
+            kept_news: kept::News::new(),
             changed: 1,
             indexed: 0,
             index,
@@ -210,7 +214,15 @@ impl Shelf {
         }
         let mut leaving = self.tree.orphans(clock::may_be_unfinished());
         let limit = limit.unwrap_or_else(|| usual_limit(&self.folder, self.tree.bytes()));
-        leaving.extend(self.tree.set_limit(limit));
+        // The share is one of the budget, and whoever leaves for that is decided by what is kept.
+        let kept = self.folder.kept();
+        leaving.extend(self.tree.set_limit_with(limit, |tree| {
+            for (end, until) in kept {
+                if until > clock::time() {
+                    tree.keep_to(&end, until);
+                }
+            }
+        }));
         for name in leaving {
             self.writer.remove(name);
         }

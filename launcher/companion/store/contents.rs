@@ -43,6 +43,20 @@ pub(super) struct OfModel {
     pub(super) last_used: u64,
 }
 
+/// A prompt that somebody asked to keep.
+#[derive(Serialize)]
+pub(super) struct KeptPrompt {
+    /// As in [`OfModel`].
+    pub(super) model: Option<String>,
+    pub(super) fingerprint: String,
+    /// Only requests with its `cache_salt` get it.
+    pub(super) is_salted: bool,
+    pub(super) tokens: u64,
+    /// Nanoseconds since 1970.
+    #[serde(skip)]
+    pub(super) until: u64,
+}
+
 /// What became of checking everything.
 #[derive(Default, Serialize)]
 pub(super) struct Checked {
@@ -85,6 +99,38 @@ impl Contents {
     pub(super) fn tokens(&self) -> u64 {
         let tokens = self.headers.iter().map(|one| one.chunk.tokens.len() as u64);
         tokens.sum()
+    }
+
+    /// What servers were asked to keep, what is kept longest last.
+    pub(super) fn kept(&self) -> Vec<KeptPrompt> {
+        let chunk = |name: &Name| {
+            let mut chunks = self.headers.iter().map(|one| &one.chunk);
+            chunks.find(|chunk| chunk.name == *name)
+        };
+        let kept = self.folder.kept().into_iter();
+        let mut kept: Vec<KeptPrompt> = kept
+            .filter_map(|(end, until)| {
+                let chunk = chunk(&end)?;
+                let of = &chunk.fingerprint;
+                let own = if chunk.is_tail() {
+                    0
+                } else {
+                    chunk.tokens.len()
+                };
+                Some(KeptPrompt {
+                    model: self.folder.model_name(of),
+                    fingerprint: of.to_string(),
+                    is_salted: self
+                        .folder
+                        .origin(of)
+                        .is_some_and(|origin| origin.is_salted()),
+                    tokens: u64::from(chunk.start) + own as u64,
+                    until,
+                })
+            })
+            .collect();
+        kept.sort_by_key(|one| one.until);
+        kept
     }
 
     /// By model, the one that was used last first.

@@ -63,6 +63,21 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
         text += "\n";
         text += &table(&models, users);
     }
+    for one in contents.kept() {
+        let name = one.model.as_deref().unwrap_or_default();
+        text += &format!(
+            "kept: {} of {} ({}){}, for {} more\n",
+            counted(one.tokens, "token"),
+            Visible(name),
+            one.fingerprint.get(..12).unwrap_or_default(),
+            if one.is_salted {
+                ", for requests with its cache_salt"
+            } else {
+                ""
+            },
+            span(left(one.until)),
+        );
+    }
     let remote = remote(contents);
     if !users.is_empty() || remote.is_some() {
         text += "\n";
@@ -203,6 +218,12 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
         value["last_used_seconds_ago"] = json!(age);
         value
     });
+    let kept = contents.kept().into_iter().map(|one| {
+        let seconds = left(one.until).as_secs_f64();
+        let mut value = json!(one);
+        value["seconds_left"] = json!(seconds);
+        value
+    });
     json!({
         "folder": folder.to_string_lossy(),
         "chunks": contents.headers.len(),
@@ -214,6 +235,7 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
         "last_used_seconds_ago": contents.headers.last().map(|one| age(one.last_used)),
         "first_used_seconds_ago": contents.headers.first().map(|one| age(one.last_used)),
         "models": models.collect::<Vec<_>>(),
+        "kept": kept.collect::<Vec<_>>(),
         "remote": remote(contents),
         "servers": users.iter().map(|user| json!({
             "pid": user.process,
@@ -230,6 +252,12 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
 
 fn ago(nanoseconds: u64) -> String {
     span(since(nanoseconds))
+}
+
+/// How long it is until a time, in nanoseconds since 1970.
+fn left(nanoseconds: u64) -> Duration {
+    let then = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
+    then.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
 /// How long ago a time is, in nanoseconds since 1970. Nothing, if the clock was set back since.

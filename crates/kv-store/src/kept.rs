@@ -1,0 +1,94 @@
+//! Chunks that somebody asked to keep for a while: they leave last.
+//!
+//! What is asked for is a prompt, up to the chunk that it ends in. All that this chunk continues stays with it, as ever. What
+//! is kept may take a share of the budget, and no more is promised: so who keeps everything takes nothing from others below
+//! what is left of it.
+
+use std::collections::BTreeMap;
+
+use crate::Name;
+use crate::slab::Key;
+
+/// What is kept may take one part of the budget in so many.
+pub const KEPT_SHARE: u64 = 4;
+
+/// Prompts that are kept at the same time.
+pub const MOST_KEPT: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The chunks in which kept prompts end, and until when they are kept.
+    ends: BTreeMap<Name, u64>,
+    /// All chunks that are kept, with how many of these prompts they are a part of.
+    chunks: BTreeMap<Key, u32>,
+    bytes: u64,
+}
+
+impl Kept {
+    /// Bytes of all that is kept.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn has(&self, key: Key) -> bool {
+        self.chunks.contains_key(&key)
+    }
+
+    pub(crate) fn until(&self, end: &Name) -> Option<u64> {
+        self.ends.get(end).copied()
+    }
+
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (&Name, u64)> {
+        self.ends.iter().map(|(name, until)| (name, *until))
+    }
+
+    /// The prompts that need not be kept any more.
+    pub(crate) fn over(&self, now: u64) -> Vec<Name> {
+        let over = self.ends.iter().filter(|(_, until)| **until <= now);
+        over.map(|(name, _)| *name).collect()
+    }
+
+    /// Keeps a prompt, whose chunks and their bytes these are. False if that is too much.
+    pub(crate) fn add(
+        &mut self,
+        end: Name,
+        until: u64,
+        path: &[(Key, u64)],
+        most_bytes: u64,
+    ) -> bool {
+        if let Some(known) = self.ends.get_mut(&end) {
+            *known = until;
+            return true;
+        }
+        let new = path.iter().filter(|(key, _)| !self.has(*key));
+        let bytes: u64 = new.map(|(_, bytes)| bytes).sum();
+        let all = self.bytes.saturating_add(bytes);
+        if self.ends.len() >= MOST_KEPT || all > most_bytes {
+            return false;
+        }
+        self.bytes = all;
+        for (key, _) in path {
+            *self.chunks.entry(*key).or_default() += 1;
+        }
+        self.ends.insert(end, until);
+        true
+    }
+
+    /// Keeps a prompt no longer, whose chunks and their bytes these are. False if it was not kept.
+    pub(crate) fn remove(&mut self, end: &Name, path: &[(Key, u64)]) -> bool {
+        if self.ends.remove(end).is_none() {
+            return false;
+        }
+        for (key, bytes) in path {
+            let Some(count) = self.chunks.get_mut(key) else {
+                continue;
+            };
+            *count -= 1;
+            if *count == 0 {
+                self.chunks.remove(key);
+                self.bytes = self.bytes.saturating_sub(*bytes);
+            }
+        }
+        true
+    }
+}
