@@ -1,9 +1,10 @@
 //! `contextpilot-llama index` and `up`, in front of a real llama-server.
 
 mod bounds;
+mod clients;
 mod foreseen;
 mod learning;
-mod node;
+
 #[path = "../index/python.rs"]
 mod python;
 mod secure;

@@ -1,4 +1,4 @@
-//! What clients for JavaScript read in the usage of answers, over a restart of the server with a prefix store.
+//! What clients for Python and JavaScript read in the usage of answers, over a restart of the server with a prefix store.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -15,18 +15,34 @@ fn clients_for_javascript_read_what_was_not_evaluated() {
         Ok(packages) => packages,
         Err(why) => return skip(why.why_skipped()),
     };
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/client.mjs");
+    let mut command = Command::new("node");
+    command.args([program, &packages]);
+    ten_turns(command);
+}
+
+#[test]
+fn clients_for_python_read_what_was_not_evaluated() {
+    let python = match script("python-clients", &[]) {
+        Ok(python) => python,
+        Err(why) => return skip(why.why_skipped()),
+    };
+    let mut command = Command::new(python);
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/usage.py"));
+    ten_turns(command);
+}
+
+/// `client` gets the address of a proxy, and has its conversations there.
+fn ten_turns(mut client: Command) {
     let folder = tempfile::tempdir().unwrap();
     let (builder, socket) = (one_slot(folder.path()), socket(folder.path()));
     let mut server = watched(&builder, &socket);
     let hook = control(&socket);
     await_store(&hook);
     let index = Index::told(server.address(), &socket);
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/client.mjs");
-    let url = format!("http://{}", index.address);
-    let mut command = Command::new("node");
-    command.args([program, &packages, &url]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut client = command.spawn().unwrap();
+    client.arg(format!("http://{}", index.address));
+    client.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut client = client.spawn().unwrap();
     let mut asks = client.stdin.take().unwrap();
     let mut answers = BufReader::new(client.stdout.take().unwrap()).lines();
     let mut loaded = 0;
