@@ -1,7 +1,7 @@
 //! The hook that a command asks: given, or found; and the messages if it does not answer.
 
 use clap::Args;
-use contextpilot_client::control::Stats;
+use contextpilot_client::control::{RequestState, Stats};
 use contextpilot_client::{Control, Error};
 use contextpilot_settings::{Listen, env};
 
@@ -95,6 +95,22 @@ fn none_runs() -> String {
 
 pub(super) fn text(name: &str) -> Option<String> {
     of_process.non_empty(name)?.into_string().ok()
+}
+
+/// What the hook knows of a request, and its name. A number is an id first; if no request has that id, it is the
+/// number in lists, since a shell takes `#17` without quotes for a comment.
+pub(super) fn request(control: &Control, name: &str) -> Result<(String, RequestState), String> {
+    let ask = |name: &str| control.request(name).map_err(|e| hook_says(control, &e));
+    let state = ask(name)?;
+    let is_unknown = |state: &RequestState| matches!(state, RequestState::Unknown { .. });
+    if is_unknown(&state) && name.parse::<u64>().is_ok() {
+        let numbered = format!("#{name}");
+        let of_number = ask(&numbered)?;
+        if !is_unknown(&of_number) {
+            return Ok((numbered, of_number));
+        }
+    }
+    Ok((name.to_owned(), state))
 }
 
 /// The message for an error of the hook's endpoint.

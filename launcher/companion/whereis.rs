@@ -7,7 +7,7 @@ use clap::Args;
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Reason, RequestName, RequestState, Timestamp};
 
-use super::connect::{ControlAt, hook_says};
+use super::connect::{ControlAt, hook_says, request};
 use super::show::{Moment, Visible, count, counted, print, print_json, span};
 use super::under_way;
 use super::words::{self, NEVER_CACHED, evicted, place};
@@ -40,10 +40,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         print("No prompt was evaluated yet\n")?;
     }
     for id in &ids {
-        let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
-        all &= is_cached(&state);
+        let (id, state) = &request(&control, id)?;
+        all &= is_cached(state);
         if let (RequestState::Awaited { .. } | RequestState::Unknown { .. }, false) =
-            (&state, options.json)
+            (state, options.json)
             && let Ok(stats) = control.stats()
             && let Some(prompt) = under_way::prompt_of(&stats, id)
         {
@@ -51,8 +51,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             continue;
         }
         match options.json {
-            true => print_json(&state)?,
-            false => print(&(text(&state, SystemTime::now().into()) + &about(&state)))?,
+            true => print_json(state)?,
+            false => print(&(text(state, SystemTime::now().into()) + &about(state)))?,
         }
     }
     Ok(if all {

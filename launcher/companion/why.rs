@@ -11,7 +11,7 @@ use contextpilot_client::control::{Evaluated, Evaluation, Reason, RequestName, R
 use serde::Serialize;
 
 use super::adviser::Adviser;
-use super::connect::{ControlAt, hook_says};
+use super::connect::{ControlAt, hook_says, request};
 use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
 use super::under_way;
 use super::words::NEVER_CACHED;
@@ -180,7 +180,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let stats = control.stats().ok();
     let mut all = true;
     for id in &options.ids {
-        let state = control.request(id).map_err(|e| hook_says(&control, &e))?;
+        let (id, state) = &request(&control, id)?;
         if let (Some(prompt), None, false) = (
             stats.as_ref().and_then(|all| under_way::prompt_of(all, id)),
             state.evaluation(),
@@ -224,7 +224,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             continue;
         }
         let name = RequestName::Id(id.clone());
-        match (evaluation, &state) {
+        match (evaluation, state) {
             (Some(evaluation), _) => {
                 let advised = advisers.advised_of(id, evaluation, options.worth);
                 print(&sentence::text(&name, evaluation, &advised))?;

@@ -92,6 +92,11 @@ fn a_request_is_found_by_the_number_that_lists_show_and_by_any_id() {
         let text = String::from_utf8(output.stdout).unwrap();
         (output.status.code(), text)
     };
+    // A shell takes #17 without quotes for a comment.
+    let plain = number.to_string();
+    assert_eq!(watched.text(&["why", &plain]), text);
+    assert!(run(&["where", &plain]).1.starts_with(&format!("{name}  ")));
+    assert!(run(&["where", "987"]).1.starts_with("987  unknown  "));
     // The prompt of the second request took its place.
     let (code, text) = run(&["where", &name]);
     let tokens = all[0]["evaluation"]["prompt_tokens"].as_u64().unwrap();
