@@ -18,7 +18,7 @@ use serde_json::Value;
 
 mod draw;
 #[allow(dead_code, reason = "the tests that it is made for use the rest")]
-#[path = "../../crates/zmtp/tests/support/mod.rs"]
+#[path = "../../crates/fleet/zmtp/tests/support/mod.rs"]
 mod peer;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -16,7 +16,7 @@ use libfuzzer_sys::fuzz_target;
 
 /// Different names. Few, so that chunks meet.
 const NAMES: u8 = 24;
-/// Where the checksums of a head are, and where its tokens begin (`crates/kv-files/src/format.rs`).
+/// Where the checksums of a head are, and where its tokens begin (`crates/store/kv-files/src/format.rs`).
 const ROWS_CHECK: usize = 112;
 const HEAD_CHECK: usize = 124;
 const HEAD: usize = HEADER_BYTES as usize;

@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use naive::{Both, Step};
 
-#[path = "../../crates/kv-store/tests/naive/mod.rs"]
+#[path = "../../crates/store/kv-store/tests/naive/mod.rs"]
 mod naive;
 
 fuzz_target!(|input: &[u8]| {

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use naive::{Bytes, Generator, Pair};
 
 #[allow(dead_code, unused_imports, reason = "the tests use more of it")]
-#[path = "../../crates/residency/tests/naive/mod.rs"]
+#[path = "../../crates/cache/residency/tests/naive/mod.rs"]
 mod naive;
 
 /// Longer inputs show nothing that shorter ones do not, and the naive implementation is slow.

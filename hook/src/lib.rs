@@ -10,7 +10,7 @@
 //! ```text
 //!  host's threads                                                      threads of ours
 //!  hooks/ ──► guard ──► capture/ ──► channel/ ── Event ──► worker ──► ledger ──► Fact ──► POST /evict
-//!  (called in  (our      (whose memory,   (a queue)        (crates/worker, which has no unsafe code)
+//!  (called in  (our      (whose memory,   (a queue)        (crates/watch/worker, which has no unsafe code)
 //!   place of    code      which request,
 //!   the host's  only      what a batch
 //!   functions)  here)     contains)

@@ -7,7 +7,7 @@
 //! evaluated.
 //!
 //! ```text
-//!  server ── batch ──► evaluate ── search ──► shelf (tree, files)          crates/kv-store, crates/kv-files
+//!  server ── batch ──► evaluate ── search ──► shelf (tree, files)          crates/store
 //!                         │ load: the sequence's state, composed of chunks
 //!                         ▼
 //!                       engine ── state of a sequence that is about to lose tokens ──► shelf
@@ -29,7 +29,7 @@
 //! | [`conditions`] | the adapters that tokens were evaluated under |
 //! | [`records`] | where that is kept, and who may touch it |
 //! | [`repair`] | what puts a context right after an error |
-//! | [`host`] | all of this as `crates/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
+//! | [`host`] | all of this as `crates/store/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`tails`] | tails that wait for their rows |

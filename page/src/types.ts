@@ -1,4 +1,4 @@
-// What the control endpoint answers, as far as the page uses it. crates/control has the meaning and the unit of
+// What the control endpoint answers, as far as the page uses it. crates/watch/control has the meaning and the unit of
 // each field. `null` means: not known.
 
 export type Name = string | number;

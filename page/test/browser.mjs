@@ -17,7 +17,7 @@ import puppeteer from "puppeteer-core";
 import { World, serve } from "./endpoint.mjs";
 
 const here = import.meta.dirname;
-const built = join(here, "../../crates/page/built");
+const built = join(here, "../../crates/watch/page/built");
 const VIEWS = ["tree", "time", "requests", "bill"];
 
 async function launch() {

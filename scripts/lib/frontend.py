@@ -20,7 +20,7 @@ SLOTS, CONTEXT = 8, 4096
 
 
 def tokenizer(folder):
-    """Writes the tokenizer of the tiny model: a character is a token (crates/tiny-model/src/vocab.rs)."""
+    """Writes the tokenizer of the tiny model: a character is a token (crates/test/tiny-model/src/vocab.rs)."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
     tokens += [chr(code) for code in range(ord("!"), ord("~") + 1)]
     special = ["<unk>", "<s>", "</s>"]

@@ -79,7 +79,7 @@ run_tests() {
 }
 
 # count_tests CODE NAME FILE: adds the tests of a program to the counts below, by its exit code and its
-# output. To the harness, a test that said it cannot run here (skip() in crates/testbed) has passed. A
+# output. To the harness, a test that said it cannot run here (skip() in crates/test/testbed) has passed. A
 # program that fails without a failed test counts as one.
 passed_tests=0 failed_tests=0 skipped_tests=()
 count_tests() {

@@ -11,7 +11,7 @@ use peer::Peer;
 use crate::support::{Hooked, ask, bare, until};
 
 #[allow(dead_code, reason = "other tests use the rest")]
-#[path = "../../crates/zmtp/tests/support/mod.rs"]
+#[path = "../../crates/fleet/zmtp/tests/support/mod.rs"]
 mod peer;
 
 const EVENTS: &str = "CONTEXTPILOT_KV_EVENTS";

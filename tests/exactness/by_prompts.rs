@@ -72,7 +72,7 @@ pub(crate) fn page(total: &Score) -> String {
         "\n## Requests tied by their prompts\n\n\
          The same traces against the same server with its own functions hidden. In executables that were\n\
          stripped, and on macOS, these functions cannot be hooked. Two cases depend on timing, so no trace\n\
-         has them: see [equal prompts](../crates/residency/README.md#tied-by-prompts).\n\n",
+         has them: see [equal prompts](../crates/cache/residency/README.md#tied-by-prompts).\n\n",
     );
     text += Score::HEAD;
     text += "\n";

@@ -47,7 +47,7 @@ fn answers_questions(server: &Server) -> bool {
 fn is_cached(after: &[Request], state: &str, instructions: &str) -> bool {
     let server = server().spawn().unwrap();
     after.iter().for_each(|request| ask(&server, request));
-    // As the model's template puts them together (crates/tiny-model).
+    // As the model's template puts them together (crates/test/tiny-model).
     let text = json!({"content": format!("{state} {instructions}"), "add_special": false});
     let tokens = server.post("/tokenize", &text).unwrap().json().unwrap();
     let again = Request::completion(tokens["tokens"].clone()).predict(1);

@@ -73,9 +73,9 @@ fn after_a_break_the_stream_of_events_continues_where_it_ended() {
     assert_eq!(ids, ["two", "three"]);
 }
 
-#[path = "../../crates/client/examples/evictions.rs"]
+#[path = "../../crates/watch/client/examples/evictions.rs"]
 mod evictions;
-#[path = "../../crates/client/examples/slots.rs"]
+#[path = "../../crates/watch/client/examples/slots.rs"]
 mod slots;
 
 #[test]

@@ -159,8 +159,8 @@ fn a_store_that_is_not_simulated_is_said_to_be_left_out() {
 /// Six clients that wait for nothing but their answers, on fewer slots: how much is reused depends on who asks first.
 #[test]
 fn where_the_order_of_clients_decides_other_orders_are_shown() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/simulate/tests/recordings/small-store");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("crates/replay/simulate/tests/recordings/small-store");
     let flags = ["simulate", "--store-gb", "0,1"];
     let points = json(&good(&on(&path, &[&flags[..], &["--json"]].concat())));
     let share = |nth: usize, name: &str| points[nth][name].as_f64().unwrap();

@@ -14,7 +14,7 @@ use crate::support::{companion, good, json as parsed};
 /// A recording of a real server, with six clients.
 const RECORDING: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/crates/simulate/tests/recordings/six-clients"
+    "/crates/replay/simulate/tests/recordings/six-clients"
 );
 
 fn run(arguments: &[&str]) -> Output {
@@ -550,8 +550,8 @@ fn options_of_stores_are_refused_where_there_are_none() {
 
 #[test]
 fn options_of_a_fleet_are_refused_for_one_recorded_server() {
-    let recording =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/simulate/tests/recordings/two-clients");
+    let recording = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("crates/replay/simulate/tests/recordings/two-clients");
     let recording = recording.to_str().unwrap();
     for option in [["--slots", "2"], ["--route", "session"], ["--store", "own"]] {
         let of_one = run(&[&["simulate", recording][..], &option].concat());

@@ -1,4 +1,4 @@
-//! A context of the engine with its record, its journal and the store, as `crates/kv-engine` sees them.
+//! A context of the engine with its record, its journal and the store, as `crates/store/kv-engine` sees them.
 
 use contextpilot_kv_engine::{
     Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, Supply, Wanted,

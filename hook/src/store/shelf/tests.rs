@@ -8,7 +8,7 @@ use engine::Engine;
 
 use super::*;
 
-#[path = "../../../../crates/kv-store/tests/engine/mod.rs"]
+#[path = "../../../../crates/store/kv-store/tests/engine/mod.rs"]
 mod engine;
 
 const LONG: Duration = Duration::from_secs(60);

@@ -1,0 +1,394 @@
+//! The prefix store (`CONTEXTPILOT_STORE`), below the server.
+//!
+//! What it has, what leaves it, what is worth a copy and what a sequence holds is decided by the store's own code
+//! (`crates/store/kv-store`): here is only when it is asked. A chunk has no rows, and an identity stands for each token.
+
+use contextpilot_kv_store::{Conditions, Fingerprint, Held, Run, Session, Store, worth};
+use contextpilot_traffic::{Applied, RequestRecord, Tokens, Traffic, TrafficRequest};
+
+use crate::content::Content;
+use crate::prefixes::Prefixes;
+use crate::rates::Rates;
+use crate::setting::{Setting, StoreSetting};
+use crate::sizes::Sizes;
+
+/// What a state says of a token besides its rows, bytes.
+const CELL: u64 = 12;
+
+/// The store, and what it knows of the slots.
+#[derive(Debug)]
+pub(crate) struct PrefixStore {
+    tree: Store,
+    /// A sequence for each slot.
+    session: Session,
+    /// The adapters of all requests so far. The index is the number of the conditions.
+    adapters: Vec<Applied>,
+    /// Bytes of the rows of a token.
+    token_bytes: usize,
+    /// How many times as long as copying a token evaluating it takes.
+    ratio: usize,
+    /// How long copying a token takes, microseconds.
+    copying: f64,
+    /// Tokens that a slot can hold, and all of them together.
+    room: (usize, usize),
+    batch: usize,
+    /// The most bytes that it ever had.
+    pub(crate) peak: u64,
+    /// Tokens that were copied out of the engine and in.
+    pub(crate) copied: u64,
+    /// Of these, how many a request has paid for.
+    paid: u64,
+}
+
+impl PrefixStore {
+    /// `None`: the setting has none, or the model's cache is not for it.
+    pub(crate) fn of(
+        setting: &Setting,
+        traffic: &Traffic,
+        sizes: &Sizes,
+        rates: Rates,
+    ) -> Option<Self> {
+        let StoreSetting { limit, speed } = setting.store()?;
+        let token_bytes = sizes.of_token().saturating_sub(CELL);
+        let copying = token_bytes as f64 / speed.max(1) as f64;
+        let of_all = setting.context as usize;
+        let mut store = Self {
+            tree: Store::new(limit),
+            session: Session::default(),
+            adapters: Vec::new(),
+            token_bytes: usize::try_from(token_bytes).unwrap_or(usize::MAX),
+            ratio: worth::ratio(
+                Some(rates.prompt_token / 1e6).filter(|rate| *rate > 0.0),
+                Some(copying),
+            ),
+            copying: copying * 1e6,
+            room: match setting.kv_unified {
+                true => (of_all, of_all),
+                false => (setting.slot_context as usize, of_all),
+            },
+            batch: setting.batch_size as usize,
+            peak: 0,
+            copied: 0,
+            paid: 0,
+        };
+        if traffic
+            .setup
+            .as_ref()
+            .is_some_and(|one| one.store.is_some())
+        {
+            store.fill(&traffic.requests);
+        }
+        Some(store)
+    }
+
+    /// What was loaded in the recording although no request before had it: the store had it from the start.
+    fn fill(&mut self, requests: &[TrafficRequest]) {
+        let mut rows = Prefixes::new();
+        for (nth, request) in requests.iter().enumerate() {
+            let record = &request.record;
+            let given = record.reused + record.loaded;
+            if record.loaded > 0 && rows.find(&request.tokens, given).0 < given {
+                let tokens = tokens_of(&request.tokens, 0, given);
+                let conditions = self.conditions_of(record.adapters);
+                self.keep(conditions, &tokens);
+            }
+            rows.insert(&request.tokens, request.tokens.len(), nth);
+        }
+    }
+
+    /// A slot is about to keep only its first `kept` tokens.
+    pub(crate) fn cut(&mut self, slot: usize, kept: u32) {
+        let sequence = slot as i32;
+        self.save(sequence, kept as usize, 1);
+        let kept = i32::try_from(kept).unwrap_or(i32::MAX);
+        self.session.removed(sequence, kept, -1);
+    }
+
+    /// Under what a slot's tokens were evaluated, if they are known.
+    pub(crate) fn conditions(&self, slot: usize) -> Option<Conditions> {
+        self.session.conditions(slot as i32)
+    }
+
+    /// The server has copied a slot to its own memory: what is new in that costs nothing more.
+    pub(crate) fn saved(&mut self, slot: usize) {
+        if let Some(conditions) = self.conditions(slot) {
+            self.session_without_ahead(slot as i32);
+            let tokens = self
+                .session
+                .believed(slot as i32)
+                .unwrap_or_default()
+                .to_vec();
+            self.keep(conditions, &tokens);
+        }
+    }
+
+    /// The server has replaced what a slot holds by what it had copied before.
+    pub(crate) fn replaced(
+        &mut self,
+        slot: usize,
+        content: &Content,
+        conditions: Option<Conditions>,
+    ) {
+        self.cut(slot, 0);
+        let tokens = tokens_of(content.row(), 0, content.len());
+        match conditions {
+            Some(conditions) => {
+                let held = Held::whole(tokens, conditions);
+                self.session.replaced(slot as i32, held);
+            }
+            None => self.session.obscure(slot as i32),
+        }
+    }
+
+    /// What a slot holds is not known any more, until it is emptied.
+    pub(crate) fn obscure(&mut self, slot: usize) {
+        self.session.obscure(slot as i32);
+    }
+
+    /// Slots evaluate the tokens of prompts, each from a position on, batch by batch. The prompts begin in the same batch: what
+    /// is first evaluated there is found by none of them. Returns how many tokens of each are loaded.
+    pub(crate) fn evaluate(&mut self, prompts: &[(usize, &TrafficRequest, u32)]) -> Vec<u32> {
+        let begun = prompts.iter();
+        let begun: Vec<Option<Evaluating>> = begun.map(|one| self.begin(*one)).collect();
+        let loaded = begun.into_iter().map(|one| {
+            let mut one = one?;
+            self.session.evaluated(&one.run);
+            while let Some(next) = one.next(self.batch) {
+                one.run = next;
+                self.look(&mut one);
+                self.session.evaluated(&one.run);
+            }
+            u32::try_from(one.loaded).ok()
+        });
+        loaded.map(Option::unwrap_or_default).collect()
+    }
+
+    /// Looks for the first batch's part of a prompt. `None`: it is nothing for the store.
+    fn begin(
+        &mut self,
+        (slot, request, past): (usize, &TrafficRequest, u32),
+    ) -> Option<Evaluating> {
+        let record = &request.record;
+        let sequence = slot as i32;
+        if !is_for_the_store(record) {
+            self.session.obscure(sequence);
+            return None;
+        }
+        let tokens = tokens_of(&request.tokens, 0, record.prompt);
+        let run = run_of(&tokens, sequence, past as usize, self.batch)?;
+        let mut one = Evaluating {
+            conditions: self.conditions_of(record.adapters),
+            tokens,
+            run,
+            loaded: 0,
+            may_find: !record.uncached,
+            is_cached: !record.uncached,
+        };
+        self.look(&mut one);
+        Some(one)
+    }
+
+    fn look(&mut self, one: &mut Evaluating) {
+        let advice = self.session.advise(&one.run, one.conditions, worth::LEAST);
+        if let Some(length) = advice.cut {
+            self.session.cut(one.run.sequence, length);
+            one.may_find = one.is_cached;
+        }
+        if let Some(held) = advice.search.filter(|_| one.may_find) {
+            one.may_find = self.search(&one.run, held, one.conditions);
+        }
+        one.loaded += self.session.there(&one.run);
+    }
+
+    /// The slot has answered: `row` has the prompt and what was evaluated after it.
+    pub(crate) fn answered(&mut self, slot: usize, request: &TrafficRequest, row: &Content) {
+        let sequence = slot as i32;
+        let prompt = request.record.prompt;
+        self.session_without_ahead(sequence);
+        let run = Run {
+            sequence,
+            first: i32::try_from(prompt).unwrap_or(i32::MAX),
+            tokens: tokens_of(row.row(), prompt, row.len()),
+            leading: 0,
+        };
+        if run.tokens.is_empty() {
+            return;
+        }
+        let conditions = self.conditions_of(request.record.adapters);
+        self.session.advise(&run, conditions, worth::LEAST);
+        self.session.evaluated(&run);
+        let Some(known) = self.session.conditions(sequence) else {
+            return;
+        };
+        let all = self.session.believed(sequence).unwrap_or_default().to_vec();
+        for step in
+            std::iter::once(1).chain((worth::STEPS..=run.tokens.len()).step_by(worth::STEPS))
+        {
+            let tokens = &all[..all.len().min(prompt as usize + step)];
+            self.save_if(known, tokens, 0, worth::MARGIN);
+        }
+    }
+
+    /// The time that copies have taken since the last call, microseconds.
+    pub(crate) fn time(&mut self) -> u64 {
+        let tokens = self.copied - std::mem::replace(&mut self.paid, self.copied);
+        (tokens as f64 * self.copying).round() as u64
+    }
+
+    /// The time that all copies took, seconds.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.copied as f64 * self.copying / 1e6
+    }
+
+    /// Loads what there is of a run. Returns whether there was all of it.
+    fn search(&mut self, run: &Run, held: usize, conditions: Conditions) -> bool {
+        let wanted = self.session.wanted(run);
+        let fingerprint = fingerprint(&self.adapters, conditions);
+        let better = self.session.sharing(run, &wanted, conditions);
+        if let Some((other, shared)) = better.filter(|&(_, shared)| shared >= held + worth::LEAST) {
+            let stored = self.tree.find(&fingerprint, &wanted).tokens().max(held);
+            let all = self.session.believed(other).map_or(0, <[i32]>::len);
+            if worth::sharing(all, shared, stored, self.ratio) {
+                self.save(other, 0, 1);
+            }
+        }
+        let room = match self.room {
+            (one, all) if one < all => one.saturating_sub(held),
+            (_, all) => all.saturating_sub(self.session.held()),
+        };
+        let mut found = self.tree.find(&fingerprint, &wanted);
+        let there = found.tokens();
+        let mut row = wanted[..there].to_vec();
+        let more = room.saturating_sub(wanted.len().saturating_sub(held));
+        if there == wanted.len() && run.leading == run.tokens.len() && more > 0 {
+            let (further, whole) = self.tree.continuation(&found, more);
+            row.extend(further);
+            found = whole;
+        }
+        let gained = there.saturating_sub(held);
+        let is_worth_it = worth::loading(held, row.len(), self.ratio);
+        if gained >= worth::LEAST && gained <= room && is_worth_it {
+            self.tree.used(found.pieces());
+            self.copied += row.len() as u64;
+            self.session.loaded(run.sequence, row);
+        }
+        there == wanted.len()
+    }
+
+    /// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it.
+    fn save(&mut self, sequence: i32, kept: usize, margin: usize) {
+        let Some(conditions) = self.session.conditions(sequence) else {
+            return;
+        };
+        let tokens = self.session.believed(sequence).unwrap_or_default().to_vec();
+        if self.save_if(conditions, &tokens, kept, margin) {
+            self.session_without_ahead(sequence);
+        }
+    }
+
+    fn save_if(
+        &mut self,
+        conditions: Conditions,
+        tokens: &[i32],
+        kept: usize,
+        margin: usize,
+    ) -> bool {
+        if !worth::saving(tokens.len(), kept, 0, self.ratio, margin) {
+            return false;
+        }
+        let fingerprint = fingerprint(&self.adapters, conditions);
+        let there = self.tree.find(&fingerprint, tokens).tokens();
+        let is_worth_it = worth::saving(tokens.len(), kept, there, self.ratio, margin)
+            && self.tree.has_room(&fingerprint, tokens, self.token_bytes);
+        if is_worth_it {
+            let is_large = tokens.len().saturating_mul(self.token_bytes) >= worth::LARGE;
+            let copied = match is_large && worth::is_mostly_stored(tokens.len(), there) {
+                true => tokens.len() - there,
+                false => tokens.len(),
+            };
+            self.copied += copied as u64;
+            self.keep(conditions, tokens);
+        }
+        is_worth_it
+    }
+
+    /// Keeps what is new of these tokens.
+    fn keep(&mut self, conditions: Conditions, tokens: &[i32]) {
+        let fingerprint = fingerprint(&self.adapters, conditions);
+        for chunk in self.tree.missing(&fingerprint, tokens, self.token_bytes) {
+            if self.tree.insert(chunk).is_err() {
+                break;
+            }
+        }
+        self.peak = self.peak.max(self.tree.bytes());
+    }
+
+    fn session_without_ahead(&mut self, sequence: i32) {
+        if let Some(believed) = self.session.ahead_of(sequence) {
+            self.session.cut(sequence, believed);
+        }
+    }
+
+    fn conditions_of(&mut self, adapters: Applied) -> Conditions {
+        let known = self.adapters.iter().position(|one| *one == adapters);
+        let nth = known.unwrap_or_else(|| {
+            self.adapters.push(adapters);
+            self.adapters.len() - 1
+        });
+        Conditions(nth as u32)
+    }
+}
+
+/// A prompt that is evaluated batch by batch.
+struct Evaluating {
+    tokens: Vec<i32>,
+    conditions: Conditions,
+    /// The part in this batch.
+    run: Run,
+    loaded: usize,
+    /// Whether a search can find more than the last one. Who wants no cache gets nothing from the store.
+    may_find: bool,
+    is_cached: bool,
+}
+
+impl Evaluating {
+    /// The part in the next batch.
+    fn next(&self, batch: usize) -> Option<Run> {
+        let at = usize::try_from(self.run.first).ok()? + self.run.tokens.len();
+        run_of(&self.tokens, self.run.sequence, at, batch)
+    }
+}
+
+/// The tokens of a prompt from a position on that are in one batch. `None`: there are none.
+fn run_of(tokens: &[i32], sequence: i32, at: usize, batch: usize) -> Option<Run> {
+    let end = tokens.len().min(at + batch);
+    (at < end).then(|| Run {
+        sequence,
+        first: i32::try_from(at).unwrap_or(i32::MAX),
+        // The last token of a prompt wants an output.
+        leading: end - at - usize::from(end == tokens.len()),
+        tokens: tokens[at..end].to_vec(),
+    })
+}
+
+/// Whether the store takes part in a request at all.
+fn is_for_the_store(record: &RequestRecord) -> bool {
+    !record.embedding && record.media.is_empty() && record.activated_at.is_none()
+}
+
+fn fingerprint(adapters: &[Applied], conditions: Conditions) -> Fingerprint {
+    let applied = adapters.get(conditions.0 as usize).copied();
+    Fingerprint::of(&[&applied.unwrap_or_default().hash.to_le_bytes()])
+}
+
+/// The tokens `[from, to)` of a row. Two tokens are the same only if their identities are, unless these are some
+/// 2³¹ apart, which no recording has in the same place.
+fn tokens_of(row: &Tokens, from: u32, to: u32) -> Vec<i32> {
+    let mut part = Tokens::new();
+    part.extend(row, from, to);
+    let runs = part.runs().iter();
+    let identities = runs.flat_map(|run| run.first..run.first + u64::from(run.length));
+    identities
+        .map(|identity| (identity % i32::MAX as u64) as i32)
+        .collect()
+}

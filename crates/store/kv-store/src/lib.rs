@@ -1,0 +1,65 @@
+//! What a prefix store has, and how the state of a sequence is cut into pieces and put together again.
+//!
+//! ```text
+//!  state of a sequence ──► State::read ──► extract ──► rows of a chunk ──► a file
+//!  state of a sequence ◄── Composer    ◄── put     ◄── rows of a chunk ◄── a file
+//!
+//!  prompt ──► Store::find    ──► the pieces that are there
+//!         ──► Store::missing ──► the chunks that are not ──► Store::insert ──► what leaves for them
+//! ```
+//!
+//! A *chunk* is a run of tokens together with their KV rows. The rows depend on all tokens before
+//! them, so a chunk belongs to a prefix: chunks form a radix tree. They never cross a multiple of
+//! [`GRID`] tokens, and are never split: a prompt that differs in the middle of a chunk continues
+//! there with a chunk of its own. So no row is stored twice.
+//!
+//! A model with sliding windows or a recurrent state has a *tail* besides: the part of a state that only
+//! stands for the position at which it was taken ([`Shape`]). It is a chunk of one token that no prompt has.
+//!
+//! The crate knows names, tokens and sizes. Rows are in files, which `crates/store/kv-files` writes and reads.
+//!
+//! # Memory
+//! 4 bytes a token and about 300 bytes a chunk, at most [`MEMORY`] in all: when that is reached,
+//! chunks leave as if the budget were used up.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod bytes;
+mod chunk;
+mod compose;
+mod facts;
+mod kept;
+mod layout;
+pub mod media;
+mod name;
+mod numbers;
+mod origin;
+mod place;
+mod prove;
+mod session;
+mod shape;
+mod slab;
+mod state;
+mod store;
+mod tree;
+mod waiting;
+mod wanted;
+pub mod worth;
+
+pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
+pub use compose::{ComposeError, Composer, Gap, make_room};
+pub use facts::{Facts, What};
+pub use kept::{KEPT_SHARE, MOST_KEPT};
+pub use layout::{Layout, LayoutError};
+pub use name::{Fingerprint, Name, NameError};
+pub use numbers::{Check, Numbers, is_tail_finite};
+pub use origin::Origin;
+pub use place::Place;
+pub use prove::prove;
+pub use session::{Advice, Conditions, Held, Run, Session, Why};
+pub use shape::Shape;
+pub use state::{State, StateMap};
+pub use store::{Change, Changes, MEMORY, Model, Refused, Store};
+pub use tree::{MOST_ALIKE, MOST_WAYS};
+pub use wanted::Wanted;

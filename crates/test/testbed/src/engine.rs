@@ -1,0 +1,162 @@
+//! Finds the real server, and writes the models, adapters and projectors that it serves.
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use contextpilot_tiny_model::{Adapter, Projector};
+pub use contextpilot_tiny_model::{Arch, ProjectorKind, Spec};
+
+use crate::{Error, Result};
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// The path of a real llama-server: what `scripts/llama-server` prints, run once per process. On a
+/// machine without a server the script fetches one, which may take a while, and says so on stderr.
+///
+/// # Panics
+/// If there is no server and none can be fetched. The script has printed the reason.
+pub fn llama_server() -> PathBuf {
+    static FOUND: OnceLock<Result<PathBuf>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let script = repository().join("scripts/llama-server");
+        let output = Command::new(&script)
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|error| Error::new(format!("{}: {error}", script.display())))?;
+        let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if output.status.success() && !path.is_empty() {
+            Ok(PathBuf::from(path))
+        } else {
+            Err(Error::new("no real llama-server (see above)"))
+        }
+    });
+    match found {
+        Ok(path) => path.clone(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A model file.
+#[derive(Clone, Debug)]
+pub struct Model {
+    path: PathBuf,
+    arch: Arch,
+}
+
+impl Model {
+    /// The tiny model of an architecture.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn tiny(arch: Arch) -> Self {
+        Self::of(&Spec::new(arch))
+    }
+
+    /// Any model that `contextpilot-tiny-model` can write. It is written anew once per process, so that
+    /// a change of the generator takes effect.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn of(spec: &Spec) -> Self {
+        static WRITTEN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+        let folder = repository().join("target/testbed");
+        let path = folder.join(format!(
+            "{}-{}x{}-ctx{}-window{}-seed{}{}.gguf",
+            spec.arch,
+            spec.layers,
+            spec.width,
+            spec.context_length,
+            spec.window,
+            spec.seed,
+            if spec.letter_pairs { "-pairs" } else { "" }
+        ));
+        // A test that panicked while it held the lock wrote nothing we rely on:
+        // the file has its name only when it is complete.
+        let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = written.get_or_insert_default();
+        if !written.contains(&path) {
+            let result = std::fs::create_dir_all(&folder)
+                .and_then(|()| contextpilot_tiny_model::write(&path, spec));
+            if let Err(error) = result {
+                panic!("cannot write {}: {error}", path.display());
+            }
+            written.insert(path.clone());
+        }
+        Self {
+            path,
+            arch: spec.arch,
+        }
+    }
+
+    /// The model in a file.
+    pub fn file(path: PathBuf, arch: Arch) -> Self {
+        Self { path, arch }
+    }
+
+    /// The GGUF file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its architecture.
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Whether any prefix of a cached sequence can be reused, so that all of a cached prompt but its
+    /// last token is. If not (sliding window, recurrent), checkpoints decide, and a prompt counts as
+    /// cached if nine tenths of it are reused.
+    pub(crate) fn keeps_any_prefix(&self) -> bool {
+        matches!(
+            self.arch,
+            Arch::Llama | Arch::Draft | Arch::Qwen2Vl | Arch::Decision | Arch::LongRope
+        )
+    }
+}
+
+/// A LoRA adapter for a tiny model, as a file below `target/`. With invocation tokens it is activated
+/// by these (aLoRA).
+///
+/// # Panics
+/// When it cannot be written.
+pub fn adapter(arch: Arch, seed: u64, invocation: &[u32]) -> PathBuf {
+    let adapter = Adapter {
+        seed,
+        invocation: invocation.to_vec(),
+        ..Adapter::new(&Spec::new(arch))
+    };
+    let folder = repository().join("target/testbed");
+    let tokens: Vec<String> = invocation.iter().map(u32::to_string).collect();
+    let path = folder.join(format!(
+        "adapter-{arch}-seed{seed}-{}.gguf",
+        tokens.join("-")
+    ));
+    let result = std::fs::create_dir_all(&folder)
+        .and_then(|()| contextpilot_tiny_model::write_adapter(&path, &adapter));
+    if let Err(error) = result {
+        panic!("cannot write {}: {error}", path.display());
+    }
+    path
+}
+
+/// A multimodal projector for a tiny model, as a file below `target/`.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn projector(kind: ProjectorKind) -> PathBuf {
+    let projector = Projector::new(kind, Spec::new(Arch::Llama).width);
+    let folder = repository().join("target/testbed");
+    let path = folder.join(format!("projector-{kind:?}.gguf"));
+    let result = std::fs::create_dir_all(&folder)
+        .and_then(|()| contextpilot_tiny_model::write_projector(&path, &projector));
+    if let Err(error) = result {
+        panic!("cannot write {}: {error}", path.display());
+    }
+    path
+}
