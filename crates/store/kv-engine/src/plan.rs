@@ -78,10 +78,10 @@ impl Plan {
     }
 }
 
-/// Carries a plan out. The journal knows of it before the first step, and until [`settle`] is called.
+/// Carries a plan out. The journal knows of it before the first step, and until the record does.
 ///
-/// `tokens`: at least those that the engine holds, and those that it is to hold. This asks nothing of the record, so it comes to its end even if the library
-/// stops.
+/// `tokens`: at least those that the engine holds, and those that it is to hold. This asks nothing of the record, so it comes
+/// to its end even if the library stops.
 pub fn carry_out<H: Host>(
     host: &H,
     plan: &Plan,
