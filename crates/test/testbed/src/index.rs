@@ -14,7 +14,7 @@ use std::{
 
 use rustls::ServerConfig;
 
-use crate::{Certificate, Endpoint, Result, stream::Plain};
+use crate::{Certificate, Endpoint, Result, stream::Plain, try_until};
 
 mod behaviour;
 mod post;
@@ -72,7 +72,11 @@ impl Index {
     }
 
     fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        // Between two lives of an index, a connection of somebody else may have its port for a moment.
+        let listener = try_until("the port is free", || match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            listener => Ok(Some(listener?)),
+        })?;
         let at = listener.local_addr()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let next = move || {
