@@ -1,6 +1,7 @@
 //! Finds the request id in a JSON body without building or keeping the body.
 
 mod adapters;
+mod collected;
 mod control;
 mod number;
 mod prompt;
@@ -318,7 +319,7 @@ impl JsonScanner {
 
     /// For how many seconds the prompt is to be kept. Call this at the end of the body.
     pub(crate) fn take_lifetime(&mut self) -> Option<u32> {
-        self.control.take()?.seconds()
+        control::lifetime(&self.control.take()?)
     }
 
     /// Among whom the prompt may be shared. Call this at the end of the body.
@@ -342,7 +343,7 @@ impl JsonScanner {
 
     /// The adapters that the body names. Call this at the end of the body.
     pub(crate) fn take_adapters(&mut self) -> Option<Adapters> {
-        self.adapters.take()?.adapters()
+        adapters::read(&self.adapters.take()?)
     }
 
     /// The id in the body. Call this at the end of the body.

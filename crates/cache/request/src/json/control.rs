@@ -1,7 +1,7 @@
 //! How long a prompt is to be kept: `"cache_control": {"type": "ephemeral", "ttl": "1h"}`, as Anthropic's API has it.
 
+use super::collected::{Collected, Reader};
 use super::text::Text;
-use crate::scan::StringSkipper;
 
 /// The longest object that is read, in bytes.
 const LONGEST: usize = 256;
@@ -10,119 +10,43 @@ const USUAL: u32 = 300;
 /// More is as much, seconds.
 const MOST: u32 = 31 * 24 * 3600;
 
-/// Collects the object as it streams past, after its opening bracket.
-#[derive(Debug, Clone)]
-pub(super) struct Control {
-    bytes: Vec<u8>,
-    too_long: bool,
+/// The object, after its opening bracket.
+pub(super) type Control = Collected<LONGEST>;
+
+/// For how many seconds the prompt is to be kept, when the object has ended. 0: no longer. `None`: it says something else.
+pub(super) fn lifetime(control: &Control) -> Option<u32> {
+    let seconds = object(&mut control.reader()?)?;
+    Some(seconds.unwrap_or(USUAL).min(MOST))
 }
 
-impl Control {
-    pub(super) const fn new() -> Self {
-        Self {
-            bytes: Vec::new(),
-            too_long: false,
+/// The member `ttl`, if there is one. `None`: it cannot be read, or the type is another one.
+fn object(reader: &mut Reader<'_>) -> Option<Option<u32>> {
+    let mut ttl = None;
+    loop {
+        match reader.next()? {
+            b'}' => return Some(ttl),
+            b',' => {}
+            b'"' => match &*reader.key(LONGEST)?.take().ok()? {
+                "ttl" => ttl = Some(time(reader)?),
+                "type" if string(reader)?.is(b"ephemeral") => {}
+                "type" => return None,
+                _ if reader.scalar().is_none() => _ = string(reader)?,
+                _ => {}
+            },
+            _ => return None,
         }
     }
-
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
-        self.too_long |= self.bytes.len() + bytes.len() > LONGEST;
-        if !self.too_long {
-            self.bytes.extend_from_slice(bytes);
-        }
-    }
-
-    /// For how many seconds the prompt is to be kept. 0: no longer. `None`: it says something else.
-    pub(super) fn seconds(self) -> Option<u32> {
-        let mut reader = Reader { rest: &self.bytes };
-        let seconds = reader.object().filter(|_| !self.too_long)?;
-        Some(seconds.unwrap_or(USUAL).min(MOST))
+}
+/// Seconds, or a text such as `5m`.
+fn time(reader: &mut Reader<'_>) -> Option<u32> {
+    match reader.scalar() {
+        Some(number) => seconds(std::str::from_utf8(number).ok()?),
+        None => seconds(&string(reader)?.take().ok()?),
     }
 }
 
-/// Reads valid JSON only: the server rejects anything else.
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl Reader<'_> {
-    /// The member `ttl`, if there is one. `None`: it cannot be read, or the type is another one.
-    fn object(&mut self) -> Option<Option<u32>> {
-        let mut seconds = None;
-        loop {
-            match self.next()? {
-                b'}' => return Some(seconds),
-                b',' => {}
-                b'"' => {
-                    let key = self.text()?;
-                    if self.next()? != b':' {
-                        return None;
-                    }
-                    match &*key {
-                        "ttl" => seconds = Some(self.lifetime()?),
-                        "type" if self.next()? != b'"' || &*self.text()? != "ephemeral" => {
-                            return None;
-                        }
-                        "type" => {}
-                        _ => self.skip()?,
-                    }
-                }
-                _ => return None,
-            }
-        }
-    }
-
-    /// Seconds, or a text such as `5m`.
-    fn lifetime(&mut self) -> Option<u32> {
-        let first = self.next()?;
-        if first == b'"' {
-            return seconds(&self.text()?);
-        }
-        let end = self.rest.iter().position(|byte| !byte.is_ascii_digit())?;
-        let mut number = vec![first];
-        number.extend_from_slice(&self.rest[..end]);
-        self.rest = &self.rest[end..];
-        seconds(std::str::from_utf8(&number).ok()?)
-    }
-
-    /// Behind an opening quote.
-    fn text(&mut self) -> Option<Box<str>> {
-        let mut text = Text::new();
-        text.start(LONGEST);
-        let used = text.feed(self.rest)?;
-        self.rest = &self.rest[used..];
-        text.take().ok()
-    }
-
-    /// A value that is not of interest, if it is no object and no list.
-    fn skip(&mut self) -> Option<()> {
-        match self.next()? {
-            b'"' => {
-                let used = StringSkipper::new().feed(self.rest)?;
-                self.rest = &self.rest[used..];
-            }
-            b'{' | b'[' => return None,
-            _ => {
-                let end = self
-                    .rest
-                    .iter()
-                    .position(|byte| matches!(byte, b',' | b'}'))?;
-                self.rest = &self.rest[end..];
-            }
-        }
-        Some(())
-    }
-
-    /// The next byte that is no blank.
-    fn next(&mut self) -> Option<u8> {
-        let at = self
-            .rest
-            .iter()
-            .position(|byte| !byte.is_ascii_whitespace())?;
-        let byte = self.rest[at];
-        self.rest = &self.rest[at + 1..];
-        Some(byte)
-    }
+fn string(reader: &mut Reader<'_>) -> Option<Text> {
+    (reader.next()? == b'"').then(|| reader.text(LONGEST))?
 }
 
 /// A number of seconds, or of minutes, hours or days: `90`, `90s`, `5m`, `1h`, `2d`.
@@ -151,7 +75,7 @@ mod tests {
             text.as_bytes()
                 .chunks(3)
                 .for_each(|some| control.feed(some));
-            control.seconds()
+            lifetime(&control)
         };
         for (text, seconds) in [
             (r#""type":"ephemeral"}"#, Some(300)),
