@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::AtFlags;
 
 use crate::Folder;
-use crate::folder::NEW;
+use crate::folder::{NEW, open_to_read};
 use crate::list::folders;
 use crate::writer::put;
 
@@ -27,11 +27,9 @@ impl Folder {
 
     /// What was said last. `None`: nothing.
     pub fn remote_note(&self) -> Option<Vec<u8>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&*self.private(), NAME, flags, Mode::empty()).ok()?;
+        let file = open_to_read(&*self.private(), NAME).ok()?;
         let mut text = Vec::new();
-        let mut file = File::from(file).take(LONGEST);
-        file.read_to_end(&mut text).ok().map(|_| text)
+        file.take(LONGEST).read_to_end(&mut text).ok().map(|_| text)
     }
 
     /// Nobody keeps it alike any more.

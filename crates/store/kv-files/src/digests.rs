@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir};
 
 use crate::Folder;
-use crate::folder::NEW;
+use crate::folder::{NEW, open_to_read};
 use crate::writer::put;
 
 /// Where they are.
@@ -36,10 +36,8 @@ impl Folder {
     /// The digest of these files together, if it was kept and they are still what they were.
     pub fn kept_digest(&self, parts: &[File]) -> Option<[u8; 16]> {
         let identity = Identity::of(parts, SystemTime::now())?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let path = identity.path();
-        let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
-        let (file, mut record) = (File::from(file), [0; RECORD]);
+        let file = open_to_read(&*self.private(), &identity.path()).ok()?;
+        let mut record = [0; RECORD];
         file.read_exact_at(&mut record, 0).ok()?;
         let is_whole = file.metadata().ok()?.len() == RECORD as u64;
         let [version, rest @ ..] = record;

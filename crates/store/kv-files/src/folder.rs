@@ -4,13 +4,13 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use contextpilot_kv_store::{Name, Numbers};
 use contextpilot_private_folder::{self as private_folder, PrivateFolder};
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::Problem;
@@ -200,12 +200,11 @@ impl Folder {
         matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
-    /// Opens a chunk's file. Follows no link, and waits for nobody.
+    /// Opens a chunk's file.
     pub(crate) fn file(&self, name: &Name) -> Result<File, ReadError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let private = self.closed()?;
-        match rustix::fs::openat(&*private, file_name(name), flags, Mode::empty()) {
-            Ok(file) => Ok(file.into()),
+        match open_to_read(&*private, &file_name(name)) {
+            Ok(file) => Ok(file),
             Err(Errno::NOENT | Errno::NOTDIR) => Err(ReadError::Gone),
             Err(Errno::LOOP | Errno::MLINK | Errno::NXIO) => {
                 Err(ReadError::Damaged("it is not a file"))
@@ -268,6 +267,15 @@ impl Folder {
             Err(error) => return Err(error.into()),
         }
         Ok(rustix::fs::openat(&*private, name, flags, Mode::empty())?)
+    }
+
+    /// The names that files in an inner folder have, of those that have one.
+    pub(crate) fn names_in(&self, inner: &str) -> impl Iterator<Item = Name> + use<> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&*self.private(), inner, flags, Mode::empty());
+        let entries = folder.and_then(Dir::read_from).into_iter();
+        let entries = entries.flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok())
     }
 
     /// Chunks that were last used in the future, for the clock was set back since: they were all used before `now`, and
@@ -386,6 +394,12 @@ pub(crate) fn inner_of(file_name: &str) -> &str {
     file_name
         .split_once('/')
         .map_or(file_name, |(inner, _)| inner)
+}
+
+/// Opens a file. Follows no link, and waits for nobody.
+pub(crate) fn open_to_read(folder: impl AsFd, path: &str) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, path, flags, Mode::empty()).map(File::from)
 }
 
 /// Fills the buffer, unless the file ends before.

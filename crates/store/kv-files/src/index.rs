@@ -11,15 +11,14 @@
 //! It may be old: what it names may be gone, and what is new is not in it. So nothing is believed but that there may be a file.
 //! All of the folder is read behind it.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 
 use contextpilot_kv_store::{Chunk, Fingerprint, MOST_ALIKE, MOST_WAYS, Name, Store, TAIL};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::Folder;
-use crate::folder::NEW;
+use crate::folder::{NEW, open_to_read};
 use crate::writer::put;
 
 /// Where it is.
@@ -210,9 +209,7 @@ impl Index {
 impl Folder {
     /// What was written down last. `None`: nothing, or it is damaged.
     pub fn index(&self) -> Option<Index> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&*self.private(), FILE, flags, Mode::empty()).ok()?;
-        let file = File::from(file);
+        let file = open_to_read(&*self.private(), FILE).ok()?;
         let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
         let count = size.checked_sub(HEAD + SUM)? / ENTRY;
         if count > MOST || size != HEAD + count * ENTRY + SUM {

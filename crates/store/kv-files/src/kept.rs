@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 
 use contextpilot_kv_store::{MOST_KEPT, Name};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::AtFlags;
 
 use crate::Folder;
+use crate::folder::{NEW, open_to_read};
+use crate::writer::put;
 
 /// Where that is written: a file for each, with the name of the chunk that the prompt ends in.
 const FOLDER: &str = "kept";
@@ -20,14 +22,10 @@ impl Folder {
     /// The system refuses.
     pub fn keep(&self, end: &Name, until: u64) -> io::Result<()> {
         self.closed()?;
-        let folder = self.inner(FOLDER)?;
-        // Half of a number is another time: it is written under another name.
-        let (name, new) = (end.to_string(), format!("{end}.{}", std::process::id()));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let file = rustix::fs::openat(&folder, &*new, flags | OFlags::CLOEXEC, mode)?;
-        File::from(file).write_all(until.to_string().as_bytes())?;
-        Ok(rustix::fs::renameat(&folder, &*new, &folder, &*name)?)
+        // Half of a number is another time: it is written whole before it has its name.
+        let new = self.inner(NEW)?;
+        let write = |file: &mut File| file.write_all(until.to_string().as_bytes());
+        put(self, &mut 0, &new, write, &format!("{FOLDER}/{end}"))
     }
 
     /// That prompt is kept no longer.
@@ -39,22 +37,13 @@ impl Folder {
 
     /// The chunks that kept prompts end in, and until when they are kept.
     pub fn kept(&self) -> Vec<(Name, u64)> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(folder) = rustix::fs::openat(&*self.private(), FOLDER, flags, Mode::empty()) else {
-            return Vec::new();
-        };
-        let entries = Dir::read_from(&folder).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
         let until = |name: &Name| {
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&folder, name.to_string(), flags, Mode::empty()).ok()?;
+            let file = open_to_read(&*self.private(), &format!("{FOLDER}/{name}")).ok()?;
             let mut text = String::new();
-            File::from(file)
-                .take(LONGEST)
-                .read_to_string(&mut text)
-                .ok()?;
+            file.take(LONGEST).read_to_string(&mut text).ok()?;
             text.trim().parse().ok()
         };
+        let names = self.names_in(FOLDER);
         let kept = names.filter_map(|name| Some((name, until(&name)?)));
         kept.take(MOST_KEPT).collect()
     }

@@ -1,15 +1,14 @@
 //! What is in the folder, file by file.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::UNIX_EPOCH;
 
 use contextpilot_kv_store::{Chunk, Name};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir};
 use rustix::io::Errno;
 
-use crate::folder::{Folder, SUFFIX, read_at_most};
+use crate::folder::{Folder, SUFFIX, open_to_read, read_at_most};
 use crate::format::{Fault, Head, LONGEST_HEAD};
 
 /// A file with a good header.
@@ -172,9 +171,8 @@ impl From<Errno> for Trouble {
 }
 
 fn header(folder: &OwnedFd, file_name: &str, name: Name) -> Result<Header, Trouble> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = match rustix::fs::openat(folder, file_name, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
+    let mut file = match open_to_read(folder, file_name) {
+        Ok(file) => file,
         Err(Errno::LOOP | Errno::MLINK | Errno::NXIO) => return Err(Fault::Foreign.into()),
         Err(error) => return Err(error.into()),
     };

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, SystemTime};
 
-use contextpilot_kv_store::{Fingerprint, Name, Origin};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use contextpilot_kv_store::{Fingerprint, Origin};
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::Folder;
+use crate::folder::open_to_read;
 
 /// Where the names are.
 const FOLDER: &str = "models";
@@ -33,11 +34,9 @@ impl Folder {
     /// How people call the model with this fingerprint, as the server that wrote its first chunk said. `None`:
     /// nobody did.
     pub fn model_name(&self, fingerprint: &Fingerprint) -> Option<String> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let path = file_name(fingerprint);
-        let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
+        let file = open_to_read(&*self.private(), &file_name(fingerprint)).ok()?;
         let mut name = String::new();
-        let read = File::from(file).take(LONGEST).read_to_string(&mut name);
+        let read = file.take(LONGEST).read_to_string(&mut name);
         (read.is_ok() && !name.is_empty()).then_some(name)
     }
 
@@ -51,10 +50,7 @@ impl Folder {
 
     /// What is written down of a fingerprint, and when that was.
     fn origin_bytes(&self, fingerprint: &Fingerprint) -> Option<(Vec<u8>, SystemTime)> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let path = origin_name(fingerprint);
-        let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
-        let file = File::from(file);
+        let file = open_to_read(&*self.private(), &origin_name(fingerprint)).ok()?;
         let written = file.metadata().ok()?.modified().ok()?;
         let mut bytes = Vec::new();
         file.take(LONGEST_ORIGIN).read_to_end(&mut bytes).ok()?;
@@ -120,20 +116,15 @@ impl Folder {
 
     /// The fingerprints that have a file in this inner folder.
     fn fingerprints_in(&self, folder: &str) -> Vec<Fingerprint> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(&*self.private(), folder, flags, Mode::empty());
-        let entries = folder.and_then(Dir::read_from);
-        let names = entries.into_iter().flatten().flatten();
-        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let of = names.filter_map(|name| Some(Fingerprint(name.parse::<Name>().ok()?.0)));
-        of.collect()
+        self.names_in(folder)
+            .map(|name| Fingerprint(name.0))
+            .collect()
     }
 
     /// How long ago a file was written; nothing, if that was in the future. `None`: it is gone.
     fn age(&self, path: &str) -> Option<Duration> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&*self.private(), path, flags, Mode::empty()).ok()?;
-        let written = File::from(file).metadata().ok()?.modified().ok()?;
+        let file = open_to_read(&*self.private(), path).ok()?;
+        let written = file.metadata().ok()?.modified().ok()?;
         Some(written.elapsed().unwrap_or_default())
     }
 }
