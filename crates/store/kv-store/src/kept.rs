@@ -74,11 +74,9 @@ impl Kept {
         true
     }
 
-    /// Keeps a prompt no longer, whose chunks and their bytes these are. False if it was not kept.
-    pub(crate) fn remove(&mut self, end: &Name, path: &[(Key, u64)]) -> bool {
-        if self.ends.remove(end).is_none() {
-            return false;
-        }
+    /// Keeps a prompt no longer, whose chunks and their bytes these are.
+    pub(crate) fn remove(&mut self, end: &Name, path: &[(Key, u64)]) {
+        self.ends.remove(end);
         for (key, bytes) in path {
             let Some(count) = self.chunks.get_mut(key) else {
                 continue;
@@ -89,6 +87,5 @@ impl Kept {
                 self.bytes = self.bytes.saturating_sub(*bytes);
             }
         }
-        true
     }
 }

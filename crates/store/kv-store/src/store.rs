@@ -378,10 +378,14 @@ impl Store {
             .collect()
     }
 
-    /// The same of a prompt that ends in this chunk.
+    /// The prompt that ends in this chunk leaves in its turn again. False if it was not kept.
     pub fn release_to(&mut self, end: &Name) -> bool {
+        if self.kept.until(end).is_none() {
+            return false;
+        }
         let path = self.tree.key(end).map(|key| self.path_of(key));
-        self.kept.remove(end, &path.unwrap_or_default())
+        self.kept.remove(end, &path.unwrap_or_default());
+        true
     }
 
     /// What was kept until now leaves in its turn again. The chunks that these prompts end in.
@@ -597,13 +601,13 @@ impl Store {
     fn shrink(&mut self, new: Option<Key>) -> Vec<Name> {
         let mut names = Vec::new();
         while self.size.bytes > self.limit || self.size.memory > self.memory {
-            let mut leaves = self.leaves.iter().copied();
-            let leaf = leaves.find(|(_, key)| Some(*key) != new && !self.kept.has(*key));
+            let others = || {
+                let leaves = self.leaves.iter().copied();
+                leaves.filter(|(_, key)| Some(*key) != new)
+            };
             // If all others have left, so does what is kept.
-            let leaf = leaf.or_else(|| {
-                let mut leaves = self.leaves.iter().copied();
-                leaves.find(|(_, key)| Some(*key) != new)
-            });
+            let leaf = others().find(|(_, key)| !self.kept.has(*key));
+            let leaf = leaf.or_else(|| others().next());
             let waiting = self.waiting.oldest();
             match (leaf, waiting) {
                 (Some((used, key)), waiting) if waiting.is_none_or(|(other, _)| used < other) => {
@@ -647,9 +651,7 @@ impl Store {
     fn detach(&mut self, key: Key) -> Option<Name> {
         let parent = self.tree.parent(key);
         let name = self.tree.get(key)?.chunk.name;
-        if self.kept.until(&name).is_some() {
-            self.release_to(&name);
-        }
+        self.release_to(&name);
         let node = self.tree.detach(key)?;
         let chunk = node.chunk;
         self.note(Change::Left(chunk.name));
