@@ -12,6 +12,7 @@
 //! | [`prompts`], [`infill`] | the same, if requests are tied to slots by their prompts |
 //! | [`engine_prompts`] | where prompts begin and end, if there are no requests |
 //! | [`uncached`] | slots whose prompts are to be evaluated, whatever the prefix store has |
+//! | `by_task` | what requests say of their prompts, until slots take these |
 //! | [`salts`] | among whom the prompts of slots are shared in the prefix store |
 //! | [`hints`] | how long the prompts of slots are worth keeping there |
 //! | [`recent`] | ids, where they outlive a crash |
@@ -20,6 +21,7 @@
 //! | [`model`] | whether the server has a model and answers |
 
 pub(crate) mod adapters;
+mod by_task;
 pub(crate) mod connections;
 pub(crate) mod contexts;
 pub(crate) mod engine_prompts;

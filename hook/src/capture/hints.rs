@@ -1,61 +1,51 @@
 //! What requests say of how long their prompts are worth keeping (`cache_control`), for the prefix store.
 //!
-//! From the request's thread to the slot's, as with [`uncached`](super::uncached). A hint that is forgotten on the way does no harm.
+//! A hint that is forgotten on the way from a task to its slot does no harm.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use contextpilot_residency::TaskId;
+
+use super::by_task::{ByTask, Said};
 
 /// For how many seconds a prompt is to be kept. 0: no longer.
 pub(crate) type Lifetime = u32;
 
-/// A request had a hint. Until then nothing here costs anything.
-static ANY: AtomicBool = AtomicBool::new(false);
-
-/// Tasks that no slot has taken yet, each at its number's place, with their lifetimes.
-static TASKS: [AtomicU64; 1024] = [const { AtomicU64::new(NONE) }; 1024];
-const NONE: u64 = u64::MAX;
+/// The lifetimes of tasks that no slot has taken yet.
+static TASKS: ByTask<1024> = ByTask::new();
 
 /// The lifetime that the prompt in each slot is to have, until that was seen to.
 static SLOTS: [AtomicI64; 512] = [const { AtomicI64::new(NOTHING) }; 512];
 const NOTHING: i64 = -1;
 
+/// Whether any request had a hint.
+pub(crate) fn are_any() -> bool {
+    TASKS.are_any()
+}
+
 /// The request that has this task says this.
 pub(super) fn note(task: TaskId, lifetime: Option<Lifetime>) {
-    let (Some(lifetime), Ok(number)) = (lifetime, u32::try_from(task)) else {
-        return;
-    };
-    ANY.store(true, Ordering::Release);
-    if let Some(place) = TASKS.get(number as usize % TASKS.len()) {
-        place.store(
-            u64::from(number) << 32 | u64::from(lifetime),
-            Ordering::Release,
-        );
+    if let Some(lifetime) = lifetime {
+        TASKS.note(task, [lifetime.into(), 0]);
     }
 }
 
 /// A slot takes a task.
 pub(crate) fn launched(sequence: i32, task: TaskId) {
-    if !ANY.load(Ordering::Acquire) {
+    let Some(slot) = slot(sequence).filter(|_| are_any()) else {
         return;
-    }
-    let lifetime = u32::try_from(task).ok().and_then(|number| {
-        let place = TASKS.get(number as usize % TASKS.len())?;
-        let known = place.load(Ordering::Acquire);
-        (known != NONE && known >> 32 == u64::from(number)).then_some(known as u32)
-    });
-    if let Some(slot) = slot(sequence) {
-        slot.store(lifetime.map_or(NOTHING, i64::from), Ordering::Relaxed);
-    }
+    };
+    let lifetime = match TASKS.of(task) {
+        Said::This([lifetime, _]) => i64::try_from(lifetime).unwrap_or(NOTHING),
+        Said::Nothing | Said::Forgotten => NOTHING,
+    };
+    slot.store(lifetime, Ordering::Relaxed);
 }
 
 /// What is to be done with the prompt in this slot, once.
 pub(crate) fn take(sequence: i32) -> Option<Lifetime> {
-    if !ANY.load(Ordering::Acquire) {
-        return None;
-    }
-    let taken = slot(sequence)?.swap(NOTHING, Ordering::Relaxed);
-    u32::try_from(taken).ok()
+    let slot = slot(sequence).filter(|_| are_any())?;
+    u32::try_from(slot.swap(NOTHING, Ordering::Relaxed)).ok()
 }
 
 fn slot(sequence: i32) -> Option<&'static AtomicI64> {

@@ -1,14 +1,15 @@
 //! The `cache_salt` of requests, for the prefix store: prompts of different salts share nothing there.
 //!
-//! As with [`uncached`](super::uncached), a task's number is known to the request's thread when it is drawn, and to the
-//! server's thread when a slot takes it, and neither waits for the other. Here a loss would not cost time but a secret. So
-//! whatever is not certain gets [`Salt::Unknown`], of which nothing is loaded or stored.
+//! A loss on the way from a task to its slot would not cost time but a secret. So whatever is not certain gets
+//! [`Salt::Unknown`], of which nothing is loaded or stored.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contextpilot_request::CacheSalt;
 use contextpilot_residency::TaskId;
 use sha2::{Digest, Sha256};
+
+use super::by_task::{ByTask, Said};
 
 /// Among whom a prompt is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,18 +39,18 @@ impl Salt {
     }
 
     /// Two numbers that no digest has stand for the other two.
-    fn to_numbers(self) -> (u64, u64) {
+    fn to_numbers(self) -> [u64; 2] {
         match self {
-            Self::None => (0, 0),
-            Self::Unknown => (u64::MAX, u64::MAX),
+            Self::None => [0, 0],
+            Self::Unknown => [u64::MAX, u64::MAX],
             Self::Of(digest) => {
                 let whole = u128::from_le_bytes(digest);
-                (whole as u64, (whole >> 64) as u64)
+                [whole as u64, (whole >> 64) as u64]
             }
         }
     }
 
-    fn from_numbers((low, high): (u64, u64)) -> Self {
+    fn from_numbers([low, high]: [u64; 2]) -> Self {
         match (low, high) {
             (0, 0) => Self::None,
             (u64::MAX, u64::MAX) => Self::Unknown,
@@ -58,45 +59,18 @@ impl Salt {
     }
 }
 
-/// A request had a salt. Until then nothing here costs anything.
-static ANY: AtomicBool = AtomicBool::new(false);
+/// The salts of tasks that no slot has taken yet.
+static TASKS: ByTask<4096> = ByTask::new();
+
+/// The salt of the prompt in each slot: two numbers that stand for it. Only the server's thread writes and reads them.
+static SLOTS: [[AtomicU64; 2]; 512] = [const { [const { AtomicU64::new(0) }; 2] }; 512];
 
 /// A request had a salt that no slot can be told to have.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Two numbers that stand for a salt.
-struct Kept(AtomicU64, AtomicU64);
-
-impl Kept {
-    const fn new() -> Self {
-        Self(AtomicU64::new(0), AtomicU64::new(0))
-    }
-
-    fn set(&self, salt: Salt) {
-        let (low, high) = salt.to_numbers();
-        self.0.store(low, Ordering::Relaxed);
-        self.1.store(high, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> Salt {
-        let low = self.0.load(Ordering::Relaxed);
-        Salt::from_numbers((low, self.1.load(Ordering::Relaxed)))
-    }
-}
-
-/// The salts of tasks that no slot has taken yet, each at its number's place. Numbers grow: who finds a greater one in its
-/// place has been forgotten.
-static TASKS: [(AtomicI32, Kept); 4096] = [const { (AtomicI32::new(NONE), Kept::new()) }; 4096];
-const NONE: TaskId = -1;
-/// Somebody is writing there.
-const OPEN: TaskId = TaskId::MAX;
-
-/// The salt of the prompt in each slot.
-static SLOTS: [Kept; 512] = [const { Kept::new() }; 512];
-
 /// Whether any request had a salt.
 pub(crate) fn are_any() -> bool {
-    ANY.load(Ordering::Acquire)
+    TASKS.are_any() || are_lost()
 }
 
 /// Whether there was a salt, and it is not certain which slot has it.
@@ -107,22 +81,13 @@ pub(crate) fn are_lost() -> bool {
 /// A request has this salt, and nobody will say which slot takes it.
 pub(super) fn lose() {
     LOST.store(true, Ordering::Release);
-    ANY.store(true, Ordering::Release);
 }
 
 /// The request that has this task names this salt.
 pub(super) fn note(task: TaskId, salt: Salt) {
-    if task < 0 || salt == Salt::None {
-        return;
+    if salt != Salt::None {
+        TASKS.note(task, salt.to_numbers());
     }
-    ANY.store(true, Ordering::Release);
-    let Some((number, kept)) = place(task) else {
-        return;
-    };
-    // Another thread with a task of the same place would have to be 4,096 tasks ahead or behind.
-    number.store(OPEN, Ordering::SeqCst);
-    kept.set(salt);
-    number.store(task, Ordering::SeqCst);
 }
 
 /// A slot takes a task.
@@ -130,43 +95,30 @@ pub(crate) fn launched(sequence: i32, task: TaskId) {
     if !are_any() {
         return;
     }
-    let salt = salt_of(task);
-    let slot = usize::try_from(sequence).ok().and_then(|at| SLOTS.get(at));
-    match slot {
-        Some(slot) => slot.set(salt),
+    let salt = match TASKS.of(task) {
+        Said::This(numbers) => Salt::from_numbers(numbers),
+        Said::Nothing => Salt::None,
+        Said::Forgotten => Salt::Unknown,
+    };
+    match slot(sequence) {
+        Some(slot) => {
+            let words = slot.iter().zip(salt.to_numbers());
+            words.for_each(|(word, number)| word.store(number, Ordering::Relaxed));
+        }
         None if salt == Salt::None => {}
         None => lose(),
     }
 }
 
-fn salt_of(task: TaskId) -> Salt {
-    let Some((number, kept)) = place(task) else {
-        return Salt::Unknown;
-    };
-    let before = number.load(Ordering::SeqCst);
-    let salt = kept.get();
-    let after = number.load(Ordering::SeqCst);
-    match before {
-        _ if before != after => Salt::Unknown,
-        _ if before == task => salt,
-        // A task without a salt leaves what an earlier one has left there.
-        _ if before < task => Salt::None,
-        _ => Salt::Unknown,
-    }
-}
-
-fn place(task: TaskId) -> Option<&'static (AtomicI32, Kept)> {
-    let task = usize::try_from(task).ok()?;
-    TASKS.get(task % TASKS.len())
-}
-
 /// The salt of the prompt that this slot was given last.
 pub(crate) fn in_slot(sequence: i32) -> Salt {
-    if !are_any() {
-        return Salt::None;
-    }
-    let slot = usize::try_from(sequence).ok().and_then(|at| SLOTS.get(at));
-    slot.map_or(Salt::None, Kept::get)
+    let slot = slot(sequence).filter(|_| are_any());
+    let numbers = |slot: &[AtomicU64; 2]| slot.each_ref().map(|word| word.load(Ordering::Relaxed));
+    slot.map_or(Salt::None, |slot| Salt::from_numbers(numbers(slot)))
+}
+
+fn slot(sequence: i32) -> Option<&'static [AtomicU64; 2]> {
+    SLOTS.get(usize::try_from(sequence).ok()?)
 }
 
 #[cfg(test)]

@@ -300,7 +300,8 @@ fn evaluate_rest(
 
 /// A prompt was evaluated up to its end. If its request says how long it is worth keeping, it is stored now, and kept.
 fn see_to_hint(context: Context<'_>, run: &Run) {
-    if run.leading == run.tokens.len() || !records::is_oldest(context) {
+    let is_whole = run.leading < run.tokens.len();
+    if !hints::are_any() || !is_whole || !records::is_oldest(context) {
         return;
     }
     let Some(seconds) = hints::take(run.sequence) else {
