@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use contextpilot_settings::read_gigabytes;
-use contextpilot_simulate::{Point, STORE_SPEED, Setting};
+use contextpilot_simulate::{Point, STORE_SPEED, Setting, Spread};
 use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
@@ -301,9 +301,6 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
     Ok(all)
 }
 
-/// The lowest and the highest share of tokens that are not evaluated.
-type Spread = (f64, f64);
-
 /// A point, in JSON: settings under the names of their flags.
 #[derive(Serialize)]
 pub(super) struct PointOut {
@@ -365,8 +362,8 @@ impl PointOut {
     /// With the lowest and the highest share in other courses.
     fn within(self, spread: Option<Spread>) -> Self {
         Self {
-            spared_share_lowest: spread.map(|(lowest, _)| lowest),
-            spared_share_highest: spread.map(|(_, highest)| highest),
+            spared_share_lowest: spread.map(|spread| spread.lowest),
+            spared_share_highest: spread.map(|spread| spread.highest),
             ..self
         }
     }
@@ -377,7 +374,8 @@ const NARROW: f64 = 0.01;
 
 fn text(points: &[Point], spreads: &[Option<Spread>]) -> String {
     let has_store = points.iter().any(|point| point.setting.store_limit > 0);
-    let wide = |spread: &Option<Spread>| spread.filter(|(low, high)| high - low >= NARROW);
+    let wide =
+        |spread: &Option<Spread>| spread.filter(|spread| spread.highest - spread.lowest >= NARROW);
     let is_wide = spreads.iter().any(|spread| wide(spread).is_some());
     let mut head = vec!["parallel", "cache-ram", "similarity", "cache-reuse"];
     if has_store {
@@ -412,8 +410,9 @@ fn text(points: &[Point], spreads: &[Option<Spread>]) -> String {
             row.push(percent(Some(point.spared_share() - point.reused_share())));
         }
         if is_wide {
-            row.push(wide(spread).map_or_else(String::new, |(low, high)| {
-                format!("{} to {}", percent(Some(low)), percent(Some(high)))
+            row.push(wide(spread).map_or_else(String::new, |spread| {
+                let share = |share| percent(Some(share));
+                format!("{} to {}", share(spread.lowest), share(spread.highest))
             }));
         }
         row.extend([

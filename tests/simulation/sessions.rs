@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use contextpilot_client::Control;
-use contextpilot_simulate::{Replay, Setting};
+use contextpilot_simulate::{Replay, Setting, Spread};
 use contextpilot_testbed::{Arch, Builder, Error, Model, Need, Result, Server, Sessions};
 use contextpilot_traffic::{Traffic, read};
 
@@ -123,7 +123,13 @@ fn row(
     setting: &Setting,
 ) -> usize {
     let share = replay.simulate(setting).spared_share();
-    let (low, high) = replay.spread(setting).unwrap_or((share, share));
+    let Spread {
+        lowest: low,
+        highest: high,
+    } = replay.spread(setting).unwrap_or(Spread {
+        lowest: share,
+        highest: share,
+    });
     let expected = low.min(share) - TOLERANCE..=high.max(share) + TOLERANCE;
     let bad = !expected.contains(&truth);
     let row = format!(

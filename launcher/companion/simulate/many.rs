@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use contextpilot_simulate::{Advice, Point, Replay, Setting, Trials, advise_with, trials_with};
+use contextpilot_simulate::{
+    Advice, Point, Replay, Setting, Spread, Trials, advise_with, trials_with,
+};
 use contextpilot_traffic::Traffic;
 
 use crate::companion::progress::Progress;
@@ -26,49 +28,56 @@ impl<'a> Simulations<'a> {
 
     /// One of each setting, in their order.
     pub(in crate::companion) fn all(&self, settings: &[Setting]) -> Vec<Point> {
+        self.each(settings, |setting| {
+            self.progress
+                .at(self.done.load(Ordering::Relaxed) as u64, None);
+            let point = self.replay.simulate(setting);
+            self.done.fetch_add(1, Ordering::Relaxed);
+            point
+        })
+    }
+
+    /// How far each setting's simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
+    /// recorded setting it is known how they did, or none hurries.
+    pub(super) fn spreads(&self, settings: &[Setting], recorded: &Setting) -> Vec<Option<Spread>> {
+        self.each(settings, |setting| {
+            let other = Some(setting).filter(|setting| *setting != recorded)?;
+            self.replay.spread(other)
+        })
+    }
+
+    /// Does this with each setting, side by side. What came of them, in their order.
+    fn each<T: Send>(
+        &self,
+        settings: &[Setting],
+        simulate: impl Fn(&Setting) -> T + Sync,
+    ) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let work = || {
-            let mut points = Vec::new();
+            let mut done = Vec::new();
             loop {
                 let nth = next.fetch_add(1, Ordering::Relaxed);
                 let Some(setting) = settings.get(nth) else {
-                    return points;
+                    return done;
                 };
-                self.progress
-                    .at(self.done.load(Ordering::Relaxed) as u64, None);
-                points.push((nth, self.replay.simulate(setting)));
-                self.done.fetch_add(1, Ordering::Relaxed);
+                done.push((nth, simulate(setting)));
             }
         };
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        let mut points: Vec<(usize, Point)> = thread::scope(|scope| {
+        let mut done: Vec<(usize, T)> = thread::scope(|scope| {
             let others = threads.min(settings.len()).saturating_sub(1);
             let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
-            let mut points = work();
+            let mut done = work();
             for other in others {
                 match other.join() {
-                    Ok(more) => points.extend(more),
+                    Ok(more) => done.extend(more),
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            points
+            done
         });
-        points.sort_by_key(|(nth, _)| *nth);
-        points.into_iter().map(|(_, point)| point).collect()
-    }
-
-    /// The lowest and the highest share of tokens that are not evaluated with each setting, if clients ask in other orders
-    /// ([`Replay::spread`]). `None`: at the recorded setting it is known how they did, or none hurries.
-    pub(super) fn spreads(
-        &self,
-        settings: &[Setting],
-        recorded: &Setting,
-    ) -> Vec<Option<(f64, f64)>> {
-        let others = settings.iter().map(|setting| {
-            let other = Some(setting).filter(|setting| *setting != recorded)?;
-            self.replay.spread(other)
-        });
-        others.collect()
+        done.sort_by_key(|(nth, _)| *nth);
+        done.into_iter().map(|(_, one)| one).collect()
     }
 
     /// What other flags would have brought.

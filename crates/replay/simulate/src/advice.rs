@@ -236,25 +236,19 @@ impl Round {
 
     /// As well as what changes the prompts: what clients can do, and another order of infill prompts.
     fn with_other_prompts(mut self, traffic: &Traffic, setting: &Setting) -> Self {
-        for client in Client::that_apply(traffic) {
-            let changed = client.applied(traffic);
-            let candidate = Candidate {
-                kind: Kind::Client,
-                flags: Vec::new(),
-                store_limit: None,
-                client: Some(client),
-                setting: setting.clone(),
+        let of_clients = Client::that_apply(traffic);
+        let of_clients = of_clients.map(|client| (Some(client), client.applied(traffic)));
+        let infill = suffix_first(traffic).map(|changed| (None, changed));
+        for (client, changed) in of_clients.chain(infill) {
+            let (kind, flags) = match client {
+                Some(_) => (Kind::Client, Vec::new()),
+                None => (Kind::Infill, vec!["--spm-infill".to_owned()]),
             };
-            self.candidates += 1;
-            let point = Replay::of(&changed).simulate(setting);
-            self.tried.push((candidate, point));
-        }
-        if let Some(changed) = suffix_first(traffic) {
             let candidate = Candidate {
-                kind: Kind::Infill,
-                flags: vec!["--spm-infill".to_owned()],
+                kind,
+                flags,
                 store_limit: None,
-                client: None,
+                client,
                 setting: setting.clone(),
             };
             self.candidates += 1;
@@ -411,7 +405,7 @@ fn is_sure(replay: &Replay<'_>, change: &Change, base: &Point) -> bool {
         Kind::Client | Kind::Infill => None,
         _ => replay.spread(&change.point.setting),
     };
-    spread.is_none_or(|(lowest, _)| lowest >= base.spared_share() + LEAST_GAIN)
+    spread.is_none_or(|spread| spread.lowest >= base.spared_share() + LEAST_GAIN)
 }
 
 /// The share of prompt tokens that need not be evaluated, less what copies for the prefix store cost: the time of

@@ -79,5 +79,5 @@ pub use point::{Outcome, Point};
 pub use rates::Rates;
 pub use seen::Seen;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
-pub use simulate::{Replay, simulate};
+pub use simulate::{Replay, Spread, simulate};
 pub use sizes::Sizes;

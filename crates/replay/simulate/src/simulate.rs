@@ -17,6 +17,15 @@ pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
     Replay::of(traffic).simulate(setting)
 }
 
+/// Shares of tokens that are [spared](Point::spared_share), from 0 to 1, in several courses of the same traffic.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// In the course that spares least.
+    pub lowest: f64,
+    /// In the one that spares most.
+    pub highest: f64,
+}
+
 /// Recorded traffic, with what each simulation of it needs.
 #[derive(Debug)]
 pub struct Replay<'a> {
@@ -50,10 +59,10 @@ impl<'a> Replay<'a> {
     }
 
     /// Simulates it several times, each time with other pauses of the clients that do not think. Who of them asks first
-    /// may decide who finds a slot that still has its session, and so the course of all that follows. The lowest and the
-    /// highest share of tokens that is [spared](Point::spared_share). `None`: there are no such clients.
+    /// may decide who finds a slot that still has its session, and so the course of all that follows. `None`: there are no
+    /// such clients.
     #[must_use]
-    pub fn spread(&self, setting: &Setting) -> Option<(f64, f64)> {
+    pub fn spread(&self, setting: &Setting) -> Option<Spread> {
         if !self.timeline.haste.is_known() {
             return None;
         }
@@ -62,9 +71,13 @@ impl<'a> Replay<'a> {
             let point = point(self, setting, Some(random.split()));
             point.spared_share()
         });
-        let whole = (f64::INFINITY, f64::NEG_INFINITY);
-        Some(shares.fold(whole, |(low, high), share| {
-            (share.min(low), share.max(high))
+        let none = Spread {
+            lowest: f64::INFINITY,
+            highest: f64::NEG_INFINITY,
+        };
+        Some(shares.fold(none, |spread, share| Spread {
+            lowest: spread.lowest.min(share),
+            highest: spread.highest.max(share),
         }))
     }
 }

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use contextpilot_simulate::{Point, Replay, Setting, simulate};
+use contextpilot_simulate::{Point, Replay, Setting, Spread, simulate};
 use contextpilot_traffic::{Traffic, read};
 
 /// How far the share of reused tokens may be off.
@@ -68,9 +68,13 @@ fn six_clients_on_two_slots_with_a_small_store() {
     // Four such servers had 55.1, 57.0, 57.9 and 61.4 %.
     let recorded = Setting::recorded(&traffic).unwrap();
     let replay = Replay::of(&traffic);
-    let (low, high) = replay.spread(&recorded).unwrap();
+    let spread = replay.spread(&recorded).unwrap();
+    let Spread { lowest, highest } = spread;
     let seen = 0.551 - TOLERANCE..0.614 + TOLERANCE;
-    assert!(low < 0.57 && 0.58 < high, "{low} {high}");
-    assert!(seen.contains(&low) && seen.contains(&high), "{low} {high}");
-    assert_eq!(replay.spread(&recorded), Some((low, high)), "equal input");
+    assert!(lowest < 0.57 && 0.58 < highest, "{spread:?}");
+    assert!(
+        seen.contains(&lowest) && seen.contains(&highest),
+        "{spread:?}"
+    );
+    assert_eq!(replay.spread(&recorded), Some(spread), "equal input");
 }
