@@ -1,10 +1,9 @@
-//! What the hook and the launcher cost, and what they bring, next to a plain llama-server and to
-//! what else there is. Writes `docs/benchmarks.md` and the plots beside it.
+//! What the hook and the launcher cost, and what they bring, next to a plain llama-server. Writes `docs/benchmarks.md` and the plots beside it.
 //!
 //! Run it by `scripts/bench`, which builds what is measured and hands over where it is.
 //!
 //! ```text
-//! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--python PYTHON] [--model FILE]
+//! bench LAUNCHER PAGE [--quick] [--ledger FILE] [--model FILE]
 //!     [--also FILE]... [--sessions FILE [--requests N]] [--row USERS/SLOTS/HOST]... [--tokens] [--only PART]...
 //! ```
 
@@ -18,21 +17,12 @@ mod probe;
 mod sample;
 mod subscribers;
 
-/// The traces of the exactness test, and what they are made of.
-#[allow(dead_code, reason = "only the test wants to know all of a trace")]
-#[path = "../../../../tests/exactness"]
-mod exactness {
-    pub(crate) mod cases;
-    pub(crate) mod prompts;
-}
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use contextpilot_testbed::{Result, Sessions};
 
-use exactness::{cases, prompts};
 use lab::{Lab, failed};
 use page::Page;
 
@@ -42,8 +32,6 @@ struct Options {
     quick: bool,
     /// The figures of the ledger's own benchmark.
     ledger: Option<PathBuf>,
-    /// A Python that has the package `contextpilot`.
-    python: Option<PathBuf>,
     /// A real model.
     model: Option<PathBuf>,
     /// Models that are also tried: after a restart, and with sliding windows.
@@ -65,7 +53,6 @@ impl Options {
             page: arguments.next().ok_or_else(usage)?.into(),
             quick: false,
             ledger: None,
-            python: None,
             model: None,
             also: Vec::new(),
             sessions: None,
@@ -78,7 +65,6 @@ impl Options {
             match option.as_str() {
                 "--quick" => options.quick = true,
                 "--ledger" => options.ledger = Some(value()?.into()),
-                "--python" => options.python = Some(value()?.into()),
                 "--model" => options.model = Some(value()?.into()),
                 "--also" => options.also.push(value()?.into()),
                 "--sessions" => options.sessions = Some(value()?.into()),
@@ -112,7 +98,6 @@ fn run(options: &Options) -> Result<()> {
     };
     let all = parts::all(
         options.ledger.as_deref(),
-        options.python.as_deref(),
         sessions,
         options.rows.clone(),
         &options.also,

@@ -7,7 +7,6 @@ mod launch;
 mod ledger;
 mod memory;
 mod opened;
-mod others;
 mod routers;
 mod serving;
 mod signal;
@@ -29,13 +28,11 @@ type Part = Box<dyn Fn(&Lab, &mut Page) -> Result<()>>;
 /// All parts, by the names under which they can be asked for, in the order of the page.
 pub(crate) fn all(
     ledger: Option<&Path>,
-    python: Option<&Path>,
     sessions: Sessions,
     rows: Rows,
     also: &[PathBuf],
 ) -> Vec<(&'static str, Part)> {
     let ledger = ledger.map(Path::to_owned);
-    let python = python.map(PathBuf::from);
     let restarted = sessions.clone();
     let (also, windowed) = (also.to_vec(), also.to_vec());
     vec![
@@ -72,9 +69,5 @@ pub(crate) fn all(
             Box::new(move |lab, page| store::windows(&windowed, lab, page)),
         ),
         ("neighbour", Box::new(store::neighbour)),
-        (
-            "others",
-            Box::new(move |lab, page| others::run(python.as_deref(), lab, page)),
-        ),
     ]
 }

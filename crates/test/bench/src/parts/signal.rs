@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Builder, Index, Model, Request, Result, Server, Spec};
+use contextpilot_testbed::{Arch, Index, Model, Request, Result, Server, Spec};
 
 use crate::lab::{Lab, failed, has};
 use crate::page::{Aim, Page};
@@ -226,7 +226,7 @@ pub(super) struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    pub(super) fn rounds(&self, rounds: usize) -> Result<Signal> {
+    fn rounds(&self, rounds: usize) -> Result<Signal> {
         let clock = Clock::new();
         let submissions = Submissions::open(self.log)?;
         let mut signal = Signal {
@@ -256,14 +256,9 @@ impl Watched<'_> {
 }
 
 /// Fifty tokens in the first slot: unlike those of the rounds before and after.
-pub(super) fn request(first: char, round: usize) -> Request {
+fn request(first: char, round: usize) -> Request {
     let letter = char::from(first as u8 + (round % 26) as u8);
     Request::completion(letter.to_string().repeat(50))
         .slot(0)
         .predict(1)
-}
-
-/// A plain server with these slots, for others to be watched in.
-pub(super) fn watched_server(spec: &Spec) -> Builder {
-    Server::builder().model(&Model::of(spec)).bare_slots(SLOTS)
 }
