@@ -54,6 +54,9 @@ struct Tally {
     later: AtomicU64,
     evaluated: AtomicU64,
     new: AtomicU64,
+    /// Turns that evaluated some of what was there before, and how many tokens of it.
+    short: AtomicU64,
+    again: AtomicU64,
     restarted: AtomicU64,
     refused: AtomicU64,
 }
@@ -66,6 +69,8 @@ struct Lives<'a> {
     begins: String,
     /// What a later turn may evaluate beside what is new.
     seam: u64,
+    /// Sliding windows keep every position.
+    is_full: bool,
     start: &'a (dyn Fn() -> Server + Sync),
 }
 
@@ -139,7 +144,7 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
         "Be brief. ".repeat(20)
     );
     let mut messages = vec![json!({"role": "system", "content": system})];
-    let mut before: Option<(usize, String)> = None;
+    let mut before: Option<(usize, String, u64)> = None;
     for turn in 0..random.within(2..6) {
         messages.push(json!({"role": "user", "content": words(&mut random, 30)}));
         let body = json!({"messages": messages});
@@ -172,18 +177,19 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
             "seed {seed}, turn {turn}: {held:?} is held for {prompt:?}"
         );
         tally.prompts.fetch_add(1, Ordering::Relaxed);
-        if let Some((of, text)) = &before
+        if let Some((of, text, said)) = &before
             && let Some(new) = prompt.strip_prefix(text.as_str())
         {
             if *of == life {
-                check_turn(lives, life, &format!("{seed}-{turn}"), new, tally);
+                check_turn(lives, life, &format!("{seed}-{turn}"), (*said, new), tally);
             } else {
                 tally.restarted.fetch_add(1, Ordering::Relaxed);
             }
         }
         // Bytes that are no text come as U+FFFD: the client cannot send back what was generated.
         let is_text = !content.contains('\u{fffd}');
-        before = is_text.then(|| (life, format!("{prompt}{content}")));
+        let predicted = answer["tokens_predicted"].as_u64().expect("a number");
+        before = is_text.then(|| (life, format!("{prompt}{content}"), predicted));
         // Some answers come back otherwise, and are evaluated.
         let said = if random.below(8) == 0 {
             "Something else."
@@ -194,8 +200,24 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
     }
 }
 
+/// What a turn may evaluate of what was there before, by the causes in its account. `said`: tokens of the answer before it.
+///
+/// Where another conversation took the slot, the store may be a few tokens short: it copies nothing out for fewer than 8, or than a
+/// 64th of the sequence (more are not worth it on any machine), and loads nothing for so few more than the slot has.
+///
+/// A cache with sliding windows goes back to the checkpoint 4 tokens before the end of the last prompt.
+fn again(lives: &Lives, evaluation: &Value, said: u64) -> u64 {
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{evaluation}"));
+    let few = (number(&evaluation["prompt_tokens"]).div_ceil(64)).max(8) - 1;
+    let is_loaded = number(&evaluation["from"]["store"]) > 0;
+    let short = if is_loaded { few } else { 2 * few };
+    let back = if lives.is_full { 0 } else { said + 4 };
+    let causes = &evaluation["causes"];
+    number(&causes["evicted"]).min(short) + number(&causes["no_way_back"]).min(back)
+}
+
 /// By the hook's account: the server counts what the store has loaded as evaluated, where another conversation took the slot.
-fn check_turn(lives: &Lives, life: usize, id: &str, new: &str, tally: &Tally) {
+fn check_turn(lives: &Lives, life: usize, id: &str, (said, new): (u64, &str), tally: &Tally) {
     let body = json!({"content": new, "parse_special": true, "add_special": false});
     let Some((_, tokens)) = lives.ask(&Request::new("/tokenize", body)) else {
         return;
@@ -206,10 +228,13 @@ fn check_turn(lives: &Lives, life: usize, id: &str, new: &str, tally: &Tally) {
     };
     let evaluated = account["evaluation"]["evaluated"].as_u64();
     let evaluated = evaluated.unwrap_or_else(|| panic!("{id}: {account}"));
+    let again = again(lives, &account["evaluation"], said);
     assert!(
-        evaluated <= new + lives.seam,
+        evaluated <= new + lives.seam + again,
         "{id}: {evaluated} evaluated for {new}: {account}"
     );
+    tally.short.fetch_add(u64::from(again > 0), Ordering::Relaxed);
+    tally.again.fetch_add(again, Ordering::Relaxed);
     tally.later.fetch_add(1, Ordering::Relaxed);
     tally.new.fetch_add(new, Ordering::Relaxed);
     tally.evaluated.fetch_add(evaluated, Ordering::Relaxed);
@@ -224,13 +249,14 @@ fn what_a_slot_holds_says_what_was_sent() {
         None => (model(Arch::Llama), 4 * SEAM),
     };
     let folder = private_folder();
+    // Other models than those with sliding windows do not care.
+    let is_full = setting("CONTEXTPILOT_TEST_SWA_FULL", 1) == 1;
     let start = || {
-        // While a conversation lies within a sliding window, the engine goes back to a checkpoint before the answer, whatever its
-        // tokens are; not so in a cache of full size. Other models have no such window.
-        let builder =
-            Server::builder()
-                .model(&model)
-                .args(["-c", "16384", "-t", "1", "--swa-full"]);
+        let builder = Server::builder().model(&model).args(["-c", "16384", "-t", "1"]);
+        let builder = match is_full {
+            true => builder.args(["--swa-full"]),
+            false => builder,
+        };
         keeping(
             builder
                 .env("CONTEXTPILOT_STORE", folder.path())
@@ -249,6 +275,7 @@ fn what_a_slot_holds_says_what_was_sent() {
             .to_owned(),
         life: AtomicUsize::new(0),
         seam,
+        is_full,
         start: &start,
     };
     let (tally, done) = (Tally::default(), AtomicUsize::new(0));

@@ -1,6 +1,7 @@
 //! Answers, by what stood before them.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
@@ -67,6 +68,42 @@ pub struct Kept {
     pub tokens: Vec<i32>,
     /// How many of them are an answer's own, where the tokenizer has others.
     pub kept: usize,
+    /// Where these differ from the tokenizer's, in order.
+    pub others: Vec<Other>,
+}
+
+impl Kept {
+    /// What the prompt would have been: the tokenizer's own tokens.
+    #[must_use]
+    pub fn canonical(&self) -> Vec<i32> {
+        with_others(&self.tokens, &self.others)
+    }
+}
+
+/// A part of a prompt that has an answer's tokens. Both ways to divide its text have a boundary at its ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Where the answer's tokens are in the prompt.
+    pub ours: Range<usize>,
+    /// What the tokenizer has in their place.
+    pub canonical: Vec<i32>,
+}
+
+/// A prompt with the tokenizer's tokens in these parts. Parts beyond its end are left out.
+#[must_use]
+pub fn with_others(tokens: &[i32], others: &[Other]) -> Vec<i32> {
+    let mut all = Vec::with_capacity(tokens.len());
+    let mut at = 0;
+    for other in others {
+        let Some(same) = tokens.get(at..other.ours.start) else {
+            break;
+        };
+        all.extend_from_slice(same);
+        all.extend_from_slice(&other.canonical);
+        at = other.ours.end;
+    }
+    all.extend_from_slice(tokens.get(at..).unwrap_or_default());
+    all
 }
 
 impl Answers {
@@ -267,13 +304,19 @@ impl Answers {
             place: Cursor::START,
             passed: 0,
             way: None,
-            out: Vec::new(),
+            out: None,
             kept: 0,
+            same: (0, 0),
+            others: Vec::new(),
         };
         walk.all()?;
-        (walk.kept > 0).then_some(Kept {
-            tokens: walk.out,
-            kept: walk.kept,
+        let Walk {
+            out, kept, others, ..
+        } = walk;
+        out.filter(|_| kept > 0).map(|tokens| Kept {
+            tokens,
+            kept,
+            others,
         })
     }
 }
@@ -310,9 +353,12 @@ struct Walk<'a, V> {
     /// The tokenizer's tokens behind that place that were passed without a look at the text.
     passed: usize,
     way: Option<Way<'a>>,
-    /// The prompt's tokens. Empty while they are the tokenizer's.
-    out: Vec<i32>,
+    /// The prompt's tokens. `None` while no answer was met: they are the tokenizer's.
+    out: Option<Vec<i32>>,
     kept: usize,
+    /// The last boundary that both have: how many of the prompt's tokens, and of the tokenizer's, are before it.
+    same: (usize, usize),
+    others: Vec<Other>,
 }
 
 impl<'a, V: Vocabulary> Walk<'a, V> {
@@ -351,7 +397,12 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
                         && self.place.is_boundary()
                         && self.prompt.canonical.get(before.canonical) == Some(&token);
                     self.kept += usize::from(!same);
-                    self.out.push(token);
+                    if let Some(out) = &mut self.out {
+                        out.push(token);
+                    }
+                    if !leaps && self.place.is_boundary() {
+                        self.meet();
+                    }
                     if is_last {
                         self.way = None;
                     }
@@ -363,8 +414,8 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
                         return Some(());
                     };
                     self.passed += 1;
-                    if self.kept > 0 {
-                        self.out.push(token);
+                    if let Some(out) = &mut self.out {
+                        out.push(token);
                     }
                     token
                 }
@@ -397,10 +448,30 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
         });
         let best = ways.reduce(|a, b| if b.end.at > a.end.at { b } else { a });
         if let Some(best) = best {
-            if self.kept == 0 && self.out.is_empty() {
-                self.out = self.prompt.canonical[..self.place.canonical].to_vec();
+            let canonical = self.place.canonical;
+            let passed = || self.prompt.canonical[..canonical].to_vec();
+            let out = self.out.get_or_insert_with(passed);
+            if self.way.is_none() {
+                self.same = (out.len(), canonical);
             }
             self.way = Some(best);
+        }
+    }
+
+    /// Both have a boundary here. Notes what the tokenizer has in place of the answer's tokens before it.
+    fn meet(&mut self) {
+        let Some(out) = &self.out else {
+            return;
+        };
+        let here = (out.len(), self.place.canonical);
+        let (ours, theirs) = (self.same.0..here.0, self.same.1..here.1);
+        self.same = here;
+        let canonical = &self.prompt.canonical[theirs];
+        if out[ours.clone()] != *canonical {
+            self.others.push(Other {
+                ours,
+                canonical: canonical.to_vec(),
+            });
         }
     }
 

@@ -17,7 +17,7 @@ mod header;
 mod json;
 mod record;
 
-pub use answers::{AnswerId, Answers, Kept};
+pub use answers::{AnswerId, Answers, Kept, Other, with_others};
 
 /// The vocabulary of a model.
 pub trait Vocabulary {

@@ -122,7 +122,8 @@ fn converse(words: &Words, answers: &mut Answers, random: &mut Random) -> usize 
     for _ in 0..random.within(2..6) {
         let canonical = words.tokenize(&text);
         let kept = answers.keep(&text, &canonical, 0, words, false);
-        if let Some(Kept { tokens, kept }) = &kept {
+        if let Some(all @ Kept { tokens, kept, .. }) = &kept {
+            assert_eq!(all.canonical(), canonical);
             assert_eq!(words.text(tokens), text);
             assert_eq!(specials(words, tokens), specials(words, &canonical));
             assert!(*kept > 0 && *tokens != canonical);
@@ -257,7 +258,10 @@ fn a_call_that_comes_back_spelled_otherwise_keeps_its_tokens() {
             pieces.copied().collect()
         };
         match is_it {
-            true => assert_eq!(with.unwrap().tokens, all, "{back}"),
+            true => {
+                let with = with.unwrap();
+                assert_eq!((with.canonical(), with.tokens), (canonical.clone(), all.clone()), "{back}");
+            }
             false => assert!(with.is_none_or(|kept| text_of(&kept) == text), "{back}"),
         }
         let without = answers.keep(&text, &canonical, 0, &words, false);

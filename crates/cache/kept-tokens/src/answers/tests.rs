@@ -75,6 +75,25 @@ fn of_two_answers_with_one_text_the_newest_is_kept() {
     }
 }
 
+/// The answer that reaches farthest may have the tokenizer's own tokens. What follows it stays in the prompt.
+#[test]
+fn an_answer_in_the_tokenizers_tokens_leaves_what_follows_it() {
+    let vocabulary = Letters::new();
+    // "a" as the tokenizer has it, and a token of two of them.
+    let (one, two) = (200, 0);
+    let mut answers = Answers::new(10_000);
+    answer(&mut answers, &[one; BEFORE + 1], &[one, one, one, two]);
+    answer(&mut answers, &[one; BEFORE + 3], &[one; 10]);
+    answer(&mut answers, &[one; BEFORE + 48], &[one, two, one]);
+    let canonical = [one; 100];
+    let text = vocabulary.text(&canonical);
+    let kept = answers
+        .keep(&text, &canonical, 0, &vocabulary, false)
+        .unwrap();
+    assert_eq!(vocabulary.text(&kept.tokens), text);
+    assert_eq!((kept.kept, kept.canonical()), (1, canonical.to_vec()));
+}
+
 #[test]
 fn what_was_forgotten_between_others_takes_no_memory() {
     let mut answers = Answers::new(usize::MAX);
