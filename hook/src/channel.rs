@@ -249,9 +249,15 @@ impl Channel {
     }
 
     fn note(&self, note: Note, at: Stamp) {
+        let tokens = tokens_in(&note);
+        if self.has_gap() || !self.take_room(tokens) {
+            return;
+        }
         let what = What::Note(note);
-        if !self.has_gap() && self.send(Item { what, at }) {
+        if self.send(Item { what, at }) {
             self.wake(Weight::News);
+        } else {
+            self.give_room(tokens);
         }
     }
 
@@ -386,7 +392,7 @@ impl Channel {
         match &item.what {
             What::Event(event) => self.give_room(entries_of(event)),
             What::Waiting(waiting) => self.give_room(tokens_of(waiting)),
-            What::Note(_) => {}
+            What::Note(note) => self.give_room(tokens_in(note)),
         }
         Some(item)
     }
@@ -441,6 +447,13 @@ fn tokens_of(waiting: &Waiting) -> usize {
     match waiting {
         Waiting::Prompt { prompt, .. } => prompt.tokens.len(),
         Waiting::Over { .. } => 0,
+    }
+}
+
+fn tokens_in(note: &Note) -> usize {
+    match note {
+        Note::Kept { kept, .. } => kept.weight(),
+        _ => 0,
     }
 }
 

@@ -28,7 +28,7 @@ use contextpilot_worker::Item;
 use contextpilot_worker::bounds::{BODY, CONNECTIONS, LOG_IDS, LOG_LINES, QUESTIONS};
 
 /// An upper bound of the sum, in MiB: everything is full at once, with ids of the greatest length.
-pub(crate) const TOTAL_MIB: usize = 1034;
+pub(crate) const TOTAL_MIB: usize = 1042;
 
 /// A bound on one kind of thing.
 #[cfg_attr(not(test), allow(dead_code, reason = "for the page"))]
@@ -292,6 +292,13 @@ pub(crate) const ALL: &[Bound] = &[
         most: 2 * contextpilot_observer::MOST_WAITING,
         each: 128,
         beyond: "their arrival time, and the slot they asked for, are not recorded",
+    },
+    Bound {
+        what: "the tokenizer's tokens in place of kept ones, in prompts that wait to be recorded, or kept among the last ones",
+        // In the recording, and in the last requests.
+        most: 2 * contextpilot_observer::MOST_OTHER_TOKENS,
+        each: size_of::<Token>(),
+        beyond: "what the prompt would have been without is not recorded, nor how many tokens were kept",
     },
     Bound {
         what: "with `CONTEXTPILOT_KV_EVENTS`: tokens and blocks that wait to be published",

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use contextpilot_settings::read_gigabytes;
-use contextpilot_simulate::{Point, STORE_SPEED, Setting, Spread};
+use contextpilot_simulate::{Point, STORE_SPEED, Setting, Spread, without_kept_tokens};
 use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
@@ -73,7 +73,8 @@ pub(super) struct Options {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print JSON: a list of points with their flags, reused_share, spared_share (with what is loaded; its lowest and
-    /// highest if clients asked in another order), evaluated_tokens and prompt_seconds
+    /// highest if clients asked in another order), evaluated_tokens (and evaluated_tokens_unkept, had none been kept as they were
+    /// generated) and prompt_seconds
     #[arg(long)]
     json: bool,
 }
@@ -157,7 +158,17 @@ fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
     let simulations = Simulations::of(&traffic);
     let points = simulations.all(&settings);
     let spreads = simulations.spreads(&settings, &recorded);
-    let text = text(&points, &spreads);
+    let without = without_kept_tokens(&traffic);
+    let without = without.map(|without| Simulations::of(&without).all(&settings));
+    let without: Vec<Option<u64>> = match &without {
+        Some(points) => points
+            .iter()
+            .map(|one| Some(one.evaluated_tokens))
+            .collect(),
+        None => vec![None; points.len()],
+    };
+    let mut text = text(&points, &spreads, &without);
+    text += &kept(&traffic);
     let plot = Plot {
         across: "--parallel",
         axis: Axis::Ones,
@@ -167,8 +178,11 @@ fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
     plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
     match options.json {
         true => {
-            let all = points.iter().zip(&spreads);
-            let all = all.map(|(point, spread)| PointOut::of(point).within(*spread));
+            let all = points.iter().zip(&spreads).zip(&without);
+            let all = all.map(|((point, spread), without)| PointOut {
+                evaluated_tokens_unkept: *without,
+                ..PointOut::of(point).within(*spread)
+            });
             print_json(&all.collect::<Vec<_>>())?;
         }
         false => print(&text)?,
@@ -320,6 +334,8 @@ pub(super) struct PointOut {
     reused_tokens: u64,
     loaded_tokens: u64,
     evaluated_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evaluated_tokens_unkept: Option<u64>,
     prompt_seconds: f64,
     store_seconds: f64,
     waited_seconds: f64,
@@ -348,6 +364,7 @@ impl PointOut {
             reused_tokens: point.reused_tokens,
             loaded_tokens: point.loaded_tokens,
             evaluated_tokens: point.evaluated_tokens,
+            evaluated_tokens_unkept: None,
             prompt_seconds: point.prompt_seconds,
             store_seconds: point.store_seconds,
             waited_seconds: point.waited_seconds,
@@ -372,7 +389,25 @@ impl PointOut {
 /// A spread that is narrower is not shown to people: with other flags, the simulation is not more exact.
 const NARROW: f64 = 0.01;
 
-fn text(points: &[Point], spreads: &[Option<Spread>]) -> String {
+/// What the column `unkept` is about. Empty: no prompt got tokens of earlier answers.
+fn kept(traffic: &Traffic) -> String {
+    let kept = traffic
+        .requests
+        .iter()
+        .map(|one| u64::from(one.record.kept));
+    let kept: Vec<u64> = kept.filter(|tokens| *tokens > 0).collect();
+    match kept.is_empty() {
+        true => String::new(),
+        false => format!(
+            "unkept: what would have been evaluated, had {} not kept {} as they were generated (CONTEXTPILOT_KEEP_TOKENS)\n",
+            counted(kept.len() as u64, "prompt"),
+            counted(kept.iter().sum(), "token")
+        ),
+    }
+}
+
+/// `without`: what is evaluated if no tokens are kept as they were generated.
+fn text(points: &[Point], spreads: &[Option<Spread>], without: &[Option<u64>]) -> String {
     let has_store = points.iter().any(|point| point.setting.store_limit > 0);
     let wide =
         |spread: &Option<Spread>| spread.filter(|spread| spread.highest - spread.lowest >= NARROW);
@@ -388,12 +423,17 @@ fn text(points: &[Point], spreads: &[Option<Spread>]) -> String {
     if is_wide {
         head.push("or");
     }
-    head.extend(["evaluated", "prompts", "waited", "context", "host"]);
+    head.push("evaluated");
+    let has_kept = without.iter().any(Option::is_some);
+    if has_kept {
+        head.push("unkept");
+    }
+    head.extend(["prompts", "waited", "context", "host"]);
     if has_store {
         head.extend(["store", "copies"]);
     }
     let mut table = Table::new(&head, &[]);
-    for (point, spread) in points.iter().zip(spreads) {
+    for ((point, spread), without) in points.iter().zip(spreads).zip(without) {
         let setting = &point.setting;
         let shared = if setting.kv_unified { " shared" } else { "" };
         let mut row = vec![
@@ -415,8 +455,11 @@ fn text(points: &[Point], spreads: &[Option<Spread>]) -> String {
                 format!("{} to {}", share(spread.lowest), share(spread.highest))
             }));
         }
+        row.push(count(point.evaluated_tokens));
+        if has_kept {
+            row.push(without.map_or_else(String::new, count));
+        }
         row.extend([
-            count(point.evaluated_tokens),
             format!("{:.1} s", point.prompt_seconds),
             format!("{:.1} s", point.waited_seconds),
             bytes(point.context_bytes),

@@ -233,7 +233,9 @@ fn check_turn(lives: &Lives, life: usize, id: &str, (said, new): (u64, &str), ta
         evaluated <= new + lives.seam + again,
         "{id}: {evaluated} evaluated for {new}: {account}"
     );
-    tally.short.fetch_add(u64::from(again > 0), Ordering::Relaxed);
+    tally
+        .short
+        .fetch_add(u64::from(again > 0), Ordering::Relaxed);
     tally.again.fetch_add(again, Ordering::Relaxed);
     tally.later.fetch_add(1, Ordering::Relaxed);
     tally.new.fetch_add(new, Ordering::Relaxed);
@@ -252,7 +254,9 @@ fn what_a_slot_holds_says_what_was_sent() {
     // Other models than those with sliding windows do not care.
     let is_full = setting("CONTEXTPILOT_TEST_SWA_FULL", 1) == 1;
     let start = || {
-        let builder = Server::builder().model(&model).args(["-c", "16384", "-t", "1"]);
+        let builder = Server::builder()
+            .model(&model)
+            .args(["-c", "16384", "-t", "1"]);
         let builder = match is_full {
             true => builder.args(["--swa-full"]),
             false => builder,

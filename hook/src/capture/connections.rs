@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 
+use contextpilot_kept_tokens::Kept;
 use contextpilot_request::{ConnectionReader, Infill, Loss, Step};
 use contextpilot_residency::{TaskId, Token};
 
@@ -121,6 +122,13 @@ pub(crate) fn keeps_tokens() -> bool {
     let mut keeps = false;
     current(|current| keeps = current.keeps_tokens());
     keeps
+}
+
+/// The prompt that was tokenized on this thread got tokens of earlier answers.
+pub(crate) fn kept(kept: &Kept) {
+    STATUS.kept_prompts.add(1);
+    STATUS.kept_tokens.add(kept.kept as u64);
+    current(|current| current.kept(kept));
 }
 
 /// The server tokenized a text on this thread, with or without adding special tokens. `infill`:

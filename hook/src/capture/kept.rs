@@ -19,7 +19,6 @@ use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::bounds::ANSWER_TOKENS;
 use crate::base::guard;
-use crate::base::status::STATUS;
 use crate::channel::nudge;
 
 static ENGAGED: AtomicBool = AtomicBool::new(false);
@@ -248,8 +247,5 @@ pub(crate) unsafe fn keep(vocabulary: Pointer, text: &[u8], canonical: &[i32]) -
     }
     let answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
     let calls = CALLS.load(Ordering::Relaxed);
-    let kept = answers.keep(text, canonical, added, pieces.as_ref()?, calls)?;
-    STATUS.kept_prompts.add(1);
-    STATUS.kept_tokens.add(kept.kept as u64);
-    Some(kept)
+    answers.keep(text, canonical, added, pieces.as_ref()?, calls)
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contextpilot_control::Title;
-use contextpilot_observer::Note;
+use contextpilot_kept_tokens::Kept;
+use contextpilot_observer::{KeptPrompt, Note};
 use contextpilot_request::{
     Adapters, Assembly, Identity, Infill, Request, Sections, is_head_of_chunks, is_interim,
 };
@@ -244,6 +245,19 @@ impl Current {
 
     pub(super) fn keeps_tokens(&self) -> bool {
         self.keeps_tokens
+    }
+
+    /// Its prompt, or a text in it, got tokens of earlier answers.
+    pub(super) fn kept(&self, kept: &Kept) {
+        let arrival = self.arrival;
+        note(|| Note::Kept {
+            arrival,
+            kept: KeptPrompt {
+                tokens: u32::try_from(kept.tokens.len()).unwrap_or(u32::MAX),
+                kept: u32::try_from(kept.kept).unwrap_or(u32::MAX),
+                others: kept.others.as_slice().into(),
+            },
+        });
     }
 
     pub(super) fn is_infill(&self) -> bool {

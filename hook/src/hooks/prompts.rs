@@ -84,6 +84,7 @@ unsafe fn keep(
     }
     // SAFETY: there is room for so many.
     unsafe { tokens.copy_from_nonoverlapping(kept.tokens.as_ptr(), kept.tokens.len()) };
+    guarded(|| connections::kept(&kept));
     length
 }
 

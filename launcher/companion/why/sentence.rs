@@ -20,6 +20,7 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
         adapters,
         given_up,
         attempts,
+        kept,
         diverged,
         lost,
         title,
@@ -45,6 +46,12 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
         line(format!(
             "clients gave up {} before it that begin like this",
             counted(*attempts, "request")
+        ));
+    }
+    if *kept > 0 {
+        line(format!(
+            "{} kept as they were generated",
+            counted(*kept, "token")
         ));
     }
     line(because(causes));

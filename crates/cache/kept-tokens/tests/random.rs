@@ -260,7 +260,11 @@ fn a_call_that_comes_back_spelled_otherwise_keeps_its_tokens() {
         match is_it {
             true => {
                 let with = with.unwrap();
-                assert_eq!((with.canonical(), with.tokens), (canonical.clone(), all.clone()), "{back}");
+                assert_eq!(
+                    (with.canonical(), with.tokens),
+                    (canonical.clone(), all.clone()),
+                    "{back}"
+                );
             }
             false => assert!(with.is_none_or(|kept| text_of(&kept) == text), "{back}"),
         }

@@ -62,18 +62,20 @@ impl Evaluations {
         }
     }
 
-    /// The request at this entry has these sections, and is about this.
+    /// The request at this entry has these sections, is about this, and so many tokens of its prompts were kept.
     pub(crate) fn describe(
         &mut self,
         entry: u64,
         sections: Option<Sections>,
         title: Option<&Title>,
+        kept: u64,
     ) {
         let place = entry.checked_sub(self.before);
         let place = place.and_then(|place| usize::try_from(place).ok());
         if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
             known.evaluated.sections = sections;
             known.evaluated.evaluation.title = title.cloned();
+            known.evaluated.evaluation.kept = kept;
         }
     }
 
@@ -203,6 +205,7 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
         }),
         given_up: account.given_up,
         attempts: account.attempts.into(),
+        kept: 0,
         diverged: account.diverged.as_ref().map(|diverged| Diverged {
             at: diverged.at.into(),
             request: diverged.request.as_ref().and_then(name),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use contextpilot_control::Title;
+use contextpilot_kept_tokens::Other;
 use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, Token, Wishes};
 
 /// A moment, in nanoseconds of a monotonic clock. Zero: the time was not taken.
@@ -24,6 +25,27 @@ pub struct Now {
     pub stamp: Stamp,
     /// On the wall clock, milliseconds since 1970.
     pub unix_ms: u64,
+}
+
+/// A prompt that got tokens of earlier answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptPrompt {
+    /// Its tokens.
+    pub tokens: u32,
+    /// How many of them are an answer's own, where the tokenizer has others.
+    pub kept: u32,
+    /// Where they differ from the tokenizer's.
+    pub others: Arc<[Other]>,
+}
+
+impl KeptPrompt {
+    /// What it takes, in tokens.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        const EACH: usize = size_of::<Other>() / size_of::<Token>();
+        let of = |other: &Other| other.canonical.len() + EACH;
+        self.others.iter().map(of).sum()
+    }
 }
 
 /// Something that matters to the observer or the recorder, but not to the ledger. Notes and the ledger's
@@ -56,6 +78,13 @@ pub enum Note {
         arrival: Arrival,
         /// Its title.
         title: Arc<Title>,
+    },
+    /// A prompt of a request got tokens of earlier answers. Sent before its task is numbered.
+    Kept {
+        /// The request.
+        arrival: Arrival,
+        /// Which.
+        kept: KeptPrompt,
     },
     /// The launch that was reported last for this slot failed (`launch_slot_with_task` returned false):
     /// the request is refused. For the recorder only.

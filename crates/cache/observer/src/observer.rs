@@ -125,6 +125,9 @@ impl Observer {
             Note::Titled { arrival, title } => {
                 self.works.entry(arrival).or_default().title = Some(title);
             }
+            Note::Kept { arrival, kept } => {
+                self.works.entry(arrival).or_default().kept += u64::from(kept.kept);
+            }
             Note::Declined { sequence } => {
                 if let Some(accounts) = &mut self.accounts {
                     accounts.declined(sequence);

@@ -14,11 +14,13 @@ use contextpilot_residency::{
 use contextpilot_traffic::{Applied, Key, Memory, Recorded, Setup, SizeKind, Writer};
 
 use crate::note::{Note, Stamp};
+use kept::KeptPrompts;
 use slot::{Open, SlotRecord};
 use stage::Stage;
 
 mod changes;
 mod infill;
+mod kept;
 mod requests;
 mod server;
 mod slot;
@@ -27,6 +29,10 @@ mod stage;
 /// The most tasks that are not launched yet, and the most requests that are not answered yet, of which the
 /// recorder knows something.
 pub const MOST_WAITING: usize = 65_536;
+
+/// Tokens of the tokenizer in place of those of answers, in prompts whose requests are not over. What more there is, is not
+/// recorded.
+pub const MOST_OTHER_TOKENS: usize = 1 << 20;
 
 /// After this silence, what a slot holds of a request that was answered will not grow any more.
 const OVER: Duration = Duration::from_secs(1);
@@ -45,6 +51,7 @@ pub struct Recorder {
     full: bool,
     /// What requests ask for that are not answered yet.
     wishes: HashMap<Arrival, Wishes>,
+    kept: KeptPrompts,
     tasks: HashMap<TaskId, Posted>,
     slots: BTreeMap<SequenceId, SlotRecord>,
     /// The buffer that the next event saves to, and its size in bytes.
@@ -104,6 +111,7 @@ impl Recorder {
             out,
             full,
             wishes: HashMap::new(),
+            kept: KeptPrompts::default(),
             tasks: HashMap::new(),
             slots: BTreeMap::new(),
             buffer: None,
@@ -145,6 +153,7 @@ impl Recorder {
             Note::Wishes { arrival, wishes } if self.wishes.len() < MOST_WAITING => {
                 self.wishes.insert(arrival, wishes);
             }
+            Note::Kept { arrival, ref kept } => self.kept.add(arrival, kept),
             Note::Size { buffer, bytes } => self.buffer = Some((buffer, bytes)),
             Note::Measured { tokens, bytes, .. } => self.size(SizeKind::State, tokens, bytes),
             Note::Context {
@@ -257,6 +266,7 @@ impl Recorder {
             Fact::OutOfStep => {
                 self.slots.clear();
                 self.wishes.clear();
+                self.kept = KeptPrompts::default();
                 self.tasks.clear();
             }
             _ => {}
@@ -294,6 +304,10 @@ impl Recorder {
             let record = open.record.clone();
             if let Some(tokens) = infill::suffix_first(open, self.markers) {
                 let recorded = self.writer.suffix_first(record.order, &tokens);
+                append(recorded, &mut out, &mut full);
+            }
+            if let Some((kept, tokens)) = kept::canonical(open) {
+                let recorded = self.writer.kept(record.order, kept, &tokens);
                 append(recorded, &mut out, &mut full);
             }
             let shift = open.shift().map(|gone| (record.keep, gone));

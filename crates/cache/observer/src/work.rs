@@ -23,6 +23,8 @@ pub(crate) struct Work {
     pub(crate) sections: Option<Sections>,
     /// Not for the log file, which others may read.
     pub(crate) title: Option<Arc<Title>>,
+    /// Tokens of its prompts that were kept as they were generated.
+    pub(crate) kept: u64,
     /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,
@@ -74,10 +76,14 @@ impl Work {
         let evaluation = evaluation(account);
         let is_largest = account.evaluated > self.most;
         self.most = self.most.max(account.evaluated);
-        match &mut self.evaluation {
-            Some(all) => all.add(evaluation, is_largest),
-            None => self.evaluation = Some(Box::new(evaluation)),
-        }
+        let all = match &mut self.evaluation {
+            Some(all) => {
+                all.add(evaluation, is_largest);
+                all
+            }
+            None => self.evaluation.insert(Box::new(evaluation)),
+        };
+        all.kept = self.kept;
     }
 
     pub(crate) fn pushed_out(&mut self, evicted: Evicted) {

@@ -76,6 +76,23 @@ pub(crate) fn suffix_first(traffic: &Traffic) -> Option<Traffic> {
     Some(traffic)
 }
 
+/// The traffic, had no prompt got the tokens of earlier answers: each has the tokenizer's own, and the same answer follows.
+/// `None`: none has got any, as far as the recording says.
+#[must_use]
+pub fn without_kept_tokens(traffic: &Traffic) -> Option<Traffic> {
+    if traffic.canonical.is_empty() {
+        return None;
+    }
+    let mut traffic = traffic.clone();
+    for request in &mut traffic.requests {
+        if let Some(tokens) = traffic.canonical.get(&request.record.order) {
+            request.record.prompt = tokens.len().saturating_sub(request.generated());
+            request.tokens = Arc::clone(tokens);
+        }
+    }
+    Some(traffic)
+}
+
 fn without(traffic: &mut Traffic, kind: ChangeKind) {
     traffic.changes.retain(|one| one.record.kind != kind);
 }

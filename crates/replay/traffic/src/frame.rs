@@ -3,9 +3,9 @@
 /// The first bytes of a file.
 pub const MAGIC: &[u8; 8] = b"CPTRAFIC";
 /// The version of the format. It follows [`MAGIC`], as 2 bytes, little-endian. A reader accepts this
-/// version and older ones. Versions up to 3 have no infill prompts in the other order. Version 1 has no changes of slots. In versions 1 and 2, equal tokens in the
+/// version and older ones. Versions up to 4 have no prompts with kept tokens. Versions up to 3 have no infill prompts in the other order. Version 1 has no changes of slots. In versions 1 and 2, equal tokens in the
 /// middle of prompts may have different identities.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Bytes of a frame besides its body: kind, length and checksum.
 const AROUND: usize = 9;

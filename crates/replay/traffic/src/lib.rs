@@ -20,6 +20,9 @@
 //! Prompts of `/infill` are recorded twice: as they were, and as they would have been with `--spm-infill`. What a row has in
 //! common with others depends on the order of its parts, so the second row cannot be made of the first one.
 //!
+//! Prompts that got tokens of earlier answers (`CONTEXTPILOT_KEEP_TOKENS`) are recorded twice, too: as they were, and with the
+//! tokenizer's own tokens.
+//!
 //! Other changes of slots are recorded too ([`SlotChange`]): a slot was erased, restored from a state
 //! file, or chosen for a request that was refused. What the slot holds after that is written like a
 //! prompt. Names of files are not written.

@@ -29,6 +29,9 @@ pub struct Traffic {
     pub changes: Vec<TrafficChange>,
     /// The tokens of requests for `/infill` as they would have been with `--spm-infill`, by the numbers of their launches.
     pub suffix_first: HashMap<u64, Arc<Tokens>>,
+    /// The tokens of requests whose prompts got tokens of earlier answers, as they would have been with the tokenizer's own, by
+    /// the numbers of their launches: see [`RequestRecord::kept`].
+    pub canonical: HashMap<u64, Arc<Tokens>>,
     /// The key of the hashes, if the file keeps it.
     pub key: Option<Key>,
     /// How many tokens decide about an identity: the token, and those before it. Two rows that have so many
@@ -180,6 +183,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     let mut store = None;
     let mut loaded: HashMap<u64, u32> = HashMap::new();
     let mut wished: HashMap<u64, Wished> = HashMap::new();
+    let mut kept: HashMap<u64, u32> = HashMap::new();
     let damage = loop {
         let at = bytes.len() - rest.len();
         let (kind, body) = match frame::next(rest) {
@@ -210,6 +214,10 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
             }),
             record::SUFFIX_FIRST => identities.suffix_first(body).map(|(order, tokens)| {
                 traffic.suffix_first.insert(order, tokens);
+            }),
+            record::KEPT => identities.kept(body).map(|(order, tokens, canonical)| {
+                kept.insert(order, tokens);
+                traffic.canonical.insert(order, canonical);
             }),
             record::NAMED => identities.named(body),
             record::STORE => Bytes(body).number().map(|limit| store = Some(limit)),
@@ -248,8 +256,26 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
         (tokens.len() == request.tokens.len()).then_some((order, tokens))
     });
     traffic.suffix_first = of_requests.collect();
+    // At most twice as much to simulate.
+    let of_requests = traffic.requests.iter().filter_map(|request| {
+        let order = request.record.order;
+        let canonical = traffic.canonical.remove(&order)?;
+        let most = request.tokens.len().saturating_mul(2);
+        let lengths = request.generated()..=most;
+        lengths
+            .contains(&canonical.len())
+            .then_some((order, canonical))
+    });
+    traffic.canonical = of_requests.collect();
     for request in &mut traffic.requests {
         let record = &mut request.record;
+        let is_known = traffic.canonical.contains_key(&record.order);
+        record.kept = kept
+            .get(&record.order)
+            .copied()
+            .filter(|_| is_known)
+            .unwrap_or(0)
+            .min(record.prompt);
         let tokens = loaded.get(&record.order).copied().unwrap_or(0);
         record.loaded = tokens.min(record.evaluated);
         record.wished = wished.get(&record.order).copied().unwrap_or_default();
@@ -296,6 +322,15 @@ impl Identities {
         let row = Row::decode(&mut bytes, self.next, self.version)?;
         let tokens = self.row(&row)?;
         bytes.0.is_empty().then_some((order, tokens))
+    }
+
+    /// The number of a launch, how many tokens of its prompt were kept, and its tokens without that.
+    fn kept(&mut self, body: &[u8]) -> Option<(u64, u32, Arc<Tokens>)> {
+        let mut bytes = Bytes(body);
+        let (order, kept) = (bytes.number()?, bytes.small()?);
+        let row = Row::decode(&mut bytes, self.next, self.version)?;
+        let tokens = self.row(&row)?;
+        bytes.0.is_empty().then_some((order, kept, tokens))
     }
 
     /// `Some(None)`: the change is of an unknown kind. `None`: the body is damaged.

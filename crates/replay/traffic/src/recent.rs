@@ -47,7 +47,8 @@ impl Recent {
                 | record::CHANGE
                 | record::LOADED
                 | record::WISHED
-                | record::SUFFIX_FIRST => row.extend(frame),
+                | record::SUFFIX_FIRST
+                | record::KEPT => row.extend(frame),
                 _ => self.know(kind, frame),
             }
         }

@@ -23,6 +23,8 @@ pub(crate) const WISHED: u8 = 8;
 pub(crate) const NAMED: u8 = 9;
 /// Only of requests for `/infill`. Since version 4 of the format.
 pub(crate) const SUFFIX_FIRST: u8 = 10;
+/// Only of prompts that got tokens of earlier answers. Since version 5 of the format.
+pub(crate) const KEPT: u8 = 11;
 /// More tokens than a server evaluates in its life.
 pub(crate) const MOST_NAMED: u64 = 1 << 48;
 
@@ -111,6 +113,8 @@ pub struct RequestRecord {
     pub evaluated: u32,
     /// Those of them that the engine did not evaluate, because the prefix store had them.
     pub loaded: u32,
+    /// Tokens of the prompt that are an answer's own, where the tokenizer has others (`CONTEXTPILOT_KEEP_TOKENS`).
+    pub kept: u32,
     /// Tokens that a context shift kept at the beginning (`n_keep`).
     pub keep: u32,
     /// Tokens after these that context shifts discarded, in all. Since version 3 of the format.
@@ -305,6 +309,7 @@ impl Line {
             reused: bytes.small()?,
             evaluated: bytes.small()?,
             loaded: 0,
+            kept: 0,
             keep: bytes.small()?,
             gone: 0,
             wished: Wished::default(),

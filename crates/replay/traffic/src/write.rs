@@ -178,6 +178,21 @@ impl Writer {
         self.frame(record::SUFFIX_FIRST, &body)
     }
 
+    /// Records that of a prompt so many tokens were kept as they were generated, and the request's tokens as they would have been
+    /// with the tokenizer's own. `order`: the number of its launch.
+    pub fn kept(&mut self, order: u64, kept: u32, tokens: &[i32]) -> Recorded {
+        if self.full {
+            return Recorded::Full;
+        }
+        let row = self.names.row(&self.key, tokens);
+        let mut body = Vec::new();
+        put(&mut body, order);
+        put(&mut body, u64::from(kept));
+        row.encode(self.next, &mut body);
+        self.next += row.new_tokens();
+        self.frame(record::KEPT, &body)
+    }
+
     /// Records the change of a slot. `tokens`: what the slot holds after it; empty after an erase, and
     /// where the content did not change.
     pub fn change(&mut self, change: &SlotChange, tokens: &[i32]) -> Recorded {

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use contextpilot_traffic::{
-    Applied, BLOCK, Calls, ChangeKind, DamageKind, GRAM, History, Key, Memory, Recorded, Refusal,
-    RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Tokens, Traffic, Wished, Writer, read,
+    Applied, BLOCK, Calls, ChangeKind, DamageKind, GRAM, History, Key, Memory, Recent, Recorded,
+    Refusal, RequestRecord, Setup, SizeKind, SizeSample, SlotChange, Tokens, Traffic, Wished,
+    Writer, read,
 };
 use proptest::prelude::*;
 
@@ -186,6 +187,7 @@ fn every_field_of_a_request_is_read_as_it_was_written() {
         reused: 30,
         evaluated: 60,
         loaded: 25,
+        kept: 0,
         keep: 4,
         gone: 20,
         wished: Wished {
@@ -548,4 +550,46 @@ fn a_prompt_in_the_other_order_has_a_row_of_its_own() {
     assert_eq!((first.len(), second.len()), (500, 480));
     assert_eq!(first.common_prefix(second), 480);
     assert_eq!(first.common_prefix(usual(0)), 0);
+}
+
+/// A prompt that got an answer's tokens has a second row, with the tokenizer's, which may have another length.
+#[test]
+fn a_prompt_with_kept_tokens_has_a_row_with_the_tokenizers_own() {
+    let (mut writer, mut file) = Writer::new(key(), false, LIMIT);
+    let ours: Vec<i32> = (0..300).collect();
+    // From token 200 on, the tokenizer has others, and more of them.
+    let theirs = |count: i32| [&ours[..200], &(1000..1000 + count).collect::<Vec<i32>>()].concat();
+    for (order, count) in [(0, 130), (1, 150), (2, 500)] {
+        file.extend(bytes(writer.kept(order, 41, &theirs(count))));
+        file.extend(bytes(writer.request(
+            request(order as usize, &ours),
+            &ours,
+            None,
+        )));
+    }
+    file.extend(bytes(writer.request(request(3, &ours), &ours, None)));
+    let traffic = read(&file);
+    assert_eq!((traffic.damage, traffic.requests.len()), (None, 4));
+    let kept: Vec<u32> = traffic.requests.iter().map(|one| one.record.kept).collect();
+    // What would take more than twice as long to simulate is damaged.
+    assert_eq!(kept, [41, 41, 0, 0]);
+    let [first, second] = [0, 1].map(|order| &traffic.canonical[&order]);
+    assert_eq!(
+        (first.len(), second.len(), first.common_prefix(second)),
+        (330, 350, 330)
+    );
+    assert_eq!(first.common_prefix(&traffic.requests[0].tokens), 200);
+    let recent = {
+        let (mut recent, room) = Recent::new(1 << 20);
+        let mut writer = Writer::recent(key(), room);
+        recent.push(&bytes(writer.setup(&Setup::default())));
+        recent.push(&bytes(writer.kept(0, 41, &theirs(130))));
+        let written = [
+            bytes(writer.kept(1, 7, &theirs(130))),
+            bytes(writer.request(request(1, &ours), &ours, None)),
+        ];
+        recent.push(&written.concat());
+        read(&recent.recording(&[]))
+    };
+    assert_eq!((recent.damage, recent.requests[0].record.kept), (None, 7));
 }

@@ -41,6 +41,9 @@ pub struct Evaluation {
     /// So many requests for this prompt, one after the other, were given up before this one.
     #[serde(skip_serializing_if = "is_zero")]
     pub attempts: u64,
+    /// Tokens of the prompts that are an answer's own, where the tokenizer has others (`CONTEXTPILOT_KEEP_TOKENS`).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub kept: u64,
     /// Where the prompt diverged from the earlier prompt with the longest common prefix, the latest if there
     /// are several. `None` if there is none, or if one prompt is a prefix of the other.
     pub diverged: Option<Diverged>,

@@ -185,6 +185,7 @@ fn evaluation() -> Evaluation {
         }]),
         given_up: true,
         attempts: 3,
+        kept: 41,
         diverged: Some(Diverged {
             at: 3,
             request: Some(RequestName::Id("req-1".to_owned())),
@@ -486,7 +487,7 @@ fn what_says_nothing_is_left_out() {
     assert_eq!(names, always);
     let mut all: Vec<String> = fields(round_trip(&evaluation()));
     all.retain(|name| !always.contains(&name.as_str()));
-    assert_eq!(all, ["adapters", "attempts", "given_up", "title"]);
+    assert_eq!(all, ["adapters", "attempts", "given_up", "kept", "title"]);
     assert_eq!(round_trip(&evaluation())["attempts"], 3);
     assert!(round_trip(&evaluation())["given_up"] == true);
 }

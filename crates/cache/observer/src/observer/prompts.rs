@@ -339,7 +339,7 @@ impl Observer {
             remembered = Some(place);
             if let Some(work) = &mut work {
                 work.accounted(&account, place);
-                evaluations.describe(place, work.sections, work.title.as_deref());
+                evaluations.describe(place, work.sections, work.title.as_deref(), work.kept);
             }
         }
         if let Some(seconds) = given_up {

@@ -6,7 +6,7 @@ use contextpilot_residency::{
 use contextpilot_traffic::{ChangeKind, RequestRecord, Wished};
 
 use super::slot::{Open, SlotRecord, count_rows};
-use super::{MOST_WAITING, Posted, Recorder, append, infill, micros, small};
+use super::{MOST_WAITING, Posted, Recorder, append, infill, kept, micros, small};
 use crate::note::Stamp;
 
 impl Recorder {
@@ -126,6 +126,7 @@ impl Recorder {
             exchange,
             declined: false,
             infill: wishes.infill,
+            kept: None,
         });
     }
 
@@ -203,6 +204,7 @@ impl Recorder {
         open.record.reused = small(counts.reused - loaded);
         open.record.evaluated = small(counts.evaluated + loaded);
         open.set_prompt(ledger.tokens_in(sequence), &self.rows);
+        open.kept = self.kept.take(open.arrival, open.record.prompt);
         if open.record.adapters.invoked {
             let prompt = open.tokens.get(..open.record.prompt as usize);
             let at = prompt.and_then(|prompt| activation(&self.adapters, prompt));
@@ -217,16 +219,17 @@ impl Recorder {
             let open = slot.open.as_ref().filter(|open| !open.prompting)?;
             let prompt = open.record.prompt as usize;
             let tokens = open.tokens.get(..prompt)?.to_vec();
-            Some((open.record.clone(), tokens))
+            Some((open.record.clone(), tokens, open.kept.clone()))
         });
         let slot = self.slots.get_mut(&target);
-        let (Some((parent, tokens)), Some(slot)) = (parent, slot) else {
+        let (Some((parent, tokens, kept)), Some(slot)) = (parent, slot) else {
             return;
         };
         let waits = |open: &&mut Open| open.prompting && open.record.breaks.is_empty();
         if let Some(open) = slot.open.as_mut().filter(waits) {
             open.prompting = false;
             open.tokens = tokens;
+            open.kept = kept;
             open.record = RequestRecord {
                 order: open.record.order,
                 slot: open.record.slot,
@@ -240,6 +243,7 @@ impl Recorder {
 
     pub(super) fn answered(&mut self, arrival: Arrival) {
         self.wishes.remove(&arrival);
+        self.kept.forget(arrival);
         self.stage.answered(arrival);
         for slot in self.slots.values_mut() {
             if let Some(open) = &mut slot.open {
@@ -287,6 +291,10 @@ impl Recorder {
         let shift = open.shift();
         if let Some(tokens) = infill::suffix_first(&open, self.markers) {
             let recorded = self.writer.suffix_first(open.record.order, &tokens);
+            append(recorded, &mut self.out, &mut self.full);
+        }
+        if let Some((kept, tokens)) = kept::canonical(&open) {
+            let recorded = self.writer.kept(open.record.order, kept, &tokens);
             append(recorded, &mut self.out, &mut self.full);
         }
         let Open {

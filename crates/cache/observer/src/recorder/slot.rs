@@ -6,7 +6,7 @@ use contextpilot_residency::{Arrival, Entry, FILLER, Token, TokenCounts};
 use contextpilot_traffic::RequestRecord;
 
 use super::stage::Exchange;
-use crate::note::Stamp;
+use crate::note::{KeptPrompt, Stamp};
 
 /// The most ends of batches, and the most media, that are recorded for a prompt.
 const MOST_BREAKS: usize = 64;
@@ -49,6 +49,8 @@ pub(super) struct Open {
     pub(super) declined: bool,
     /// It is for `/infill`.
     pub(super) infill: bool,
+    /// Its prompt got tokens of earlier answers.
+    pub(super) kept: Option<KeptPrompt>,
 }
 
 /// What a slot held when the server emptied it.
