@@ -1,5 +1,7 @@
 //! What was generated is missing when it comes back, or a block of the prompt moves, as chat templates have it.
 
+use contextpilot_testbed::Spec;
+
 use super::*;
 
 const FLAGS: &str = "--parallel 1 --cache-ram 0";
@@ -125,4 +127,53 @@ fn a_date_that_a_template_writes() {
     follows_to(&scene, "same_date");
     let before = scene.play().said;
     assert!(before.contains("date_string"), "{before}");
+}
+
+/// A model whose tokenizer makes one token of some pairs of letters.
+fn with_pairs(builder: Builder) -> Builder {
+    let model = Model::of(&Spec {
+        letter_pairs: true,
+        ..Spec::new(Arch::Llama)
+    });
+    builder.model(&model).env("CONTEXTPILOT_EXPLAIN_TEXT", "1")
+}
+
+/// The model says "a" and "b", of which the tokenizer makes a token when they come back. What is behind them is the same.
+#[test]
+fn an_answer_that_comes_back_in_other_tokens() {
+    let prompt = "What is a slot of a server, and what does it hold? ".repeat(6);
+    let asked = Request::completion(&*prompt)
+        .predict(60)
+        .with("temperature", 1.0)
+        .with("seed", 7)
+        .with("grammar", r#"root ::= [i-z]{5} "ab" [i-z]{53}"#)
+        .with("logit_bias", object!([["ab", false]]));
+    let server = with_pairs(
+        Server::builder()
+            .args(["-c", "8192"])
+            .args(FLAGS.split(' ')),
+    );
+    let said = server.spawn().unwrap().complete(&asked).unwrap();
+    let said = said.raw["content"].as_str().expect("a text").to_owned();
+    assert!(said.len() == 60 && said[5..].starts_with("ab"), "{said}");
+    let next = format!("{prompt}{said} What is behind it?");
+    let next = Request::completion(next.as_str()).predict(2);
+    let steps = vec![Step::Ask(asked), Step::Ask(next)];
+    let scene = Scene {
+        with: with_pairs,
+        ..scene("an answer in other tokens", FLAGS, steps)
+    };
+    follows_to(&scene, "CONTEXTPILOT_KEEP_TOKENS=1");
+    let before = scene.play();
+    let same = "it is the same text in other tokens";
+    assert!(before.said.contains(same), "{}", before.said);
+    let advice = before
+        .advice()
+        .iter()
+        .find(|one| one["setting"][0].is_string());
+    let after = scene.followed(advice.expect("the advice")).play();
+    let kept = "2 tokens kept as they were generated";
+    assert!(after.said.contains(kept), "{}", after.said);
+    // "ha" and "be" are tokens, and the last token of the answer was not evaluated.
+    assert_eq!(after.last(), 1 + " What is behind it?".len() as i64 - 2);
 }
