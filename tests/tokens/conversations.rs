@@ -104,6 +104,18 @@ impl Lives<'_> {
         None
     }
 
+    /// Whether the store keeps nothing of this model. `None`: the server has ended in between.
+    fn is_refused(&self) -> Option<bool> {
+        let control = self.server.read().unwrap().await_control().ok()?;
+        let mut connection = Connection::open(control).ok()?;
+        let stats = connection
+            .exchange("GET", "/stats", b"")
+            .ok()?
+            .json()
+            .ok()?;
+        Some(!stats["store"]["refused"].as_array()?.is_empty())
+    }
+
     /// Killed while it answers, or ended when it has answered: a SIGTERM in between finds llama-server 0.7.0 within a lock
     /// that its handler takes, and then it hangs, also without a hook.
     fn next(&self, kill: bool) {
@@ -203,17 +215,24 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
 /// What a turn may evaluate of what was there before, by the causes in its account. `said`: tokens of the answer before it.
 ///
 /// Where another conversation took the slot, the store may be a few tokens short: it copies nothing out for fewer than 8, or than a
-/// 64th of the sequence (more are not worth it on any machine), and loads nothing for so few more than the slot has.
+/// 64th of the sequence (more are not worth it on any machine), and loads nothing for so few more than the slot has. If it has
+/// nothing of the model, what was lost is evaluated.
 ///
 /// A cache with sliding windows goes back to the checkpoint 4 tokens before the end of the last prompt.
-fn again(lives: &Lives, evaluation: &Value, said: u64) -> u64 {
+fn again(lives: &Lives, evaluation: &Value, said: u64) -> Option<u64> {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{evaluation}"));
     let few = (number(&evaluation["prompt_tokens"]).div_ceil(64)).max(8) - 1;
     let is_loaded = number(&evaluation["from"]["store"]) > 0;
     let short = if is_loaded { few } else { 2 * few };
     let back = if lives.is_full { 0 } else { said + 4 };
     let causes = &evaluation["causes"];
-    number(&causes["evicted"]).min(short) + number(&causes["no_way_back"]).min(back)
+    let (evicted, no_way_back) = (number(&causes["evicted"]), number(&causes["no_way_back"]));
+    let short = match evicted {
+        0 => 0,
+        _ if lives.is_refused()? => evicted,
+        _ => evicted.min(short),
+    };
+    Some(short + no_way_back.min(back))
 }
 
 /// By the hook's account: the server counts what the store has loaded as evaluated, where another conversation took the slot.
@@ -228,7 +247,12 @@ fn check_turn(lives: &Lives, life: usize, id: &str, (said, new): (u64, &str), ta
     };
     let evaluated = account["evaluation"]["evaluated"].as_u64();
     let evaluated = evaluated.unwrap_or_else(|| panic!("{id}: {account}"));
-    let again = again(lives, &account["evaluation"], said);
+    let Some(again) = again(lives, &account["evaluation"], said) else {
+        return;
+    };
+    if again > 0 {
+        println!("{id}: {evaluated} for {new}: {}", account["evaluation"]);
+    }
     assert!(
         evaluated <= new + lives.seam + again,
         "{id}: {evaluated} evaluated for {new}: {account}"
