@@ -274,3 +274,56 @@ fn json_that_is_spelled_otherwise_keeps_its_tokens() {
         assert!(evaluated > 20, "{setting}: {next}");
     }
 }
+
+/// The chat template of gpt-oss has another form of a call's header than the model writes.
+#[test]
+fn a_call_in_the_format_of_gpt_oss_keeps_the_form_of_its_header() {
+    let model = Model::of(&Spec {
+        harmony: true,
+        ..Spec::new(Arch::Llama)
+    });
+    let server = one_slot(Arch::Llama)
+        .model(&model)
+        .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
+        .env("CONTEXTPILOT_KEEP_TOKENS", "calls")
+        .spawn()
+        .unwrap();
+    let ask = |prompt: &str, more: Value| {
+        let mut body = json!({"prompt": prompt, "seed": 3, "temperature": 1});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        server.post("/completion", &body).unwrap().json().unwrap()
+    };
+    let headers = [
+        r#"<|channel|> "commentary to=functions.get_time " <|constrain|> "json" <|message|>"#,
+        r#"" to=functions.get_time" <|channel|> "commentary " <|constrain|> "json" <|message|>"#,
+    ];
+    for header in headers {
+        let begins = format!(
+            "<|start|>user<|message|>{} o'clock?<|end|><|start|>assistant",
+            header.len()
+        );
+        let grammar = format!(r#"root ::= {header} "{{\"zone\": \"" [a-z]{{30}} "\"}}""#);
+        let more = json!({"n_predict": 200, "grammar": grammar});
+        let said = ask(&begins, more);
+        let content = said["content"].as_str().unwrap();
+        let (_, arguments) = content.split_once("<|message|>").expect("a header");
+        assert!(arguments.starts_with("{\"zone\": \""), "{said}");
+        let text = |call: &str| {
+            format!(
+                "{begins} to=functions.{call}<|channel|>commentary json<|message|>{arguments}<|call|>"
+            )
+        };
+        let next = ask(&text("get_time"), json!({"n_predict": 1}));
+        let evaluated = next["timings"]["prompt_n"].as_u64().unwrap();
+        assert!(evaluated <= 1 + SEAM, "{said}\n{next}");
+        // What the model reads is what it wrote.
+        let held = next["prompt"].as_str().expect("the slot's text");
+        assert!(held.contains("<|constrain|>json<|message|>"), "{next}");
+        // Another function is evaluated.
+        let other = ask(&text("get_date"), json!({"n_predict": 1}));
+        let evaluated = other["timings"]["prompt_n"].as_u64().unwrap();
+        assert!(evaluated > 40, "{other}");
+    }
+}

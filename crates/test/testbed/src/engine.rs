@@ -67,14 +67,15 @@ impl Model {
         static WRITTEN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
         let folder = repository().join("target/testbed");
         let path = folder.join(format!(
-            "{}-{}x{}-ctx{}-window{}-seed{}{}.gguf",
+            "{}-{}x{}-ctx{}-window{}-seed{}{}{}.gguf",
             spec.arch,
             spec.layers,
             spec.width,
             spec.context_length,
             spec.window,
             spec.seed,
-            if spec.letter_pairs { "-pairs" } else { "" }
+            if spec.letter_pairs { "-pairs" } else { "" },
+            if spec.harmony { "-harmony" } else { "" }
         ));
         // A test that panicked while it held the lock wrote nothing we rely on:
         // the file has its name only when it is complete.

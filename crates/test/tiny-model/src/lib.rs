@@ -99,7 +99,7 @@ fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
 fn write_to(out: &mut impl Write, spec: &Spec, chat: &Chat) -> io::Result<()> {
     let mut header = gguf::Header::default();
     spec.describe(&mut header);
-    vocab::describe(&mut header, chat, spec.letter_pairs);
+    vocab::describe(&mut header, chat, spec);
     gguf::write(out, &header, &tensors::of(spec), spec.seed)
 }
 

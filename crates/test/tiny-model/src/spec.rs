@@ -112,6 +112,8 @@ pub struct Spec {
     pub window: u32,
     /// Two small letters side by side are a token, too: most answers are tokenized otherwise when they come back as text.
     pub letter_pairs: bool,
+    /// The markers of gpt-oss's format are tokens.
+    pub harmony: bool,
 }
 
 impl Spec {
@@ -125,6 +127,7 @@ impl Spec {
             width: 64,
             window: 64,
             letter_pairs: false,
+            harmony: false,
         }
     }
 

@@ -39,7 +39,7 @@ impl Tensors {
 pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
     let mut tensors = Tensors(Vec::new());
     let width = u64::from(spec.width);
-    let vocabulary = vocab::tokens(spec.letter_pairs);
+    let vocabulary = vocab::tokens(spec);
     let rows = [width, vocabulary.len() as u64];
     let per_token = |letter: f32, other: f32| -> Vec<f32> {
         let value = |token| {

@@ -1,6 +1,7 @@
 //! A SentencePiece-style vocabulary in which a character is a token; on demand also two letters side by side.
 
 use crate::gguf::Header;
+use crate::spec::Spec;
 
 // Token types of the format.
 const NORMAL: i32 = 1;
@@ -58,9 +59,20 @@ impl Default for Chat {
     }
 }
 
-/// Text and type of every token, in the order of their ids. `pairs`: two letters up to h are a token, too, and the tokenizer
+/// The markers of gpt-oss's format.
+const HARMONY: [&str; 7] = [
+    "<|start|>",
+    "<|end|>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|message|>",
+    "<|call|>",
+    "<|return|>",
+];
+
+/// Text and type of every token, in the order of their ids. With `letter_pairs`, two letters up to h are a token, too, and the tokenizer
 /// prefers these, so that most of what a random model says is tokenized otherwise when it comes back.
-pub(crate) fn tokens(pairs: bool) -> Vec<(String, i32)> {
+pub(crate) fn tokens(spec: &Spec) -> Vec<(String, i32)> {
     let mut tokens = vec![
         ("<unk>".to_owned(), UNKNOWN),
         ("<s>".to_owned(), CONTROL),
@@ -71,10 +83,13 @@ pub(crate) fn tokens(pairs: bool) -> Vec<(String, i32)> {
     tokens.push(("\u{2581}".to_owned(), NORMAL));
     tokens.extend((b'!'..=b'~').map(|char| (char::from(char).to_string(), NORMAL)));
     tokens.extend(INFILL.map(|(text, _)| (text.to_owned(), CONTROL)));
-    if pairs {
+    if spec.letter_pairs {
         let letters = || (b'a'..=b'h').map(char::from);
         let all = letters().flat_map(|first| letters().map(move |second| (first, second)));
         tokens.extend(all.map(|(first, second)| (format!("{first}{second}"), NORMAL)));
+    }
+    if spec.harmony {
+        tokens.extend(HARMONY.map(|text| (text.to_owned(), CONTROL)));
     }
     tokens
 }
@@ -84,8 +99,8 @@ pub(crate) fn is_letter((text, kind): &(String, i32)) -> bool {
     *kind == NORMAL && text.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
-pub(crate) fn describe(header: &mut Header, chat: &Chat, pairs: bool) {
-    let mut tokens = tokens(pairs);
+pub(crate) fn describe(header: &mut Header, chat: &Chat, spec: &Spec) {
+    let mut tokens = tokens(spec);
     // No two tokens may have the same text.
     for (id, text) in [(BOS, &chat.bos), (EOS, &chat.eos)] {
         if tokens.iter().all(|(taken, _)| taken != text) {
