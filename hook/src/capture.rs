@@ -15,6 +15,7 @@
 //! | `by_task` | what requests say of their prompts, until slots take these |
 //! | [`salts`] | among whom the prompts of slots are shared in the prefix store |
 //! | [`hints`] | how long the prompts of slots are worth keeping there |
+//! | [`usage`] | how much of each prompt the prefix store has loaded, for its answer |
 //! | [`recent`] | ids, where they outlive a crash |
 //! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
 //! | `pieces` | the bytes of a token, for showing where prompts differ |
@@ -46,3 +47,4 @@ pub(crate) mod slot_file;
 pub(crate) mod sockets;
 pub(crate) mod task_vector;
 pub(crate) mod uncached;
+pub(crate) mod usage;

@@ -21,7 +21,7 @@ use crate::attach::{self, Host, claims};
 use crate::base::inactive::stay_inactive;
 use crate::base::mode::{self, Transitions};
 use crate::base::{clock, environment, guard, log, signals};
-use crate::capture::{contexts, host_buffers, kept, prompts, recent, requests};
+use crate::capture::{contexts, host_buffers, kept, prompts, recent, requests, usage};
 use crate::channel;
 use crate::hooks::REPLACEMENTS;
 use crate::library::{Events, HookLibrary};
@@ -145,8 +145,11 @@ fn prepare() -> Option<Prepared> {
             if attached.forgets_uncached() {
                 requests::expect_forgetting();
             }
-            if settings.store.is_some() {
+            if let Some(at) = &settings.store {
                 store::engage();
+                if at.usage && !prompts::are_engaged() {
+                    usage::engage();
+                }
             }
             let library = HookLibrary(attached);
             Some(Prepared { settings, library })
@@ -187,6 +190,12 @@ fn ensure_running() {
         Ok(()) => {
             let has_store = store::is_on();
             prepared.library.0.announce(&prepared.settings, has_store);
+            let wants_usage = prepared.settings.store.as_ref().is_some_and(|at| at.usage);
+            if has_store && wants_usage && prompts::are_engaged() {
+                log::line(format_args!(
+                    "Answers count what the prefix store loads as evaluated, as which slot takes a request cannot be seen in this server; through contextpilot-llama index or gateway they count it as cached"
+                ));
+            }
         }
         Err(error) => {
             mode::disable();

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 
 use contextpilot_client::Control;
 use contextpilot_client::control::Evaluation;
-use contextpilot_testbed::{Arch, Builder, Model, Server};
+use contextpilot_testbed::{Arch, Builder, Model, Response, Server};
 use serde_json::{Value, json};
 
 use crate::store::await_store;
@@ -81,7 +81,10 @@ impl Chat {
     /// Sends the conversation as it is now. Returns all JSON texts of the answer.
     fn send(&self, proxy: SocketAddr, id: &str) -> Vec<Value> {
         let body = self.body(id).to_string();
-        let answer = exchange(proxy, "POST", self.path(), body.as_bytes());
+        self.texts(exchange(proxy, "POST", self.path(), body.as_bytes()))
+    }
+
+    fn texts(&self, answer: Response) -> Vec<Value> {
         assert_eq!(answer.status, 200, "{self:?}: {}", answer.text());
         if !self.is_streamed {
             return vec![answer.json().unwrap()];
@@ -245,4 +248,50 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
             "{found:?} {account:?}"
         );
     }
+}
+
+/// Six chats of ten turns with the server alone, which ends after the fifth and begins again. How many tokens were loaded.
+fn alone(builder: &Builder, folder: &Path) -> u64 {
+    let socket = socket(folder);
+    let start = || {
+        let server = watched(builder, &socket);
+        await_store(&control(&socket));
+        server
+    };
+    let (mut server, mut chats, mut loaded) = (start(), Chat::all(), 0);
+    for turn in 0..10 {
+        if turn == 5 {
+            server.stop(15).unwrap();
+            server = start();
+        }
+        for (at, chat) in chats.iter_mut().enumerate() {
+            let id = format!("chat-{at}-{turn}");
+            let found = figures(&chat.texts(server.post(chat.path(), &chat.body(&id)).unwrap()));
+            let account = account(&control(&socket), &id);
+            let right = (account.reused, account.evaluated);
+            assert!(
+                !found.is_empty() && found.iter().all(|figures| *figures == right),
+                "{chat:?}: {found:?} {account:?}"
+            );
+            loaded += account.from.store;
+            chat.grows(turn);
+        }
+    }
+    loaded
+}
+
+#[test]
+fn the_server_itself_counts_what_was_loaded_as_cached() {
+    let of_model = |folder: &Path, arch| {
+        let builder = one_slot(folder).model(&Model::tiny(arch));
+        builder.env("CONTEXTPILOT_STORE_USAGE", "1")
+    };
+    for arch in [Arch::Llama, Arch::Gemma2, Arch::Mamba] {
+        let folder = tempfile::tempdir().unwrap();
+        let loaded = alone(&of_model(folder.path(), arch), folder.path());
+        assert!(loaded > 5_000, "{arch}: {loaded} tokens were loaded");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = alone(&of_model(folder.path(), Arch::Llama).tls(), folder.path());
+    assert!(loaded > 5_000, "with TLS: {loaded} tokens were loaded");
 }

@@ -78,8 +78,9 @@ pub(crate) fn ended(socket: i32) {
     });
 }
 
-/// The server is about to send these bytes on this connection.
-pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) {
+/// The server is about to send these bytes on this connection. Returns what is to be sent in their place, if not they.
+pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut instead = None;
     with(|connection| {
         let connection = connection.as_mut();
         if let Some(this) = connection.filter(|c| c.socket == socket && c.layer == layer) {
@@ -87,9 +88,11 @@ pub(crate) fn sending(socket: i32, layer: Layer, bytes: &[u8]) {
             this.go_on(step);
             if let Some(current) = &mut this.current {
                 current.send(bytes);
+                instead = current.instead_of(bytes);
             }
         }
     });
+    instead
 }
 
 /// The server drew a task number on this thread.

@@ -10,13 +10,14 @@ use contextpilot_request::{
     Adapters, Assembly, Identity, Infill, Request, Sections, is_head_of_chunks, is_interim,
 };
 use contextpilot_residency::{Arrival, Event, Prompt, RequestId, Scale, TaskId, Token, Wishes};
+use contextpilot_usage::Sending;
 use contextpilot_worker::Waiting;
 
 use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
 use crate::capture::salts::{self, Salt};
-use crate::capture::{adapters, contexts, hints, kept, prompts, recent, uncached};
+use crate::capture::{adapters, contexts, hints, kept, prompts, recent, uncached, usage};
 use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
@@ -75,6 +76,9 @@ pub(super) struct Current {
     within_media: bool,
     known: Known,
     answer: Answer,
+    /// Its tasks, for the usage in its answer.
+    tasks: Tasks,
+    sending: Sending,
     /// The request is for generation, and its answer begins with 200.
     succeeds: bool,
     /// The id is stored where the next start finds it if the process dies.
@@ -90,6 +94,14 @@ enum Known {
     Posted,
     /// The first event was dropped. The id is stranded, and will be reported as evicted.
     Lost,
+}
+
+/// The tasks that a request has posted.
+#[derive(Clone, Copy)]
+enum Tasks {
+    None,
+    One(TaskId),
+    Several,
 }
 
 /// How far the answer to a request is.
@@ -172,6 +184,7 @@ impl Current {
             || avoids_store
             || salt != Salt::None
             || lifetime.is_some()
+            || (inference && usage::is_engaged())
             || !adapters.is_empty();
         if !of_interest && prompts.is_none() && !keeps_tokens {
             return None;
@@ -214,6 +227,8 @@ impl Current {
             within_media: false,
             known: Known::Nothing,
             answer: Answer::None,
+            tasks: Tasks::None,
+            sending: Sending::default(),
             succeeds: false,
             kept: false,
         };
@@ -241,6 +256,17 @@ impl Current {
             // If the server cannot serve the request, it answers with an error before it streams.
             Answer::Streamed | Answer::Whole => self.answer(true),
         }
+    }
+
+    /// A part of the answer, with the usage that is right after a load from the prefix store. `None`: it is to be sent as it is.
+    pub(super) fn instead_of(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        if !usage::is_engaged() || is_interim(bytes) {
+            return None;
+        }
+        let Tasks::One(task) = self.tasks else {
+            return None;
+        };
+        self.sending.piece(bytes, || usage::of(task))
     }
 
     pub(super) fn keeps_tokens(&self) -> bool {
@@ -317,6 +343,11 @@ impl Current {
         }
         salts::note(task, self.salt);
         hints::note(task, self.lifetime);
+        self.tasks = match self.tasks {
+            Tasks::One(same) if same == task => self.tasks,
+            Tasks::None => Tasks::One(task),
+            _ => Tasks::Several,
+        };
         if self.forgotten {
             push(Event::Uncached { task });
         }

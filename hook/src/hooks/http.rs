@@ -56,14 +56,29 @@ pub(crate) unsafe fn recv(socket: c_int, buffer: Pointer, length: usize, flags: 
 
 /// Notes the answer before it is sent, so that the client cannot see it first.
 pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: c_int) -> isize {
+    let mut instead = None;
     guarded(|| {
         if !buffer.is_null() {
             // SAFETY: our caller passes so many bytes to be sent.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
-            connections::sending(socket, Layer::Socket, bytes);
+            instead = connections::sending(socket, Layer::Socket, bytes);
         }
     });
-    original!(send(socket, buffer, length, flags))
+    let Some(instead) = instead else {
+        return original!(send(socket, buffer, length, flags));
+    };
+    // Of these bytes the server does not know how many were sent. The socket blocks: a part alone is sent if the client has read
+    // nothing for as long as the server waits for it.
+    let mut sent = 0;
+    while let Some(rest @ [_, ..]) = instead.get(sent..) {
+        let rest: Pointer = rest.as_ptr().cast_mut().cast();
+        match original!(send(socket, rest, instead.len() - sent, flags)) {
+            count @ 1.. => sent += count.unsigned_abs(),
+            _ if sent > 0 && errno() == libc::EINTR => {}
+            failed => return failed,
+        }
+    }
+    length.cast_signed()
 }
 
 /// The server ends a connection with this, before `close`. Other code calls `close` for other files.

@@ -7,7 +7,9 @@ use crate::attach::original::original;
 use crate::attach::{claims, is_program};
 use crate::base::abi::Pointer;
 use crate::base::guard::guarded;
-use crate::capture::{connections, hints, only_server, prompts, salts, task_vector, uncached};
+use crate::capture::{
+    connections, hints, only_server, prompts, salts, task_vector, uncached, usage,
+};
 use crate::channel::{note, push};
 
 /// `server_queue::get_new_id()`, called on the thread of the request.
@@ -91,6 +93,7 @@ unsafe fn note_launch(slot: *const i32, task: *const i32) {
         uncached::launched(sequence, task);
         salts::launched(sequence, task);
         hints::launched(sequence, task);
+        usage::launched(sequence, task);
         push(Event::Launched { sequence, task });
     });
 }

@@ -39,6 +39,7 @@ pub(crate) unsafe fn SSL_read(session: Pointer, buffer: Pointer, length: c_int) 
 
 /// Notes the answer before it is sent, so that the client cannot see it first.
 pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int) -> c_int {
+    let mut instead = None;
     guarded(|| {
         if let (Some(socket), Ok(count), false) = (
             socket_of(session),
@@ -47,10 +48,20 @@ pub(crate) unsafe fn SSL_write(session: Pointer, buffer: Pointer, length: c_int)
         ) {
             // SAFETY: our caller passes so many bytes to be sent.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast(), count) };
-            connections::sending(socket, Layer::Tls, bytes);
+            instead = connections::sending(socket, Layer::Tls, bytes);
         }
     });
-    original!(SSL_write(session, buffer, length))
+    let Some((mut instead, count)) = instead.and_then(|instead| {
+        let count = c_int::try_from(instead.len()).ok()?;
+        Some((instead, count))
+    }) else {
+        return original!(SSL_write(session, buffer, length));
+    };
+    // OpenSSL sends all of it, or the server tries again.
+    match original!(SSL_write(session, instead.as_mut_ptr().cast(), count)) {
+        1.. => length,
+        failed => failed,
+    }
 }
 
 /// `None` for a session that is not over a socket.

@@ -30,7 +30,7 @@ use crate::attach::is_embedded;
 use crate::base::guard;
 use crate::base::log;
 use crate::capture::contexts::{self, Windows};
-use crate::capture::{hints, salts};
+use crate::capture::{hints, salts, usage};
 use crate::channel::push;
 
 /// What a batch holds, as far as it is known.
@@ -288,6 +288,7 @@ fn evaluate_rest(
     if result == 0 {
         prove_layout(context, parts);
         for part in parts {
+            note_submitted(context, &part.run);
             change::save_early(context, &part.run);
             see_to_hint(context, &part.run);
             if is_exact {
@@ -296,6 +297,22 @@ fn evaluate_rest(
         }
     }
     result
+}
+
+/// The server has submitted these tokens, and the engine holds them, or the store has them for it.
+fn note_submitted(context: Context<'_>, run: &Run) {
+    if !usage::is_engaged() || !records::is_oldest(context) {
+        return;
+    }
+    usage::submitted(run.sequence, run.tokens.len());
+    if run.leading < run.tokens.len() {
+        usage::is_complete(run.sequence, || {
+            with_record(context, |one| {
+                Some(one.session.believed(run.sequence)?.len())
+            })
+            .flatten()
+        });
+    }
 }
 
 /// A prompt was evaluated up to its end. If its request says how long it is worth keeping, it is stored now, and kept.
@@ -483,8 +500,12 @@ fn note_loaded(context: Context<'_>, entries: &[Entry], parts: &[Part]) {
     figures::add(&FIGURES.loaded_tokens, held.len());
     let loaded: Vec<&Entry> = held.iter().map(|&index| &entries[index as usize]).collect();
     guard::compute(|| {
+        let is_oldest = records::is_oldest(context);
         for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
         {
+            if is_oldest {
+                usage::loaded(run[0].sequence, run.len());
+            }
             push(Event::Loaded {
                 context: contexts::id_of(context.pointer()),
                 sequence: run[0].sequence,

@@ -269,6 +269,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         });
         let limit = limit.transpose()?;
         let bounded = self.flag(&table::STORE_BOUNDED)?;
+        let usage = self.flag(&table::STORE_USAGE)?;
         let remote = self.remote()?;
         let Some(folder) = self.path(env::STORE) else {
             // A setting without an effect; what was meant is not known.
@@ -288,6 +289,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
                 limit,
                 remote,
                 bounded,
+                usage,
             })),
             false => Err(Error::new(env::STORE, Cause::NotAbsolute)),
         }

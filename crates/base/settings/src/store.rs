@@ -16,6 +16,8 @@ pub struct StoreAt {
     pub remote: Option<Secret>,
     /// Whether contexts that cannot go back to any position have a store, too.
     pub bounded: bool,
+    /// Whether answers count what was loaded as cached.
+    pub usage: bool,
 }
 
 /// A million times 10⁹ bytes. More is taken for a typing error.

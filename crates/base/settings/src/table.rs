@@ -234,6 +234,8 @@ settings! {
     STORE_BOUNDED = "CONTEXTPILOT_STORE_BOUNDED", Flag: flag(true),
         "`0`: no prefix store for [models whose cache cannot go back](docs/store.md#models-that-cannot-go-back) to any \
          position (sliding windows, recurrent and hybrid ones)";
+    STORE_USAGE = "CONTEXTPILOT_STORE_USAGE", Flag: flag(true),
+        "`0`: answers count what the prefix store has loaded as evaluated, as the server does, and not [as cached](docs/store.md#usage-in-answers)";
     KV_EVENTS_REPLAY = "CONTEXTPILOT_KV_EVENTS_REPLAY", Text: text("the next port"),
         "where routers ask for events that they missed, or `off`";
     KV_EVENTS_TOPIC = "CONTEXTPILOT_KV_EVENTS_TOPIC", Text: text("empty"),

@@ -8,9 +8,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use contextpilot_request::Endpoint;
+use contextpilot_usage::{Value, apply};
 use serde::de::IgnoredAny;
-
-use crate::spans::{Value, apply};
 
 mod order;
 mod propose;

@@ -5,34 +5,20 @@
 //! change; every other byte of an answer stays. Numbers that are not those of the account (several prompts in one request,
 //! say) stay as well.
 
-mod edit;
-
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use contextpilot_usage::{Account, correct, correct_lines, has_figures, has_final_figures};
 use hyper::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 
 use crate::{Body, BoxError, Held, Response, error_response};
 
-pub use edit::correct;
-
 /// Bytes of an answer in one piece, and of one event of a stream. Longer ones pass as they are.
 const LONGEST: usize = 16 << 20;
 const LONGEST_EVENT: usize = 1 << 20;
-
-/// What the hook says of a request's prompt, in tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// Those that were not evaluated.
-    pub reused: u64,
-    /// Those that were.
-    pub evaluated: u64,
-    /// Of the reused ones, those that came from the store.
-    pub loaded: u64,
-}
 
 /// The account of a request, when its answer needs it. `None` if it does not come.
 pub type Asked = Pin<Box<dyn Future<Output = Option<Account>> + Send>>;
@@ -91,7 +77,7 @@ pub async fn correct_usage(
             return error_response(502, "proxy_error", &why);
         }
     };
-    let account = match edit::has_figures(&whole) {
+    let account = match has_figures(&whole) {
         true => ask.await,
         false => None,
     };
@@ -141,31 +127,13 @@ impl Events {
 
     /// Whether these lines need the account, and it was not asked for.
     fn must_ask(&self) -> bool {
-        self.ask.is_some() && split(&self.lines).any(edit::has_final_figures)
+        self.ask.is_some() && split(&self.lines).any(has_final_figures)
     }
 
     fn corrected(&mut self) -> Bytes {
         let lines = std::mem::take(&mut self.lines);
-        let Some(account) = self.account else {
-            return lines.into();
-        };
-        let mut right = Vec::with_capacity(lines.len() + 64);
-        for line in split(&lines) {
-            let json = line
-                .strip_prefix(b"data:")
-                .filter(|json| edit::has_final_figures(json))
-                .map_or(b"".as_slice(), <[u8]>::trim_ascii);
-            match correct(json, account) {
-                Some(right_json) => {
-                    let end = line.trim_ascii_end().len();
-                    right.extend_from_slice(&line[..end - json.len()]);
-                    right.extend_from_slice(&right_json);
-                    right.extend_from_slice(&line[end..]);
-                }
-                None => right.extend_from_slice(line),
-            }
-        }
-        right.into()
+        let right = self.account.and_then(|it| correct_lines(&lines, it));
+        right.unwrap_or(lines).into()
     }
 }
 

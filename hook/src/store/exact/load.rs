@@ -7,7 +7,7 @@ use contextpilot_kv_store::{Run, worth};
 use contextpilot_residency::Event;
 
 use crate::base::guard;
-use crate::capture::contexts;
+use crate::capture::{contexts, usage};
 use crate::channel::push;
 use crate::store::busy::Busy;
 use crate::store::context::ContextStore;
@@ -16,7 +16,7 @@ use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
-use crate::store::{with_record, with_shelf};
+use crate::store::{records, with_record, with_shelf};
 
 /// The last state that lies within what is wanted.
 pub(in crate::store) struct StoredState<'a> {
@@ -137,6 +137,9 @@ fn note_loaded(context: Context<'_>, sequence: i32, from: usize, to: usize) {
         return;
     }
     figures::add(&FIGURES.loaded_tokens, to - from);
+    if records::is_oldest(context) {
+        usage::loaded(sequence, to - from);
+    }
     let number = |position: usize| i32::try_from(position).unwrap_or(i32::MAX);
     guard::compute(|| {
         push(Event::Loaded {

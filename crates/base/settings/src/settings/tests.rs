@@ -160,6 +160,7 @@ fn an_error_names_the_variable_and_the_remedy() {
             "is \"u:***@h:1\": write redis://",
         ),
         (env::STORE_BOUNDED, "yes", "1 turns it on, 0 turns it off"),
+        (env::STORE_USAGE, "all", "1 turns it on, 0 turns it off"),
     ] {
         let error = settings(&[(name, value)]).unwrap_err();
         assert_eq!(error.variable(), name);

@@ -1,6 +1,6 @@
 //! One order for the definitions of tools.
 
-use crate::spans::Value;
+use contextpilot_usage::Value;
 
 /// Bytes of the definitions, and how deep they may be.
 const LONGEST: usize = 4 << 20;

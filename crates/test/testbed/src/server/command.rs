@@ -61,6 +61,8 @@ impl Builder {
         command.args(flags.fitting(&self.args)).current_dir(folder);
         // Each server has a journal of its own, unless a test makes two share one.
         command.env("XDG_STATE_HOME", folder);
+        // What a server says of itself is the truth that tests compare with.
+        command.env("CONTEXTPILOT_STORE_USAGE", "0");
         if let Some(hook) = &self.preload {
             command.env("LD_PRELOAD", std::path::absolute(hook)?);
         }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 /// What replaces the bytes of a value.
-pub(crate) type Edit = (Range<usize>, String);
+pub type Edit = (Range<usize>, String);
 
 /// The text with these edits, which do not overlap.
-pub(crate) fn apply(text: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
+#[must_use]
+pub fn apply(text: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
     edits.sort_by_key(|(at, _)| at.start);
     let (mut right, mut done) = (Vec::with_capacity(text.len() + 64), 0);
     for (at, value) in edits {
@@ -20,14 +21,15 @@ pub(crate) fn apply(text: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {
 
 /// A value of a text that was found to be JSON.
 #[derive(Clone, Debug)]
-pub(crate) struct Value<'a> {
+pub struct Value<'a> {
     text: &'a [u8],
     at: Range<usize>,
 }
 
 impl<'a> Value<'a> {
     /// The only one of the text.
-    pub(crate) fn of(text: &'a [u8]) -> Self {
+    #[must_use]
+    pub fn of(text: &'a [u8]) -> Self {
         let all = Self {
             text,
             at: 0..text.len(),
@@ -37,33 +39,45 @@ impl<'a> Value<'a> {
         Self { text, at }
     }
 
-    pub(crate) fn bytes(&self) -> &'a [u8] {
+    /// The bytes that it takes in the text.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
         self.text.get(self.at.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn number(&self) -> Option<u64> {
+    /// `None`: it is no whole number, or one that is negative or too large.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
         std::str::from_utf8(self.bytes()).ok()?.parse().ok()
     }
 
-    pub(crate) fn fraction(&self) -> Option<f64> {
+    /// `None`: it is no number.
+    #[must_use]
+    pub fn fraction(&self) -> Option<f64> {
         std::str::from_utf8(self.bytes()).ok()?.parse().ok()
     }
 
-    pub(crate) fn is_string(&self) -> bool {
+    /// Whether it is a text in quotes.
+    #[must_use]
+    pub fn is_string(&self) -> bool {
         self.bytes().starts_with(b"\"")
     }
 
     /// `None`: it is none, or one that cannot be a Rust string.
-    pub(crate) fn string(&self) -> Option<String> {
+    #[must_use]
+    pub fn string(&self) -> Option<String> {
         serde_json::from_slice(self.bytes()).ok()
     }
 
-    pub(crate) fn becomes(&self, value: impl ToString) -> Edit {
+    /// An edit by which this stands in its place.
+    #[must_use]
+    pub fn becomes(&self, value: impl ToString) -> Edit {
         (self.at.clone(), value.to_string())
     }
 
     /// The member of this name, the last if there are several.
-    pub(crate) fn member(&self, name: &str) -> Option<Value<'a>> {
+    #[must_use]
+    pub fn member(&self, name: &str) -> Option<Value<'a>> {
         let named = self.members().filter(|(key, _)| key.is(name));
         named.last().map(|(_, value)| value)
     }
@@ -75,7 +89,7 @@ impl<'a> Value<'a> {
     }
 
     /// The members of an object with their names, in the order of the text. Of another value none.
-    pub(crate) fn members(&self) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
+    pub fn members(&self) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
         let all = self.clone();
         let mut next = self.first(b'{');
         std::iter::from_fn(move || {
@@ -87,7 +101,7 @@ impl<'a> Value<'a> {
     }
 
     /// The values of a list. Of another value none.
-    pub(crate) fn elements(&self) -> impl Iterator<Item = Value<'a>> {
+    pub fn elements(&self) -> impl Iterator<Item = Value<'a>> {
         let all = self.clone();
         let mut next = self.first(b'[');
         std::iter::from_fn(move || {
@@ -98,7 +112,7 @@ impl<'a> Value<'a> {
     }
 
     /// The texts in it at any depth, without the names of members.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = Value<'a>> {
+    pub fn texts(&self) -> impl Iterator<Item = Value<'a>> {
         let (all, mut next) = (self.clone(), self.at.start);
         std::iter::from_fn(move || {
             loop {
