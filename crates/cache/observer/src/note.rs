@@ -72,6 +72,14 @@ pub enum Note {
         /// Bytes of the body's JSON that are the system's, that define tools, and that are other messages.
         bytes: [u64; 3],
     },
+    /// How many tokens a request's only prompt has. Sent before its first task is numbered, and not at all if it has
+    /// several prompts, or they cannot be counted.
+    Counted {
+        /// The request.
+        arrival: Arrival,
+        /// The tokens of its prompt.
+        tokens: u32,
+    },
     /// What a request is about, if text may be shown. Sent before its first task is numbered.
     Titled {
         /// The request.

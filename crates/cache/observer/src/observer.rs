@@ -49,6 +49,8 @@ pub struct Observer {
     pub(crate) of_contexts: BTreeMap<usize, ReuseCounts>,
     pub(crate) counts: Counts,
     pub(crate) minute: Minute,
+    /// Tokens a second of the last prompt that took long enough.
+    pub(crate) usual_rate: Option<f64>,
     /// Keeps account of why prompts are evaluated. `None`: no setting asks for that.
     pub(crate) accounts: Option<Accounts>,
     pub(crate) evaluations: Evaluations,
@@ -93,6 +95,7 @@ impl Observer {
             of_contexts: BTreeMap::new(),
             counts: Counts::default(),
             minute: Minute::new(),
+            usual_rate: None,
             accounts,
             evaluations: Evaluations::default(),
             output: Output::default(),
@@ -121,6 +124,9 @@ impl Observer {
                     messages,
                 };
                 self.works.entry(arrival).or_default().sections = Some(sections);
+            }
+            Note::Counted { arrival, tokens } => {
+                self.works.entry(arrival).or_default().prompt_tokens = Some(tokens);
             }
             Note::Titled { arrival, title } => {
                 self.works.entry(arrival).or_default().title = Some(title);

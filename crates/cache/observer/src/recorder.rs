@@ -167,6 +167,7 @@ impl Recorder {
             Note::Received { .. }
             | Note::Wishes { .. }
             | Note::Sections { .. }
+            | Note::Counted { .. }
             | Note::Titled { .. }
             | Note::Erasing { .. }
             | Note::ContextFreed { .. } => {}

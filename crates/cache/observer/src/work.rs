@@ -21,6 +21,8 @@ pub(crate) struct Work {
     pub(crate) slot: Option<i32>,
     pub(crate) wishes: Wishes,
     pub(crate) sections: Option<Sections>,
+    /// The tokens of its only prompt.
+    pub(crate) prompt_tokens: Option<u32>,
     /// Not for the log file, which others may read.
     pub(crate) title: Option<Arc<Title>>,
     /// Tokens of its prompts that were kept as they were generated.

@@ -203,6 +203,7 @@ fn of_a_prompt_that_is_being_evaluated_it_is_known_whose_it_is_and_how_far() {
     assert_eq!((first.number, first.id.as_deref()), (2, Some("tea")));
     assert_eq!((first.reused, first.evaluated), (0, 0));
     assert_eq!(first.tokens_per_second, None);
+    assert_eq!((first.tokens, first.seconds_left), (None, None));
     scene.batch(0, 7, 20..84, false);
     let batch = scene.clock;
     let so_far = scene.unfinished().unwrap();
@@ -220,6 +221,54 @@ fn of_a_prompt_that_is_being_evaluated_it_is_known_whose_it_is_and_how_far() {
     assert!(scene.unfinished().is_some());
     scene.end(arrival, Some("sea"));
     assert_eq!(scene.unfinished(), None);
+}
+
+#[test]
+fn of_a_prompt_whose_tokens_were_counted_it_is_known_how_many_remain_and_how_long() {
+    let mut scene = Scene::new();
+    let begin = |scene: &mut Scene, slot: i32, id: &str, tokens: u32| {
+        let (arrival, task) = scene.receive(id);
+        scene.note(Note::Counted { arrival, tokens });
+        scene.apply(Event::Launched {
+            sequence: slot,
+            task,
+        });
+        (arrival, scene.clock)
+    };
+    let prompt = |scene: &mut Scene, slot: usize| scene.stats().slots[slot].prompt.clone().unwrap();
+    let is_near = |told: Option<f64>, milliseconds: f64| {
+        assert!(
+            (told.unwrap() * 1e3 - milliseconds).abs() < 1e-6,
+            "{told:?}"
+        );
+    };
+    let (arrival, launched) = begin(&mut scene, 0, "tea", 164);
+    let first = prompt(&mut scene, 0);
+    // No prompt was timed yet.
+    assert_eq!((first.tokens, first.seconds_left), (Some(164), None));
+    scene.batch(0, 7, 0..64, false);
+    let batch = scene.clock;
+    let later = prompt(&mut scene, 0);
+    assert_eq!(later.tokens, Some(164));
+    let took = (batch - launched) as f64;
+    is_near(
+        later.seconds_left,
+        100.0 * took / 64.0 - (scene.clock - batch) as f64,
+    );
+    scene.batch(0, 7, 64..164, true);
+    let took = (scene.clock - launched) as f64;
+    scene.end(arrival, Some("tea"));
+    // Until a batch of it has ended, the last prompt says how long.
+    let (_, launched) = begin(&mut scene, 1, "sea", 3000);
+    let second = prompt(&mut scene, 1);
+    is_near(
+        second.seconds_left,
+        3000.0 * took / 164.0 - (scene.clock - launched) as f64,
+    );
+    // More came than were counted: the server evaluates something else.
+    scene.batch(1, 8, 0..3001, false);
+    let more = prompt(&mut scene, 1);
+    assert_eq!((more.tokens, more.seconds_left), (None, None));
 }
 
 #[test]

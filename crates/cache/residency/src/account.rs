@@ -267,7 +267,7 @@ impl Accounts {
         let mut open = self.slots.get_mut(&slot)?.open.take()?;
         open.given_up = true;
         // If the slot was emptied since, it does not hold the prompt any more.
-        if open.prompt.is_none() && open.begun.is_some() && open.nearest.is_none() {
+        if open.prompt.is_none() && open.begun.is_some() && open.before.is_none() {
             open.prompt = Some(ledger.tokens_from(CacheEntry::Slot(slot), 0));
         }
         Some(self.account(&open, reused, evaluated))

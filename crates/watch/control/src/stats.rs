@@ -366,6 +366,11 @@ pub struct UnfinishedPrompt {
     pub reused: u64,
     /// Tokens in batches that the engine has evaluated.
     pub evaluated: u64,
+    /// All tokens of the prompt. `None`: not known (it has media, is for `/infill`, or is one of several of its request).
+    pub tokens: Option<u64>,
+    /// About how many seconds the others will take, at the rate of this prompt or, before its first batch has ended, of
+    /// the last one. `None`: not known.
+    pub seconds_left: Option<f64>,
     /// Seconds since the slot took its task.
     pub seconds: f64,
     /// [`evaluated`](Self::evaluated) over the time from then to the end of the last batch. `None`: no batch

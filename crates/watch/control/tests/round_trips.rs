@@ -84,6 +84,8 @@ fn stats() -> Stats {
                 id: Some("req-2".to_owned()),
                 reused: 16,
                 evaluated: 64,
+                tokens: Some(200),
+                seconds_left: Some(2.75),
                 seconds: 1.5,
                 tokens_per_second: Some(42.5),
             }),

@@ -11,6 +11,9 @@ use super::Observer;
 use crate::histogram::class_of;
 use crate::note::{Now, Stamp};
 
+/// Prompts of which fewer tokens were evaluated say nothing of how long others take.
+const TIMED: u64 = 64;
+
 /// The times of a slot's last task.
 #[derive(Debug, Default)]
 pub(crate) struct SlotTimes {
@@ -19,6 +22,8 @@ pub(crate) struct SlotTimes {
     pub(crate) launched_unix_ms: Option<u64>,
     /// What the request of its last task is about.
     pub(crate) title: Option<Arc<Title>>,
+    /// The tokens of the prompt of its last task.
+    tokens: Option<u32>,
     /// When the last batch of its prompt was evaluated.
     evaluated: Stamp,
     /// A prompt that is evaluated, until there is the first token of its answer.
@@ -26,19 +31,39 @@ pub(crate) struct SlotTimes {
 }
 
 impl SlotTimes {
-    /// How far the prompt of its last task has come, of which so much is evaluated.
-    pub(crate) fn so_far(&self, asker: Asker, counts: TokenCounts, now: Stamp) -> UnfinishedPrompt {
-        let evaluated = counts.evaluated;
+    /// How far the prompt of its last task has come, of which so much is evaluated. `usual`: tokens a second of the
+    /// last prompt.
+    pub(crate) fn so_far(
+        &self,
+        asker: Asker,
+        counts: TokenCounts,
+        usual: Option<f64>,
+        now: Stamp,
+    ) -> UnfinishedPrompt {
+        let TokenCounts {
+            reused, evaluated, ..
+        } = counts;
         // The last batch may have been one of the prompt before.
         let last = self.evaluated.seconds_since(self.launched);
         let last = last.filter(|seconds| evaluated > 0 && *seconds > 0.0);
+        let seconds = now.seconds_since(self.launched).unwrap_or(0.0);
+        let tokens_per_second = last.map(|seconds| evaluated as f64 / seconds);
+        let tokens = self.tokens.map(u64::from);
+        // Old servers cut prompts that are too long.
+        let left = tokens.and_then(|all| all.checked_sub(reused + evaluated));
+        let takes = left.zip(tokens_per_second.or(usual));
         UnfinishedPrompt {
             number: asker.number,
             id: asker.id.as_deref().map(str::to_owned),
-            reused: counts.reused,
+            reused,
             evaluated,
-            seconds: now.seconds_since(self.launched).unwrap_or(0.0),
-            tokens_per_second: last.map(|seconds| evaluated as f64 / seconds),
+            tokens: tokens.filter(|_| left.is_some()),
+            seconds_left: takes.map(|(left, rate)| {
+                let since_batch = seconds - last.unwrap_or(0.0);
+                (left as f64 / rate - since_batch).max(0.0)
+            }),
+            seconds,
+            tokens_per_second,
         }
     }
 }
@@ -111,8 +136,10 @@ impl Observer {
         }
         let work = asker.arrival().and_then(|arrival| self.works.get(&arrival));
         let title = work.and_then(|work| work.title.clone());
+        let tokens = work.and_then(|work| work.prompt_tokens);
         let slot = self.slots.entry(sequence).or_default();
         slot.title = title;
+        slot.tokens = tokens;
         if !goes_on {
             slot.launched = at;
         }
@@ -177,6 +204,10 @@ impl Observer {
             accounts.and_then(|accounts| accounts.close(sequence, counts.reused, counts.evaluated));
         let entry = self.completed(sequence, asker, evaluation, (counts, None), account, now);
         let slot = self.slots.entry(sequence).or_default();
+        let seconds = slot.evaluated.seconds_since(slot.launched);
+        let seconds = seconds.filter(|seconds| counts.evaluated >= TIMED && *seconds > 0.0);
+        let rate = seconds.map(|seconds| counts.evaluated as f64 / seconds);
+        self.usual_rate = rate.or(self.usual_rate);
         if answers {
             slot.untimed = Some(Untimed {
                 since: slot.launched,

@@ -87,8 +87,8 @@ impl Accounts {
         account.adapters.clone_from(&begun.adapters);
         account.from = sources(begun, reused, open.loaded_tokens());
         let seen = begun.from as usize <= prompt.len() && !prompt.iter().any(|&t| is_unseen(t));
-        let nearest = match &open.nearest {
-            Some(before) => before.clone(),
+        let nearest = match &open.before {
+            Some(before) => before.nearest.clone(),
             None => self.past.nearest(prompt),
         };
         let nearest = nearest.filter(|_| seen);
@@ -185,7 +185,11 @@ impl Accounts {
             };
             stretches.upto_around(&movable, nearest.common, cause);
         }
-        let forgotten = endless || self.past.has_forgotten(prompt);
+        let forgotten = match &open.before {
+            Some(before) => before.forgotten,
+            None => self.past.has_forgotten(prompt),
+        };
+        let forgotten = endless || forgotten;
         let cause = if forgotten {
             Cause::NotKnown
         } else {
@@ -193,7 +197,10 @@ impl Accounts {
         };
         stretches.upto_around(&movable, all, cause);
         if let Some(first) = stretches.first_new() {
-            stretches.repeat(&self.past.repeats(prompt, first));
+            match &open.before {
+                Some(before) => stretches.repeat(&before.repeats),
+                None => stretches.repeat(&self.past.repeats(prompt, first)),
+            }
         }
     }
 
@@ -202,7 +209,11 @@ impl Accounts {
         let mut losses: Vec<(LossId, u32)> = Vec::new();
         let all = stretches.all.iter();
         for &(from, to, _) in all.filter(|(_, _, cause)| *cause == Cause::Evicted) {
-            for (loss, lost) in self.past.losses(prompt, from, to) {
+            let lost = match &open.before {
+                Some(before) => within(&before.losses, from, to),
+                None => self.past.losses(prompt, from, to),
+            };
+            for (loss, lost) in lost {
                 let evaluated = open.entries(lost.start, lost.end);
                 let tokens = u32::try_from(evaluated).unwrap_or(u32::MAX);
                 match losses.iter_mut().find(|(known, _)| *known == loss) {
@@ -278,6 +289,14 @@ impl Accounts {
             }),
         })
     }
+}
+
+/// What of these losses is in the range `[from, to)` of a prompt.
+fn within(losses: &[(LossId, Range<u32>)], from: u32, to: u32) -> Vec<(LossId, Range<u32>)> {
+    let inside = losses
+        .iter()
+        .map(|(loss, lost)| (*loss, lost.start.max(from)..lost.end.min(to)));
+    inside.filter(|(_, lost)| !lost.is_empty()).collect()
 }
 
 /// Why tokens that are cached elsewhere were not used, by the server's rules (`get_available_slot`).

@@ -1,5 +1,6 @@
 //! What slots and host entries are about to lose.
 
+use super::open::Before;
 use super::types::Through;
 use super::{Accounts, Going};
 use crate::fact::Reason;
@@ -87,7 +88,8 @@ impl Accounts {
         // Either its prompt has been given up, or only its request tells its end (embeddings).
         let open = self.slots.get_mut(&slot).and_then(|it| it.open.as_mut());
         if let Some(open) = open.filter(|open| open.begun.is_some()) {
-            open.nearest.get_or_insert_with(|| self.past.nearest(&held));
+            open.before
+                .get_or_insert_with(|| Before::of(&self.past, &held));
         }
         self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);

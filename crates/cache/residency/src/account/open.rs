@@ -1,6 +1,6 @@
 //! A prompt that is being evaluated, and what was cached when that began.
 
-use super::past::{Nearest, Nth, common};
+use super::past::{LossId, Nearest, Nth, Past, common};
 use super::types::Wishes;
 use super::{Prepared, Rules};
 use crate::adapters::AppliedAdapter;
@@ -9,6 +9,7 @@ use crate::fact::Asker;
 use crate::ids::SequenceId;
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{FILLER, Position, Token, is_unseen};
+use std::ops::Range;
 
 /// Tokens of other slots and host entries that are copied for one prompt: 16 MiB. Beyond that, it is
 /// not known how they go on behind the first batch.
@@ -32,12 +33,38 @@ pub(super) struct Open {
     pub(super) prompt: Option<Vec<Token>>,
     /// Its client has left.
     pub(super) given_up: bool,
-    /// Its slot was emptied before its end was known. The earlier prompt that was nearest to what the slot held, if
-    /// there was one: from then on this would be the prompt itself.
-    pub(super) nearest: Option<Option<Nearest>>,
+    /// Its slot was emptied before its end was known: what the past had of it then. From then on it would find itself
+    /// there.
+    pub(super) before: Option<Before>,
     spans: Spans,
     /// Ranges of positions that came from the prefix store.
     loaded: Vec<(i64, i64)>,
+}
+
+/// What the past has of some tokens.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    /// The earlier prompt that is nearest to them, if there is one.
+    pub(super) nearest: Option<Nearest>,
+    /// See [`Past::repeats`].
+    pub(super) repeats: Vec<Range<u32>>,
+    /// See [`Past::losses`].
+    pub(super) losses: Vec<(LossId, Range<u32>)>,
+    /// See [`Past::has_forgotten`].
+    pub(super) forgotten: bool,
+}
+
+impl Before {
+    pub(super) fn of(past: &Past, tokens: &[Token]) -> Self {
+        let nearest = past.nearest(tokens);
+        let common = nearest.as_ref().map_or(0, |earlier| earlier.common);
+        Self {
+            repeats: past.repeats(tokens, common),
+            losses: past.losses(tokens, 0, common),
+            forgotten: past.has_forgotten(tokens),
+            nearest,
+        }
+    }
 }
 
 /// What was cached when the first batch of a prompt was submitted.
@@ -95,7 +122,7 @@ impl Open {
             declined: false,
             prompt: None,
             given_up: false,
-            nearest: None,
+            before: None,
             spans: Spans::default(),
             loaded: Vec::new(),
         }

@@ -330,6 +330,24 @@ fn where_two_images_differ_the_difference_is_one_of_media() {
 }
 
 #[test]
+fn an_embedding_does_not_find_itself_in_the_past() {
+    let [x, y] = [100..140, 200..240].map(|all| all.collect::<Vec<Token>>());
+    let mut server = with_slots(1);
+    let mut causes = |prompt: &[&[Token]]| server.embed(0, &prompt.concat()).causes;
+    let new = |new, repeated, evicted| Causes {
+        new,
+        repeated,
+        evicted,
+        last_token: 1,
+        ..Causes::default()
+    };
+    assert_eq!(causes(&[&[1], &x, &[2]]), new(41, 0, 0));
+    assert_eq!(causes(&[&[1], &y, &[2]]), new(40, 0, 1));
+    assert_eq!(causes(&[&[3], &x, &[4]]), new(1, 40, 0));
+    assert_eq!(causes(&[&[1], &y, &[2]]), new(0, 0, 41));
+}
+
+#[test]
 fn what_stood_behind_something_else_is_repeated_and_not_new() {
     let [same, x, y, z] =
         [0..10, 100..140, 200..240, 300..310].map(|all| all.collect::<Vec<Token>>());

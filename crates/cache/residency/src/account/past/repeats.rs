@@ -1,7 +1,7 @@
 //! Which tokens of a prompt stood in what slots held before, behind something else: a date or a nonce may stand in front of a
 //! text that was sent often.
 
-use super::{Key, NONE, Past, ROOT, Token, common};
+use super::{Key, NONE, Past, ROOT, Token};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -20,14 +20,26 @@ impl Past {
         let start = (from as usize).saturating_sub(REPEATED - 1);
         let end = prompt.len().min(start.saturating_add(FARTHEST));
         let ours = &prompt[start.min(end)..end];
-        let mut is_repeated = vec![false; ours.len()];
+        // Each row of the prompt, with its first place.
+        let mut rows: HashMap<&[Token], usize> = HashMap::new();
+        for (place, row) in ours.windows(REPEATED).enumerate() {
+            rows.entry(row).or_insert(place);
+        }
+        let mut is_found = vec![false; ours.len()];
+        let mut unfound = rows.len();
         for &(_, leaf) in self.leaves.iter().rev().take(CONTENTS) {
-            if ours.len() < REPEATED || is_repeated.iter().all(|&one| one) {
+            if unfound == 0 {
                 break;
             }
-            mark(ours, &self.content(leaf), &mut is_repeated);
+            for row in self.content(leaf).windows(REPEATED) {
+                if let Some(&place) = rows.get(row) {
+                    unfound -= usize::from(!std::mem::replace(&mut is_found[place], true));
+                }
+            }
         }
-        ranges(&is_repeated, start as u32)
+        let found = ours.windows(REPEATED).enumerate();
+        let found = found.filter(|(_, row)| is_found[rows[row]]);
+        joined(found.map(|(place, _)| (start + place) as u32))
     }
 
     /// The first tokens of a content that ends with this node.
@@ -47,43 +59,15 @@ impl Past {
     }
 }
 
-/// Marks the tokens of `ours` that are in a row which `theirs` has, too.
-fn mark(ours: &[Token], theirs: &[Token], is_repeated: &mut [bool]) {
-    let mut places: HashMap<u64, usize> = HashMap::with_capacity(theirs.len());
-    for (place, row) in theirs.windows(REPEATED).enumerate() {
-        places.entry(hash(row)).or_insert(place);
-    }
-    let mut at = 0;
-    while at + REPEATED <= ours.len() {
-        let row = &ours[at..at + REPEATED];
-        // Rows with equal hashes are not always equal.
-        let place = places
-            .get(&hash(row))
-            .filter(|&&place| theirs[place..].starts_with(row));
-        let Some(&place) = place else {
-            at += 1;
-            continue;
-        };
-        let alike = common(&ours[at..], &theirs[place..]);
-        is_repeated[at..at + alike].fill(true);
-        // The next row may begin before this one ends.
-        at += alike - REPEATED + 1;
-    }
-}
-
-fn ranges(is_repeated: &[bool], start: u32) -> Vec<Range<u32>> {
+/// The tokens of the rows that begin at these places, which are in order.
+fn joined(places: impl Iterator<Item = u32>) -> Vec<Range<u32>> {
     let mut ranges: Vec<Range<u32>> = Vec::new();
-    for (at, _) in (start..).zip(is_repeated).filter(|(_, is)| **is) {
+    for place in places {
+        let end = place + REPEATED as u32;
         match ranges.last_mut() {
-            Some(last) if last.end == at => last.end += 1,
-            _ => ranges.push(at..at + 1),
+            Some(last) if last.end >= place => last.end = end,
+            _ => ranges.push(place..end),
         }
     }
     ranges
-}
-
-fn hash(row: &[Token]) -> u64 {
-    row.iter().fold(0, |hash: u64, &token| {
-        (hash.rotate_left(5) ^ u64::from(token as u32)).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
 }

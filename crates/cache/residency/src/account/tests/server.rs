@@ -303,6 +303,25 @@ impl Server {
     /// A prompt that a slot takes by itself, evaluated from its first token on whatever the slot holds. With `refused`, the engine
     /// refuses it once before.
     pub(super) fn ask_anew(&mut self, slot: usize, prompt: &[Token], refused: bool) -> Account {
+        self.evaluate_anew(slot, prompt, refused);
+        self.close(slot, prompt)
+    }
+
+    /// The same of an embedding: the server empties the slot before the prompt's end is known.
+    pub(super) fn embed(&mut self, slot: usize, prompt: &[Token]) -> Account {
+        self.evaluate_anew(slot, prompt, false);
+        self.empty(slot);
+        self.close(slot, prompt)
+    }
+
+    fn close(&mut self, slot: usize, prompt: &[Token]) -> Account {
+        let account = self
+            .accounts
+            .close(slot as SequenceId, 0, prompt.len() as u64);
+        account.expect("its prompt was evaluated")
+    }
+
+    fn evaluate_anew(&mut self, slot: usize, prompt: &[Token], refused: bool) {
         let sequence = slot as SequenceId;
         self.tasks += 1;
         let task = self.tasks;
@@ -320,8 +339,6 @@ impl Server {
             self.fail(slot, false);
         }
         self.submit(slot, prompt, true, 0);
-        let account = self.accounts.close(sequence, 0, prompt.len() as u64);
-        account.expect("its prompt was evaluated")
     }
 
     /// An adapter is applied to all that is evaluated from now on.
