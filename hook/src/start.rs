@@ -128,8 +128,10 @@ fn prepare() -> Option<Prepared> {
     if settings.store.is_some() {
         attach::want_store();
     }
-    if settings.keep_tokens {
+    if settings.keep_tokens || settings.listen.is_some() {
         attach::want_tokens();
+    }
+    if settings.keep_tokens {
         kept::engage(settings.keep_calls);
     }
     // SAFETY: this is called from the constructor.

@@ -69,7 +69,7 @@ fn written(traffic: &Traffic, recorded: &Setting) -> Result<String, String> {
 }
 
 /// What a running server has recorded or, if it records nothing, its last requests.
-fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
+pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
     let client = control.client()?;
     if let Some(recording) = recording(&client)? {
         return open(&recording);

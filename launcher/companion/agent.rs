@@ -53,6 +53,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut server = Command::new(beside::find("contextpilot-llama-server")?);
     server.args(&options.arguments);
     let flags = up::flags(&options.arguments);
+    up::must_be_free(&flags, &options.arguments)?;
     let mut settings: Vec<(&str, OsString)> = vec![
         (env::LISTEN, "auto".into()),
         (env::EXPLAIN_TEXT, "1".into()),

@@ -11,7 +11,7 @@ use contextpilot_simulate::{Point, STORE_SPEED, Setting, Spread, without_kept_to
 use contextpilot_traffic::{MAGIC, Traffic, read};
 use serde::Serialize;
 
-use super::advise::under_way;
+use super::advise::{self, under_way};
 use super::connect::ControlAt;
 use super::limit::Limit;
 use super::plot::{Axis, Plot, lines};
@@ -36,7 +36,7 @@ use many::Simulations;
 #[derive(Args)]
 #[command(mut_arg("files", |files| files.required(false).help(
     "The trace or recording; several are read as one, and so is a folder. \"-\": standard input \
-     [default: the recording that a running server is making]"
+     [default: what a running server is recording, see --control; for one server, if it records nothing, its last requests]"
 )), after_help = "Examples:
   contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg
   contextpilot-llama simulate --store-gb 0,10,50
@@ -44,6 +44,8 @@ use many::Simulations;
 pub(super) struct Options {
     #[command(flatten)]
     input: Input,
+    #[command(flatten)]
+    control: ControlAt,
     /// Numbers of servers [default: the recorded one, or 1]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
     servers: Vec<u32>,
@@ -93,11 +95,13 @@ pub(super) fn gigabytes(text: &str) -> Result<u64, String> {
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut input = options.input.clone();
-    if input.files.is_empty() {
-        input.files.push(under_way(&ControlAt::default())?);
-    }
-    match input.files.as_slice() {
-        [file] if options.servers.is_empty() && is_recording(file) => of_server(options, file),
+    match (input.files.as_slice(), options.servers.is_empty()) {
+        ([], true) => of_server(options, advise::of_server(&options.control)?),
+        ([file], true) if is_recording(file) => of_server(options, open(file)?),
+        ([], false) => {
+            input.files.push(under_way(&options.control)?);
+            of_fleet(options, &input)
+        }
         _ => of_fleet(options, &input),
     }
 }
@@ -135,13 +139,15 @@ fn of_fleet(options: &Options, input: &Input) -> Result<ExitCode, String> {
         .show(&opened, &given, &rows, options.json, options.svg.as_deref())
 }
 
-fn of_server(options: &Options, file: &Path) -> Result<ExitCode, String> {
+fn of_server(
+    options: &Options,
+    (traffic, mut recorded): (Traffic, Setting),
+) -> Result<ExitCode, String> {
     if let Some(flag) = options.fleet.given_option() {
         return Err(format!(
             "{flag} is for a fleet: say --servers, too (also if it is 1); of the recorded server say --parallel, --cache-ram, --store-gb"
         ));
     }
-    let (traffic, mut recorded) = open(file)?;
     recorded.store_speed = options.store_speed.saturating_mul(1_000_000);
     if options.store_gb.iter().any(|bytes| *bytes > 0) {
         if !recorded.can_have_store() {

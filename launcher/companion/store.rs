@@ -58,18 +58,12 @@ enum Action {
     )]
     Verify,
     /// Remove what was used longest ago, until the rest is this large
-    #[command(
-        alias = "shrink",
-        after_help = "Example:
-  contextpilot-llama store prune --to 500MB"
-    )]
-    Prune {
-        /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
-        #[arg(long, value_name = "SIZE")]
-        to: Size,
-        #[command(flatten)]
-        of: OfModel,
-    },
+    #[command(after_help = "Example:
+  contextpilot-llama store prune --to 500MB")]
+    Prune(Prune),
+    /// The same: a command of its own, so that its messages name it as it was typed.
+    #[command(hide = true)]
+    Shrink(Prune),
     /// Remove all chunks, or those of a model
     ///
     /// The bytes stay on the disk until they are overwritten, as with any file that is removed.
@@ -110,6 +104,16 @@ enum Action {
     #[command(after_help = "Example:
   du -sh \"$(contextpilot-llama store path)\"")]
     Path,
+}
+
+/// How much is left.
+#[derive(Args)]
+struct Prune {
+    /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
+    #[arg(long, value_name = "SIZE")]
+    to: Size,
+    #[command(flatten)]
+    of: OfModel,
 }
 
 /// Of which model chunks are removed.
@@ -158,7 +162,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             })
         }
         Some(Action::Verify) => verify(options, contents),
-        Some(Action::Prune { to, of }) => remove(options, contents, to.bytes(), of),
+        Some(Action::Prune(Prune { to, of }) | Action::Shrink(Prune { to, of })) => {
+            remove(options, contents, to.bytes(), of)
+        }
         Some(Action::Clear { of }) => remove(options, contents, 0, of),
     }
 }

@@ -2,7 +2,7 @@
 
 use contextpilot_client::control::{RequestName, Slot, Stats, UnfinishedPrompt};
 
-use super::show::{count, duration, number};
+use super::show::{count, counted, duration, number, seconds_of, span};
 use super::words::{self, request};
 
 /// The slots that evaluate a prompt now, each with it.
@@ -11,17 +11,16 @@ pub(super) fn prompts(stats: &Stats) -> impl Iterator<Item = (&Slot, &Unfinished
     slots.filter_map(|slot| Some((slot, slot.prompt.as_ref()?)))
 }
 
-/// The prompt of this request, by its id or its number, if it is being evaluated now.
+/// The prompt of this request, by its id or its number (`#17`, or `17` if that is no id), if it is being evaluated now.
 pub(super) fn prompt_of<'a>(
     stats: &'a Stats,
     request: &str,
 ) -> Option<(&'a Slot, &'a UnfinishedPrompt)> {
-    let number = number(request).filter(|number| *number > 0);
-    let is_its = |one: &UnfinishedPrompt| match &one.id {
-        Some(id) => id == request,
-        None => number == Some(one.number),
-    };
-    prompts(stats).find(|(_, prompt)| is_its(prompt))
+    let number = number(request).or_else(|| request.parse().ok());
+    let number = number.filter(|number| *number > 0);
+    let of_id = prompts(stats).find(|(_, prompt)| prompt.id.as_deref() == Some(request));
+    let is_numbered = |one: &UnfinishedPrompt| one.id.is_none() && number == Some(one.number);
+    of_id.or_else(|| prompts(stats).find(|(_, prompt)| is_numbered(prompt)))
 }
 
 /// Whose prompt it is.
@@ -33,35 +32,54 @@ pub(super) fn name(prompt: &UnfinishedPrompt) -> String {
     }
 }
 
-/// `#1 is being evaluated: 0 reused, 512 evaluated so far in 12 s, 41 tokens/s`. How many are still to come,
-/// the server tells nobody.
+/// `#1 is being evaluated: 2,048 of 4,137 tokens in 12 s, 171 tokens/s; 2,089 remain, about 12 s`.
 pub(super) fn line((slot, prompt): (&Slot, &UnfinishedPrompt)) -> String {
     let name = match &slot.last_title {
         Some(title) => format!("{} ({})", name(prompt), words::title(title)),
         None => name(prompt),
     };
     let took = duration(prompt.seconds);
-    match prompt.tokens_per_second {
+    let so_far = match prompt.tokens_per_second {
         Some(rate) => format!(
-            "{name} is being evaluated: {} reused, {} evaluated so far in {took}, {} tokens/s",
+            "{} reused, {} evaluated so far in {took}, {} tokens/s",
             count(prompt.reused),
             count(prompt.evaluated),
             self::rate(rate)
         ),
-        None => format!("{name} is being evaluated: no batch of it has ended yet, after {took}"),
-    }
+        None => format!("no batch of it has ended yet, after {took}"),
+    };
+    let all = prompt.tokens.map(|all| {
+        let left = all.saturating_sub(prompt.reused + prompt.evaluated);
+        format!("; {} of {} remain", count(left), counted(all, "token"))
+    });
+    let time = prompt.seconds_left.map(|left| format!(", {}", about(left)));
+    let (all, time) = (all.unwrap_or_default(), time.unwrap_or_default());
+    format!("{name} is being evaluated: {so_far}{all}{time}")
 }
 
 /// The same in a few words.
 pub(super) fn short(prompt: &UnfinishedPrompt) -> String {
     let name = name(prompt);
-    match prompt.tokens_per_second {
-        Some(rate) => format!(
-            "{name}: {} evaluated so far, {} tokens/s",
+    let done = prompt.reused + prompt.evaluated;
+    let so_far = match (prompt.tokens, prompt.tokens_per_second) {
+        (Some(all), _) => format!("{} of {}", count(done), count(all)),
+        (None, Some(rate)) => format!(
+            "{} evaluated so far, {} tokens/s",
             count(prompt.evaluated),
             self::rate(rate)
         ),
-        None => format!("{name}: first batch, for {}", duration(prompt.seconds)),
+        (None, None) => format!("first batch, for {}", duration(prompt.seconds)),
+    };
+    match prompt.seconds_left {
+        Some(left) => format!("{name}: {so_far}, {}", about(left)),
+        None => format!("{name}: {so_far}"),
+    }
+}
+
+fn about(left: f64) -> String {
+    match left {
+        ..0.95 => "about a second".to_owned(),
+        _ => format!("about {}", span(seconds_of(left.round()))),
     }
 }
 
@@ -89,15 +107,24 @@ mod tests {
         let mut slot = Slot::default();
         assert_eq!(line((&slot, &prompt)), first);
         assert_eq!(short(&prompt), "#17: first batch, for 4.0 s");
+        prompt.tokens = Some(4137);
+        let counted = format!("{first}; 4,137 of 4,137 tokens remain");
+        assert_eq!(line((&slot, &prompt)), counted);
+        assert_eq!(short(&prompt), "#17: 0 of 4,137");
+        prompt.seconds_left = Some(24.4);
+        assert_eq!(line((&slot, &prompt)), format!("{counted}, about 24 s"));
+        assert_eq!(short(&prompt), "#17: 0 of 4,137, about 24 s");
         prompt = UnfinishedPrompt {
             id: Some("tea\n".to_owned()),
             reused: 1000,
             evaluated: 2048,
             seconds: 61.0,
             tokens_per_second: Some(33.6),
+            seconds_left: Some(0.2),
             ..prompt
         };
-        let later = "tea\\n is being evaluated: 1,000 reused, 2,048 evaluated so far in 1 min 1 s, 34 tokens/s";
+        let later = "tea\\n is being evaluated: 1,000 reused, 2,048 evaluated so far in 1 min 1 s, 34 tokens/s; 1,089 of \
+                     4,137 tokens remain, about a second";
         assert_eq!(line((&slot, &prompt)), later);
         slot.last_title = Some(Title {
             words: "A cup of tea".to_owned(),
@@ -108,6 +135,8 @@ mod tests {
         prompt = UnfinishedPrompt {
             id: None,
             number: 0,
+            tokens: None,
+            seconds_left: None,
             tokens_per_second: Some(3.21),
             ..prompt
         };

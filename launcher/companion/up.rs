@@ -5,20 +5,23 @@
 //! already listens, and ends with it.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 use contextpilot_private_folder::{Base, PrivateFolder};
-use contextpilot_server_flags::{Generation, ServerFlags};
+use contextpilot_server_flags::{Address, Flag, Generation, ServerFlags, Source};
 use contextpilot_settings::env;
 
 use super::index::Serving;
+use super::servers::running;
 use super::stabilise::Stabilise;
-use crate::beside;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
+use crate::{beside, share};
 
 pub(super) mod index;
 pub(super) mod sockets;
@@ -63,6 +66,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let (listener, address) = Serving::at_port(options.index_port).bind("--index-port")?;
     let url = format!("http://{address}");
     let flags = flags(&options.arguments);
+    must_be_free(&flags, &options.arguments)?;
     let mut server = Command::new(launcher);
     server.args(&options.arguments);
     for (name, value) in settings(options, &flags, &url, address.port()) {
@@ -85,6 +89,35 @@ pub(super) fn flags(arguments: &[OsString]) -> ServerFlags {
     let name = std::iter::once(OsString::new());
     let all = name.chain(arguments.iter().cloned());
     ServerFlags::read(all, of_process, Generation::Late2026)
+}
+
+/// Says who has the port that the server was given, before anything is started. Without one, its version decides.
+pub(super) fn must_be_free(flags: &ServerFlags, arguments: &[OsString]) -> Result<(), String> {
+    let port = u16::try_from(flags.port()).ok().filter(|port| *port > 0);
+    let is_given = flags.source(Flag::Port) != Source::Default;
+    let Some(port) = port.filter(|_| is_given && !share::only_ask(arguments)) else {
+        return Ok(());
+    };
+    for address in flags.addresses() {
+        let Address::Tcp(host, _) = address else {
+            continue;
+        };
+        let Some(host) = host.to_str() else { continue };
+        let tried = TcpListener::bind((host, port));
+        if tried.is_err_and(|why| why.kind() == ErrorKind::AddrInUse) {
+            let url = format!("http://{host}:{port}");
+            let running = running();
+            let holder = running.iter().find(|one| one.listens_at(&url));
+            let by = match holder {
+                Some(server) => format!("server {}, which runs already", server.process()),
+                None => "another program".to_owned(),
+            };
+            return Err(format!(
+                "Port {port} of {host} is taken by {by}: give another --port, or end that first"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What the hook is told, unless the user has said something else.

@@ -20,7 +20,7 @@ mod advice;
 mod propose;
 mod sentence;
 
-use advice::{Advice, Advised, Case, SECONDS};
+use advice::{Advised, Case, SECONDS};
 
 /// How often `--watch` asks.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -71,7 +71,7 @@ pub(super) struct Options {
     #[command(flatten)]
     control: ControlAt,
     /// Print JSON, one object a line: {"id", "evaluation", "advice"}, with more of it for --last
-    /// and --watch, and no_advice if nothing helps or nothing could be replayed
+    /// and --watch, no_advice if nothing helps or nothing could be replayed, and notes if there is more to say
     #[arg(long)]
     json: bool,
 }
@@ -87,10 +87,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 struct Named<'a> {
     id: &'a str,
     evaluation: Option<&'a Evaluation>,
-    advice: Vec<Advice>,
-    /// Why there is none although tokens were lost.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    no_advice: Option<String>,
+    #[serde(flatten)]
+    advised: Advised,
 }
 
 /// What `--json` prints of one of the last requests.
@@ -98,9 +96,8 @@ struct Named<'a> {
 struct Listed<'a> {
     #[serde(flatten)]
     evaluated: &'a Evaluated,
-    advice: Vec<Advice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    no_advice: Option<String>,
+    #[serde(flatten)]
+    advised: Advised,
 }
 
 /// The last requests, and what would have helped them.
@@ -214,12 +211,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         all &= evaluation.is_some();
         if options.json {
             let advised = evaluation.map(|one| advisers.advised_of(id, one, options.worth));
-            let Advised { all, none, .. } = advised.unwrap_or_default();
             print_json(&Named {
                 id,
                 evaluation,
-                advice: all,
-                no_advice: none,
+                advised: advised.unwrap_or_default(),
             })?;
             continue;
         }
@@ -289,8 +284,7 @@ fn show(
     if options.json {
         return offer_json(&Listed {
             evaluated: one,
-            advice: advised.all,
-            no_advice: advised.none,
+            advised,
         });
     }
     let name = match &one.id {

@@ -10,7 +10,11 @@ export function count(value: number): string {
 export function soFar(prompt: Unfinished): string {
     const rate = prompt.tokens_per_second;
     const at = rate === null ? "" : `, ${rate < 9.95 ? rate.toFixed(1) : count(rate)} tokens/s`;
-    return `${count(prompt.evaluated)} evaluated so far in ${seconds(prompt.seconds)}${at}`;
+    const all = prompt.tokens ?? null;
+    const left = all === null ? "" : `; ${count(all - prompt.reused - prompt.evaluated)} of ${count(all)} tokens remain`;
+    const still = prompt.seconds_left ?? null;
+    const about = still === null ? "" : `, about ${seconds(Math.max(1, Math.round(still)))}`;
+    return `${count(prompt.evaluated)} evaluated so far in ${seconds(prompt.seconds)}${at}${left}${about}`;
 }
 
 /** For axes and small labels: 950, 1.2k, 110k, 1.3M. */

@@ -156,6 +156,9 @@ export interface Unfinished {
     id: string | null;
     reused: number;
     evaluated: number;
+    /** All of its tokens, where they are known. */
+    tokens?: number | null;
+    seconds_left?: number | null;
     seconds: number;
     tokens_per_second: number | null;
 }

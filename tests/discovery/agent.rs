@@ -261,6 +261,47 @@ fn explained(home: &Home, address: SocketAddr) -> Vec<Value> {
     })
 }
 
+/// How the user's message of a prompt begins, and who sent it.
+fn title(prompt: &Value) -> [&str; 2] {
+    ["words", "agent"].map(|what| {
+        let title = &prompt["evaluation"]["title"];
+        title[what].as_str().unwrap_or_default()
+    })
+}
+
+/// Two turns of a session of opencode: the second goes on where the first has ended.
+#[test]
+fn opencode_runs_by_its_line_and_its_second_turn_reuses_the_first() {
+    let Some(home) =
+        Home::of("agent::opencode_runs_by_its_line_and_its_second_turn_reuses_the_first")
+    else {
+        return;
+    };
+    let programs = match script("node-agents", &[]) {
+        Ok(programs) => programs,
+        Err(why) => return skip(why.why_skipped()),
+    };
+    let agent = for_agents(&home);
+    let address = agent.ready();
+    for words in ["run 'What is tea?'", "run --continue 'What is salt?'"] {
+        runs(&home, &agent, "opencode", &programs, words);
+    }
+    let prompts = explained(&home, address);
+    let asked = |question: &str| {
+        let is_it = |prompt: &&Value| title(prompt)[0].contains(question);
+        prompts.iter().filter(is_it).collect::<Vec<_>>()
+    };
+    let count = |prompt: &Value, what: &str| prompt["evaluation"][what].as_u64().unwrap();
+    // A title for the session, and the prompt.
+    assert_eq!(asked("What is tea?").len(), 2, "{prompts:?}");
+    let [second] = asked("What is salt?")[..] else {
+        panic!("{prompts:?}");
+    };
+    assert!(count(second, "evaluated") < 200, "{prompts:?}");
+    assert!(count(second, "reused") > 5000, "{prompts:?}");
+    assert!(title(second)[1].starts_with("opencode/"), "{second}");
+}
+
 /// Two sessions of Claude Code: with the variable of the printed line, the second begins as the first did.
 #[test]
 fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
@@ -282,12 +323,7 @@ fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
     }
     let prompts = explained(&home, address);
     let asks = |question: &str| {
-        let is_it = |prompt: &&Value| {
-            let first = prompt["evaluation"]["title"]["words"]
-                .as_str()
-                .unwrap_or_default();
-            first.starts_with(question)
-        };
+        let is_it = |prompt: &&Value| title(prompt)[0].starts_with(question);
         let found = prompts.iter().find(is_it);
         found.unwrap_or_else(|| panic!("{question}: {prompts:?}"))
     };
@@ -295,8 +331,6 @@ fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
     assert!(count("What is tea?", "evaluated") > 1000, "{prompts:?}");
     assert!(count("What is salt?", "evaluated") < 200, "{prompts:?}");
     assert!(count("What is salt?", "reused") > 1000, "{prompts:?}");
-    let agent = asks("What is salt?")["evaluation"]["title"]["agent"]
-        .as_str()
-        .unwrap();
+    let [_, agent] = title(asks("What is salt?"));
     assert!(agent.starts_with("claude-cli/"), "{agent}");
 }

@@ -147,7 +147,12 @@ fn while_a_prompt_is_evaluated_each_command_says_whose_it_is_and_how_far() {
         let evaluated: usize = evaluated.replace(',', "").parse().unwrap();
         assert!(evaluated > 0 && evaluated % 32 == 0, "{line}");
         assert!(evaluated < whole.prompt_n, "{line}");
-        assert!(rest.ends_with(" tokens/s"), "{line}");
+        let remain = rest.split_once(" tokens/s; ").expect(&line).1;
+        let (left, of) = remain.split_once(" of ").unwrap();
+        let (all, about) = of.split_once(" tokens remain, about ").expect(&line);
+        let [left, all] = [left, all].map(|text| text.replace(',', "").parse::<usize>().unwrap());
+        assert_eq!((all, left), (whole.cache_n + whole.prompt_n, whole.prompt_n - evaluated));
+        assert!(about.starts_with("a second") || about.ends_with(" s"), "{line}");
     }
 }
 

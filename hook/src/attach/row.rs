@@ -17,7 +17,8 @@ static STORE_WANTED: AtomicBool = AtomicBool::new(false);
 /// What tokenizes prompts is hooked, also where requests need not be tied by their prompts.
 static TOKENS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Called by the constructor, before anything is hooked: prompts get the tokens of earlier answers.
+/// Called by the constructor, before anything is hooked: prompts get the tokens of earlier answers, or their tokens are
+/// counted.
 pub(crate) fn want_tokens() {
     TOKENS_WANTED.store(true, Ordering::Relaxed);
 }

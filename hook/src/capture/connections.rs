@@ -13,7 +13,7 @@ use contextpilot_residency::{TaskId, Token};
 use super::requests::{Current, have_titles};
 use super::sockets::generation;
 use crate::attach::evidence;
-use crate::base::guard;
+use crate::base::{clock, guard};
 use crate::base::status::STATUS;
 use crate::capture::salts::{self, Salt};
 use crate::capture::{prompts, uncached};
@@ -132,6 +132,13 @@ pub(crate) fn kept(kept: &Kept) {
     STATUS.kept_prompts.add(1);
     STATUS.kept_tokens.add(kept.kept as u64);
     current(|current| current.kept(kept));
+}
+
+/// The server made so many tokens of what may be a prompt, on this thread; negative: there was no room for them.
+pub(crate) fn counted(tokens: i32) {
+    if let (Ok(tokens @ 1..), true) = (u32::try_from(tokens), clock::is_engaged()) {
+        current(|current| current.counted(tokens));
+    }
 }
 
 /// The server tokenized a text on this thread, with or without adding special tokens. `infill`:

@@ -70,6 +70,8 @@ pub(super) struct Current {
     lifetime: Option<hints::Lifetime>,
     /// The LoRA adapters that it names.
     adapters: Vec<(i32, Scale)>,
+    /// The tokens of each of its prompts that was tokenized: of the first, and whether there are more.
+    counted: (Option<u32>, bool),
     /// Composes the prompts, if requests are tied to slots by their prompts.
     prompts: Option<Assembly>,
     /// The server is tokenizing parts of a prompt with media, which is sent as a whole later.
@@ -223,6 +225,7 @@ impl Current {
             salt,
             lifetime,
             adapters,
+            counted: (None, wishes.infill),
             prompts,
             within_media: false,
             known: Known::Nothing,
@@ -290,6 +293,13 @@ impl Current {
         self.prompts.as_ref().is_some_and(Assembly::is_infill)
     }
 
+    /// See [`connections::counted`](super::connections::counted).
+    pub(super) fn counted(&mut self, tokens: u32) {
+        let (first, more) = &mut self.counted;
+        *more |= first.is_some();
+        first.get_or_insert(tokens);
+    }
+
     /// See [`connections::tokenized`](super::connections::tokenized).
     pub(super) fn tokenized(
         &mut self,
@@ -352,6 +362,9 @@ impl Current {
             push(Event::Uncached { task });
         }
         let arrival = self.arrival;
+        if let (Known::Nothing, (Some(tokens), false)) = (self.known, self.counted) {
+            note(|| Note::Counted { arrival, tokens });
+        }
         let id = self.id.clone();
         self.tell(Event::Posted { arrival, task, id });
         // Last: if this does not fit into the channel, it opens a gap, and what was sent before is void.

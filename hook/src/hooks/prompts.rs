@@ -33,6 +33,9 @@ pub(crate) unsafe fn llama_tokenize(
         // SAFETY: our caller's vocabulary and text, and the engine has just written so many tokens.
         count = unsafe { keep(vocabulary, (text, length), (tokens, count, capacity)) };
     }
+    if special {
+        guarded(|| connections::counted(count));
+    }
     if prompts::are_engaged() {
         let mut is_infill = false;
         guarded(|| is_infill = connections::is_infill());

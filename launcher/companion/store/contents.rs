@@ -7,6 +7,7 @@ use contextpilot_kv_files::{Child, Folder, Header, Headers, ReadError};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Store, is_tail_finite};
 use serde::Serialize;
 
+use crate::companion::progress::Progress;
 use crate::companion::show::Visible;
 
 /// So much of a fingerprint says which is meant.
@@ -211,7 +212,10 @@ impl Contents {
         // What continues a chunk comes behind it.
         let mut all: Vec<&Chunk> = self.headers.iter().map(|header| &header.chunk).collect();
         all.sort_by_key(|chunk| chunk.start);
-        for chunk in all {
+        let progress = Progress::new("chunks checked");
+        let of = all.len() as u64;
+        for (chunk, done) in all.into_iter().zip(0..) {
+            progress.at(done, Some(of));
             let layout = || self.folder.origin(&chunk.fingerprint)?.layout;
             let numbers = numbers
                 .entry(chunk.fingerprint)
@@ -233,6 +237,7 @@ impl Contents {
                         not_finite.insert(chunk.name);
                     }
                     checked.damaged += 1;
+                    progress.erase();
                     say(&chunk.name, &why);
                 }
                 Err(_) => checked.unreadable += 1,

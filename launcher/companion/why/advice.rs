@@ -63,13 +63,16 @@ pub(super) struct Memory {
 }
 
 /// Advice for one evaluation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Advised {
     /// The largest gain first.
+    #[serde(rename = "advice")]
     pub(super) all: Vec<Advice>,
     /// Why there is none although tokens were lost.
+    #[serde(rename = "no_advice", skip_serializing_if = "Option::is_none")]
     pub(super) none: Option<String>,
     /// What else the recent requests say of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<&'static str>,
 }
 
