@@ -4,11 +4,12 @@
 //! not help all requests together.
 
 use std::cell::OnceCell;
+use std::time::Duration;
 
 use contextpilot_client::Control;
-use contextpilot_client::control::Evaluated;
+use contextpilot_client::control::{Evaluated, Through};
 use contextpilot_simulate::{Change, Client, Outcome, Point, Replay, Setting, Trials, continued};
-use contextpilot_traffic::{Traffic, TrafficRequest, read};
+use contextpilot_traffic::{ChangeKind, Traffic, TrafficRequest, read};
 use serde::Serialize;
 
 use super::show::percent;
@@ -27,6 +28,8 @@ pub(super) struct Adviser {
     pub(super) traffic: Traffic,
     pub(super) recorded: Setting,
     trials: OnceCell<Trials>,
+    /// The replay, had a router ended no process of the model.
+    without_swaps: OnceCell<Point>,
 }
 
 /// What a change brings one request, and all of them together.
@@ -44,6 +47,15 @@ pub(super) struct Gain {
     pub(super) requests: u64,
     /// Those of them whose replay without the change reuses as many tokens as the engine did.
     pub(super) exact: u64,
+}
+
+/// Tokens that went with a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Swap {
+    pub(super) tokens: u64,
+    /// How long before the prompt was evaluated.
+    pub(super) before: Duration,
+    pub(super) through: Through,
 }
 
 /// From so many tokens on, a change costs a request something.
@@ -70,6 +82,7 @@ impl Adviser {
             traffic,
             recorded,
             trials: OnceCell::new(),
+            without_swaps: OnceCell::new(),
         }
     }
 
@@ -120,6 +133,30 @@ impl Adviser {
             }
         }
         gain
+    }
+
+    /// What a request would have found in the cache, had a router not ended the process before it.
+    pub(super) fn swap(&self, nth: usize) -> Option<Swap> {
+        let order = self.traffic.requests.get(nth)?.record.order;
+        let swaps = self.traffic.changes.iter().map(|change| &change.record);
+        let is_swap = |kind: ChangeKind| matches!(kind, ChangeKind::Swapped { .. });
+        let earlier = swaps.filter(|one| is_swap(one.kind) && one.order <= order);
+        let last = earlier.last()?;
+        let then = self.without_swaps.get_or_init(|| {
+            let mut changed = self.traffic.clone();
+            changed.changes.retain(|one| !is_swap(one.record.kind));
+            Replay::of(&changed).simulate(&self.recorded)
+        });
+        let gain = self.gain(nth, then);
+        let asked = &self.traffic.requests[nth].record;
+        (gain.one > 0 && self.is_exact(nth)).then_some(Swap {
+            tokens: gain.one,
+            before: Duration::from_micros(asked.prompted.saturating_sub(last.at)),
+            through: match last.kind {
+                ChangeKind::Swapped { models: 0 } => Through::Unload,
+                _ => Through::Swap,
+            },
+        })
     }
 
     /// The replay, had a prompt gone on for `more` tokens like the earlier one that it shares the most with.
@@ -279,6 +316,15 @@ fn named(client: Client) -> (&'static str, &'static str) {
         Client::FlagsChunks => (
             "no_n_cache_reuse",
             "leave out n_cache_reuse: the server's --cache-reuse counts then",
+        ),
+        Client::NoUnload => (
+            "no_unload",
+            "do not unload the model (POST /models/unload): the router makes room itself",
+        ),
+        Client::LateRetry => (
+            "late_retry",
+            "do not ask again before the server has let go of what was given up: it notices within a second, and after \
+             its batch; or wait longer for the answer",
         ),
     }
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_client::Control;
-use contextpilot_client::control::{Evaluated, Evaluation, Reason, RequestName, RequestState};
+use contextpilot_client::control::{
+    Evaluated, Evaluation, Lost, Reason, RequestName, RequestState, Timestamp,
+};
 use serde::Serialize;
 
-use super::adviser::Adviser;
+use super::adviser::{Adviser, Swap};
 use super::connect::{ControlAt, hook_says, request};
 use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
 use super::under_way;
@@ -116,10 +118,23 @@ impl Advisers {
             Ok(adviser) => adviser.find(&latest),
             Err(_) => vec![None; latest.len()],
         };
-        Ok(Self {
-            latest: latest.into_iter().zip(places).collect(),
-            adviser,
-        })
+        let mut latest: Vec<_> = latest.into_iter().zip(places).collect();
+        if let Ok(adviser) = &adviser {
+            for (one, place) in &mut latest {
+                let swap = place.and_then(|place| adviser.swap(place));
+                if let Some(swap) = swap {
+                    put_out(one, swap);
+                }
+            }
+        }
+        Ok(Self { latest, adviser })
+    }
+
+    /// The evaluation of the request that had this id last, with what a router's swap took.
+    fn evaluation<'a>(&'a self, id: &str, known: &'a Evaluation) -> &'a Evaluation {
+        let mut latest = self.latest.iter();
+        let found = latest.find(|(one, _)| one.id.as_deref() == Some(id));
+        found.map_or(known, |(one, _)| &one.evaluation)
     }
 
     fn advised(&self, evaluation: &Evaluation, place: Option<usize>, worth: f64) -> Advised {
@@ -207,7 +222,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                 None => {}
             }
         }
-        let evaluation = state.evaluation();
+        let evaluation = state
+            .evaluation()
+            .map(|known| advisers.evaluation(id, known));
         all &= evaluation.is_some();
         if options.json {
             let advised = evaluation.map(|one| advisers.advised_of(id, one, options.worth));
@@ -248,6 +265,32 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// For the process that evaluated them, these tokens are new: the one before had them.
+fn put_out(one: &mut Evaluated, swap: Swap) {
+    let Evaluation { causes, lost, .. } = &mut one.evaluation;
+    let new = swap.tokens.min(causes.new);
+    let repeated = (swap.tokens - new).min(causes.repeated);
+    let tokens = new + repeated;
+    causes.new -= new;
+    causes.repeated -= repeated;
+    causes.evicted += tokens;
+    if lost.as_ref().is_some_and(|lost| lost.tokens >= tokens) {
+        return;
+    }
+    let before = u64::try_from(swap.before.as_millis()).unwrap_or(u64::MAX);
+    let unix_ms = one.at.unix_ms().saturating_sub(before);
+    *lost = Some(Lost {
+        when: Timestamp::from_unix_ms(unix_ms),
+        reason: Reason::ContextFreed,
+        by: None,
+        through: Some(swap.through),
+        tokens,
+        chosen_by: None,
+        similarity: None,
+        kept: None,
+    });
 }
 
 fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {

@@ -10,6 +10,8 @@ use crate::support::{Watched, json, until};
 mod answers;
 mod asked;
 mod edges;
+mod retries;
+mod swapped;
 
 /// So many tokens, the same for the same seed, and others for others.
 fn tokens(seed: u64, count: usize) -> Vec<i32> {
@@ -306,6 +308,8 @@ fn agree(played: &Played) {
             "no_restore",
             "cache_prompt",
             "no_n_cache_reuse",
+            "no_unload",
+            "late_retry",
         ];
         one["client"]
             .as_str()

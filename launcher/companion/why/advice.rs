@@ -1,7 +1,7 @@
 //! What would have saved evaluation, and how much of it: nothing that was not [replayed](Adviser).
 
 use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Reason};
-use contextpilot_simulate::{Kind, Point};
+use contextpilot_simulate::{GivenUp, Kind, Point, given_up};
 use serde::Serialize;
 
 use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, words};
@@ -25,6 +25,8 @@ const UNMATCHED: u64 = 4;
 
 /// Said where a context was freed of a server that sleeps.
 const SLEPT: &str = "the server slept then (--sleep-idle-seconds), which frees all that it holds";
+/// Said with `--models-max`: what a model takes is not known here.
+const EACH_MODEL: &str = "each model that stays takes its memory";
 /// Said where what was reused belongs to other adapters.
 const OTHER_ADAPTERS: &str = "what it reused was evaluated under other LoRA adapters or scales: the server compares \
                               them only if a request names some (lora); name them in each request";
@@ -73,7 +75,7 @@ pub(super) struct Advised {
     pub(super) none: Option<String>,
     /// What else the recent requests say of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) notes: Vec<&'static str>,
+    pub(super) notes: Vec<String>,
 }
 
 /// An evaluation, and how it can be replayed.
@@ -92,7 +94,7 @@ impl Case<'_> {
         }
     }
 
-    fn notes(&self) -> Vec<&'static str> {
+    fn notes(&self) -> Vec<String> {
         let Ok((adviser, nth)) = self.replayed else {
             return Vec::new();
         };
@@ -102,7 +104,8 @@ impl Case<'_> {
             (slept && adviser.recorded.sleep_idle_seconds.is_some()).then_some(SLEPT),
             adviser.is_of_other_adapters(nth).then_some(OTHER_ADAPTERS),
         ];
-        notes.into_iter().flatten().collect()
+        let notes = notes.into_iter().flatten().map(str::to_owned);
+        notes.chain(early(given_up(&adviser.traffic, nth))).collect()
     }
 
     fn changes(&self, worth: f64) -> Advised {
@@ -191,9 +194,10 @@ impl Case<'_> {
         let advise = |(_, at, gain): (Kind, usize, Gain)| {
             let change = &helpful[at];
             let text = words(change, &adviser.recorded);
-            let text = match change.client {
-                Some(_) => text,
-                None => format!("start the server with {text}"),
+            let text = match (change.client, change.kind) {
+                (Some(_), _) => text,
+                (None, Kind::Models) => format!("start the router with {text}: {EACH_MODEL}"),
+                (None, _) => format!("start the server with {text}"),
             };
             let text = match (change.moves_chunks(), change.kind) {
                 (true, _) => format!("{text} ({MOVES})"),
@@ -255,6 +259,17 @@ impl Case<'_> {
             cost: cost(&gain, memory),
         }
     }
+}
+
+/// What clients evaluated of a prompt that they gave up, where one of them asked again too early.
+fn early(given_up: GivenUp) -> Option<String> {
+    given_up.is_early.then(|| {
+        format!(
+            "it came before the server had let go of what was given up: {} had been evaluated for {} until then",
+            counted(given_up.evaluated, "token"),
+            counted(u64::from(given_up.requests), "request"),
+        )
+    })
 }
 
 impl Advised {

@@ -242,6 +242,10 @@ fn how_lost(lost: &Lost, evicted: u64) -> String {
             Some(Through::Restore) => "a client restored something else into the slot".to_owned(),
             Some(Through::NoRoom) =>
                 "the context of all slots was full, and the server emptied this one".to_owned(),
+            Some(Through::Swap) =>
+                "the router ended this model's process, to make room for another model".to_owned(),
+            Some(Through::Unload) =>
+                "the router ended this model's process, as a client unloaded the model".to_owned(),
             Some(Through::Other) | None => how(lost.reason, by.as_deref()),
         }
     )

@@ -11,7 +11,7 @@ use contextpilot_residency::{
     Adapter, Arrival, BufferId, Compared, Fact, Ledger, Reason, Scale, SequenceId, Successor,
     TaskId, Token, Upcoming, Wishes,
 };
-use contextpilot_traffic::{Applied, Key, Memory, Recorded, Setup, SizeKind, Writer};
+use contextpilot_traffic::{Applied, ChangeKind, Key, Memory, Recorded, Setup, SizeKind, Writer};
 
 use crate::note::{Note, Stamp};
 use kept::KeptPrompts;
@@ -72,8 +72,9 @@ pub struct Recorder {
     stage: Stage,
     /// The special tokens of prompts for `/infill`, if these begin with the prefix.
     markers: Option<[Token; 3]>,
-    /// The server's context was freed, and no task was launched since: it sleeps, or ends.
-    is_freed: bool,
+    /// How all that the server held was lost, and no task was launched since: it sleeps or ends, or is another process. When
+    /// that was, microseconds; `None`: nobody can tell before the next launch.
+    lost: Option<(ChangeKind, Option<u64>)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -101,6 +102,21 @@ impl Recorder {
         Self::with(Writer::recent(key, tokens), Vec::new(), setup)
     }
 
+    /// Goes on with what another process [recorded](contextpilot_traffic::Recent::handover), before a router swapped models. `models`: see
+    /// [`ChangeKind::Swapped`]. `ended`: when that was, microseconds. Times are since that recording began.
+    #[must_use]
+    pub fn resumed(
+        writer: Writer,
+        launches: u64,
+        (models, ended): (u32, u64),
+        setup: Setup,
+    ) -> Self {
+        let mut recorder = Self::with(writer, Vec::new(), setup);
+        recorder.launches = launches;
+        recorder.lost = Some((ChangeKind::Swapped { models }, Some(ended)));
+        recorder
+    }
+
     fn with(mut writer: Writer, mut out: Vec<u8>, setup: Setup) -> Self {
         let mut full = false;
         append(writer.setup(&setup), &mut out, &mut full);
@@ -125,8 +141,14 @@ impl Recorder {
             idle: Vec::new(),
             stage: Stage::default(),
             markers: None,
-            is_freed: false,
+            lost: None,
         }
+    }
+
+    /// What gives tokens their identities.
+    #[must_use]
+    pub fn writer(&self) -> &Writer {
+        &self.writer
     }
 
     /// Returns the bytes to append to the file.
@@ -262,7 +284,9 @@ impl Recorder {
                 let recorded = self.writer.setup(&self.setup);
                 append(recorded, &mut self.out, &mut self.full);
             }
-            Fact::ContextFreed { primary: true, .. } => self.is_freed = true,
+            Fact::ContextFreed { primary: true, .. } => {
+                self.lost.get_or_insert((ChangeKind::Slept, None));
+            }
             Fact::Quiet { elapsed } if elapsed >= OVER => self.close_answered(ledger),
             Fact::OutOfStep => {
                 self.slots.clear();

@@ -2,7 +2,7 @@
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
-use crate::client::{Client, suffix_first};
+use crate::client::{Client, suffix_first, without_swaps};
 use crate::point::{Outcome, Point};
 use crate::prefixes::Prefixes;
 use crate::seen::Seen;
@@ -177,6 +177,7 @@ fn advise_by(
         Kind::HostCache,
         Kind::Store,
         Kind::Infill,
+        Kind::Models,
         Kind::Client,
     ];
     let alone = kinds.map(|kind| {
@@ -189,8 +190,8 @@ fn advise_by(
     if let Some(best) = round.best_flags(&first).filter(|best| sure(best, &first)) {
         let base = &best.point;
         let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
-        // With other prompts, what else would help is not known.
-        let second = round.best_flags(base).filter(|_| best.kind != Kind::Infill);
+        // With other traffic, what else would help is not known.
+        let second = round.best_flags(base).filter(|_| !best.kind.changes_traffic());
         let both = second
             .filter(|second| sure(second, base))
             .map(|second| Change {
@@ -236,21 +237,24 @@ impl Round {
 
     /// As well as what changes the prompts: what clients can do, and another order of infill prompts.
     fn with_other_prompts(mut self, traffic: &Traffic, setting: &Setting) -> Self {
-        let of_clients = Client::that_apply(traffic);
-        let of_clients = of_clients.map(|client| (Some(client), client.applied(traffic)));
-        let infill = suffix_first(traffic).map(|changed| (None, changed));
-        for (client, changed) in of_clients.chain(infill) {
-            let (kind, flags) = match client {
-                Some(_) => (Kind::Client, Vec::new()),
-                None => (Kind::Infill, vec!["--spm-infill".to_owned()]),
-            };
-            let candidate = Candidate {
-                kind,
-                flags,
-                store_limit: None,
-                client,
-                setting: setting.clone(),
-            };
+        let candidate = |kind, flags: &[&str], client| Candidate {
+            kind,
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            store_limit: None,
+            client,
+            setting: setting.clone(),
+        };
+        let of_clients = Client::that_apply(traffic).map(|client| {
+            let changed = client.applied(traffic);
+            (candidate(Kind::Client, &[], Some(client)), changed)
+        });
+        let infill = suffix_first(traffic)
+            .map(|changed| (candidate(Kind::Infill, &["--spm-infill"], None), changed));
+        let models = without_swaps(traffic).map(|(models, changed)| {
+            let flags = ["--models-max", &models.to_string()];
+            (candidate(Kind::Models, &flags, None), changed)
+        });
+        for (candidate, changed) in of_clients.chain(infill).chain(models) {
             self.candidates += 1;
             let point = Replay::of(&changed).simulate(setting);
             self.tried.push((candidate, point));
@@ -400,10 +404,10 @@ fn is_better(point: &Point, than: &Point) -> bool {
 
 /// Whether a change of flags gains enough whoever asks first: in all courses that [`Replay::spread`] looks at.
 fn is_sure(replay: &Replay<'_>, change: &Change, base: &Point) -> bool {
-    // Other prompts have courses of their own.
-    let spread = match change.kind {
-        Kind::Client | Kind::Infill => None,
-        _ => replay.spread(&change.point.setting),
+    // Other traffic has courses of its own.
+    let spread = match change.kind.changes_traffic() {
+        true => None,
+        false => replay.spread(&change.point.setting),
     };
     spread.is_none_or(|spread| spread.lowest >= base.spared_share() + LEAST_GAIN)
 }
@@ -441,8 +445,17 @@ pub enum Kind {
     Context,
     /// `--spm-infill`
     Infill,
+    /// `--models-max`, of the router that started the server.
+    Models,
     /// What clients do.
     Client,
+}
+
+impl Kind {
+    /// What comes to the server is other than it was: the server's own flags stay as they are.
+    fn changes_traffic(self) -> bool {
+        matches!(self, Self::Infill | Self::Models | Self::Client)
+    }
 }
 
 struct Candidate {

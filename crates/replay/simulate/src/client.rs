@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use contextpilot_traffic::{ChangeKind, Run, Tokens, Traffic, TrafficChange};
+use contextpilot_traffic::{
+    ChangeKind, RequestRecord, Run, Tokens, Traffic, TrafficChange, TrafficRequest,
+};
 
 /// A change of what clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,10 @@ pub enum Client {
     Cache,
     /// They do not say which chunks are moved (`n_cache_reuse`).
     FlagsChunks,
+    /// They do not unload models of a router.
+    NoUnload,
+    /// Who gave a request up asks again when the server has let it go, and not before.
+    LateRetry,
 }
 
 impl Client {
@@ -34,6 +40,8 @@ impl Client {
             ),
             (Self::NoErase, changes(ChangeKind::Erased)),
             (Self::NoRestore, changes(ChangeKind::Restored)),
+            (Self::NoUnload, changes(UNLOADED)),
+            (Self::LateRetry, (0..traffic.requests.len()).any(|nth| let_go(traffic, nth).is_some())),
             (Self::Cache, records.clone().any(|one| one.uncached)),
             (
                 Self::FlagsChunks,
@@ -56,9 +64,90 @@ impl Client {
             Self::FlagsChunks => records.for_each(|one| one.wished.cache_reuse = None),
             Self::NoErase => without(&mut traffic, ChangeKind::Erased),
             Self::NoRestore => without(&mut traffic, ChangeKind::Restored),
+            Self::NoUnload => without(&mut traffic, UNLOADED),
+            Self::LateRetry => {
+                // A retry may be given up, too, and asked for again.
+                for nth in 0..traffic.requests.len() {
+                    if let Some(let_go) = let_go(&traffic, nth) {
+                        let record = &mut traffic.requests[nth].record;
+                        let later = let_go + SOON - record.arrived;
+                        for time in [
+                            &mut record.arrived,
+                            &mut record.launched,
+                            &mut record.prompted,
+                            &mut record.ended,
+                        ] {
+                            *time += later;
+                        }
+                    }
+                }
+            }
         }
         traffic
     }
+}
+
+/// A router stopped the process, though it started no other model.
+const UNLOADED: ChangeKind = ChangeKind::Swapped { models: 0 };
+/// So long after the server has let a request go somebody asks again who waits for that, microseconds.
+const SOON: u64 = 1000;
+
+/// The traffic, had the router let all models run that it started, and how many these are. `None`: it did.
+pub(crate) fn without_swaps(traffic: &Traffic) -> Option<(u32, Traffic)> {
+    let models = |one: &TrafficChange| match one.record.kind {
+        ChangeKind::Swapped { models } => models,
+        _ => 0,
+    };
+    let most = traffic.changes.iter().map(models).max();
+    let most = most.filter(|&models| models > 0)?;
+    let mut traffic = traffic.clone();
+    traffic.changes.retain(|one| models(one) == 0);
+    Some((most, traffic))
+}
+
+/// What was evaluated of a request's prompt for earlier requests that clients gave up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// These requests.
+    pub requests: u32,
+    /// Tokens that were evaluated for them.
+    pub evaluated: u64,
+    /// The request came before the server had let the last of them go.
+    pub is_early: bool,
+}
+
+/// Requests that were given up in the middle of their prompts, which are the beginning of the prompt with this number.
+#[must_use]
+pub fn given_up(traffic: &Traffic, nth: usize) -> GivenUp {
+    let mut all = GivenUp {
+        is_early: let_go(traffic, nth).is_some(),
+        ..GivenUp::default()
+    };
+    for earlier in attempts(traffic, nth) {
+        all.requests += 1;
+        all.evaluated += u64::from(earlier.evaluated.saturating_sub(earlier.loaded));
+    }
+    all
+}
+
+fn attempts(traffic: &Traffic, nth: usize) -> impl Iterator<Item = &RequestRecord> {
+    let (earlier, rest) = traffic.requests.split_at(nth.min(traffic.requests.len()));
+    let asked = rest.first();
+    let is_attempt = move |one: &&TrafficRequest| {
+        let held = one.record.prompt;
+        let begins = |asked: &TrafficRequest| asked.tokens.common_prefix(&one.tokens) >= held;
+        one.record.abandoned && held > 0 && asked.is_some_and(begins)
+    };
+    let attempts = earlier.iter().filter(is_attempt);
+    attempts.map(|one| &one.record)
+}
+
+/// When the server let the last attempt go for whose prompt this request asks again, if the request came before that.
+/// Microseconds.
+fn let_go(traffic: &Traffic, nth: usize) -> Option<u64> {
+    let arrived = traffic.requests.get(nth)?.record.arrived;
+    let ends = attempts(traffic, nth).map(|earlier| earlier.ended);
+    ends.max().filter(|&ended| ended >= arrived)
 }
 
 /// The traffic, had the server composed prompts for `/infill` in the other order. `None`: there are none, or it is not known
@@ -131,7 +220,7 @@ pub fn continued(traffic: &Traffic, nth: usize, more: u32) -> Option<Traffic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made::{request, row};
+    use crate::made::{self, request, row};
 
     #[test]
     fn a_prompt_that_had_gone_on_has_more_in_common_with_the_earlier_one() {
@@ -151,5 +240,79 @@ mod tests {
         assert_eq!(changed.requests.len(), 2, "up to this request");
         let [earlier, later] = [0, 1].map(|nth| &changed.requests[nth].tokens);
         assert_eq!((earlier.common_prefix(later), later.len()), (15, 30));
+    }
+
+    /// Given up at 400 ms, and let go at 500; asked for again at once, and again at 450 ms.
+    #[test]
+    fn who_asks_again_before_the_server_has_let_go_would_have_waited() {
+        let attempt = |order, (arrived, ended), length, abandoned| {
+            let mut one = request(order, row(&[(0, length)]));
+            let record = &mut one.record;
+            (record.arrived, record.launched) = (arrived, arrived);
+            (record.prompted, record.ended) = (ended, ended);
+            (record.abandoned, record.evaluated) = (abandoned, length);
+            one
+        };
+        let traffic = Traffic {
+            requests: vec![
+                attempt(0, (0, 500_000), 64, true),
+                attempt(1, (400_000, 900_000), 32, true),
+                attempt(2, (450_000, 2_000_000), 100, false),
+                attempt(3, (3_000_000, 4_000_000), 100, false),
+            ],
+            ..Traffic::default()
+        };
+        let all: Vec<GivenUp> = (0..4).map(|nth| given_up(&traffic, nth)).collect();
+        let of = |requests, evaluated, is_early| GivenUp {
+            requests,
+            evaluated,
+            is_early,
+        };
+        // The second had got no further than to half of the first.
+        assert_eq!(all[1], of(0, 0, false));
+        assert_eq!(all[2], of(2, 96, true));
+        assert_eq!(all[3], of(2, 96, false));
+        assert!(Client::that_apply(&traffic).any(|one| one == Client::LateRetry));
+        let changed = Client::LateRetry.applied(&traffic);
+        let times: Vec<_> = changed
+            .requests
+            .iter()
+            .map(|one| (one.record.arrived, one.record.ended))
+            .collect();
+        assert_eq!(times[..2], [(0, 500_000), (400_000, 900_000)]);
+        assert_eq!(times[2], (901_000, 2_451_000));
+        assert_eq!(times[3], (3_000_000, 4_000_000));
+        assert!(!Client::that_apply(&changed).any(|one| one == Client::LateRetry));
+    }
+
+    #[test]
+    fn models_that_stay_loaded_lose_nothing() {
+        let swapped = |order, models| {
+            let record = contextpilot_traffic::SlotChange {
+                order,
+                at: order * 1_000_000,
+                slot: 0,
+                media: Vec::new(),
+                kind: ChangeKind::Swapped { models },
+            };
+            let tokens = Arc::new(Tokens::new());
+            TrafficChange { record, tokens }
+        };
+        let mut traffic = made::traffic(
+            contextpilot_traffic::Setup::default(),
+            (0..4).map(|order| request(order, row(&[(0, 100)]))).collect(),
+        );
+        traffic.changes = vec![swapped(1, 2), swapped(2, 0), swapped(3, 3)];
+        let evaluated = |traffic: &Traffic| {
+            let recorded = made::recorded(traffic);
+            crate::simulate(traffic, &recorded).evaluated_tokens
+        };
+        assert_eq!(evaluated(&traffic), 400);
+        let (models, changed) = without_swaps(&traffic).expect("there are swaps");
+        assert_eq!((models, changed.changes.len()), (3, 1));
+        assert_eq!(evaluated(&changed), 202);
+        let changed = Client::NoUnload.applied(&traffic);
+        assert_eq!((changed.changes.len(), evaluated(&changed)), (2, 301));
+        assert!(without_swaps(&Client::NoUnload.applied(&changed)).is_some());
     }
 }

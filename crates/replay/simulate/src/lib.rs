@@ -74,7 +74,7 @@ mod window;
 pub use advice::{
     Advice, Change, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, trials_with,
 };
-pub use client::{Client, continued, without_kept_tokens};
+pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens};
 pub use point::{Outcome, Point};
 pub use rates::Rates;
 pub use seen::Seen;

@@ -69,16 +69,19 @@ fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficC
         id_slot: (what % 7 == 0).then_some(slot),
         ..Refusal::default()
     };
-    let kind = match what % 4 {
+    let kind = match what % 5 {
         0 => ChangeKind::Erased,
         1 => ChangeKind::Restored,
         2 => ChangeKind::Slept,
+        3 => ChangeKind::Swapped {
+            models: slot % 3,
+        },
         _ => ChangeKind::Refused(refusal),
     };
     let has_tokens = match kind {
         ChangeKind::Restored => true,
         ChangeKind::Refused(refusal) => refusal.loaded,
-        ChangeKind::Erased | ChangeKind::Slept => false,
+        ChangeKind::Erased | ChangeKind::Slept | ChangeKind::Swapped { .. } => false,
     };
     TrafficChange {
         record: SlotChange {

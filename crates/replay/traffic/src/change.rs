@@ -32,6 +32,14 @@ pub enum ChangeKind {
     /// The context was freed and made anew (`--sleep-idle-seconds`): all slots lost their content, and the host prompt
     /// cache its entries.
     Slept,
+    /// The process ended, and a later one went on with the model: a llama-server in router mode stopped it. All slots lost
+    /// their content, and the host prompt cache its entries. `models`: how many models the router had started until then, if
+    /// it started another one meanwhile, which took this one's place (`--models-max`). 0: it started none, so a client
+    /// unloaded the model.
+    Swapped {
+        /// Models.
+        models: u32,
+    },
 }
 
 /// A request that was refused after a slot had been chosen for it, for example because its prompt is
@@ -58,6 +66,7 @@ const ERASED: u64 = 0;
 const RESTORED: u64 = 1;
 const REFUSED: u64 = 2;
 const SLEPT: u64 = 3;
+const SWAPPED: u64 = 4;
 
 impl SlotChange {
     /// `row`: what the slot holds after the change. `next`: the identity of the row's first new token.
@@ -83,6 +92,11 @@ impl SlotChange {
             }
             ChangeKind::Slept => {
                 put(&mut into, SLEPT);
+                return into;
+            }
+            ChangeKind::Swapped { models } => {
+                put(&mut into, SWAPPED);
+                put(&mut into, u64::from(models));
                 return into;
             }
             ChangeKind::Refused(refusal) => refusal,
@@ -121,6 +135,9 @@ impl SlotChange {
             ERASED => ChangeKind::Erased,
             RESTORED => ChangeKind::Restored,
             SLEPT => ChangeKind::Slept,
+            SWAPPED => ChangeKind::Swapped {
+                models: bytes.small()?,
+            },
             REFUSED => {
                 let id_slot = bytes.small()?.checked_sub(1);
                 let flags = bytes.number()?;

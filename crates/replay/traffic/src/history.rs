@@ -129,6 +129,18 @@ impl RecentGrams {
         }
     }
 
+    /// All grams and their identities: those that are forgotten first come first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let both = self.older.iter().chain(&self.newer);
+        both.map(|(&gram, &identity)| (gram, identity))
+    }
+
+    /// Remembers what [`Self::all`] said.
+    pub(crate) fn remember(&mut self, gram: u64, identity: u64) {
+        self.next = self.next.max(identity.saturating_add(1));
+        self.keep(gram, identity);
+    }
+
     /// The identities of a row, all of them as known ones: the row refers to no earlier one.
     pub(crate) fn row(&mut self, key: &Key, tokens: &[i32], from: usize) -> Row {
         let mut segments = Vec::new();
@@ -149,11 +161,15 @@ impl RecentGrams {
             self.next += 1;
             self.next - 1
         });
+        self.keep(gram, identity);
+        identity
+    }
+
+    fn keep(&mut self, gram: u64, identity: u64) {
         if self.newer.len() >= self.half {
             self.older = std::mem::take(&mut self.newer);
         }
         self.newer.insert(gram, identity);
-        identity
     }
 }
 

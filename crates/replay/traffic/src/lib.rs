@@ -79,7 +79,7 @@ pub use gram::GRAM;
 pub use history::{History, MOST_TOKENS, Segment};
 pub use key::{BLOCK, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, is_empty, read};
-pub use recent::Recent;
+pub use recent::{Recent, Resumed};
 pub use record::{Applied, RequestRecord, SizeKind, SizeSample, Wished};
 pub use setup::{Calls, Memory, Setup};
 pub use tokens::{Run, Tokens};

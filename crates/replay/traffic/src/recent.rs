@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
-use crate::bytes::put;
+use crate::bytes::{Bytes, put};
 use crate::frame::{self, Next};
+use crate::read::read;
 use crate::record;
+use crate::write::Writer;
 
 /// Bytes that a token takes in each half of the tables of identities: an entry, with its share of a table that has just
 /// doubled.
@@ -18,6 +20,21 @@ pub struct Recent {
     rows: VecDeque<Box<[u8]>>,
     bytes: usize,
     limit: usize,
+}
+
+/// What another process [handed over](Recent::handover).
+#[derive(Debug)]
+pub struct Resumed {
+    /// Its rows.
+    pub recent: Recent,
+    /// Gives tokens the identities that they had.
+    pub writer: Writer,
+    /// The number of the next launch.
+    pub launches: u64,
+    /// When it was handed over, microseconds since the recording began.
+    pub ended: u64,
+    /// When the recording began, milliseconds since 1970.
+    pub began_ms: u64,
 }
 
 impl Recent {
@@ -75,6 +92,65 @@ impl Recent {
         }
     }
 
+    /// What the next process needs to go on with this: a recording with the writer's key and identities. `began_ms`: when
+    /// time 0 was, milliseconds since 1970. `now`: microseconds since then.
+    #[must_use]
+    pub fn handover(&self, writer: &Writer, began_ms: u64, now: u64) -> Vec<u8> {
+        let mut bytes = self.recording(&[]);
+        let mut began = Vec::new();
+        put(&mut began, began_ms);
+        put(&mut began, now);
+        bytes.extend(frame::frame(record::BEGAN, &began).unwrap_or_default());
+        bytes.extend(writer.identities());
+        bytes
+    }
+
+    /// Goes on with what another process [handed over](Self::handover). `limit`: as for [`Self::new`]. `None`: it is damaged,
+    /// or of another version.
+    #[must_use]
+    pub fn resume(limit: usize, handover: &[u8]) -> Option<Resumed> {
+        let traffic = read(handover);
+        if traffic.damage.is_some() {
+            return None;
+        }
+        let (mut recent, tokens) = Self::new(limit);
+        let mut writer = Writer::recent(traffic.key?, tokens);
+        let mut times = None;
+        let mut row = Vec::new();
+        let mut rest = handover.get(frame::header().len()..)?;
+        while let Next::Frame(kind, body, after) = frame::next(rest) {
+            let frame = &rest[..rest.len() - after.len()];
+            rest = after;
+            match kind {
+                // The server tells anew what it is.
+                record::KEY | record::NAMED | record::SETUP | record::STORE => {}
+                record::BEGAN => {
+                    let mut bytes = Bytes(body);
+                    times = bytes.number().zip(bytes.number());
+                }
+                record::GRAMS => writer.remember(body)?,
+                record::REQUEST | record::CHANGE => {
+                    row.extend(frame);
+                    recent.push(&std::mem::take(&mut row));
+                }
+                record::LOADED | record::WISHED | record::SUFFIX_FIRST => row.extend(frame),
+                _ => recent.know(kind, frame),
+            }
+        }
+        let requests = traffic.requests.iter().map(|one| &one.record);
+        let changes = traffic.changes.iter().map(|one| &one.record);
+        let launches = requests.map(|one| one.order + 1);
+        let launches = launches.chain(changes.map(|one| one.order));
+        let (began_ms, ended) = times?;
+        Some(Resumed {
+            launches: launches.max().unwrap_or(0),
+            ended,
+            began_ms,
+            recent,
+            writer,
+        })
+    }
+
     /// The bytes of a recording. `open`: what was written of requests that are not over.
     #[must_use]
     pub fn recording(&self, open: &[u8]) -> Vec<u8> {
@@ -101,10 +177,9 @@ fn cost(row: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::key::Key;
-    use crate::read::read;
     use crate::record::{RequestRecord, Wished};
     use crate::setup::Setup;
-    use crate::write::{Recorded, Writer};
+    use crate::write::Recorded;
 
     fn request(order: u64, tokens: usize) -> RequestRecord {
         RequestRecord {
@@ -162,6 +237,42 @@ mod tests {
         let first = &traffic.requests[0].tokens;
         for other in &traffic.requests[1..] {
             assert_eq!(first.common_prefix(&other.tokens), 100);
+        }
+    }
+
+    /// What a process hands over is gone on with to the token, also in the middle of a block and behind a difference.
+    #[test]
+    fn another_process_goes_on_with_the_same_identities() {
+        let (mut recent, tokens) = Recent::new(1 << 15);
+        let mut writer = Writer::recent(Key::new([4; 16]), tokens);
+        recent.push(&bytes(writer.setup(&Setup::default())));
+        let first: Vec<i32> = (0..150).collect();
+        let mut one = request(7, 150);
+        (one.arrived, one.launched, one.prompted, one.ended) = (10, 20, 30, 40);
+        recent.push(&bytes(writer.request(one, &first, None)));
+        let handed = recent.handover(&writer, 1_000, 55);
+        let resumed = Recent::resume(1 << 15, &handed).expect("it is whole");
+        assert_eq!((resumed.launches, resumed.ended), (8, 55));
+        assert_eq!(resumed.began_ms, 1_000);
+        let Resumed {
+            mut recent,
+            mut writer,
+            ..
+        } = resumed;
+        recent.push(&bytes(writer.setup(&Setup::default())));
+        let mut second = first.clone();
+        second[101] = 5_000;
+        recent.push(&bytes(writer.request(request(8, 150), &second, None)));
+        let traffic = read(&recent.recording(&[]));
+        assert_eq!(traffic.damage, None);
+        let [one, two] = [0, 1].map(|nth| &traffic.requests[nth].tokens);
+        assert_eq!(one.common_prefix(two), 101);
+        assert_eq!(one.at(149), two.at(149));
+        assert_ne!(one.at(110), two.at(110));
+        let wished = |nth: usize| traffic.requests[nth].record.wished.cache_reuse;
+        assert_eq!((wished(0), wished(1)), (Some(7), Some(8)));
+        for cut in [9, 40, handed.len() - 1] {
+            assert!(Recent::resume(1 << 15, &handed[..cut]).is_none(), "{cut}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writes requests and changes as the bytes of a file.
 
-use crate::bytes::put;
+use crate::bytes::{Bytes, put};
 use crate::change::SlotChange;
 use crate::frame;
 use crate::gram::GRAM;
@@ -92,6 +92,42 @@ impl Writer {
             limit: u64::MAX,
             full: false,
         }
+    }
+
+    /// What another process needs to go on with this writer's identities: its key, and its grams. Empty for a file's writer.
+    pub(crate) fn identities(&self) -> Vec<u8> {
+        /// So many in a frame.
+        const GRAMS: usize = 1 << 16;
+        let Names::Recent(grams) = &self.names else {
+            return Vec::new();
+        };
+        let mut bytes = frame::frame(record::KEY, self.key.bytes()).unwrap_or_default();
+        let all: Vec<(u64, u64)> = grams.all().collect();
+        for some in all.chunks(GRAMS) {
+            let mut body = Vec::with_capacity(16 * some.len());
+            for (gram, identity) in some {
+                body.extend(gram.to_le_bytes());
+                body.extend(identity.to_le_bytes());
+            }
+            bytes.extend(frame::frame(record::GRAMS, &body).unwrap_or_default());
+        }
+        bytes
+    }
+
+    /// Goes on with the identities of another writer. `body`: of a frame of [`Self::identities`]. `None`: it is damaged.
+    pub(crate) fn remember(&mut self, body: &[u8]) -> Option<()> {
+        let Names::Recent(grams) = &mut self.names else {
+            return None;
+        };
+        let mut bytes = Bytes(body);
+        while !bytes.0.is_empty() {
+            let (gram, identity) = (bytes.word()?, bytes.word()?);
+            if identity >= record::MOST_NAMED {
+                return None;
+            }
+            grams.remember(gram, identity);
+        }
+        Some(())
     }
 
     /// Replaces the history, to bound its memory differently. Call it before anything is recorded.

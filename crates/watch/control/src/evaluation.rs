@@ -341,6 +341,11 @@ pub enum Through {
     Restore,
     /// The context that all slots share was full, and the server emptied an idle slot to go on.
     NoRoom,
+    /// The router ended the process of the model to make room for another model. Only `why` says so: for the next process
+    /// of the model, such tokens are new.
+    Swap,
+    /// The same, because a client unloaded the model.
+    Unload,
     /// A newer server's word.
     #[serde(other)]
     Other,

@@ -22,6 +22,7 @@ mod answers;
 mod ask;
 mod control;
 mod facts;
+mod handover;
 mod log_file;
 mod own_file;
 mod recent;
@@ -135,7 +136,10 @@ pub(crate) fn start(
     let flags = setup::flags(&setup, given);
     // Only the control endpoint shows it.
     let recent = match settings.recent_limit.filter(|_| settings.listen.is_some()) {
-        Some(limit) => Some(RecentTraffic::new(library, limit, setup.clone())?),
+        Some(limit) => {
+            let place = handover::Place::of(library, given);
+            Some(RecentTraffic::new(library, limit, setup.clone(), place)?)
+        }
         None => None,
     };
     let recording = match &settings.traffic_file {

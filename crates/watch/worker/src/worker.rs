@@ -127,7 +127,9 @@ pub fn start<S: Source + Send + 'static>(
                     worker.run();
                 }
                 // Dropping this writes the waiting lines of the log file.
-                drop(worker.telemetry);
+                if let Some(mut telemetry) = worker.telemetry {
+                    telemetry.finish(worker.ledger.as_ref());
+                }
                 if let Some(live_ids) = worker.live_ids {
                     let kept = live_ids.close();
                     state.kept.store(kept, Ordering::SeqCst);

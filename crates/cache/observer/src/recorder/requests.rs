@@ -102,9 +102,9 @@ impl Recorder {
             return;
         }
         // Before the first launch it was a context to measure memory with.
-        if std::mem::take(&mut self.is_freed) && self.launches > 0 {
-            let order = (record.order, record.arrived);
-            self.write_change(sequence, ChangeKind::Slept, Vec::new(), order);
+        if let Some((lost, at)) = self.lost.take().filter(|_| self.launches > 0) {
+            let order = (record.order, at.unwrap_or(record.arrived));
+            self.write_change(sequence, lost, Vec::new(), order);
         }
         self.note_idle(sequence, ledger);
         self.close(sequence, ledger);

@@ -21,6 +21,10 @@ impl Server<'_> {
             }
             return true;
         }
+        if matches!(record.kind, ChangeKind::Swapped { .. }) {
+            self.sleep();
+            return true;
+        }
         // `get_slot_by_id`
         let slot = record.slot as usize % self.slots.len();
         if let ChangeKind::Refused(refusal) = record.kind {

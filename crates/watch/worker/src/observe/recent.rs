@@ -8,6 +8,7 @@ use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_traffic::{Key, Recent, Setup};
 
+use super::handover::Place;
 use super::setup::StoreLimit;
 use crate::library::Library;
 
@@ -17,19 +18,79 @@ pub(crate) struct RecentTraffic {
     kept: Option<(Recorder, Recent)>,
     store_limit: StoreLimit,
     library: &'static dyn Library,
+    /// `None`: this is no child of a router.
+    place: Option<Place>,
+    /// When time 0 of the recording was, milliseconds since 1970.
+    began_ms: u64,
+    /// How long after that this process began to count, nanoseconds.
+    before: u64,
 }
 
 impl RecentTraffic {
-    /// `limit`: bytes.
-    pub(crate) fn new(library: &'static dyn Library, limit: u64, setup: Setup) -> io::Result<Self> {
+    /// `limit`: bytes. `place`: where the last child of the model may have left its requests.
+    pub(crate) fn new(
+        library: &'static dyn Library,
+        limit: u64,
+        setup: Setup,
+        place: Option<Place>,
+    ) -> io::Result<Self> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (recent, tokens) = Recent::new(limit);
-        let recorder = Recorder::recent(random_key()?, tokens, setup);
+        let left = place.as_ref().and_then(Place::take);
+        let left = left.and_then(|left| Some((Recent::resume(limit, &left.bytes)?, left.models)));
+        let now = library.now();
+        let here_ms = now.unix_ms.saturating_sub(now.stamp.0 / 1_000_000);
+        let (kept, began_ms, before) = match left {
+            None => {
+                let (recent, tokens) = Recent::new(limit);
+                let recorder = Recorder::recent(random_key()?, tokens, setup);
+                ((recorder, recent), here_ms, 0)
+            }
+            Some((resumed, models)) => {
+                let swap = (models, resumed.ended);
+                let recorder = Recorder::resumed(resumed.writer, resumed.launches, swap, setup);
+                let began = resumed.began_ms;
+                // Whatever became of the clock meanwhile: it is later than all that happened then.
+                let before = (here_ms.saturating_sub(began) * 1_000_000).max(resumed.ended * 1000);
+                ((recorder, resumed.recent), began, before)
+            }
+        };
         Ok(Self {
-            kept: Some((recorder, recent)),
+            kept: Some(kept),
             store_limit: StoreLimit::default(),
             library,
+            place,
+            began_ms,
+            before,
         })
+    }
+
+    /// The process ends: leaves the requests for the next child of the model.
+    pub(crate) fn leave(&mut self, ledger: Option<&Ledger>) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        if let Some(ledger) = ledger {
+            self.watch(|recorder| recorder.finish(ledger));
+        }
+        let Some((recorder, recent)) = &self.kept else {
+            return;
+        };
+        let now = self.since_began(self.library.now().stamp).0 / 1000;
+        let bytes = recent.handover(recorder.writer(), self.began_ms, now);
+        if let Err(error) = place.leave(&bytes) {
+            self.library.say(format_args!(
+                "Recent requests are not handed over to the next process of this model ({error}): its `why` will take \
+                 their prompts for new"
+            ));
+        }
+    }
+
+    /// Since the recording began.
+    fn since_began(&self, at: Stamp) -> Stamp {
+        match at.0 {
+            0 => at,
+            here => Stamp(here.saturating_add(self.before)),
+        }
     }
 
     pub(crate) fn note(&mut self, note: &Note) {
@@ -42,10 +103,12 @@ impl RecentTraffic {
                 self.watch(|recorder| recorder.store(limit));
             }
         }
+        let at = self.since_began(at);
         self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
+        let at = self.since_began(at);
         self.watch(|recorder| recorder.fact(fact, at, ledger));
     }
 

@@ -127,6 +127,13 @@ impl Telemetry {
         self.pass_on();
     }
 
+    /// The process ends.
+    pub(crate) fn finish(&mut self, ledger: Option<&Ledger>) {
+        if let Some(recent) = &mut self.recent {
+            recent.leave(ledger);
+        }
+    }
+
     pub(crate) fn next_question(&self) -> Option<Question> {
         self.endpoint.as_ref()?.1.next()
     }

@@ -1,0 +1,83 @@
+//! A client that gives up in the middle of its prompt, and asks again.
+//!
+//! The server looks once a second whether a client is still there, and between two batches only. Who asks again before that
+//! gets another slot, and all is evaluated again.
+
+use contextpilot_testbed::Connection;
+
+use super::*;
+
+/// How many requests the server works on.
+fn at_work(watched: &Watched) -> u64 {
+    let metrics = watched.server.get("/metrics").unwrap().text();
+    let mut lines = metrics.lines();
+    let number = lines.find_map(|line| line.strip_prefix("llamacpp:requests_processing "));
+    number.expect("--metrics").trim().parse().unwrap()
+}
+
+/// What `why` says of the request that was given up, and of the one that came then; and a server that knows both.
+fn play(waits: bool) -> (Value, Value, Watched) {
+    // A token at a time, so that the prompt takes seconds on any machine.
+    let flags = "-c 32768 --metrics -b 512 -ub 1";
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .bare_slots(2)
+        .args(flags.split_whitespace());
+    let mut watched = Watched::start(server);
+    let request = Request::completion(tokens(1, 15_000)).predict(2);
+    watched.server.await_ready().unwrap();
+    let mut first = Connection::open(watched.server.address()).unwrap();
+    let body = request.body().to_string();
+    let bytes = Connection::request_bytes("POST", request.path(), body.as_bytes());
+    first.write(&bytes).unwrap();
+    until("the server works on it", || (at_work(&watched) == 1).then_some(()));
+    drop(first);
+    if waits {
+        until("the server has let go of it", || {
+            (at_work(&watched) == 0).then_some(())
+        });
+    }
+    watched.complete(request);
+    let [left, again] = until("both are explained", || {
+        let text = watched.text(&["why", "--last", "2", "--worth", "0", "--json"]);
+        let both: Vec<Value> = text.lines().map(json).collect();
+        let is_told = |one: &Value| one["evaluation"]["prompt_tokens"] == 15_000;
+        let both: [Value; 2] = both.try_into().ok()?;
+        let is_left = both[0]["evaluation"]["given_up"] == true;
+        (is_left && is_told(&both[1])).then_some(both)
+    });
+    (left, again, watched)
+}
+
+#[test]
+fn who_asks_again_too_early_is_told_to_wait() {
+    let evaluated = |one: &Value| one["evaluation"]["evaluated"].as_u64().unwrap();
+    let (left, again, watched) = play(false);
+    let begun = evaluated(&left);
+    assert!(begun > 0 && begun < 15_000, "{left}");
+    let advice = again["advice"].as_array().expect("a list");
+    let is_it = |one: &&Value| one["client"] == "late_retry";
+    let advice = advice.iter().find(is_it);
+    let advice = advice.unwrap_or_else(|| panic!("{again}"));
+    let said = watched.text(&["why", "--worth", "0"]);
+    print!("{said}");
+    let words = "it came before the server had let go of what was given up";
+    assert!(said.contains(words), "{said}");
+    assert!(said.contains("for 1 request until then"), "{said}");
+    assert!(said.contains("clients gave up 1 request before it"), "{said}");
+    assert_eq!(advice["tokens"], begun, "{advice}");
+    let advised = watched.json(&["advise"]);
+    let alone = advised["alone"].as_array().expect("a list");
+    assert!(alone.iter().any(|one| one["client"] == "late_retry"), "{advised}");
+
+    let (left, waited, watched) = play(true);
+    let kept = evaluated(&left);
+    let saved = evaluated(&again) - evaluated(&waited);
+    println!(
+        "  promised {begun} of {} that were begun, saved {saved} of {kept}: {}",
+        begun, advice["text"]
+    );
+    assert_eq!(saved, kept, "{waited}");
+    let said = watched.text(&["why", "--worth", "0"]);
+    assert!(!said.contains(words), "{said}");
+}
