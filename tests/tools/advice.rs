@@ -457,6 +457,43 @@ fn a_host_cache_that_is_too_small() {
     assert!(!changes.is_empty());
 }
 
+/// More than it may hold comes back.
+#[test]
+fn a_store_that_is_too_small() {
+    let round = |turns| [50, 60, 70, 80].map(|seed| ask(talk(seed, turns, 1000)));
+    let steps = [round(1), round(2)].concat();
+    let flags = "--parallel 1 --cache-ram 0";
+    let without = scene("no store", flags, steps.clone());
+    follows_to(&without, "CONTEXTPILOT_STORE=a folder");
+    let mut small = scene("a small store", flags, steps);
+    small.settings = vec![
+        "CONTEXTPILOT_STORE=a folder".into(),
+        "CONTEXTPILOT_STORE_GB=0.001".into(),
+    ];
+    follows_to(&small, "CONTEXTPILOT_STORE_GB=1");
+}
+
+/// That is why `--batch-size` is never advised.
+#[test]
+fn the_size_of_batches_decides_over_no_token() {
+    let (front, other) = (tokens(1, 900), tokens(2, 700));
+    let steps = vec![
+        ask(behind(&front, other.clone())),
+        ask(behind(&front, tokens(3, 700))),
+        ask(behind(&front, other)),
+    ];
+    for arch in [Arch::Llama, Arch::Gemma2, Arch::Mamba] {
+        let evaluated = |size: &str| {
+            let flags = format!("--parallel 1 --cache-ram 0 -ub 256 -b {size}");
+            let played = scene("batches", &flags, steps.clone()).of(arch).play();
+            played.evaluated
+        };
+        let usual = evaluated("2048");
+        assert_eq!(evaluated("300"), usual, "{arch:?}");
+        assert_eq!(evaluated("512"), usual, "{arch:?}");
+    }
+}
+
 #[test]
 fn a_pool_without_room() {
     let round = || [1, 2, 3].map(|seed| ask(tokens(seed, 450)));

@@ -18,11 +18,11 @@ enum Turn<'a> {
 /// A router with the models `one` and `two`.
 struct Routed {
     watched: Watched,
-    _folders: [TempDir; 2],
+    _folders: [TempDir; 3],
 }
 
 impl Routed {
-    fn start(flags: &[String]) -> Self {
+    fn start(flags: &[String], settings: &[String]) -> Self {
         let models = tempfile::tempdir().unwrap();
         for name in ["one.gguf", "two.gguf"] {
             fs::copy(Model::tiny(Arch::Llama).path(), models.path().join(name)).unwrap();
@@ -30,7 +30,8 @@ impl Routed {
         let mut runtime = tempfile::Builder::new();
         let runtime = runtime.permissions(Permissions::from_mode(0o700));
         let runtime = runtime.tempdir().unwrap();
-        let server = Server::builder()
+        let store = tempfile::tempdir().unwrap();
+        let mut server = Server::builder()
             .args(["--models-dir"])
             .args([models.path()])
             .args(["-c", "4096"])
@@ -38,17 +39,24 @@ impl Routed {
             .args(flags.iter().cloned())
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .env("XDG_RUNTIME_DIR", runtime.path())
-            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
-            .spawn()
-            .unwrap();
+            .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+        for setting in settings {
+            let (name, value) = setting.split_once('=').expect("a setting");
+            server = match value {
+                "a folder" => server.env(name, store.path()),
+                value => server.env(name, value),
+            };
+        }
+        let server = server.spawn().unwrap();
         let control = String::new();
         Self {
             watched: Watched { server, control },
-            _folders: [models, runtime],
+            _folders: [models, runtime, store],
         }
     }
 
-    /// Tokens that were evaluated for each prompt. Afterwards the commands ask the process that was started last for `of`.
+    /// Tokens that the server evaluated for each prompt, or had loaded. Afterwards the commands ask the process that was
+    /// started last for `of`.
     fn play(&mut self, turns: &[Turn], of: &str) -> Vec<usize> {
         let mut evaluated = Vec::new();
         for turn in turns {
@@ -88,10 +96,10 @@ impl Routed {
     }
 }
 
-/// Plays the turns, and again as advised. Returns what `why` said, and the advice.
+/// Plays the turns, and again as each advice says. Returns what `why` said, and the advice that begins like this.
 fn follow_routed(flags: &[&str], turns: &[Turn], expected: &str) -> (String, Value) {
-    let mut flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-    let mut routed = Routed::start(&flags);
+    let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+    let mut routed = Routed::start(&flags, &[]);
     let before = routed.play(turns, "one");
     let of_one = |evaluated: &[usize]| -> i64 {
         let asked = turns.iter().filter_map(|turn| match turn {
@@ -101,39 +109,50 @@ fn follow_routed(flags: &[&str], turns: &[Turn], expected: &str) -> (String, Val
         let all = asked.zip(evaluated).filter(|(model, _)| *model == "one");
         all.map(|(_, tokens)| *tokens as i64).sum()
     };
-    let why = until("the last prompt is explained", || {
-        let why = routed
-            .watched
-            .json(&["why", "--worth", "0", "--last", "1"]);
-        let evaluated = why["evaluation"]["evaluated"].as_u64();
-        (evaluated == before.last().map(|&tokens| tokens as u64)).then_some(why)
-    });
+    let explained = |routed: &Routed, evaluated: &[usize]| {
+        until("the last prompt is explained", || {
+            let why = ["why", "--worth", "0", "--last", "1"];
+            let why = routed.watched.json(&why);
+            let evaluation = &why["evaluation"];
+            let all = evaluation["evaluated"].as_u64()? + evaluation["from"]["store"].as_u64()?;
+            (Some(all) == evaluated.last().map(|&tokens| tokens as u64)).then_some(why)
+        })
+    };
+    let why = explained(&routed, &before);
     let said = routed.watched.text(&["why", "--worth", "0"]);
     print!("{said}");
     let advised = routed.watched.json(&["advise"]);
-    assert_eq!(
-        advised["recorded"]["evaluated_tokens"],
-        of_one(&before),
-        "{advised}"
-    );
-    let advice = why["advice"].as_array().expect("a list");
-    let is_it = |one: &&Value| one["flags"][0] == expected || one["client"] == expected;
-    let advice = advice.iter().find(is_it);
-    let advice = advice.unwrap_or_else(|| panic!("{why}")).clone();
-    let more = advice["flags"].as_array().expect("a list");
-    flags.extend(more.iter().map(|flag| flag.as_str().unwrap().to_owned()));
-    let unloads = |turn: &&Turn| matches!(turn, Turn::Unload(_)) && expected == "no_unload";
-    let turns: Vec<Turn> = turns.iter().filter(|turn| !unloads(turn)).copied().collect();
-    let mut routed = Routed::start(&flags);
-    let after = routed.play(&turns, "one");
-    let saved = [
-        before.last().unwrap().abs_diff(*after.last().unwrap()) as i64,
-        of_one(&before) - of_one(&after),
-    ];
-    let promised = ["tokens", "all"].map(|name| advice[name].as_i64().unwrap());
-    println!("  promised {promised:?}, saved {saved:?}: {}", advice["text"]);
-    assert_eq!(promised, saved, "{advice}");
-    (said, advice)
+    let simulated = &advised["recorded"]["evaluated_tokens"];
+    assert_eq!(*simulated, of_one(&before), "{advised}");
+    let mut found = None;
+    for advice in why["advice"].as_array().expect("a list") {
+        let words = |name: &str| {
+            let list = advice[name].as_array().expect("a list").iter();
+            let words = list.map(|one| one.as_str().expect("a word").to_owned());
+            words.collect::<Vec<_>>()
+        };
+        let flags = [flags.clone(), words("flags")].concat();
+        let is_unload = advice["client"] == "no_unload";
+        let unloads = |turn: &&Turn| matches!(turn, Turn::Unload(_)) && is_unload;
+        let turns: Vec<Turn> = turns.iter().filter(|turn| !unloads(turn)).copied().collect();
+        let mut routed = Routed::start(&flags, &words("setting"));
+        let after = routed.play(&turns, "one");
+        let why = explained(&routed, &after);
+        let loaded = why["evaluation"]["from"]["store"].as_i64().unwrap();
+        let last = |evaluated: &[usize]| *evaluated.last().unwrap() as i64;
+        // In these turns only the last prompt can be loaded.
+        let saved = [
+            last(&before) - last(&after) + loaded,
+            of_one(&before) - of_one(&after) + loaded,
+        ];
+        let promised = ["tokens", "all"].map(|name| advice[name].as_i64().unwrap());
+        println!("  promised {promised:?}, saved {saved:?}: {}", advice["text"]);
+        assert_eq!(promised, saved, "{advice}");
+        if advice["flags"][0] == expected || advice["client"] == expected {
+            found = Some(advice.clone());
+        }
+    }
+    (said, found.unwrap_or_else(|| panic!("{why}")))
 }
 
 #[test]

@@ -534,7 +534,8 @@ fn candidates(
             }
         }
     }
-    // The last checkpoint but one lies such a batch before the end of a prompt.
+    // The last checkpoint but one lies such a batch before the end of a prompt. `--batch-size` is not tried: a smaller one
+    // does no more than bound this, and without checkpoints it decides only how many batches evaluate the same tokens.
     if setting.memory == Memory::Recurrent && setting.ubatch_size > 64 {
         let mut changed = setting.clone();
         changed.ubatch_size = 64;
@@ -731,5 +732,39 @@ mod tests {
         };
         assert!(tried(Memory::Recurrent) && tried(Memory::Window(64)));
         assert!(!tried(Memory::Full));
+    }
+
+    /// So `--batch-size` is none of the changes.
+    #[test]
+    fn the_size_of_batches_decides_over_no_token() {
+        let evaluated = |memory, batch_size, ubatch_size| {
+            let talk = |nth: u64| row(&[(0, 1500), (10_000 * (nth % 3 + 1), 900)]);
+            let mut requests: Vec<_> = (0..9).map(|nth| request(nth, talk(nth))).collect();
+            for one in &mut requests {
+                one.record.prompted = one.record.launched + 300_000;
+                one.record.ended = one.record.prompted;
+            }
+            let setup = Setup {
+                memory,
+                batch_size,
+                ubatch_size,
+                parallel: 2,
+                cache_ram: Some(0),
+                ..Setup::default()
+            };
+            let traffic = made::traffic(setup, requests);
+            let point = Replay::of(&traffic).simulate(&made::recorded(&traffic));
+            point.evaluated_tokens
+        };
+        for memory in [Memory::Full, Memory::Window(64), Memory::Recurrent] {
+            let usual = evaluated(memory, 2048, 512);
+            assert!(usual > 2400 && usual <= 9 * 2400, "{usual}");
+            assert_eq!(evaluated(memory, 600, 512), usual, "{memory:?}");
+            assert_eq!(evaluated(memory, 4096, 512), usual, "{memory:?}");
+        }
+        assert_eq!(
+            evaluated(Memory::Full, 32, 32),
+            evaluated(Memory::Full, 2048, 512)
+        );
     }
 }
