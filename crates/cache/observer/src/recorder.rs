@@ -317,11 +317,22 @@ impl Recorder {
         }
     }
 
-    /// The requests whose prompts are evaluated, and which may still go on in their slots: as they are now. They are
-    /// written once more when they are over.
-    pub fn open_requests(&mut self) -> Vec<u8> {
+    /// The requests whose prompts are evaluated or given up, and which may still go on in their slots: as they are now. They
+    /// are written once more when they are over.
+    pub fn open_requests(&mut self, ledger: &Ledger) -> Vec<u8> {
         let (mut out, mut full) = (Vec::new(), false);
-        for open in self.slots.values().filter_map(|slot| slot.open.as_ref()) {
+        for (&sequence, slot) in &self.slots {
+            let Some(open) = slot.open.as_ref() else {
+                continue;
+            };
+            if let Some((record, tokens)) = open.left(sequence, ledger, &self.rows) {
+                append(
+                    self.writer.request(record, &tokens, None),
+                    &mut out,
+                    &mut full,
+                );
+                continue;
+            }
             let counts = u64::from(open.record.reused) + u64::from(open.record.evaluated);
             if open.prompting || counts != u64::from(open.record.prompt) {
                 continue;

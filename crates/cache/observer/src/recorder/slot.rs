@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use contextpilot_residency::{Arrival, Entry, FILLER, Token, TokenCounts};
+use contextpilot_residency::{Arrival, Entry, FILLER, Ledger, SequenceId, Token, TokenCounts};
 use contextpilot_traffic::RequestRecord;
 
+use super::small;
 use super::stage::Exchange;
 use crate::note::{KeptPrompt, Stamp};
 
@@ -70,6 +71,31 @@ impl Open {
         self.surplus = (self.tokens.len() - positions) as i64;
         self.record.prompt = self.tokens.len() as u32;
         self.record.media = media_in(&self.tokens);
+    }
+
+    /// The request, and what was evaluated of its prompt, if the client left before its end and the slot has not changed
+    /// since.
+    pub(super) fn left(
+        &self,
+        sequence: SequenceId,
+        ledger: &Ledger,
+        rows: &HashMap<Token, u32>,
+    ) -> Option<(RequestRecord, Vec<Token>)> {
+        let waits = self.whole.is_none() && self.emptied.is_none();
+        if !(self.prompting && self.over && !self.flying && waits) {
+            return None;
+        }
+        let begun = ledger.unfinished(sequence)?;
+        let tokens = with_rows(ledger.tokens_in(sequence), rows);
+        let record = RequestRecord {
+            abandoned: true,
+            reused: small(begun.counts.reused),
+            evaluated: small(begun.counts.evaluated),
+            prompt: tokens.len() as u32,
+            media: media_in(&tokens),
+            ..self.record.clone()
+        };
+        (!begun.untouched && !begun.whole).then_some((record, tokens))
     }
 
     /// How many tokens context shifts have discarded, if any.

@@ -113,8 +113,11 @@ impl RecentTraffic {
     }
 
     /// The recording. Those that are not over are in it as they are now.
-    pub(crate) fn recording(&mut self) -> Option<Vec<u8>> {
-        let open = self.watch(Recorder::open_requests)?;
+    pub(crate) fn recording(&mut self, ledger: Option<&Ledger>) -> Option<Vec<u8>> {
+        let open = match ledger {
+            Some(ledger) => self.watch(|recorder| recorder.open_requests(ledger))?,
+            None => Vec::new(),
+        };
         let (_, recent) = self.kept.as_ref()?;
         Some(recent.recording(&open))
     }

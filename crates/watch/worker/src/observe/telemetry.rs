@@ -165,7 +165,8 @@ impl Telemetry {
             ..self.outside(ledger.is_some())
         };
         if let Question::Recent(to) = question {
-            let recording = self.recent.as_mut().and_then(RecentTraffic::recording);
+            let recent = self.recent.as_mut();
+            let recording = recent.and_then(|recent| recent.recording(ledger));
             let _ = to.send(recording);
             return;
         }
