@@ -323,8 +323,8 @@ fn named(client: Client) -> (&'static str, &'static str) {
         ),
         Client::LateRetry => (
             "late_retry",
-            "do not ask again before the server has let go of what was given up: it notices within a second, and after \
-             its batch; or wait longer for the answer",
+            "do not ask again before the server has let go of what was given up: it looks once a second, and lets go \
+             after its batch; or wait longer for the answer",
         ),
     }
 }

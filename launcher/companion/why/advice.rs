@@ -105,7 +105,9 @@ impl Case<'_> {
             adviser.is_of_other_adapters(nth).then_some(OTHER_ADAPTERS),
         ];
         let notes = notes.into_iter().flatten().map(str::to_owned);
-        notes.chain(early(given_up(&adviser.traffic, nth))).collect()
+        notes
+            .chain(early(given_up(&adviser.traffic, nth)))
+            .collect()
     }
 
     fn changes(&self, worth: f64) -> Advised {

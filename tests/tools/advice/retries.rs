@@ -1,7 +1,7 @@
 //! A client that gives up in the middle of its prompt, and asks again.
 //!
-//! The server looks once a second whether a client is still there, and between two batches only. Who asks again before that
-//! gets another slot, and all is evaluated again.
+//! The server looks whether a client is still there when nobody got anything for a second, and lets go between two batches. Who
+//! asks again before that gets another slot, and all is evaluated again.
 
 use contextpilot_testbed::Connection;
 
@@ -16,13 +16,16 @@ fn at_work(watched: &Watched) -> u64 {
 }
 
 /// What `why` says of the request that was given up, and of the one that came then; and a server that knows both.
-fn play(waits: bool) -> (Value, Value, Watched) {
+fn play(waits: bool, settings: &[(&str, &std::ffi::OsStr)]) -> (Value, Value, Watched) {
     // A token at a time in one thread, so that the prompt takes seconds on any machine.
     let flags = "-c 16384 --metrics -t 1 -b 128 -ub 1";
     let server = Server::builder()
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2)
         .args(flags.split_whitespace());
+    let server = settings
+        .iter()
+        .fold(server, |server, (name, value)| server.env(name, value));
     let mut watched = Watched::start(server);
     let request = Request::completion(tokens(1, 6_000)).predict(2);
     watched.server.await_ready().unwrap();
@@ -30,11 +33,16 @@ fn play(waits: bool) -> (Value, Value, Watched) {
     let body = request.body().to_string();
     let bytes = Connection::request_bytes("POST", request.path(), body.as_bytes());
     first.write(&bytes).unwrap();
-    until("the server works on it", || (at_work(&watched) == 1).then_some(()));
+    until("the server works on it", || {
+        (at_work(&watched) == 1).then_some(())
+    });
     drop(first);
     if waits {
+        // Questions to the server itself would keep it from looking.
         until("the server has let go of it", || {
-            (at_work(&watched) == 0).then_some(())
+            let text = watched.text(&["why", "--json"]);
+            let is_left = |text: &str| json(text)["evaluation"]["given_up"] == true;
+            text.lines().next().is_some_and(is_left).then_some(())
         });
     }
     watched.complete(request);
@@ -52,7 +60,7 @@ fn play(waits: bool) -> (Value, Value, Watched) {
 #[test]
 fn who_asks_again_too_early_is_told_to_wait() {
     let evaluated = |one: &Value| one["evaluation"]["evaluated"].as_u64().unwrap();
-    let (left, again, watched) = play(false);
+    let (left, again, watched) = play(false, &[]);
     let begun = evaluated(&left);
     assert!(begun > 0 && begun < 6_000, "{left}");
     let advice = again["advice"].as_array().expect("a list");
@@ -64,20 +72,45 @@ fn who_asks_again_too_early_is_told_to_wait() {
     let words = "it came before the server had let go of what was given up";
     assert!(said.contains(words), "{said}");
     assert!(said.contains("for 1 request until then"), "{said}");
-    assert!(said.contains("clients gave up 1 request before it"), "{said}");
+    assert!(
+        said.contains("clients gave up 1 request before it"),
+        "{said}"
+    );
     assert_eq!(advice["tokens"], begun, "{advice}");
     let advised = watched.json(&["advise"]);
     let alone = advised["alone"].as_array().expect("a list");
-    assert!(alone.iter().any(|one| one["client"] == "late_retry"), "{advised}");
+    assert!(
+        alone.iter().any(|one| one["client"] == "late_retry"),
+        "{advised}"
+    );
 
-    let (left, waited, watched) = play(true);
+    let (left, waited, watched) = play(true, &[]);
     let kept = evaluated(&left);
     let saved = evaluated(&again) - evaluated(&waited);
     println!(
-        "  promised {begun} of {} that were begun, saved {saved} of {kept}: {}",
-        begun, advice["text"]
+        "  promised {begun} of {begun} that were begun, saved {saved} of {kept}: {}",
+        advice["text"]
     );
     assert_eq!(saved, kept, "{waited}");
     let said = watched.text(&["why", "--worth", "0"]);
     assert!(!said.contains(words), "{said}");
+
+    let is_store = |one: &&Value| one["setting"][1] == "CONTEXTPILOT_STORE_GB=1";
+    let advice = again["advice"].as_array().expect("a list");
+    let advice = advice.iter().find(is_store);
+    let advice = advice.unwrap_or_else(|| panic!("{again}"));
+    assert_eq!(advice["tokens"], begun, "{advice}");
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        ("CONTEXTPILOT_STORE", folder.path().as_os_str()),
+        ("CONTEXTPILOT_STORE_GB", "1".as_ref()),
+    ];
+    let (left, loaded, _watched) = play(false, &settings);
+    let kept = evaluated(&left);
+    let saved = evaluated(&again) - evaluated(&loaded);
+    println!(
+        "  promised {begun} of {begun} that were begun, saved {saved} of {kept}: {}",
+        advice["text"]
+    );
+    assert_eq!(saved, kept, "{loaded}");
 }

@@ -134,7 +134,11 @@ fn follow_routed(flags: &[&str], turns: &[Turn], expected: &str) -> (String, Val
         let flags = [flags.clone(), words("flags")].concat();
         let is_unload = advice["client"] == "no_unload";
         let unloads = |turn: &&Turn| matches!(turn, Turn::Unload(_)) && is_unload;
-        let turns: Vec<Turn> = turns.iter().filter(|turn| !unloads(turn)).copied().collect();
+        let turns: Vec<Turn> = turns
+            .iter()
+            .filter(|turn| !unloads(turn))
+            .copied()
+            .collect();
         let mut routed = Routed::start(&flags, &words("setting"));
         let after = routed.play(&turns, "one");
         let why = explained(&routed, &after);
@@ -146,7 +150,10 @@ fn follow_routed(flags: &[&str], turns: &[Turn], expected: &str) -> (String, Val
             of_one(&before) - of_one(&after) + loaded,
         ];
         let promised = ["tokens", "all"].map(|name| advice[name].as_i64().unwrap());
-        println!("  promised {promised:?}, saved {saved:?}: {}", advice["text"]);
+        println!(
+            "  promised {promised:?}, saved {saved:?}: {}",
+            advice["text"]
+        );
         assert_eq!(promised, saved, "{advice}");
         if advice["flags"][0] == expected || advice["client"] == expected {
             found = Some(advice.clone());

@@ -191,7 +191,9 @@ fn advise_by(
         let base = &best.point;
         let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
         // With other traffic, what else would help is not known.
-        let second = round.best_flags(base).filter(|_| !best.kind.changes_traffic());
+        let second = round
+            .best_flags(base)
+            .filter(|_| !best.kind.changes_traffic());
         let both = second
             .filter(|second| sure(second, base))
             .map(|second| Change {

@@ -41,7 +41,10 @@ impl Client {
             (Self::NoErase, changes(ChangeKind::Erased)),
             (Self::NoRestore, changes(ChangeKind::Restored)),
             (Self::NoUnload, changes(UNLOADED)),
-            (Self::LateRetry, (0..traffic.requests.len()).any(|nth| let_go(traffic, nth).is_some())),
+            (
+                Self::LateRetry,
+                (0..traffic.requests.len()).any(|nth| let_go(traffic, nth).is_some()),
+            ),
             (Self::Cache, records.clone().any(|one| one.uncached)),
             (
                 Self::FlagsChunks,
@@ -300,7 +303,9 @@ mod tests {
         };
         let mut traffic = made::traffic(
             contextpilot_traffic::Setup::default(),
-            (0..4).map(|order| request(order, row(&[(0, 100)]))).collect(),
+            (0..4)
+                .map(|order| request(order, row(&[(0, 100)])))
+                .collect(),
         );
         traffic.changes = vec![swapped(1, 2), swapped(2, 0), swapped(3, 3)];
         let evaluated = |traffic: &Traffic| {

@@ -73,9 +73,7 @@ fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficC
         0 => ChangeKind::Erased,
         1 => ChangeKind::Restored,
         2 => ChangeKind::Slept,
-        3 => ChangeKind::Swapped {
-            models: slot % 3,
-        },
+        3 => ChangeKind::Swapped { models: slot % 3 },
         _ => ChangeKind::Refused(refusal),
     };
     let has_tokens = match kind {
