@@ -151,8 +151,14 @@ fn while_a_prompt_is_evaluated_each_command_says_whose_it_is_and_how_far() {
         let (left, of) = remain.split_once(" of ").unwrap();
         let (all, about) = of.split_once(" tokens remain, about ").expect(&line);
         let [left, all] = [left, all].map(|text| text.replace(',', "").parse::<usize>().unwrap());
-        assert_eq!((all, left), (whole.cache_n + whole.prompt_n, whole.prompt_n - evaluated));
-        assert!(about.starts_with("a second") || about.ends_with(" s"), "{line}");
+        assert_eq!(
+            (all, left),
+            (whole.cache_n + whole.prompt_n, whole.prompt_n - evaluated)
+        );
+        assert!(
+            about.starts_with("a second") || about.ends_with(" s"),
+            "{line}"
+        );
     }
 }
 

@@ -13,8 +13,8 @@ use contextpilot_residency::{TaskId, Token};
 use super::requests::{Current, have_titles};
 use super::sockets::generation;
 use crate::attach::evidence;
-use crate::base::{clock, guard};
 use crate::base::status::STATUS;
+use crate::base::{clock, guard};
 use crate::capture::salts::{self, Salt};
 use crate::capture::{prompts, uncached};
 

@@ -78,7 +78,7 @@ pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
             failed => return failed,
         }
     }
-    length.cast_signed()
+    isize::try_from(length).unwrap_or(isize::MAX)
 }
 
 /// The server ends a connection with this, before `close`. Other code calls `close` for other files.
