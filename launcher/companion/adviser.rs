@@ -140,8 +140,8 @@ impl Adviser {
         let order = self.traffic.requests.get(nth)?.record.order;
         let swaps = self.traffic.changes.iter().map(|change| &change.record);
         let is_swap = |kind: ChangeKind| matches!(kind, ChangeKind::Swapped { .. });
-        let earlier = swaps.filter(|one| is_swap(one.kind) && one.order <= order);
-        let last = earlier.last()?;
+        let mut earlier = swaps.filter(|one| is_swap(one.kind) && one.order <= order);
+        let last = earlier.next_back()?;
         let then = self.without_swaps.get_or_init(|| {
             let mut changed = self.traffic.clone();
             changed.changes.retain(|one| !is_swap(one.record.kind));

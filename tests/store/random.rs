@@ -206,7 +206,7 @@ impl Compared {
 /// Four clients do what the trace says. The answers that can be compared.
 fn play(server: &Server, prompts: &Prompts, life: &Life, random: &mut Random) -> Vec<Answered> {
     let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let answers = std::thread::scope(|scope| {
         // Requests that llama-server 0.7.0 has deferred wait on though all slots are free, if the one that it took
         // up last was an `erase`. Until a slot is released again: so some more requests come, whose answers nobody
         // waits for.
@@ -237,7 +237,10 @@ fn play(server: &Server, prompts: &Prompts, life: &Life, random: &mut Random) ->
             })
         });
         answers.filter(|_| life.is_exact).collect()
-    })
+    });
+    // llama-server 0.7.0 itself hangs if SIGTERM comes during a request, also during that of a client that left.
+    server.wait_idle().unwrap();
+    answers
 }
 
 /// What a server with one slot says to the prompts of some traces, of which it has none but what is stored. Mistakes of

@@ -173,7 +173,7 @@ fn live(with_store: bool) {
 
 /// Four clients ask. The answers.
 fn play(server: &Server, prompts: &Prompts, random: &mut Random) -> Vec<(Vec<Part>, Vec<Step>)> {
-    std::thread::scope(|scope| {
+    let answers = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
                 let mut random = random.split();
@@ -185,7 +185,10 @@ fn play(server: &Server, prompts: &Prompts, random: &mut Random) -> Vec<(Vec<Par
             .collect();
         let all = clients.into_iter().flat_map(|one| one.join().unwrap());
         all.collect()
-    })
+    });
+    // llama-server 0.7.0 itself hangs if SIGTERM comes during a request, also during that of a client that left.
+    server.wait_idle().unwrap();
+    answers
 }
 
 fn act(server: &Server, prompts: &Prompts, random: &mut Random) -> Option<(Vec<Part>, Vec<Step>)> {
