@@ -20,6 +20,7 @@ use crate::window::Positions;
 
 mod change;
 mod choose;
+mod follow;
 mod serve;
 mod work;
 
@@ -83,6 +84,8 @@ pub(crate) struct Server<'a> {
     haste: &'a Haste,
     /// How long clients take that do not think is drawn by this. `None`: it is as in the recording.
     drawn: Option<Random>,
+    /// The slot that the recorded server chose, where that is followed.
+    forced: Option<usize>,
     /// For what waits for several jobs: for how many still, and when it comes at the earliest.
     waiting: HashMap<Coming, (usize, u64)>,
     /// Slots with prompts of which nothing was evaluated yet, if there is a prefix store.
@@ -132,6 +135,7 @@ impl<'a> Server<'a> {
             after: vec![Vec::new(); jobs.len()],
             haste: &timeline.haste,
             drawn: None,
+            forced: None,
             waiting: HashMap::new(),
             fresh: Vec::new(),
             at_work: vec![0; jobs.len()],

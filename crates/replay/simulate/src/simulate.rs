@@ -55,7 +55,14 @@ impl<'a> Replay<'a> {
     /// Simulates a server with this setting.
     #[must_use]
     pub fn simulate(&self, setting: &Setting) -> Point {
-        point(self, setting, None)
+        point(self, setting, Course::Simulated)
+    }
+
+    /// What the recorded server did, in its own order and in the slots that it chose: the recorded setting's rules without
+    /// its times. `setting`: the recorded one.
+    #[must_use]
+    pub fn as_recorded(&self, setting: &Setting) -> Point {
+        point(self, setting, Course::Recorded)
     }
 
     /// Simulates it several times, each time with other pauses of the clients that do not think. Who of them asks first
@@ -68,7 +75,7 @@ impl<'a> Replay<'a> {
         }
         let mut random = Random(1);
         let shares = (0..COURSES).map(|_| {
-            let point = point(self, setting, Some(random.split()));
+            let point = point(self, setting, Course::Drawn(random.split()));
             point.spared_share()
         });
         let none = Spread {
@@ -85,7 +92,17 @@ impl<'a> Replay<'a> {
 /// In how many courses a spread is seen.
 const COURSES: usize = 16;
 
-fn point(replay: &Replay<'_>, setting: &Setting, drawn: Option<Random>) -> Point {
+/// In which order things happen.
+enum Course {
+    /// As the recorded clients would ask.
+    Simulated,
+    /// The same, with other pauses.
+    Drawn(Random),
+    /// As they happened.
+    Recorded,
+}
+
+fn point(replay: &Replay<'_>, setting: &Setting, course: Course) -> Point {
     let Replay {
         traffic,
         ref sizes,
@@ -93,10 +110,14 @@ fn point(replay: &Replay<'_>, setting: &Setting, drawn: Option<Random>) -> Point
         ref timeline,
     } = *replay;
     let mut server = Server::new(traffic, timeline, setting, sizes, rates);
-    if let Some(random) = drawn {
-        server.draw(random);
+    match course {
+        Course::Simulated => server.run(),
+        Course::Drawn(random) => {
+            server.draw(random);
+            server.run();
+        }
+        Course::Recorded => server.follow(),
     }
-    server.run();
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
     let store = server.store.as_ref();
     let (store_bytes, store_seconds) =

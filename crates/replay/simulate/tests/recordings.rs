@@ -31,6 +31,20 @@ fn agree(bytes: &[u8], requests: usize, share: Range<f64>) -> (Traffic, Point) {
         (engine - simulated).abs() < TOLERANCE,
         "{engine} {simulated}"
     );
+    // In the recorded order, nothing depends on times.
+    let replay = Replay::of(&traffic);
+    let followed = replay.as_recorded(&Setting::recorded(&traffic).unwrap());
+    let share = followed.spared_share();
+    let outcomes = followed.outcomes.iter().zip(records());
+    let exact = outcomes.filter(|(outcome, record)| {
+        outcome.is_some_and(|one| one.reused + one.loaded == record.reused + record.loaded)
+    });
+    let exact = exact.count();
+    println!(
+        "{engine:.4} simulated {simulated:.4} followed {share:.4}, {exact} of {requests} exact"
+    );
+    assert!((engine - share).abs() < TOLERANCE / 4.0, "{engine} {share}");
+    assert!(exact * 100 >= requests * 95, "{exact} of {requests}");
     (traffic, point)
 }
 

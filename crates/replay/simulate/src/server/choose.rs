@@ -31,7 +31,7 @@ impl Server<'_> {
             let mut best = 0.0;
             for (nth, slot) in self.slots.iter().enumerate() {
                 let content = &slot.prompt.content;
-                if asked.is_some_and(|asked| asked != nth)
+                if asked.or(self.forced).is_some_and(|only| only != nth)
                     || slot.job.is_some()
                     || content.is_empty()
                 {
@@ -60,7 +60,7 @@ impl Server<'_> {
             }
         }
         if chosen.is_none() {
-            chosen = self.idle().first().copied();
+            chosen = self.forced.or_else(|| self.idle().first().copied());
             replaces = chosen.is_some();
         }
         let chosen = chosen?;
