@@ -162,7 +162,7 @@ fn of_server(
     }
     let settings = grid(options, &recorded)?;
     let simulations = Simulations::of(&traffic);
-    let points = simulations.all(&settings);
+    let points = simulations.grid(&settings, &recorded);
     let spreads = simulations.spreads(&settings, &recorded);
     let without = without_kept_tokens(&traffic);
     let without = without.map(|without| Simulations::of(&without).all(&settings));

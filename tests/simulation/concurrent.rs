@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use contextpilot_simulate::{Setting, simulate};
+use contextpilot_simulate::{Replay, Setting};
 use contextpilot_testbed::{Arch, Error, Model, Request, Result, Server};
 
 use crate::prompts::text;
@@ -37,7 +37,9 @@ pub(super) fn run() -> Result<String> {
     })?;
     let setting = Setting::recorded(&traffic);
     let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
-    let point = simulate(&traffic, &setting);
+    let replay = Replay::of(&traffic);
+    let point = replay.simulate(&setting);
+    let followed = replay.as_recorded(&setting).reused_share();
     let sum = |of: fn(&contextpilot_traffic::RequestRecord) -> u32| -> u64 {
         traffic
             .requests
@@ -47,16 +49,19 @@ pub(super) fn run() -> Result<String> {
     };
     let engine = sum(|record| record.reused) as f64 / sum(|record| record.prompt) as f64;
     let off = point.reused_share() - engine;
+    let followed_off = followed - engine;
     let waited = traffic
         .requests
         .iter()
         .filter(|r| r.record.launched > r.record.arrived + 2_000)
         .count();
     let said = format!(
-        "{} prompts of {CLIENTS} clients, {waited} waited: engine {:.1} %, simulated {:.1} %",
+        "{} prompts of {CLIENTS} clients, {waited} waited: engine {:.1} %, simulated {:.1} %, in the recorded \
+         order {:.1} %",
         traffic.requests.len(),
         100.0 * engine,
         100.0 * point.reused_share(),
+        100.0 * followed,
     );
     if std::env::var_os("SHOW").is_some() {
         for (request, outcome) in traffic.requests.iter().zip(&point.outcomes) {
@@ -74,8 +79,8 @@ pub(super) fn run() -> Result<String> {
             );
         }
     }
-    match traffic.requests.len() as u64 == CLIENTS * CONVERSATIONS * TURNS && off.abs() <= TOLERANCE
-    {
+    let is_whole = traffic.requests.len() as u64 == CLIENTS * CONVERSATIONS * TURNS;
+    match is_whole && off.abs() <= TOLERANCE && followed_off.abs() <= TOLERANCE {
         true => Ok(said),
         false => Err(Error::new(said)),
     }

@@ -122,11 +122,17 @@ fn row(
     replay: &Replay<'_>,
     setting: &Setting,
 ) -> usize {
-    let share = replay.simulate(setting).spared_share();
+    // At the recorded setting it is known who asked first.
+    let is_recorded = flags == plan.recorded;
+    let share = match is_recorded {
+        true => replay.as_recorded(setting).spared_share(),
+        false => replay.simulate(setting).spared_share(),
+    };
+    let spread = replay.spread(setting).filter(|_| !is_recorded);
     let Spread {
         lowest: low,
         highest: high,
-    } = replay.spread(setting).unwrap_or(Spread {
+    } = spread.unwrap_or(Spread {
         lowest: share,
         highest: share,
     });
@@ -135,11 +141,7 @@ fn row(
     let row = format!(
         "| {}{} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} to {:.1} % |",
         plan.at_a_time,
-        if flags == plan.recorded {
-            ", recorded"
-        } else {
-            ""
-        },
+        if is_recorded { ", recorded" } else { "" },
         flags.slots,
         flags.cache_ram,
         match flags.store {

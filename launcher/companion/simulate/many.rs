@@ -37,6 +37,17 @@ impl<'a> Simulations<'a> {
         })
     }
 
+    /// The same for people who compare: at the recorded setting of several clients, in the order in which they asked.
+    pub(super) fn grid(&self, settings: &[Setting], recorded: &Setting) -> Vec<Point> {
+        let mut points = self.all(settings);
+        for point in &mut points {
+            if point.setting == *recorded && self.replay.is_of_many() {
+                *point = self.replay.as_recorded(recorded);
+            }
+        }
+        points
+    }
+
     /// How far each setting's simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
     /// recorded setting it is known how they did, or none hurries.
     pub(super) fn spreads(&self, settings: &[Setting], recorded: &Setting) -> Vec<Option<Spread>> {

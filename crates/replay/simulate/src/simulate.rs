@@ -58,6 +58,12 @@ impl<'a> Replay<'a> {
         point(self, setting, Course::Simulated)
     }
 
+    /// Whether several clients asked without a pause: then their order decides.
+    #[must_use]
+    pub fn is_of_many(&self) -> bool {
+        self.timeline.haste.is_known()
+    }
+
     /// What the recorded server did, in its own order and in the slots that it chose: the recorded setting's rules without
     /// its times. `setting`: the recorded one.
     #[must_use]
@@ -70,7 +76,7 @@ impl<'a> Replay<'a> {
     /// such clients.
     #[must_use]
     pub fn spread(&self, setting: &Setting) -> Option<Spread> {
-        if !self.timeline.haste.is_known() {
+        if !self.is_of_many() {
             return None;
         }
         let mut random = Random(1);

@@ -44,7 +44,12 @@ fn agree(bytes: &[u8], requests: usize, share: Range<f64>) -> (Traffic, Point) {
         "{engine:.4} simulated {simulated:.4} followed {share:.4}, {exact} of {requests} exact"
     );
     assert!((engine - share).abs() < TOLERANCE / 4.0, "{engine} {share}");
-    assert!(exact * 100 >= requests * 95, "{exact} of {requests}");
+    // Which prompts a batch began with, which decides over a store, is not recorded.
+    let least = match traffic.setup.as_ref().and_then(|setup| setup.store) {
+        Some(_) => requests * 9 / 10,
+        None => requests,
+    };
+    assert!(exact >= least, "{exact} of {requests}");
     (traffic, point)
 }
 

@@ -6,6 +6,10 @@
 
 use super::{Coming, Pause, Phase, Server};
 
+/// Requests that are launched within so long are launched before the same batch, microseconds: no batch with a prompt is
+/// evaluated faster.
+const TURN: u64 = 1000;
+
 /// What happened. Of what happened at the same time, ends come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Moment {
@@ -21,10 +25,13 @@ impl Server<'_> {
     pub(crate) fn follow(&mut self) {
         self.ahead.clear();
         self.after.iter_mut().for_each(Vec::clear);
+        let mut last = 0;
         for (time, _, moment) in self.moments() {
-            if !matches!(moment, Moment::Launched(_)) || self.has_evaluated(time) {
+            let is_launch = matches!(moment, Moment::Launched(_));
+            if !is_launch || time.saturating_sub(last) > TURN || self.has_evaluated(time) {
                 self.load();
             }
+            last = time;
             self.now = time;
             match moment {
                 Moment::Ended(request) => self.end(request),
