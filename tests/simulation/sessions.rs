@@ -60,15 +60,28 @@ fn plans() -> Vec<Plan> {
             recorded: flags(4, 0, 1000 * MB),
             others: vec![flags(4, 0, 0), flags(2, 0, 4 * MB)],
         },
+        // Nothing keeps what a slot loses.
+        Plan {
+            at_a_time: 3,
+            recorded: flags(2, 0, 0),
+            others: Vec::new(),
+        },
+        Plan {
+            at_a_time: 6,
+            recorded: flags(4, 0, 0),
+            others: Vec::new(),
+        },
     ]
 }
 
-/// A few that are made up, and the first plan's half.
+/// A few that are made up: the first plan's half, and those without others.
 pub(super) fn some() -> Result<String> {
     let sessions = Sessions::made_up(6, 8);
-    let mut plan = plans().remove(0);
-    plan.others = vec![plan.others[3], plan.others[5]];
-    let (rows, missed) = run(&sessions, &[plan])?;
+    let mut plans = plans();
+    let others = &mut plans[0].others;
+    *others = vec![others[3], others[5]];
+    plans.remove(1);
+    let (rows, missed) = run(&sessions, &plans)?;
     crate::verdict(&rows, missed)
 }
 
