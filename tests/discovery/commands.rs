@@ -45,8 +45,11 @@ fn each_command_finds_the_one_server() {
     assert!(home.text(&["top"]).contains(&address));
     assert!(home.text(&["why", "--last"]).contains("tea"));
     assert!(home.text(&["advise"]).contains("prompt tokens"));
-    let simulated = home.text(&["simulate", "--parallel", "1,2"]);
-    assert!(simulated.contains("parallel"), "{simulated}");
+    let process = server.pid().to_string();
+    for of in [&["--pid", &process][..], &[]] {
+        let simulated = home.text(&[&["simulate", "--parallel", "1,2"], of].concat());
+        assert!(simulated.contains("parallel"), "{simulated}");
+    }
     let report = home.text(&["report"]);
     assert!(report.starts_with("report.html, "), "{report}");
     // It may be somebody's.

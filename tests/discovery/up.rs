@@ -386,3 +386,33 @@ fn nothing_is_recorded_if_that_is_not_wanted() {
     let file = format!("contextpilot-llama/up-{}.traffic", up.index.port());
     assert_eq!(Path::new(&recording.file), home.path().join(file));
 }
+
+#[test]
+fn who_has_the_port_is_said_before_anything_starts() {
+    let Some(home) = Home::of("up::who_has_the_port_is_said_before_anything_starts") else {
+        return;
+    };
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let running = home.serve(&crate::support::two_slots());
+    let of_server = format!("server {}, which runs already", running.pid());
+    for (port, by) in [
+        (other.local_addr().unwrap().port(), "another program"),
+        (running.address().port(), &*of_server),
+    ] {
+        let port = port.to_string();
+        let server = ["-m", &tiny(), "--port", &port];
+        for command in [&["up", "--index-port", "0"][..], &["agent"]] {
+            let said = home.fails(&[command, &server].concat());
+            let line = format!("[ContextPilot] Port {port} of 127.0.0.1 is taken by {by}: ");
+            assert!(
+                said.starts_with(&line) && said.lines().count() == 1,
+                "{said}"
+            );
+        }
+    }
+    // What only asks the server something takes no port.
+    let port = running.address().port().to_string();
+    let mut asks = home.command(COMPANION, &["agent", "--port", &port, "--version"]);
+    let asked = asks.env("LLAMA_SERVER_BIN", llama_server()).output();
+    assert!(asked.unwrap().status.success());
+}

@@ -185,6 +185,9 @@ fn verify_removes_what_is_damaged_and_says_so() {
     // The summary says check and shrink, so these are understood.
     let kept = ["shrink", "--to", "1TB"];
     assert!(good(&on(folder.path(), &kept).output().unwrap()).starts_with("0 chunks removed"));
+    let unsaid = on(folder.path(), &["shrink"]).output().unwrap();
+    let unsaid = String::from_utf8(unsaid.stderr).unwrap();
+    assert!(unsaid.contains("store shrink --to <SIZE>"), "{unsaid}");
     for name in ["verify", "check"] {
         let output = on(folder.path(), &[name]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");

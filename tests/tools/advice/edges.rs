@@ -69,8 +69,10 @@ fn a_server_that_slept() {
     ];
     let scene = scene("a server that slept", "--sleep-idle-seconds 1", steps);
     follows_to(&scene, "--sleep-idle-seconds");
-    let said = scene.play().said;
-    assert!(said.contains("the server slept then"), "{said}");
+    let played = scene.play();
+    let note = played.why["notes"][0].as_str().expect("a note");
+    assert!(note.starts_with("the server slept then"), "{note}");
+    assert!(played.said.contains(note), "{}", played.said);
 }
 
 #[test]

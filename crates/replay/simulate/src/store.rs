@@ -384,11 +384,18 @@ fn fingerprint(adapters: &[Applied], conditions: Conditions) -> Fingerprint {
 /// The tokens `[from, to)` of a row. Two tokens are the same only if their identities are, unless these are some
 /// 2³¹ apart, which no recording has in the same place.
 fn tokens_of(row: &Tokens, from: u32, to: u32) -> Vec<i32> {
+    const TOKENS: u64 = i32::MAX as u64;
     let mut part = Tokens::new();
     part.extend(row, from, to);
-    let runs = part.runs().iter();
-    let identities = runs.flat_map(|run| run.first..run.first + u64::from(run.length));
-    identities
-        .map(|identity| (identity % i32::MAX as u64) as i32)
-        .collect()
+    let mut tokens = Vec::with_capacity(part.len() as usize);
+    for run in part.runs() {
+        // A run is counted up, and from 0 on again where the numbers of tokens end.
+        let (mut first, mut left) = (run.first % TOKENS, u64::from(run.length));
+        while left > 0 {
+            let end = TOKENS.min(first + left);
+            tokens.extend(first as i32..end as i32);
+            (first, left) = (0, left - (end - first));
+        }
+    }
+    tokens
 }

@@ -197,19 +197,27 @@ impl Store {
         tokens: &[i32],
         bytes_per_token: usize,
     ) -> Vec<Chunk> {
+        self.missing_one_by_one(fingerprint, tokens, bytes_per_token)
+            .collect()
+    }
+
+    /// The same, each made when it is asked for: its name takes time.
+    fn missing_one_by_one(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        bytes_per_token: usize,
+    ) -> impl Iterator<Item = Chunk> {
         let tokens = &tokens[..media::whole(tokens)];
         let found = self.find(fingerprint, tokens);
         let mut at = found.tokens();
         let last = found.pieces.last();
         let mut parent = last.map(|last| (last.name, last.take as u32));
         let mut place = self.place_behind(&found, fingerprint, tokens);
-        let mut chunks = Vec::with_capacity((tokens.len() - at).div_ceil(GRID) + 1);
-        while at < tokens.len() {
+        std::iter::from_fn(move || {
             let grid = at - place.skip;
             let cell = &tokens[grid..];
-            let Some((end, name)) = place.chunks(cell).next() else {
-                break;
-            };
+            let (end, name) = place.chunks(cell).next()?;
             let chunk = Chunk {
                 name,
                 parent,
@@ -220,11 +228,17 @@ impl Store {
                 bytes: ((grid + end - at) as u64).saturating_mul(bytes_per_token as u64),
             };
             parent = Some((chunk.name, chunk.tokens.len() as u32));
-            place = place.behind(cell, end);
-            chunks.push(chunk);
+            place = match place.skip == 0 && end == GRID {
+                // The name of a whole chunk is the next link.
+                true => Place {
+                    link: name,
+                    ..place
+                },
+                false => place.behind(cell, end),
+            };
             at = grid + end;
-        }
-        chunks
+            Some(chunk)
+        })
     }
 
     /// How many of these tokens are there, the place behind them, and what is the parent of a chunk that is put there.
@@ -263,10 +277,10 @@ impl Store {
         tokens: &[i32],
         bytes_per_token: usize,
     ) -> bool {
-        let missing = self.missing(fingerprint, tokens, bytes_per_token);
-        missing.first().is_none_or(|chunk| {
+        let mut missing = self.missing_one_by_one(fingerprint, tokens, bytes_per_token);
+        missing.next().is_none_or(|chunk| {
             let parent = chunk.parent.and_then(|(name, _)| self.tree.key(&name));
-            self.fits(chunk, parent)
+            self.fits(&chunk, parent)
         })
     }
 
