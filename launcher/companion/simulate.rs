@@ -44,8 +44,12 @@ use many::Simulations;
 pub(super) struct Options {
     #[command(flatten)]
     input: Input,
-    #[command(flatten)]
-    control: ControlAt,
+    /// The hook's endpoint of the running server, as for advise
+    #[arg(long, value_name = "ADDRESS")]
+    control: Option<String>,
+    /// Of several running servers, the one with this process id
+    #[arg(long, conflicts_with = "control")]
+    pid: Option<u32>,
     /// Numbers of servers [default: the recorded one, or 1]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
     servers: Vec<u32>,
@@ -95,11 +99,17 @@ pub(super) fn gigabytes(text: &str) -> Result<u64, String> {
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut input = options.input.clone();
+    let control = ControlAt {
+        control: options.control.clone(),
+        pid: options.pid,
+        // Here that is the file of a fleet's model.
+        model: None,
+    };
     match (input.files.as_slice(), options.servers.is_empty()) {
-        ([], true) => of_server(options, advise::of_server(&options.control)?),
+        ([], true) => of_server(options, advise::of_server(&control)?),
         ([file], true) if is_recording(file) => of_server(options, open(file)?),
         ([], false) => {
-            input.files.push(under_way(&options.control)?);
+            input.files.push(under_way(&control)?);
             of_fleet(options, &input)
         }
         _ => of_fleet(options, &input),
