@@ -317,6 +317,10 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
         format!("{} loaded", counted(store.loaded_tokens, "token")),
         format!("{} stored", count(store.saved_tokens)),
     ];
+    if store.kept.prompts > 0 {
+        let prompts = counted(store.kept.prompts, "prompt");
+        parts.push(format!("{prompts} kept ({})", bytes(store.kept.bytes)));
+    }
     if !store.ready {
         parts.push("not in use yet: the folder or the model's file is still being read".to_owned());
     }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use contextpilot_control::Evaluation;
-use contextpilot_testbed::{Arch, Builder, Model, Server, until};
+use contextpilot_control::{Evaluation, KeptPrompts};
+use contextpilot_testbed::{Arch, Builder, Connection, Model, Server, until};
 use serde_json::{Value, json};
 
 use super::{SIGKILL, Stored, asking, folder, one_slot, started, tokens};
@@ -210,5 +210,36 @@ fn each_api_takes_it_and_a_plain_server_ignores_it() {
             (kept_files(folder.path()) == nth + 1).then_some(())
         });
     }
+    stored.end();
+}
+
+/// Whoever cannot put anything into the body can set a header. What is kept is in the figures.
+#[test]
+fn a_header_says_it_too_and_the_figures_say_what_is_kept() {
+    let folder = folder();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    assert_eq!(stored.figures().kept, KeptPrompts::default());
+    let (tea, sea) = (tokens(1, 600), tokens(2, 300));
+    let send = |stored: &Stored, prompt: &[u32], ttl: &str| {
+        let bytes =
+            Connection::request_bytes("POST", "/completion", asking(prompt).wire_body().as_bytes());
+        let text = String::from_utf8(bytes).unwrap();
+        let text = text.replacen("\r\n", &format!("\r\nX-Cache-Control-TTL: {ttl}\r\n"), 1);
+        let mut connection = stored.server.connect().unwrap();
+        connection.write(text.as_bytes()).unwrap();
+        assert_eq!(connection.response().unwrap().status, 200);
+    };
+    send(&stored, &tea, "1h");
+    let kept = stored.figures().kept;
+    assert_eq!((kept.prompts, kept.tokens), (1, 600), "{kept:?}");
+    assert!(kept.bytes > 0 && kept.until.is_some(), "{kept:?}");
+    send(&stored, &sea, "2h");
+    let both = stored.figures().kept;
+    assert_eq!((both.prompts, both.tokens), (2, 900), "{both:?}");
+    assert!(both.until > kept.until, "{both:?}");
+    for prompt in [&tea, &sea] {
+        send(&stored, prompt, "0");
+    }
+    assert_eq!(stored.figures().kept, KeptPrompts::default());
     stored.end();
 }

@@ -7,6 +7,7 @@ mod clock;
 mod contexts;
 mod damage;
 mod exact;
+mod fair;
 mod faults;
 mod finite;
 mod hints;

@@ -2,7 +2,7 @@
 //! it shares them.)
 
 use contextpilot_control::Evaluation;
-use contextpilot_testbed::{Arch, Builder, Model, Random, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Model, Random, Request, Server, Unseen, unseen_server};
 use serde_json::{Value, json};
 
 use super::{SIGKILL, Stored, asking, folder, one_slot, started, tokens};
@@ -96,6 +96,43 @@ fn of_a_salt_that_cannot_be_used_nothing_is_stored_or_loaded() {
         assert_eq!(account.from.store, 599, "{absent}: {account:?}");
         ask(&mut stored, &sea, &one);
     }
+}
+
+/// Nobody knows which slot has whose prompt, so from then on nothing is loaded or stored.
+#[test]
+fn where_launches_are_not_seen_the_first_salt_ends_the_store() {
+    let Some(program) = unseen_server(Unseen::Nameless).unwrap() else {
+        return;
+    };
+    let builder = one_slot()
+        .program(program)
+        .env("CONTEXTPILOT_STORE_USAGE", "1");
+    let folder = folder();
+    let mut stored = Stored::start(&builder, folder.path());
+    let (tea, sea) = (tokens(11, 600), tokens(12, 600));
+    ask(&mut stored, &tea, &Value::Null);
+    ask(&mut stored, &sea, &Value::Null);
+    let account = ask(&mut stored, &tea, &Value::Null);
+    assert_eq!(account.from.store, 599, "{account:?}");
+    let before = stored.figures();
+    assert_eq!(before.refused, [""; 0]);
+    for salt in [json!("one"), Value::Null, json!("two")] {
+        for prompt in [&sea, &tea] {
+            let account = ask(&mut stored, prompt, &salt);
+            assert_eq!(account.from.store, 0, "{salt}: {account:?}");
+        }
+    }
+    stored.await_written();
+    let after = stored.figures();
+    assert_eq!((after.loads, after.chunks), (before.loads, before.chunks));
+    let why = "a request has a cache_salt, and which slot takes it cannot be seen in this server";
+    assert_eq!(after.refused, [why]);
+    let said = stored.server.stderr();
+    let once = |text: &str| said.matches(text).count() == 1;
+    assert!(
+        once(why) && once("Answers count what the prefix store loads as evaluated"),
+        "{said}"
+    );
 }
 
 /// Slots and the host prompt cache hand prompts on between requests of several salts.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use contextpilot_control::{PrefixStore, StoreRemote};
+use contextpilot_control::{KeptPrompts, PrefixStore, StoreRemote, Timestamp};
 use contextpilot_kv_store::Fingerprint;
 
 /// All counters.
@@ -39,6 +39,11 @@ pub(crate) struct Figures {
     pub(crate) bytes: AtomicU64,
     pub(crate) chunks: AtomicU64,
     pub(crate) limit: AtomicU64,
+    /// What it was asked to keep, and until when at most, in nanoseconds.
+    pub(crate) kept_prompts: AtomicU64,
+    pub(crate) kept_tokens: AtomicU64,
+    pub(crate) kept_bytes: AtomicU64,
+    pub(crate) kept_until: AtomicU64,
 }
 
 pub(crate) static FIGURES: Figures = Figures {
@@ -57,6 +62,10 @@ pub(crate) static FIGURES: Figures = Figures {
     bytes: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
     limit: AtomicU64::new(0),
+    kept_prompts: AtomicU64::new(0),
+    kept_tokens: AtomicU64::new(0),
+    kept_bytes: AtomicU64::new(0),
+    kept_until: AtomicU64::new(0),
 };
 
 /// Files of models and adapters whose digests are being made.
@@ -122,6 +131,15 @@ pub(crate) fn all() -> Option<PrefixStore> {
         bytes: get(&FIGURES.bytes),
         limit_bytes: get(&FIGURES.limit),
         chunks: get(&FIGURES.chunks),
+        kept: KeptPrompts {
+            prompts: get(&FIGURES.kept_prompts),
+            tokens: get(&FIGURES.kept_tokens),
+            bytes: get(&FIGURES.kept_bytes),
+            until: match get(&FIGURES.kept_until) {
+                0 => None,
+                nanoseconds => Some(Timestamp::from_unix_ms(nanoseconds / 1_000_000)),
+            },
+        },
         loads: get(&FIGURES.loads),
         direct_loads: get(&FIGURES.direct_loads),
         loaded_tokens: get(&FIGURES.loaded_tokens),

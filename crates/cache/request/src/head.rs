@@ -2,6 +2,7 @@
 
 use crate::endpoint::{Endpoint, PathTail};
 use crate::fields::{Fields, Short};
+use crate::json;
 use crate::loss::Loss;
 
 /// cpp-httplib's `CPPHTTPLIB_MAX_LINE_LENGTH`: it closes the connection after more.
@@ -158,6 +159,8 @@ pub(crate) struct Head {
     pub(crate) compressed: bool,
     /// The server splits the body into form fields and does not parse it as JSON.
     pub(crate) multipart: bool,
+    /// For how many seconds the prompt is to be kept.
+    pub(crate) keep_seconds: Option<u32>,
     old_version: bool,
     close: bool,
     keep_alive: bool,
@@ -175,6 +178,7 @@ impl Head {
             takes_content: false,
             compressed: false,
             multipart: false,
+            keep_seconds: None,
             old_version: false,
             close: false,
             keep_alive: false,
@@ -220,6 +224,7 @@ impl Head {
                 self.multipart = media
                     .is_some_and(|m| m.trim_ascii().eq_ignore_ascii_case(b"multipart/form-data"));
             }
+            b"x-cache-control-ttl" => self.keep_seconds = fields.value().and_then(json::in_header),
             b"connection" => {
                 for token in fields.value_start().split(|&b| b == b',') {
                     let token = token.trim_ascii();

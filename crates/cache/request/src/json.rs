@@ -11,6 +11,7 @@ mod text;
 use crate::endpoint::Endpoint;
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
 pub use adapters::Adapters;
+pub(crate) use control::in_header;
 pub use number::Numbers;
 use number::{Number, Reading};
 use prompt::List;

@@ -24,8 +24,8 @@ pub struct Request {
     pub cache_prompt: Option<bool>,
     /// The top-level `cache_salt` of the body.
     pub cache_salt: CacheSalt,
-    /// For how many seconds the prompt is to be kept, by the top-level `cache_control` of the body. 0: no longer. `None`: nothing
-    /// is said of that.
+    /// For how many seconds the prompt is to be kept, by the top-level `cache_control` of the body, or else by the header field
+    /// `x-cache-control-ttl`. 0: no longer. `None`: nothing is said of that.
     pub keep_seconds: Option<u32>,
     /// The top-level numbers of the body; none if the body is not read.
     pub numbers: Numbers,
@@ -313,7 +313,7 @@ impl RequestReader {
             method: head.method,
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
-            keep_seconds: json.take_lifetime(),
+            keep_seconds: json.take_lifetime().or(head.keep_seconds),
             cache_salt: match is_compressed {
                 true => CacheSalt::Unreadable,
                 false => json.take_salt(),

@@ -216,9 +216,9 @@ fn salts_and_lifetimes_are_found_and_what_cannot_be_used_is_told_from_none() {
     ] {
         assert_eq!(salt("", &body), expected, "{body}");
     }
-    let kept = |body: &str| {
+    let kept_by = |field: &str, body: &str| {
         let head = format!(
-            "POST /v1/messages HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+            "POST /v1/messages HTTP/1.1\r\n{field}Content-Length: {}\r\n\r\n",
             body.len()
         );
         match RequestReader::new().feed((head + body).as_bytes()).1 {
@@ -226,6 +226,27 @@ fn salts_and_lifetimes_are_found_and_what_cannot_be_used_is_told_from_none() {
             other => panic!("{body}: {other:?}"),
         }
     };
+    for (field, body, seconds) in [
+        ("X-Cache-Control-TTL: 1h\r\n", "{}", Some(3600)),
+        ("x-cache-control-ttl:0\r\n", "{}", Some(0)),
+        (
+            "x-cache-control-ttl: 99999d\r\n",
+            "{}",
+            Some(31 * 24 * 3600),
+        ),
+        ("x-cache-control-ttl: soon\r\n", "{}", None),
+        ("x-cache-control-ttl: \r\n", "{}", None),
+        ("Cache-Control: max-age=60\r\n", "{}", None),
+        // The body is the nearer one.
+        (
+            "x-cache-control-ttl: 1h\r\n",
+            r#"{"cache_control":{"ttl":9}}"#,
+            Some(9),
+        ),
+    ] {
+        assert_eq!(kept_by(field, body), seconds, "{field}");
+    }
+    let kept = |body: &str| kept_by("", body);
     for (body, seconds) in [
         ("{}", None),
         (

@@ -31,8 +31,8 @@ impl Sending {
     /// let mut sending = Sending::default();
     /// let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     /// assert_eq!(sending.piece(head, || Some(account)), None);
-    /// let chunk = b"2d\r\ndata: {\"timings\":{\"cache_n\":4,\"prompt_n\":96}}\n\n\r\n";
-    /// let right = b"2e\r\ndata: {\"timings\":{\"cache_n\":90,\"prompt_n\":10}}\n\n\r\n";
+    /// let chunk = b"2f\r\ndata: {\"timings\":{\"cache_n\":4,\"prompt_n\":96}}\n\n\r\n";
+    /// let right = b"30\r\ndata: {\"timings\":{\"cache_n\":90,\"prompt_n\":10}}\n\n\r\n";
     /// assert_eq!(sending.piece(chunk, || Some(account)).unwrap(), right);
     /// ```
     #[must_use]

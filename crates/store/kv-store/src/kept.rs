@@ -34,6 +34,10 @@ impl Kept {
         self.chunks.contains_key(&key)
     }
 
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = Key> {
+        self.chunks.keys().copied()
+    }
+
     pub(crate) fn until(&self, end: &Name) -> Option<u64> {
         self.ends.get(end).copied()
     }

@@ -421,6 +421,13 @@ impl Store {
         self.kept.bytes()
     }
 
+    /// Tokens of all that is kept. Those that several kept prompts begin with count once.
+    pub fn kept_tokens(&self) -> usize {
+        let chunks = self.kept.chunks();
+        let tokens = chunks.filter_map(|key| Some(self.tree.get(key)?.chunk.tokens.len()));
+        tokens.sum()
+    }
+
     /// The chunk in which these tokens end, or what is there of them. Where there are tails, the last one: what is behind it is of
     /// no use.
     fn end_of(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Option<Name> {

@@ -125,6 +125,8 @@ pub struct PrefixStore {
     pub limit_bytes: u64,
     /// Chunks: runs of at most 256 tokens, a file each.
     pub chunks: u64,
+    /// What clients have asked to keep.
+    pub kept: KeptPrompts,
     /// Sequences that were loaded, since the server's start, as are all numbers below.
     pub loads: u64,
     /// Those of them whose rows went from the files into the engine without a copy of the state in between.
@@ -162,6 +164,20 @@ pub struct PrefixStore {
     /// The Redis or the bucket that the folder is kept alike with; `None`: nobody does that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<StoreRemote>,
+}
+
+/// Prompts in a prefix store that clients have asked to keep (`cache_control`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptPrompts {
+    /// How many.
+    pub prompts: u64,
+    /// Their tokens. Beginnings that they share count once.
+    pub tokens: u64,
+    /// Bytes that these take. A quarter of `limit_bytes` at most.
+    pub bytes: u64,
+    /// When the last of them may leave like others; `None`: there are none.
+    pub until: Option<Timestamp>,
 }
 
 impl PrefixStore {

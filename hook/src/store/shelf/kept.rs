@@ -1,6 +1,7 @@
 //! Prompts that somebody asked to keep. Files say so, for other processes and the next one; a thread of ours writes and reads them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use contextpilot_kv_files::Folder;
 use contextpilot_kv_store::{Fingerprint, Name};
@@ -8,6 +9,7 @@ use contextpilot_kv_store::{Fingerprint, Name};
 use super::Shelf;
 use crate::capture::hints::Lifetime;
 use crate::store::clock;
+use crate::store::figures::FIGURES;
 
 /// What this process was asked, and has not written down yet: until when, or no longer.
 pub(super) type News = BTreeMap<Name, Option<u64>>;
@@ -25,12 +27,14 @@ impl Shelf {
             let released = self.tree.release(fingerprint, tokens);
             self.kept_news
                 .extend(released.into_iter().map(|end| (end, None)));
+            self.count_kept();
             return true;
         }
         let until = clock::time().saturating_add(u64::from(seconds) * 1_000_000_000);
         let is_there = self.length_of(fingerprint, tokens) > 0;
         match self.tree.keep(fingerprint, tokens, until) {
             Some((end, instead)) => {
+                self.count_kept();
                 self.kept_news.insert(end, Some(until));
                 self.kept_news
                     .extend(instead.into_iter().map(|end| (end, None)));
@@ -63,6 +67,22 @@ impl Shelf {
             if until > now && !self.kept_news.contains_key(&end) {
                 self.tree.keep_to(&end, until);
             }
+        }
+        self.count_kept();
+    }
+
+    fn count_kept(&self) {
+        let (prompts, until) = (
+            self.tree.kept().count() as u64,
+            self.tree.kept().map(|(_, until)| until).max(),
+        );
+        for (counter, value) in [
+            (&FIGURES.kept_prompts, prompts),
+            (&FIGURES.kept_tokens, self.tree.kept_tokens() as u64),
+            (&FIGURES.kept_bytes, self.tree.kept_bytes()),
+            (&FIGURES.kept_until, until.unwrap_or(0)),
+        ] {
+            counter.store(value, Ordering::Relaxed);
         }
     }
 }

@@ -49,6 +49,11 @@ fn string(reader: &mut Reader<'_>) -> Option<Text> {
     (reader.next()? == b'"').then(|| reader.text(LONGEST))?
 }
 
+/// A lifetime in a header field. `None`: it cannot be read.
+pub(crate) fn in_header(value: &[u8]) -> Option<u32> {
+    Some(seconds(std::str::from_utf8(value).ok()?)?.min(MOST))
+}
+
 /// A number of seconds, or of minutes, hours or days: `90`, `90s`, `5m`, `1h`, `2d`.
 fn seconds(text: &str) -> Option<u32> {
     let digits = text.trim_end_matches(['s', 'm', 'h', 'd']);
