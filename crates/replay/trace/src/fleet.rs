@@ -6,14 +6,15 @@
 //! was used longest ago. What it held then goes to the host cache and, if it is not there yet, to the store. What of a prompt
 //! neither the slot nor the host cache has is loaded from the store, if that is quicker than evaluating it.
 //!
-//! A store of its own has at once what its server has lost. The shared one has some time later what a server wrote, and a
-//! server writes what is new behind the first token of an answer if it is enough to be worth a copy, or else when it loses it.
+//! A store of its own has at once what its server has lost. The shared one has some time later what a server wrote. A
+//! server writes what is new when it evaluates the second token of an answer, if there is one and enough is new to be worth a
+//! copy, or else when it loses it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::curve::{Reuse, warm_up};
-use crate::trace::{NONE, Request, Trace};
+use crate::trace::{NONE, Request, Trace, mixed};
 use crate::tree::Node;
 
 mod route;
@@ -68,10 +69,42 @@ pub struct Shared {
     pub room: u64,
     /// How fast the network brings it to a server, bytes in a second.
     pub link: f64,
-    /// How long it takes until others see what a server wrote, microseconds.
-    pub delay: u64,
+    /// How long it takes until others see what a server wrote.
+    pub delay: Delay,
     /// What is new must be this share of a sequence to be written before it is lost.
     pub worth: f64,
+}
+
+/// How long it takes until others see what a server wrote, microseconds.
+///
+/// The writer's machine looks from time to time for what is new to be sent, and the reader's for what is new to be fetched. Either
+/// look may come at once or take all of its period, so times in the middle are the most frequent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay {
+    /// If both looks come at once.
+    pub least: u64,
+    /// If both take their whole period.
+    pub most: u64,
+}
+
+impl Delay {
+    /// Always the same.
+    #[must_use]
+    pub const fn always(micros: u64) -> Self {
+        Self {
+            least: micros,
+            most: micros,
+        }
+    }
+
+    /// That of the write with this number.
+    fn of_write(self, number: u64) -> u64 {
+        let random = mixed(number);
+        let looks = (random >> 32) + (random & u64::from(u32::MAX));
+        let share = looks as f64 / (2.0 * f64::from(u32::MAX));
+        let spread = self.most.saturating_sub(self.least) as f64;
+        self.least.saturating_add((spread * share) as u64)
+    }
 }
 
 /// What a fleet did.
@@ -182,6 +215,8 @@ struct Fleet<'a> {
     /// By when they are ready for a prompt.
     ready: BTreeSet<(u64, u32)>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
+    /// What was written to the store of all so far.
+    writes: u64,
     /// The requests that wait for each answer: the first, and the next one of each.
     waiting: Vec<u32>,
     next: Vec<u32>,
@@ -220,6 +255,7 @@ impl<'a> Fleet<'a> {
             shared: Shelf::new(shared),
             ready: (0..servers).map(|server| (0, server)).collect(),
             events,
+            writes: 0,
             waiting,
             next,
             evaluated: vec![0; servers as usize],
@@ -347,14 +383,12 @@ impl<'a> Fleet<'a> {
         let mut is_written = false;
         if let Some(Shared { delay, worth, .. }) = setting.shared {
             if let Some(lost) = slot.lost.filter(|_| !slot.was_written) {
-                let time = begin.saturating_add(delay);
-                self.events.push(Reverse((time, Event::Stored(lost))));
+                self.write(lost, begin, delay);
             }
-            is_written = evaluated as f64 >= worth * f64::from(request.input);
+            let is_worth = evaluated as f64 >= worth * f64::from(request.input);
+            is_written = request.output > 1 && is_worth;
             if is_written {
-                let time = first.saturating_add(delay);
-                self.events
-                    .push(Reverse((time, Event::Stored(request.end))));
+                self.write(request.end, first, delay);
             }
         }
         let server = &mut self.servers[chosen as usize];
@@ -375,6 +409,13 @@ impl<'a> Fleet<'a> {
             self.outcome.first_tokens.push(first as f32);
         }
         answered
+    }
+
+    /// A server writes a chain, which others see later.
+    fn write(&mut self, end: Node, now: u64, delay: Delay) {
+        let time = now.saturating_add(delay.of_write(self.writes));
+        self.writes += 1;
+        self.events.push(Reverse((time, Event::Stored(end))));
     }
 
     fn bytes(&self, blocks: u64) -> u64 {

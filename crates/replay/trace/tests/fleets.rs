@@ -1,6 +1,6 @@
 //! Fleets of which it is known what they must do.
 
-use contextpilot_trace::fleet::{Own, Route, Setting, Shared, fleet, plan};
+use contextpilot_trace::fleet::{Delay, Own, Route, Setting, Shared, fleet, plan};
 use contextpilot_trace::{Builder, Clock, NewRequest, Policy, Trace, ceiling, curve, play};
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn sessions(count: u64, turns: u64, apart: u64) -> Trace {
                 at: (turn * count + session) * apart,
                 session: Some(session as u32),
                 input: ids.len() as u32 * BLOCK,
-                output: 1,
+                output: 2,
                 ids,
                 ..NewRequest::default()
             };
@@ -49,7 +49,7 @@ const OWN: Own = Own {
 const SHARED: Shared = Shared {
     room: u64::MAX,
     link: 1e9,
-    delay: 0,
+    delay: Delay::always(0),
     worth: 0.0,
 };
 
@@ -89,7 +89,7 @@ fn a_session_that_moves_finds_only_what_all_share() {
     assert_eq!(alone.reuse.reused_tokens, 0);
     let late = Setting {
         shared: Some(Shared {
-            delay: u64::MAX,
+            delay: Delay::always(u64::MAX),
             ..SHARED
         }),
         ..setting(3, Route::RoundRobin)
@@ -119,6 +119,59 @@ fn a_session_that_moves_finds_only_what_all_share() {
         ceiling(&trace, 0),
         "each session keeps a server"
     );
+}
+
+/// One prompt, and once more at another server, which has a part of it in a store of all if that part was written in time.
+#[test]
+fn an_answer_of_one_token_is_written_when_its_slot_loses_it() {
+    let reused = |output: u32, next: &[(u64, u64)]| {
+        let mut builder = Builder::new(BLOCK, Clock::Trace, None);
+        for &(seconds, first) in [(0, 0)].iter().chain(next) {
+            let new = NewRequest {
+                at: seconds * 1_000_000,
+                input: 4 * BLOCK,
+                output,
+                ids: (first..first + 4).collect(),
+                ..NewRequest::default()
+            };
+            assert_eq!(builder.push(&new), Ok(0));
+        }
+        let two = Setting {
+            own: Some(OWN),
+            shared: Some(SHARED),
+            ..setting(2, Route::RoundRobin)
+        };
+        fleet(&builder.finish(), &two).reuse.reused_blocks
+    };
+    assert_eq!([1, 2].map(|output| reused(output, &[(10, 0)])), [0, 4]);
+    // The slot loses it to a third prompt, which comes to the same server.
+    let lost = [(10, 50), (20, 100), (30, 0)];
+    assert_eq!([1, 2].map(|output| reused(output, &lost)), [4, 4]);
+}
+
+/// Requests of a session that are as close to each other as others see late what a server wrote: some find it.
+#[test]
+fn what_was_written_is_seen_within_a_span_of_time() {
+    let trace = sessions(4, 100, 250_000);
+    let reused = |least: u64, most: u64| {
+        let span = Setting {
+            shared: Some(Shared {
+                delay: Delay { least, most },
+                ..SHARED
+            }),
+            own: Some(OWN),
+            slots: 4,
+            ..setting(3, Route::RoundRobin)
+        };
+        fleet(&trace, &span).reuse.of_tokens()
+    };
+    let (soon, late) = (reused(0, 0), reused(2_000_000, 2_000_000));
+    let span = reused(0, 2_000_000);
+    assert!(late < span && span < soon, "{late} {span} {soon}");
+    // Requests of a session come after half of the span. Some of what came too late was found by the one after the next.
+    let found = (span - late) / (soon - late);
+    assert!((0.4..0.8).contains(&found), "{found}");
+    assert_eq!(reused(2_000_000, 0), late, "an end before the beginning");
 }
 
 /// Half of a prompt, or less, is no reason to wait for the server that has it.
@@ -269,7 +322,10 @@ fn numbers_without_sense_end_in_no_panic() {
                 shared: Some(Shared {
                     room: whole,
                     link: number,
-                    delay: whole,
+                    delay: Delay {
+                        least: whole,
+                        most: u64::MAX - whole,
+                    },
                     worth: number,
                 }),
                 warm_up: number,
