@@ -109,15 +109,19 @@ impl Plot<'_> {
                 least..most.ceil().max(least + 1.0)
             }
         };
+        // Whole steps only: between them labels would be the same, or no powers.
+        let steps = (range.end - range.start) as usize + 1;
         let label = |x: &f64| match axis {
+            _ if x.fract() != 0.0 => String::new(),
             Axis::Ones => format!("{x:.0}"),
-            Axis::Powers => count(x.exp2().round() as u64),
+            Axis::Powers => count(x.exp2() as u64),
         };
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .caption("Prompt tokens that are reused", ("sans-serif", 20))
             .margin(12)
+            .margin_right(28)
             .x_label_area_size(36)
             .y_label_area_size(56)
             .build_cartesian_2d(range, 0.0..100.0)?;
@@ -125,6 +129,7 @@ impl Plot<'_> {
             .configure_mesh()
             .x_desc(self.across)
             .y_desc("%")
+            .x_labels(steps.min(11))
             .x_label_formatter(&label)
             .light_line_style(TRANSPARENT)
             .draw()?;
