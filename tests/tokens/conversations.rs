@@ -216,7 +216,7 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
 ///
 /// Where another conversation took the slot, the store may be a few tokens short: it copies nothing out for fewer than 8, or than a
 /// 64th of the sequence (more are not worth it on any machine), and loads nothing for so few more than the slot has. If it has
-/// nothing of the model, what was lost is evaluated.
+/// nothing of the model, what the server lost is evaluated, or has where it does not take it from: in a busy slot.
 ///
 /// A cache with sliding windows goes back to the checkpoint 4 tokens before the end of the last prompt.
 fn again(lives: &Lives, evaluation: &Value, said: u64) -> Option<u64> {
@@ -227,9 +227,11 @@ fn again(lives: &Lives, evaluation: &Value, said: u64) -> Option<u64> {
     let back = if lives.is_full { 0 } else { said + 4 };
     let causes = &evaluation["causes"];
     let (evicted, no_way_back) = (number(&causes["evicted"]), number(&causes["no_way_back"]));
-    let short = match evicted {
+    let elsewhere = causes["elsewhere"].as_object().expect("causes");
+    let lost = evicted + elsewhere.values().map(number).sum::<u64>();
+    let short = match lost {
         0 => 0,
-        _ if lives.is_refused()? => evicted,
+        _ if lives.is_refused()? => lost,
         _ => evicted.min(short),
     };
     Some(short + no_way_back.min(back))
