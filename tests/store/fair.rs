@@ -21,7 +21,7 @@ fn a_short_prompt_is_loaded_while_a_long_one_is_evaluated() {
         .args(["-c", "32768", "-b", "32", "-ub", "32"])
         .env("CONTEXTPILOT_TRACE_FILE", &trace);
     let mut stored = Stored::start(&builder, &folder.path().join("store"));
-    let (short, other, long) = (tokens(1, 320), tokens(2, 320), tokens(3, 12_000));
+    let (short, other, long) = (tokens(1, 320), tokens(2, 320), tokens(3, 4_000));
     stored.ask_slot(0, &short);
     stored.ask_slot(0, &other);
     stored.await_written();
@@ -66,7 +66,7 @@ fn a_short_prompt_is_loaded_while_a_long_one_is_evaluated() {
                 line.contains("Submitted") && line.contains("seq 0: ") && line.contains('!')
             })
             .expect("the short prompt ends");
-    let long_ends = place("..=11999!", long_begins);
+    let long_ends = place("..=3999!", long_begins);
     assert!(
         short_ends < long_ends,
         "the long prompt was not being evaluated any more"
@@ -84,7 +84,7 @@ fn a_short_prompt_is_loaded_while_a_long_one_is_evaluated() {
     // All in all the long prompt has waited for these, and for the tokens of the answer.
     let all = batches(long_begins, long_ends);
     assert!(
-        all <= 12_000_usize.div_ceil(BATCH) + waited + 8,
+        all <= 4_000_usize.div_ceil(BATCH) + waited + 8,
         "{all} batches"
     );
 }
