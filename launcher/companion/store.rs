@@ -62,7 +62,11 @@ enum Action {
   contextpilot-llama store prune --to 500MB")]
     Prune(Prune),
     /// The same: a command of its own, so that its messages name it as it was typed.
-    #[command(hide = true)]
+    #[command(
+        hide = true,
+        after_help = "Example:
+  contextpilot-llama store shrink --to 10GB"
+    )]
     Shrink(Prune),
     /// Remove all chunks, or those of a model
     ///

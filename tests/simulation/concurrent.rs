@@ -10,13 +10,13 @@ use crate::recorded::{TOLERANCE, record_with};
 
 const CLIENTS: u64 = 5;
 const TURNS: u64 = 12;
-/// Which slot is free first can depend on less time than the simulator knows, and a wrong choice costs
-/// a whole prompt. One prompt of 60 is about two percentage points. With this many conversations it is
-/// a quarter of a point.
+/// One prompt of 60 is about two percentage points. With this many conversations it is a quarter of a point.
 const CONVERSATIONS: u64 = 8;
 
 /// There are more clients than slots, so some requests wait. Each client sends its next prompt when it
-/// has the answer, and begins a new conversation when one has ended.
+/// has the answer, and begins a new conversation when one has ended. In the server's own order the replay is to be as the
+/// engine was. Simulated without it, which slot is free first depends on less time than the simulator knows, and a wrong choice
+/// costs a whole prompt: so the engine's share is to be in the range of several courses.
 pub(super) fn run() -> Result<String> {
     let server = Server::builder().model(&Model::tiny(Arch::Llama)).args([
         "-c",
@@ -39,6 +39,8 @@ pub(super) fn run() -> Result<String> {
     let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
     let replay = Replay::of(&traffic);
     let point = replay.simulate(&setting);
+    let spread = replay.spread(&setting);
+    let spread = spread.ok_or_else(|| Error::new("no client asks without a pause"))?;
     let followed = replay.as_recorded(&setting).reused_share();
     let sum = |of: fn(&contextpilot_traffic::RequestRecord) -> u32| -> u64 {
         traffic
@@ -48,7 +50,7 @@ pub(super) fn run() -> Result<String> {
             .sum()
     };
     let engine = sum(|record| record.reused) as f64 / sum(|record| record.prompt) as f64;
-    let off = point.reused_share() - engine;
+    let range = spread.lowest - TOLERANCE..spread.highest + TOLERANCE;
     let followed_off = followed - engine;
     let waited = traffic
         .requests
@@ -56,11 +58,13 @@ pub(super) fn run() -> Result<String> {
         .filter(|r| r.record.launched > r.record.arrived + 2_000)
         .count();
     let said = format!(
-        "{} prompts of {CLIENTS} clients, {waited} waited: engine {:.1} %, simulated {:.1} %, in the recorded \
-         order {:.1} %",
+        "{} prompts of {CLIENTS} clients, {waited} waited: engine {:.1} %, simulated {:.1} % ({:.1} to {:.1} %), \
+         in the recorded order {:.1} %",
         traffic.requests.len(),
         100.0 * engine,
         100.0 * point.reused_share(),
+        100.0 * spread.lowest,
+        100.0 * spread.highest,
         100.0 * followed,
     );
     if std::env::var_os("SHOW").is_some() {
@@ -80,7 +84,7 @@ pub(super) fn run() -> Result<String> {
         }
     }
     let is_whole = traffic.requests.len() as u64 == CLIENTS * CONVERSATIONS * TURNS;
-    match is_whole && off.abs() <= TOLERANCE && followed_off.abs() <= TOLERANCE {
+    match is_whole && range.contains(&engine) && followed_off.abs() <= TOLERANCE {
         true => Ok(said),
         false => Err(Error::new(said)),
     }

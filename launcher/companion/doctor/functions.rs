@@ -1,12 +1,14 @@
 //! Which functions of the hook's table will be hooked, and what follows.
 
 use contextpilot_inspect::{Calls, FunctionPlace, Located, Program};
+use contextpilot_settings::Settings;
 use serde_json::{Value, json};
 
 use crate::table::{
     FORGOTTEN, Generations, HOST_CACHE, LAUNCH, MEMORY, NUMBERS, OPENSSL, PROMPTS, ROWS, Row,
     UNCACHED, is_called, is_seen_elsewhere, newest, ties_by_prompts,
 };
+use crate::variables::of_process;
 
 use super::report::Report;
 use super::{Finding, Grade, has};
@@ -25,6 +27,12 @@ enum Way {
     /// It exists, and cannot be hooked.
     Refused(String),
     Missing,
+}
+
+/// Whether the hook would also hook what tokenizes prompts, as in its constructor: with these settings it counts or keeps tokens.
+fn are_tokens_wanted() -> bool {
+    let wants = |settings: Settings| settings.keep_tokens || settings.listen.is_some();
+    Settings::from(of_process).is_ok_and(wants)
 }
 
 struct Functions {
@@ -114,16 +122,20 @@ impl Functions {
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
         let ways = ways.map(|((row, (_, place)), refusal)| (row, way(row, place, refusal)));
-        Self::of(ways, has(located, HOST_CACHE))
+        Self::of(ways, has(located, HOST_CACHE), are_tokens_wanted())
     }
 
     /// Leaves out functions that the hook does not need in such a server.
-    fn of(ways: impl Iterator<Item = (&'static Row, Way)>, host_cache: bool) -> Self {
+    fn of(
+        ways: impl Iterator<Item = (&'static Row, Way)>,
+        host_cache: bool,
+        tokens_wanted: bool,
+    ) -> Self {
         let mut functions = Self {
             ways: ways.collect(),
             host_cache,
         };
-        if !functions.ties_by_prompts() {
+        if !tokens_wanted && !functions.ties_by_prompts() {
             let of_use = |(row, _): &(&Row, Way)| row.generation != PROMPTS.0;
             functions.ways.retain(of_use);
         }

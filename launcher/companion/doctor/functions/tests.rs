@@ -11,7 +11,7 @@ fn without(generations: &[&str], absent: &[&str]) -> Functions {
         false => Way::Imported,
     };
     let host_cache = !generations.contains(&"memory");
-    Functions::of(ROWS.iter().map(|row| (row, way(row))), host_cache)
+    Functions::of(ROWS.iter().map(|row| (row, way(row))), host_cache, false)
 }
 
 /// A server of 2026.
