@@ -13,7 +13,7 @@
 //! | [`engine_prompts`] | where prompts begin and end, if there are no requests |
 //! | [`uncached`] | slots whose prompts are to be evaluated, whatever the prefix store has |
 //! | `by_task` | what requests say of their prompts, until slots take these |
-//! | [`salts`] | among whom the prompts of slots are shared in the prefix store |
+//! | [`salts`] | which requests share the prompts of slots in the prefix store |
 //! | [`hints`] | how long the prompts of slots are worth keeping there |
 //! | [`usage`] | how much of each prompt the prefix store has loaded, for its answer |
 //! | [`recent`] | ids, where they outlive a crash |

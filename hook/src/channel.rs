@@ -49,7 +49,7 @@ enum Weight {
     Token = 2,
     /// Within a [`NAP`].
     News = 4,
-    /// A prompt was evaluated: within a [`NAP`] for the index, but at once if somebody observes.
+    /// A prompt was evaluated: within a [`NAP`] for the index, but at once if there is an observer.
     Result = 8,
     /// At once.
     Urgent = 16,
@@ -100,7 +100,7 @@ pub(crate) fn push(event: Event) {
     let _ = get().push(event);
 }
 
-/// As [`push`], for an event that is only for those who observe: it is not sent if nobody does.
+/// As [`push`], for an event that only an observer needs: it is not sent if there is none.
 pub(crate) fn push_observed(event: Event) {
     if clock::is_engaged() {
         push(event);
@@ -120,8 +120,8 @@ pub(crate) fn gaps() -> usize {
         .map_or(0, |channel| channel.gaps.load(Ordering::Acquire))
 }
 
-/// Sends a note for the control endpoint and the log file, if there is one. Wakes nobody, and is
-/// dropped if there is no room.
+/// Sends a note for the control endpoint and the log file, if there is one. Does not wake the
+/// worker, and is dropped if there is no room.
 pub(crate) fn note(note: impl FnOnce() -> Note) {
     if clock::is_engaged() {
         get().note(note(), clock::stamp());
@@ -210,7 +210,7 @@ impl Channel {
             return true;
         }
         STATUS.events_lost.add(1);
-        // Before the gap is opened, so that whoever closes it finds the id.
+        // Before the gap is opened, so that the thread that closes it finds the id.
         if let Some((arrival, id)) = newcomer {
             let stranded = (arrival, RequestId::clone(id));
             if self.stranded.send(stranded, STRANDED).is_err() {
@@ -308,7 +308,7 @@ impl Channel {
     /// than one token of some sequence, or the first batch after something else than evaluations
     /// happened. Such a batch wakes the worker. The events just before it (the request, on an HTTP
     /// thread; a launch, removals, saves) would only wake the worker more often, and the events after
-    /// it evict nothing. A generated token wakes nobody. If no batch follows (an erased slot), the
+    /// it evict nothing. A generated token does not wake the worker. If no batch follows (an erased slot), the
     /// worker's next look is soon enough, unless the worker dozes and expects only tokens.
     fn weigh(&self, event: &Event) -> Weight {
         match event {
@@ -330,7 +330,7 @@ impl Channel {
                 true => Weight::Result,
                 false => Weight::Token,
             },
-            // Only those who observe need it.
+            // Only an observer needs it.
             Event::Posted { id: None, .. } => Weight::News,
             // On an HTTP thread: an eviction of the same id may be waiting to be reported.
             Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
@@ -347,7 +347,7 @@ impl Channel {
     }
 
     fn open_gap(&self) {
-        // Counted first: whoever sends something in the gap must not take it for received.
+        // Counted first: a thread that sends something in the gap must not take it for received.
         self.gaps.fetch_add(1, Ordering::AcqRel);
         self.gap.store(true, Ordering::Release);
     }

@@ -41,7 +41,7 @@ struct Running {
     /// `None`: there is no index.
     sender: Option<Arc<Sender>>,
     exit_drain: Option<Duration>,
-    /// The setting. Whether there is one, the worker knows.
+    /// The setting. The worker knows whether there is a journal.
     journal: bool,
     process: u32,
 }

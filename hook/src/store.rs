@@ -27,7 +27,7 @@
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
 //! | [`conditions`] | the adapters that tokens were evaluated under |
-//! | [`records`] | where that is kept, and who may touch it |
+//! | [`records`] | where that is kept, and which thread may touch it |
 //! | [`repair`] | what puts a context right after an error |
 //! | [`host`] | all of this as `crates/store/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
 //! | [`shelf`] | the store itself: its tree, its folder, its writer |
@@ -57,7 +57,7 @@
 //! which no other thread takes ([`records`]).
 //! The shelf has one that threads of ours hold for some ten microseconds at a time ([`told`], [`neighbours`]), or for
 //! longer if they lose the processor, which they get last. So a prompt waits for them a few milliseconds at most, a
-//! generated token not at all ([`ShelfHeld`]); whoever does not get the shelf goes on as before its folder was read. A
+//! generated token not at all ([`ShelfHeld`]); a call that does not get the shelf goes on as before its folder was read. A
 //! server uses one context with one thread; in a program that uses several contexts at the same time, a prompt waits
 //! while a state of another context is put together or taken apart.
 //!
@@ -120,7 +120,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 static SHELF: Mutex<Option<Shelf>> = Mutex::new(None);
 
 /// The host's threads use the shelf in turn, and threads of ours do not take part: they have a lower priority, and
-/// whoever waited for one of them would have the same.
+/// a thread that waited for one of them would have the same.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Called by the constructor: a store is asked for.
@@ -136,7 +136,7 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// Opens the folder and starts the threads. Called once, when the server begins to load its model. The
-/// folder is read on a thread of its own, and until that is done nothing is found. `routers`: who is told what there is.
+/// folder is read on a thread of its own, and until that is done nothing is found. `routers`: tells routers what there is.
 ///
 /// # Errors
 /// Why there is no store, as the rest of a message.
@@ -279,7 +279,7 @@ struct ShelfHeld {
 }
 
 impl ShelfHeld {
-    /// `None`: somebody has it, and the call has waited long enough. A call without any patience waits for nobody.
+    /// `None`: another thread has it, and the call has waited long enough. A call without any patience does not wait.
     fn take(row: &Row) -> Option<Self> {
         let mut patience = row.patience();
         let turn = match patience.is_zero() {
@@ -301,7 +301,7 @@ fn with_record<R>(context: Context<'_>, work: impl FnOnce(&mut ContextStore) -> 
     in_row(context, |_, one| work(one))
 }
 
-/// As [`with_record`], with the shelf. It is `None` before its folder has been read, or if somebody else has it.
+/// As [`with_record`], with the shelf. It is `None` before its folder has been read, or if another thread has it.
 fn with_shelf<R>(
     context: Context<'_>,
     work: impl FnOnce(&mut Option<Shelf>, &mut ContextStore) -> R,

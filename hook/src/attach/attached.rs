@@ -35,7 +35,7 @@ pub(crate) struct Attached {
     pub(super) hides_releases: bool,
     /// See [`UNCACHED`](super::table::UNCACHED).
     pub(super) forgets_uncached: bool,
-    /// None where the engine has none.
+    /// Whether the host prompt cache is followed. `None`: the engine has none.
     pub(super) host_cache: Option<bool>,
     pub(super) request_ids: bool,
     pub(super) slots: bool,
@@ -221,7 +221,7 @@ impl fmt::Display for Attached {
     }
 }
 
-/// Of an engine in which copies of functions evaluate.
+/// Said of an engine in which copies of functions evaluate.
 const NO_STORE: &str = "; it has no prefix store, as it has copies of llama_decode (link-time optimisation), whose results \
                         may be read unseen";
 

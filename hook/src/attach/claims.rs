@@ -49,7 +49,7 @@ enum Why {
 const COPIES: &str = "it reads what was evaluated, and no evaluation was seen: its llama.cpp has copies of llama_decode \
                       that cannot be hooked (link-time optimisation does that)";
 
-/// Said of a program that had a context, and of whose evaluations none was seen until its end.
+/// Said of a program that had a context, if none of its evaluations was seen until its end.
 const NOT_EVALUATED: &str = "No evaluation of this program was seen, so nothing was stored or loaded: it made none, or \
                              its llama.cpp has copies of llama_decode that cannot be hooked (link-time optimisation \
                              does that)";
@@ -91,7 +91,7 @@ pub(crate) fn not_followed() -> Option<&'static str> {
     NOT_FOLLOWED.get().map(String::as_str)
 }
 
-/// In which engines an evaluation was seen, and of which of them that was told.
+/// For each engine, whether an evaluation was seen, and whether that was told.
 static EVALUATED: [AtomicU8; ENGINES] = [const { AtomicU8::new(UNSEEN) }; ENGINES];
 const UNSEEN: u8 = 0;
 const SEEN: u8 = 1;
@@ -112,7 +112,7 @@ pub(crate) fn newly_evaluated() -> Option<usize> {
     })
 }
 
-/// In which engines copies of functions evaluate, which only the functions behind them see.
+/// For each engine, whether copies of functions evaluate in it, which only the functions behind them see.
 static COPIED: [AtomicBool; ENGINES] = [const { AtomicBool::new(false) }; ENGINES];
 
 /// The engine that the thread is in has evaluated through a copy.
@@ -146,7 +146,7 @@ pub(crate) fn seen() -> control::Seen {
     }
 }
 
-/// Of the same generation as the functions that change the KV cache.
+/// A function of the same generation as the functions that change the KV cache.
 const GET_MEMORY: &str = "llama_get_memory";
 
 /// Indexed by claim.
@@ -297,12 +297,12 @@ fn evaluating() -> Option<Withdrawn> {
 /// There was a context that evaluates tokens, and does not only encode texts.
 static HAD_CONTEXT: AtomicBool = AtomicBool::new(false);
 
-/// Such a context exists.
+/// A context that evaluates tokens exists.
 pub(crate) fn note_context() {
     HAD_CONTEXT.store(true, Ordering::Relaxed);
 }
 
-/// Whether there was one.
+/// Whether there was such a context.
 pub(crate) fn had_context() -> bool {
     HAD_CONTEXT.load(Ordering::Relaxed)
 }
@@ -313,7 +313,7 @@ pub(crate) fn never_evaluated() -> Option<&'static str> {
     (is_open && holds(Claim::KvCache)).then_some(NOT_EVALUATED)
 }
 
-/// Whether it was made, and not withdrawn until now.
+/// Withdraws a claim. True if it was made, and not withdrawn until now.
 fn withdraw(withdrawn: &Withdrawn) -> bool {
     let state = &STATES[withdrawn.claim as usize];
     let is_new = holds(withdrawn.claim) && state.swap(WITHDRAWN, Ordering::Relaxed) == MADE;

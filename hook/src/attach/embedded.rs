@@ -127,7 +127,7 @@ impl Embedded {
     /// Why nothing was changed, as the rest of a message.
     ///
     /// # Safety
-    /// No thread may be in one of the functions: from the library's constructor, or before anybody was told of
+    /// No thread may be in one of the functions: from the library's constructor, or before any code was told of
     /// an address in the library.
     pub(crate) unsafe fn attach(self) -> Result<Attached, String> {
         let shown = self.file.display().to_string();

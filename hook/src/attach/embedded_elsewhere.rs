@@ -20,17 +20,17 @@ pub(crate) struct Embedded {
     pub(crate) file: PathBuf,
 }
 
-/// Never.
+/// Always false: no program other than a llama-server is attached to here.
 pub(crate) fn is_embedded() -> bool {
     false
 }
 
-/// Never.
+/// Always false, as [`is_embedded`].
 pub(crate) fn is_program() -> bool {
     false
 }
 
-/// Never.
+/// Always false, as [`is_embedded`].
 pub(crate) fn serves_inside() -> bool {
     false
 }

@@ -39,7 +39,7 @@ pub(crate) fn current() -> usize {
     }
 }
 
-/// Apart, so that whoever asks need not be ready for the call that a thread's own variable takes.
+/// A function of its own, so that callers of [`current`] need not be ready for the call that a thread's own variable takes.
 #[cold]
 #[inline(never)]
 fn current_of_several() -> usize {

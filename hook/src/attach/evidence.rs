@@ -101,7 +101,7 @@ impl Places {
     }
 }
 
-/// In which phase a function was called last.
+/// The phase in which a function was called last.
 pub(crate) struct Called(AtomicU8);
 
 /// The phase that calls are noted with: [`LOADING`] until a request has come.

@@ -1,5 +1,5 @@
 //! Engines whose functions cannot be found: they were hidden, stripped, inlined by link-time optimisation, or in part
-//! removed by the linker. Nothing of them is guessed. That they are there is said.
+//! removed by the linker. Nothing of them is guessed. A message says that they are there.
 
 use std::path::Path;
 

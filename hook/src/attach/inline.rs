@@ -26,7 +26,7 @@ pub(super) struct Inside {
     rows: Vec<Option<Function>>,
     /// In the order of [`plain::SLOTS`].
     plain: Vec<Option<Function>>,
-    /// Functions of [`MEMBER`] that it exports. Whoever calls one of these cannot know which registers it leaves alone, as
+    /// Functions of [`MEMBER`] that it exports. Callers of these cannot know which registers they leave alone, as
     /// compilers do of functions that no other file may replace.
     members: Vec<&'static str>,
 }

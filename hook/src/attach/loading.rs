@@ -2,10 +2,10 @@
 //!
 //! A program that loads a library asks the dynamic linker for the address of a function in it before it calls
 //! any. So the calls of `dlsym` are redirected, in all objects, to code that looks first whether there is something
-//! new, and then *jumps* to `dlsym`: the dynamic linker looks who called it, and finds the program. `dlopen` is
+//! new, and then *jumps* to `dlsym`: the dynamic linker looks which object called it, and finds the program. `dlopen` is
 //! left alone, as it cannot be treated like that: what is to be seen comes after it.
 //!
-//! A name that [`Answer`]s, `dlsym` does not see: the program gets one of our own functions. The library exports
+//! `dlsym` does not see a name that has an [`Answer`]: the program gets one of our own functions. The library exports
 //! nothing, so no program is bound to it by accident, and one that asks without the hook gets null.
 //!
 //! Another thread may be loading an object meanwhile. The dynamic linker lists an object before it has relocated
@@ -232,7 +232,7 @@ fn look() {
     if let Some(file) = served::file() {
         stay_loaded(file);
     }
-    // Nor this: it reads whole files, and other threads of the program ask for functions meanwhile.
+    // Not before, either: this reads whole files, and other threads of the program ask for functions meanwhile.
     if let Some(tell) = tell {
         let reasons = news.others.iter().filter_map(|file| hidden::reason(file));
         reasons.for_each(tell);

@@ -83,7 +83,7 @@ impl Row {
 /// Calls between files are redirected in their words ([`got`](super::got)).
 #[cfg(not(target_os = "macos"))]
 impl Row {
-    /// Whether the process has the function. One that nobody calls may be another engine's.
+    /// Whether the process has the function. One that no code calls may be another engine's.
     pub(super) fn is_there(&self) -> bool {
         self.found()
     }
@@ -91,7 +91,7 @@ impl Row {
     /// Whether calls of the function can be redirected to us. Calls between files can be. Calls within
     /// one file may bypass the dynamic linker (`-Bsymbolic`), and then there is no word to patch. If a
     /// function that every server calls has no word, that is the reason. If any other function has no
-    /// word, nobody calls it. A process with two engines cannot be followed.
+    /// word, no code calls it. A process with two engines cannot be followed.
     fn hears(&self) -> bool {
         let is_anchor =
             |generations: Generations| generations.iter().any(|(_, name)| *name == self.name);

@@ -182,7 +182,7 @@ pub(crate) fn is_seen_in_program(name: &str, generation: &str, has: impl Fn(&str
 }
 
 /// If this function cannot be hooked: whether another hook sees the same, in a server that
-/// `has` these functions, or nobody calls the function.
+/// `has` these functions, or no code calls the function.
 pub(crate) fn is_seen_elsewhere(name: &str, generation: &str, has: impl Fn(&str) -> bool) -> bool {
     if is_seen_behind(name, &has) {
         return true;

@@ -20,7 +20,7 @@ pub(crate) struct Version {
 
 static VERSIONS: [OnceLock<Version>; ENGINES] = [const { OnceLock::new() }; ENGINES];
 
-/// Of the engine that the thread is in.
+/// The version of the engine that the thread is in.
 fn here() -> &'static OnceLock<Version> {
     &VERSIONS[engines::current() % ENGINES]
 }

@@ -13,7 +13,7 @@ pub(crate) type Pointer = *mut c_void;
 /// Their sizes differ by version (136 to 168 bytes in 2026, 72 to 80, 24 to 104), so this type is larger
 /// than any of them. Both the System V and the AArch64 calling convention pass a structure of this kind
 /// in memory, at a place that does not depend on its size. The bytes behind the real structure are
-/// part of the caller's stack: they are copied along, and nobody reads them. That the real one is no larger than this is
+/// part of the caller's stack: they are copied along, and no code reads them. That the real one is no larger than this is
 /// [asked](crate::attach) before anything is hooked.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ pub(crate) struct Batch {
     pub(crate) sequence: *const *const i32,
     /// Null: an output is wanted for the last entry only.
     pub(crate) output: *const i8,
-    /// Nobody reads it.
+    /// No code reads it.
     pub(crate) beyond: [u64; 9],
 }
 
@@ -84,7 +84,7 @@ impl Batch {
     /// The batch at this address, where nothing of a batch lies behind it.
     ///
     /// # Safety
-    /// There is a `llama_batch`, which nobody changes meanwhile.
+    /// There is a `llama_batch`, which no thread changes meanwhile.
     pub(crate) unsafe fn at(batch: *const Self) -> Self {
         let mut read = MaybeUninit::<Self>::zeroed();
         let size = size_of::<Self>() - Self::BEYOND;

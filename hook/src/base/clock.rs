@@ -1,4 +1,4 @@
-//! The time. It is read only if somebody observes: with a control endpoint or a log file.
+//! The time. It is read only if there is an observer: a control endpoint or a log file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,11 +6,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_observer::{Now, Stamp};
 
-/// Somebody observes.
+/// There is an observer.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// Called by the constructor: somebody will observe.
+/// Called by the constructor: there will be an observer.
 pub(crate) fn engage() {
     START.get_or_init(Instant::now);
     ENGAGED.store(true, Ordering::Relaxed);
@@ -21,7 +21,7 @@ pub(crate) fn is_engaged() -> bool {
     ENGAGED.load(Ordering::Relaxed)
 }
 
-/// The time, or the default stamp if nobody observes.
+/// The time, or the default stamp if there is no observer.
 pub(crate) fn stamp() -> Stamp {
     if !is_engaged() {
         return Stamp::default();

@@ -16,7 +16,7 @@ struct Given {
 
 static GIVEN: OnceLock<Given> = OnceLock::new();
 
-/// Copies it. From the library's constructor only.
+/// Copies the variables and the arguments. From the library's constructor only.
 #[allow(
     clippy::disallowed_methods,
     reason = "while the constructor runs, nobody changes it"
@@ -79,7 +79,7 @@ pub(crate) fn folder() -> PathBuf {
     FOLDER.get().cloned().unwrap_or_default()
 }
 
-/// The file of the program. The system says it, and nobody changes it.
+/// The file of the program. The system says it, and no code changes it.
 #[allow(
     clippy::disallowed_methods,
     reason = "it reads a link in /proc, no variable"
@@ -133,7 +133,7 @@ pub(crate) fn now(name: &str) -> Result<Option<Vec<u8>>, ()> {
 fn list() -> Option<Vec<usize>> {
     use std::sync::atomic::{AtomicPtr, Ordering};
     unsafe extern "C" {
-        /// The C library's.
+        /// The C library's list of variables.
         static environ: AtomicPtr<usize>;
     }
     /// No process has as many.

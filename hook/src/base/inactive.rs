@@ -22,5 +22,5 @@ pub(crate) fn stay_inactive(why: impl Display) {
     unsafe { libc::_exit(EXIT_STRICT) }
 }
 
-/// As the launcher's.
+/// The exit status, the same as the launcher's.
 const EXIT_STRICT: i32 = 3;

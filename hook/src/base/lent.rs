@@ -47,7 +47,7 @@ impl Lender {
     /// What this thread has lent.
     ///
     /// # Safety
-    /// It has this type, and is used no longer than the hook runs: whoever lent it waits for the call.
+    /// It has this type, and is used no longer than the hook runs: the function that lent it waits for the call.
     pub(crate) unsafe fn borrow<'a, T>(&self) -> Option<&'a T> {
         let lent = NonNull::new(self.mine.get().cast_mut())?;
         // SAFETY: the caller's promise; `Lent` sets the cell to null when it is dropped.

@@ -35,7 +35,7 @@ impl Read {
 
     fn of_words(defaults: &[u64; 64], params: &[u64; 64]) -> Option<Self> {
         let form = Form::of(defaults)?;
-        // A pointer that nobody here knows: what is behind it is not known, too.
+        // A pointer that is not known here: what is behind it is not known, either.
         if form.unknown().any(|at| params[at] != 0) {
             return None;
         }

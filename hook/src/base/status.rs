@@ -47,7 +47,7 @@ pub(crate) struct Status {
     pub(crate) log_lines_lost: Counter,
     /// Prompts that got tokens of an earlier answer.
     pub(crate) kept_prompts: Counter,
-    /// These tokens.
+    /// Tokens of earlier answers that prompts got.
     pub(crate) kept_tokens: Counter,
 }
 

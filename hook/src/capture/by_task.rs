@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use contextpilot_residency::TaskId;
 
-/// Two numbers of each task that has something to say, at the place of the task's own number: task numbers grow, so another
-/// one that finds a greater one there has been forgotten.
+/// Two numbers of each task that has something to say, at the place of the task's own number. Task numbers grow, so a task
+/// that finds a greater number there has been forgotten.
 pub(super) struct ByTask<const PLACES: usize> {
     any: AtomicBool,
     places: [Place; PLACES],
@@ -20,7 +20,7 @@ struct Place {
 }
 
 const NONE: TaskId = -1;
-/// Somebody is writing there.
+/// A thread is writing there.
 const OPEN: TaskId = TaskId::MAX;
 
 /// What is known of a task.
@@ -28,7 +28,7 @@ const OPEN: TaskId = TaskId::MAX;
 pub(super) enum Said {
     This([u64; 2]),
     Nothing,
-    /// It may have said something, and a later one has its place.
+    /// It may have said something, and a later task has its place.
     Forgotten,
 }
 
@@ -75,7 +75,7 @@ impl<const PLACES: usize> ByTask<PLACES> {
         match before {
             _ if before != after => Said::Forgotten,
             _ if before == task => Said::This(said),
-            // What an earlier one has left there.
+            // What an earlier task has left there.
             _ if before < task => Said::Nothing,
             _ => Said::Forgotten,
         }

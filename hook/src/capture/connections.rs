@@ -103,7 +103,7 @@ pub(crate) fn posted(task: TaskId) {
     }
     current(|current| current.post(task));
     if uncached::are_of_interest() {
-        // Nobody knows what such a request says of its salt.
+        // What such a request says of its salt is not known.
         let unread = |connection: &Connection| connection.is_unread();
         with(|connection| {
             if connection.as_ref().is_some_and(unread) {
@@ -187,7 +187,7 @@ struct Connection {
     reader: ConnectionReader,
     /// The request that was received last, if it is of interest. It is if it has an id, if the server
     /// will forget its prompt, or if it names adapters. Any other request for inference is of interest if
-    /// somebody observes, or if requests are tied by prompts, because another request may have the
+    /// there is an observer, or if requests are tied by prompts, because another request may have the
     /// same prompt.
     current: Option<Current>,
 }

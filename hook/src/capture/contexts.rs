@@ -30,7 +30,7 @@ struct Row {
     memory: AtomicUsize,
     /// Its memory can go back to certain positions only: sliding windows, or a recurrent state.
     bounded: AtomicBool,
-    /// Of its sliding windows: a [`Windows`].
+    /// What it keeps for its sliding windows: a [`Windows`].
     windows: AtomicU8,
     /// Length of the longest sequence whose size the engine was asked for, in tokens.
     measured: AtomicU32,

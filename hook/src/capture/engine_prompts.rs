@@ -65,7 +65,7 @@ static KNOWN: AtomicUsize = AtomicUsize::new(0);
 /// How many prompts there were.
 static PROMPTS: AtomicU64 = AtomicU64::new(0);
 
-/// Somebody observes, or there is an index.
+/// There is an observer or an index.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 
 /// Called when the library attaches: prompts are announced from now on.

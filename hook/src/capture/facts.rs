@@ -23,7 +23,7 @@ pub(crate) struct ContextFacts {
     model: [u8; 128],
 }
 
-/// Asks the engine, if somebody observes. Do not call this within the guard.
+/// Asks the engine, if there is an observer. Do not call this within the guard.
 pub(crate) fn ask_context(
     context: Pointer,
     memory: Pointer,

@@ -65,7 +65,7 @@ impl Cell {
 fn duplicate(descriptor: i32) -> Option<OwnedFd> {
     // SAFETY: any number may be given; one that is no descriptor is refused.
     let ours = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
-    // SAFETY: a new descriptor, which belongs to nobody else.
+    // SAFETY: a new descriptor, which no other code owns.
     (ours >= 0).then(|| unsafe { OwnedFd::from_raw_fd(ours) })
 }
 

@@ -8,7 +8,7 @@ use crate::attach::{claims, serves_inside};
 /// The address of the queue of the server that is followed. Zero: none was seen.
 static QUEUE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this is the queue of the server that is followed. If it is another one's, none is followed any more.
+/// Whether this is the queue of the server that is followed. If it is another one's, no server is followed any more.
 pub(crate) fn is_followed(queue: usize) -> bool {
     if !serves_inside() {
         return true;

@@ -64,7 +64,7 @@ pub(super) struct Current {
     forgotten: bool,
     /// Its prompts are to be evaluated, whatever a prefix store has.
     avoids_store: bool,
-    /// Among whom its prompts are shared in a prefix store.
+    /// Which requests share its prompts in a prefix store.
     salt: Salt,
     /// For how long its prompts are worth keeping there.
     lifetime: Option<hints::Lifetime>,
@@ -127,7 +127,7 @@ impl Current {
         let caches = !AVOIDS_CACHE.load(Ordering::Relaxed);
         let forbids_cache = request.forbids_cache(caches);
         let wants = request.wants();
-        // A negative number of tokens is none.
+        // A negative number of tokens counts as 0.
         let tokens = |number| u32::try_from(number).unwrap_or(0);
         let wishes = Wishes {
             slot: request.wants_slot(),

@@ -1,4 +1,4 @@
-//! By which rules the server goes back in a bounded context.
+//! The rules by which the server goes back in a bounded context.
 
 use contextpilot_residency::{RewindGeneration, Rewinding};
 use contextpilot_server_flags::Generation;

@@ -11,15 +11,15 @@ use sha2::{Digest, Sha256};
 
 use super::by_task::{ByTask, Said};
 
-/// Among whom a prompt is shared.
+/// Which requests share a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Salt {
-    /// All who name none.
+    /// All requests that name no salt.
     #[default]
     None,
-    /// All who know the text that this is a digest of.
+    /// All requests that name the text that this is a digest of.
     Of([u8; 16]),
-    /// Nobody: there is one that cannot be used, or it was forgotten.
+    /// No other request: there is a salt that cannot be used, or it was forgotten.
     Unknown,
 }
 
@@ -65,7 +65,7 @@ static TASKS: ByTask<4096> = ByTask::new();
 /// The salt of the prompt in each slot: two numbers that stand for it. Only the server's thread writes and reads them.
 static SLOTS: [[AtomicU64; 2]; 512] = [const { [const { AtomicU64::new(0) }; 2] }; 512];
 
-/// A request had a salt that no slot can be told to have.
+/// A request had a salt, and it is not certain which slot has it.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Whether any request had a salt.
@@ -78,7 +78,7 @@ pub(crate) fn are_lost() -> bool {
     LOST.load(Ordering::Acquire)
 }
 
-/// A request has this salt, and nobody will say which slot takes it.
+/// A request has a salt, and nothing will say which slot takes it.
 pub(super) fn lose() {
     LOST.store(true, Ordering::Release);
 }

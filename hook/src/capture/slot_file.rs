@@ -28,7 +28,7 @@ pub(crate) fn unpack(words: &[i32]) -> Option<Vec<i32>> {
 }
 
 const CHECKPOINTS: [u8; 8] = *b"SCKP\x01\0\0\0";
-/// Of more checkpoints none is read, so that a damaged file does not keep the server waiting.
+/// If there are more checkpoints, none is read, so that a damaged file does not keep the server waiting.
 const MOST_CHECKPOINTS: u32 = 1024;
 
 /// A checkpoint in the file.

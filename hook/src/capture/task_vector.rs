@@ -19,7 +19,7 @@ const SMALLEST: usize = 16;
 /// The numbers of the tasks, in their order.
 ///
 /// # Safety
-/// There is a `std::vector<server_task>` at `list`, and nobody changes it.
+/// There is a `std::vector<server_task>` at `list`, and no thread changes it.
 pub(crate) unsafe fn numbers(list: Pointer) -> Vec<i32> {
     // SAFETY: the first two pointers of a vector are its begin and end.
     let [begin, end]: [*const i32; 2] = unsafe { *list.cast() };
@@ -27,7 +27,7 @@ pub(crate) unsafe fn numbers(list: Pointer) -> Vec<i32> {
     if begin.is_null() || size < SMALLEST {
         return Vec::new();
     }
-    // SAFETY: nobody changes the elements. Padding is read too; its value is unknown, but the result
+    // SAFETY: no thread changes the elements. Padding is read too; its value is unknown, but the result
     // does not depend on it.
     let words = unsafe { slice::from_raw_parts(begin, size) };
     words.chunks(stride(words)).map(|task| task[0]).collect()

@@ -1,5 +1,5 @@
-//! Prompts of requests with `"cache_prompt": false`, for the prefix store: who asks for that wants all of the prompt to be
-//! evaluated, for a measurement.
+//! Prompts of requests with `"cache_prompt": false`, for the prefix store: a client that asks for that wants all of the
+//! prompt to be evaluated, for a measurement.
 //!
 //! A task's number is known to the request's thread when it is drawn, and to the server's when a slot takes it. Neither
 //! waits for the other.
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use contextpilot_residency::TaskId;
 
-/// There is somebody who wants to know.
+/// There is a prefix store.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 
-/// Tasks that no slot has taken yet. Of more, the oldest are forgotten: then such a prompt is loaded.
+/// Tasks that no slot has taken yet. If there are more, the oldest are forgotten: then such a prompt is loaded.
 static TASKS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 const NONE: TaskId = -1;
 

@@ -8,10 +8,10 @@ use contextpilot_usage::Account;
 
 use super::by_task::{ByTask, Said};
 
-/// Answers are put right.
+/// The usage in answers is put right.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
 
-/// Tasks of whose prompts something was loaded: all tokens of the prompt, and the ones that were loaded and submitted.
+/// Tasks with prompts of which something was loaded: all tokens of the prompt, and the ones that were loaded and submitted.
 static TASKS: ByTask<4096> = ByTask::new();
 
 /// What is known of the prompt in each slot. Only the server's thread writes and reads them.
@@ -25,14 +25,14 @@ static SLOTS: [Slot; 512] = [const {
 const NONE: TaskId = -1;
 
 struct Slot {
-    /// Whose prompt it is evaluating.
+    /// The task whose prompt it is evaluating.
     task: AtomicI32,
     /// Tokens that were not evaluated, of those that the server has submitted.
     loaded: AtomicU32,
     submitted: AtomicU32,
 }
 
-/// From now on answers are put right.
+/// From now on the usage in answers is put right.
 pub(crate) fn engage() {
     ENGAGED.store(true, Ordering::Relaxed);
 }

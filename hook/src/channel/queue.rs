@@ -91,8 +91,8 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Sender<T> {
-    /// Sends a value, unless `most` values wait already or the queue is full. Waits for
-    /// nobody: a sender that is stopped between two steps does not stop other senders.
+    /// Sends a value, unless `most` values wait already or the queue is full. Does not wait
+    /// for other threads: a sender that is stopped between two steps does not stop other senders.
     ///
     /// # Errors
     /// Returns the value if there is no room for it, or the receiver was dropped.
@@ -173,7 +173,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Keeps an empty segment that nobody uses any more for later, or frees it.
+    /// Keeps an empty segment that no thread uses any more for later, or frees it.
     fn keep(&self, segment: *mut Segment<T>) {
         let put = |spare: &AtomicPtr<Segment<T>>| {
             let null = ptr::null_mut();
@@ -181,7 +181,7 @@ impl<T> Shared<T> {
             put.is_ok()
         };
         if !self.spares.iter().any(put) {
-            // SAFETY: made by `Segment::new`, and no one else has a pointer to it.
+            // SAFETY: made by `Segment::new`, and no other code has a pointer to it.
             drop(unsafe { Box::from_raw(segment) });
         }
     }

@@ -75,7 +75,7 @@ macro_rules! members {
             claims::note_copies();
             note_evaluation();
             if store::is_on() {
-                // Of a program that has copies of functions, not all is seen that a store must see.
+                // In a program that has copies of functions, hooks do not see all that a store must see.
                 purpose::refuse(used, COPIES);
             }
             // SAFETY: the caller passes a batch that the engine may read. Behind it lies something else.
@@ -104,11 +104,11 @@ const COPIES: &str = "this program has copies of llama_decode (link-time optimis
 /// program has stopped it.
 const NO_ROOM: i32 = 1;
 
-/// That the engine evaluates at all: until then the hook claims nothing of it.
+/// Notes that the engine evaluates at all: until then the hook claims nothing of it.
 #[inline]
 fn note_evaluation() {
     if claims::note_evaluation() {
-        // To say so.
+        // Wakes the worker, which says so.
         guard::guarded(nudge);
     }
 }
@@ -118,7 +118,7 @@ struct Evaluation<'a> {
     used: Context<'a>,
     /// The sequences of the batch, each once.
     sequences: Vec<i32>,
-    /// A sequence whose size is worth asking for, if somebody observes.
+    /// A sequence whose size is worth asking for, if there is an observer.
     longest: Option<Longest>,
     /// The evaluation was noted as begun, and not yet as ended.
     open: bool,

@@ -67,7 +67,7 @@ pub(crate) unsafe fn send(socket: c_int, buffer: Pointer, length: usize, flags: 
     let Some(instead) = instead else {
         return original!(send(socket, buffer, length, flags));
     };
-    // Of these bytes the server does not know how many were sent. The socket blocks: a part alone is sent if the client has read
+    // The server does not know how many of these bytes were sent. The socket blocks: a part alone is sent if the client has read
     // nothing for as long as the server waits for it.
     let mut sent = 0;
     while let Some(rest @ [_, ..]) = instead.get(sent..) {

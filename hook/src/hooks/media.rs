@@ -38,7 +38,7 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     unsafe { store::media::during(context, chunk, rows, (sequence, position), decode) }
 }
 
-/// By what the server identifies a chunk: the hash of the file that it came from. Do not call this
+/// The name by which the server identifies a chunk: the hash of the file that it came from. Do not call this
 /// within the guard.
 ///
 /// # Safety

@@ -81,7 +81,7 @@ unsafe fn keep(
         return count;
     };
     let length = i32::try_from(kept.tokens.len()).unwrap_or(i32::MAX);
-    // Who has asked before how many there are has room for these, and wants as many.
+    // A caller that has asked before how many there are has room for these, and wants as many.
     if length > capacity || capacity == count && length != count {
         return count;
     }
@@ -94,7 +94,7 @@ unsafe fn keep(
 /// `None` for a negative length. An empty one may have no address.
 ///
 /// # Safety
-/// There are `length` elements at `start`, and nobody changes them.
+/// There are `length` elements at `start`, and no thread changes them.
 unsafe fn slice<'a, T>(start: *const T, length: i32) -> Option<&'a [T]> {
     match usize::try_from(length).ok()? {
         0 => Some(&[]),
@@ -140,7 +140,7 @@ enum Chunk<'a> {
 /// All chunks, and whether those of media share their positions; `None` if that cannot be known.
 ///
 /// # Safety
-/// Both are alive, and nobody changes them.
+/// Both are alive, and no thread changes them.
 unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>, bool)> {
     // SAFETY: the caller's promise.
     let shared = unsafe { plain::shares_positions(projector) }?;
@@ -169,7 +169,7 @@ unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>
 /// All chunks as tokens, as they will be in the KV cache; `None` if they are too long.
 ///
 /// # Safety
-/// They are alive, and nobody changes them.
+/// They are alive, and no thread changes them.
 unsafe fn tokens((chunks, shared): &(Vec<Chunk<'_>>, bool)) -> Option<Vec<Token>> {
     let mut all = Vec::new();
     for chunk in chunks {

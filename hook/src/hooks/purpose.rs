@@ -1,5 +1,5 @@
-//! Hooks for what says for what a context is used. The prefix store leaves tokens out of evaluations, which
-//! must not be done if somebody needs more of them than their KV.
+//! Hooks for the functions that say what a context is used for. The prefix store leaves tokens out of evaluations, which
+//! must not be done if the host needs more of them than their KV.
 
 use std::ffi::{CStr, c_char};
 
@@ -128,7 +128,7 @@ pub(crate) unsafe fn llama_adapter_lora_init(model: Pointer, path: *const c_char
     adapter
 }
 
-/// From which file is not known.
+/// The adapter's file is not known.
 pub(crate) unsafe fn llama_adapter_lora_init_from_file_ptr(
     model: Pointer,
     file: Pointer,

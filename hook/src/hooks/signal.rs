@@ -18,7 +18,7 @@ pub(crate) static ANSWERS: &[Answer] = &[Answer {
 
 /// The next prompt of the sequence has that id.
 const TIED: i32 = 0;
-/// Nobody wants to know: there is neither an index nor an observer, the hook is not active, or the context is not
+/// The id is of no use: there is neither an index nor an observer, the hook is not active, or the context is not
 /// the one that is followed.
 const NOT_FOLLOWED: i32 = 1;
 /// An id has 1 to [`MAX_ID_BYTES`] bytes of UTF-8. The context has no such sequence.

@@ -145,7 +145,7 @@ pub(crate) unsafe fn _ZN13llama_context18state_seq_set_dataEiPKhmj(
         context, sequence, source, size, flags
     ));
     if call.is_hosts() {
-        // What it is, is not followed.
+        // What was restored is not followed.
         // SAFETY: the engine has just read there.
         unsafe { stored::restored(used, sequence, source, size, false) };
         let reach = ask_reach_after(used, sequence);
@@ -409,7 +409,7 @@ unsafe fn note_loaded_checkpoints(
     let file = File::open(OsStr::from_bytes(path.to_bytes())).ok();
     let all = file.and_then(|mut file| slot_file::checkpoints(&mut file, size as u64));
     let all = all.unwrap_or_default();
-    // Of more than it may have, the server drops the oldest.
+    // If there are more than it may have, the server drops the oldest.
     let surplus = all.len().saturating_sub(rules.checkpoints as usize);
     for SavedCheckpoint {
         tokens,

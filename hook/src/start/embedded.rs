@@ -32,7 +32,7 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
     if let (true, Ok(settings)) = (wanted, &settings) {
         keep_environment(settings);
     }
-    // Wrong settings are said when there is an engine that would be followed.
+    // Wrong settings are reported when there is an engine that would be followed.
     let hidden = settings.is_ok().then_some(say_hidden as fn(String));
     if wanted && SETTINGS.set(settings).is_ok() {
         // SAFETY: the caller's promise.
@@ -40,7 +40,7 @@ pub(super) unsafe fn watch(settings: Result<Settings, Error>) {
     }
 }
 
-/// An engine was found that is not followed, and that was said.
+/// An engine that is not followed was found, and a message said so.
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// The program that was run to be followed ends, and no model was loaded that could be followed: says so, once.
@@ -100,7 +100,7 @@ fn try_attach_to_further(engine: Result<Embedded, String>) -> Result<(), String>
             file.display()
         ));
     };
-    // SAFETY: this is called before anybody was told where the functions are.
+    // SAFETY: this is called before any code was told where the functions are.
     let attached = unsafe { engine.attach() }?;
     if store::is_on() {
         if let Some(why) = attach::unstorable() {
@@ -122,7 +122,7 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         None => return Ok(()),
     };
     let engine = engine?;
-    // Nobody asks a program what it has, or for its events.
+    // No index asks a program what it has, and no router for its events.
     settings.index_in_front = None;
     settings.kv_events = None;
     if !settings.is_engaged() {
@@ -136,9 +136,9 @@ fn try_attach_to(engine: Result<Embedded, String>) -> Result<(), String> {
         kept::engage(settings.keep_calls);
     }
     let file = engine.file.clone();
-    // Nobody has entered any engine.
+    // No thread has entered any engine.
     let _entered = enter_next();
-    // SAFETY: this is called from the constructor, or before anybody was told where the functions are.
+    // SAFETY: this is called from the constructor, or before any code was told where the functions are.
     let attached = unsafe { engine.attach() }?;
     if let Some(why) = attach::unstorable().filter(|_| settings.store.is_some()) {
         log::line(format_args!(

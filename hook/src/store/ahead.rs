@@ -20,8 +20,8 @@ pub(crate) fn about_to_ask(context: Option<Context<'_>>) {
     }
 }
 
-/// Removes what a sequence has ahead, and gives the engine what is [pending](super::exact) of it; a negative sequence stands for all. Whoever is about to read or change
-/// a sequence calls this first.
+/// Removes what a sequence has ahead, and gives the engine what is [pending](super::exact) of it; a negative sequence stands
+/// for all. Code that is about to read or change a sequence calls this first.
 pub(crate) fn remove(context: Context<'_>, sequence: i32) {
     before(context, || {
         synchronise(&context, sequence);

@@ -56,7 +56,7 @@ pub(crate) fn about_to_keep(context: Option<Context<'_>>, kept: i32) {
 /// The context is about to be freed: what it holds is saved, the longest sequence first.
 pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
     before(context, || {
-        // Nobody waits for a token.
+        // No client waits for a token.
         be_patient(context, FLUSH);
         let sequences = with_record(context, |one| {
             let all = one.session.sequences();
@@ -78,7 +78,7 @@ pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
 
 /// A run was evaluated, and its sequence is about to lose nothing. If an answer has just begun, what is new is saved
 /// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
-/// Nobody waits for it: the answer's first token has gone out.
+/// No client waits for it: the answer's first token has gone out.
 pub(super) fn save_early(context: Context<'_>, run: &Run) {
     let due = with_record(context, |one| {
         let is_step = run.leading == 0 && run.tokens.len() == 1;
@@ -95,7 +95,7 @@ fn save(context: Context<'_>, sequence: i32, kept: usize) {
     save_if(context, sequence, kept, 1);
 }
 
-/// Returns false if somebody else has the shelf.
+/// Returns false if another thread has the shelf.
 fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
     if exact::is_exact(context) {
         return exact::save(context, sequence, kept, margin);

@@ -1,4 +1,4 @@
-//! The time that all processes have which use one folder.
+//! The time that all processes share that use one folder.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,5 @@
-//! Under what the tokens of a context were evaluated: the adapters that were applied, and their scales. And for whom: tokens of
-//! requests that name another salt are no others to the engine, but the store keeps them apart.
+//! The conditions under which the tokens of a context were evaluated: the adapters that were applied, their scales, and the
+//! salt of the request. Tokens of another salt are no others to the engine, but the store keeps them apart.
 
 use contextpilot_kv_store::{Conditions, Fingerprint};
 
@@ -26,7 +26,7 @@ const MOST_SALTED: usize = 1024;
 /// Their numbers begin here.
 const FIRST_SALTED: u32 = 1 << 31;
 
-/// A set of adapters, for those who know a salt.
+/// A set of adapters, for requests that name a salt.
 struct Salted {
     number: Conditions,
     under: Conditions,
@@ -82,7 +82,7 @@ impl AllConditions {
     pub(super) fn apply(&mut self, mut adapters: Vec<(Adapter, u32)>) -> bool {
         // A scale of 0 has no effect.
         adapters.retain(|(_, scale)| f32::from_bits(*scale) != 0.0);
-        // One that is not known may be another one if it was not applied meanwhile.
+        // An unknown adapter may be another one if it was not applied meanwhile.
         let is_unknown = |(adapter, _): &(Adapter, u32)| matches!(adapter, Adapter::Unknown(_));
         let count = self.known.len();
         let first = match adapters.iter().any(is_unknown) {
@@ -106,7 +106,7 @@ impl AllConditions {
         }
     }
 
-    /// Those that are applied now, for who names no salt.
+    /// Those that are applied now, for requests that name no salt.
     fn now(&self) -> Conditions {
         let number = self.known.last().map_or(NONE_LEFT, |one| one.number);
         match number.0 {
@@ -115,7 +115,7 @@ impl AllConditions {
         }
     }
 
-    /// The same for who names this one, if it was [remembered](Self::remember).
+    /// The same for requests that name this salt, if it was [remembered](Self::remember).
     pub(super) fn now_with(&self, salt: Salt) -> Conditions {
         if salt == Salt::None {
             return self.now();
@@ -126,7 +126,7 @@ impl AllConditions {
         known.map_or(NONE_LEFT, |one| one.number)
     }
 
-    /// Somebody names this salt, under what is applied now.
+    /// A request names this salt, under what is applied now.
     pub(super) fn remember(&mut self, salt: Salt) {
         let under = self.now();
         if salt == Salt::None || under == NONE_LEFT {
@@ -160,13 +160,13 @@ impl AllConditions {
         last_first.find(is_this)
     }
 
-    /// Whether these are the adapters that are applied now, whoever the tokens are for.
+    /// Whether these are the adapters that are applied now, whatever the salt.
     pub(super) fn are_now(&self, conditions: Conditions) -> bool {
         let under = self.salted(conditions).map_or(conditions, |one| one.under);
         under == self.now()
     }
 
-    /// For whom tokens are that were evaluated under these conditions.
+    /// The salt of tokens that were evaluated under these conditions.
     pub(super) fn salt_of(&self, conditions: Conditions) -> Salt {
         self.salted(conditions).map_or(Salt::None, |one| one.salt)
     }
@@ -182,7 +182,7 @@ impl AllConditions {
         self.sets == 1 && known.all(|one| one.adapters.is_empty())
     }
 
-    /// The adapters. `None`: they were forgotten, or their tokens are nobody's.
+    /// The adapters. `None`: they were forgotten, or the salt of their tokens is not known.
     pub(super) fn get(&self, conditions: Conditions) -> Option<&UnderAdapters> {
         let under = match self.salted(conditions) {
             Some(one) if one.salt == Salt::Unknown => return None,
@@ -193,7 +193,7 @@ impl AllConditions {
         known.find(|one| one.number == under && under != NONE_LEFT)
     }
 
-    /// What was made of them, if anything was.
+    /// The fingerprint that was made of them, if one was.
     pub(super) fn fingerprint(&self, conditions: Conditions) -> Option<Fingerprint> {
         let under = self.get(conditions)?;
         match self.salted(conditions) {

@@ -26,7 +26,7 @@ pub(super) struct Content {
     path: PathBuf,
     /// The file with all its parts, open: whatever its path leads to later, these are what the engine has loaded.
     parts: Vec<File>,
-    /// What tells whether somebody has written into them since.
+    /// What tells whether a process has written into them since.
     marks: Mutex<Vec<Mark>>,
     /// `None` inside: the file cannot be read. Empty while it is being made.
     digest: OnceLock<Option<[u8; 16]>>,
@@ -38,14 +38,14 @@ pub(super) struct Content {
     in_doubt: AtomicBool,
 }
 
-/// Whether the digest of a file still says what an engine computes with that has loaded the file.
+/// Whether the digest of a file still says what an engine that has loaded the file computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It does.
+    /// The digest still says it.
     Same,
-    /// Somebody may have written into the file, and its digest is being made again.
+    /// A process may have written into the file, and its digest is being made again.
     InDoubt,
-    /// It does not, for this reason.
+    /// The digest does not say it any more, for this reason.
     Spoiled(&'static str),
 }
 
@@ -92,13 +92,13 @@ impl Content {
         self.doubts.load(Ordering::Acquire)
     }
 
-    /// Whoever has loaded the file computes with something else from now on.
+    /// An engine that has loaded the file computes with something else from now on.
     fn spoil(&self, why: &'static str) {
         let _ = self.spoiled.set(why);
     }
 
-    /// Whether somebody has written into the file since. An engine that has it mapped computes with what is there now.
-    /// (Whoever replaces a file by another one of its name does no harm to those who have the old one. That file got
+    /// Whether a process has written into the file since. An engine that has it mapped computes with what is there now.
+    /// (Replacing a file by another one of its name does no harm to engines that have the old one. That file got
     /// another number of names, which cannot be told from something written with size and time restored: such a file is
     /// read again.)
     pub(super) fn standing(self: &Arc<Self>) -> Standing {
@@ -148,7 +148,7 @@ impl Content {
 
 /// Opens a file that can be read to its end.
 fn open(path: &Path) -> Option<File> {
-    // Who opens a pipe waits for somebody else.
+    // Without `O_NONBLOCK`, opening a pipe would wait for a process at its other end.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -191,12 +191,12 @@ struct Mark {
     size: u64,
     /// When it was written, nanoseconds.
     written: i128,
-    /// When that, its name or its rights changed. Nobody can set it, as copies do with the time above.
+    /// When that, its name or its rights changed. No program can set it, as copies do with the time above.
     changed: i128,
 }
 
 impl Mark {
-    /// Of what is at this path now.
+    /// The mark of what is at this path now.
     fn at(path: &Path) -> Self {
         std::fs::metadata(path).map_or(Self::default(), |found| Self::of(&found))
     }
@@ -246,11 +246,11 @@ struct Owner {
 pub(super) enum Adapter {
     /// It was loaded from a file: the number of that.
     Loaded(u64),
-    /// From which file is not known. Later another one may be at this address.
+    /// The file is not known. Later another adapter may be at this address.
     Unknown(usize),
 }
 
-/// Files that nobody uses any more, and whose digests are remembered.
+/// Files that are not used any more, and whose digests are remembered.
 const UNUSED: usize = 8;
 
 /// A model or an adapter will be loaded from this file: its digest is made on a thread of its own, while
@@ -292,7 +292,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
             .get()
             .and_then(|folder| folder.kept_digest(&result.parts));
         let digest = kept.or_else(|| digest_of(&result.parts));
-        // Whoever writes into a file while it is loaded has another model than either.
+        // If a process writes into the file while it is loaded, the engine has neither the old model nor the new one.
         let is_same = marks(&result.parts) == *result.known_marks();
         if let (Some(folder), Some(digest), None, true) = (KEPT.get(), digest, kept, is_same) {
             // Else it is made again.

@@ -33,10 +33,10 @@ pub(super) struct Saved {
 /// Saved states that are remembered. The server's host prompt cache has fewer entries as a rule.
 const MOST_SAVED: usize = 4096;
 
-/// Whether contexts have a store that cannot go back to any position: `CONTEXTPILOT_STORE_BOUNDED`.
+/// Whether contexts that cannot go back to any position have a store: `CONTEXTPILOT_STORE_BOUNDED`.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Why one of these has none.
+/// Why such a context has no store.
 const NOT_WANTED: &str = "its cache cannot go back to any position (sliding window, recurrent), and \
                                      CONTEXTPILOT_STORE_BOUNDED is 0";
 
@@ -52,7 +52,7 @@ fn are_bounded_wanted() -> bool {
 /// A context of the engine.
 pub(crate) struct ContextStore {
     address: usize,
-    /// The engine that it is of.
+    /// The engine that it belongs to.
     engine: usize,
     pub(super) session: Session,
     pub(super) rates: Rates,
@@ -70,13 +70,13 @@ pub(crate) struct ContextStore {
     /// How often that file was in doubt.
     doubts: u32,
     conditions: AllConditions,
-    /// Whose prompt each sequence has, if not everybody's.
+    /// The salt of the prompt that each sequence has, if it has one.
     salts: BTreeMap<i32, Salt>,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
     /// Tokens do not see those behind them.
     pub(super) is_causal: bool,
-    /// Sequences that were to be copied out when somebody else had the shelf.
+    /// Sequences that were to be copied out when another thread had the shelf.
     pub(super) postponed: BTreeSet<i32>,
     /// Its [basis](Self::basis) may have changed.
     pub(super) has_news: bool,
@@ -298,7 +298,7 @@ impl ContextStore {
         self.refuse_newly(why);
     }
 
-    /// The same. True if nobody had this reason before.
+    /// The same. True if no context had this reason before.
     pub(super) fn refuse_newly(&mut self, why: &str) -> bool {
         if self.refused.is_some() {
             return false;
@@ -313,7 +313,7 @@ impl ContextStore {
         self.has_news |= self.conditions.apply(applied);
     }
 
-    /// Under what tokens of a sequence are evaluated now, and for whom.
+    /// The conditions under which tokens of a sequence are evaluated now, its salt included.
     pub(super) fn conditions(&self, sequence: i32) -> Conditions {
         let salt = self.salts.get(&sequence).copied();
         self.conditions.now_with(salt.unwrap_or_default())
@@ -329,7 +329,7 @@ impl ContextStore {
         self.conditions.are_now(conditions)
     }
 
-    /// A sequence has a prompt of this salt now. True if what it holds so far is somebody else's in the store.
+    /// A sequence has a prompt of this salt now. True if what it holds so far has another salt in the store.
     pub(super) fn set_salt(&mut self, sequence: i32, salt: Salt) -> bool {
         self.conditions.remember(salt);
         match salt {
@@ -340,7 +340,7 @@ impl ContextStore {
         self.are_these(under) && under != self.conditions(sequence)
     }
 
-    /// What a sequence holds is the beginning of the prompt that it has now: whoever sent that knows it.
+    /// What a sequence holds is the beginning of the prompt that it has now: the client that sent that knows it.
     pub(super) fn pass_on(&mut self, sequence: i32) {
         let conditions = self.conditions(sequence);
         self.session.relabel(sequence, conditions);
@@ -356,7 +356,7 @@ impl ContextStore {
             .map(|model| (model.standing(), model.doubts()));
         if let Some((standing, doubts)) = standing {
             if std::mem::replace(&mut self.doubts, doubts) != doubts {
-                // What was evaluated before may be of what somebody has written into the file.
+                // What was evaluated before may be of what a process has written into the file.
                 self.conditions.begin_anew();
             }
             match standing {
@@ -403,7 +403,7 @@ impl ContextStore {
         })
     }
 
-    /// `None`: nobody has seen a state of this context yet.
+    /// `None`: no state of this context was seen yet.
     fn layout_digest(&self) -> Option<Vec<u8>> {
         let digest = match &self.shape {
             Some(shape) => shape.digest(),
@@ -420,7 +420,7 @@ impl ContextStore {
         }
     }
 
-    /// Of what the fingerprint under these conditions is made; `None`: that is not known, or not yet.
+    /// What the fingerprint under these conditions is made of; `None`: that is not known, or not yet.
     fn facts(&self, conditions: Conditions) -> Option<kv::Facts> {
         let layout = self.layout_digest()?;
         let under = self.conditions.get(conditions)?;
@@ -438,7 +438,7 @@ impl ContextStore {
         Some(facts)
     }
 
-    /// The same for others who read the store, with the layout of rows.
+    /// The same for other processes that read the store, with the layout of rows.
     pub(super) fn origin(&self, conditions: Conditions) -> Option<Origin> {
         Some(Origin::new(
             self.model_name(conditions),
@@ -490,7 +490,7 @@ impl ContextStore {
 pub(super) struct Basis {
     engine: usize,
     model: Arc<Content>,
-    /// The digest of the layout. `None`: nobody has seen a state of this context yet.
+    /// The digest of the layout. `None`: no state of this context was seen yet.
     layout: Option<Vec<u8>>,
     rows: Option<Layout>,
     /// The context can go back to any position.
@@ -501,7 +501,7 @@ pub(super) struct Basis {
 }
 
 impl Basis {
-    /// Before the first prompt, when nobody has seen a state of the context, it is that of an earlier server whose
+    /// Before the first prompt, when no state of the context was seen yet, it is that of an earlier server whose
     /// origin differs in nothing else, if there is just one. `None`: not known, or not yet.
     pub(super) fn fingerprint(&self, origins: &[Origin]) -> Option<Fingerprint> {
         if let Some(made) = self.made.get() {
@@ -523,7 +523,7 @@ impl Basis {
         self.goes_back
     }
 
-    /// The same for others who read the store. `None`: not known yet.
+    /// The same for other processes that read the store. `None`: not known yet.
     pub(super) fn origin(&self) -> Option<Origin> {
         Some(Origin::new(
             self.model.name.clone(),

@@ -1,14 +1,14 @@
 //! Chunks that the folder does not have, and the remote may: they have left the folder, or are still to come. The process
 //! that keeps the two alike is asked for them, and fetches them while the prompt waits.
 //!
-//! For what comes a prompt waits no longer than evaluating it would take here, as it was measured, and for one chunk more. That
+//! The prompt waits for them no longer than evaluating them would take here, as it was measured, and for one chunk more. That
 //! process knows what is there: a prompt of which nothing is there learns so at once. If an answer does not come in time,
-//! or what came is of no use, nobody is asked for a while.
+//! or what came is of no use, it is not asked for a while.
 //!
-//! Nobody is asked for what the engine holds, or for what does not fit the folder's budget or the context.
+//! It is not asked for what the engine holds, or for what does not fit the folder's budget or the context.
 //!
-//! Not for contexts that cannot go back to any position: the states of theirs that could be loaded are farther apart than
-//! the tokens of a batch, and the server shows no more of a prompt than that.
+//! It is not asked on behalf of contexts that cannot go back to any position: the states of theirs that could be loaded are
+//! farther apart than the tokens of a batch, and the server shows no more of a prompt than that.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ use super::shelf::Shelf;
 use super::{Context, with_shelf};
 use crate::base::guard;
 
-/// For fewer tokens nobody is asked.
+/// For fewer tokens the process is not asked.
 const LEAST: usize = 64;
 /// How long a prompt waits for a chunk while it is not known how long evaluating takes.
 const UNKNOWN: Duration = Duration::from_millis(100);
 /// How long it waits at least: a device that goes on after the call seems to be faster than it is.
 const FASTEST: Duration = Duration::from_millis(20);
-/// Somebody is asked for what continues a prompt.
+/// The process is asked for what continues a prompt.
 struct Asked {
     answers: Answers,
     fingerprint: Fingerprint,
@@ -42,7 +42,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// `None`: nobody can be asked, or for nothing that is of use.
+    /// `None`: the process cannot be asked, or there is nothing of use to ask for.
     fn new(shelf: &Shelf, one: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
         shelf
             .elsewhere

@@ -29,7 +29,7 @@ impl<'call> Context<'call> {
     /// The context that has this memory, or that this is (in old engines). `None`: there is no store, or it is not known.
     ///
     /// # Safety
-    /// As for [`Context::of`], whose memory nobody else uses, either.
+    /// As for [`Context::of`]. No other thread uses its memory, either.
     pub(crate) unsafe fn of_memory(call: &'call EngineCall, memory: Pointer) -> Option<Self> {
         let owner = super::is_on().then(|| contexts::owner(memory)).flatten()?;
         // SAFETY: the caller's promise.
@@ -57,7 +57,7 @@ impl<'call> Context<'call> {
         unsafe { plain::state_size(self.pointer, sequence) }
     }
 
-    /// Copies the state of a sequence to `target`. How many bytes were written; 0: the engine did not.
+    /// Copies the state of a sequence to `target`. Returns how many bytes were written; 0: the engine did not.
     ///
     /// # Safety
     /// There is room for `size` bytes.
@@ -89,7 +89,7 @@ impl<'call> Context<'call> {
         }
     }
 
-    /// Says of a token of its vocabulary whether it stands for no text. `None`: the context has no vocabulary.
+    /// Says whether a token of its vocabulary stands for no text. `None`: the context has no vocabulary.
     pub(super) fn is_control(self) -> Option<impl Fn(i32) -> bool> {
         /// `CONTROL` of `llama_token_attr`.
         const CONTROL: i32 = 8;

@@ -85,8 +85,8 @@ fn evaluate(
     }
 }
 
-/// Whose prompts the sequences of a batch have. What a sequence holds of somebody else's prompt is stored as theirs, and is the
-/// beginning of this one from now on: whoever sent that knows it.
+/// Takes note of the salts of the prompts that the sequences of a batch have. What a sequence holds of a prompt with another
+/// salt is stored under that salt, and is the beginning of this prompt from now on: the client that sent this one knows it.
 fn take_salts(context: Context<'_>, content: &Content) {
     if !salts::are_any() {
         return;
@@ -126,7 +126,7 @@ fn is_causal(context: Context<'_>) -> bool {
     with_record(context, |one| one.is_causal) != Some(false)
 }
 
-/// Evaluates something that is no tokens, or of which that is not known. `sequences`: `None`: not known in which.
+/// Evaluates something that is not tokens, or may not be. `sequences`: `None` if they are not known.
 fn evaluate_other(
     context: Context<'_>,
     sequences: Option<&[i32]>,
@@ -140,7 +140,7 @@ fn evaluate_other(
         }
         let media = media.filter(|media| media.sequence == sequence);
         if media.is_some() {
-            // Of what it holds then, nothing can be saved.
+            // Nothing of what it holds then can be saved.
             change::share(context, sequence);
         }
         with_record(context, |one| match media {
@@ -202,7 +202,7 @@ fn evaluate_media(
 fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
     if parts.iter().all(|part| part.run.leading == 0) {
-        // Generated tokens wait for nobody.
+        // Generated tokens do not wait for the shelf.
         be_patient(context, Duration::ZERO);
     }
     await_ready(context, &parts);
@@ -229,7 +229,7 @@ fn evaluate_rest(
     batch: &impl Batches,
 ) -> i32 {
     let is_exact = is_bounded(&context);
-    // Behind this nothing is asked of the record until the engine has evaluated.
+    // After this, nothing is asked of the record until the engine has evaluated.
     if !repair::goes_on(context) {
         if repair::is_any_lost(context) {
             return LOST;
@@ -406,8 +406,8 @@ fn undo(context: Context<'_>, is_exact: bool) {
     }
 }
 
-/// Does what is to be done before a batch is evaluated. The result that the server gets if that is not possible; 0: it is
-/// done. `whole` is set to false if more is left for one call than may be.
+/// Does what is to be done before a batch is evaluated. Returns the result that the server gets if that is not possible; 0: it
+/// is done. `whole` is set to false if more is left for one call than may be.
 fn prepare_all(
     context: Context<'_>,
     parts: &[Part],
@@ -446,7 +446,7 @@ fn forget_all(context: Context<'_>, parts: &[Part]) {
     });
 }
 
-/// What is pending takes room that the server believes to be taken. It is evaluated before anybody else gets it.
+/// What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
 fn complete_for_room(context: Context<'_>, entries: usize) {
     let is_short = with_record(context, |one| {
         one.session.owing().next().is_some() && one.session.held() + entries > one.size
@@ -516,7 +516,7 @@ fn note_loaded(context: Context<'_>, entries: &[Entry], parts: &[Part]) {
     });
 }
 
-/// An evaluation that has not ended yet. If the engine throws an exception, nobody knows what it did.
+/// An evaluation that has not ended yet. If the engine throws an exception, it is not known what the engine did.
 struct Open<'a> {
     context: Context<'a>,
     parts: &'a [Part],

@@ -7,7 +7,7 @@
 //!
 //! **Pending.** The server shows a prompt batch by batch, and states are far apart. While a prompt goes on along what is
 //! stored, and a state lies ahead, its tokens are left out without anything being loaded: they are *pending*. The engine
-//! then holds less than the server believes, never more. Before anybody looks at the sequence (a copy, an output, most
+//! then holds less than the server believes, never more. Before the host looks at the sequence (a copy, an output, most
 //! checkpoints), and when the prompt leaves the path, they are made up for: the state that is nearest before is loaded, and what
 //! is behind it evaluated ([`bounded`]). So it does not matter where the prompt turns off, nor where the server's batches end.
 //! Loading at each batch what lies within it would be simpler, and would save little: the batches of two prompts
@@ -24,17 +24,17 @@
 //! **Sliding windows, a few tokens at a time.** The engine computes a batch in parts of `n_ubatch` tokens. Before it does,
 //! it tries out whether all parts find room, and puts the cells back. In a cache of sliding windows, the trial removes
 //! further cells, which are not put back (seen in 0.7.0, and in the sources of 2026): then the first parts miss some of
-//! their window. A plain server answers wrongly now and then by that, if slots share a cache that is small beside the
+//! their window. That makes a plain server answer wrongly now and then, if slots share a cache that is small beside the
 //! batch. What is stored would be wrong for good. So with a store, such a context evaluates one part at a time
 //! ([`pieces`]), as a server does whose `--batch-size` is its `--ubatch-size`.
 //!
 //! **Where states are taken.** Where an answer begins, on the way through a long prompt, when tokens are about to be lost,
 //! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
 //! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons. So do tails
-//! that are taken where others may turn off ([`turns`]).
+//! that are taken where other prompts may turn off ([`turns`]).
 //!
 //! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
-//! own decision, asking nobody. A load brings the windows only. So of a sequence that was loaded it is known from where on
+//! own decision, without asking. A load brings the windows only. So of a sequence that was loaded it is known from where on
 //! it has rows, and if the host goes back behind that, the engine's sequence is emptied, and what is left of it is pending
 //! ([`about_to_go_back`]). Before the host looks at such a sequence in a way after which that is not known any more (a copy
 //! of a part, a move, a state of the whole context), the sequence is evaluated again ([`make_whole`]).
@@ -74,7 +74,7 @@ pub(super) const SHARED_WINDOWS: &str = "its sequences share one small cache of 
 pub(super) const UNKNOWN_WINDOWS: &str =
     "whether its sliding windows keep every position (swa_full) is not known";
 
-/// Whether a context is one of these.
+/// Whether a context cannot go back to any position.
 pub(super) fn is_exact(context: Context<'_>) -> bool {
     is_bounded(&context)
 }
@@ -96,7 +96,7 @@ pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {
 }
 
 /// The host removes what is behind a position, and the engine holds nothing of that: it is not pending any more.
-/// Else, what is pending of this part is forgotten, so that nobody evaluates it.
+/// Else, what is pending of this part is forgotten, so that it is not evaluated.
 pub(crate) fn removes_only_pending(
     context: Option<Context<'_>>,
     sequence: i32,
@@ -199,10 +199,10 @@ pub(crate) fn forgive(context: Context<'_>, sequence: i32) {
     }
 }
 
-/// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and nobody sees
-/// that the engine lacks them.
+/// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and the
+/// host does not see that the engine lacks them.
 pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
-    /// More does not wait: whoever turns off just before the state would wait for all of it at once.
+    /// More does not wait: a prompt that turns off just before the state would wait for all of it at once.
     const MOST: usize = 32_768;
     let goes_on = run.leading == run.tokens.len();
     if !goes_on || !is_hidden() {

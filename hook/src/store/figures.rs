@@ -13,7 +13,7 @@ use contextpilot_kv_store::Fingerprint;
 pub(crate) struct Figures {
     /// Sequences that were loaded.
     pub(crate) loads: AtomicU64,
-    /// Those of them whose rows went from the files into the engine without a copy of the state in between.
+    /// Loaded sequences whose rows went from the files into the engine without a copy of the state in between.
     pub(crate) direct_loads: AtomicU64,
     /// Tokens that were left out of evaluations.
     pub(crate) loaded_tokens: AtomicU64,
@@ -81,7 +81,7 @@ pub(super) fn is_reading() -> bool {
     READING.load(Ordering::Acquire)
 }
 
-/// Whether all is there that prompts are looked up by.
+/// Whether all that prompts are looked up by is there.
 pub(super) fn is_ready() -> bool {
     FOLDER_READ.load(Ordering::Acquire) && DIGESTS.load(Ordering::Acquire) == 0
 }
@@ -174,7 +174,7 @@ pub(super) fn used(fingerprint: Fingerprint) {
     used.push(fingerprint);
 }
 
-/// What may be wrong. The first that is, is shown.
+/// What may be wrong. The first of these that is wrong is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// There is no store.
@@ -189,7 +189,7 @@ pub(super) enum Kind {
     Budget,
 }
 
-/// How long damage is told that is gone.
+/// How long damage is reported after it is gone.
 pub(super) const TOLD: Duration = Duration::from_secs(600);
 
 /// Something is wrong. True if that is new.

@@ -1,7 +1,7 @@
 //! Rows that go from the files into the engine without a copy of the state in between.
 //!
 //! The engine takes a state from one piece of memory. It reads what the state says about cells and layers, and hands the
-//! rows on to whoever has the cache's memory: `ggml_backend_tensor_set(tensor, source, offset, size)`. In an *outline*
+//! rows on to the backend that has the cache's memory: `ggml_backend_tensor_set(tensor, source, offset, size)`. In an *outline*
 //! of a state the rows are left out: their memory is there, but was never touched. When the engine hands on rows of
 //! the outline, they are put in, a block at a time, straight from the files, which threads read ahead.
 //!
@@ -51,7 +51,7 @@ pub(super) fn is_large(bytes: usize) -> bool {
 /// Whether the rows of a state of so many bytes may be left out. `flows`: whether the context was not seen to take rows in
 /// another way.
 pub(super) fn can(flows: bool, layout: &Layout, bytes: usize) -> bool {
-    // Of a context that has a layout, a batch was evaluated. What it was made of was handed on in this way.
+    // A context that has a layout has evaluated a batch. What that was made of was handed on in this way.
     let is_seen = original::called::ggml_backend_tensor_set.ever()
         && original::ggml_backend_tensor_set().is_some();
     flows && is_seen && layout.keeps_rows_together() && is_large(bytes)

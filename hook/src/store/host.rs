@@ -75,7 +75,7 @@ impl Record for ContextStore {
 
 /// What the store has for a sequence.
 enum Found<'a> {
-    /// Of a context that can go back to any position.
+    /// What it has for a context that can go back to any position.
     Dense(Stored<'a>),
     Bounded(StoredState<'a>),
 }

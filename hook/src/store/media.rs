@@ -31,10 +31,10 @@ pub(super) struct Media {
     pub(super) sequence: i32,
     /// The position of the first row.
     pub(super) first: i32,
-    /// Of all rows.
+    /// The digest of all rows.
     digest: [u8; 32],
     pub(super) rows: usize,
-    /// With how the rows are evaluated. `None`: it cannot be stored.
+    /// The tokens of the rows, made from the digest and from how the rows are evaluated. `None`: they cannot be stored.
     tokens: OnceCell<Option<Vec<i32>>>,
     /// How many rows the batches so far had.
     pub(super) done: Cell<usize>,
@@ -120,7 +120,7 @@ impl Media {
         };
         let fits = !entries.is_empty() && done + entries.len() <= self.rows;
         if !fits || !entries.iter().enumerate().all(is_next) {
-            // Nor is what follows.
+            // What follows has no tokens, either.
             self.done.set(self.rows);
             return None;
         }

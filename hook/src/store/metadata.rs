@@ -13,12 +13,12 @@ use crate::base::abi::Pointer;
 
 const ORIGINAL: &str = "rope.scaling.original_context_length";
 
-/// How long the contexts are for which a model's factors are.
+/// The lengths of the contexts that a model's factors are for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lengths {
-    /// That it was trained for; 0: not known.
+    /// The length that it was trained for; 0: not known.
     trained: usize,
-    /// The original one, if the file names any.
+    /// The original length, if the file names any.
     original: Option<usize>,
 }
 

@@ -1,14 +1,14 @@
 //! Other processes that use the same folder: servers of this user, on this machine or on another one that
 //! has the folder, and `contextpilot-llama store`.
 //!
-//! Nobody tells anybody anything. Each process looks at the folder every two seconds. What another one has
-//! written is then in its own tree, and counts in its budget: whoever finds that all together is too much
+//! Processes do not notify each other. Each process looks at the folder every two seconds. What another one has
+//! written is then in its own tree, and counts in its budget: a process that finds that all together is too much
 //! removes what was used least recently. Two that remove the same do no harm. Until the next look they may
 //! exceed the budget by what they write in that time.
 //!
 //! If several write for the same place at the same moment (prompts that part within one chunk), all keep the few with the
-//! least names; another one leaves, with what continues it. A chunk whose parent has left counts until whoever wrote it
-//! has seen that, or until it is the one that was used least recently.
+//! least names; another one leaves, with what continues it. A chunk whose parent has left counts until the process that
+//! wrote it has seen that, or until it is the one that was used least recently.
 //!
 //! All count time in the same way, so that they agree on what is old. What a neighbour *uses* is seen by the
 //! next process that starts: the times of files that are known already are not looked at again.
@@ -49,7 +49,7 @@ pub(super) fn follow(mut watch: Watch, opened: Opened) {
     look_for_life(watch, opened.has_remote);
 }
 
-/// Reads all of the folder, while prompts are looked up by its index. `limit`: the budget, if somebody said it.
+/// Reads all of the folder, while prompts are looked up by its index. `limit`: the budget, if the settings give one.
 fn read_rest(watch: &mut Watch, limit: Option<u64>) {
     faults::hold_reading();
     while works() {
@@ -85,7 +85,7 @@ fn say_unreadable(error: &io::Error) {
     );
 }
 
-/// Writes down what is where, for whoever starts next.
+/// Writes down what is where, for the process that starts next.
 fn write_index() {
     let Some((folder, changed)) = on_shelf(|shelf| {
         let shelf = shelf.as_ref()?;
@@ -99,12 +99,12 @@ fn write_index() {
         all.extend(some);
         last = now;
     }
-    // A folder that cannot be written is told by what writes chunks.
+    // What writes chunks reports a folder that cannot be written.
     let _ = folder.keep_index(all);
     with_shelf(|shelf| shelf.has_written_index(changed));
 }
 
-/// `has_remote`: somebody keeps the folder and a remote alike.
+/// `has_remote`: a process keeps the folder and a remote alike.
 fn look_for_life(mut watch: Watch, has_remote: bool) {
     let mut noted = None;
     let mut swept: Option<Instant> = None;
@@ -168,9 +168,9 @@ fn forget_unused() {
     }
 }
 
-/// Writes down of what the chunks are made that this server will use, as soon as that is known: before its first prompt,
-/// if it warms up. So whoever keeps the folder and a remote alike fetches them in time. (What is stored writes it down
-/// again.)
+/// Writes down what the chunks that this server will use are made of, as soon as that is known: before its first prompt,
+/// if it warms up. So the process that keeps the folder and a remote alike fetches them in time. (What is stored writes it
+/// down again.)
 fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
     let Some(basis) = records::oldest() else {
         return;
@@ -186,7 +186,7 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
     }
 }
 
-/// What the process says that keeps the folder and the remote alike.
+/// Looks at what the process that keeps the folder and the remote alike says.
 fn look_at_remote() {
     let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder));
     let note = folder.and_then(|folder| folder.remote_note());

@@ -1,7 +1,7 @@
 //! What is new of a sequence is copied out of the engine, and no more.
 //!
-//! The engine writes the state of a whole sequence, as long as that may be. It asks whoever has the cache's memory for the
-//! rows: `ggml_backend_tensor_get(tensor, target, offset, size)`. If the store has most of the sequence, rows that it has
+//! The engine writes the state of a whole sequence, as long as that may be. It asks the backend that has the cache's memory
+//! for the rows: `ggml_backend_tensor_get(tensor, target, offset, size)`. If the store has most of the sequence, rows that it has
 //! are left out there. Their memory was never touched, and takes none.
 //!
 //! If the engine gets its rows in another way than this knows, it writes all of them, as ever.
@@ -30,7 +30,7 @@ pub(super) enum Copied {
     From(usize, Layout),
 }
 
-/// Whether of a sequence with so many tokens only what is behind those that are `there` is to be copied. `flows`: whether the
+/// Whether only what is behind the tokens that are `there` is to be copied of a sequence with so many. `flows`: whether the
 /// context was not seen to get rows in another way.
 pub(super) fn is_enough(flows: bool, layout: &Layout, tokens: usize, there: usize) -> bool {
     // A layout was learned of a state that was copied out.
@@ -44,7 +44,7 @@ pub(super) fn is_enough(flows: bool, layout: &Layout, tokens: usize, there: usiz
 pub(super) struct NewRows {
     region: Region,
     size: usize,
-    /// Positions before have none.
+    /// Positions before this one have no rows.
     pub(super) from: usize,
 }
 
@@ -158,7 +158,7 @@ unsafe fn fetch_mine(tensor: Pointer, target: *mut u8, offset: usize, size: usiz
         return false;
     };
     let wanted = taking.wanted.get_or_init(|| {
-        // SAFETY: the first bytes of the region, which nobody writes to now.
+        // SAFETY: the first bytes of the region, which no thread writes to now.
         let begun = unsafe { slice::from_raw_parts(taking.begin, begin) };
         let find = || Wanted::new(taking.layout, taking.sequence, begun, taking.from);
         guard::compute(find).flatten()

@@ -51,7 +51,7 @@ pub(crate) fn may_store_model(call: &EngineCall, params: &ContextParams) -> bool
 /// No known structure is longer, in words.
 const LONGEST: usize = 32;
 
-/// Where the pointer to metadata stands that replace those of the file: the last of four pointers, before the
+/// Where the pointer to the metadata that replace those of the file stands: the last of four pointers, before the
 /// flags, of which some are set.
 fn overrides(defaults: &[u64; 64]) -> Option<usize> {
     (4..LONGEST).find(|&at| defaults[at - 3..=at] == [0; 4] && defaults[at + 1] != 0)

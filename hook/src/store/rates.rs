@@ -1,4 +1,4 @@
-//! How long this engine takes for a token: to evaluate it, to copy it out, and to copy it in. By that is decided
+//! How long this engine takes for a token: to evaluate it, to copy it out, and to copy it in. That decides
 //! what is worth copying.
 
 use std::time::Duration;

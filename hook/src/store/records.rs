@@ -2,7 +2,7 @@
 //!
 //! A row's locks are taken by the thread that uses the context, and llama.cpp allows one at a time. So that thread never
 //! waits for them, and needs no other lock for what it knows of its own context. The one exception is
-//! [`Row::basis`], which threads of ours read: it is written only if nobody reads it at that moment, else by the next call.
+//! [`Row::basis`], which threads of ours read: it is written only if no thread reads it at that moment, else by the next call.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -19,7 +19,7 @@ use crate::base::mode;
 pub(super) struct Row {
     /// Its address. Zero: the row is free.
     context: AtomicUsize,
-    /// Rows that were taken before this one; of a free row the greatest number.
+    /// Rows that were taken before this one; a free row has the greatest number.
     age: AtomicU64,
     /// A batch of ours (`llama_batch_ext`), as an address; zero: there is none.
     pub(super) batch: AtomicUsize,
@@ -74,7 +74,7 @@ pub(super) fn is_oldest(context: Context<'_>) -> bool {
     oldest_row().is_some_and(|row| row.context.load(Ordering::Acquire) == context.pointer().addr())
 }
 
-/// What threads of ours may know of it.
+/// What threads of ours may know of the oldest context.
 pub(super) fn oldest() -> Option<Arc<Basis>> {
     let oldest = oldest_row()?;
     let basis = oldest.basis.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,14 +146,14 @@ impl Row {
         self.patience.store(patience, Ordering::Relaxed);
     }
 
-    /// What is left of it.
+    /// How long the call may still wait for the shelf.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_micros(self.patience.load(Ordering::Relaxed).into())
     }
 }
 
-/// A lock of a row, on the thread that uses the context. In a forked child a thread may have held it that is no more:
-/// there nobody waits.
+/// A lock of a row, on the thread that uses the context. In a forked child a thread that is no more may have held it:
+/// there the call does not wait.
 fn lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mode::is_active() {
         true => Some(lock.lock().unwrap_or_else(PoisonError::into_inner)),

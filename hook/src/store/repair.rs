@@ -1,6 +1,6 @@
 //! Puts contexts right after the library has stopped: see [`repair()`].
 //!
-//! Each context is put right by its own next call, on the thread that makes it, before the engine's function runs: nobody
+//! Each context is put right by its own next call, on the thread that makes it, before the engine's function runs: no thread
 //! touches a context that another thread may be using. A call in which the library stops does so itself, if the engine's
 //! function is still to come.
 

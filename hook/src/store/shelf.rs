@@ -44,7 +44,7 @@ pub(super) struct Shelf {
     /// For rows that are read.
     rows: Vec<u8>,
     noted: Noted,
-    /// Prompts that are to be kept or released, and what says so is not written down yet.
+    /// Prompts that are to be kept or released, which is not written down yet.
     kept_news: kept::News,
     /// What is in the folder, by which prompts are looked up until all of it has been read.
     index: Option<Index>,
@@ -93,9 +93,9 @@ fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
 pub(super) struct Opened {
     /// All of it has been read. Else prompts are looked up by its index.
     pub(super) is_read: bool,
-    /// The budget, if somebody said it.
+    /// The budget, if the settings give one.
     pub(super) limit: Option<u64>,
-    /// Somebody keeps the folder and a remote alike.
+    /// A process keeps the folder and a remote alike.
     pub(super) has_remote: bool,
 }
 
@@ -157,7 +157,7 @@ impl Shelf {
             .map_err(|e| format!("no thread can be started ({e})"))
     }
 
-    /// Nothing has been read yet. `limit`: the budget, if somebody said it.
+    /// Nothing has been read yet. `limit`: the budget, if the settings give one.
     fn new(folder: Folder, limit: Option<u64>, index: Option<Index>) -> io::Result<Self> {
         let writer = Writer::start(folder.clone(), QUEUE, guard::enter_for_life, busy::is_busy)?;
         let shelf = Self {
@@ -198,7 +198,7 @@ impl Shelf {
         self.count();
     }
 
-    /// Whether the file of a chunk was not removed since its header was read, and nobody here is about to remove it.
+    /// Whether the file of a chunk was not removed since its header was read, and this process is not about to remove it.
     fn is_still_there(&self, header: &Header) -> bool {
         let name = &header.chunk.name;
         !self.writer.is_leaving(name) && !self.folder.lacks(name)
@@ -214,7 +214,7 @@ impl Shelf {
         }
         let mut leaving = self.tree.orphans(clock::may_be_unfinished());
         let limit = limit.unwrap_or_else(|| usual_limit(&self.folder, self.tree.bytes()));
-        // The share is one of the budget, and whoever leaves for that is decided by what is kept.
+        // The share is one of the budget, and what is kept decides which chunks leave for that.
         let kept = self.folder.kept();
         leaving.extend(self.tree.set_limit_with(limit, |tree| {
             for (end, until) in kept {
@@ -276,7 +276,7 @@ impl Shelf {
         self.tree.find(fingerprint, tokens).tokens()
     }
 
-    /// The folder, for whoever reads other things there.
+    /// The folder, for code that reads other things there.
     pub(super) fn folder(&self) -> Folder {
         self.folder.clone()
     }
@@ -414,15 +414,15 @@ impl Shelf {
         self.region(flows, layout, || offer.up_to(offer.tokens.len()), bytes)
     }
 
-    /// These were of use now.
+    /// These pieces were of use now.
     fn note_used(&mut self, pieces: &[Piece]) {
         self.tree.now(clock::time());
         self.tree.used(pieces);
         self.writer.touch(pieces.iter().map(|piece| piece.name));
     }
 
-    /// Puts pieces into a state, all that it is made of. Those that can be brought later are left out, if somebody brings
-    /// them. False if one of them is gone or damaged; then it has left the store.
+    /// Puts pieces into a state, all that it is made of. Those that can be brought later are added to `left_out` instead,
+    /// if it is given. False if one of them is gone or damaged; then it has left the store.
     fn put_all(
         &mut self,
         mut composer: Composer<'_>,
@@ -498,7 +498,7 @@ impl Shelf {
         buffer
     }
 
-    /// Writes down of what this fingerprint is made, now and then. There is something of it: a client can make as many
+    /// Writes down what this fingerprint is made of, now and then. There is something of it: a client can make as many
     /// fingerprints as it likes.
     pub(super) fn note(
         &mut self,
@@ -518,7 +518,7 @@ impl Shelf {
         self.noted.forget();
     }
 
-    /// Writes down of what a fingerprint is made, before there is anything of it.
+    /// Writes down what a fingerprint is made of, before there is anything of it.
     pub(super) fn tell_origin(&self, origin: Origin) {
         self.writer.note_origin(origin);
     }
@@ -600,7 +600,7 @@ impl Shelf {
         self.settle();
     }
 
-    /// The file of a chunk is gone or damaged, or the system refuses. The chunk leaves. That it is gone is nobody's fault:
+    /// The file of a chunk is gone or damaged, or the system refuses. The chunk leaves. That it is gone is no fault:
     /// another process removed it a moment ago. If there are no more open files, it stays.
     fn cannot_read(&mut self, name: Name, why: &ReadError) {
         if why.is_shortage() || why.is_open_to_others() {
@@ -623,7 +623,7 @@ impl Shelf {
     }
 
     fn count(&self) {
-        // Not known before the folder has been read, if nobody said it.
+        // Not known before the folder has been read, if the settings give none.
         let limit = match self.tree.limit() {
             u64::MAX => 0,
             limit => limit,
@@ -637,7 +637,7 @@ impl Shelf {
     }
 }
 
-/// The budget that nobody said, of a folder whose files have `own` bytes.
+/// The budget if the settings give none, of a folder whose files have `own` bytes.
 fn usual_limit(folder: &Folder, own: u64) -> u64 {
     let limit = folder.usual_limit(own);
     if let Some(problem) = limit.problem {

@@ -73,7 +73,7 @@ pub(crate) unsafe fn write_checkpoint(
     } = context
         .journal(|journal| journal.take_announced(sequence))
         .flatten()?;
-    // If the library has stopped since, nobody knows: but a host asks for the bytes right behind their size.
+    // If the library has stopped since, that is not known, but a host asks for the bytes right behind their size.
     let now = with_record(context, |one| {
         one.session.believed(sequence) == Some(&tokens) && one.session.under(sequence) == conditions
     });

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use contextpilot_kv_store::Conditions;
 
-/// At most so many wait.
+/// At most so many tails wait.
 const MOST: usize = 16;
-/// And so many bytes of them.
+/// At most so many bytes of tails wait.
 pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// A tail that was taken while the rows of its tokens are not in the store.
@@ -17,7 +17,7 @@ pub(super) struct Tail {
     pub(super) bytes: Arc<Vec<u8>>,
 }
 
-/// Those of a context, the oldest first.
+/// The tails of a context, the oldest first.
 #[derive(Default)]
 pub(super) struct Tails(Vec<Tail>);
 
@@ -48,7 +48,7 @@ impl Tails {
         self.0.push(tail);
     }
 
-    /// How many tokens the longest beginning of these has of which a tail of the sequence waits; 0: none does.
+    /// How many tokens the longest beginning of these has for which a tail of the sequence waits; 0: no tail waits.
     pub(super) fn last(&self, sequence: i32, tokens: &[i32]) -> usize {
         let tails = self.0.iter();
         let of_these =

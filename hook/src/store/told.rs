@@ -1,13 +1,13 @@
 //! Tells routers what the store has (KV cache events), on a thread of its own.
 //!
 //! The tree notes the names of chunks that come and leave. This thread takes the notes, looks the chunks up, some at a
-//! time, and makes blocks of their tokens. So it does not matter who changed the tree: the server's thread, a
+//! time, and makes blocks of their tokens. So it does not matter what changed the tree: the server's thread, a
 //! neighbour, or a damaged file. At the start, or after more changes than are noted, it looks at all chunks.
 //!
 //! What an earlier server left is told before the first prompt, if that server was like this one ([`Origin`]).
 //!
-//! Told is what the server would load for a request that names no adapter, and that is known only of
-//! a server without adapters. Of a context that cannot go back to any position nothing is told: there a prompt is
+//! Routers are told what the server would load for a request that names no adapter. That is known only of
+//! a server without adapters. Nothing is told of a context that cannot go back to any position: there a prompt is
 //! loaded up to a tail that lies on its way, and blocks have no words for that.
 
 use std::thread;

@@ -21,7 +21,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// What is wrong with a folder above `user`'s private folder. It must belong to `user` or
-    /// root, and no one else may write to it. Root's folders with the sticky bit, such as
+    /// root, and no other user may write to it. Root's folders with the sticky bit, such as
     /// `/tmp`, are allowed: files in them can be renamed by their owner and by root only.
     pub(crate) fn fault_above(self, user: u32) -> Option<Fault> {
         let mode = self.mode & 0o7777;
@@ -71,7 +71,7 @@ pub enum Fault {
     Link(u32),
     /// Its group may write to it; the permissions.
     Group(u32),
-    /// Everybody may write to it; the permissions.
+    /// All users may write to it; the permissions.
     Everybody(u32),
 }
 

@@ -4,10 +4,10 @@
 //! does not have yet), one in the folder of the prefix store, which the user names, and one in
 //! the user's runtime folder (sockets).
 //!
-//! Whoever can write to the first folder, or can put another folder in its place,
-//! chooses what is loaded into the server. Whoever can write to the second
+//! A user who can write to the first folder, or can put another folder in its place,
+//! chooses what is loaded into the server. A user who can write to the second
 //! chooses what is reported to the index. So each must belong to this user and be closed
-//! to everybody else. Every folder above it must belong to this user or root, and
+//! to all other users. Every folder above it must belong to this user or root, and
 //! no other user or group may write there. The exception are folders of
 //! root with the sticky bit, such as `/tmp`: files in them can be renamed by
 //! their owner and by root only. Symbolic links on the way must belong to this user or
@@ -91,9 +91,9 @@ impl Base {
 /// What becomes of a folder that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It is made.
+    /// The folder is made.
     Make,
-    /// It is not there.
+    /// The folder stays missing.
     Leave,
 }
 
@@ -108,7 +108,7 @@ pub struct PrivateFolder {
 
 impl PrivateFolder {
     /// `contextpilot-llama` in `base`: there, owned by this user, and closed to
-    /// everybody else. It is made if it is missing, and closed (0700) if others
+    /// all other users. It is made if it is missing, and closed (0700) if others
     /// could merely read it; if others could write to it, what is in it may
     /// already be theirs.
     ///
@@ -178,7 +178,7 @@ impl PrivateFolder {
         None
     }
 
-    /// `name` in `base`, an absolute path: there, owned by this user, and closed to everybody else,
+    /// `name` in `base`, an absolute path: there, owned by this user, and closed to all other users,
     /// as [`open`](Self::open) says. `base` may be readable by others; it is made if it is missing.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl PrivateFolder {
         }
     }
 
-    /// Whether it is still closed to everybody else. Its owner may have opened it since.
+    /// Whether it is still closed to all other users. Its owner may have opened it since.
     ///
     /// # Errors
     /// The system's refusal, or that others can write to it.

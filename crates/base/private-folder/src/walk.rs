@@ -1,7 +1,7 @@
 //! From the root down to a folder, one name at a time, each looked at after it was opened.
 //!
-//! The descriptor of a folder that was found good is what the next name is looked up in. Nobody
-//! but this user and root can rename or replace anything in such a folder, so what was checked
+//! The descriptor of a folder that was found good is what the next name is looked up in. Only
+//! this user and root can rename or replace anything in such a folder, so what was checked
 //! is what is used, now and whenever the same path is opened again.
 
 use std::ffi::{OsStr, OsString};
@@ -54,7 +54,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Whose folder is looked for, and where.
+/// The user whose folder is looked for, and where.
 pub(crate) struct View<'a> {
     /// What absolute paths, links' too, begin at.
     pub(crate) root: &'a Path,
@@ -73,7 +73,7 @@ impl View<'_> {
     ///
     /// `..` and symbolic links are followed as the system does it. All folders on the way, the
     /// root and the last one included, and all links have to be the user's or root's, and closed
-    /// to everybody else ([`Facts::fault_above`]).
+    /// to all other users ([`Facts::fault_above`]).
     pub(crate) fn walk(&self, path: &Path) -> Result<File, Stop> {
         let (mut folder, mut at) = self.start()?;
         // The next name is the last.
@@ -147,7 +147,7 @@ impl View<'_> {
             return Ok(None);
         }
         let at = at.join(name);
-        // In a sticky folder, whoever owns a link can put another one in its place.
+        // In a sticky folder, the owner of a link can put another one in its place.
         let owner = (self.owner)(&at, found.st_uid);
         if let Some(why) = Facts::fault_of_link(owner, self.user) {
             return Err(Stop::Unsafe { at, why });

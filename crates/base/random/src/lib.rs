@@ -11,7 +11,7 @@ use std::ops::Range;
 pub struct Random(pub u64);
 
 impl Random {
-    /// Another stream each time, of which nobody knows the seed.
+    /// Another stream each time, from a seed that is not known.
     #[must_use]
     pub fn of_system() -> Self {
         // RandomState is seeded by the system.

@@ -194,7 +194,7 @@ pub(crate) enum KvEventsError {
     ReplayOfModels,
     /// A model has two addresses, or none.
     Model(String),
-    /// Two servers would listen there.
+    /// Two servers would listen at this address.
     Twice(SocketAddr),
     /// The list of adapters' names cannot be read.
     Adapters,

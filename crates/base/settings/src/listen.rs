@@ -10,7 +10,7 @@ mod tests;
 
 /// What comes before the path of a Unix socket.
 const UNIX: &str = "unix:";
-/// [`Listen::Auto`].
+/// The text for [`Listen::Auto`].
 const AUTO: &str = "auto";
 /// The longest path of a Unix socket: `sun_path` of Linux has 108 bytes, that of macOS 104, the
 /// last one is zero, and eight are for the name under which it is made.
@@ -22,7 +22,7 @@ pub enum Listen {
     /// At a Unix socket of its own, in a private folder where the companion command looks
     /// (crates/watch/discovery).
     Auto,
-    /// There.
+    /// At this address.
     At(ListenAddress),
 }
 

@@ -4,14 +4,14 @@ use crate::url::{looks_like_scheme, redact};
 
 /// What an address of a Redis begins with.
 pub const REDIS_SCHEMES: [&str; 3] = ["redis://", "rediss://", "redis+unix://"];
-/// And of a bucket.
+/// What an address of a bucket begins with.
 pub const BUCKET_SCHEME: &str = "s3://";
 
 /// What to write instead of an address of another form.
 pub const REMOTE_FORMS: &str =
     "write redis://host:6379, rediss://host:6379, redis+unix:///path or s3://bucket/prefix";
 
-/// Whether the address has the form of one. Who connects there finds out whether it is right.
+/// Whether the address has the form of one. Whether it is right is known only after connecting.
 pub(crate) fn is_remote(address: &str) -> bool {
     let mut schemes = REDIS_SCHEMES.into_iter().chain([BUCKET_SCHEME]);
     let rest = schemes.find_map(|scheme| address.strip_prefix(scheme));

@@ -386,7 +386,7 @@ enum Cause {
     KvEvents(KvEventsError),
     Gigabytes(String),
     NotAbsolute,
-    /// With the address as it may be shown.
+    /// The address, as it may be shown.
     Remote(String),
     NoStore,
 }

@@ -71,7 +71,7 @@ fn explain(error: &io::Error) -> String {
 /// Linux, a socket's timeout for sending is one for connecting too (unix(7), `unix_stream_connect`).
 ///
 /// # Errors
-/// The system's: there is no such socket, nobody listens, this user may not; and
+/// The system's: there is no such socket, no server listens, this user may not; and
 /// [`WouldBlock`](ErrorKind::WouldBlock) if the time ran out.
 #[cfg(target_os = "linux")]
 pub fn connect(path: &Path, within: Option<Duration>) -> io::Result<UnixStream> {
@@ -93,7 +93,7 @@ pub fn connect(path: &Path, within: Option<Duration>) -> io::Result<UnixStream> 
 /// systems other than Linux refuse at once.
 ///
 /// # Errors
-/// The system's: there is no such socket, nobody listens, this user may not.
+/// The system's: there is no such socket, no server listens, this user may not.
 #[cfg(not(target_os = "linux"))]
 pub fn connect(path: &Path, _within: Option<Duration>) -> io::Result<UnixStream> {
     UnixStream::connect(path)

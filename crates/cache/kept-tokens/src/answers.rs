@@ -11,14 +11,14 @@ use crate::header::{self, callee};
 use crate::json::ends_of_equal;
 use crate::record::{self, Record};
 
-/// So many tokens before an answer are kept with it: the text of a prompt may be divided otherwise where it now goes on.
+/// How many tokens before an answer are kept with it: the text of a prompt may be divided otherwise where it now goes on.
 const BEFORE: usize = 32;
 
 /// Answers with equal tokens before them that are remembered: as many are looked at where a prompt has these, a token or two
 /// of each.
 const ALIKE: usize = 256;
 
-/// What an answer takes beside its tokens, as so many.
+/// What an answer takes beside its tokens, counted as tokens.
 const ROW: usize = 32;
 
 /// Names an answer that is being generated.
@@ -107,7 +107,7 @@ pub fn with_others(tokens: &[i32], others: &[Other]) -> Vec<i32> {
 }
 
 impl Answers {
-    /// `most`: so many tokens are remembered.
+    /// `most`: how many tokens are remembered at most.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Answers {
         true
     }
 
-    /// Of the answer only so many tokens are left: the others were a draft's.
+    /// Only this many tokens of the answer are left: the others were a draft's.
     pub fn truncate(&mut self, answer: AnswerId, len: usize) {
         if let Some(one) = self.all.get_mut(&answer.0) {
             let before = one.tokens.len();
@@ -203,7 +203,7 @@ impl Answers {
         *self = older;
     }
 
-    /// Adds an answer. One that it goes on from is forgotten.
+    /// Adds an answer. An earlier one that it continues is forgotten.
     fn insert(&mut self, record: Record) {
         let alike = self.by_key.get(&record.key);
         let earlier = alike.into_iter().flatten().copied().find(|number| {

@@ -2,13 +2,13 @@
 
 /// Ends a header.
 pub(crate) const MESSAGE: &[u8] = b"<|message|>";
-/// Stands before a header, and before who speaks.
+/// Stands before a header, and before the role that speaks.
 pub(crate) const START: &[u8] = b"<|start|>";
 /// No header is longer.
 pub(crate) const MOST: usize = 512;
 
-/// Whom a header calls: what stands behind `<|start|>assistant`, up to `<|message|>` and with it. `None`: it calls nobody, or has
-/// a form that is not known.
+/// The name of the tool that a header calls. `header`: what stands behind `<|start|>assistant`, up to `<|message|>` and with it.
+/// `None`: it calls no tool, or has a form that is not known.
 pub(crate) fn callee(header: &[u8]) -> Option<&[u8]> {
     const CHANNEL: &[u8] = b"<|channel|>commentary";
     let form = header.strip_suffix(MESSAGE)?.strip_suffix(b"json")?;

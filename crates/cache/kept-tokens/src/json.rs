@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use serde_json::Deserializer;
 
-/// So many beginnings of objects are tried.
+/// How many beginnings of objects are tried at most.
 const MOST: usize = 32;
 
 /// Both texts have the same first bytes, and then one of them goes on otherwise, within an object. Where that ends in both, if

@@ -8,7 +8,7 @@ use crate::answers::and;
 
 const MAGIC: &[u8; 8] = b"CPans1\0\0";
 
-/// More tokens no answer has.
+/// No answer has more tokens.
 const MOST: usize = 1 << 22;
 
 /// What an answer consists of.

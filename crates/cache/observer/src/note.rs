@@ -91,7 +91,7 @@ pub enum Note {
     Kept {
         /// The request.
         arrival: Arrival,
-        /// Which.
+        /// The prompt.
         kept: KeptPrompt,
     },
     /// The launch that was reported last for this slot failed (`launch_slot_with_task` returned false):

@@ -30,7 +30,7 @@ mod stage;
 /// recorder knows something.
 pub const MOST_WAITING: usize = 65_536;
 
-/// Tokens of the tokenizer in place of those of answers, in prompts whose requests are not over. What more there is, is not
+/// Tokens of the tokenizer in place of those of answers, in prompts whose requests are not over. More of them are not
 /// recorded.
 pub const MOST_OTHER_TOKENS: usize = 1 << 20;
 
@@ -73,7 +73,7 @@ pub struct Recorder {
     /// The special tokens of prompts for `/infill`, if these begin with the prefix.
     markers: Option<[Token; 3]>,
     /// How all that the server held was lost, and no task was launched since: it sleeps or ends, or is another process. When
-    /// that was, microseconds; `None`: nobody can tell before the next launch.
+    /// that was, microseconds; `None`: that is not known before the next launch.
     lost: Option<(ChangeKind, Option<u64>)>,
 }
 

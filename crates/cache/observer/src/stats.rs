@@ -167,7 +167,7 @@ impl Observer {
                 .and_then(|ledger| ledger.works_for(number));
             let (asker, busy) = job.unwrap_or_default();
             let busy = at_work.map_or(busy, |slots| slots.contains(&number));
-            // Of a request whose client has left, the prompt is not evaluated to its end.
+            // The prompt of a request whose client has left is not evaluated to its end.
             let unfinished = ledger.and_then(|ledger| ledger.unfinished(number));
             let unfinished = unfinished.filter(|_| busy).zip(times);
             let last_title = times.and_then(|times| times.title.as_deref());

@@ -7,9 +7,9 @@ use crate::evaluations::name;
 use crate::note::Now;
 use crate::observer::Observer;
 
-/// Of so many of the last prompts it is shown where they end.
+/// The tree shows where this many of the last prompts end.
 const MOST_PROMPTS: usize = 500;
-/// These prompts have so many tokens together, at most. Each of them is followed through the tree.
+/// The most tokens that these prompts have together. Each of them is followed through the tree.
 const MOST_TOKENS: usize = 2 << 20;
 
 impl Observer {

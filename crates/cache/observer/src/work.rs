@@ -23,7 +23,7 @@ pub(crate) struct Work {
     pub(crate) sections: Option<Sections>,
     /// The tokens of its only prompt.
     pub(crate) prompt_tokens: Option<u32>,
-    /// Not for the log file, which others may read.
+    /// The title. It is not for the log file, which others may read.
     pub(crate) title: Option<Arc<Title>>,
     /// Tokens of its prompts that were kept as they were generated.
     pub(crate) kept: u64,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The first line is extra context. The server keeps as many of its last tokens as its settings have room
-//! for. Of the prefix it keeps the last tokens and of the suffix the first ones, as many as fit in a
+//! for. It keeps the last tokens of the prefix and the first tokens of the suffix, as many as fit in a
 //! batch.
 
 use std::collections::VecDeque;

@@ -83,8 +83,8 @@ pub enum CacheSalt {
 ///
 /// Strings, escapes and nesting are tracked exactly, everything else leniently:
 /// the server rejects invalid JSON by itself, and an id found before the
-/// error is still that of the rejected request. Of a repeated key the
-/// last occurrence counts, as in the server's parser (nlohmann).
+/// error is still that of the rejected request. The last occurrence of a
+/// repeated key counts, as in the server's parser (nlohmann).
 #[derive(Debug, Clone)]
 pub(crate) struct JsonScanner {
     state: State,
@@ -323,7 +323,7 @@ impl JsonScanner {
         control::lifetime(&self.control.take()?)
     }
 
-    /// Among whom the prompt may be shared. Call this at the end of the body.
+    /// The `cache_salt` of the body. Call this at the end of the body.
     pub(crate) fn take_salt(&mut self) -> CacheSalt {
         match std::mem::replace(&mut self.cache_salt, Value::Absent) {
             Value::Absent | Value::Bad(Refusal::Empty) => CacheSalt::None,

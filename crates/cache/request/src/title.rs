@@ -35,7 +35,7 @@ pub(crate) struct TitleReader {
     is_user: bool,
     /// Open brackets.
     depth: usize,
-    /// The first of them: whether each is an object's, and the name of the member whose value is read.
+    /// For the outermost of them: whether each is an object's, and the name of the member whose value is read.
     levels: [Level; LEVELS],
     text: Text,
     reading: Reading,
@@ -199,7 +199,7 @@ impl TitleReader {
         self.reading = match self.depth {
             _ if names => Reading::Name,
             1 if matches!(body.name, Name::Prompt | Name::Messages) => Reading::Words,
-            // Of several prompts the first one.
+            // The first of several prompts.
             2 if body.name == Name::Prompt && !list.is_object && self.found.0.is_empty() => {
                 Reading::Words
             }
@@ -244,7 +244,7 @@ impl TitleReader {
 }
 
 /// The first words of a text, with single blanks between them: at most `most` bytes, the last of which say that
-/// there are more. Characters that a terminal obeys or that nobody sees are left out.
+/// there are more. Characters that a terminal obeys and invisible ones are left out.
 fn beginning(bytes: &[u8], most: usize) -> Box<str> {
     let text = String::from_utf8_lossy(bytes);
     // The end may be within a character.

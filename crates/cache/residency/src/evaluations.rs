@@ -71,7 +71,7 @@ impl Evaluations {
         }
     }
 
-    /// The prompt has been evaluated. Returns who has claimed it; `None`: the number is unknown.
+    /// The prompt has been evaluated. Returns the claims on it; `None`: the number is unknown.
     pub(crate) fn cached(
         &mut self,
         evaluation: EvaluationId,
@@ -83,13 +83,13 @@ impl Evaluations {
         Some(unclaimed.turn(Evaluation::Cached))
     }
 
-    /// The slot took another task before the prompt was evaluated. Returns who has claimed it.
+    /// The slot took another task before the prompt was evaluated. Returns the claims on it.
     pub(crate) fn failed(&mut self, evaluation: EvaluationId) -> Option<Vec<Claim>> {
         let unclaimed = self.0.get_mut(&evaluation)?;
         Some(unclaimed.turn(Evaluation::Failed))
     }
 
-    /// The evaluated prompt is no longer cached. Returns its stand-in, and who has claimed it.
+    /// The evaluated prompt is no longer cached. Returns its stand-in, and the claims on it.
     pub(crate) fn lost(
         &mut self,
         evaluation: EvaluationId,

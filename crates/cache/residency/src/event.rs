@@ -27,7 +27,7 @@ pub enum Event {
         /// model.
         window: u32,
     },
-    /// By which rules the server goes back in a bounded context. Sent after [`Event::Bounded`]. Without
+    /// The rules by which the server goes back in a bounded context. Sent after [`Event::Bounded`]. Without
     /// it, the rules are the [default](Rewinding::default).
     Rewinds {
         /// The context.
@@ -41,7 +41,7 @@ pub enum Event {
         context: ContextId,
     },
     /// The thread of a request drew a task number (`server_queue::get_new_id`). A request with several
-    /// prompts posts several tasks. Of a request without an id it is sent only if somebody observes.
+    /// prompts posts several tasks. For a request without an id it is sent only if there is an observer.
     Posted {
         /// The HTTP request.
         arrival: Arrival,
@@ -79,8 +79,8 @@ pub enum Event {
         compared: Compared,
     },
     /// The server has answered a request, or its client is gone. Sent once for each arrival. If the
-    /// request posted no task, the server rejected it. Of a request without an id it is sent only if
-    /// somebody observes.
+    /// request posted no task, the server rejected it. For a request without an id it is sent only if
+    /// there is an observer.
     Answered {
         /// The HTTP request.
         arrival: Arrival,

@@ -33,11 +33,11 @@ pub enum Fact {
     Evicted {
         /// The id.
         id: RequestId,
-        /// Why.
+        /// Why it was evicted.
         reason: Reason,
         /// Where its prompt was last.
         place: Place,
-        /// For whom the engine did it, if that is known. `None` unless the ledger is observed.
+        /// The request for which the engine did it, if that is known. `None` unless the ledger is observed.
         by: Option<Asker>,
     },
     /// The server numbered a task of a request.
@@ -87,7 +87,7 @@ pub enum Fact {
         asker: Asker,
         /// Several requests wait for this evaluation, and `asker` is the most likely of them.
         evaluation: Option<EvaluationId>,
-        /// The slot has been at work on this prompt already: only now it is known whose it is.
+        /// The slot has been at work on this prompt already: only now its request is known.
         goes_on: bool,
     },
     /// A request claims an evaluation for which several have waited.
@@ -242,7 +242,7 @@ impl Asker {
 /// engine's own `cache_n` and `prompt_n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
-    /// Both together.
+    /// `reused` and `evaluated` together.
     pub tokens: u64,
     /// Tokens that the slot had before the first of the prompt's entries, and those that came from the
     /// prefix store.

@@ -1,7 +1,7 @@
 //! Jobs: which request each slot works for, and how many tokens its prompt takes.
 //!
-//! This part of the ledger is there only if somebody observes. It decides nothing about evictions; it
-//! tells for whom they happen.
+//! This part of the ledger is there only if there is an observer. It decides nothing about evictions; it
+//! tells for which requests they happen.
 
 use crate::entries::Entry;
 use crate::fact::{Asker, Fact, Place, Reason, TokenCounts};
@@ -290,7 +290,7 @@ impl Jobs {
         }
     }
 
-    /// So many entries of the batch came from the prefix store.
+    /// This many entries of the batch came from the prefix store.
     pub(crate) fn loaded(&mut self, sequence: SequenceId, tokens: i32) {
         let slot = self.slots.get_mut(&sequence);
         if let Some((prompt, _)) = slot.and_then(Slot::prompt) {
@@ -396,7 +396,7 @@ impl Jobs {
         self.saved.clear();
     }
 
-    /// For whom the engine took a prompt out of the cache. The task in a slot overwrites or moves its
+    /// The request for which the engine took a prompt out of the cache. The task in a slot overwrites or moves its
     /// content. A slot is emptied for the task in it only while that is at work.
     pub(crate) fn evicts(&self, reason: Reason, place: Place) -> Option<Asker> {
         let Place::Slot(sequence) = place else {

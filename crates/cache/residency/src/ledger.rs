@@ -63,7 +63,7 @@ pub struct Ledger {
     evaluations: Evaluations,
     reaches: reach::Reaches,
     adapters: adapters::Adapters,
-    /// `None`: nobody observes.
+    /// `None`: there is no observer.
     jobs: Option<Jobs>,
     batch: Batch,
     gap: Gap,
@@ -253,7 +253,7 @@ impl Ledger {
         }
     }
 
-    /// Appends a fact that only matters to those who observe.
+    /// Appends a fact that only matters to an observer.
     fn tell(&self, facts: &mut Vec<Fact>, fact: impl FnOnce() -> Fact) {
         if self.jobs.is_some() {
             facts.push(fact());

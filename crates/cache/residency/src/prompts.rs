@@ -22,7 +22,7 @@
 //! tied, and its request counts as never cached when it is answered.
 //!
 //! When the first batches of a prompt have been evaluated, it is known that the slot works on a
-//! prompt, but not on whose. Then the slot is launched for [`UNTIED`], and launched again for the
+//! prompt, but not for which request. Then the slot is launched for [`UNTIED`], and launched again for the
 //! request when the end of the prompt is seen.
 
 use crate::entries::Entry;

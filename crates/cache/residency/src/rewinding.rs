@@ -1,4 +1,4 @@
-//! By which rules llama-server goes back in a bounded context: they differ by generation and flags.
+//! The rules by which llama-server goes back in a bounded context: they differ by generation and flags.
 
 /// The rules of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

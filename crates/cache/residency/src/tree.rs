@@ -1,4 +1,4 @@
-//! The radix tree of tokens: what is held, and by whom.
+//! The radix tree of tokens: what is held, and by which holders.
 //!
 //! ```text
 //!                 (root)

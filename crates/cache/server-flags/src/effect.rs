@@ -171,7 +171,7 @@ impl ServerFlags {
         }
     }
 
-    /// Whether a projector is named. Of a repository (`--hf-repo`) the server may take one by itself.
+    /// Whether a projector is named. With a repository (`--hf-repo`), the server may take one by itself.
     #[must_use]
     pub fn names_projector(&self) -> bool {
         [Flag::Mmproj, Flag::MmprojUrl]

@@ -1,4 +1,4 @@
-//! The flags that somebody asks about, and how each generation of servers spells them.
+//! The flags that callers ask about, and how each generation of servers spells them.
 
 use crate::generation::Generation;
 
@@ -91,7 +91,7 @@ pub(crate) enum Kind {
 impl Flag {
     pub(crate) const COUNT: usize = Self::ALL.len();
 
-    /// All of them.
+    /// All flags.
     pub const ALL: [Self; 26] = [
         Self::Host,
         Self::Port,

@@ -1,4 +1,4 @@
-//! What the KV of a token depends on of a server's flags: for whoever keeps KV longer than a server runs.
+//! Which of a server's flags the KV of a token depends on: for code that keeps KV longer than a server runs.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -316,13 +316,13 @@ impl Known {
         known
     }
 
-    /// How it is called whichever name was given: its first long one.
+    /// The one name that stands for all of its names: its first long one.
     fn name(&self) -> &'static str {
         let mut long = self.names.iter().filter(|name| name.starts_with("--"));
         long.next().or(self.names.first()).copied().unwrap_or("")
     }
 
-    /// Several of it add up.
+    /// Whether several uses of the flag add up.
     fn adds_up(&self) -> bool {
         matches!(
             self.name(),
@@ -364,7 +364,7 @@ fn by_variable(name: &str) -> Option<(&'static Known, bool)> {
     }
 }
 
-/// Whether KV may depend on a flag or on a variable (`LLAMA_ARG_…`): it does, or nobody knows. `None`: this is neither.
+/// Whether KV may depend on a flag or on a variable (`LLAMA_ARG_…`): it does, or the name is not known. `None`: this is neither.
 #[must_use]
 pub fn may_change_kv(name: &str) -> Option<bool> {
     let known = match name.starts_with('-') {
@@ -384,9 +384,9 @@ pub fn is_listed(name: &str, variable: Option<&str>) -> bool {
     by_name.is_some() && by_variable.is_none_or(same)
 }
 
-/// What KV depends on of a server's arguments, without its own name, and its variables, as words that are the same however that
-/// was said: by which of a flag's names or by its variable, in which order, and how numbers are spelled. What is not known
-/// counts as it is.
+/// Those of a server's arguments (without its own name) and variables that KV depends on, as words. The words are the same
+/// whether a flag was given by one of its names or by its variable, in whatever order, and however numbers are spelled.
+/// What is not known counts as it is.
 pub fn relevant_flags(
     arguments: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,

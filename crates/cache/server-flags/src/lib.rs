@@ -17,7 +17,7 @@
 //! - For a flag that can only be turned on, all other values of its variable mean nothing.
 //! - A number ends where it ends (`std::stoi`): `8x` is 8, and `0x10` is 0.
 //!
-//! **Not known here:** flags that nobody asks about, and with them what their values are. So a *value* of
+//! **Not known here:** flags that no caller asks about, and so also what their values are. So a *value* of
 //! such a flag that is spelled like a flag of [`Flag`] is taken for the flag. llama.cpp's own `config.ini`
 //! (servers of mid 2026 read one) is not read.
 //!

@@ -44,7 +44,7 @@ pub(crate) fn real(text: &[u8]) -> Option<f32> {
     (number.is_normal() || is_zero).then_some(sign as f32 * number)
 }
 
-/// Without white space and a sign.
+/// The sign (1 if there is none), and the text behind it. White space before it is skipped.
 fn sign(text: &[u8]) -> (i64, &[u8]) {
     let text = &text[count(text, is_space)..];
     match text.split_first() {

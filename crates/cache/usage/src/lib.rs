@@ -24,10 +24,10 @@ pub use spans::{Edit, Value, apply};
 /// What is known of a request's prompt, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Those that were not evaluated.
+    /// Tokens that were not evaluated.
     pub reused: u64,
-    /// Those that were.
+    /// Tokens that were evaluated.
     pub evaluated: u64,
-    /// Of the reused ones, those that came from the store.
+    /// Reused tokens that came from the store.
     pub loaded: u64,
 }

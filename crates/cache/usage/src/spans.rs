@@ -27,7 +27,7 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The only one of the text.
+    /// The value that the whole text is.
     #[must_use]
     pub fn of(text: &'a [u8]) -> Self {
         let all = Self {
@@ -69,7 +69,7 @@ impl<'a> Value<'a> {
         serde_json::from_slice(self.bytes()).ok()
     }
 
-    /// An edit by which this stands in its place.
+    /// An edit that puts another value in its place.
     #[must_use]
     pub fn becomes(&self, value: impl ToString) -> Edit {
         (self.at.clone(), value.to_string())
@@ -88,7 +88,7 @@ impl<'a> Value<'a> {
         quoted.and_then(|rest| rest.strip_suffix(b"\"")) == Some(name.as_bytes())
     }
 
-    /// The members of an object with their names, in the order of the text. Of another value none.
+    /// The members of an object with their names, in the order of the text. None for another value.
     pub fn members(&self) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
         let all = self.clone();
         let mut next = self.first(b'{');
@@ -100,7 +100,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The values of a list. Of another value none.
+    /// The values of a list. None for another value.
     pub fn elements(&self) -> impl Iterator<Item = Value<'a>> {
         let all = self.clone();
         let mut next = self.first(b'[');
@@ -146,7 +146,7 @@ impl<'a> Value<'a> {
         is_there.then_some(Value { text, at })
     }
 
-    /// Past blanks.
+    /// The first place from here on that is no blank.
     fn blank(&self, from: usize) -> usize {
         let rest = self.text.get(from..).unwrap_or_default();
         let blanks = rest.iter().take_while(|byte| byte.is_ascii_whitespace());

@@ -28,7 +28,7 @@ pub struct Batch {
     hooks: Vec<Ready>,
     /// Trampolines of those that begin with a call.
     calling: Calling,
-    /// Since the first function.
+    /// `None` before the first function.
     opened: Option<Opened>,
 }
 
@@ -117,7 +117,7 @@ impl Drop for Opened {
 /// Changes what may be done with a page that has our trampolines, and is executable in any case.
 fn allow(page: usize, access: i32) -> Result<(), Refusal> {
     let at = std::ptr::with_exposed_provenance_mut(page);
-    // SAFETY: a page that has our trampolines. Whoever runs in them goes on.
+    // SAFETY: a page that has our trampolines. A thread that runs in them goes on.
     match unsafe { libc::mprotect(at, page_size(), access) } {
         0 => Ok(()),
         _ => Err(Refusal::WriteForbidden(
@@ -211,7 +211,7 @@ impl Batch {
     ///
     /// # Safety
     /// No thread may be in one of the functions: call this from the constructor of a library that
-    /// was preloaded, or for a library whose functions nobody has been told of yet. The trampolines must be
+    /// was preloaded, or for a library whose functions no code has been told of yet. The trampolines must be
     /// where the replacements look for them.
     pub unsafe fn install(self) -> Result<(), Refusal> {
         if self.hooks.is_empty() {

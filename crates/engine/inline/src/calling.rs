@@ -62,7 +62,7 @@ impl Calling {
             self.memory = map()?;
         }
         let at: *mut u8 = ptr::with_exposed_provenance_mut(self.memory + self.count * SIZE);
-        // SAFETY: within memory of ours, which is writable, and which nobody else knows of yet.
+        // SAFETY: within memory of ours, which is writable, and which no other code knows of yet.
         unsafe { ptr::copy_nonoverlapping(code.as_ptr(), at, code.len()) };
         self.count += 1;
         Ok(at.cast_const().cast())
@@ -77,7 +77,7 @@ impl Calling {
             return Ok(());
         }
         let at = ptr::with_exposed_provenance_mut(self.memory);
-        // SAFETY: memory of ours, to which nobody writes any more.
+        // SAFETY: memory of ours, to which no code writes any more.
         let result = unsafe { libc::mprotect(at, SIZE * MOST, libc::PROT_READ | libc::PROT_EXEC) };
         match result {
             0 => Ok(()),

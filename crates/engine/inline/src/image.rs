@@ -191,8 +191,8 @@ impl Code for Image {
             .then(|| {
                 // SAFETY: within a segment of the executable, which stays mapped while the
                 // process lives, or of a library that is not unloaded while this is used (see
-                // `of_library`). It is readable, and nobody may write to it. Our own patches
-                // (`Batch::install`) come when nobody holds this slice.
+                // `of_library`). It is readable, and no code may write to it. Our own patches
+                // (`Batch::install`) come when no code holds this slice.
                 unsafe { slice::from_raw_parts(start as *const u8, end - start) }
             })
     }

@@ -13,7 +13,7 @@ pub fn visit_loaded<F: FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>(mut work: 
     ) -> c_int {
         // SAFETY: `dl_iterate_phdr` hands out a valid description for the time of the call.
         let info = unsafe { &*info };
-        // SAFETY: what is handed over below, which nobody else refers to meanwhile.
+        // SAFETY: what is handed over below, which no other code refers to meanwhile.
         let work = unsafe { &mut *data.cast::<F>() };
         work(info).is_break().into()
     }

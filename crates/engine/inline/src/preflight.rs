@@ -41,7 +41,7 @@ impl Code for Elf<'_, File> {
 pub struct Extent {
     /// The address of its first instruction.
     pub address: u64,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
     /// Address and size of what the compiler moved elsewhere (`name.cold`).
     pub parts: Vec<(u64, u64)>,
@@ -50,7 +50,7 @@ pub struct Extent {
 /// The instructions that a jump at a function's beginning displaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Displaced {
-    /// Their addresses.
+    /// The addresses of these instructions.
     pub range: Range<u64>,
     /// The last of them, at the first address, calls the function at the second one.
     pub call: Option<(u64, u64)>,

@@ -363,7 +363,7 @@ impl<'data, R: Read + Seek> Elf<'data, R> {
         })
     }
 
-    /// Those that may have one of `names`, and others.
+    /// Calls `then` with the symbols that may have one of `names`, and with others.
     fn each_symbol(
         &self,
         table: SectionType,

@@ -52,33 +52,33 @@ pub enum FunctionPlace {
     },
 }
 
-/// Who calls an exported function through a GOT entry, which can be patched.
+/// Which files call an exported function through a GOT entry, which can be patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
     /// Another file imports it.
     Imported,
     /// Only the library that defines it, which calls even its own functions through GOT entries.
     FromItself,
-    /// No one: it is not used, or its own library calls it directly (`-Bsymbolic`, hidden
+    /// No file: it is not used, or its own library calls it directly (`-Bsymbolic`, hidden
     /// visibility).
     Unseen,
 }
 
-/// The same, sorted by what can be done.
+/// The functions, sorted by how they can be hooked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hooking {
-    /// By patching GOT entries.
+    /// Functions to hook by patching GOT entries.
     pub interposed: Vec<Interposed>,
-    /// By patching their first instructions, if these allow it.
+    /// Functions to hook by patching their first instructions, if these allow it.
     pub inline: Vec<Inline>,
-    /// Not at all.
+    /// Functions that cannot be hooked.
     pub missing: Vec<Missing>,
 }
 
-/// To be interposed.
+/// A function to be interposed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interposed {
-    /// Of the function.
+    /// The function's name.
     pub name: String,
     /// See [`FunctionPlace::Dynamic`].
     pub exporter: Option<PathBuf>,
@@ -86,19 +86,19 @@ pub struct Interposed {
     pub calls: Calls,
 }
 
-/// To be hooked inline.
+/// A function to be hooked inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inline {
-    /// Of the function.
+    /// The function's name.
     pub name: String,
     /// Address in the file and size in bytes.
     pub symbol: Symbol,
 }
 
-/// Not to be hooked.
+/// A function that cannot be hooked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Of the function.
+    /// The function's name.
     pub name: String,
     /// See [`FunctionPlace::Missing`].
     pub variants: Vec<String>,

@@ -75,7 +75,7 @@ pub(crate) fn is_protected(path: &Path) -> bool {
     within(&["/bin", "/sbin", "/usr", "/System"]) && !within(&["/usr/local"])
 }
 
-/// The slices of a file for the machines that are known here. Of two for one machine the one for arm64e
+/// The slices of a file for the machines that are known here. If two are for one machine, the one for arm64e
 /// comes last: of programs that are not macOS's own, it is not what runs.
 pub(crate) fn slices<R: Read + Seek>(file: R) -> Result<Vec<Slice>, Error> {
     let data = ReadCache::new(file);

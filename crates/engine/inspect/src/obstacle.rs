@@ -7,7 +7,7 @@ use crate::{Machine, Privilege};
 /// for people: "*the server* …".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No dynamic linker runs, so nobody reads `LD_PRELOAD`.
+    /// No dynamic linker runs, so `LD_PRELOAD` is not read.
     Static,
     /// It is no program.
     Library,
@@ -19,9 +19,9 @@ pub enum Obstacle {
     NoLinker(String),
     /// Built for another machine: the library is of the wrong kind for its dynamic linker.
     Machine {
-        /// The server's.
+        /// The server's machine.
         server: Machine,
-        /// The library's.
+        /// The library's machine.
         hook: Machine,
     },
     /// Runs with more rights than its caller.

@@ -8,12 +8,12 @@ use crate::elf::{Dynamic, Elf, Source};
 use crate::mach_o::{self, Slice};
 use crate::{Error, Machine, Obstacle, Privilege, Script, privilege, script};
 
-/// A file that somebody wants to run.
+/// A file that is to be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// As it was given.
+    /// The path, as it was given.
     pub path: PathBuf,
-    /// What it is.
+    /// What kind of file it is.
     pub format: Format,
     /// What gives it rights that we do not have.
     pub privilege: Option<Privilege>,
@@ -52,16 +52,16 @@ pub struct Executable {
 /// Whether a dynamic linker runs before the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Linkage {
-    /// It does.
+    /// A dynamic linker runs.
     Dynamic {
-        /// `PT_INTERP`.
+        /// The dynamic linker: `PT_INTERP`.
         interpreter: String,
-        /// Whose it is.
+        /// The C library that the dynamic linker belongs to.
         libc: Libc,
     },
-    /// It does not, and the program relocates itself.
+    /// No dynamic linker runs, and the program relocates itself.
     StaticPie,
-    /// It does not.
+    /// No dynamic linker runs.
     Static,
     /// It is no program: others load it.
     Library,

@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// With the credentials, and within the time that is left.
+    /// Adds the credentials, and limits the time to what is left.
     fn prepared<Any>(
         &self,
         mut request: RequestBuilder<Any>,
@@ -183,8 +183,8 @@ impl Client {
     }
 }
 
-/// What was made where nobody changed the environment: ureq reads variables whenever it begins a configuration, also if
-/// all of them are replaced afterwards.
+/// A configuration that was begun before threads changed the environment: ureq reads variables whenever it begins a
+/// configuration, also if all of them are replaced afterwards.
 static BEGUN: Mutex<Option<ConfigBuilder<AgentScope>>> = Mutex::new(None);
 
 /// Reads what the first [`Sender`](crate::Sender) with this configuration will need of the environment. For a process whose

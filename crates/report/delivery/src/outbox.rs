@@ -214,7 +214,7 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// Ids of those waiting that were set aside.
+    /// Waiting ids that were set aside.
     #[must_use]
     pub fn aside(&self) -> usize {
         self.aside.len()

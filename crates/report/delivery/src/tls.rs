@@ -1,4 +1,4 @@
-//! TLS: who is trusted, and what it computes with.
+//! TLS: the trusted certificates, and the cryptography.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -9,8 +9,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::{Config, invalid};
 
-/// Reads the certificates of those who are trusted: those in the CA file, if one is set, else the
-/// system's.
+/// Reads the trusted certificates: those in the CA file, if one is set, else the system's.
 pub(crate) fn config(config: &Config) -> io::Result<TlsConfig> {
     let trusted = match &config.ca {
         Some(path) => {

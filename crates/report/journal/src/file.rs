@@ -133,7 +133,7 @@ pub(crate) fn take(
     Ok(Found::Taken)
 }
 
-/// Opens and locks a file of this user that nobody holds. Follows no link, and never waits.
+/// Opens and locks a file of this user that no process holds. Follows no link, and never waits.
 pub(crate) fn open(folder: &PrivateFolder, name: &str, create: bool) -> Result<Opened, Fault> {
     let mut flags = OFlags::RDWR
         | OFlags::APPEND

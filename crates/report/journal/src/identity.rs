@@ -35,7 +35,7 @@ mod tests;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     digest: [u8; Identity::LENGTH],
-    /// A digest of the index and the machine alone. Every server of these can tell what the others left.
+    /// A digest of the index and the machine alone. A server takes over what dead servers with the same one left.
     family: [u8; Identity::LENGTH],
 }
 
@@ -110,7 +110,7 @@ impl Identity {
         &self.digest
     }
 
-    /// Of the index and the machine, as 32 hexadecimal digits.
+    /// The digest of the index and the machine, as 32 hexadecimal digits.
     pub(crate) fn family(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.family))
     }

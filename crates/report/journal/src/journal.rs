@@ -21,7 +21,7 @@ use running::{Belief, Running};
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
 /// At this many changes the journal is written even if that is not due, so its memory is
-/// bounded even if nobody ever flushes.
+/// bounded even if the caller never flushes.
 pub const MAX_CHANGES: usize = 1 << 16;
 
 /// The ids that the index believes to be cached, in memory and, a little later, on disk.
@@ -74,7 +74,7 @@ impl Journal {
     /// another identity, the same index and the same machine. Beyond 16, or
     /// where the file system cannot lock, there is no journal.
     ///
-    /// Files of other instances are removed if nobody holds them and they were not written
+    /// Files of other instances are removed if no process holds them and they were not written
     /// for 30 days.
     ///
     /// If there is a `map`, and the system has shared memory, there is a
@@ -180,7 +180,7 @@ impl Journal {
     }
 
     /// Whether everything that was noted is in the file. If so, and if the file of
-    /// [`recent`](Self::recent) was removed by somebody, this drops it: the next start would not
+    /// [`recent`](Self::recent) was removed meanwhile, this drops it: the next start would not
     /// find it. So call this now and then.
     pub fn is_written(&mut self) -> bool {
         let written = match &self.state {

@@ -52,7 +52,7 @@ pub type Map = fn(&std::fs::File, usize) -> std::io::Result<&'static [AtomicU64]
 #[derive(Clone, Copy, Debug)]
 pub struct Recent {
     words: &'static [AtomicU64],
-    /// The checksum of the format and the identity, which that of each slot goes on from.
+    /// The checksum of the format and the identity. The checksum of each slot continues from it.
     seed: u32,
 }
 

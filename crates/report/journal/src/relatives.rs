@@ -17,8 +17,8 @@ use crate::record;
 /// The most files that are looked at, so that a full folder does not delay the start.
 const MOST: usize = 10_000;
 
-/// Journals of this family that have other identities, and their numbers. Nothing is locked: if one of another family
-/// were, its own start could find it taken.
+/// Journals of this family that have other identities, and their numbers. Nothing is locked: otherwise a
+/// server of another family could find its own journal taken when it starts.
 pub(crate) fn of(folder: &PrivateFolder, own: &Identity) -> Vec<(Identity, u32)> {
     let Ok(entries) = std::fs::read_dir(folder.path()) else {
         return Vec::new();

@@ -9,14 +9,14 @@ use crate::Identity;
 use crate::file::{self, Opened};
 
 /// How old a file must be. A server that crashed and was then moved to another port never
-/// takes its old journal again. After this time probably nobody starts it at the old port,
+/// takes its old journal again. After this time probably no server starts at the old port,
 /// and the index was restarted or reset.
 const OLD: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The most files that are looked at, so that a full folder does not delay the start.
 const MOST: usize = 10_000;
 
-/// Removes old journals of other instances that nobody holds, old damaged files that were set
+/// Removes old journals of other instances that no process holds, old damaged files that were set
 /// aside, and old temporary files. Errors do not matter: the next start tries again.
 pub(crate) fn sweep(folder: &PrivateFolder, own: &Identity, now: SystemTime) {
     let own = own.to_string();

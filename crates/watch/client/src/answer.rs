@@ -54,7 +54,7 @@ impl Answer {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The same, which may be no text.
+    /// The body as bytes, which need not be text.
     pub(crate) fn bytes(mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.body.as_reader().take(MAX_BODY).read_to_end(&mut bytes);

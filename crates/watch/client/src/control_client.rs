@@ -106,7 +106,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stats`].
     pub fn request(&self, id: &str) -> Result<RequestState> {
-        // As it stands, that is another path: see `latest`.
+        // Unencoded, `last` is another path: see `latest`.
         let encoded = match id {
             "last" => "%6Cast".to_owned(),
             _ => percent::encode(id).to_string(),
@@ -119,7 +119,7 @@ impl Control {
         }
     }
 
-    /// `POST /requests`: the same of many, in their order, without evaluations. At most
+    /// `POST /requests`: where many requests are, in the order of `ids`, without evaluations. At most
     /// [`RequestsQuery::MOST`](contextpilot_control::RequestsQuery::MOST).
     ///
     /// # Errors

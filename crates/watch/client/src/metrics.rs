@@ -28,7 +28,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Reads the text. Lines that are none of the format's are left out.
+    /// Reads the text. Lines that do not have this format are left out.
     pub fn parse(text: &str) -> Self {
         let mut metrics = Self::default();
         for line in text.lines() {
@@ -73,12 +73,12 @@ impl Metrics {
             .map(|one| one.value)
     }
 
-    /// `counter`, `gauge`, `histogram` …, if it was said.
+    /// `counter`, `gauge`, `histogram` …, if the text states it.
     pub fn kind(&self, name: &str) -> Option<&str> {
         self.kinds.get(name).map(String::as_str)
     }
 
-    /// What a metric means, if it was said.
+    /// What a metric means, if the text states it.
     pub fn help(&self, name: &str) -> Option<&str> {
         self.help.get(name).map(String::as_str)
     }

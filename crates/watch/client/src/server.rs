@@ -62,7 +62,7 @@ impl LlamaServer {
         self
     }
 
-    /// Where it is.
+    /// The address of the server.
     pub fn address(&self) -> &str {
         self.http.address()
     }

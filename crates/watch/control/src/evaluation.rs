@@ -38,7 +38,7 @@ pub struct Evaluation {
     /// the end of its last batch.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub given_up: bool,
-    /// So many requests for this prompt, one after the other, were given up before this one.
+    /// How many requests for this prompt, one after the other, were given up before this one.
     #[serde(skip_serializing_if = "is_zero")]
     pub attempts: u64,
     /// Tokens of the prompts that are an answer's own, where the tokenizer has others (`CONTEXTPILOT_KEEP_TOKENS`).
@@ -144,7 +144,7 @@ impl Causes {
         ]
     }
 
-    /// All of them.
+    /// The tokens of all causes.
     #[must_use]
     pub fn sum(&self) -> u64 {
         let numbers = self.all().map(|(_, number)| number);
@@ -193,7 +193,7 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// All of them.
+    /// The tokens of all reasons.
     #[must_use]
     pub fn sum(&self) -> u64 {
         let Self {
@@ -293,11 +293,11 @@ pub struct DivergedText {
     pub old: String,
     /// Some tokens of this prompt from the difference on.
     pub new: String,
-    /// So many characters of [`old`](Self::old) are of tokens that differ; this prompt has the others, too, behind
+    /// How many characters of [`old`](Self::old) are of tokens that differ; this prompt has the others, too, behind
     /// [`new_differs`](Self::new_differs). `None`: an older hook does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_differs: Option<usize>,
-    /// So many characters of [`new`](Self::new) are of tokens that differ.
+    /// How many characters of [`new`](Self::new) are of tokens that differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_differs: Option<usize>,
 }
@@ -305,9 +305,9 @@ pub struct DivergedText {
 /// How tokens were lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lost {
-    /// When.
+    /// When they were lost.
     pub when: Timestamp,
-    /// Why.
+    /// Why they were lost.
     pub reason: Reason,
     /// The request that took their place; `None` if there was none, or it is not known.
     pub by: Option<RequestName>,

@@ -49,7 +49,7 @@ pub enum Change {
     Cached {
         /// The request's id.
         id: String,
-        /// In which slot.
+        /// The slot that holds the prompt.
         slot: i32,
         /// Prompt length.
         tokens: u32,
@@ -60,9 +60,9 @@ pub enum Change {
         /// The requests whose prompts are in it: of many, the 128 whose prompts end last. Empty if no live
         /// request with an id has its prompt there.
         ids: Vec<String>,
-        /// Out of which slot.
+        /// The slot that was copied.
         slot: i32,
-        /// How much.
+        /// Tokens that were copied.
         tokens: u32,
         /// Size of the copy.
         bytes: Option<u64>,
@@ -71,16 +71,16 @@ pub enum Change {
     Restored {
         /// The requests whose prompts are in it: of many, the 128 whose prompts end last.
         ids: Vec<String>,
-        /// Into which slot.
+        /// The slot that the entry was loaded into.
         slot: i32,
-        /// How much.
+        /// Tokens that were loaded.
         tokens: u32,
     },
     /// The last copy of a request's prompt is gone.
     Evicted {
         /// The request's id.
         id: String,
-        /// Why.
+        /// Why it was evicted.
         reason: Reason,
         /// Where its last copy was.
         from: Place,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::Stats;
 
 impl Stats {
-    /// Whether the server listens at this URL, by which somebody calls it.
+    /// Whether the server listens at this URL, by which a client calls it.
     #[must_use]
     pub fn listens_at(&self, url: &str) -> bool {
         let Some(wanted) = Address::of(url) else {
@@ -16,9 +16,9 @@ impl Stats {
     }
 }
 
-/// Of addresses in the form of [`Stats::listening`], the one that a program on the same machine uses, with the loopback
-/// address in place of *all addresses*. Ports come before Unix sockets, and loopback addresses before others. `None`: it is
-/// not known.
+/// The address that a program on the same machine uses, from addresses in the form of [`Stats::listening`]. The loopback
+/// address takes the place of *all addresses*. Ports come before Unix sockets, and loopback addresses before others.
+/// `None`: it is not known.
 #[must_use]
 pub fn nearest(listening: &[String]) -> Option<String> {
     let places = listening.iter().filter_map(|url| Address::of(url));
@@ -69,7 +69,7 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// Whether one who calls `wanted` gets what listens here.
+    /// Whether a client that calls `wanted` reaches this address.
     fn is_called(&self, wanted: &Address<'_>) -> bool {
         match (self, wanted) {
             (Self::Unix(here), Address::Unix(there)) => here == there,

@@ -57,6 +57,6 @@ pub enum Outcome {
 pub struct Evicted {
     /// Its id.
     pub id: String,
-    /// Why.
+    /// Why it was evicted.
     pub reason: Reason,
 }

@@ -57,7 +57,7 @@ pub struct Match {
     pub stored: Option<u64>,
     /// Tokens beyond [`reused`](Self::reused) that would be loaded and not evaluated: those that are stored, or that
     /// another slot holds, whose content is then copied to the store first. Few tokens of a long prompt may be evaluated
-    /// nevertheless, if they are not worth the copy. `None`, where `stored` is.
+    /// nevertheless, if they are not worth the copy. `None` if `stored` is `None`.
     pub loaded: Option<u64>,
 }
 

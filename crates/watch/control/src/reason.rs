@@ -24,7 +24,7 @@ pub enum Reason {
     NeverCached,
     /// The hook lost sight of the engine and claims nothing any more.
     OutOfStep,
-    /// Somebody asked for it: `POST /reset`.
+    /// A client asked for it: `POST /reset`.
     Reset,
     /// More requests were live than the hook keeps track of (131,072): the oldest was given up.
     TooMany,

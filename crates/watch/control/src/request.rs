@@ -15,7 +15,7 @@ pub enum RequestState {
     Awaited {
         /// The id.
         id: String,
-        /// Since when.
+        /// Since when it has been on its way.
         since: Timestamp,
     },
     /// The KV of its whole prompt exists.
@@ -27,10 +27,10 @@ pub enum RequestState {
         places: Vec<Place>,
         /// Tokens of its (longest) prompt.
         tokens: u32,
-        /// Since when.
+        /// Since when it has been cached.
         since: Timestamp,
-        /// Why its prompt was evaluated; `None`: that is not remembered. Of the last 10,000
-        /// requests it is.
+        /// Why its prompt was evaluated; `None`: that is not remembered. It is remembered for the
+        /// last 10,000 requests.
         #[serde(default)]
         evaluation: Option<Box<Evaluation>>,
     },
@@ -38,9 +38,9 @@ pub enum RequestState {
     Evicted {
         /// The id.
         id: String,
-        /// When.
+        /// When it was evicted.
         at: Timestamp,
-        /// Why.
+        /// Why it was evicted.
         reason: Reason,
         /// Where it stood last.
         from: Place,
@@ -56,13 +56,13 @@ pub enum RequestState {
         #[serde(default)]
         evaluation: Option<Box<Evaluation>>,
     },
-    /// It has no id, so nobody follows where it is, and it was asked for by its number, as `#17`.
+    /// It has no id, so the ledger does not follow it. It was asked for by its number, as `#17`.
     Numbered {
         /// What was asked for.
         id: String,
         /// When (the last of) its prompts was evaluated.
         at: Timestamp,
-        /// In which slot.
+        /// The slot of (the last of) its prompts.
         slot: i32,
         /// How many tokens of (the last of) its prompts could be reused even now, from the first one
         /// on; `None`: its prompt is not remembered.

@@ -11,7 +11,7 @@ use crate::{Causes, Flags, Memory, Reason, Timestamp, Title};
 pub struct Stats {
     /// When this was taken.
     pub at: Timestamp,
-    /// Random, drawn when the process started: what was said under another one is void.
+    /// Random, drawn when the process started. What was reported under another epoch is void.
     pub epoch: String,
     /// The server's process number.
     pub process: u32,
@@ -19,7 +19,7 @@ pub struct Stats {
     pub uptime_seconds: f64,
     /// The hook's own version.
     pub hook_version: String,
-    /// What it is there for.
+    /// The mode of the hook.
     pub mode: Mode,
     /// Where the server itself listens: `http://127.0.0.1:9931`, `https://[::1]:9931` or
     /// `unix:/path`, with the port that the system chose. `http://0.0.0.0:…` and `http://[::]:…` are
@@ -30,11 +30,11 @@ pub struct Stats {
     /// to it.
     #[serde(default)]
     pub routed: bool,
-    /// What it stands in front of.
+    /// The engine, and how the hook is attached to it.
     pub engine: Engine,
     /// The model that is served.
     pub model: Option<Model>,
-    /// Whether it is there.
+    /// Whether the server has a model to answer with.
     #[serde(default)]
     pub model_state: ModelState,
     /// The server's flags that decide what it reuses. `None`: an older hook.
@@ -54,7 +54,7 @@ pub struct Stats {
     pub kv: KvBytes,
     /// Requests for inference.
     pub requests: Requests,
-    /// What the cache was good for.
+    /// Prompt tokens, by what became of them.
     pub reuse: Reuse,
     /// Requests that fell out of the cache since the start, by reason. Reasons that never
     /// occurred are left out.
@@ -63,10 +63,10 @@ pub struct Stats {
     /// at most will tell. False: all that was lost so far is counted.
     #[serde(default)]
     pub undecided: bool,
-    /// How the index is being told; `None` where there is none ([`Mode::Observing`]).
+    /// The delivery of evictions to the index; `None` if there is no index ([`Mode::Observing`]).
     pub delivery: Option<Delivery>,
     /// The URL of an index that stands in front of the server and asks this endpoint
-    /// (`CONTEXTPILOT_INDEX_IN_FRONT`, which `contextpilot-llama up` sets); `None`: none is known of.
+    /// (`CONTEXTPILOT_INDEX_IN_FRONT`, which `contextpilot-llama up` sets); `None`: no such index is known.
     #[serde(default)]
     pub index_in_front: Option<String>,
     /// The clients of the control endpoint; `None` from a server that does not count them.
@@ -92,7 +92,7 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeptTokens {
-    /// How many.
+    /// How many prompts these are.
     pub prompts: u64,
     /// Tokens in them that the tokenizer would have divided otherwise.
     pub tokens: u64,
@@ -104,7 +104,7 @@ pub struct KeptTokens {
 pub struct Recording {
     /// The file, on the server's machine.
     pub file: String,
-    /// How much is in it.
+    /// Bytes that were written to it.
     pub bytes: u64,
     /// Why it ended, if it has: the disk, or its limit.
     pub ended: Option<String>,
@@ -129,7 +129,7 @@ pub struct PrefixStore {
     pub kept: KeptPrompts,
     /// Sequences that were loaded, since the server's start, as are all numbers below.
     pub loads: u64,
-    /// Those of them whose rows went from the files into the engine without a copy of the state in between.
+    /// Loads whose rows went from the files into the engine without a copy of the state in between.
     pub direct_loads: u64,
     /// Tokens that were loaded and not evaluated, those of draft models included.
     pub loaded_tokens: u64,
@@ -155,13 +155,13 @@ pub struct PrefixStore {
     pub refused: Vec<String>,
     /// How often each of these was met, in the same order: once for a context, or for each batch of a prompt.
     pub refused_times: Vec<u64>,
-    /// Of what prompts are looked up: the fingerprints of models, with their adapters and all else that KV depends on, the
-    /// one that came last at the end. At most 16.
+    /// The fingerprints under which prompts are looked up: of models, with their adapters and all else that KV depends on.
+    /// The one that came last is at the end. At most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fingerprints: Vec<String>,
     /// What the disk refused last; `None`: nothing.
     pub problem: Option<String>,
-    /// The Redis or the bucket that the folder is kept alike with; `None`: nobody does that.
+    /// The Redis or the bucket that the folder is kept alike with; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<StoreRemote>,
 }
@@ -170,7 +170,7 @@ pub struct PrefixStore {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeptPrompts {
-    /// How many.
+    /// How many prompts these are.
     pub prompts: u64,
     /// Their tokens. Beginnings that they share count once.
     pub tokens: u64,
@@ -189,8 +189,8 @@ impl PrefixStore {
     }
 }
 
-/// A Redis or a bucket that a prefix store's folder is kept alike with, as the process that does it says. Its numbers are
-/// those since that process began.
+/// A Redis or a bucket that a prefix store's folder is kept alike with, as reported by the process that does it. The
+/// numbers count from when that process began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreRemote {
@@ -214,16 +214,16 @@ pub struct StoreRemote {
     pub waiting: u64,
     /// What is there and was not taken: it cannot be what a server sent, or was damaged.
     pub refused: u64,
-    /// Why the last of these was not; `None`: there was none.
+    /// Why the last of these was not taken; `None`: there was none.
     pub last_refused: Option<String>,
-    /// When this was said.
+    /// When the process reported this.
     pub at: Option<Timestamp>,
 }
 
 impl StoreRemote {
-    /// From what the process said in JSON. `None`: it is nothing of the kind.
+    /// Reads a report of the process from JSON. `None`: the JSON is no such report.
     pub fn read(json: &[u8], now: Timestamp) -> Option<Self> {
-        /// It says something every few seconds.
+        /// A report that is older counts as out of date: the process reports every few seconds.
         const SILENT_MS: u64 = 60_000;
         let mut said: Self = serde_json::from_slice(json).ok()?;
         let at = said.at.map_or(0, Timestamp::unix_ms);
@@ -240,9 +240,9 @@ impl StoreRemote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Evictions are told to an index (`CONTEXTPILOT_INDEX_URL`).
+    /// Evictions are reported to an index (`CONTEXTPILOT_INDEX_URL`).
     Reporting,
-    /// There is no index: only this endpoint, or the log file, tells anybody.
+    /// There is no index: only this endpoint, or the log file, reports evictions.
     Observing,
     /// The hook has stopped after an internal error: what stands here is from before.
     Stopped,
@@ -293,7 +293,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HookedFunction {
-    /// As the linker knows it.
+    /// The name by which the linker knows it.
     pub name: String,
     /// How the hook gets in front of it: `import` (the words through which others call it),
     /// `inline` (its own first instructions), `none` (nothing that could be patched calls it).
@@ -360,7 +360,7 @@ pub struct Slot {
     pub requests_total: u64,
     /// The id of the request that was launched in it last; `None` if that had none.
     pub last_request: Option<String>,
-    /// When that was.
+    /// When the last request was launched in it.
     pub last_launch: Option<Timestamp>,
     /// The prompt that it evaluates now. `None`: there is none, or an older hook.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -472,11 +472,11 @@ pub struct KvBytes {
 pub struct Requests {
     /// Received in whole on connections that could be read.
     pub seen: u64,
-    /// Of these: with a request id.
+    /// Those with a usable request id.
     pub with_id: u64,
-    /// Without one.
+    /// Those without a request id.
     pub without_id: u64,
-    /// With one that cannot be used (too long, not a string).
+    /// Those with a request id that cannot be used (too long, not a string).
     pub refused_id: u64,
     /// Answered, or left by their clients.
     pub finished: u64,
@@ -514,7 +514,7 @@ pub struct ReuseOver {
 }
 
 impl ReuseOver {
-    /// With its ratio.
+    /// Computes the hit ratio, too.
     #[must_use]
     pub fn new(prompts: u64, reused: u64, evaluated: u64) -> Self {
         let tokens = reused + evaluated;
@@ -527,7 +527,7 @@ impl ReuseOver {
     }
 }
 
-/// How the index is being told.
+/// The delivery of evictions to the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Delivery {
@@ -556,7 +556,7 @@ pub struct Delivery {
     pub failures_in_a_row: u32,
     /// What went wrong last.
     pub last_error: Option<String>,
-    /// When.
+    /// When that was.
     pub last_error_at: Option<Timestamp>,
     /// When the index confirmed a POST last.
     pub last_success_at: Option<Timestamp>,
@@ -599,15 +599,15 @@ pub struct KvEvents {
     pub waiting: u64,
     /// Batches of events since the start. Signs of life do not count.
     pub batches: u64,
-    /// Blocks that were said to be there.
+    /// Blocks that were announced as stored.
     pub stored: u64,
-    /// Blocks that were said to be gone.
+    /// Blocks that were announced as removed.
     pub removed: u64,
     /// Batches that a subscriber was too slow for, counted for each.
     pub dropped: u64,
     /// Replays that were asked for.
     pub replays: u64,
-    /// Times that everything was said again, since too much waited to be published.
+    /// Times that everything was announced again, because too much waited to be published.
     pub started_over: u64,
     /// Connections that were closed: one too many, not of a router, or too much work.
     pub refused: u64,
@@ -635,6 +635,6 @@ pub struct Losses {
     pub unreadable_connections: u64,
     /// Lines that the log file could not take.
     pub log_lines: u64,
-    /// Claims that were withdrawn, as calls on which they hang did not come.
+    /// Claims that were withdrawn because calls that they depend on did not come.
     pub claims: u64,
 }

@@ -36,7 +36,7 @@ pub struct Branch {
     /// Requests whose prompts end here, 32 at most. The last token of a prompt, which the server always
     /// evaluates again, comes behind this end.
     pub requests: Vec<RequestName>,
-    /// How many there are.
+    /// How many requests' prompts end here.
     pub requests_total: u64,
     /// What is left out behind it.
     pub merged: Merged,
@@ -46,7 +46,7 @@ pub struct Branch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Merged {
-    /// How many.
+    /// How many branches are left out.
     pub branches: u64,
     /// The tokens in all of them.
     pub tokens: u64,

@@ -1,10 +1,10 @@
 //! How the companion command finds the servers of this user.
 //!
 //! A server with `CONTEXTPILOT_LISTEN=auto` listens at a Unix socket in a private folder
-//! ([`PrivateFolder::runtime`]), under a [`place`] that nobody else uses. The companion command looks
+//! ([`PrivateFolder::runtime`]), under a [`place`] that no other process uses. The companion command looks
 //! into these folders ([`sockets`]). So nothing is written to a file, and there is no list that could be
 //! out of date: a socket at which nothing listens was left by a process that was killed, and is removed
-//! by whoever notices it.
+//! by the process that notices it.
 //!
 //! The name of a socket has the process id, for people, and a random number. So a name is never used
 //! again, and a socket that is dead stays dead: it can be removed without a race.
@@ -81,7 +81,7 @@ pub fn place(lookup: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, NoPla
     Ok(place)
 }
 
-/// The sockets at which servers of this user listen, by process id. Removes those at which nothing does.
+/// The sockets at which servers of this user listen, by process id. Removes those at which nothing listens.
 #[must_use]
 pub fn sockets(lookup: impl Fn(&str) -> Option<OsString>) -> Vec<Socket> {
     let folders = PrivateFolder::runtime(lookup, Missing::Leave);
@@ -112,12 +112,12 @@ fn process(name: &OsStr) -> Option<u32> {
 }
 
 /// Whether something listens there. A socket gets its name when its server already listens, so one at
-/// which nothing does is dead, and is removed.
+/// which nothing listens is dead, and is removed.
 fn is_alive(path: &Path) -> bool {
     match UnixStream::connect(path) {
         Ok(_) => true,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            // Somebody else may have removed it.
+            // Another process may have removed it.
             let _ = fs::remove_file(path);
             false
         }

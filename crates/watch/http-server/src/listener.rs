@@ -66,7 +66,7 @@ impl From<io::Error> for BindError {
 }
 
 impl Listener {
-    /// At an address.
+    /// Listens at an address.
     ///
     /// # Errors
     /// It is in use, or may not be used.
@@ -81,7 +81,7 @@ impl Listener {
     /// others can never connect, and a process that does the same at the same time loses only its own socket.
     ///
     /// # Errors
-    /// Somebody listens there, there is another file, or the system says no.
+    /// Something else listens there, there is a file of another kind, or the system refuses.
     pub fn unix(path: &Path) -> Result<(Self, Bound), BindError> {
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket),

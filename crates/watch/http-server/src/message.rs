@@ -62,7 +62,7 @@ impl Request {
 
 /// An answer.
 pub struct Response {
-    /// Such as 200.
+    /// The status code, such as 200.
     pub status: u16,
     /// `Content-Type`.
     pub content_type: &'static str,
@@ -74,7 +74,7 @@ pub struct Response {
 
 /// The body of an answer.
 pub enum Body {
-    /// This, and then perhaps the next answer.
+    /// These bytes. The next answer may follow them on the same connection.
     Whole(Vec<u8>),
     /// A stream, until it ends or the client leaves. The connection is closed after it.
     Endless(Box<dyn Follow>),
@@ -88,13 +88,13 @@ pub trait Follow {
 }
 
 impl Response {
-    /// JSON.
+    /// An answer of JSON.
     #[must_use]
     pub fn json(status: u16, body: String) -> Self {
         Self::whole(status, "application/json", body.into_bytes())
     }
 
-    /// Anything.
+    /// An answer of any type.
     #[must_use]
     pub fn whole(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Response {
         }
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));

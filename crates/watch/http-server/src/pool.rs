@@ -22,7 +22,7 @@ pub struct Pool {
 struct Permit(Arc<AtomicUsize>);
 
 impl Pool {
-    /// For so many connections at a time.
+    /// A pool for at most this many connections at a time.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Pool {
         self
     }
 
-    /// With how many connections are open, this one included.
+    /// Takes a permit. Also returns how many connections are then open. `None`: there are as many as there may be.
     fn take(&self) -> Option<(Permit, usize)> {
         // Only one thread takes permits, so there is no race.
         if self.open.load(Ordering::Acquire) >= self.most {
@@ -57,8 +57,8 @@ impl Drop for Permit {
 }
 
 /// Accepts connections and passes each to `work` on a separate thread, as long as the process
-/// lives, with how many were open when it was accepted, itself included. A connection over the limit
-/// gets the answer `full`, and is closed. `say` gets error messages.
+/// lives. `work` also gets how many connections were open then, this one included. A connection over
+/// the limit gets the answer `full`, and is closed. `say` gets error messages.
 ///
 /// The threads inherit the signal mask of this one.
 pub fn accept_for_ever(

@@ -5,7 +5,7 @@
 //! has it compressed.
 //!
 //! The page holds no data. A browser gets it and then asks the endpoint, as other clients do. So it is the same
-//! for everybody, and may be served to whoever has no token.
+//! for every client, and may be served to a client without a token.
 
 #![forbid(unsafe_code)]
 

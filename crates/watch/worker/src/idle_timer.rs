@@ -1,4 +1,4 @@
-//! The idle timer: how long the engine has been silent. Some evictions are decided by a idle.
+//! The idle timer: how long the engine has been silent. Some evictions are decided by that.
 
 use std::time::{Duration, Instant};
 

@@ -129,7 +129,7 @@ pub enum Lost {
     Everything,
 }
 
-/// Something that happened, with its time. The time is taken only if somebody observes and needs it.
+/// Something that happened, with its time. The time is taken only if there is an observer that needs it.
 pub struct Item {
     /// What happened.
     pub what: What,

@@ -68,7 +68,7 @@ impl LiveIds {
         }
     }
 
-    /// An event is about to be applied, which is about this request.
+    /// An event about this request is about to be applied.
     pub(crate) fn begin(&mut self, request: Option<(Arrival, &RequestId)>) {
         self.current = request.map(|(_, id)| id.clone());
         self.kept = false;
@@ -107,7 +107,7 @@ impl LiveIds {
                 }
             }
             Fact::Evicted { id, .. } => self.report(id),
-            // For those who observe.
+            // The other facts are for observers.
             _ => {}
         }
     }

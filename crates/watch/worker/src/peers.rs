@@ -24,7 +24,7 @@ pub const MOST_HELD_ENTRIES: usize = 1 << 20;
 /// The living contexts of a program, and what waits.
 #[derive(Default)]
 pub(crate) struct Peers {
-    /// By place.
+    /// The living contexts, by place.
     living: BTreeMap<usize, Peer>,
     /// The context whose batch is being evaluated.
     flying: Option<usize>,
@@ -44,7 +44,7 @@ struct Peer {
     adapters: Option<(Vec<Adapter>, Compared)>,
 }
 
-/// What the ledger is told in place of an item.
+/// The items that the ledger gets in place of an item.
 pub(crate) type Told = VecDeque<Item>;
 
 impl Peers {
@@ -229,7 +229,7 @@ impl Peer {
         }
     }
 
-    /// Empties its slots, but for one.
+    /// Events that empty its slots, except one.
     fn removals(&self, but: Option<SequenceId>) -> impl Iterator<Item = Event> {
         let slots = self.slots.iter().copied();
         let removed = |sequence| Event::Removed {

@@ -47,7 +47,7 @@ impl Trace {
     fn line(&mut self, mark: &str, what: fmt::Arguments<'_>) {
         let seconds = self.start.elapsed().as_secs_f64();
         let line = format!("{seconds:12.6} {mark:>2} {what}\n");
-        // A full disk must not end the worker. There is no one to report it to.
+        // A full disk must not end the worker. There is no place to report it.
         let _ = self.file.write_all(line.as_bytes());
     }
 }

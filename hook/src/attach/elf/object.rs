@@ -222,7 +222,7 @@ impl Object {
     pub(super) unsafe fn symbol(&self, number: u32) -> &libc::Elf64_Sym {
         // SAFETY: the caller's promise.
         let symbol = unsafe { self.symbols.add(number as usize) };
-        // SAFETY: the table is mapped as long as the object is, and nobody changes it.
+        // SAFETY: the table is mapped as long as the object is, and no code changes it.
         unsafe { &*symbol }
     }
 

@@ -62,7 +62,7 @@ impl Object {
         let is_inside = self.contains(table.address) && end <= self.extent.end;
         match table.size / size_of::<Relocation>() {
             count if count > 0 && is_inside && end >= table.address => {
-                // SAFETY: the table is mapped, and nobody changes it or takes it away.
+                // SAFETY: the table is mapped, and no code changes it or takes it away.
                 unsafe { slice::from_raw_parts(table.address as *const Relocation, count) }
             }
             _ => &[],

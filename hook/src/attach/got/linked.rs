@@ -10,7 +10,7 @@ use crate::attach::replacement;
 use crate::attach::row::Row;
 use crate::attach::table::STRAIGHT;
 
-/// Redirects what this library, of which this is the key, calls of the functions that the prefix store is only faster with. The
+/// Redirects the calls that the library with this key makes of the functions that the prefix store is only faster with. The
 /// dynamic linker is not asked: it may wait for us.
 pub(in crate::attach) fn redirect_calls_of(library: usize) {
     redirect(&[library], |row| {

@@ -111,7 +111,7 @@ pub(in crate::attach) unsafe fn write(object: &Object, at: usize, value: usize) 
         word.store(value, Ordering::Relaxed);
     } else {
         // The dynamic linker made this page read-only after relocation. It stays readable while it is
-        // writable, and nobody else writes to it any more.
+        // writable, and no other code writes to it any more.
         if !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
             return false;
         }

@@ -131,7 +131,7 @@ impl Supply for StoredState<'_> {
     }
 }
 
-/// What the server had been told to be evaluated was loaded now.
+/// Tokens that the server had been told were evaluated were loaded now.
 fn note_loaded(context: Context<'_>, sequence: i32, from: usize, to: usize) {
     if from >= to {
         return;

@@ -22,7 +22,7 @@ fn settle(context: Context<'_>, parts: &[Part]) {
 }
 
 /// Evaluates the entries from `there` up to `end` of a part, whose sequence has `believed` tokens, by calls of our own. They are
-/// then *ahead*, and left out. The result that the server gets if the engine refuses.
+/// then *ahead*, and left out. Returns the result that the server gets if the engine refuses.
 pub(super) fn evaluate_to(
     context: Context<'_>,
     parts: &[Part],
@@ -72,7 +72,7 @@ pub(super) fn evaluate_to(
 }
 
 /// Evaluates the beginnings of parts, so that no more tokens of the batch are left than are computed at once. They
-/// are then *ahead*, and left out. The result that the server gets if the engine refuses.
+/// are then *ahead*, and left out. Returns the result that the server gets if the engine refuses.
 ///
 /// `whole` is set to false if more are left all the same.
 pub(in crate::store) fn in_pieces(

@@ -8,7 +8,7 @@ use crate::store::{Context, with_record, with_shelf};
 /// The server takes a checkpoint of a sequence of which tokens are pending. What it gets, if the store has a state of exactly this
 /// position; else the engine is to get them.
 pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Option<Checkpoint> {
-    // Servers take checkpoints while they generate, too: nobody waits for the shelf then.
+    // Servers take checkpoints while they generate, too: the call does not wait for the shelf then.
     if with_record(context, |one| may_come_from_store(one, sequence)) != Some(true) {
         return None;
     }
@@ -44,7 +44,7 @@ fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
     let can_be_evaluated = !one.session.is_lost(sequence) && one.is_under_these(sequence);
     let has_dense = || one.shape().is_some_and(|shape| shape.dense().is_some());
     let is_understood = one.bounds.is_some_and(|bounds| match bounds.window {
-        // With windows beside a recurrent state, nobody knows where the sequence is named.
+        // With windows beside a recurrent state, it is not known where the sequence is named.
         0 => bounds.at_once.is_none(),
         _ => has_dense(),
     });

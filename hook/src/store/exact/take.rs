@@ -14,8 +14,8 @@ use crate::store::{Context, with_record, with_shelf};
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
 
-/// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well: then nobody waits for
-/// them now.
+/// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well, so that the server does not
+/// wait for them now.
 pub(in crate::store) fn keep_checkpoint(one: &mut ContextStore, sequence: i32, partial: &[u8]) {
     let (Some(conditions), Some(tokens)) = (
         one.session.conditions(sequence),
@@ -87,7 +87,7 @@ pub(in crate::store) fn save_midway(context: Context<'_>, run: &Run) {
 }
 
 /// Takes the state of a sequence that is about to keep only its first `kept` tokens. What is new must have taken `margin`
-/// times as long to evaluate as copying all of it takes. Returns false if somebody else has the shelf.
+/// times as long to evaluate as copying all of it takes. Returns false if another thread has the shelf.
 pub(in crate::store) fn save(
     context: Context<'_>,
     sequence: i32,
@@ -122,7 +122,7 @@ pub(in crate::store) fn save(
 }
 
 /// Keeps what is new in the state that a sequence has now, with the rows from this position on. `ours`: its bytes, if they
-/// may be handed over. Returns false if somebody else has the shelf.
+/// may be handed over. Returns false if another thread has the shelf.
 pub(in crate::store) fn keep(
     context: Context<'_>,
     sequence: i32,

@@ -1,4 +1,4 @@
-//! Tails where others may turn off: see [`exact`](super), *Where states are taken*.
+//! Tails where other prompts may turn off: see [`exact`](super), *Where states are taken*.
 
 use contextpilot_kv_engine::{Engine as _, Part, Record as _};
 use contextpilot_kv_store::{Run, worth};
@@ -9,10 +9,10 @@ use super::{Context, with_record, with_shelf};
 use crate::capture::contexts;
 use crate::store::tails::MOST_BYTES;
 
-/// Evaluates the beginnings of parts up to where others may turn off, and takes tails there: before the last message that
-/// begins in the batch, and where the prompt leaves what is stored. Not at exactly these places, but where the engine would
-/// divide the batch, which is less than a `--ubatch-size` before: so the engine computes the same parts as without that. The
-/// result that the server gets if the engine refuses.
+/// Evaluates the beginnings of parts up to where other prompts may turn off, and takes tails there: before the last message
+/// that begins in the batch, and where the prompt leaves what is stored. Not at exactly these places, but where the engine would
+/// divide the batch, which is less than a `--ubatch-size` before: so the engine computes the same parts as without that.
+/// Returns the result that the server gets if the engine refuses.
 pub(in crate::store) fn stop_at_turns(context: Context<'_>, parts: &[Part]) -> i32 {
     let all = parts.iter();
     let prompts =
@@ -40,7 +40,7 @@ pub(in crate::store) fn stop_at_turns(context: Context<'_>, parts: &[Part]) -> i
     0
 }
 
-/// Where the last message begins of those that have their first tokens in this run: at the last special token with some tokens
+/// Where the last message that has its first tokens in this run begins: at the last special token with some tokens
 /// of text behind it.
 fn last_message(context: Context<'_>, run: &Run) -> Option<usize> {
     let is_control = context.is_control()?;

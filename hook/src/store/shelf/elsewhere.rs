@@ -1,4 +1,4 @@
-//! When the process is asked that keeps the folder and a remote alike.
+//! When the process that keeps the folder and a remote alike is asked.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Prompts that somebody asked to keep. Files say so, for other processes and the next one; a thread of ours writes and reads them.
+//! Prompts that requests asked to keep. Files say so, for other processes and the next one; a thread of ours writes and
+//! reads them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

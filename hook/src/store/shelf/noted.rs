@@ -1,12 +1,12 @@
-//! Of which fingerprints something was written down a short time ago.
+//! The fingerprints of which something was written down a short time ago.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_store::Fingerprint;
 
-/// Then it is written down again, for others go by the times of these files: what nobody has used for days is not fetched,
-/// or is removed.
+/// After so long it is written down again, for other processes go by the times of these files: what no server has used for
+/// days is not fetched, or is removed.
 pub(in crate::store) const AGAIN: Duration = Duration::from_secs(6 * 3600);
 /// More are forgotten: a client makes as many as it likes, with scales of adapters.
 const MOST: usize = 1 << 12;

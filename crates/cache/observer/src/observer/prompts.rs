@@ -11,7 +11,7 @@ use super::Observer;
 use crate::histogram::class_of;
 use crate::note::{Now, Stamp};
 
-/// Prompts of which fewer tokens were evaluated say nothing of how long others take.
+/// Prompts with fewer evaluated tokens say nothing of how long others take.
 const TIMED: u64 = 64;
 
 /// The times of a slot's last task.

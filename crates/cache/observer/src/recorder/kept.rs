@@ -9,7 +9,7 @@ use super::MOST_OTHER_TOKENS;
 use super::slot::Open;
 use crate::note::KeptPrompt;
 
-/// Those of requests whose prompts are not evaluated yet.
+/// The prompts that got such tokens and are not evaluated yet, by their requests.
 #[derive(Debug, Default)]
 pub(super) struct KeptPrompts {
     all: HashMap<Arrival, Vec<KeptPrompt>>,
@@ -26,7 +26,7 @@ impl KeptPrompts {
         }
     }
 
-    /// A prompt of so many tokens was evaluated for a request, which may have several.
+    /// A prompt of this many tokens was evaluated for a request, which may have several.
     pub(super) fn take(&mut self, arrival: Option<Arrival>, tokens: u32) -> Option<KeptPrompt> {
         let of_request = self.all.get_mut(&arrival?)?;
         let nth = of_request.iter().position(|kept| kept.tokens == tokens)?;

@@ -5,9 +5,9 @@ use super::text::Text;
 
 /// The longest object that is read, in bytes.
 const LONGEST: usize = 256;
-/// A lifetime that is not said, seconds.
+/// The lifetime if the body gives none, seconds.
 const USUAL: u32 = 300;
-/// More is as much, seconds.
+/// The longest lifetime, seconds. A longer one is cut to it.
 const MOST: u32 = 31 * 24 * 3600;
 
 /// The object, after its opening bracket.

@@ -48,8 +48,8 @@ struct Length {
     system: u64,
 }
 
-/// The parts of a body, as it streams past. Places are bytes since its beginning. Of a repeated member the last
-/// one counts.
+/// The parts of a body, as it streams past. Places are bytes since its beginning. If a member is repeated, the
+/// last one counts.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     /// The part that is being read, and where it begins.
@@ -114,7 +114,7 @@ pub(super) const IN_MESSAGE: u64 = 3;
 /// Room for the longest word that matters (`developer`).
 const WORD: usize = 9;
 
-/// Finds the messages of the system in a list of messages. Of texts it looks only at those of [`IN_MESSAGE`].
+/// Finds the messages of the system in a list of messages. It looks only at texts at the depth [`IN_MESSAGE`].
 #[derive(Debug, Clone)]
 pub(super) struct Roles {
     /// Bytes of the system's messages so far.
@@ -123,7 +123,7 @@ pub(super) struct Roles {
     begun: u64,
     is_system: bool,
     /// The beginning of a string that is cut by the end of the bytes that came with it. Escapes are not
-    /// decoded: nobody writes these words with any.
+    /// decoded: no client writes these words with any.
     word: Short<WORD>,
     before: Before,
 }

@@ -44,7 +44,7 @@ impl Stretches {
         all.find_map(|&(from, _, cause)| (cause == Cause::New).then_some(from))
     }
 
-    /// Of the new tokens, those in `ranges` (in order) get [`Cause::Repeated`].
+    /// The new tokens in `ranges` (in order) get [`Cause::Repeated`].
     fn repeat(&mut self, ranges: &[Range<u32>]) {
         for (from, to, cause) in std::mem::take(&mut self.all) {
             if cause != Cause::New {
@@ -222,7 +222,7 @@ impl Accounts {
                 }
             }
         }
-        // What the prefix store has loaded was lost for nobody.
+        // A loss does not count if the prefix store has loaded all of its tokens.
         let losses = losses.into_iter().filter(|&(_, tokens)| tokens > 0);
         let most = losses.rev().max_by_key(|&(_, tokens)| tokens);
         most.and_then(|(loss, tokens)| self.losses.get(loss, tokens))

@@ -4,7 +4,7 @@ use super::past::common;
 use crate::token::Token;
 use std::collections::HashMap;
 
-/// So many equal tokens in a row are no coincidence: both texts go on alike there.
+/// This many equal tokens in a row are no coincidence: both texts go on alike there.
 const SURE: usize = 16;
 /// If nowhere [`SURE`] tokens are equal, so many count as well.
 const LIKELY: usize = 4;

@@ -71,7 +71,7 @@ impl<T> Numbered<T> {
     }
 }
 
-/// What was lost, when, why, and for whom.
+/// What was lost, when, why, and for which prompt.
 #[derive(Debug)]
 pub(super) struct Losses {
     all: Numbered<Entry>,

@@ -5,7 +5,7 @@
 //! go first. Each run knows the last prompt that went through it, where that one goes on, and how
 //! the run was last lost from the cache.
 //!
-//! Of a run that had to go, a hash of its place and first tokens is kept for a while, so that a
+//! A hash of the place and first tokens of a run that had to go is kept for a while, so that a
 //! prompt that was forgotten is not taken for one that was never seen.
 
 use crate::slab::{Key, Slab};

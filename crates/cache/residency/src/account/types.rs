@@ -45,7 +45,7 @@ pub struct Account {
     pub causes: Causes,
     /// Its client left before all of it was evaluated. The tokens are those up to there.
     pub given_up: bool,
-    /// So many requests for this prompt, one after the other, were given up before it.
+    /// How many requests for this prompt, one after the other, were given up before it.
     pub attempts: u32,
     /// Where this prompt differs from the earlier prompt with the longest common beginning (of
     /// several, the latest). `None`: there is no such prompt, or one of the two begins with the whole

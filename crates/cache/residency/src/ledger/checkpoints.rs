@@ -129,7 +129,7 @@ impl Reach {
 
     /// The sequence was cut at a position. The server drops the checkpoints beyond what it reuses. If a
     /// whole prompt is cached, that is one token more than it keeps, so a checkpoint may end one
-    /// position behind the cut. Of an emptied sequence it keeps none.
+    /// position behind the cut. It keeps none of an emptied sequence.
     pub(super) fn cut(&mut self, from: i64) {
         self.unchanged = self.unchanged.min(u32::try_from(from).unwrap_or(0));
         let goes_on = |one: &Checkpoint| from > 0 && one.last <= from + 1;

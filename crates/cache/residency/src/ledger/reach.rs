@@ -51,7 +51,7 @@ impl Watched {
 pub(super) struct Reaches {
     /// For each bounded context, the tokens that its layers look back; 0 for a recurrent model.
     windows: HashMap<ContextId, u32>,
-    /// By which rules the server goes back in each, if that was said.
+    /// The rules by which the server goes back in each, if an event gave them.
     rules: HashMap<ContextId, Rewinding>,
     slots: BTreeMap<SequenceId, Reach>,
     hosts: BTreeMap<BufferId, Reach>,
@@ -425,8 +425,8 @@ impl Ledger {
         }
     }
 
-    /// A witness for a prompt: the former one, if it still serves the prompt, else any other. With how much of the
-    /// prompt it holds, if that was looked at.
+    /// A witness for a prompt: the former one, if it still serves the prompt, else any other. Also returns how much
+    /// of the prompt it holds, if that was looked at.
     fn witness(
         &self,
         watched: &Watched,

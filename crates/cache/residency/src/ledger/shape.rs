@@ -9,9 +9,9 @@ use crate::tree::{Spot, Tree};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// So many nodes of the tree are looked at, at most.
+/// The most nodes of the tree that are looked at.
 const MOST_VISITED: usize = 20_000;
-/// So many prompts are named at each place, at most. Others are counted.
+/// The most prompts that are named at each place. Others are counted.
 const MOST_NAMED: usize = 32;
 
 /// A run of tokens: all prompts that go through it have all of it.
@@ -39,7 +39,7 @@ pub struct Branch {
 /// Branches that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// How many.
+    /// How many branches these are.
     pub branches: u64,
     /// The tokens of all of them.
     pub tokens: u64,

@@ -15,12 +15,12 @@ pub const MOST_TAIL_TOKENS: usize = 1 << 21;
 #[derive(Debug, Default)]
 pub(super) struct Tails {
     all: HashSet<Arc<[Token]>>,
-    /// In all of them.
+    /// Tokens in all of them.
     tokens: usize,
 }
 
 impl Tails {
-    /// Keeps these for as long as anybody has them. `None`: there is no room.
+    /// Keeps these tokens for as long as a caller has them. `None`: there is no room.
     pub(super) fn keep(&mut self, tokens: &[Token]) -> Option<Arc<[Token]>> {
         if let Some(kept) = self.all.get(tokens) {
             return Some(Arc::clone(kept));

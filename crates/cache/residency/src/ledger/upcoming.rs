@@ -1,4 +1,4 @@
-//! What an event is about to change, for those who must see the state before it.
+//! What an event is about to change, for code that must see the state before it.
 
 use super::Ledger;
 use crate::entries::Entry;
@@ -9,7 +9,7 @@ use crate::token::{Position, Token};
 
 /// What an event is about to change in the primary context and in the host prompt cache.
 /// [`Ledger::upcoming`] tells it before the event is applied, while the ledger has what will be gone.
-/// What has come of an event, [facts](crate::Fact) tell afterwards.
+/// Afterwards, [facts](crate::Fact) tell what has come of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcoming<'event> {
     /// A slot takes a task.
@@ -35,9 +35,9 @@ pub enum Upcoming<'event> {
     },
     /// The batch has been evaluated.
     BatchEnd {
-        /// The engine could not.
+        /// The evaluation failed.
         failed: bool,
-        /// It could not because there was no room.
+        /// It failed because there was no room.
         no_room: bool,
     },
     /// Positions of a slot are removed; the same tokens may be written again.
@@ -64,7 +64,7 @@ pub enum Upcoming<'event> {
     Emptied {
         /// The slot.
         sequence: SequenceId,
-        /// Why.
+        /// Why its content does not count any more.
         reason: Reason,
     },
     /// Something else takes the place of all that a slot holds.
@@ -85,7 +85,7 @@ pub enum Upcoming<'event> {
     Dropped {
         /// The buffer.
         buffer: BufferId,
-        /// Why.
+        /// Why it is dropped.
         reason: Reason,
     },
 }

@@ -79,7 +79,7 @@ impl<M> Tree<M> {
             let node = &self.nodes[key];
             let mut ends = inside.remove(&key).unwrap_or_default();
             ends.extend(self.depths_in(node));
-            // Only one at its end ends the last part there.
+            // Only a mark, a holder or a cut at the end of the node ends the last part there.
             let ends_whole = node.marks != NONE || ends.contains(&node.depth);
             ends.push(node.depth);
             ends.sort_unstable();

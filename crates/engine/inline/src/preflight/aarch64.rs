@@ -66,7 +66,7 @@ fn is_call(word: u32) -> bool {
     word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000
 }
 
-/// Of `b`, `bl`, `b.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`.
+/// The target of `b`, `bl`, `b.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`.
 fn branch_target(word: u32, address: u64) -> Option<u64> {
     let offset = |field: u32, bits: u32| {
         let unused = 64 - bits;

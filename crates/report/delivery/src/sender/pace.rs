@@ -14,7 +14,7 @@ use crate::verdict::Next;
 #[cfg(test)]
 mod tests;
 
-/// Longest wait between attempts while somebody waits for a drain.
+/// Longest wait between attempts while a caller waits for a drain.
 pub(super) const DRAIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Batches that are taken before a larger one is tried. Each that is too large costs a POST and

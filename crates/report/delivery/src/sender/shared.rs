@@ -86,8 +86,8 @@ impl State {
         }
     }
 
-    /// The ids that were settled since the last call, and were not evicted again since: what settled them says
-    /// nothing of that.
+    /// The ids that were settled since the last call, and were not evicted again since: the answer that settled
+    /// them does not cover the later eviction.
     pub(super) fn take_settled(&mut self) -> Vec<Arc<str>> {
         let settled = self.settled.as_mut().map(std::mem::take);
         let mut settled = settled.unwrap_or_default();

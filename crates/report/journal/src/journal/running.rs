@@ -263,7 +263,7 @@ impl Running {
         self.changes.is_empty() && self.retry.is_none()
     }
 
-    /// Notes that a write failed. True: the one before did not.
+    /// Notes that a write failed. Returns true if the write before it did not fail.
     pub(super) fn fail(&mut self, now: Instant) -> bool {
         let retry = now.checked_add(self.pause).unwrap_or(now);
         self.pause = LONGEST_PAUSE.min(self.pause * 2);

@@ -4,8 +4,8 @@
 //! /dev/shm/contextpilot-llama-<user>/<state folder>-<identity>-<number>.recent
 //! slots | path of the state folder
 //! ```
-//! The journal of the same number is in the state folder. Who holds its lock may use this file,
-//! too. A user may have several state folders, but has one such folder in memory. So the name
+//! The journal of the same number is in the state folder. The process that holds its lock may use
+//! this file, too. A user may have several state folders, but has one such folder in memory. So the name
 //! has a digest of the state folder's path, and the file the path itself.
 
 use std::ffi::OsString;
@@ -141,7 +141,7 @@ impl Rings {
         Recent::new((self.map)(file, BYTES).ok()?, identity)
     }
 
-    /// Removes rings that nobody holds and whose state folders no longer exist.
+    /// Removes rings that no process holds and whose state folders no longer exist.
     pub(crate) fn sweep(&self) {
         let Ok(entries) = fs::read_dir(self.memory.path()) else {
             return;

@@ -9,7 +9,7 @@ pub enum Health {
     Ready,
     /// It runs, and loads its model.
     Loading,
-    /// Nobody answers.
+    /// Nothing answers at the address.
     Unreachable {
         /// What the connection ended with.
         why: String,

@@ -6,7 +6,7 @@
 //! `Host` must be a loopback name, and requests by pages are refused.
 //!
 //! One page is answered: our own, which `/` serves to browsers ([`contextpilot_page`]). It may read, and do
-//! nothing else. It has no data in it, so whoever has no token gets it too, and it asks for the token.
+//! nothing else. It has no data in it, so a client without a token gets it too, and it asks for the token.
 //!
 //! `/health` and `/ready` are answered without the token too, but with the status alone. A kubelet cannot
 //! keep the token secret from users who may read the pod's description.
@@ -45,7 +45,7 @@ pub(crate) struct Answers {
     pub(crate) sender: Option<Arc<Sender>>,
     pub(crate) index_in_front: Option<String>,
     pub(crate) readers: Arc<AtomicUsize>,
-    /// So many connections may follow the stream.
+    /// How many connections may follow the stream.
     pub(crate) most_readers: usize,
 }
 

@@ -61,7 +61,7 @@ impl Clients {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A query that gets no answer in time is refused. Not at the end of the process, where nobody answers any more.
+    /// Counts a query that got no answer in time as refused. Not at the end of the process: then the worker answers no more.
     fn note<T>(&self, answer: &Result<T, NoAnswer>, ended: bool) {
         if answer.is_err() && !ended {
             self.refuse();

@@ -14,7 +14,7 @@ use super::answers::{Answers, refuse};
 use crate::bounds::{AT_ONCE, CONNECTIONS_EACH_SECOND};
 use crate::library::Library;
 
-/// Where a Unix socket stands, to be taken away at the end.
+/// The path of the Unix socket, if there is one, to remove the socket at the end.
 pub(crate) type Socket = Arc<OnceLock<Bound>>;
 
 /// Starts the thread that listens. The caller has blocked all signals. If settings are `strict`, listens before it returns.
@@ -62,7 +62,7 @@ pub(crate) fn start(
     Ok(socket)
 }
 
-/// The address that is meant.
+/// The address to listen at.
 fn address(library: &'static dyn Library, listen: &Listen) -> Result<ListenAddress, String> {
     match listen {
         Listen::At(address) => Ok(address.clone()),
@@ -106,7 +106,7 @@ fn accept(
         |problem| library.say(format_args!("Control endpoint: {problem}")),
         move |stream, _| {
             library.enter_thread();
-            // The processors are the server's.
+            // The server's threads go first.
             give_way();
             let clients = &answers.asker.clients;
             let peer = clients.work.peer();

@@ -1,4 +1,4 @@
-//! What the server was told that it does not tell us, in the terms of those who need it.
+//! What is known from the server's flags alone, in the terms of the code that needs it.
 
 use contextpilot_control::Model;
 use contextpilot_residency::Rules;

@@ -2,7 +2,8 @@
 //!
 //! Without it, a prompt that comes back after the router has made room for another model (`--models-max`) would look as if it
 //! had never been sent. The file stands in the user's runtime folder, which is memory where there is one. It has no text,
-//! but the key of the recording. The next child takes it away; what is left when the router has ended, too.
+//! but the key of the recording. The next child removes it, and also the files of children whose routers have
+//! ended.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -19,17 +20,17 @@ use super::own_file;
 use crate::library::Library;
 
 const BEGINNING: &str = "router-";
-/// A file that is there since a model was started, and as old as its last start.
+/// A file that is written at each start of a model, so its age is that of the last start.
 const STARTED: &str = ".started";
 const LAST: &str = ".last";
 
-/// Where a child finds and leaves it.
+/// Where a child finds the file of the last child, and leaves its own.
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: PathBuf,
     /// Begins the names of all files of this router's children.
     router: String,
-    /// The same of this model's.
+    /// Begins the names of all files of this model's children.
     model: String,
 }
 
@@ -72,7 +73,7 @@ impl Place {
         self.folder.join(format!("{}{ending}", self.model))
     }
 
-    /// This model is started: takes away what its last child left. `None`: nothing.
+    /// This model is started: takes what its last child left, and removes the file. `None`: it left nothing.
     pub(crate) fn take(&self) -> Option<Left> {
         self.sweep();
         let path = self.file(LAST);
@@ -101,7 +102,7 @@ impl Place {
         })
     }
 
-    /// Leaves it for the next child.
+    /// Leaves the requests for the next child.
     ///
     /// # Errors
     /// It cannot be written.
@@ -117,7 +118,7 @@ impl Place {
         fs::rename(&new, self.file(ending))
     }
 
-    /// Removes what the children of routers have left that have ended.
+    /// Removes the files of children whose routers have ended.
     fn sweep(&self) {
         for file in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = file.file_name();

@@ -154,7 +154,7 @@ fn not_set_aside(path: &Path, error: &io::Error) -> String {
     )
 }
 
-/// What follows from that.
+/// What follows if a line cannot be written.
 pub(crate) const CONSEQUENCE: &str = "requests are not logged until it can be";
 
 /// For people: the file can be written, but not renamed once it is full.
@@ -163,7 +163,7 @@ pub(crate) fn never_set_aside(path: &Path, error: &io::Error) -> String {
     format!("CONTEXTPILOT_LOG_FILE is {path}, which cannot be renamed at its limit ({error})")
 }
 
-/// What follows from that.
+/// What follows if the file cannot be renamed once it is full.
 pub(crate) const LATER_CONSEQUENCE: &str = "from there on requests are not logged until it can be";
 
 /// Never writes to a file that is at its limit, so that it does not grow if it cannot be renamed.

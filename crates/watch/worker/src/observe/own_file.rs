@@ -65,7 +65,7 @@ pub(crate) fn set_aside(path: &Path) -> io::Result<()> {
 /// Whether [`set_aside`] would work now, as far as that can be seen.
 ///
 /// # Errors
-/// As for it.
+/// As for [`set_aside`].
 pub(crate) fn can_set_aside(path: &Path) -> io::Result<()> {
     free_aside(path)?;
     let folder = path.parent().filter(|folder| *folder != Path::new(""));

@@ -21,7 +21,7 @@ use super::recent::random_key;
 use super::setup::StoreLimit;
 use crate::library::Library;
 
-/// Bytes.
+/// How many bytes of an existing file are looked at.
 const START: u64 = 1 << 16;
 
 /// An open recording.

@@ -13,7 +13,7 @@ pub(super) struct StoreLimit {
 }
 
 impl StoreLimit {
-    /// Bytes, once. `None`: there is no store, it is not open yet, or this was taken before.
+    /// The limit in bytes, returned once. `None`: there is no store, it is not open yet, or this was taken before.
     pub(super) fn take(&mut self, library: &dyn Library) -> Option<u64> {
         if self.is_taken {
             return None;

@@ -12,7 +12,7 @@ use contextpilot_residency::{Event, SequenceId};
 /// How long a sequence counts as at work after its last batch, nanoseconds.
 const AFTER: u64 = 1_000_000_000;
 
-/// What each context does, by its place. Told of each event when it comes, also of those that wait for the ledger.
+/// What each context does, by its place. It gets each event when it comes, also those that wait for the ledger.
 #[derive(Default)]
 pub(super) struct AtWork {
     contexts: BTreeMap<usize, Work>,

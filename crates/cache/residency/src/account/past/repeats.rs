@@ -5,11 +5,11 @@ use super::{Key, NONE, Past, ROOT, Token};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// So many equal tokens in a row are no coincidence. Short under test.
+/// This many equal tokens in a row are no coincidence. Short under test.
 pub(in super::super) const REPEATED: usize = if cfg!(test) { 3 } else { 16 };
-/// So many of the latest contents are compared with a prompt. All of them under test.
+/// How many of the latest contents are compared with a prompt. All of them under test.
 const CONTENTS: usize = if cfg!(test) { usize::MAX } else { 8 };
-/// So many tokens of each are compared.
+/// How many tokens of each are compared.
 const FARTHEST: usize = 1 << 16;
 
 impl Past {
