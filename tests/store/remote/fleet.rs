@@ -298,8 +298,8 @@ fn pauses() -> Vec<Duration> {
     seconds.map(Duration::from_secs_f64).collect()
 }
 
-/// How late a server sees what another one wrote depends on how busy the machine is. So that is measured beside the servers, and
-/// the simulator is told. What sessions reuse that stay with a server, or come to one that has their prompts, does not depend on it.
+/// How late a server sees what another one wrote depends on how busy the machine is. So that is measured beside the servers: what is
+/// true lies between what the simulator says with the shortest and with the longest delay. What sessions reuse that stay with a server, or come to one that has their prompts, does not depend on it.
 #[test]
 fn three_servers_with_one_redis_reuse_what_the_simulator_says() {
     // None of the first four is a multiple of three, so in turn each session comes to another server. The fewer, the sooner.
@@ -363,7 +363,8 @@ fn three_servers_with_one_redis_reuse_what_the_simulator_says() {
              {at_once:.4}, after 10 s {late:.4}, nothing shared {alone:.4}"
         );
         println!("{row}");
-        // A busy machine's delays come in spells, which the simulator draws evenly.
+        // Where requests come closer together than others see a write, it matters how delays follow each other, and the
+        // simulator draws each by itself.
         let (soonest, latest) = played.delay.map_or((says, says), |delay| {
             let always = |time| simulated(Some(Delay::always(time)));
             (always(delay.least), always(delay.most))
