@@ -39,7 +39,7 @@ pub enum KvEvent {
         parent: Option<u64>,
         /// The tokens of all of them.
         tokens: Vec<u32>,
-        /// Where.
+        /// The medium that has the blocks.
         medium: Medium,
         /// The name of the LoRA adapter of the requests that they serve; `None`: of those that
         /// name none.
@@ -49,7 +49,7 @@ pub enum KvEvent {
     Removed {
         /// Their names, each before its parent.
         hashes: Vec<u64>,
-        /// Where.
+        /// The medium that had the blocks.
         medium: Medium,
     },
     /// No blocks are available on any medium.

@@ -10,7 +10,7 @@ const LEAST: u64 = 1 << 32;
 /// come before. Never below 2³². The first block of those that serve requests for a LoRA adapter has
 /// the adapter's name in its own, and so have all that follow it.
 ///
-/// Two blocks have the same hash by chance once in 2⁶⁴ pairs. Somebody could construct two such blocks,
+/// Two blocks have the same hash by chance once in 2⁶⁴ pairs. A client could construct two such blocks,
 /// which does no harm: the engine compares tokens, and only a router's estimate would be wrong.
 #[must_use]
 pub fn block_hash(parent: Option<u64>, tokens: &[u32], adapter: Option<&str>) -> u64 {

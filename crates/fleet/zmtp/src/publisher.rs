@@ -137,7 +137,7 @@ impl Publisher {
         }
     }
 
-    /// The counts. Waits for nobody.
+    /// The counts. Does not wait.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use crate::listener::lock;
 
-/// Bytes of replies that may wait. Whoever reads at all is sent a few dozen at a time.
+/// Bytes of replies that may wait. A peer that reads at all is sent a few dozen at a time.
 pub(crate) const REPLIES: usize = 4096;
 /// What a message that waits takes besides its bytes.
 const ENTRY: usize = 64;

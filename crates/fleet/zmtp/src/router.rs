@@ -59,7 +59,7 @@ impl Router {
         self.listener.address()
     }
 
-    /// Whether anybody is connected.
+    /// Whether any peer is connected.
     #[must_use]
     pub fn has_peers(&self) -> bool {
         self.listener.has_guests()

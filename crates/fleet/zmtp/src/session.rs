@@ -228,7 +228,7 @@ impl Session {
     }
 }
 
-/// As far as it has come.
+/// Checks the greeting as far as it has come.
 fn check_greeting(bytes: &[u8]) -> Result<(), Refusal> {
     let is = |at: usize, fits: fn(u8) -> bool| bytes.get(at).is_none_or(|&byte| fits(byte));
     if !is(0, |byte| byte == 0xff) || !is(9, |byte| byte & 1 == 1) {

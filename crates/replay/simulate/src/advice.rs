@@ -404,7 +404,7 @@ fn is_better(point: &Point, than: &Point) -> bool {
     gain(point) >= gain(than) + LEAST_GAIN
 }
 
-/// Whether a change of flags gains enough whoever asks first: in all courses that [`Replay::spread`] looks at.
+/// Whether a change of flags gains enough whichever client asks first: in all courses that [`Replay::spread`] looks at.
 fn is_sure(replay: &Replay<'_>, change: &Change, base: &Point) -> bool {
     // Other traffic has courses of its own.
     let spread = match change.kind.changes_traffic() {
@@ -620,7 +620,7 @@ fn with_similarity(setting: &Setting, share: f32) -> (String, Setting) {
     (share.to_string(), changed)
 }
 
-/// `gram`: how many tokens decide about an identity. Whoever has it has all of them.
+/// `gram`: how many tokens decide about an identity. A prompt that has an identity has all of them.
 fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
     let mut sum = Repeated::default();
     let mut differ = Vec::new();

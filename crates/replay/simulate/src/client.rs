@@ -21,7 +21,7 @@ pub enum Client {
     FlagsChunks,
     /// They do not unload models of a router.
     NoUnload,
-    /// Who gave a request up asks again when the server has let it go, and not before.
+    /// A client that gave a request up asks again when the server has let it go, and not before.
     LateRetry,
 }
 
@@ -92,7 +92,7 @@ impl Client {
 
 /// A router stopped the process, though it started no other model.
 const UNLOADED: ChangeKind = ChangeKind::Swapped { models: 0 };
-/// So long after the server has let a request go somebody asks again who waits for that, microseconds.
+/// A client that waits until the server has let a request go asks again so long after that, microseconds.
 const SOON: u64 = 1000;
 
 /// The traffic, had the router let all models run that it started, and how many these are. `None`: it did.

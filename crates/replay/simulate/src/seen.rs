@@ -20,7 +20,7 @@ impl Seen {
     }
 
     /// How many tokens of a prompt behind its first `prefix` ones, which an earlier request begins with, were seen, and where
-    /// the first of them stands. `gram`: how many tokens decide about an identity. Whoever has it has all of them.
+    /// the first of them stands. `gram`: how many tokens decide about an identity. A prompt that has an identity has all of them.
     #[must_use]
     pub fn behind(&self, request: &TrafficRequest, gram: u32, prefix: u32) -> (u32, u32) {
         let (mut at, mut upto, mut sum) = (0, 0, 0);

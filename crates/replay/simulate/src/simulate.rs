@@ -71,8 +71,8 @@ impl<'a> Replay<'a> {
         point(self, setting, Course::Recorded)
     }
 
-    /// Simulates it several times, each time with other pauses of the clients that do not think. Who of them asks first
-    /// may decide who finds a slot that still has its session, and so the course of all that follows. `None`: there are no
+    /// Simulates it several times, each time with other pauses of the clients that do not think. Which of them asks first
+    /// may decide which finds a slot that still has its session, and so the course of all that follows. `None`: there are no
     /// such clients.
     #[must_use]
     pub fn spread(&self, setting: &Setting) -> Option<Spread> {

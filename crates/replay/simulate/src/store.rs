@@ -346,7 +346,7 @@ struct Evaluating {
     /// The part in this batch.
     run: Run,
     loaded: usize,
-    /// Whether a search can find more than the last one. Who wants no cache gets nothing from the store.
+    /// Whether a search can find more than the last one. A request that wants no cache gets nothing from the store.
     may_find: bool,
     is_cached: bool,
 }

@@ -46,7 +46,7 @@ impl Job {
 /// What comes to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Coming {
-    /// By number.
+    /// A job, by its number.
     Job(usize),
     /// The change of a slot, by its index in the recording.
     Change(usize),

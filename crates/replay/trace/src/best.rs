@@ -1,8 +1,8 @@
 //! The best that any eviction could do with so much room, had it known the future (Belady 1966).
 //!
 //! Of all blocks that may leave, the one leaves that is used again last; a block that is used later than all of them is not
-//! kept at all. Whoever uses a block uses those before it, so a block's next use is never before that of its parents, and of
-//! blocks with the same next use the deepest leaves. So no block ever stays without its parents, and the order is that of the
+//! kept at all. A request that uses a block uses those before it, so a block's next use is never before that of its parents, and
+//! of blocks with the same next use the deepest leaves. So no block ever stays without its parents, and the order is that of the
 //! optimum without this condition: no other keeps more blocks for those who want them. A block is the unit of room. (That the
 //! last one of a prompt may have fewer tokens does not count.)
 

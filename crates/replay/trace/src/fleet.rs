@@ -31,7 +31,7 @@ use shelf::Shelf;
 pub struct Setting {
     /// How many servers, at least one.
     pub servers: u32,
-    /// Who chooses among them.
+    /// How a request's server is chosen.
     pub route: Route,
     /// Slots of a server.
     pub slots: u32,
@@ -97,7 +97,7 @@ impl Delay {
         }
     }
 
-    /// That of the write with this number.
+    /// The delay of the write with this number.
     fn of_write(self, number: u64) -> u64 {
         let random = mixed(number);
         let looks = (random >> 32) + (random & u64::from(u32::MAX));
@@ -118,7 +118,7 @@ pub struct Outcome {
     pub loaded_tokens: u64,
     /// Bytes that went over the network: to the shared store, and from it.
     pub sent_bytes: u64,
-    /// From it.
+    /// Bytes that came from the shared store.
     pub fetched_bytes: u64,
     /// Times to the first token, seconds, in order.
     pub first_tokens: Vec<f32>,
@@ -212,7 +212,7 @@ struct Fleet<'a> {
     router: Router,
     /// The store of all.
     shared: Shelf,
-    /// By when they are ready for a prompt.
+    /// The servers, by when they are ready for a prompt.
     ready: BTreeSet<(u64, u32)>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     /// What was written to the store of all so far.

@@ -90,7 +90,7 @@ pub enum Line {
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
-    /// What.
+    /// Why the line is damaged.
     pub why: String,
     /// It ends before its JSON does.
     pub is_cut: bool,
@@ -132,7 +132,7 @@ pub struct Reader {
     /// The time of the last request that said one, microseconds.
     time: u64,
     sessions: u32,
-    /// By name.
+    /// The session of each name.
     named: HashMap<String, u32>,
     /// The session of each chat.
     chats: HashMap<i64, u32>,

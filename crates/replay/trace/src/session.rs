@@ -42,7 +42,7 @@ pub(crate) fn infer(tree: &Tree, requests: &mut [Request], block: u32) -> u32 {
     sessions
 }
 
-/// What whoever continues a request begins with.
+/// The end of the chain that each continuation of a request begins with.
 fn stem(tree: &Tree, request: &Request, block: u32) -> Node {
     let is_alone = tree.length(request.end) == 1;
     match request.last < block && is_alone {

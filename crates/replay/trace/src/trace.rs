@@ -303,7 +303,7 @@ impl Builder {
         self.requests.sort_by_key(|request| request.at);
         for (number, request) in self.requests.iter_mut().enumerate() {
             if let Some(place) = places.get(request.after as usize) {
-                // What comes first waits for nobody.
+                // A request that comes first waits for none.
                 request.after = match (*place as usize) < number {
                     true => *place,
                     false => NONE,

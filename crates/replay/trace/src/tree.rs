@@ -206,7 +206,7 @@ impl Tree {
         node
     }
 
-    /// Parts a node behind its first `length` blocks. Returns the upper part, which is new: so whoever has the node still
+    /// Parts a node behind its first `length` blocks. Returns the upper part, which is new: so code that has the node still
     /// has the end of its chain.
     fn split(&mut self, node: Node, length: u32) -> Node {
         let upper = self.nodes.len() as Node;

@@ -1,6 +1,6 @@
 //! How much a recording may have.
 //!
-//! A few bytes of a file can stand for any number of tokens, and whoever simulates a recording takes time and memory for
+//! A few bytes of a file can stand for any number of tokens, and a simulation of a recording takes time and memory for
 //! each token and each batch. No server has ever served what is beyond these bounds into one file.
 
 use crate::setup::{Memory, Setup};

@@ -63,7 +63,7 @@ impl Bytes<'_> {
     }
 
     /// A count of items that take at least a byte each. `None` if fewer bytes follow, so a count from
-    /// a damaged file makes nobody reserve memory.
+    /// a damaged file makes no reader reserve memory.
     pub(crate) fn count(&mut self) -> Option<usize> {
         let count = usize::try_from(self.number()?).ok()?;
         (count <= self.0.len()).then_some(count)

@@ -10,7 +10,7 @@ pub const GRAM: usize = 16;
 const PRIME: u64 = (1 << 61) - 1;
 
 /// A polynomial of a secret number, whose coefficients are the tokens of a gram (Rabin and Karp). So the
-/// next gram's hash follows from the last one's in two multiplications, and nobody can choose tokens
+/// next gram's hash follows from the last one's in two multiplications, and no client can choose tokens
 /// for which two hashes are equal. The hashes are not written anywhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GramHash {

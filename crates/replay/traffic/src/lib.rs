@@ -32,7 +32,7 @@
 //! block of [`BLOCK`] tokens that does not lie within the prefix that is already known. A hash covers all
 //! tokens up to the end of its block, and has a key. The key is drawn for each file, and is in the file
 //! only if this was asked for. Without the key the hashes do not tell whether a guessed text was sent.
-//! What anybody can read is the lengths of prompts, what they have in common, and the times.
+//! What any reader of a file can see is the lengths of prompts, what they have in common, and the times.
 //!
 //! ```text
 //! tokens ──► History ──► segments ─┐

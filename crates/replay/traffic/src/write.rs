@@ -32,7 +32,7 @@ pub struct Writer {
     full: bool,
 }
 
-/// Who gives tokens their identities.
+/// What gives tokens their identities.
 #[derive(Debug)]
 enum Names {
     /// A file: rows refer to rows before them.

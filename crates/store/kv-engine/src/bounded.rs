@@ -2,7 +2,7 @@
 //!
 //! A state of theirs stands for one position. While a prompt goes on along what is stored, and a state lies ahead, its tokens are
 //! left out without anything being loaded: they are *pending*. The engine then holds less than the host believes. Before
-//! anybody looks at the sequence, the engine is made to [reach](complete) what the host believes: the state that is nearest
+//! the sequence is looked at, the engine is made to [reach](complete) what the host believes: the state that is nearest
 //! before is loaded, and what is behind it evaluated.
 
 use contextpilot_kv_store::{Run, worth};
@@ -42,7 +42,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     }
 }
 
-/// Gives the engine what it lacks of a sequence that somebody is about to look at; a negative sequence stands for all. If that
+/// Gives the engine what it lacks of a sequence that is about to be looked at; a negative sequence stands for all. If that
 /// fails, the sequence is lost: the host hears of it at its next evaluation.
 pub fn complete<H: Host>(host: &H, sequence: i32) {
     let all = host.record(|one| {
@@ -184,7 +184,7 @@ fn reach<H: Host>(
             session.set_in_engine(sequence, done.held);
         }
     });
-    // Else whoever puts the context right begins anew.
+    // Else the code that puts the context right begins anew.
     if noted.is_some() {
         settle(host, &plan, &done);
     }

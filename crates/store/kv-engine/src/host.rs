@@ -138,11 +138,11 @@ pub trait Host: Engine {
     /// Whether nothing of a sequence is to be loaded, because the host wants it evaluated.
     fn is_uncached(&self, sequence: i32) -> bool;
 
-    /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and nobody sees
-    /// that the engine lacks them.
+    /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and no caller
+    /// sees that the engine lacks them.
     fn may_wait(&self, run: &Run) -> bool;
 
-    /// Tokens that wait are about to be loaded or evaluated, whoever asks for them.
+    /// Tokens that wait are about to be loaded or evaluated, whatever asks for them.
     fn about_to_reach(&self);
 
     /// The engine refused a state, and so many tokens are evaluated again.

@@ -38,7 +38,7 @@ pub use plan::{Done, Plan, Step, carry_out};
 pub use repair::repair;
 
 /// Puts the engine at what the host believes of a sequence: what is ahead is cut off, and what is pending is given to it.
-/// Negative: of all. Whoever is about to read or change a sequence calls this first. Returns whether anything was cut off.
+/// Negative: of all. A caller that is about to read or change a sequence calls this first. Returns whether anything was cut off.
 pub fn synchronise<H: Host>(host: &H, sequence: i32) -> bool {
     if !is_bounded(host) {
         return dense::cut_ahead(host, sequence);

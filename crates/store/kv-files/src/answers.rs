@@ -1,6 +1,6 @@
 //! A log beside the chunks: what servers have answered, for those that use the folder later.
 //!
-//! Every process appends whole records. Whoever finds the log too long writes it anew. A lock keeps both apart; the file
+//! Every process appends whole records. A process that finds the log too long writes it anew. A lock keeps both apart; the file
 //! system gives it back if a process is killed.
 
 use std::fs::File;
@@ -73,7 +73,7 @@ impl Folder {
         }
     }
 
-    /// The log, which nobody else writes to while the lock is there. The lock is the inner folder's, because the log may
+    /// The log, which no other process writes to while the lock is there. The lock is the inner folder's, because the log may
     /// be another file when it is free.
     fn lock_log(&self, flags: OFlags) -> io::Result<(File, File)> {
         let lock = File::from(self.inner(ANSWERS)?);

@@ -1,4 +1,4 @@
-//! Chunks that are not in the folder, and may be elsewhere: whoever keeps the folder and a remote alike is asked for
+//! Chunks that are not in the folder, and may be elsewhere: the process that keeps the folder and a remote alike is asked for
 //! them, through a socket in the folder.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!  Answers     ◄─── the name of each chunk that is there now ── Asker::tell
 //! ```
 //!
-//! Whoever asks waits for each answer as long as it likes, and no longer. If nobody listens, it learns that at once.
+//! The asker waits for each answer as long as it likes, and no longer. If no process listens, it learns that at once.
 //!
 //! | bytes | of a wish |
 //! |---|---|
@@ -50,13 +50,13 @@ const VERSION: u8 = 1;
 const HEAD: usize = 1 + 16 + 16 + 4 + 16 + 4 + 4;
 /// Of more tokens than that, the first are asked for.
 const MOST_TOKENS: usize = 16 * GRID;
-/// What a system is asked to keep of a wish that nobody has read yet, bytes: all of it.
+/// What a system is asked to keep of a wish that was not read yet, bytes: all of it.
 const KEPT: usize = 2 * (HEAD + 4 * MOST_TOKENS);
-/// How many may wait to be asked. Who comes when there are more is not heard.
+/// How many may wait to be asked. An asker that comes when there are more is not heard.
 const WAITING: i32 = 16;
-/// A wish comes at once, or from somebody else.
+/// The timeout of reading a wish, and of writing an answer.
 const WISHED: Duration = Duration::from_secs(1);
-/// Behind the last answer.
+/// What follows the last answer.
 const END: [u8; 20] = [0; 20];
 /// Sockets of machines that are gone are removed after that.
 const OLD: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -118,7 +118,7 @@ impl Wish {
 }
 
 impl Folder {
-    /// Asks for chunks. `None`: nobody can be asked. Waits for nobody.
+    /// Asks for chunks. `None`: no process can be asked. Does not wait.
     pub fn ask(&self, wish: &Wish) -> Option<Answers> {
         let socket = self.connect().ok()?;
         let bytes = wish.write();
@@ -190,7 +190,7 @@ fn quietly(socket: &OwnedFd) -> SendFlags {
     SendFlags::empty()
 }
 
-/// The answers to a wish. Whoever wants no more drops this.
+/// The answers to a wish. A caller that wants no more drops this.
 #[derive(Debug)]
 pub struct Answers {
     socket: OwnedFd,
@@ -208,7 +208,7 @@ pub enum Answer {
 }
 
 impl Answers {
-    /// Waits for the next answer until this time. Nobody is to ask again behind one that was late.
+    /// Waits for the next answer until this time. After a late answer, the caller is not to ask again.
     pub fn next(&mut self, end: Instant) -> Answer {
         let mut answer = END;
         let mut count = 0;
@@ -238,12 +238,12 @@ impl Answers {
             tv_nsec: longest.subsec_nanos().into(),
         };
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
-        // Whoever calls looks at the socket and the time again.
+        // The caller looks at the socket and the time again.
         let _ = poll(&mut polled, Some(&longest));
     }
 }
 
-/// Where whoever has chunks elsewhere is asked for them.
+/// Where the process that has chunks elsewhere is asked for them.
 #[derive(Debug)]
 pub struct Door {
     folder: Folder,
@@ -258,12 +258,12 @@ impl Door {
     /// # Errors
     /// The system refuses.
     pub fn open(folder: &Folder) -> io::Result<Option<Self>> {
-        // Somebody who has no time is there, too.
+        // A process that has no time is there, too.
         if matches!(folder.connect(), Ok(_) | Err(Errno::AGAIN)) {
             return Ok(None);
         }
         remove_old(folder);
-        // Under a name of its own first: whoever opens one at the same moment does not take the other's for its own.
+        // Under a name of its own first: a process that opens one at the same moment does not take the other's for its own.
         let (name, own) = (name(), format!("{}.{}", name(), std::process::id()));
         let private = folder.private();
         let _ = unlinkat(&*private, &own, AtFlags::empty());
@@ -285,7 +285,7 @@ impl Door {
         file(&self.folder, &name()).is_ok_and(|file| file == self.file)
     }
 
-    /// Nobody is heard any more, and whoever [waits](Self::wait) is told.
+    /// No asker is heard any more, and a thread that [waits](Self::wait) is told.
     pub fn close(&self) {
         if self.is_open() {
             let _ = unlinkat(&*self.folder.private(), name(), AtFlags::empty());
@@ -300,7 +300,7 @@ impl Door {
     pub fn wait(&self) -> io::Result<Asker> {
         loop {
             match self.listener.accept() {
-                // Whoever knocks and says nothing only looks whether somebody is there.
+                // A process that connects and says nothing only looks whether a door is open.
                 Ok((stream, _)) => {
                     if let Ok(Some(asker)) = Asker::new(stream) {
                         return Ok(asker);
@@ -333,7 +333,7 @@ fn remove_old(folder: &Folder) {
             since.elapsed().is_ok_and(|age| age > OLD)
         };
         if name.to_bytes().starts_with(SOCKET.as_bytes()) && there.is_ok_and(is_old) {
-            // If somebody listens there, it opens its door again.
+            // If a process listens there, it opens its door again.
             let _ = unlinkat(&*private, name, AtFlags::empty());
         }
     }
@@ -344,11 +344,11 @@ fn file(folder: &Folder, name: &str) -> io::Result<(u64, u64)> {
     Ok((there.st_dev as u64, there.st_ino))
 }
 
-/// Somebody who asks.
+/// A process that asks.
 #[derive(Debug)]
 pub struct Asker {
     stream: UnixStream,
-    /// What for.
+    /// What it asks for.
     pub wish: Wish,
 }
 
@@ -360,7 +360,7 @@ impl Asker {
         Ok(wish.map(|wish| Self { stream, wish }))
     }
 
-    /// Whether nobody waits for an answer any more.
+    /// Whether the asker no longer waits for an answer.
     #[must_use]
     pub fn has_left(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -373,7 +373,7 @@ impl Asker {
     /// This chunk of so many tokens is in the folder now.
     ///
     /// # Errors
-    /// Nobody waits any more.
+    /// The asker waits no more.
     pub fn tell(&mut self, name: &Name, tokens: usize) -> io::Result<()> {
         let mut answer = END;
         answer[..16].copy_from_slice(&name.0);

@@ -32,7 +32,7 @@ impl Folder {
         file.take(LONGEST).read_to_end(&mut text).ok().map(|_| text)
     }
 
-    /// Nobody keeps it alike any more.
+    /// No process keeps the folder and the remote alike any more.
     pub fn forget_remote(&self) {
         let _ = rustix::fs::unlinkat(&*self.private(), NAME, AtFlags::empty());
     }

@@ -1,4 +1,4 @@
-//! How large the store may become if nobody says it.
+//! How large the store may become if no limit is given.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub struct UsualLimit {
 }
 
 impl Folder {
-    /// How large the store may become if nobody says it, when its files have `own` bytes: a tenth of what its disk would
+    /// How large the store may become if no limit is given, when its files have `own` bytes: a tenth of what its disk would
     /// have free without them, and at most 50 GB. But what is there stays, also on a full disk.
     pub fn usual_limit(&self, own: u64) -> UsualLimit {
         usual(self.space().map(|(free, _)| free), own)

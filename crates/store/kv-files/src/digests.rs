@@ -1,7 +1,7 @@
 //! Digests of large files, kept so that they need not be made again: a model of 30 GB takes minutes.
 //!
 //! A digest is kept under what makes a file that file: device, inode, size, and the times of the last write and of the last
-//! change, to the nanosecond. The last one cannot be set by anybody. Besides, some megabytes of the file are read at
+//! change, to the nanosecond. No process can set the last one. Besides, some megabytes of the file are read at
 //! places that follow from the digest, and must be what they were: a file system that does not keep its promises is found out.
 //! What cannot be trusted is not kept, and not believed: files that changed a moment ago (the clock of a file system has
 //! steps) or in the future (it was set back since), and those of file systems elsewhere, whose inodes may be given again.

@@ -1,9 +1,9 @@
-//! From files to whoever takes a state, without a copy of the state in between.
+//! From files to a caller that takes a state, without a copy of the state in between.
 //!
 //! Memory for a whole state is dear: a system finds and clears each page of it, which takes several times as long as
-//! reading the files does, and a state of a large model is as large as its KV cache. Whoever takes the rows of a
+//! reading the files does, and a state of a large model is as large as its KV cache. A caller that takes the rows of a
 //! state one after the other needs neither. Threads read ahead, a block at a time, into memory that stays in
-//! the processor's cache. A thread takes longer for a block than whoever takes it, so that one reads, too, instead of
+//! the processor's cache. A thread takes longer for a block than the caller, so the caller reads, too, instead of
 //! waiting.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ const MOST_OPEN: usize = 64;
 /// Threads that read for the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Readers {
-    /// How many, besides the caller's. With none, that reads.
+    /// How many, besides the caller's. With none, the caller reads.
     pub threads: usize,
     /// What each does first.
     pub on_start: fn(),
@@ -66,7 +66,7 @@ struct RowsFile {
     begin: u64,
     /// The checksum that they must have.
     crc: u32,
-    /// That of what was read so far.
+    /// The checksum of what was read so far.
     sum: Hasher,
 }
 
@@ -96,7 +96,7 @@ impl LeftOut {
         let rows = composer.bytes_of(piece.chunk_tokens);
         let found = match self.folder.whole_file(&piece.name, rows) {
             Err(why) if why.is_shortage() && self.keeps_open > 0 => {
-                // Whoever else wants files has none either.
+                // Other code that wants files has none either.
                 self.keeps_open = 0;
                 self.files.iter_mut().for_each(|file| file.open = None);
                 self.folder.whole_file(&piece.name, rows)
@@ -204,7 +204,7 @@ fn steps(parts: &[Part]) -> Vec<Range<usize>> {
 #[derive(Debug, Default)]
 struct Block {
     bytes: Vec<u8>,
-    /// Of each part.
+    /// The checksum of each part.
     sums: Vec<Hasher>,
     /// The caller's, and no thread's.
     is_own: bool,
@@ -226,18 +226,18 @@ type Read = Option<Result<Block, (Name, ReadError)>>;
 struct Source {
     left_out: LeftOut,
     steps: Vec<Range<usize>>,
-    /// The steps that nobody has begun.
+    /// The steps that no thread has begun.
     job: Receiver<usize>,
 }
 
 impl Source {
-    /// Whoever has a block takes the next step, so that it never waits for blocks that later steps have.
+    /// A thread that has a block takes the next step, so that it never waits for blocks that later steps have.
     fn read_ahead(&self, blank: &Receiver<Block>, results: &Sender<(usize, Read)>) {
         while let Ok(block) = blank.recv() {
             let Ok(step) = self.job.recv() else {
                 return;
             };
-            // Without the block of this step nobody would take another one.
+            // Without the block of this step no thread would take another one.
             let read = catch_unwind(AssertUnwindSafe(|| self.read(step, block)));
             if results.send((step, read.ok())).is_err() {
                 return;
@@ -354,7 +354,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// What the state has from `at` on, at most so many bytes. Whoever takes a state asks for each of its bytes once, from
+    /// What the state has from `at` on, at most so many bytes. A caller that takes a state asks for each of its bytes once, from
     /// the first to the last; what is in the state may be left out. `None`: it did not, or a file cannot be read.
     pub fn next(&mut self, at: usize, most: usize) -> Option<Span<'_>> {
         if self.lost.is_some() {
@@ -422,7 +422,7 @@ impl Flow {
         Some(())
     }
 
-    /// The block of a step. While it is not there, later ones are read. `None`: whoever read it has panicked.
+    /// The block of a step. While it is not there, later ones are read. `None`: the thread that read it has panicked.
     fn receive(&mut self, step: usize) -> Read {
         loop {
             if let Some(read) = self.early.remove(&step) {
@@ -434,7 +434,7 @@ impl Flow {
         }
     }
 
-    /// Reads a step that nobody has begun, if there is one, and memory for it.
+    /// Reads a step that no thread has begun, if there is one, and memory for it.
     fn read_one(&mut self) -> Option<(usize, Read)> {
         let block = self.spare.pop()?;
         let Ok(step) = self.source.job.try_recv() else {

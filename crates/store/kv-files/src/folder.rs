@@ -136,7 +136,7 @@ impl Folder {
     /// As [`read`](Self::read), of rows that consist of these numbers, all of which must be finite.
     ///
     /// # Errors
-    /// As there, or they are not.
+    /// As there, or the numbers are not finite.
     pub fn read_finite(
         &self,
         name: &Name,
@@ -218,7 +218,7 @@ impl Folder {
         Arc::clone(&self.private.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same, as long as nobody else can write to it. What they write must not be taken for ours.
+    /// The same, as long as no other user can write to it. What others write must not be taken for ours.
     ///
     /// # Errors
     /// It was opened to others.
@@ -396,7 +396,7 @@ pub(crate) fn inner_of(file_name: &str) -> &str {
         .map_or(file_name, |(inner, _)| inner)
 }
 
-/// Opens a file. Follows no link, and waits for nobody.
+/// Opens a file. Follows no link, and does not wait.
 pub(crate) fn open_to_read(folder: impl AsFd, path: &str) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(folder, path, flags, Mode::empty()).map(File::from)
@@ -447,7 +447,7 @@ impl ReadError {
     pub const DOES_NOT_FIT: Self = Self::Damaged("its rows do not fit the state");
     /// Some values of the rows are no numbers, or infinite. They would spread to whatever is computed beside them.
     pub const NOT_FINITE: Self = Self::Damaged("its rows have values that are no numbers");
-    /// Its rows were computed from such.
+    /// Its rows were computed from rows with such values.
     pub const CONTINUES_NOT_FINITE: Self =
         Self::Damaged("it continues rows with values that are no numbers");
     pub(crate) const WRONG_SUM: Self = Self::Damaged("the checksum of its rows is wrong");

@@ -1,4 +1,4 @@
-//! Which chunk stands where, of all chunks in one file: whoever starts looks a prompt up, and need not read 200,000 files
+//! Which chunk stands where, of all chunks in one file: a process that starts looks a prompt up, and need not read 200,000 files
 //! before.
 //!
 //! ```text
@@ -94,7 +94,7 @@ impl Child {
     }
 }
 
-/// What was in the folder when somebody wrote that down.
+/// What was in the folder when the index was written.
 #[derive(Debug)]
 pub struct Index {
     /// Entries as they are in the file.

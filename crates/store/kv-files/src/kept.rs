@@ -1,4 +1,4 @@
-//! Which prompts somebody asked to keep: for other processes, the next one, and people.
+//! Which prompts are kept on request: for other processes, the next one, and people.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -27,7 +27,7 @@
 //! [`Folder::read`] reads on the caller's thread, a [`Flow`] on others of its own, if the system gives some. Everything else happens on the thread of the [`Writer`], whose methods never wait for it.
 //!
 //! # Who can read it
-//! Only this user. The folders above must belong to this user or root, and nobody else may write
+//! Only this user. The folders above must belong to this user or root, and no other user may write
 //! there (`crates/base/private-folder`). The files hold tokens and KV rows: they are as secret as the
 //! prompts.
 

@@ -32,7 +32,7 @@ pub(crate) fn file_name(fingerprint: &Fingerprint) -> String {
 
 impl Folder {
     /// How people call the model with this fingerprint, as the server that wrote its first chunk said. `None`:
-    /// nobody did.
+    /// no server did.
     pub fn model_name(&self, fingerprint: &Fingerprint) -> Option<String> {
         let file = open_to_read(&*self.private(), &file_name(fingerprint)).ok()?;
         let mut name = String::new();

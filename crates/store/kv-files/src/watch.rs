@@ -103,7 +103,7 @@ impl Watch {
         Ok(read.collect())
     }
 
-    /// These chunks are new to the next look, if they are there: whoever asks has forgotten them, because it removed
+    /// These chunks are new to the next look, if they are there: the caller has forgotten them, because it removed
     /// their files, and another process has written them again since the last look.
     pub fn again(&mut self, names: &[Name]) {
         for name in names {

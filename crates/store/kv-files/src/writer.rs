@@ -30,7 +30,7 @@ const MOST_TOUCHED: usize = 1 << 16;
 ///
 /// No method waits for the disk or for the thread, except [`flush`](Self::flush). The thread takes
 /// no lock for longer than a few instructions, and none that [`write`](Self::write) takes: it has a
-/// low priority, and whoever waited for its lock would have the same.
+/// low priority, and a thread that waited for its lock would have the same.
 ///
 /// When it is dropped, the thread does what is queued, and ends.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct WriterShared {
     queued: AtomicU64,
     /// After a failure nothing is written for a while.
     paused: AtomicBool,
-    /// Somebody waits for the thread.
+    /// A caller waits for the thread.
     hurry: AtomicBool,
     touched: Mutex<HashSet<Name>>,
 }
@@ -66,7 +66,7 @@ enum Job {
     Touched,
     /// A state may soon be copied that is larger than those before.
     Expected,
-    /// Memory that somebody does not need any more.
+    /// Memory that a caller does not need any more.
     Spare(Vec<u8>),
     /// Everything before this was done.
     Flush(Sender<()>),

@@ -12,7 +12,7 @@
 //!
 //! What a prompt wants and the folder does not have, because it has left the folder or is still to come, a server asks for
 //! through a socket in the folder. A [`Supplier`] fetches that at once. It knows what is there, so a prompt of which nothing
-//! is there waits for no network; and whoever asks waits no longer for a chunk than evaluating it would take.
+//! is there waits for no network; and a server that asks waits no longer for a chunk than evaluating it would take.
 //!
 //! # In a Redis
 //! | key | what |
@@ -20,10 +20,10 @@
 //! | `contextpilot:kv:1:chunk:<name>` | a string: the chunk as its file has it, with checksums |
 //! | `contextpilot:kv:1:model:<fingerprint>` | a sorted set of `<name>:<size>`, scored by the Redis's own time (microseconds) when they were sent |
 //! | `contextpilot:kv:1:models` | a sorted set of fingerprints, scored by the time when something was sent last |
-//! | `contextpilot:kv:1:epoch` | drawn by whoever finds none: it tells all that the Redis has lost its keys |
+//! | `contextpilot:kv:1:epoch` | drawn by a process that finds none: it tells all that the Redis has lost its keys |
 //!
 //! The Redis may evict any key at any time (`maxmemory-policy`): a name without its chunk is taken off the list by
-//! whoever finds that out. A chunk that is on no list is sent again.
+//! a process that finds that out. A chunk that is on no list is sent again.
 //!
 //! # In a bucket
 //! | object | what |
@@ -38,7 +38,7 @@
 //! writes once more when it sees that, and more than 1,024 chunks have no room. So the news may be wrong, and a list
 //! never is: nothing has to be locked, and no server needs conditional writes.
 //!
-//! Which objects expire is a rule of the bucket. Whoever finds that a chunk is gone does not ask for it again before a
+//! Which objects expire is a rule of the bucket. A process that finds that a chunk is gone does not ask for it again before a
 //! list shows it, whatever the news tell.
 //!
 //! Requests are signed by `rusty-s3` (BSD-2-Clause), and sent by the HTTP client and the TLS that the companion command
@@ -47,7 +47,7 @@
 //! time does not need.
 //!
 //! # Who is trusted
-//! Nobody there. Each answer has a bound in bytes and in time (the client `redis` 1.2 has none in bytes, so the Redis is
+//! The remote is not. Each answer has a bound in bytes and in time (the client `redis` 1.2 has none in bytes, so the Redis is
 //! asked by a small reader of our own), and `mirror` takes a chunk only if its size, its name and all
 //! that it continues are as they must be.
 //!

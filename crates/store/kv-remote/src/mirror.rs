@@ -39,7 +39,7 @@ const LATELY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// At the beginning the folder is filled up to so many tenths of its limit. What servers here write needs the rest.
 const FILLED: u64 = 9;
 /// Nothing is fetched while the folder has so many tenths of its limit. A server here lets what is beyond the limit go
-/// within two seconds, and meanwhile fetching goes on. Without one, nobody does.
+/// within two seconds, and meanwhile fetching goes on. Without a server, nothing is let go.
 const BEYOND: u64 = 11;
 /// A remote that says it began anew is believed at most so often.
 const ANEW: Duration = Duration::from_secs(30);
@@ -104,7 +104,7 @@ pub struct Mirror {
     fetched: HashMap<Name, u64>,
     /// The most bytes that servers here have written or used, since this began: all but what came from there.
     own_bytes: u64,
-    /// What is there.
+    /// What the remote is known to have.
     known: Known,
     models: Models,
     /// What was refused, and when.

@@ -64,7 +64,7 @@ pub(crate) struct Sending {
     pub(crate) name: Name,
     /// Bytes on the disk.
     pub(crate) size: u64,
-    /// As its file has it.
+    /// The chunk as its file has it.
     pub(crate) whole: Vec<u8>,
 }
 
@@ -129,7 +129,7 @@ pub(crate) trait Holder: Send {
     fn forget(&mut self, of: &Fingerprint, listed: &Listed) -> Result<(), RemoteError>;
 }
 
-/// A number that nobody else draws.
+/// A number that no other process draws.
 fn random_id() -> String {
     let mut random = Random::of_system();
     format!("{:016x}{:016x}", random.draw(), random.draw())

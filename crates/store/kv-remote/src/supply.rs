@@ -15,7 +15,7 @@ use crate::remote::{Body, LARGEST, Remote};
 
 /// Of so many chunks it is known that they are there; when there are more, of half as many. 40 bytes each.
 const MOST_KNOWN: usize = 1 << 20;
-/// As many are noted at a time, so that nobody who asks waits for it.
+/// As many are noted at a time, so that no asker waits for it.
 const AT_A_TIME: usize = 4096;
 /// So many models that are wanted are noted.
 const MOST_WANTED: usize = 64;
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// What a remote is known to have, as far as it was listed. Copies are the same.
 ///
-/// So nobody waits for the network to hear that nothing is there, which is so for almost every new prompt.
+/// So no prompt waits for the network to hear that nothing is there, which is so for almost every new prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<Mutex<Names>>);
 
@@ -88,7 +88,7 @@ impl Known {
     }
 }
 
-/// Fetches what prompts want, over a connection of its own: what is moved meanwhile makes nobody wait.
+/// Fetches what prompts want, over a connection of its own: what is moved meanwhile makes no prompt wait.
 pub struct Supplier {
     folder: Folder,
     remote: Remote,
@@ -110,7 +110,7 @@ enum Brought {
     No,
 }
 
-/// Closes the door when a thread ends, however it does: whoever knocks then waits for nobody.
+/// Closes the door when a thread ends, however it does: an asker then does not wait in vain.
 struct Closes(Arc<Door>);
 
 impl Drop for Closes {
@@ -120,7 +120,7 @@ impl Drop for Closes {
 }
 
 impl Supplier {
-    /// Answers whoever comes to this door, on threads of its own, until it is closed. `known`: of the
+    /// Answers each process that comes to this door, on threads of its own, until it is closed. `known`: of the
     /// [`Mirror`](crate::Mirror) of the same folder and remote. `limit`: how large the folder may become, bytes.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Supplier {
     }
 
     /// Puts into the folder what continues the tokens of a wish, and tells of each chunk, until there is no more of it or
-    /// nobody waits any more.
+    /// the asker waits no more.
     fn supply(&mut self, mut asker: Asker) {
         let (mut place, mut parent) = (asker.wish.place, asker.wish.parent);
         let all = std::mem::take(&mut asker.wish.tokens);
@@ -197,7 +197,7 @@ impl Supplier {
         asker.end();
     }
 
-    /// Sees to it that a chunk is in the folder, and stands behind its parent there. Who sent it may have divided what is
+    /// Sees to it that a chunk is in the folder, and stands behind its parent there. Its sender may have divided what is
     /// before in another way: then it names another parent, and no store could put it anywhere here.
     fn bring(
         &mut self,
@@ -216,7 +216,7 @@ impl Supplier {
         if self.not_before.is_some_and(|time| Instant::now() < time) {
             return Brought::No;
         }
-        // A connection that nobody has used for a while may have been closed. What else is wrong with the remote, or with
+        // A connection that was not used for a while may have been closed. What else is wrong with the remote, or with
         // a chunk there, the mirror finds out, and says it.
         let most = self.most(&place.fingerprint, tokens);
         let mut fetch = || self.remote.0.get(&place.fingerprint, &name, most);

@@ -6,7 +6,7 @@ use crate::state::{sequence_of, word};
 impl Layout {
     /// Makes of a part of a state, without magic number and sequence, what the engine writes of another sequence that has
     /// the same cells: they are in the stream of that sequence, and name it. An engine that loads the part overlooks
-    /// both; whoever compares files of slots does not. False if the part is not understood; then it may be anything.
+    /// both; a comparison of files of slots does not. False if the part is not understood; then it may be anything.
     #[must_use]
     pub fn readdress(&self, part: &mut [u8], sequence: i32) -> bool {
         // The engines without streams do not write down whose cells they are.

@@ -172,8 +172,8 @@ impl<'b> Composer<'b> {
         }
     }
 
-    /// Leaves out the rows of a whole chunk with so many tokens at the next positions, which begin at `at`. Somebody else
-    /// brings them to whoever takes the state: what is left out, in the order in which a state and a chunk have
+    /// Leaves out the rows of a whole chunk with so many tokens at the next positions, which begin at `at`. Other code
+    /// brings them to the code that takes the state: what is left out, in the order in which a state and a chunk have
     /// it. `words`: the chunk's first [`words_size`](Layout::words_size) bytes, which are not left out.
     ///
     /// # Errors
@@ -272,7 +272,7 @@ impl Gap {
 }
 
 /// Makes room for a state of so many bytes. If there is not enough, what was there before is gone: the system clears fresh
-/// pages when they are first used, and `resize` would write zeros there once more, behind a copy of what nobody wants.
+/// pages when they are first used, and `resize` would write zeros there once more, behind a copy of what is not wanted.
 pub fn make_room(buffer: &mut Vec<u8>, size: usize) {
     if buffer.capacity() < size {
         *buffer = vec![0; size];

@@ -1,6 +1,6 @@
 //! What KV depends on besides its tokens: the parts that a [`Fingerprint`] is made of.
 //!
-//! They have flags of the server, and with them what nobody else may know. So they stay in memory: what is written down
+//! They have flags of the server, and with them its secrets. So they stay in memory: what is written down
 //! is an [`Origin`](crate::Origin).
 
 use crate::Fingerprint;

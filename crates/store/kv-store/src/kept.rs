@@ -1,4 +1,4 @@
-//! Chunks that somebody asked to keep for a while: they leave last.
+//! Chunks that are kept for a while on request: they leave last.
 //!
 //! What is asked for is a prompt, up to the chunk that it ends in. All that this chunk continues stays with it, as ever. What
 //! is kept may take a share of the budget, and no more is promised: so who keeps everything takes nothing from others below

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::bytes::Bytes;
 
-/// In front of states since 2026.
+/// The magic number in front of states since 2026.
 pub(crate) const MAGIC: u32 = 0xaf14_3cd8;
 /// The most streams that a state may have, and layers. llama.cpp has 256 and 512.
 pub(crate) const MOST: usize = 4096;
@@ -73,7 +73,7 @@ impl Rows {
 /// Where a layer's rows are, in a state or in a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowsAt {
-    /// Of the first row.
+    /// Where the first row is.
     pub(crate) at: usize,
     pub(crate) unit: usize,
     pub(crate) repeats: usize,

@@ -5,8 +5,8 @@
 //! evaluated, 30 bits in each, and one bit marks the last. So equal tokens mean equal rows, and everything that compares,
 //! counts and hashes tokens does so with media, too.
 //!
-//! A run is loaded as a whole or not at all ([`whole`]). Of fewer than four of its tokens nobody knows for certain of which run they are
-//! (`certain`).
+//! A run is loaded as a whole or not at all ([`whole`]). Fewer than four of its tokens do not say for certain of which run
+//! they are (`certain`).
 
 use sha2::{Digest, Sha256};
 
@@ -47,7 +47,7 @@ pub fn is_row(token: i32) -> bool {
     token < 0 && token != TAIL
 }
 
-/// Whether any of these tokens does.
+/// Whether any of these tokens stands for a row of media.
 pub fn is_any_row(tokens: &[i32]) -> bool {
     tokens.iter().any(|token| is_row(*token))
 }

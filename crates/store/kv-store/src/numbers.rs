@@ -42,7 +42,7 @@ impl Kind {
         })
     }
 
-    /// Of the rows of a layer.
+    /// What the rows of a layer consist of.
     pub(crate) fn of_rows(rows: &Rows) -> Self {
         Self::of(rows.kind).unwrap_or(Self::Any)
     }
@@ -191,7 +191,7 @@ impl Layout {
 /// Looks at the rows of a chunk, from the first byte to the last, in pieces of whatever size.
 #[derive(Debug)]
 pub struct Check<'a> {
-    /// What comes.
+    /// The parts that come next.
     parts: &'a [(Kind, usize)],
     tokens: usize,
     /// Bytes of the first part that were seen.

@@ -1,7 +1,7 @@
-//! What is written down of a fingerprint, for a person and for whoever has the same model elsewhere.
+//! What is written down of a fingerprint, for a person and for users of the same model elsewhere.
 //!
 //! A [`Fingerprint`] is a hash, and two that differ do not say in what. Of what it was made is written down, too, but
-//! without what nobody else may know (`told.rs`).
+//! without secrets (`told.rs`).
 
 mod told;
 

@@ -1,4 +1,4 @@
-//! Places in the chain of names: which chunks may stand behind some tokens, whoever has them.
+//! Places in the chain of names: which chunks may stand behind some tokens, whichever process has them.
 
 use crate::{Fingerprint, GRID, Name};
 
@@ -35,7 +35,7 @@ impl Place {
             .map(move |end| (end, self.link.next(self.skip, &tokens[..end])))
     }
 
-    /// The place behind a chunk that stands here and ends there. Whoever has passed a multiple of [`GRID`] counts tokens from
+    /// The place behind a chunk that stands here and ends there. Behind a multiple of [`GRID`], tokens are counted from
     /// that.
     ///
     /// # Panics

@@ -3,12 +3,12 @@
 //! The server has a view of each sequence: the tokens that it asked the engine to evaluate. The engine
 //! may hold more: when a stored prompt is loaded, all of it is loaded at once, though the server asks for
 //! it batch by batch. What the engine holds beyond the server's view is *ahead*. Nothing but evaluations
-//! may meet tokens that are ahead, so whoever is about to ask for anything else first removes them
+//! may meet tokens that are ahead, so a caller that is about to ask for anything else first removes them
 //! ([`Session::cut`]).
 //!
 //! Of a context that cannot go back to any position (see [`crate::Shape`]), the engine never holds more than the
 //! server's view when a call ends, but it may hold less: while a prompt goes on along what is stored, its tokens are
-//! *owed* ([`Session::owe`]). Whoever is about to ask for anything but evaluations, and for which the store has no
+//! *owed* ([`Session::owe`]). A caller that is about to ask for anything but evaluations, and for which the store has no
 //! answer, first pays them: loads the state that is nearest, and evaluates the rest.
 //!
 //! A sequence is *known* while its tokens stand at the positions 0, 1, 2, … and all of them were seen,
@@ -62,7 +62,7 @@ pub struct Advice {
 pub enum Why {
     /// Tokens do not stand where they were evaluated, or were evaluated behind such.
     Moved,
-    /// It was restored from a file, or by somebody who does not say what it is.
+    /// It was restored from a file, or by a caller that does not say what it is.
     Restored,
     /// It has an image or a sound that cannot be told apart from others.
     Media,
@@ -446,7 +446,7 @@ impl Session {
     }
 
     /// Whether a run that was just evaluated is a good moment to copy its sequence out, though nothing is about
-    /// to be lost: an answer has begun (its prompt is whole, and nobody waits for its first token any more), or
+    /// to be lost: an answer has begun (its prompt is whole, and no client waits for its first token any more), or
     /// has grown by `every` steps. Guesses of a draft are no such moment.
     pub fn is_milestone(&self, run: &Run, every: usize) -> bool {
         let sequence = self.sequences.get(&run.sequence);

@@ -16,11 +16,11 @@ pub struct State<'a> {
     rows_from: usize,
 }
 
-/// What stands where in a state. To find it takes a look at every cell: whoever wants rows of one state again and again
+/// What stands where in a state. To find it takes a look at every cell: a caller that wants rows of one state again and again
 /// keeps it.
 #[derive(Clone, Debug)]
 pub struct StateMap {
-    /// Of the state, bytes.
+    /// The size of the state, bytes.
     size: usize,
     layout: Layout,
     sequence: i32,

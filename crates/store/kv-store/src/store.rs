@@ -42,11 +42,11 @@ pub struct Store {
     stray: Vec<Name>,
     /// Chunks that had to leave because others stand in their place.
     displaced: Vec<Name>,
-    /// What has changed, if anybody wants to know.
+    /// What has changed, if a caller wants to know.
     changes: Option<Changes>,
 }
 
-/// What has changed since somebody asked.
+/// What has changed since the caller last asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Chunks that came and left, in order. A chunk may do so several times.
@@ -545,7 +545,7 @@ impl Store {
         let mut names = std::mem::take(&mut self.displaced);
         names.retain(|name| !self.has(name));
         for name in removed {
-            // What continues it is of no use to anybody.
+            // What continues it is of no use any more.
             names.extend(self.remove(name).into_iter().filter(|gone| gone != name));
             self.take_waiting(name);
         }
@@ -580,7 +580,7 @@ impl Store {
         self.tree.names(first).chain(self.waiting.names(first))
     }
 
-    /// The names behind this one, in order; `None`: all. For whoever looks at some at a time.
+    /// The names behind this one, in order; `None`: all. For callers that look at some at a time.
     pub fn names_after(&self, name: Option<Name>) -> impl Iterator<Item = &Name> {
         self.tree.names_after(name)
     }

@@ -1,6 +1,6 @@
 //! Chunks of other processes whose parents are not there.
 //!
-//! A parent may be read a moment later, or be about to be written. It may also have left, and the one who wrote the chunk
+//! A parent may be read a moment later, or be about to be written. It may also have left, and the process that wrote the chunk
 //! has not seen that yet. Until it is decided, their files take room: they count in the budget, and leave in turn.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,10 +6,10 @@ use crate::Layout;
 use crate::layout::RowsAt;
 use crate::state::word;
 
-/// A state of which the rows before some position are of no use to whoever copies it.
+/// A state of which the rows before some position are of no use to the code that copies it.
 #[derive(Debug)]
 pub struct Wanted {
-    /// Of each layer.
+    /// Where the rows of each layer are.
     rows: Vec<RowsAt>,
     cells: usize,
     /// The cells whose rows are wanted, in order.

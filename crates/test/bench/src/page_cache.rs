@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use contextpilot_testbed::Result;
 
-/// Whoever reads these files next reads them from the disk, if the system does as it is told.
+/// The next reader of these files reads them from the disk, if the system does as it is told.
 ///
 /// # Errors
 /// When a file cannot be read, or the system has no such call.

@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use crate::sample::Sample;
 
 const SIZE: (u32, u32) = (760, 380);
-/// Told apart by who sees few colours, too.
+/// People who see few colours can tell them apart, too.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -72,7 +72,7 @@ impl Interval {
     }
 }
 
-/// In which order to ask the sides in a round: another one each time, or whoever always comes after
+/// In which order to ask the sides in a round: another one each time, or a side that always comes after
 /// a slow one would suffer from what that leaves behind.
 pub(crate) fn order(round: usize, sides: usize) -> Vec<usize> {
     let mut random = Random(round as u64);

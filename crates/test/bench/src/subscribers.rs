@@ -78,7 +78,7 @@ pub(crate) struct Attackers {
 }
 
 impl Attackers {
-    /// So many.
+    /// Starts so many attackers.
     ///
     /// # Errors
     /// The server does not publish.

@@ -72,7 +72,7 @@ impl Index {
     }
 
     fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Result<Self> {
-        // Between two lives of an index, a connection of somebody else may have its port for a moment.
+        // Between two lives of an index, another connection may have its port for a moment.
         let listener = try_until("the port is free", || match TcpListener::bind(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
             listener => Ok(Some(listener?)),

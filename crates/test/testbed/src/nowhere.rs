@@ -1,9 +1,9 @@
-//! Addresses at which nobody listens.
+//! Addresses at which no process listens.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A loopback address with a port at which nobody listens. On Linux nobody will begin to by chance:
+/// A loopback address with a port at which no process listens. On Linux none will begin to by chance:
 /// other tests and programs use other addresses in 127.0.0.0/8.
 ///
 /// # Panics

@@ -35,7 +35,7 @@ pub enum Step {
     Restore(u32, String),
     /// The adapters of requests that name none (`POST /lora-adapters`): a list of `{id, scale}`.
     Adapters(Value),
-    /// Nobody asks anything until the server sleeps. Needs `--sleep-idle-seconds`.
+    /// No client asks anything until the server sleeps. Needs `--sleep-idle-seconds`.
     Sleep,
 }
 

@@ -105,7 +105,7 @@ impl Outlet {
         let mut inbox = lock(&self.inbox);
         inbox.closed = true;
         if inbox.beside {
-            // Nobody loads what a store has any more.
+            // What a store has is not loaded any more.
             inbox.events = vec![KvEvent::Cleared];
         }
         self.filled.notify_one();

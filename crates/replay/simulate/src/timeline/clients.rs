@@ -5,7 +5,7 @@
 //! once. And prompts tell *sessions*: a prompt that shares tokens with an earlier one that nobody else sent continues
 //! its session, if that had been answered. A client goes on with its session. If another begins, a client takes
 //! it that has the longest time until its own session goes on. What the client waited for is its own last answer.
-//! If nothing was at work when the request came, it also waited for the last answer to anybody.
+//! If nothing was at work when the request came, it also waited for the last answer to any client.
 //!
 //! A client that does not think sends its next request after a few milliseconds, which it and the server's thread for it
 //! are at work. If several answers end in the same batch, they are at work at once, on the same processors, and each takes
@@ -25,7 +25,7 @@ use contextpilot_traffic::TrafficRequest;
 use super::{Arrival, Job, Wait, ended, median};
 use crate::prefixes::Prefixes;
 
-/// Nobody thinks so briefly, microseconds.
+/// No client that thinks does so this briefly, microseconds.
 const QUICK: u64 = 50_000;
 /// So many pauses must be known of either kind.
 const ENOUGH: usize = 8;

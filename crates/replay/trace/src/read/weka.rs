@@ -18,7 +18,7 @@ pub(super) struct Entry {
     hash_ids: Option<Ids>,
     #[serde(default)]
     api_time: Option<f64>,
-    /// Of a sub-agent.
+    /// The requests of a sub-agent.
     #[serde(default)]
     requests: Option<Vec<Entry>>,
 }
@@ -54,7 +54,7 @@ impl Reader {
             (_, false) => crate::trace::mixed(id ^ crate::trace::mixed(scope)),
         };
         let mut requests: Vec<NewRequest> = Vec::with_capacity(flat.len());
-        // The ends of those before, in order: whoever comes waited for the last of these.
+        // The ends of the requests before, in order. A request waited for the last one that had ended when it began.
         let mut ends: Vec<(u64, usize)> = Vec::new();
         for (nth, one) in flat.into_iter().enumerate() {
             let over = ends.partition_point(|(end, _)| *end <= one.begin);

@@ -158,7 +158,7 @@ impl Disk {
         self.folder.try_file(&mut self.written, bytes)
     }
 
-    /// Removes what dead processes were writing: files in `new` that nobody has locked.
+    /// Removes what dead processes were writing: files in `new` that no process has locked.
     pub(super) fn sweep(&self) {
         let Ok(new) = self.folder.inner(NEW) else {
             return;
@@ -170,7 +170,7 @@ impl Disk {
             let Ok(file) = rustix::fs::openat(&new, name, flags, Mode::empty()) else {
                 continue;
             };
-            // Locked until it is removed, so that whoever has just made it sees that it lost it.
+            // Locked until it is removed, so that a process that has just made it sees that it lost it.
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 let _ = rustix::fs::unlinkat(&new, name, AtFlags::empty());
             }
@@ -241,7 +241,7 @@ impl Folder {
 /// So many bytes are written to see whether the disk takes them.
 const MOST_TRIED: u64 = 4 << 20;
 
-/// A new file, locked so that nobody takes it for one of a dead process.
+/// A new file, locked so that no process takes it for one of a dead process.
 fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -250,7 +250,7 @@ fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
         let name = format!("{}-{count}", std::process::id());
         match rustix::fs::openat(new, &*name, flags | OFlags::CLOEXEC, mode) {
             Ok(file) if is_mine(&file)? => return Ok((file.into(), name)),
-            // It stays until somebody sweeps, if it is still there.
+            // It stays until a process sweeps, if it is still there.
             Ok(_) => {}
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -265,7 +265,7 @@ fn is_mine(file: &OwnedFd) -> io::Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(rustix::fs::fstat(file)?.st_nlink > 0),
         Err(Errno::WOULDBLOCK) => Ok(false),
-        // Where there are no locks, nobody removes others' files either.
+        // Where there are no locks, no process removes others' files either.
         Err(_) => Ok(true),
     }
 }

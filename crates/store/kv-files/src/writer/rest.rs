@@ -51,7 +51,7 @@ impl Rests {
         self.start();
     }
 
-    /// A piece of the work is done. `hurry`: somebody waits for the rest of it.
+    /// A piece of the work is done. `hurry`: a caller waits for the rest of it.
     pub(super) fn rest(&mut self, hurry: &AtomicBool) {
         if !hurry.load(Ordering::Relaxed) && (self.is_busy)() {
             let worked = processor_time().saturating_sub(self.spent);

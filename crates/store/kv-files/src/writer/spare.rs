@@ -1,7 +1,7 @@
 //! Memory for states: used again, and made ready before it is wanted.
 //!
 //! The first copy into fresh memory takes five to eight times as long as the copy itself, for the system has to find and
-//! clear each page. Whoever copies is the thread that computes. So the writer's thread makes memory ready ahead: as much as
+//! clear each page. The thread that computes makes the copy. So the writer's thread makes memory ready ahead: as much as
 //! [`expect`](Spares::expect) says, page by page and with rests. It keeps the memory of what it has written, too.
 //!
 //! A small state does not take the memory that is ready for a large one. Its own is kept beside it, once it was written.
@@ -26,10 +26,10 @@ const LOOKED_AT: usize = 16;
 const LARGE: u64 = 16 << 20;
 /// Smaller ones than those are kept beside it, bytes.
 const SMALL: u64 = 32 << 20;
-/// How long memory is kept that nobody wants.
+/// How long unwanted memory is kept.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
-/// The buffers that are ready, for the writer's thread and for those who want one. Nobody waits for anybody.
+/// The buffers that are ready, for the writer's thread and for those who want one. No thread waits for another.
 #[derive(Clone, Debug)]
 pub(super) struct Spares {
     give: Sender<Vec<u8>>,
@@ -48,7 +48,7 @@ struct Shared {
     /// The size of those that were taken and did not come back, bytes. From when memory was let go last; some never come
     /// back, and some were never taken.
     lent: AtomicU64,
-    /// Somebody expected or took something since the thread looked last.
+    /// Memory was expected or taken since the thread looked last.
     in_use: AtomicBool,
 }
 
@@ -175,7 +175,7 @@ impl Spares {
         }
     }
 
-    /// The thread lets all go if nobody has wanted anything since the last call. Whether there may be something left.
+    /// The thread lets all go if nothing was wanted since the last call. Whether there may be something left.
     pub(super) fn look_for_idle(&self) -> bool {
         if self.shared.in_use.swap(false, Ordering::Relaxed) {
             return true;

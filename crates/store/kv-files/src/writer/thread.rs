@@ -64,7 +64,7 @@ struct Thread<'a> {
     rests: Rests,
     outbox: Outbox<'a>,
     touch_at: Option<Instant>,
-    /// When to look whether anybody has wanted memory.
+    /// When to look whether memory was wanted.
     idle_at: Option<Instant>,
     /// Until when nothing is written, and why.
     pause: Option<(Instant, Problem)>,
@@ -124,7 +124,7 @@ impl Thread<'_> {
                 self.make_ready();
                 let done = self.write(&chunk, &rows);
                 let bytes = rows.size(&chunk);
-                // From now on nobody finds the rows in memory.
+                // From now on no reader finds the rows in memory.
                 if let Ok(buffer) = Arc::try_unwrap(rows.into_bytes()) {
                     self.keep(buffer);
                 }
@@ -176,7 +176,7 @@ impl Thread<'_> {
                 Done::Written(chunk.name)
             }
             Err(error) if is_not_finite(&error) => Done::NotFinite(chunk.name),
-            // Cannot be: whoever hands a state over has read it.
+            // Cannot be: the caller that hands a state over has read it.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Done::Failed(chunk.name, Problem::new(self.disk.path(), &error))
             }

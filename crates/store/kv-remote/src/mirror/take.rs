@@ -1,6 +1,6 @@
 //! A chunk is fetched, with all that it continues, if all of that is as it must be.
 //!
-//! Whoever can write there is not trusted. Until all is checked, one chunk and the headers of what it continues are kept in
+//! A writer there is not trusted. Until all is checked, one chunk and the headers of what it continues are kept in
 //! memory, and nothing is written: a chain that has no beginning, or one that is larger than there is room, leaves
 //! nothing in the folder.
 
@@ -33,14 +33,14 @@ enum Not {
     Damaged,
     /// It is not there any more.
     Gone,
-    /// What it continues is not.
+    /// What it continues is not there any more.
     Incomplete,
     /// Nothing can be taken now.
     Error(MirrorError),
 }
 
 impl Not {
-    /// If it is so of what a chunk continues.
+    /// The reason for a chunk, if this is the reason for one that it continues.
     fn of_another(self) -> Self {
         match self {
             Self::Gone => Self::Incomplete,

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// The longest member of a list: a name and a size.
 const LONGEST_MEMBER: u64 = 64;
-/// Microseconds. Whoever sends asks for the time, and then lists what it sent: so what is listed now may be as old as that.
+/// Microseconds. The sender asks for the time, and then lists what it sent: so what is listed now may be as old as that.
 const OVERLAP: u64 = 10_000_000;
 /// Microseconds. What is listed as later than that lies.
 const AHEAD: u64 = 5_000_000;
@@ -185,7 +185,7 @@ impl Holder for Redis {
     }
 
     fn reach(&mut self) -> Result<(), RemoteError> {
-        // Whoever may only connect may not ask this.
+        // A user that may only connect may not ask this.
         self.ask(|wire| {
             wire.ask(&[&[b"EXISTS", PREFIX.as_bytes()]])?;
             wire.number().map(drop)

@@ -68,7 +68,7 @@ struct Model {
 
 impl S3 {
     /// # Errors
-    /// It is no such address, or the environment does not say who asks, and whom.
+    /// It is no such address, or the environment does not say who asks, and which server.
     pub(super) fn new(
         url: &str,
         environment: impl Fn(&str) -> Option<String>,
@@ -124,8 +124,8 @@ impl S3 {
         Ok(())
     }
 
-    /// Reads the news if they have changed, and writes what is missing in them. Who writes at the same moment may remove
-    /// that: so it is looked at once more, the next time. Returns whether the bucket is another one.
+    /// Reads the news if they have changed, and writes what is missing in them. Another machine that writes at the same
+    /// moment may remove that: so it is looked at once more, the next time. Returns whether the bucket is another one.
     fn exchange(&mut self) -> Result<bool, RemoteError> {
         let key = format!("{}news", self.root);
         let got = self

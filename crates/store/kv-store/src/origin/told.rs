@@ -2,7 +2,7 @@
 //!
 //! A flag's name is no secret. Its value may be: `--hf-token`, `--mcp-servers-json`, an address with a password in it, and
 //! whatever a later server takes. So a value is kept only if its flag is on a list, and it looks as such a value does. Of
-//! any other four bytes of a digest are kept: enough to say which flag differs. Whoever guesses all of the value can
+//! any other four bytes of a digest are kept: enough to say which flag differs. A reader who guesses all of the value can
 //! check that, as with the fingerprint itself.
 
 use sha2::{Digest, Sha256};

@@ -26,7 +26,7 @@ struct Work {
     tokens: usize,
     /// How many of these the prompt before had as well, at the beginning.
     same: usize,
-    /// In a round.
+    /// Requests in a round.
     requests: usize,
 }
 
@@ -99,7 +99,7 @@ fn server(lab: &Lab, megabytes: &str) -> Result<Server> {
 fn at_rest(server: &Server) -> Result<[f64; 2]> {
     let mut before = processor_time(server)?;
     let mut quiet = 0;
-    // Whoever asks the endpoint gives them more to do.
+    // Asking the endpoint would give them more to do.
     while quiet < QUIET {
         thread::sleep(LOOK);
         let now = processor_time(server)?;
@@ -109,7 +109,7 @@ fn at_rest(server: &Server) -> Result<[f64; 2]> {
     Ok(before)
 }
 
-/// Of a request.
+/// The costs of a request.
 struct Costs {
     /// µs on the hook's threads.
     ours: Comparison,

@@ -24,7 +24,7 @@ const A_TOKEN: f64 = 20.0;
 struct Work {
     name: &'static str,
     kind: &'static str,
-    /// In each call.
+    /// Tokens in each call.
     tokens: u32,
     /// What the engine is to seem to take, µs.
     pause: u32,

@@ -11,7 +11,7 @@ use crate::page::{Aim, Page};
 use crate::plot::{Plot, shares};
 use crate::sample::{Comparison, order};
 
-/// Nobody listens there, and nobody is asked anything before the server is up.
+/// No process listens there, and none is asked anything before the server is up.
 pub(super) const NOWHERE: &str = "http://127.0.0.1:9";
 
 const DISABLED: usize = 2;

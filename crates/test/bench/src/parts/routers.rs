@@ -163,7 +163,7 @@ fn gateway(lab: &Lab, page: &mut Page) -> Result<()> {
         .model(&Model::tiny(Arch::Llama))
         .bare_slots(2)
         .spawn()?;
-    // Nobody else takes it in this moment.
+    // No other process takes it in this moment.
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let gateway = Gateway::start(&lab.companion, server.address(), port, port)?;
     try_until("the gateway listens", || {

@@ -87,7 +87,7 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
         .model(&Model::of(&load.spec))
         .bare_slots(2);
     let hooked = |url: &str| {
-        // Who does not answer is not waited for at the end.
+        // An index that does not answer is not waited for at the end.
         lab.hooked(&plain, url)
             .env("CONTEXTPILOT_EXIT_DRAIN_MS", "0")
     };

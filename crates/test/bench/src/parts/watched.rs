@@ -1,4 +1,4 @@
-//! What it costs the server that somebody looks: in a browser, and with `top`. Processor time, which does not count what
+//! What it costs the server to be looked at: in a browser, and with `top`. Processor time, which does not count what
 //! other programs on the machine take.
 
 use std::sync::Arc;

@@ -32,7 +32,7 @@ impl Address {
     /// # Errors
     /// What is wrong with it, without any of it.
     pub(super) fn new(url: &str) -> Result<Self, &'static str> {
-        // Some clients trust anybody if one is there.
+        // Some clients trust any server if one is there.
         if url.contains('#') {
             return Err("a # has no meaning in it");
         }

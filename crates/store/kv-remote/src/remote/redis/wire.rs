@@ -1,6 +1,6 @@
 //! A connection to a Redis: commands, and answers of which each has a bound, in bytes and in time.
 //!
-//! Whoever answers there is not trusted. Nothing is read that was not asked for, nothing is made room for that has not
+//! The server that answers there is not trusted. Nothing is read that was not asked for, nothing is made room for that has not
 //! come, and an answer that drips is as late as none. After an error the connection is not used again: what it would say
 //! next may belong to the last question.
 

@@ -28,7 +28,7 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// Reads a page. `None`: it is none.
+/// Reads a page. `None`: the text is no page.
 pub(super) fn page(text: &str) -> Option<Page> {
     let document = parse(text)?;
     let list = document.root_element();
@@ -87,10 +87,10 @@ fn text_of<'a>(of: Node<'a, 'a>, name: &'a str) -> Option<&'a str> {
     elements(of, name).next()?.text()
 }
 
-/// What was sent last, by anybody, of any model.
+/// What was sent last, by any machine, of any model.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// A number of the bucket, from the first time that somebody wrote news there.
+    /// A number of the bucket, from the first time that news were written there.
     pub(super) epoch: Option<String>,
     /// The last one was sent last.
     chunks: VecDeque<(Fingerprint, Name, u64)>,
@@ -103,7 +103,8 @@ impl News {
     /// Bytes.
     pub(super) const LARGEST: u64 = 128 << 10;
 
-    /// What is none is empty: it is written anew when something is sent. What is no chunk is passed over.
+    /// Bytes that are no news are read as empty: news are written anew when something is sent. A line that is no chunk is
+    /// passed over.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut news = Self::default();
         let mut lines = std::str::from_utf8(bytes).unwrap_or_default().lines();

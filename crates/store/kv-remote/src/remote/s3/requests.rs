@@ -170,7 +170,7 @@ impl Requests {
         }
     }
 
-    /// Removes an object. Who may not do that has done it: it is only there for nothing.
+    /// Removes an object. A refusal (403) counts as done: the object is only there for nothing.
     pub(super) fn delete(&self, key: &str) -> Result<(), RemoteError> {
         let Address {
             bucket,
@@ -236,7 +236,7 @@ impl Requests {
         }
     }
 
-    /// Each object has one: who answers without it is no such server.
+    /// Each object has one: a server that answers without it is no such server.
     fn version(&self, answer: &Response<Body>) -> Result<String, RemoteError> {
         let version = answer.headers().get(header::ETAG);
         let version = version.and_then(|version| version.to_str().ok());
