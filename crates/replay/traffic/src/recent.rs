@@ -59,14 +59,9 @@ impl Recent {
         while let Next::Frame(kind, _, after) = frame::next(rest) {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
-            match kind {
-                record::REQUEST
-                | record::CHANGE
-                | record::LOADED
-                | record::WISHED
-                | record::SUFFIX_FIRST
-                | record::KEPT => row.extend(frame),
-                _ => self.know(kind, frame),
+            match is_of_row(kind) {
+                true => row.extend(frame),
+                false => self.know(kind, frame),
             }
         }
         if row.is_empty() {
@@ -129,11 +124,13 @@ impl Recent {
                     times = bytes.number().zip(bytes.number());
                 }
                 record::GRAMS => writer.remember(body)?,
-                record::REQUEST | record::CHANGE => {
+                _ if is_of_row(kind) => {
                     row.extend(frame);
-                    recent.push(&std::mem::take(&mut row));
+                    // The last frame of its row.
+                    if matches!(kind, record::REQUEST | record::CHANGE) {
+                        recent.push(&std::mem::take(&mut row));
+                    }
                 }
-                record::LOADED | record::WISHED | record::SUFFIX_FIRST => row.extend(frame),
                 _ => recent.know(kind, frame),
             }
         }
@@ -165,6 +162,19 @@ impl Recent {
         bytes.extend(open);
         bytes
     }
+}
+
+/// Whether a frame is about one request or one change, and not about the server.
+fn is_of_row(kind: u8) -> bool {
+    matches!(
+        kind,
+        record::REQUEST
+            | record::CHANGE
+            | record::LOADED
+            | record::WISHED
+            | record::SUFFIX_FIRST
+            | record::KEPT
+    )
 }
 
 /// What a row takes, with its place in the list and the overhead of its allocation.
@@ -274,5 +284,34 @@ mod tests {
         for cut in [9, 40, handed.len() - 1] {
             assert!(Recent::resume(1 << 15, &handed[..cut]).is_none(), "{cut}");
         }
+    }
+
+    #[test]
+    fn another_process_goes_on_with_what_prompts_would_have_been_without_kept_tokens() {
+        let (mut recent, tokens) = Recent::new(1 << 15);
+        let mut writer = Writer::recent(Key::new([4; 16]), tokens);
+        recent.push(&bytes(writer.setup(&Setup::default())));
+        for order in 0..2 {
+            let prompt: Vec<i32> = (0..150 + order as i32).collect();
+            let mut canonical = prompt.clone();
+            canonical[70] = 900 + order as i32;
+            let mut row = bytes(writer.kept(order, 3, &canonical));
+            row.extend(bytes(writer.request(
+                request(order, prompt.len()),
+                &prompt,
+                None,
+            )));
+            recent.push(&row);
+        }
+        let handed = recent.handover(&writer, 1_000, 55);
+        let resumed = Recent::resume(1 << 15, &handed).expect("it is whole");
+        let [before, after] = [&recent, &resumed.recent].map(|one| read(&one.recording(&[])));
+        assert_eq!(after.damage, None);
+        for (before, after) in before.requests.iter().zip(&after.requests) {
+            assert_eq!((before.record.kept, after.record.kept), (3, 3));
+            assert_eq!(before.tokens, after.tokens);
+        }
+        assert_eq!(before.canonical.len(), 2);
+        assert_eq!(before.canonical, after.canonical);
     }
 }
