@@ -21,21 +21,24 @@ pub(crate) struct Kept {
     ends: BTreeMap<Name, u64>,
     /// All chunks that are kept, with how many of these prompts they are a part of.
     chunks: BTreeMap<Key, u32>,
-    bytes: u64,
+    weight: Weight,
+}
+
+/// What a chunk takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weight {
+    pub(crate) bytes: u64,
+    pub(crate) tokens: usize,
 }
 
 impl Kept {
-    /// Bytes of all that is kept.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// What all takes that is kept.
+    pub(crate) fn weight(&self) -> Weight {
+        self.weight
     }
 
     pub(crate) fn has(&self, key: Key) -> bool {
         self.chunks.contains_key(&key)
-    }
-
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = Key> {
-        self.chunks.keys().copied()
     }
 
     pub(crate) fn until(&self, end: &Name) -> Option<u64> {
@@ -52,25 +55,27 @@ impl Kept {
         over.map(|(name, _)| *name).collect()
     }
 
-    /// Keeps a prompt, whose chunks and their bytes these are. False if that is too much.
+    /// Keeps a prompt, whose chunks these are. False if that is too much.
     pub(crate) fn add(
         &mut self,
         end: Name,
         until: u64,
-        path: &[(Key, u64)],
+        path: &[(Key, Weight)],
         most_bytes: u64,
     ) -> bool {
         if let Some(known) = self.ends.get_mut(&end) {
             *known = until;
             return true;
         }
-        let new = path.iter().filter(|(key, _)| !self.has(*key));
-        let bytes: u64 = new.map(|(_, bytes)| bytes).sum();
-        let all = self.bytes.saturating_add(bytes);
-        if self.ends.len() >= MOST_KEPT || all > most_bytes {
+        let mut all = self.weight;
+        for (_, weight) in path.iter().filter(|(key, _)| !self.has(*key)) {
+            all.bytes = all.bytes.saturating_add(weight.bytes);
+            all.tokens += weight.tokens;
+        }
+        if self.ends.len() >= MOST_KEPT || all.bytes > most_bytes {
             return false;
         }
-        self.bytes = all;
+        self.weight = all;
         for (key, _) in path {
             *self.chunks.entry(*key).or_default() += 1;
         }
@@ -78,17 +83,18 @@ impl Kept {
         true
     }
 
-    /// Keeps a prompt no longer, whose chunks and their bytes these are.
-    pub(crate) fn remove(&mut self, end: &Name, path: &[(Key, u64)]) {
+    /// Keeps a prompt no longer, whose chunks these are.
+    pub(crate) fn remove(&mut self, end: &Name, path: &[(Key, Weight)]) {
         self.ends.remove(end);
-        for (key, bytes) in path {
+        for (key, weight) in path {
             let Some(count) = self.chunks.get_mut(key) else {
                 continue;
             };
             *count -= 1;
             if *count == 0 {
                 self.chunks.remove(key);
-                self.bytes = self.bytes.saturating_sub(*bytes);
+                self.weight.bytes = self.weight.bytes.saturating_sub(weight.bytes);
+                self.weight.tokens = self.weight.tokens.saturating_sub(weight.tokens);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::chunk::Size;
-use crate::kept::{KEPT_SHARE, Kept};
+use crate::kept::{KEPT_SHARE, Kept, Weight};
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
 use crate::waiting::Waiting;
@@ -418,14 +418,12 @@ impl Store {
 
     /// Bytes of all that is kept.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept.bytes()
+        self.kept.weight().bytes
     }
 
     /// Tokens of all that is kept. Those that several kept prompts begin with count once.
     pub fn kept_tokens(&self) -> usize {
-        let chunks = self.kept.chunks();
-        let tokens = chunks.filter_map(|key| Some(self.tree.get(key)?.chunk.tokens.len()));
-        tokens.sum()
+        self.kept.weight().tokens
     }
 
     /// The chunk in which these tokens end, or what is there of them. Where there are tails, the last one: what is behind it is of
@@ -436,11 +434,17 @@ impl Store {
         tail.or_else(|| found.pieces.last().map(|last| last.name))
     }
 
-    /// A chunk and all that it continues, and the bytes of their files.
-    fn path_of(&self, key: Key) -> Vec<(Key, u64)> {
+    /// A chunk and all that it continues, and what they take.
+    fn path_of(&self, key: Key) -> Vec<(Key, Weight)> {
         let keys = std::iter::successors(Some(key), |key| self.tree.parent(*key));
-        let cost = |key| self.tree.get(key).map_or(0, |node| node.chunk.cost());
-        keys.map(|key| (key, cost(key))).collect()
+        let weight = |key| {
+            let node = self.tree.get(key);
+            node.map_or(Weight::default(), |node| Weight {
+                bytes: node.chunk.cost(),
+                tokens: node.chunk.tokens.len(),
+            })
+        };
+        keys.map(|key| (key, weight(key))).collect()
     }
 
     /// A file is gone or damaged. The chunk leaves, and everything that continues it.
