@@ -28,24 +28,30 @@ impl<'a> Simulations<'a> {
 
     /// One of each setting, in their order.
     pub(in crate::companion) fn all(&self, settings: &[Setting]) -> Vec<Point> {
-        self.each(settings, |setting| {
-            self.progress
-                .at(self.done.load(Ordering::Relaxed) as u64, None);
-            let point = self.replay.simulate(setting);
-            self.done.fetch_add(1, Ordering::Relaxed);
-            point
-        })
+        self.points(settings, |setting| self.replay.simulate(setting))
     }
 
     /// The same for people who compare: at the recorded setting of several clients, in the order in which they asked.
     pub(super) fn grid(&self, settings: &[Setting], recorded: &Setting) -> Vec<Point> {
-        let mut points = self.all(settings);
-        for point in &mut points {
-            if point.setting == *recorded && self.replay.is_of_many() {
-                *point = self.replay.as_recorded(recorded);
-            }
-        }
-        points
+        let of_many = self.replay.is_of_many();
+        self.points(settings, |setting| match of_many && setting == recorded {
+            true => self.replay.as_recorded(setting),
+            false => self.replay.simulate(setting),
+        })
+    }
+
+    fn points(
+        &self,
+        settings: &[Setting],
+        simulate: impl Fn(&Setting) -> Point + Sync,
+    ) -> Vec<Point> {
+        self.each(settings, |setting| {
+            self.progress
+                .at(self.done.load(Ordering::Relaxed) as u64, None);
+            let point = simulate(setting);
+            self.done.fetch_add(1, Ordering::Relaxed);
+            point
+        })
     }
 
     /// How far each setting's simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
