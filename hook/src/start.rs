@@ -128,7 +128,7 @@ fn prepare() -> Option<Prepared> {
     if settings.store.is_some() {
         attach::want_store();
     }
-    if settings.keep_tokens || settings.listen.is_some() {
+    if settings.wants_tokens() {
         attach::want_tokens();
     }
     if settings.keep_tokens {

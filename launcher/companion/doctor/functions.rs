@@ -29,10 +29,8 @@ enum Way {
     Missing,
 }
 
-/// Whether the hook would also hook what tokenizes prompts, as in its constructor: with these settings it counts or keeps tokens.
 fn are_tokens_wanted() -> bool {
-    let wants = |settings: Settings| settings.keep_tokens || settings.listen.is_some();
-    Settings::from(of_process).is_ok_and(wants)
+    Settings::from(of_process).is_ok_and(|settings| settings.wants_tokens())
 }
 
 struct Functions {

@@ -161,6 +161,11 @@ impl Settings {
             || self.keep_tokens
     }
 
+    /// Whether the hook needs to see prompts being tokenized: it keeps tokens, or counts them for the control endpoint.
+    pub fn wants_tokens(&self) -> bool {
+        self.keep_tokens || self.listen.is_some()
+    }
+
     /// Whether there is a control endpoint, a log file or a recording.
     pub fn observes(&self) -> bool {
         self.listen.is_some() || self.log_file.is_some() || self.traffic_file.is_some()
