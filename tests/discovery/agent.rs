@@ -269,6 +269,23 @@ fn title(prompt: &Value) -> [&str; 2] {
     })
 }
 
+/// Runs an agent of npm once for each of these words, and explains all prompts that it sent. `None`: it is not there.
+fn played(home: &Home, agent: &str, turns: &[&str]) -> Option<Vec<Value>> {
+    let programs = match script("node-agents", &[]) {
+        Ok(programs) => programs,
+        Err(why) => {
+            skip(why.why_skipped());
+            return None;
+        }
+    };
+    let server = for_agents(home);
+    let address = server.ready();
+    for words in turns {
+        runs(home, &server, agent, &programs, words);
+    }
+    Some(explained(home, address))
+}
+
 /// Two turns of a session of opencode: the second goes on where the first has ended.
 #[test]
 fn opencode_runs_by_its_line_and_its_second_turn_reuses_the_first() {
@@ -277,16 +294,10 @@ fn opencode_runs_by_its_line_and_its_second_turn_reuses_the_first() {
     else {
         return;
     };
-    let programs = match script("node-agents", &[]) {
-        Ok(programs) => programs,
-        Err(why) => return skip(why.why_skipped()),
+    let turns = ["run 'What is tea?'", "run --continue 'What is salt?'"];
+    let Some(prompts) = played(&home, "opencode", &turns) else {
+        return;
     };
-    let agent = for_agents(&home);
-    let address = agent.ready();
-    for words in ["run 'What is tea?'", "run --continue 'What is salt?'"] {
-        runs(&home, &agent, "opencode", &programs, words);
-    }
-    let prompts = explained(&home, address);
     let asked = |question: &str| {
         let is_it = |prompt: &&Value| title(prompt)[0].contains(question);
         prompts.iter().filter(is_it).collect::<Vec<_>>()
@@ -310,18 +321,14 @@ fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
     else {
         return;
     };
-    let programs = match script("node-agents", &[]) {
-        Ok(programs) => programs,
-        Err(why) => return skip(why.why_skipped()),
-    };
-    let agent = for_agents(&home);
-    let address = agent.ready();
     // Without tools, as these are most of its prompt, and this must not take long.
-    for question in ["What is tea?", "What is salt?"] {
-        let words = format!("--tools '' -p '{question}'");
-        runs(&home, &agent, "Claude Code", &programs, &words);
-    }
-    let prompts = explained(&home, address);
+    let turns = [
+        "--tools '' -p 'What is tea?'",
+        "--tools '' -p 'What is salt?'",
+    ];
+    let Some(prompts) = played(&home, "Claude Code", &turns) else {
+        return;
+    };
     let asks = |question: &str| {
         let is_it = |prompt: &&Value| title(prompt)[0].starts_with(question);
         let found = prompts.iter().find(is_it);

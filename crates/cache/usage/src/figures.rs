@@ -158,12 +158,7 @@ fn in_timings(timings: &Value<'_>, account: Account) -> Option<Vec<Edit>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ACCOUNT: Account = Account {
-        reused: 1519,
-        evaluated: 1,
-        loaded: 1515,
-    };
+    use crate::ACCOUNT;
 
     fn right(answer: &str) -> Option<String> {
         let right = correct(answer.as_bytes(), ACCOUNT)?;

@@ -158,12 +158,8 @@ impl<'a> Chunk<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ACCOUNT;
 
-    const ACCOUNT: Account = Account {
-        reused: 1519,
-        evaluated: 1,
-        loaded: 1515,
-    };
     const WRONG: &str = r#"{"timings":{"cache_n":4,"prompt_n":1516}}"#;
     const RIGHT: &str = r#"{"timings":{"cache_n":1519,"prompt_n":1}}"#;
     const STREAM: &str =
