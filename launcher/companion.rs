@@ -28,6 +28,7 @@ mod gguf;
 mod hosts;
 mod index;
 mod insert;
+mod killed;
 mod limit;
 mod listen;
 mod open;
@@ -90,6 +91,7 @@ enum Command {
     Keep(warm::Keep),
     Release(warm::Release),
     Reset(reset::Options),
+    Killed(killed::Options),
     Run(run::Options),
     Insert(insert::Options),
     Simulate(Box<simulate::Options>),
@@ -157,6 +159,7 @@ pub fn main() -> ExitCode {
         Command::Keep(options) => done(warm::keep(&options)),
         Command::Release(options) => done(warm::release(&options)),
         Command::Reset(options) => done(reset::run(&options)),
+        Command::Killed(options) => done(killed::run(&options)),
         Command::Run(options) => Ok(run::run(&options)),
         Command::Insert(options) => done(insert::run(&options)),
         Command::Simulate(options) => simulate::run(&options),

@@ -9,7 +9,7 @@ use crate::hook_lib::Library;
 use crate::say::say;
 use crate::server::{self, Server};
 use crate::variables::{Lookup, PRELOAD, of_process};
-use crate::{hook_lib, misspelt, obstacle, others, preload, share, sys};
+use crate::{hook_lib, misspelt, obstacle, others, preload, share, sys, watcher};
 
 /// Becomes llama-server, with the hook in it if the environment asks for it:
 /// if one of the settings is there that give it something to do. Returns only if that failed, with the exit code, after one line on stderr.
@@ -57,6 +57,7 @@ fn run() -> Result<Infallible, Error> {
     others::notice(&server, of_process).iter().for_each(say);
     match inject(&server) {
         Ok(library) => {
+            watcher::name(&settings);
             say(format_args!(
                 "Launching with {PRELOAD} injected: {} (hook {})",
                 server.path.display(),

@@ -27,5 +27,6 @@ mod share;
 mod sys;
 mod table;
 mod variables;
+mod watcher;
 
 pub use launch::launch;

@@ -46,6 +46,25 @@ pub(crate) fn open_standard_streams() {
     }
 }
 
+/// Closes every descriptor but the standard streams: those that the process which started this one left open in it.
+/// Before anything is opened.
+pub(crate) fn close_inherited() {
+    let list = if cfg!(target_os = "linux") {
+        "/proc/self/fd"
+    } else {
+        "/dev/fd"
+    };
+    let names = std::fs::read_dir(list).into_iter().flatten().flatten();
+    let open = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for descriptor in open
+        .filter(|descriptor| *descriptor > 2)
+        .collect::<Vec<libc::c_int>>()
+    {
+        // SAFETY: nothing in this process owns it. That of the list is closed by now, and is then no descriptor.
+        unsafe { libc::close(descriptor) };
+    }
+}
+
 /// Does this while `SIGPIPE` is ignored, and leaves the signal as it was.
 pub(crate) fn without_sigpipe(work: impl FnOnce()) {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

@@ -1,6 +1,7 @@
 //! The constructor, the start of the threads, and the end of the process.
 
 mod embedded;
+mod watcher;
 
 use std::ffi::CStr;
 use std::io;
@@ -369,7 +370,11 @@ fn open_journal(settings: &Settings, endpoint: String) -> worker::OpenJournal {
     if !settings.journal {
         return Box::new(|| (Journal::off(log::complete_line), Vec::new()));
     }
+    let watcher = settings.watcher.clone();
     Box::new(move || {
+        if let Some(watcher) = &watcher {
+            watcher::start(watcher);
+        }
         let identity = Identity::of(
             &endpoint,
             attach::flags(),

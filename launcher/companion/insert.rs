@@ -8,10 +8,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use contextpilot_settings::{Settings, env, is_wanted, table};
+use contextpilot_settings::{Settings, Watcher, env, is_wanted, table};
 
-use crate::hook_lib;
 use crate::variables::{Lookup, PRELOAD, of_process};
+use crate::{hook_lib, watcher};
 
 use super::show::print;
 
@@ -78,7 +78,20 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         true => library,
         false => copied(&library, &options.root)?,
     };
-    let text = drop_in_text(&library)?;
+    let watcher = match Settings::from(of_process)
+        .map_err(|e| e.to_string())?
+        .watcher
+    {
+        Some(Watcher::Auto) => {
+            let found = watcher::find()?;
+            Some(match options.user || is_readable_by_all(&found) {
+                true => found,
+                false => copied(&found, &options.root)?,
+            })
+        }
+        _ => None,
+    };
+    let text = drop_in_text(&library, watcher.as_deref());
     if fs::read_to_string(&drop_in).is_ok_and(|there| there == text) {
         return print(&format!("{shown} has it already\n"));
     }
@@ -111,13 +124,17 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 }
 
 /// The drop-in: what `run` puts into the environment, for whatever the unit starts.
-fn drop_in_text(library: &Path) -> Result<String, String> {
-    Settings::from(of_process).map_err(|e| e.to_string())?;
+fn drop_in_text(library: &Path, watcher: Option<&Path>) -> String {
     let names = table::ALL.iter().map(|setting| setting.name);
     let ours = names.filter(|name| ![env::LLAMA_SERVER_BIN, env::HOOK_LIB].contains(name));
     let mut set: Vec<(&str, String)> = ours
         .filter_map(|name| Some((name, of_process.text(name)?)))
         .collect();
+    // The hook cannot know where the program is.
+    let named = set.iter_mut().find(|(name, _)| *name == env::WATCHER);
+    if let (Some((_, value)), Some(path)) = (named, watcher) {
+        *value = path.display().to_string();
+    }
     if !is_wanted(of_process) {
         set.push((env::LISTEN, "auto".to_owned()));
     }
@@ -128,7 +145,7 @@ fn drop_in_text(library: &Path) -> Result<String, String> {
     for (name, value) in [preload].into_iter().chain(set) {
         let _ = writeln!(text, "Environment=\"{name}={}\"", escaped(&value));
     }
-    Ok(text)
+    text
 }
 
 /// As systemd reads a value in double quotes (systemd.syntax(7), and `%` for its specifiers).
@@ -139,7 +156,7 @@ fn escaped(value: &str) -> String {
         .replace('%', "%%")
 }
 
-/// Puts the library where every user can read it.
+/// Puts a library or a program where every user can read it, and execute what can be executed.
 fn copied(library: &Path, root: &Path) -> Result<PathBuf, String> {
     let name = library.file_name().unwrap_or_default();
     let to = root.join(LIBRARIES).join(name);
@@ -150,7 +167,9 @@ fn copied(library: &Path, root: &Path) -> Result<PathBuf, String> {
         // Beside it first: a process may have the old one mapped.
         let beside = to.with_extension("new");
         fs::copy(library, &beside)?;
-        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644))?;
+        let executable = fs::metadata(library)?.permissions().mode() & 0o111 != 0;
+        let mode = if executable { 0o755 } else { 0o644 };
+        fs::set_permissions(&beside, fs::Permissions::from_mode(mode))?;
         fs::rename(&beside, &to)
     };
     copy().map_err(|e| cannot_write(&to, &e))?;

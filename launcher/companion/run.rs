@@ -11,7 +11,7 @@ use contextpilot_settings::{Settings, env, is_wanted};
 use crate::error::HookError;
 use crate::say::say;
 use crate::variables::{Lookup, PRELOAD, of_process};
-use crate::{hook_lib, obstacle, preload, sys};
+use crate::{hook_lib, obstacle, preload, sys, watcher};
 
 /// Run a program with llama.cpp inside, with the hook in it
 ///
@@ -65,7 +65,7 @@ fn try_run(options: &Options) -> Result<std::convert::Infallible, (u8, String)> 
             env::STORE,
             env::LISTEN
         ));
-    } else if let Err(why) = inject(&path) {
+    } else if let Err(why) = inject(&path, &settings) {
         if settings.strict {
             let why = format!("{why}; not run, as {} is set", env::STRICT);
             return Err((STRICT, why));
@@ -96,9 +96,10 @@ fn find(name: &OsString) -> Result<PathBuf, (u8, String)> {
 }
 
 /// Puts the hook library into this process's environment, which exec passes on.
-fn inject(path: &Path) -> Result<(), HookError> {
+fn inject(path: &Path, settings: &Settings) -> Result<(), HookError> {
     let value = preloaded(path)?;
     sys::set_env(PRELOAD, &value);
+    watcher::name(settings);
     sys::set_env(env::ENGINE, "1".as_ref());
     // What this process becomes says at its end if there was no engine. What it starts does not.
     sys::set_env(env::RUN, std::process::id().to_string().as_ref());

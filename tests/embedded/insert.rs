@@ -7,18 +7,46 @@ use std::process::{Command, Output};
 
 use crate::program::without_ours;
 
+/// The drop-in names the program that the hook starts, and everybody may execute it.
+#[test]
+fn the_watcher_has_a_path() {
+    let root = tempfile::tempdir().unwrap();
+    let units = root.path().join("etc/systemd/system");
+    fs::create_dir_all(&units).unwrap();
+    fs::write(units.join("ollama.service"), "[Service]\n").unwrap();
+    let output = command(root.path())
+        .env("CONTEXTPILOT_WATCHER", "auto")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = fs::read_to_string(units.join("ollama.service.d/contextpilot.conf")).unwrap();
+    let mut values = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Environment=\"CONTEXTPILOT_WATCHER="));
+    let path = Path::new(values.next().unwrap().trim_end_matches('"'));
+    let inside = root.path().join(path.strip_prefix("/").unwrap());
+    let path = if inside.exists() { &inside } else { path };
+    let mode = fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o005, 0o005, "{text}");
+}
+
 fn insert(root: &Path, more: &[&str]) -> Output {
+    let mut command = command(root);
+    command
+        .args(more)
+        .env("CONTEXTPILOT_STORE", "/var/lib/50% of \"it\"")
+        .output()
+        .unwrap()
+}
+
+fn command(root: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
     without_ours(&mut command);
     command
         .args(["insert", "--root"])
         .arg(root)
-        .args(["--into", "ollama"])
-        .args(more);
+        .args(["--into", "ollama"]);
     command
-        .env("CONTEXTPILOT_STORE", "/var/lib/50% of \"it\"")
-        .output()
-        .unwrap()
 }
 
 #[test]

@@ -14,4 +14,5 @@ mod kills;
 mod secrets;
 mod support;
 mod unix;
+mod watched;
 mod writes;

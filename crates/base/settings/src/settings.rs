@@ -44,6 +44,8 @@ pub struct Settings {
     pub exit_drain: Option<Duration>,
     /// Whether live request ids are kept on disk, for the next start after a crash.
     pub journal: bool,
+    /// The program that reports what a killed server held, as soon as it was killed; `None`: only the next start does.
+    pub watcher: Option<Watcher>,
     /// Where the control endpoint listens; `None`: nowhere.
     pub listen: Option<Listen>,
     /// The index that stands in front of the server and asks the control endpoint; `None`: none
@@ -83,6 +85,15 @@ pub struct Settings {
     pub trace_file: Option<PathBuf>,
     /// Whether the server is to end if the hook, or a file that a setting names, cannot be used.
     pub strict: bool,
+}
+
+/// The program that runs beside a server until it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watcher {
+    /// `contextpilot-llama`, wherever it is. The launcher finds it.
+    Auto,
+    /// An absolute path.
+    At(PathBuf),
 }
 
 /// A recording of traffic, without its text.
@@ -131,6 +142,7 @@ impl Settings {
             timeout,
             exit_drain: (!exit_drain.is_zero()).then_some(exit_drain),
             journal,
+            watcher: vars.watcher()?,
             listen,
             index_in_front,
             listen_token,
@@ -256,6 +268,15 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     /// The ranges of such settings are far within a `usize`.
     fn count(&self, setting: &Setting<Number>) -> Result<usize, Error> {
         Ok(self.number(setting)? as usize)
+    }
+
+    fn watcher(&self) -> Result<Option<Watcher>, Error> {
+        match self.path(env::WATCHER) {
+            None => Ok(None),
+            Some(path) if path.as_os_str() == "auto" => Ok(Some(Watcher::Auto)),
+            Some(path) if path.is_absolute() => Ok(Some(Watcher::At(path))),
+            Some(_) => Err(Error::new(env::WATCHER, Cause::NoWatcher)),
+        }
     }
 
     fn traffic_file(&self) -> Result<Option<TrafficFile>, Error> {
@@ -394,6 +415,7 @@ enum Cause {
     /// The address, as it may be shown.
     Remote(String),
     NoStore,
+    NoWatcher,
 }
 
 impl Error {
@@ -476,6 +498,11 @@ impl fmt::Display for Error {
             }
             Cause::Remote(shown) => write!(f, "{name} is {:?}: {REMOTE_FORMS}", Shortened(shown)),
             Cause::NoStore => write!(f, "{name} does nothing without {}: set it, too", env::STORE),
+            Cause::NoWatcher => write!(
+                f,
+                "{name} is neither auto nor a path that begins with /: auto is right for contextpilot-llama-server and \
+                 contextpilot-llama run"
+            ),
         }
     }
 }

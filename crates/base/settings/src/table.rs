@@ -262,6 +262,10 @@ settings! {
         "how long the server's exit may wait until the last evictions are reported; 0: not at all";
     JOURNAL = "CONTEXTPILOT_JOURNAL", Flag: flag(true),
         "`0`: keep no journal of live ids. Evictions by a crash are then not reported at the next start";
+    WATCHER = "CONTEXTPILOT_WATCHER", Text: text("none"),
+        "`auto`: a second process, which sleeps while the server lives, reports evictions [as soon as the server was \
+         killed](docs/delivery.md#as-soon-as-a-server-was-killed), and not only the next start. Where no launcher and no \
+         `contextpilot-llama run` starts the server: the path of `contextpilot-llama`";
     LISTEN_TOKEN = "CONTEXTPILOT_LISTEN_TOKEN", Text: text("none"),
         "bearer token that the control endpoint asks for; required if other machines can reach the endpoint";
     // So many queries may wait for the hook's worker.

@@ -76,10 +76,7 @@ impl Identity {
     /// `index`: the index's URL in the form that may be shown: normalised, without a
     /// password.
     pub fn of(index: &str, flags: &ServerFlags, place: &Origin) -> Self {
-        let mut digest = Digest::new();
-        digest.field("index", index.as_bytes());
-        digest.field("machine", &place.machine);
-        let family = digest.0.to_be_bytes();
+        let (mut digest, family) = family(index, place);
         if let Some(router) = flags.router_port() {
             let model = [Flag::Alias, Flag::Model, Flag::HfRepo]
                 .into_iter()
@@ -93,6 +90,16 @@ impl Identity {
                 digest.field("address", &bytes_of(&address, place));
             }
         }
+        Self {
+            digest: digest.0.to_be_bytes(),
+            family,
+        }
+    }
+
+    /// A process that only reports what dead servers with this index left on this machine.
+    pub fn watcher(index: &str, place: &Origin) -> Self {
+        let (mut digest, family) = family(index, place);
+        digest.field("watcher", b"");
         Self {
             digest: digest.0.to_be_bytes(),
             family,
@@ -129,6 +136,15 @@ impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({self})")
     }
+}
+
+/// What all identities with the same index on the same machine begin with, and its digest.
+fn family(index: &str, place: &Origin) -> (Digest, [u8; Identity::LENGTH]) {
+    let mut digest = Digest::new();
+    digest.field("index", index.as_bytes());
+    digest.field("machine", &place.machine);
+    let family = digest.0.to_be_bytes();
+    (digest, family)
 }
 
 fn bytes_of(address: &Address, place: &Origin) -> Vec<u8> {
