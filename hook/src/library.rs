@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use contextpilot_control::{Engine, KeptTokens, Losses, ModelState, PrefixStore, Requests};
+use contextpilot_control::{
+    Engine, KeptBeginning, KeptTokens, Losses, ModelState, PrefixStore, Requests, Timestamp,
+};
 use contextpilot_journal::Recent;
 use contextpilot_kept_tokens::{AnswerId, Answers};
 use contextpilot_observer::{Now, Stored};
@@ -147,6 +149,10 @@ impl Library for HookLibrary {
             tokens: found.tokens as u64,
             least: store::LEAST as u64,
             whole: !found.goes_back,
+            kept: found.kept.map(|(tokens, until)| KeptBeginning {
+                tokens: tokens as u64,
+                until: Timestamp::from_unix_ms(until / 1_000_000),
+            }),
         })
     }
 

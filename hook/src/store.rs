@@ -227,6 +227,8 @@ pub(crate) struct Beginning {
     pub(crate) tokens: usize,
     /// The context can go back to any position, so a part of what a slot holds is of use, too.
     pub(crate) goes_back: bool,
+    /// How many of these tokens are kept on request, and until when, in nanoseconds since 1970.
+    pub(crate) kept: Option<(usize, u64)>,
 }
 
 /// What the store has of a prompt. On a thread of ours.
@@ -245,13 +247,18 @@ pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
     let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
     // While the folder is read, this may find less than a prompt would: looking that up reads files.
     let shelf = shelf.as_mut()?;
-    let tokens = match (goes_back, tokens.split_last()) {
+    let there = match (goes_back, tokens.split_last()) {
         (true, _) => shelf.length_of(&fingerprint, tokens),
         // A state behind the last token, which is always evaluated, is of no use.
         (false, Some((_, before))) => shelf.last_state_in(&fingerprint, before),
         (false, None) => 0,
     };
-    Some(Beginning { tokens, goes_back })
+    let kept = shelf.kept_of(&fingerprint, &tokens[..there]);
+    Some(Beginning {
+        tokens: there,
+        goes_back,
+        kept,
+    })
 }
 
 /// The lock, if it is free within this time, from which the wait is taken.

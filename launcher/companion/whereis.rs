@@ -188,6 +188,7 @@ mod tests {
             places: vec![Place::Slot { slot: 1 }, Place::Host],
             tokens: 1234,
             since: then,
+            kept: None,
             evaluation: None,
         };
         let text = |state| text(&state, now);
@@ -202,6 +203,7 @@ mod tests {
             by: Some("b".to_owned()),
             tokens: Some(5),
             cached_tokens: None,
+            kept: None,
             evaluation: None,
         };
         let start = "a  evicted  dropped from host by b; it was in the host cache, 5 tokens; ";
@@ -219,6 +221,7 @@ mod tests {
             by: None,
             tokens: None,
             cached_tokens: None,
+            kept: None,
             evaluation: None,
         };
         let text = text(&refused, Timestamp::from_unix_ms(3_000));

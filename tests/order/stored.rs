@@ -34,9 +34,14 @@ impl Stored {
     }
 
     fn start_as(builder: Builder) -> Self {
+        Self::start_within(builder, "1")
+    }
+
+    /// With a budget of so many 10⁹ bytes.
+    fn start_within(builder: Builder, budget: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let builder = builder.env("CONTEXTPILOT_STORE", folder.path().join("store"));
-        let builder = builder.env("CONTEXTPILOT_STORE_GB", "1");
+        let builder = builder.env("CONTEXTPILOT_STORE_GB", budget);
         let server = watched(&builder, &socket(folder.path()));
         let control = control(&socket(folder.path()));
         await_store(&control);
@@ -78,6 +83,23 @@ impl Stored {
             let state = self.control.request(id).unwrap();
             state.evaluation().cloned()
         })
+    }
+
+    /// Keeps these documents, in this order, for an hour. Without `ttl` they are sent as any others.
+    fn keep(&mut self, context: &[&str], ttl: Option<&str>) -> String {
+        let order = json!({"contexts": [context], "order": "none"});
+        let answer = self.index.post("/reorder", &order).json().unwrap();
+        let id = answer["request_ids"][0].as_str().unwrap().to_owned();
+        let prompt = format!("{}\nWhat of it?", context.join("\n"));
+        let mut body = json!({"prompt": prompt, "n_predict": 4, "temperature": 0, "rid": id});
+        if let Some(ttl) = ttl {
+            body["cache_control"] = json!({"type": "ephemeral", "ttl": ttl});
+        }
+        let answer = self.index.post("/completion", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        self.sent.push(id.clone());
+        self.index.agrees(&self.control, &self.sent);
+        id
     }
 
     /// Other prompts take both slots.
@@ -243,6 +265,41 @@ fn what_left_the_store_too_does_not_count() {
     assert!(account.reused <= NEAR, "{account:?}");
     let stats = stored.index.get("/stats");
     assert_eq!(stats["stored_requests"], Value::Null, "{stats}");
+}
+
+/// Of two equal prefixes, the one that is kept comes first. When others have left the store, it is there.
+#[test]
+fn what_a_client_keeps_comes_first_among_equals_and_is_there_when_others_have_left() {
+    // Some prompts of 200 tokens, a quarter of which may be kept.
+    let mut stored = Stored::start_within(two_slots(), "0.0024");
+    let kept = stored.keep(&[SEA, TEA], Some("1h"));
+    stored.keep(&[TEA, SEA], None);
+    stored.keep(&[ELM, OWL], None);
+    stored.overwrite();
+    until("the index knows what is kept", || {
+        (stored.index.get("/stats")["kept_requests"] == 1).then_some(())
+    });
+    let (answer, account) = stored.ask(&[ICE, TEA, SEA]);
+    let ordered = answer["reordered_contexts"][0].as_array().unwrap();
+    assert_eq!(ordered[..2], [SEA, TEA].map(Value::from), "{answer}");
+    assert_eq!(answer["expected_from"], json!([kept]), "{answer}");
+    assert!(account.from.store > 100, "{account:?}");
+    // Others than fit.
+    for nth in 0..30 {
+        stored.ask(&[&format!("{nth} {}", ICE.repeat(3))]);
+    }
+    let (answer, account) = stored.ask(&[OWL, ELM]);
+    assert!(account.from.store <= NEAR, "it has left: {account:?}");
+    assert!(first(&answer, "expected_stored_tokens") <= NEAR, "{answer}");
+    let (answer, account) = stored.ask(&[OWL, TEA, SEA]);
+    let ordered = answer["reordered_contexts"][0].as_array().unwrap();
+    assert_eq!(ordered[..2], [SEA, TEA].map(Value::from), "{answer}");
+    let loaded = first(&answer, "expected_stored_tokens");
+    assert!(
+        loaded > 100 && loaded.abs_diff(account.from.store) <= NEAR,
+        "{answer} {account:?}"
+    );
+    assert_eq!(stored.index.get("/stats")["kept_requests"], 1);
 }
 
 /// There a common beginning is loaded up to a state that happens to lie in it: the index counts nothing of that.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use contextpilot_control::{Evaluation, KeptPrompts};
+use contextpilot_control::{Evaluation, KeptBeginning, KeptPrompts};
 use contextpilot_testbed::{Arch, Builder, Connection, Model, Server, until};
 use serde_json::{Value, json};
 
@@ -213,12 +213,51 @@ fn each_api_takes_it_and_a_plain_server_ignores_it() {
     stored.end();
 }
 
+/// Of a prompt, and of one that begins as a kept one does.
+#[test]
+fn what_is_kept_of_a_prompt_and_until_when_can_be_asked_for() {
+    let folder = folder();
+    let mut stored = Stored::start(&one_slot(), folder.path());
+    let (tea, sea) = (tokens(1, 600), tokens(2, 600));
+    let kept = |stored: &Stored, prompt: &[u32]| {
+        let prompt: Vec<i32> = prompt.iter().map(|token| *token as i32).collect();
+        stored.control.matching(&prompt).unwrap().kept
+    };
+    let of_request = |stored: &Stored| {
+        let id = format!("req-{}", stored.next);
+        stored.control.request(&id).unwrap().kept()
+    };
+    ask(&mut stored, &tea, &json!("1h"));
+    let until_when = stored.figures().kept.until.unwrap();
+    let all = Some(KeptBeginning {
+        tokens: 600,
+        until: until_when,
+    });
+    assert_eq!(of_request(&stored), all);
+    assert_eq!(kept(&stored, &tea), all);
+    let other = [&tea[..300], &sea].concat();
+    let beginning = kept(&stored, &other).unwrap();
+    assert_eq!((beginning.tokens, beginning.until), (300, until_when));
+    assert_eq!(kept(&stored, &sea), None);
+    stored.ask(&sea);
+    assert_eq!(of_request(&stored), None);
+    // It has left the slot, and is kept nevertheless.
+    assert_eq!(kept(&stored, &tea), all);
+    ask(&mut stored, &tea, &json!(0));
+    assert_eq!((of_request(&stored), kept(&stored, &tea)), (None, None));
+    stored.end();
+}
+
 /// Whoever cannot put anything into the body can set a header. What is kept is in the figures.
 #[test]
 fn a_header_says_it_too_and_the_figures_say_what_is_kept() {
     let folder = folder();
     let mut stored = Stored::start(&one_slot(), folder.path());
-    assert_eq!(stored.figures().kept, KeptPrompts::default());
+    let nothing = KeptPrompts {
+        limit_bytes: 250_000_000,
+        ..KeptPrompts::default()
+    };
+    assert_eq!(stored.figures().kept, nothing);
     let (tea, sea) = (tokens(1, 600), tokens(2, 300));
     let send = |stored: &Stored, prompt: &[u32], ttl: &str| {
         let bytes =
@@ -236,10 +275,19 @@ fn a_header_says_it_too_and_the_figures_say_what_is_kept() {
     send(&stored, &sea, "2h");
     let both = stored.figures().kept;
     assert_eq!((both.prompts, both.tokens), (2, 900), "{both:?}");
+    let metrics = stored.control.metrics().unwrap();
+    for (name, value) in [
+        ("prompts", both.prompts),
+        ("bytes", both.bytes),
+        ("limit_bytes", both.limit_bytes),
+    ] {
+        let name = format!("contextpilot_llama_prefix_store_kept_{name}");
+        assert_eq!(metrics.value(&name, &[]), Some(value as f64), "{name}");
+    }
     assert!(both.until > kept.until, "{both:?}");
     for prompt in [&tea, &sea] {
         send(&stored, prompt, "0");
     }
-    assert_eq!(stored.figures().kept, KeptPrompts::default());
+    assert_eq!(stored.figures().kept, nothing);
     stored.end();
 }

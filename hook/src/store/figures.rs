@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_control::{KeptPrompts, PrefixStore, StoreRemote, Timestamp};
-use contextpilot_kv_store::Fingerprint;
+use contextpilot_kv_store::{Fingerprint, KEPT_SHARE};
 
 /// All counters.
 #[derive(Debug, Default)]
@@ -135,6 +135,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
             prompts: get(&FIGURES.kept_prompts),
             tokens: get(&FIGURES.kept_tokens),
             bytes: get(&FIGURES.kept_bytes),
+            limit_bytes: get(&FIGURES.limit) / KEPT_SHARE,
             until: match get(&FIGURES.kept_until) {
                 0 => None,
                 nanoseconds => Some(Timestamp::from_unix_ms(nanoseconds / 1_000_000)),

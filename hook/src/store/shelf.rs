@@ -296,11 +296,21 @@ impl Shelf {
         self.tree.chunk(name).map(|(chunk, _)| chunk)
     }
 
-    /// Some chunks in the order of their names, behind this one, and when they were used last.
-    pub(super) fn chunks_after(&self, name: Option<Name>, most: usize) -> Vec<(u64, Chunk)> {
+    /// Whether a chunk is kept on request.
+    pub(super) fn is_kept(&self, name: &Name) -> bool {
+        self.tree.is_kept(name)
+    }
+
+    /// Some chunks in the order of their names, behind this one, whether they are kept, and when they were used last.
+    pub(super) fn chunks_after(
+        &self,
+        name: Option<Name>,
+        most: usize,
+    ) -> Vec<((bool, u64), Chunk)> {
         let names = self.tree.names_after(name).take(most);
         let chunks = names.filter_map(|name| self.tree.chunk(name));
-        chunks.map(|(chunk, used)| (used, chunk.clone())).collect()
+        let all = chunks.map(|(chunk, used)| ((self.is_kept(&chunk.name), used), chunk.clone()));
+        all.collect()
     }
 
     /// Whether the budget has room for more of these tokens than is there.

@@ -91,9 +91,9 @@ fn read_origins() -> Option<Vec<Origin>> {
     Some(folder.origins())
 }
 
-/// Tells all chunks: those used last, if there are too many.
+/// Tells all chunks: those that are kept and those used last, if there are too many.
 fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
-    let mut all: Vec<(u64, Chunk)> = Vec::new();
+    let mut all: Vec<((bool, u64), Chunk)> = Vec::new();
     let mut last = None;
     loop {
         let some = on_shelf(|shelf| Some(shelf.as_ref()?.chunks_after(last, AT_A_TIME)));
@@ -106,9 +106,9 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
                 .filter(|(_, chunk)| is_of(chunk, fingerprint)),
         );
     }
-    all.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
+    all.sort_by_key(|(worth, _)| std::cmp::Reverse(*worth));
     let mut size = 0;
-    let fits = |(_, chunk): &&(u64, Chunk)| {
+    let fits = |(_, chunk): &&((bool, u64), Chunk)| {
         size += stored.size_of(chunk.tokens.len());
         size <= MOST_BLOCKS
     };
@@ -116,8 +116,8 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
     all.truncate(count);
     // What others continue comes before them.
     all.sort_by_key(|(_, chunk)| chunk.start);
-    for (_, chunk) in all {
-        stored.add(run(&chunk));
+    for ((kept, _), chunk) in all {
+        stored.add(run(&chunk, kept));
     }
 }
 
@@ -125,7 +125,10 @@ fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
     for some in changes.chunks.chunks(AT_A_TIME) {
         let found = on_shelf(|shelf| {
             let shelf = shelf.as_ref();
-            let find = |name: &Name| shelf.and_then(|shelf| shelf.chunk(name)).cloned();
+            let find = |name: &Name| {
+                let shelf = shelf?;
+                Some((shelf.chunk(name)?.clone(), shelf.is_kept(name)))
+            };
             let each = some.iter().map(|change| match change {
                 // It may have left again.
                 Change::Came(name) => find(name),
@@ -136,8 +139,8 @@ fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
         for (change, chunk) in some.iter().zip(found) {
             match (change, chunk) {
                 (Change::Left(name), _) => stored.remove(&name.0),
-                (Change::Came(_), Some(chunk)) if is_of(&chunk, fingerprint) => {
-                    stored.add(run(&chunk));
+                (Change::Came(_), Some((chunk, kept))) if is_of(&chunk, fingerprint) => {
+                    stored.add(run(&chunk, kept));
                 }
                 (Change::Came(_), _) => {}
             }
@@ -149,11 +152,12 @@ fn is_of(chunk: &Chunk, fingerprint: &Fingerprint) -> bool {
     chunk.fingerprint == *fingerprint && !chunk.is_tail()
 }
 
-fn run(chunk: &Chunk) -> Run {
+fn run(chunk: &Chunk, kept: bool) -> Run {
     Run {
         name: chunk.name.0,
         behind: chunk.parent.map(|(name, tokens)| (name.0, tokens)),
         start: chunk.start,
         tokens: chunk.tokens.clone(),
+        kept,
     }
 }

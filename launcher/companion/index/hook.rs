@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_client::Control;
-use contextpilot_client::control::{Evaluation, Like};
+use contextpilot_client::control::{Evaluation, KeptBeginning, Like};
 use contextpilot_index::{Found, Question};
 use contextpilot_proxy::Account;
 use tokio::sync::Semaphore;
@@ -109,11 +109,13 @@ impl Hook {
             reused: found.reused,
             // Of a store that the index does not count, nothing is expected.
             loaded: found.loaded.filter(|_| self.has_store()),
+            kept: found.kept.map(kept),
         })
     }
 
-    /// The account of a request whose answer has just ended. `None` if the hook does not have it soon.
-    pub(super) async fn account(&self, id: &str) -> Option<Evaluation> {
+    /// The account of a request whose answer has just ended, and what the prefix store keeps of its prompt. `None` if the hook
+    /// does not have it soon.
+    pub(super) async fn account(&self, id: &str) -> Option<(Evaluation, Option<(u64, u64)>)> {
         let control = self.control().clone()?;
         let _place = Arc::clone(&self.accounts).try_acquire_owned().ok()?;
         for wait in ACCOUNT {
@@ -122,9 +124,14 @@ impl Hook {
             let asked = tokio::task::spawn_blocking(move || control.request(&id));
             let state = asked.await.ok()?.ok()?;
             if let Some(evaluation) = state.evaluation() {
-                return Some(evaluation.clone());
+                return Some((evaluation.clone(), state.kept().map(kept)));
             }
         }
         None
     }
+}
+
+/// How many tokens, and until when.
+fn kept(beginning: KeptBeginning) -> (u64, u64) {
+    (beginning.tokens, beginning.until.unix_ms())
 }

@@ -381,20 +381,19 @@ impl Tap for Tail {
         let (shared, hook) = (self.shared.clone(), self.hook.clone());
         tokio::spawn(async move {
             shared.lock().await.finished(&id, timings.prompt);
-            if let Some(reused) = reused_or_loaded(&hook, &id, timings).await {
-                shared.lock().await.compare(&id, reused);
+            let Some((account, kept)) = hook.account(&id).await else {
+                return;
+            };
+            let mut index = shared.lock().await;
+            // The server counts what the prefix store has loaded as evaluated, the hook does not. A request with several
+            // prompts has one account.
+            if timings
+                .prompt
+                .is_none_or(|prompt| prompt == account.prompt_tokens)
+            {
+                index.compare(&id, account.reused);
             }
+            index.kept_until(&id, kept);
         });
     }
-}
-
-/// The tokens that were not evaluated for an answer. The server counts those that the prefix store has loaded as
-/// evaluated; the hook does not.
-async fn reused_or_loaded(hook: &Hook, id: &str, timings: Timings) -> Option<u64> {
-    let account = hook.account(id).await?;
-    // A request with several prompts has one account.
-    let is_same = timings
-        .prompt
-        .is_none_or(|prompt| prompt == account.prompt_tokens);
-    is_same.then_some(account.reused)
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use contextpilot_control::{HostMatch, Like, Match, MatchRequest, SlotMatch};
+use contextpilot_control::{HostMatch, KeptBeginning, Like, Match, MatchRequest, SlotMatch};
 use contextpilot_residency::{Ledger, Occupied, Token};
 
 use crate::names::choice_out;
@@ -24,6 +24,8 @@ pub struct Stored {
     pub least: u64,
     /// What another slot holds is of use only if all of it is the beginning of the prompt, for it cannot be cut back.
     pub whole: bool,
+    /// What is kept of them on request.
+    pub kept: Option<KeptBeginning>,
 }
 
 impl Observer {
@@ -83,6 +85,7 @@ impl Observer {
         let stored = store.and_then(|store| store(&tokens));
         answer.stored = stored.map(|stored| stored.tokens);
         answer.loaded = stored.map(|stored| loaded(&answer, stored));
+        answer.kept = stored.and_then(|stored| stored.kept);
         Some(answer)
     }
 
@@ -107,7 +110,8 @@ impl Observer {
     }
 
     /// The last prompt of a request, whether anything of it is cached or not.
-    fn remembered(&self, id: &str) -> Option<Vec<Token>> {
+    #[must_use]
+    pub fn remembered(&self, id: &str) -> Option<Vec<Token>> {
         let (nth, _) = self.evaluations.get(id)?;
         self.accounts.as_ref()?.prompt(nth)
     }
@@ -151,6 +155,7 @@ mod tests {
             tokens,
             least: 8,
             whole,
+            kept: None,
         };
         let loads = |reused, tokens| loaded(&found(reused), stored(tokens, false));
         assert_eq!(loads(0, 70), 70, "more than another slot has");

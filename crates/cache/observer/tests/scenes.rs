@@ -802,6 +802,7 @@ fn a_prompt_that_is_like_another_one_has_its_first_tokens() {
                     tokens,
                     least: 1,
                     whole: true,
+                    kept: None,
                 })
             }
         });
@@ -884,6 +885,7 @@ fn each_part_of_the_metrics_has_its_series() {
         "control_refused_total",
         "kv_events_batches_total",
         "prefix_store_bytes",
+        "prefix_store_kept_prompts",
         "kept_prompts_total",
         "losses_total",
         "time_to_first_token_seconds_bucket",

@@ -19,6 +19,8 @@ pub struct Run {
     pub start: u32,
     /// Its tokens. None is below 0.
     pub tokens: Arc<[i32]>,
+    /// A client has asked to keep it: it leaves the store last.
+    pub kept: bool,
 }
 
 /// The runs of a store, a radix tree, and the blocks of all its ways from the root.
@@ -26,7 +28,8 @@ pub struct Run {
 /// A block is on the run that has its last token, also if it begins on an earlier one. As there is one way through the
 /// tree for a prompt, each block is on one run, and comes and leaves with it.
 ///
-/// What would be too many is not told: of the runs that nothing continues, those that came first leave.
+/// What would be too many is not told: of the runs that nothing continues, those that came first leave, and last those that
+/// are kept.
 #[derive(Debug)]
 pub struct Runs {
     /// Tokens of a block.
@@ -35,8 +38,8 @@ pub struct Runs {
     runs: HashMap<[u8; 16], Told>,
     /// All runs in the order in which they came, so that each comes after what it continues.
     order: BTreeMap<u64, [u8; 16]>,
-    /// The same of those that nothing continues.
-    leaves: BTreeMap<u64, [u8; 16]>,
+    /// The same of those that nothing continues, the kept ones at the end.
+    leaves: BTreeMap<(bool, u64), [u8; 16]>,
     /// The number of the next run.
     serial: u64,
     /// Blocks and runs.
@@ -50,6 +53,13 @@ struct Told {
     hashes: Vec<u64>,
     children: usize,
     serial: u64,
+}
+
+impl Told {
+    /// Its place among the leaves, if it is one.
+    fn place(&self) -> (bool, u64) {
+        (self.run.kept, self.serial)
+    }
 }
 
 impl Runs {
@@ -104,24 +114,24 @@ impl Runs {
         let hashes = self.tell(&run, events);
         if let Some(parent) = run.behind.and_then(|(name, _)| self.runs.get_mut(&name)) {
             parent.children += 1;
-            self.leaves.remove(&parent.serial);
+            self.leaves.remove(&parent.place());
         }
         self.serial += 1;
         let serial = self.serial;
         let name = run.name;
         self.size += 1 + hashes.len();
         self.order.insert(serial, name);
-        self.leaves.insert(serial, name);
         let told = Told {
             run,
             hashes,
             children: 0,
             serial,
         };
+        self.leaves.insert(told.place(), name);
         self.runs.insert(name, told);
         while self.size > self.most {
-            let oldest = self.leaves.iter().find(|(other, _)| **other != serial);
-            let Some(oldest) = oldest.map(|(_, name)| *name) else {
+            let oldest = self.leaves.values().find(|other| **other != name);
+            let Some(oldest) = oldest.copied() else {
                 break;
             };
             self.take_out(&oldest, events);
@@ -168,7 +178,7 @@ impl Runs {
         debug_assert_eq!(told.children, 0, "what continues a run leaves first");
         self.size -= 1 + told.hashes.len();
         self.order.remove(&told.serial);
-        self.leaves.remove(&told.serial);
+        self.leaves.remove(&told.place());
         for hash in told.hashes.into_iter().rev() {
             event::remove(hash, Medium::Disk, events);
         }
@@ -176,7 +186,7 @@ impl Runs {
             if let Some(parent) = self.runs.get_mut(&above) {
                 parent.children -= 1;
                 if parent.children == 0 {
-                    self.leaves.insert(parent.serial, above);
+                    self.leaves.insert(parent.place(), above);
                 }
             }
         }

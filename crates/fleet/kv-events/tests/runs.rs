@@ -69,6 +69,7 @@ impl Scene {
                             behind: chunk.parent.map(|(name, tokens)| (name.0, tokens)),
                             start: chunk.start,
                             tokens: chunk.tokens.clone(),
+                            kept: false,
                         };
                         self.runs.add(run, &mut events);
                     }
@@ -176,6 +177,7 @@ fn run(name: u8, behind: Option<([u8; 16], u32)>, start: u32, tokens: &[i32]) ->
         behind,
         start,
         tokens: tokens.into(),
+        kept: false,
     }
 }
 
@@ -207,6 +209,32 @@ fn what_is_too_much_leaves_in_the_order_in_which_it_came() {
         );
         assert_eq!(runs.len(), 2);
     }
+}
+
+/// As it leaves the store last.
+#[test]
+fn what_is_kept_stays_told_as_long_as_anything_else_may_leave() {
+    let mut runs = Runs::with_most(1, 6);
+    let mut events = Vec::new();
+    let kept = |run| Run { kept: true, ..run };
+    runs.add(kept(run(1, None, 0, &[1])), &mut events);
+    for name in 2..=6 {
+        runs.add(run(name, None, 0, &[i32::from(name)]), &mut events);
+    }
+    let told = |runs: &Runs| {
+        let mut events = Vec::new();
+        runs.tell_all(&mut events);
+        let tokens = events.into_iter().flat_map(|event| match event {
+            KvEvent::Stored { tokens, .. } => tokens,
+            other => panic!("{other:?}"),
+        });
+        tokens.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&runs), [1, 5, 6]);
+    for name in 7..=9 {
+        runs.add(kept(run(name, None, 0, &[i32::from(name)])), &mut events);
+    }
+    assert_eq!(told(&runs), [7, 8, 9], "too many of them: the first leave");
 }
 
 #[test]

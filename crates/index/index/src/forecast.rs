@@ -36,6 +36,8 @@ pub struct Found {
     /// Tokens beyond these that would be loaded from the prefix store; `None`: there is none, or it is not known what it
     /// has.
     pub loaded: Option<u64>,
+    /// What the prefix store keeps of it on request: so many tokens, until this time in milliseconds since 1970.
+    pub kept: Option<(u64, u64)>,
 }
 
 impl Found {
@@ -209,7 +211,7 @@ impl Index {
     fn is_confirmed(&mut self, question: &Question, found: Found) -> bool {
         match (question.stored(), found.loaded) {
             (Some(number), _) if found.tokens == 0 => {
-                self.lose_stored(number);
+                self.hook_forgot(number);
                 false
             }
             (None, _) if found.tokens == 0 => true,
@@ -217,7 +219,7 @@ impl Index {
             (_, None) => false,
             (number, Some(_)) => {
                 self.store_speaks(true);
-                let short = |number| self.learn_stored(number, question, found.all());
+                let short = |number| self.learn_stored(number, question, found);
                 !number.is_some_and(short)
             }
         }

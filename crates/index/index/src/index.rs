@@ -175,6 +175,12 @@ impl Index {
         now: f64,
         new_id: &mut dyn FnMut() -> String,
     ) -> Outcome {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a time since 1970"
+        )]
+        self.expire((now * 1e3) as u64);
         let work = |work: Work| Outcome::Work(Box::new(work));
         let answer = match query {
             Query::Plain(Endpoint::Root) => self.root(now),

@@ -37,6 +37,12 @@ pub(crate) fn text(index: &Index) -> String {
             "Requests whose prompt has left the engine, and that the prefix store may have",
             number(stored.len()),
         );
+        one(
+            "kept_requests",
+            "gauge",
+            "Of these, requests whose prompt the prefix store keeps because a client has asked for it",
+            number(stored.kept()),
+        );
     }
     one(
         "cached_blocks",

@@ -16,6 +16,8 @@ pub(crate) struct Request {
     /// Its tokens, as its client or the engine said.
     pub(crate) tokens: u64,
     pub(crate) expected: Option<Expected>,
+    /// Until when the prefix store keeps all of its blocks, in milliseconds since 1970. 0: like others.
+    pub(crate) kept_until: u64,
 }
 
 /// The forecast in an answer.
@@ -112,6 +114,7 @@ impl Requests {
             answered: false,
             tokens,
             expected: None,
+            kept_until: 0,
         };
         self.by_id.insert(id, request);
         number

@@ -104,6 +104,7 @@ impl Index {
         }));
         if let Some(stored) = self.stored() {
             answer.body["stored_requests"] = json!(stored.len());
+            answer.body["kept_requests"] = json!(stored.kept());
         }
         answer
     }

@@ -12,13 +12,15 @@
 //! these. They still say in which order documents were stored, and any other order is worth nothing for sure. So contexts
 //! are ordered by them, and nothing is claimed of them. Once such a prompt was sent again, the new process knows it.
 //!
-//! Of equal prompts the last is kept, and of all of them those that were used last.
+//! Of equal prompts the last is remembered, and of all of them those that were used last. What clients have asked the store to
+//! keep (`cache_control`) leaves it last, so the index forgets it last, and of equal prefixes prefers it. The hook says until
+//! when, with the account of a request and whenever it is asked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use contextpilot_order::{Block, Cached, Tiers};
 
-use crate::forecast::Question;
+use crate::forecast::{Found, Question};
 use crate::requests::Request;
 use crate::{Index, Truth};
 
@@ -36,18 +38,29 @@ struct Prompt {
     blocks: Vec<Block>,
     /// When it was used last, as a number that ascends.
     used: u64,
-    /// An earlier process of the server had it, so the hook cannot be asked about it.
+    /// The hook does not remember it, as an earlier process of the server had it: nothing can be asked about it.
     is_earlier: bool,
+    /// Until when the store keeps all of these, in milliseconds since 1970. 0: like others.
+    kept_until: u64,
+}
+
+/// Prompts that the store is as sure to have as each other.
+#[derive(Debug, Default)]
+struct Shelf {
+    cached: Cached,
+    /// The least recently used first.
+    by_use: BTreeMap<u64, u64>,
 }
 
 /// All of them, by the numbers that they had as requests.
 #[derive(Debug, Default)]
 pub(crate) struct StoredTier {
     prompts: HashMap<u64, Prompt>,
-    /// The least recently used first.
-    by_use: BTreeMap<u64, u64>,
+    kept: Shelf,
+    others: Shelf,
+    /// The kept ones, by the time until which they are.
+    ends: BTreeSet<(u64, u64)>,
     uses: u64,
-    cached: Cached,
     /// In all of them.
     blocks: usize,
     /// The last answers of the hook did not say what the store has: it may have nothing for this server.
@@ -67,51 +80,108 @@ impl StoredTier {
         self.prompts.get(&number).map(|prompt| prompt.id.as_str())
     }
 
-    fn add(&mut self, number: u64, id: String, blocks: Vec<Block>) {
-        self.cached.insert(number, &blocks);
+    /// How many of them the store keeps on request.
+    pub(crate) fn kept(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn add(&mut self, number: u64, id: String, blocks: Vec<Block>, kept_until: u64) {
         self.blocks += blocks.len();
+        self.uses += 1;
         let prompt = Prompt {
             id,
             blocks,
-            used: 0,
+            used: self.uses,
             is_earlier: false,
+            kept_until,
         };
+        self.put(number, prompt);
+    }
+
+    fn put(&mut self, number: u64, prompt: Prompt) {
+        let shelf = match prompt.kept_until {
+            0 => &mut self.others,
+            until => {
+                self.ends.insert((until, number));
+                &mut self.kept
+            }
+        };
+        shelf.cached.insert(number, &prompt.blocks);
+        shelf.by_use.insert(prompt.used, number);
         self.prompts.insert(number, prompt);
-        self.touch(number);
+    }
+
+    fn take(&mut self, number: u64) -> Option<Prompt> {
+        let prompt = self.prompts.remove(&number)?;
+        let shelf = match prompt.kept_until {
+            0 => &mut self.others,
+            until => {
+                self.ends.remove(&(until, number));
+                &mut self.kept
+            }
+        };
+        shelf.cached.remove(number);
+        shelf.by_use.remove(&prompt.used);
+        Some(prompt)
+    }
+
+    /// Changes a prompt.
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Prompt)) {
+        if let Some(mut prompt) = self.take(number) {
+            change(&mut prompt);
+            self.put(number, prompt);
+        }
     }
 
     /// It was used now.
     fn touch(&mut self, number: u64) {
-        if let Some(prompt) = self.prompts.get_mut(&number) {
-            self.uses += 1;
-            self.by_use.remove(&prompt.used);
-            self.by_use.insert(self.uses, number);
-            prompt.used = self.uses;
+        self.uses += 1;
+        let uses = self.uses;
+        self.change(number, |prompt| prompt.used = uses);
+    }
+
+    /// The store keeps it until then; 0: no longer.
+    fn keep(&mut self, number: u64, until: u64) {
+        let known = self.prompts.get(&number).map(|prompt| prompt.kept_until);
+        if known.is_some_and(|known| known != until) {
+            self.change(number, |prompt| prompt.kept_until = until);
         }
+    }
+
+    /// What was kept until now is like the others.
+    fn expire(&mut self, now: u64) {
+        while let Some((_, number)) = self.ends.first().filter(|(until, _)| *until <= now) {
+            self.keep(*number, 0);
+        }
+    }
+
+    /// The last one with exactly these blocks.
+    fn equal(&self, blocks: &[Block]) -> Option<u64> {
+        let kept = self.kept.cached.prompt_of(blocks);
+        kept.or_else(|| self.others.cached.prompt_of(blocks))
     }
 
     /// Returns its blocks.
     fn remove(&mut self, number: u64) -> Option<Vec<Block>> {
-        let prompt = self.prompts.remove(&number)?;
-        self.by_use.remove(&prompt.used);
-        self.cached.remove(number);
+        let prompt = self.take(number)?;
         self.blocks -= prompt.blocks.len();
         Some(prompt.blocks)
     }
 
     /// Keeps only the first `length` of its blocks. Returns the others.
     fn shorten(&mut self, number: u64, length: usize) -> Vec<Block> {
-        let Some(prompt) = self.prompts.get_mut(&number) else {
-            return Vec::new();
-        };
-        let lost = prompt.blocks.split_off(length.min(prompt.blocks.len()));
+        let mut lost = Vec::new();
+        self.change(number, |prompt| {
+            lost = prompt.blocks.split_off(length.min(prompt.blocks.len()));
+        });
         self.blocks -= lost.len();
-        self.cached.insert(number, &prompt.blocks);
         lost
     }
 
+    /// The one that is forgotten first.
     fn oldest(&self) -> Option<u64> {
-        self.by_use.first_key_value().map(|(_, number)| *number)
+        let mut shelves = [&self.others, &self.kept].into_iter();
+        shelves.find_map(|shelf| shelf.by_use.values().next().copied())
     }
 }
 
@@ -172,15 +242,49 @@ impl Index {
     }
 
     fn keep_stored(&mut self, id: &str, request: Request) {
+        let mut kept_until = request.kept_until;
         let equal = self.stored.as_ref();
-        if let Some(equal) = equal.and_then(|tier| tier.cached.prompt_of(&request.blocks)) {
+        if let Some(equal) = equal.and_then(|tier| tier.equal(&request.blocks)) {
+            let known = self.stored().and_then(|tier| tier.prompts.get(&equal));
+            kept_until = kept_until.max(known.map_or(0, |prompt| prompt.kept_until));
             self.lose_stored(equal);
         }
         if let Some(tier) = &mut self.stored {
-            tier.add(request.number, id.to_owned(), request.blocks);
+            tier.add(request.number, id.to_owned(), request.blocks, kept_until);
         }
         while self.stored().map_or(0, StoredTier::len) > MOST {
             self.drop_stored();
+        }
+    }
+
+    /// The hook has said what the prefix store keeps of a request's prompt on request: so many tokens, until this time in
+    /// milliseconds since 1970.
+    pub fn kept_until(&mut self, id: &str, kept: Option<(u64, u64)>) {
+        if let Some(request) = self.requests.get(id) {
+            let until = self.all_kept(&request.blocks, kept);
+            if let Some(request) = self.requests.get_mut(id) {
+                request.kept_until = until;
+            }
+            return;
+        }
+        // It may have left the engine meanwhile.
+        let mut prompts = self.stored.iter().flat_map(|tier| &tier.prompts);
+        let found = kept.and_then(|_| prompts.find(|(_, prompt)| prompt.id == id));
+        let found = found.map(|(number, prompt)| (*number, self.all_kept(&prompt.blocks, kept)));
+        if let (Some(tier), Some((number, until))) = (&mut self.stored, found) {
+            tier.keep(number, until);
+        }
+    }
+
+    /// Until when all of these blocks are kept, if so many tokens are. 0: not all of them are.
+    fn all_kept(&self, blocks: &[Block], kept: Option<(u64, u64)>) -> u64 {
+        is_kept(self.predictor.tokens(blocks, &self.blocks), kept)
+    }
+
+    /// What the store has kept until now is like the others. In milliseconds since 1970.
+    pub(crate) fn expire(&mut self, now: u64) {
+        if let Some(tier) = &mut self.stored {
+            tier.expire(now);
         }
     }
 
@@ -191,7 +295,8 @@ impl Index {
         Some(())
     }
 
-    /// Forgets the one that was used longest ago. `None`: there is none.
+    /// Forgets the one that was used longest ago, of those that the store keeps on request only if there are no others.
+    /// `None`: there is none.
     pub(crate) fn drop_stored(&mut self) -> Option<()> {
         let oldest = self.stored.as_ref()?.oldest()?;
         self.lose_stored(oldest)
@@ -211,7 +316,7 @@ impl Index {
     pub(crate) fn tiers(&self, store: bool) -> Tiers<'_> {
         let store = store && self.truth == Truth::Engine;
         match self.stored.as_ref().filter(|_| store) {
-            Some(tier) => Tiers::with_store(&self.cached, &tier.cached),
+            Some(tier) => Tiers::with_store(&self.cached, &tier.kept.cached, &tier.others.cached),
             None => Tiers::from(&self.cached),
         }
     }
@@ -233,9 +338,21 @@ impl Index {
         }
     }
 
+    /// The hook does not remember a prompt of this tier. If the store keeps it, it is there nevertheless, and can be loaded.
+    pub(crate) fn hook_forgot(&mut self, number: u64) {
+        let tier = self.stored.as_mut();
+        let prompt = tier.and_then(|tier| tier.prompts.get_mut(&number));
+        if let Some(prompt) = prompt.filter(|prompt| prompt.kept_until > 0) {
+            prompt.is_earlier = true;
+        } else {
+            self.lose_stored(number);
+        }
+    }
+
     /// The hook has said how many of the first tokens of a prompt of this tier are to be had. Returns whether these are
     /// fewer than was thought.
-    pub(crate) fn learn_stored(&mut self, number: u64, question: &Question, there: u64) -> bool {
+    pub(crate) fn learn_stored(&mut self, number: u64, question: &Question, found: Found) -> bool {
+        let there = found.all();
         let Some(tier) = &mut self.stored else {
             return false;
         };
@@ -252,6 +369,13 @@ impl Index {
             false => (1..=known.len()).rev().find(fits).unwrap_or(0),
         };
         if length == known.len() {
+            let until = is_kept(question.common, found.kept);
+            // Of its beginning alone, others may be kept for longer.
+            let until = match known.len() == prompt.blocks.len() {
+                true => until,
+                false => until.min(prompt.kept_until),
+            };
+            tier.keep(number, until);
             tier.touch(number);
             return false;
         }
@@ -263,4 +387,10 @@ impl Index {
         }
         true
     }
+}
+
+/// Until when so many tokens are kept, if the hook says this of their prompt. 0: not all of them are.
+fn is_kept(tokens: u64, kept: Option<(u64, u64)>) -> u64 {
+    let all = kept.filter(|(those, _)| those.saturating_add(NEAR) >= tokens);
+    all.map_or(0, |(_, until)| until)
 }

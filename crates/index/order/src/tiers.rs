@@ -9,7 +9,7 @@ use crate::{Beginning, Block, Cached};
 #[derive(Clone, Copy, Debug)]
 pub struct Tiers<'a> {
     engine: &'a Cached,
-    store: Option<&'a Cached>,
+    store: Option<[&'a Cached; 2]>,
 }
 
 impl<'a> From<&'a Cached> for Tiers<'a> {
@@ -24,17 +24,19 @@ impl<'a> From<&'a Cached> for Tiers<'a> {
 
 impl<'a> Tiers<'a> {
     /// There is also a store, from which prefixes are loaded into the engine. Then a prefix that the engine holds can
-    /// be used however short it is: the store takes it from wherever it is.
+    /// be used however short it is: the store takes it from wherever it is. `kept` is what leaves the store last, `others` all
+    /// else that it has.
     #[must_use]
-    pub fn with_store(engine: &'a Cached, store: &'a Cached) -> Self {
+    pub fn with_store(engine: &'a Cached, kept: &'a Cached, others: &'a Cached) -> Self {
         Self {
             engine,
-            store: Some(store),
+            store: Some([kept, others]),
         }
     }
 
+    /// Where prefixes are equal, the first that has them counts.
     fn all(&self) -> impl Iterator<Item = &'a Cached> {
-        [Some(self.engine), self.store].into_iter().flatten()
+        std::iter::once(self.engine).chain(self.store.into_iter().flatten())
     }
 
     /// Whether nothing is cached.
@@ -53,8 +55,8 @@ impl<'a> Tiers<'a> {
         }
     }
 
-    /// How many of these blocks, in this order, are a cached prefix that can be used, and a prompt that has it. Of two
-    /// tiers with as many, the engine's. `least`: prefixes of less weight cannot be used.
+    /// How many of these blocks, in this order, are a cached prefix that can be used, and a prompt that has it. Of
+    /// tiers with as many, the engine's, then what is kept. `least`: prefixes of less weight cannot be used.
     #[must_use]
     pub fn beginning_of(
         &self,
@@ -74,7 +76,7 @@ impl<'a> Tiers<'a> {
     }
 
     /// The cached prefix with the greatest weight that can be made of these blocks, after `first`: see
-    /// [`Cached::best_beginning`]. Of two tiers with equal ones, the engine's.
+    /// [`Cached::best_beginning`]. Of tiers with equal ones, the engine's, then what is kept.
     pub(crate) fn best_beginning(
         &self,
         first: &[Block],
@@ -82,17 +84,12 @@ impl<'a> Tiers<'a> {
         weight: impl Fn(Block) -> u64,
         least: u64,
     ) -> Beginning {
-        // A prefix of any prompt is a prefix of one in the one tier or in the other.
-        let held = self.engine.best_beginning(first, blocks, &weight, least);
-        let Some(store) = self.store else {
-            return held;
-        };
-        let stored = store.best_beginning(first, blocks, &weight, least);
+        // A prefix of any prompt is a prefix of one in one of the tiers.
+        let all = self.all();
+        let all = all.map(|tier| tier.best_beginning(first, blocks, &weight, least));
         let worth = |one: &Beginning| weight_of(&one.blocks[..one.usable], &weight);
-        match worth(&stored) > worth(&held) {
-            true => stored,
-            false => held,
-        }
+        let better = |a: Beginning, b: Beginning| if worth(&b) > worth(&a) { b } else { a };
+        all.reduce(better).unwrap_or_default()
     }
 
     /// The cached prefixes of only these blocks, with other numbers for blocks and prompts, and at most `limit`

@@ -192,9 +192,10 @@ fn blocks_that_cannot_be_used_now_are_not_promised() {
 fn the_longer_prefix_of_two_tiers_wins() {
     let mut engine = cached(&[(1, &[1, 2]), (2, &[7])]);
     let store = cached(&[(3, &[4, 1, 2]), (4, &[7, 8]), (5, &[9])]);
+    let kept = cached(&[(6, &[8]), (7, &[2, 1])]);
     let frequency = Frequency::new(64.0, 1000);
     let order = |engine: &Cached, blocks: &[Block]| {
-        let tiers = Tiers::with_store(engine, &store);
+        let tiers = Tiers::with_store(engine, &kept, &store);
         let any = OnlineOptions::default();
         let ordered = online(blocks, tiers, &frequency, |_| 1, &any);
         (ordered.blocks, ordered.cached, ordered.prompt)
@@ -206,17 +207,21 @@ fn the_longer_prefix_of_two_tiers_wins() {
     assert_eq!(order(&engine, &[1, 2, 9]), (vec![1, 2, 9], 2, Some(1)));
     // As long: the engine's.
     assert_eq!(order(&engine, &[3, 7]), (vec![7, 3], 1, Some(2)));
+    // Then what is kept.
+    assert_eq!(order(&engine, &[9, 8]), (vec![8, 9], 1, Some(6)));
+    assert_eq!(order(&engine, &[9, 2, 1]), (vec![1, 2, 9], 2, Some(1)));
     // Less than a tenth is worth a load.
     let long: Vec<Block> = (9..60).collect();
     assert_eq!(order(&engine, &long).1, 1);
     // What the engine itself would not use.
     engine.usable_from(1, 2);
     assert_eq!(order(&engine, &[1, 9]), (vec![9, 1], 1, Some(5)));
-    let tiers = Tiers::with_store(&engine, &store);
+    let tiers = Tiers::with_store(&engine, &kept, &store);
     assert_eq!(tiers.longest(&[1, 2, 9]), (2, Some(1)));
     assert_eq!(tiers.longest(&[4, 1, 9]), (2, Some(3)));
     assert_eq!(tiers.beginning_of(&[7, 8], |_| 1, 0), (2, Some(4)));
-    assert_eq!(tiers.beginning_of(&[8, 7], |_| 1, 0), (0, None));
+    assert_eq!(tiers.beginning_of(&[8, 7], |_| 1, 0), (1, Some(6)));
+    assert_eq!(tiers.beginning_of(&[3, 7], |_| 1, 0), (0, None));
 }
 
 #[test]
@@ -318,25 +323,26 @@ proptest! {
 
     /// Whatever prompts are in which tier, the order is that of one tier with all of them.
     #[test]
-    fn two_tiers_are_as_good_as_one_with_all(
-        prompts in prop::collection::vec((any::<bool>(), prop::collection::vec(0..6_u32, 1..6)), 0..12),
+    fn tiers_are_as_good_as_one_with_all(
+        prompts in prop::collection::vec((0..3_usize, prop::collection::vec(0..6_u32, 1..6)), 0..12),
         blocks in prop::collection::vec(0..6_u32, 0..8),
         keep_first in 0..3_usize,
     ) {
-        let [mut engine, mut store, mut both] = [Cached::new(), Cached::new(), Cached::new()];
-        for (number, (stored, blocks)) in prompts.iter().enumerate() {
-            let tier = if *stored { &mut store } else { &mut engine };
-            tier.insert(number as u64, blocks);
-            both.insert(number as u64, blocks);
+        let mut each = [Cached::new(), Cached::new(), Cached::new()];
+        let mut all = Cached::new();
+        for (number, (tier, blocks)) in prompts.iter().enumerate() {
+            each[*tier].insert(number as u64, blocks);
+            all.insert(number as u64, blocks);
         }
         let frequency = Frequency::new(8.0, 4);
         let options = OnlineOptions { keep_first, ..OnlineOptions::default() };
-        let tiers = Tiers::with_store(&engine, &store);
+        let [engine, kept, others] = &each;
+        let tiers = Tiers::with_store(engine, kept, others);
         let ordered = online(&blocks, tiers, &frequency, |_| 1, &options);
-        let one = online(&blocks, &both, &frequency, |_| 1, &options);
+        let one = online(&blocks, &all, &frequency, |_| 1, &options);
         prop_assert_eq!(ordered.cached, one.cached);
         prop_assert!(is_permutation(&blocks, &ordered.blocks));
-        prop_assert_eq!(both.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
+        prop_assert_eq!(all.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
         if let Some(prompt) = ordered.prompt {
             let (_, whole) = &prompts[prompt as usize];
             prop_assert!(whole.starts_with(&ordered.blocks[..ordered.cached]));
@@ -345,7 +351,7 @@ proptest! {
         // In other numbers, too.
         let numbers: HashMap<Block, Block> = (0..5).map(|block| (block, block + 10)).collect();
         let copy = tiers.renumbered(&numbers, usize::MAX);
-        prop_assert_eq!(copy.nodes(), Tiers::from(&both).renumbered(&numbers, usize::MAX).nodes());
+        prop_assert_eq!(copy.nodes(), Tiers::from(&all).renumbered(&numbers, usize::MAX).nodes());
         for (_, blocks) in &prompts {
             let renumbered: Vec<Block> = blocks.iter().map(|block| block + 10).collect();
             let known = blocks.iter().take_while(|block| **block < 5).count();

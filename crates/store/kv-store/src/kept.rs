@@ -19,8 +19,8 @@ pub const MOST_KEPT: usize = 1024;
 pub(crate) struct Kept {
     /// The chunks in which kept prompts end, and until when they are kept.
     ends: BTreeMap<Name, u64>,
-    /// All chunks that are kept, with how many of these prompts they are a part of.
-    chunks: BTreeMap<Key, u32>,
+    /// All chunks that are kept, and until when: how many of these prompts they are a part of.
+    chunks: BTreeMap<(Key, u64), u32>,
     weight: Weight,
 }
 
@@ -38,7 +38,13 @@ impl Kept {
     }
 
     pub(crate) fn has(&self, key: Key) -> bool {
-        self.chunks.contains_key(&key)
+        self.chunk_until(key).is_some()
+    }
+
+    /// Until when a chunk is kept, for the prompt that asks for the longest.
+    pub(crate) fn chunk_until(&self, key: Key) -> Option<u64> {
+        let all = self.chunks.range((key, 0)..=(key, u64::MAX));
+        all.last().map(|((_, until), _)| *until)
     }
 
     pub(crate) fn until(&self, end: &Name) -> Option<u64> {
@@ -63,8 +69,9 @@ impl Kept {
         path: &[(Key, Weight)],
         most_bytes: u64,
     ) -> bool {
-        if let Some(known) = self.ends.get_mut(&end) {
-            *known = until;
+        if let Some(before) = self.ends.insert(end, until) {
+            self.enter(path, until);
+            self.leave(path, before);
             return true;
         }
         let mut all = self.weight;
@@ -72,27 +79,41 @@ impl Kept {
             all.bytes = all.bytes.saturating_add(weight.bytes);
             all.tokens += weight.tokens;
         }
-        if self.ends.len() >= MOST_KEPT || all.bytes > most_bytes {
+        if self.ends.len() > MOST_KEPT || all.bytes > most_bytes {
+            self.ends.remove(&end);
             return false;
         }
-        self.weight = all;
-        for (key, _) in path {
-            *self.chunks.entry(*key).or_default() += 1;
-        }
-        self.ends.insert(end, until);
+        self.enter(path, until);
         true
     }
 
     /// Keeps a prompt no longer, whose chunks these are.
     pub(crate) fn remove(&mut self, end: &Name, path: &[(Key, Weight)]) {
-        self.ends.remove(end);
+        if let Some(until) = self.ends.remove(end) {
+            self.leave(path, until);
+        }
+    }
+
+    fn enter(&mut self, path: &[(Key, Weight)], until: u64) {
         for (key, weight) in path {
-            let Some(count) = self.chunks.get_mut(key) else {
+            if !self.has(*key) {
+                self.weight.bytes = self.weight.bytes.saturating_add(weight.bytes);
+                self.weight.tokens += weight.tokens;
+            }
+            *self.chunks.entry((*key, until)).or_default() += 1;
+        }
+    }
+
+    fn leave(&mut self, path: &[(Key, Weight)], until: u64) {
+        for (key, weight) in path {
+            let Some(count) = self.chunks.get_mut(&(*key, until)) else {
                 continue;
             };
             *count -= 1;
             if *count == 0 {
-                self.chunks.remove(key);
+                self.chunks.remove(&(*key, until));
+            }
+            if !self.has(*key) {
                 self.weight.bytes = self.weight.bytes.saturating_sub(weight.bytes);
                 self.weight.tokens = self.weight.tokens.saturating_sub(weight.tokens);
             }

@@ -416,6 +416,19 @@ impl Store {
         self.kept.ends()
     }
 
+    /// How many tokens at the beginning of what was found are kept, and until when. `None`: none are.
+    pub fn kept_of(&self, found: &Found) -> Option<(usize, u64)> {
+        found.pieces.iter().rev().find_map(|piece| {
+            let until = self.kept.chunk_until(self.tree.key(&piece.name)?)?;
+            Some((piece.start + piece.take, until))
+        })
+    }
+
+    /// Whether a chunk is kept.
+    pub fn is_kept(&self, name: &Name) -> bool {
+        self.tree.key(name).is_some_and(|key| self.kept.has(key))
+    }
+
     /// Bytes of all that is kept.
     pub fn kept_bytes(&self) -> u64 {
         self.kept.weight().bytes

@@ -116,6 +116,41 @@ fn a_common_beginning_is_counted_once() {
     assert!(is_there(&store, &branch(-2)) && !is_there(&store, &branch(-1)));
 }
 
+/// What is kept of a prompt, and for how long: as long as any prompt that goes through it asks for.
+#[test]
+fn a_beginning_is_kept_as_long_as_the_last_of_those_that_it_begins() {
+    let mut store = Store::new(100 * COST);
+    let branch = |nth: i32| [prompt(0), vec![nth; 100]].concat();
+    let kept = |store: &Store, prompt: &[i32]| store.kept_of(&store.find(&MODEL, prompt));
+    for (nth, until) in [(-1, 20), (-2, 9), (-3, 0)] {
+        save(&mut store, &prompt(0));
+        save(&mut store, &branch(nth));
+        if until > 0 {
+            store.keep(&MODEL, &branch(nth), until).expect("it is kept");
+        }
+    }
+    assert_eq!(kept(&store, &branch(-1)), Some((200, 20)));
+    assert_eq!(kept(&store, &branch(-2)), Some((200, 9)));
+    assert_eq!(kept(&store, &branch(-3)), Some((100, 20)));
+    assert_eq!(kept(&store, &prompt(0)[..50]), Some((50, 20)));
+    assert_eq!(kept(&store, &prompt(1)), None);
+    let name = |store: &Store, nth| {
+        let found = store.find(&MODEL, &branch(nth));
+        found.pieces().last().expect("it is there").name
+    };
+    let names = [-1, -3].map(|nth| name(&store, nth));
+    assert_eq!(names.map(|name| store.is_kept(&name)), [true, false]);
+    // Sooner than it asked for first.
+    store.keep(&MODEL, &branch(-1), 12).expect("it is kept");
+    assert_eq!(kept(&store, &prompt(0)), Some((100, 12)));
+    store.release(&MODEL, &branch(-1));
+    assert_eq!(kept(&store, &branch(-1)), Some((100, 9)));
+    assert_eq!(store.kept_bytes(), 2 * COST);
+    assert_eq!(store.expire(9).len(), 1);
+    assert_eq!(kept(&store, &branch(-2)), None);
+    assert_eq!((store.kept_bytes(), store.kept_tokens()), (0, 0));
+}
+
 /// The attack: a client that keeps everything.
 #[test]
 fn who_keeps_everything_gets_a_share_and_others_have_the_rest() {

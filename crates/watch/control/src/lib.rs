@@ -51,7 +51,7 @@ pub use flags::{Flags, Memory};
 pub use health::{Health, HealthStatus, Refusal, Reset};
 pub use listening::nearest;
 pub use log_line::{Evicted, LogLine, Outcome};
-pub use matching::{ChosenBy, HostMatch, Like, Match, MatchRequest, SlotMatch};
+pub use matching::{ChosenBy, HostMatch, KeptBeginning, Like, Match, MatchRequest, SlotMatch};
 pub use reason::{Place, Reason};
 pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Timestamp;
+
 /// A prompt to compare with what is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MatchRequest {
@@ -59,6 +61,19 @@ pub struct Match {
     /// another slot holds, whose content is then copied to the store first. Few tokens of a long prompt may be evaluated
     /// nevertheless, if they are not worth the copy. `None` if `stored` is `None`.
     pub loaded: Option<u64>,
+    /// What is kept of the [`stored`](Self::stored) tokens, because a client has asked for it (`cache_control`): it
+    /// leaves the prefix store last. `None`: nothing is, or `stored` is `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptBeginning>,
+}
+
+/// The beginning of a prompt that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptBeginning {
+    /// Its tokens.
+    pub tokens: u64,
+    /// From when on it may leave like others.
+    pub until: Timestamp,
 }
 
 /// A slot, compared with the prompt.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Evaluation, Place, Reason, Timestamp};
+use crate::{Evaluation, KeptBeginning, Place, Reason, Timestamp};
 
 /// Where a request's prompt is, or what became of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,10 @@ pub enum RequestState {
         tokens: u32,
         /// Since when it has been cached.
         since: Timestamp,
+        /// What the prefix store keeps of its prompt because a client has asked for it; `None`: nothing, or that is not
+        /// known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<KeptBeginning>,
         /// Why its prompt was evaluated; `None`: that is not remembered. It is remembered for the
         /// last 10,000 requests.
         #[serde(default)]
@@ -52,6 +56,10 @@ pub enum RequestState {
         /// on; `None`: its prompt is not remembered.
         #[serde(default)]
         cached_tokens: Option<u32>,
+        /// What the prefix store keeps of its prompt because a client has asked for it; `None`: nothing, or that is not
+        /// known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<KeptBeginning>,
         /// Why its prompt was evaluated; `None`: it was not, or that is not remembered.
         #[serde(default)]
         evaluation: Option<Box<Evaluation>>,
@@ -102,6 +110,24 @@ impl RequestState {
             }
             Self::Numbered { evaluation, .. } => Some(evaluation),
             Self::Awaited { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// What the prefix store keeps of its prompt on request.
+    #[must_use]
+    pub fn kept(&self) -> Option<KeptBeginning> {
+        match self {
+            Self::Cached { kept, .. } | Self::Evicted { kept, .. } => *kept,
+            Self::Awaited { .. } | Self::Numbered { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// The same, to be changed. `None`: it has no place for that.
+    #[must_use]
+    pub fn kept_mut(&mut self) -> Option<&mut Option<KeptBeginning>> {
+        match self {
+            Self::Cached { kept, .. } | Self::Evicted { kept, .. } => Some(kept),
+            Self::Awaited { .. } | Self::Numbered { .. } | Self::Unknown { .. } => None,
         }
     }
 

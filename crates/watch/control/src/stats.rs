@@ -174,8 +174,10 @@ pub struct KeptPrompts {
     pub prompts: u64,
     /// Their tokens. Beginnings that they share count once.
     pub tokens: u64,
-    /// Bytes that these take. A quarter of `limit_bytes` at most.
+    /// Bytes that these take.
     pub bytes: u64,
+    /// Bytes that they may take: a share of the store's.
+    pub limit_bytes: u64,
     /// When the last of them may leave like others; `None`: there are none.
     pub until: Option<Timestamp>,
 }

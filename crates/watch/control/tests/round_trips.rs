@@ -3,10 +3,11 @@
 use contextpilot_control::{
     AppliedAdapter, Branch, Causes, Change, ChosenBy, ControlEndpoint, Delivery, Diverged, Engine,
     Evaluated, Evaluation, EventId, Evicted, Flags, Health, HealthStatus, HookedFunction,
-    HostCache, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged, Missed, Mode,
-    Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal, RequestName,
-    RequestState, Requests, RequestsQuery, Reset, ResidencyEvent, Reuse, ReuseOver, Sections, Seen,
-    Slot, Sources, Stats, StoreRemote, Through, Timestamp, Title, Tokens, Tree, UnfinishedPrompt,
+    HostCache, KeptBeginning, KeptTokens, KvBytes, KvEvents, LogLine, Losses, Lost, Memory, Merged,
+    Missed, Mode, Model, ModelState, Outcome, Place, PrefixStore, Reason, Recording, Refusal,
+    RequestName, RequestState, Requests, RequestsQuery, Reset, ResidencyEvent, Reuse, ReuseOver,
+    Sections, Seen, Slot, Sources, Stats, StoreRemote, Through, Timestamp, Title, Tokens, Tree,
+    UnfinishedPrompt,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -297,6 +298,10 @@ fn requests_come_back_whole() {
         places: vec![Place::Slot { slot: 3 }, Place::Host],
         tokens: 9,
         since: moment(),
+        kept: Some(KeptBeginning {
+            tokens: 8,
+            until: moment(),
+        }),
         evaluation: Some(Box::new(evaluation())),
     };
     let value = round_trip(&cached);
@@ -319,6 +324,7 @@ fn requests_come_back_whole() {
             by: Some("req-2".to_owned()),
             tokens: Some(12),
             cached_tokens: Some(7),
+            kept: None,
             evaluation: None,
         },
         RequestState::Numbered {

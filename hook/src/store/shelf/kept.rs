@@ -45,6 +45,19 @@ impl Shelf {
         }
     }
 
+    /// How many tokens at the beginning of these are kept, and until when. `None`: none are.
+    pub(in crate::store) fn kept_of(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+    ) -> Option<(usize, u64)> {
+        if self.tree.kept_bytes() == 0 {
+            return None;
+        }
+        let kept = self.tree.kept_of(&self.tree.find(fingerprint, tokens));
+        kept.filter(|(_, until)| *until > clock::time())
+    }
+
     /// What is to be written down.
     pub(in crate::store) fn take_kept_news(&mut self) -> (Folder, Vec<(Name, Option<u64>)>) {
         for end in self.tree.expire(clock::time()) {

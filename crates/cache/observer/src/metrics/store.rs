@@ -21,6 +21,21 @@ impl Page {
                 store.limit_bytes as f64,
             ),
             (
+                "prefix_store_kept_prompts",
+                "Prompts that clients have asked to keep in the prefix store (cache_control)",
+                store.kept.prompts as f64,
+            ),
+            (
+                "prefix_store_kept_bytes",
+                "Bytes of prefix_store_bytes that these take",
+                store.kept.bytes as f64,
+            ),
+            (
+                "prefix_store_kept_limit_bytes",
+                "Bytes that they may take: a share of prefix_store_limit_bytes",
+                store.kept.limit_bytes as f64,
+            ),
+            (
                 "prefix_store_ready",
                 "1 if the prefix store is in use, 0 while its folder and the model's file are read",
                 f64::from(u8::from(store.ready)),

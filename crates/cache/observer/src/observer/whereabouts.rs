@@ -79,6 +79,7 @@ impl Observer {
                 id,
                 tokens,
                 since,
+                kept: None,
                 evaluation,
             };
         }
@@ -91,6 +92,7 @@ impl Observer {
                 by: gone.by.as_deref().map(str::to_owned),
                 tokens: gone.tokens,
                 cached_tokens: evaluated.and_then(|(nth, _)| self.cached_tokens(nth, ledger)),
+                kept: None,
                 evaluation,
             },
             None => RequestState::Unknown {

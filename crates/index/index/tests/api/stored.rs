@@ -39,6 +39,7 @@ fn whole(question: &Question) -> Found {
         tokens: question.tokens.max(1),
         reused: 0,
         loaded: Some(question.common),
+        kept: None,
     }
 }
 
@@ -159,6 +160,7 @@ fn what_the_store_lost_is_forgotten_and_the_order_made_anew() {
             tokens: 100,
             reused: question.common,
             loaded: Some(0),
+            kept: None,
         },
         false => Found::default(),
     }));
@@ -188,6 +190,7 @@ fn an_order_that_was_compared_with_earlier_turns_stays() {
         tokens: question.tokens.max(1),
         reused: 0,
         loaded: Some(0),
+        kept: None,
     }));
     let body = json!({"contexts": [["x", "b", "a"]], "deduplicate": true});
     let body = asked.post("/reorder", body).body;
@@ -211,6 +214,7 @@ fn a_prompt_whose_end_left_the_store_is_shortened() {
         tokens: question.tokens,
         reused: 0,
         loaded: Some(question.common.min(205)),
+        kept: None,
     }));
     let (body, _) = order(&mut asked, json!([c, d, b, a]));
     assert_eq!(body["reordered_contexts"][0][0], a);
@@ -227,6 +231,7 @@ fn a_prompt_whose_end_left_the_store_is_shortened() {
         tokens: question.tokens,
         reused: 10,
         loaded: Some(question.common.saturating_sub(20)),
+        kept: None,
     }));
     let (body, _) = order(&mut asked, json!([c, d, b, a]));
     assert_eq!(body["expected_cached_tokens"], json!([190]));
@@ -256,6 +261,115 @@ fn if_it_is_not_known_what_the_store_has_the_engine_alone_counts() {
     assert_eq!(body["expected_from"], json!([stored]));
     let body = asked.post("/reorder", batch).body;
     assert_eq!(body["expected_from"][0], json!(stored), "{body}");
+}
+
+/// A hook of a store that keeps all prompts whole until then, in milliseconds.
+fn keeps(until: u64) -> impl Fn(&Question) -> Found {
+    move |question| Found {
+        kept: Some((question.common, until)),
+        ..whole(question)
+    }
+}
+
+fn number(asked: &mut Asked, name: &str) -> u64 {
+    let stats = asked.ask("GET", "/stats", b"").body;
+    stats[name].as_u64().unwrap_or_else(|| panic!("{stats}"))
+}
+
+/// As the account of each request says it, and as the hook's forecast does.
+#[test]
+fn of_equal_prefixes_the_one_that_the_store_keeps_comes_first_until_its_time() {
+    let mut asked = live(Limits::default());
+    let (_, tea) = order(&mut asked, json!(["a", "b"]));
+    asked.index.cached(&tea, 30);
+    asked.index.kept_until(&tea, Some((1 << 20, 5_000)));
+    asked.index.left_engine(&tea);
+    let other = json!({"contexts": [["b", "a"]], "order": "none"});
+    let other = asked.post("/reorder", other).body;
+    let other = other["request_ids"][0].as_str().expect("an id");
+    asked.index.cached(other, 30);
+    asked.index.left_engine(other);
+    assert_eq!(number(&mut asked, "stored_requests"), 2);
+    assert_eq!(number(&mut asked, "kept_requests"), 1);
+    let metrics = asked.index.metrics();
+    assert!(metrics.contains("contextpilot_index_kept_requests 1\n"));
+    asked.hook = Some(Box::new(keeps(5_000)));
+    for context in [json!(["x", "b", "a"]), json!(["x", "a", "b"])] {
+        let (body, _) = order(&mut asked, context);
+        assert_eq!(body["reordered_contexts"], json!([["a", "b", "x"]]));
+        assert_eq!(body["expected_from"], json!([tea]));
+    }
+    // Its time is over.
+    asked.now = 5.0;
+    asked.hook = Some(Box::new(whole));
+    assert_eq!(number(&mut asked, "kept_requests"), 0);
+    // A prompt of which the hook says so, when it is asked; and that it was released.
+    asked.hook = Some(Box::new(keeps(9_000)));
+    order(&mut asked, json!(["x", "b", "a"]));
+    assert_eq!(number(&mut asked, "kept_requests"), 1);
+    asked.hook = Some(Box::new(whole));
+    order(&mut asked, json!(["x", "b", "a"]));
+    assert_eq!(number(&mut asked, "kept_requests"), 0);
+}
+
+/// Of a beginning that is kept nothing is concluded for what stands behind it, nor from fewer tokens for all.
+#[test]
+fn only_a_prompt_that_is_kept_whole_is_kept() {
+    let mut asked = live(Limits::default());
+    let text = |name: &str| format!("{name}{}", "x".repeat(400));
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(text);
+    lost(&mut asked, json!([a, b, c]));
+    for wish in asked.index.wishes() {
+        asked.index.tokenized(&wish, 100);
+    }
+    asked.hook = Some(Box::new(keeps(9_000)));
+    order(&mut asked, json!([a, d, b]));
+    assert_eq!(number(&mut asked, "kept_requests"), 0, "its beginning");
+    order(&mut asked, json!([a, b, c]));
+    assert_eq!(number(&mut asked, "kept_requests"), 1);
+    asked.hook = Some(Box::new(|question| Found {
+        kept: Some((100, 9_000)),
+        ..whole(question)
+    }));
+    order(&mut asked, json!([a, b, d]));
+    assert_eq!(number(&mut asked, "kept_requests"), 0);
+    let (_, id) = order(&mut asked, json!([d, c]));
+    asked.index.cached(&id, 200);
+    asked.index.left_engine(&id);
+    for (tokens, kept) in [(100, 0), (200, 1)] {
+        asked.index.kept_until(&id, Some((tokens, 9_000)));
+        assert_eq!(number(&mut asked, "kept_requests"), kept, "{tokens}");
+    }
+}
+
+#[test]
+fn what_the_store_keeps_is_forgotten_last_and_not_when_the_hook_has_forgotten_it() {
+    let limits = Limits {
+        requests: 6,
+        ..Limits::default()
+    };
+    let mut asked = live(limits);
+    let (_, tea) = order(&mut asked, json!(["a", "b"]));
+    asked.index.cached(&tea, 30);
+    asked.index.kept_until(&tea, Some((1 << 20, 5_000)));
+    asked.index.left_engine(&tea);
+    for round in 0..20 {
+        lost(&mut asked, json!([round, "z"]));
+    }
+    // The same documents, with another question.
+    lost(&mut asked, json!(["a", "b"]));
+    assert_eq!(number(&mut asked, "kept_requests"), 1);
+    asked.hook = Some(Box::new(|_| Found::default()));
+    let (body, _) = order(&mut asked, json!(["x", "b", "a"]));
+    assert_eq!(body["reordered_contexts"], json!([["a", "b", "x"]]));
+    assert_eq!(body["expected_stored_tokens"], json!([0]), "not claimed");
+    assert_eq!(number(&mut asked, "kept_requests"), 1);
+    // What is cached makes all others leave, and then this one.
+    for round in 0..6 {
+        assert_eq!(number(&mut asked, "kept_requests"), u64::from(round < 5));
+        let (_, id) = order(&mut asked, json!([format!("new {round}")]));
+        asked.index.cached(&id, 30);
+    }
 }
 
 #[test]
@@ -345,6 +459,7 @@ fn a_forecast_is_compared_with_what_was_loaded_too_or_not_at_all() {
         tokens: question.tokens.max(1),
         reused: 3,
         loaded: Some(40),
+        kept: None,
     }));
     let (_, one) = order(&mut asked, json!(["b", "a"]));
     asked.index.finished(&one, Some(50));
@@ -404,6 +519,7 @@ impl Double {
             tokens: question.tokens.max(1),
             reused: held as u64,
             loaded: Some((there - held) as u64),
+            kept: None,
         }
     }
 

@@ -14,6 +14,8 @@ pub(crate) struct Asked {
     pub(crate) hook: Option<Hook>,
     /// How many questions were asked for the last request.
     pub(crate) questions: usize,
+    /// The time of requests, in seconds since 1970.
+    pub(crate) now: f64,
     ids: u64,
 }
 
@@ -23,6 +25,7 @@ impl Asked {
             index: Index::new(mode, limits),
             hook: None,
             questions: 0,
+            now: 0.0,
             ids: 0,
         }
     }
@@ -42,7 +45,7 @@ impl Asked {
             *ids += 1;
             format!("req-{ids:012x}")
         };
-        let mut work = match self.index.answer(query, 0.0, &mut new_id) {
+        let mut work = match self.index.answer(query, self.now, &mut new_id) {
             Outcome::Answer(answer) | Outcome::Emptied(answer, _) => return answer,
             Outcome::Work(work) => work,
         };
@@ -68,6 +71,7 @@ impl Asked {
             tokens: question.tokens.max(1),
             reused: reused(question),
             loaded: None,
+            kept: None,
         }));
     }
 

@@ -179,7 +179,13 @@ impl Telemetry {
                 let _ = to.send(observer.metrics(&stats));
             }
             Question::Request(id, to) => {
-                let state = observer.request(&id, ledger);
+                let mut state = observer.request(&id, ledger);
+                // If nothing is kept, the store need not be asked.
+                let keeps = library.store().is_some_and(|store| store.kept.prompts > 0);
+                if let Some(kept) = state.kept_mut().filter(|_| keeps) {
+                    let prompt = observer.remembered(&id);
+                    *kept = prompt.and_then(|prompt| library.stored(&prompt)?.kept);
+                }
                 let _ = to.send((state, observer.around(&id)));
             }
             Question::Requests(ids, to) => {
