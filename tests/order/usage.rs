@@ -1,9 +1,13 @@
 //! The usage in answers after loads from a prefix store: what was not evaluated counts as cached, in all three APIs.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::Evaluation;
@@ -247,6 +251,82 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
             found.iter().all(|figures| *figures == engines),
             "{found:?} {account:?}"
         );
+    }
+}
+
+/// Passes everything on between this socket and a hook's. How often an account was asked for.
+fn relay(at: &Path, hook: PathBuf) -> Arc<AtomicUsize> {
+    let listener = UnixListener::bind(at).unwrap();
+    let asked = Arc::<AtomicUsize>::default();
+    let counts = Arc::clone(&asked);
+    let copy = |mut from: UnixStream, mut to: UnixStream, counts: Option<Arc<AtomicUsize>>| {
+        thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(length @ 1..) = from.read(&mut piece) {
+                let is_asked = piece.starts_with(b"GET /requests/");
+                if let Some(counts) = counts.as_ref().filter(|_| is_asked) {
+                    counts.fetch_add(1, Ordering::SeqCst);
+                }
+                if to.write_all(&piece[..length]).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    };
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = UnixStream::connect(&hook) else {
+                continue;
+            };
+            let (to, from) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            copy(client, to, Some(Arc::clone(&counts)));
+            copy(server, from, None);
+        }
+    });
+    asked
+}
+
+/// Whether the server puts its figures right or the index, they are right; but only the index must ask for them.
+#[test]
+fn the_index_asks_for_no_account_of_answers_that_the_server_has_put_right() {
+    for setting in ["1", "0"] {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = one_slot(folder.path()).env("CONTEXTPILOT_STORE_USAGE", setting);
+        let socket = socket(folder.path());
+        let server = watched(&builder, &socket);
+        let hook = control(&socket);
+        await_store(&hook);
+        let at = folder.path().join("relay.sock");
+        let asked = relay(&at, socket.clone());
+        let index = Index::told(server.address(), &at);
+        let (mut chats, mut loaded, mut turn) = (Chat::all(), 0, 0);
+        // How many accounts were asked for in one turn of all chats.
+        let mut go_on = || {
+            let before = asked.load(Ordering::SeqCst);
+            for (at, chat) in chats.iter_mut().enumerate() {
+                let id = format!("chat-{at}-{turn}");
+                let found = figures(&chat.send(index.address, &id));
+                let account = account(&hook, &id);
+                let right = (account.reused, account.evaluated);
+                assert!(
+                    !found.is_empty() && found.iter().all(|figures| *figures == right),
+                    "{setting}: {chat:?}: {found:?} {account:?}"
+                );
+                loaded += account.from.store;
+                chat.grows(turn);
+            }
+            turn += 1;
+            asked.load(Ordering::SeqCst) - before
+        };
+        match setting {
+            "1" => {
+                until("nothing is asked for", || (go_on() == 0).then_some(()));
+                assert_eq!(go_on(), 0);
+            }
+            _ => (0..4).for_each(|_| assert!(go_on() >= 6)),
+        }
+        assert!(loaded > 500, "{loaded} tokens were loaded");
     }
 }
 

@@ -269,7 +269,9 @@ impl Current {
         let Tasks::One(task) = self.tasks else {
             return None;
         };
-        self.sending.piece(bytes, || usage::of(task))
+        let instead = self.sending.piece(bytes, || usage::of(task));
+        usage::sends(&self.sending);
+        instead
     }
 
     pub(super) fn keeps_tokens(&self) -> bool {

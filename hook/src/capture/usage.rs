@@ -3,13 +3,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
+use contextpilot_control::CountedAnswers;
 use contextpilot_residency::TaskId;
-use contextpilot_usage::Account;
+use contextpilot_usage::{Account, Sending};
 
 use super::by_task::{ByTask, Said};
 
 /// The usage in answers is put right.
 static ENGAGED: AtomicBool = AtomicBool::new(false);
+
+/// An answer was sent whole, or as a stream, in such pieces that its figures could be put right.
+static WHOLE: AtomicBool = AtomicBool::new(false);
+static STREAMED: AtomicBool = AtomicBool::new(false);
 
 /// Tasks with prompts of which something was loaded: all tokens of the prompt, and the ones that were loaded and submitted.
 static TASKS: ByTask<4096> = ByTask::new();
@@ -39,6 +44,23 @@ pub(crate) fn engage() {
 
 pub(crate) fn is_engaged() -> bool {
     ENGAGED.load(Ordering::Relaxed)
+}
+
+/// An answer is being sent like this.
+pub(super) fn sends(sending: &Sending) {
+    match sending {
+        Sending::Whole => WHOLE.store(true, Ordering::Relaxed),
+        Sending::Chunks => STREAMED.store(true, Ordering::Relaxed),
+        Sending::Nothing | Sending::Events | Sending::Other => {}
+    }
+}
+
+/// Which answers count what was loaded as cached.
+pub(crate) fn counted() -> CountedAnswers {
+    CountedAnswers {
+        whole: WHOLE.load(Ordering::Relaxed),
+        streamed: STREAMED.load(Ordering::Relaxed),
+    }
 }
 
 /// A slot takes a task.

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use contextpilot_control::{KeptPrompts, PrefixStore, StoreRemote, Timestamp};
 use contextpilot_kv_store::{Fingerprint, KEPT_SHARE};
 
+use crate::capture::usage;
+
 /// All counters.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
@@ -141,6 +143,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
                 nanoseconds => Some(Timestamp::from_unix_ms(nanoseconds / 1_000_000)),
             },
         },
+        counted: usage::counted(),
         loads: get(&FIGURES.loads),
         direct_loads: get(&FIGURES.direct_loads),
         loaded_tokens: get(&FIGURES.loaded_tokens),

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_client::Control;
-use contextpilot_client::control::{Evaluation, KeptBeginning, Like};
+use contextpilot_client::control::{CountedAnswers, Evaluation, KeptBeginning, Like};
 use contextpilot_index::{Found, Question};
-use contextpilot_proxy::Account;
+use contextpilot_proxy::{Account, Form, LONGEST_COUNTED, Response};
 use tokio::sync::Semaphore;
 
 use crate::companion::accounts::Accounts;
@@ -39,6 +39,8 @@ pub(super) struct Hook {
     store: Arc<AtomicBool>,
     /// The same, also one that may load less of a prompt than it has.
     loads: Arc<AtomicBool>,
+    /// Answers that the server itself has put right.
+    counted: Arc<Mutex<CountedAnswers>>,
 }
 
 impl Default for Hook {
@@ -50,6 +52,7 @@ impl Default for Hook {
             usage: Accounts::default(),
             store: Arc::default(),
             loads: Arc::default(),
+            counted: Arc::default(),
         }
     }
 }
@@ -77,13 +80,31 @@ impl Hook {
         self.loads.store(there, Ordering::Relaxed);
     }
 
-    /// Asks, when it is polled, what the prefix store has loaded of a request's prompt. `None`: there is no store.
+    pub(super) fn set_counted(&self, counted: CountedAnswers) {
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = counted;
+    }
+
+    /// Whether the server itself counts in such an answer what the prefix store has loaded as cached.
+    fn is_counted(&self, response: &Response) -> bool {
+        let counted = *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        Form::of(response).is_none_or(|form| match form {
+            Form::Whole(length) => counted.whole && length <= LONGEST_COUNTED,
+            Form::Streamed => counted.streamed,
+        })
+    }
+
+    /// Asks, when it is polled, what the prefix store has loaded of the prompt of a request with this answer. `None`: there is
+    /// no store, or the server has counted it.
     pub(super) fn usage(
         &self,
         id: String,
+        response: &Response,
     ) -> Option<impl Future<Output = Option<Account>> + Send + 'static> {
         let control = self.control().clone();
         let control = control.filter(|_| self.loads.load(Ordering::Relaxed))?;
+        if self.is_counted(response) {
+            return None;
+        }
         Some(self.usage.clone().of(control, id))
     }
 

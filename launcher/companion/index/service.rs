@@ -243,7 +243,6 @@ impl Service {
             Err(error) => return response(&not_received(&error)),
         };
         let usage = id.clone().filter(|_| self.usage);
-        let usage = usage.and_then(|id| self.hook.usage(id));
         let tracked = match id {
             Some(id) => {
                 let tracks = self.shared.lock().await.tracks(&id);
@@ -264,7 +263,7 @@ impl Service {
             }
             _ => response,
         };
-        match usage {
+        match usage.and_then(|id| self.hook.usage(id, &response)) {
             Some(ask) => correct_usage(response, ask, self.reading.room().enter()).await,
             None => response,
         }

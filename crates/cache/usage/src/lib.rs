@@ -18,7 +18,7 @@ mod sending;
 mod spans;
 
 pub use figures::{correct, correct_lines, has_figures, has_final_figures};
-pub use sending::Sending;
+pub use sending::{LONGEST, Sending};
 pub use spans::{Edit, Value, apply};
 
 /// What is known of a request's prompt, in tokens.

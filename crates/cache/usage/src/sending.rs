@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{Account, correct, correct_lines, has_figures, has_final_figures};
 
-/// Bytes of a piece that is looked at. Longer ones pass as they are.
-const LONGEST: usize = 4 << 20;
+/// Bytes of a body or a chunk that is looked at. Longer ones pass as they are.
+pub const LONGEST: usize = 4 << 20;
 
 /// How far one answer is.
 #[derive(Debug, Default)]
@@ -13,8 +13,12 @@ pub enum Sending {
     /// Nothing of it was sent.
     #[default]
     Nothing,
+    /// All of it was sent in one piece.
+    Whole,
     /// The head of an event stream was sent.
     Events,
+    /// The head of an event stream, and chunks.
+    Chunks,
     /// The head of something else was sent, or something that was not expected.
     Other,
 }
@@ -44,35 +48,60 @@ impl Sending {
         match self {
             Self::Nothing => {
                 let head = Head::of(bytes);
-                *self = match &head {
-                    Some(head) if head.is_stream => Self::Events,
+                let whole = head.as_ref().and_then(|head| Whole::of(bytes, head));
+                *self = match (&head, &whole) {
+                    (_, Some(_)) => Self::Whole,
+                    (Some(head), _) if head.is_stream => Self::Events,
                     _ => Self::Other,
                 };
-                whole(bytes, head?, account)
+                whole?.corrected(account)
             }
-            Self::Events => match Chunk::of(bytes) {
-                Some(chunk) => chunk.corrected(account),
+            Self::Events | Self::Chunks => match Chunk::of(bytes) {
+                Some(chunk) => {
+                    *self = Self::Chunks;
+                    chunk.corrected(account)
+                }
                 None => {
                     *self = Self::Other;
                     None
                 }
             },
-            Self::Other => None,
+            Self::Whole | Self::Other => None,
         }
     }
 }
 
-fn whole(bytes: &[u8], head: Head, account: impl FnOnce() -> Option<Account>) -> Option<Vec<u8>> {
-    let length = head.length.filter(|_| head.is_json)?;
-    let body = bytes.get(head.end..)?;
-    let number: usize = text(bytes.get(length.clone())?)?.parse().ok()?;
-    if number != body.len() || number > LONGEST || !has_figures(body) {
-        return None;
+/// A head with all of its body, which is JSON.
+struct Whole<'a> {
+    /// Up to the number of `Content-Length`.
+    before: &'a [u8],
+    /// From there to the end of the head.
+    behind: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> Whole<'a> {
+    /// `None`: it is anything else.
+    fn of(bytes: &'a [u8], head: &Head) -> Option<Self> {
+        let length = head.length.clone().filter(|_| head.is_json)?;
+        let body = bytes.get(head.end..)?;
+        let number: usize = text(bytes.get(length.clone())?)?.parse().ok()?;
+        let whole = Self {
+            before: bytes.get(..length.start)?,
+            behind: bytes.get(length.end..head.end)?,
+            body,
+        };
+        (number == body.len()).then_some(whole)
     }
-    let right = correct(body, account()?)?;
-    let before = bytes.get(..length.start)?;
-    let behind = bytes.get(length.end..head.end)?;
-    Some([before, right.len().to_string().as_bytes(), behind, &right].concat())
+
+    fn corrected(&self, account: impl FnOnce() -> Option<Account>) -> Option<Vec<u8>> {
+        if self.body.len() > LONGEST || !has_figures(self.body) {
+            return None;
+        }
+        let right = correct(self.body, account()?)?;
+        let length = right.len().to_string();
+        Some([self.before, length.as_bytes(), self.behind, &right].concat())
+    }
 }
 
 fn text(bytes: &[u8]) -> Option<&str> {
@@ -186,6 +215,30 @@ mod tests {
 
     fn chunk(data: &str) -> String {
         format!("{:x}\r\n{data}\r\n", data.len())
+    }
+
+    /// Whether figures were put right or would have been, had there been any to put right.
+    #[test]
+    fn it_is_known_whether_figures_could_be_put_right() {
+        let whole = json(WRONG.len(), "", WRONG);
+        let head = &whole[..whole.len() - WRONG.len()];
+        let error = whole.replace("200 OK", "400 Bad Request");
+        for (pieces, is_whole, is_chunks) in [
+            (vec![&*whole], true, false),
+            (vec![&json(2, "", "{}")], true, false),
+            (vec![head, WRONG], false, false),
+            (vec![&error], false, false),
+            (vec![STREAM], false, false),
+            (vec![STREAM, &chunk("data: {}\n\n")], false, true),
+            (vec![STREAM, "9\r\ndata: "], false, false),
+        ] {
+            let mut sending = Sending::default();
+            for piece in &pieces {
+                let _ = sending.piece(piece.as_bytes(), || None);
+            }
+            assert_eq!(matches!(sending, Sending::Whole), is_whole, "{pieces:?}");
+            assert_eq!(matches!(sending, Sending::Chunks), is_chunks, "{pieces:?}");
+        }
     }
 
     #[test]

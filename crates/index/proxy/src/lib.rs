@@ -89,7 +89,7 @@ mod usage;
 
 pub use arriving::TooSlow;
 pub use body::{Body, BoxError, Collected, Tap, TooLarge};
-pub use contextpilot_usage::Account;
+pub use contextpilot_usage::{Account, LONGEST as LONGEST_COUNTED};
 pub use lane::{Lane, NotDone, Turn};
 pub use metrics::{metrics, metrics_response};
 pub use places::{Counts, Tally};
@@ -99,7 +99,7 @@ pub use room::{FREE, Held, NoRoom, Room};
 pub use server::{Handler, Limits, run, serve};
 pub use stabilise::{Proposal, RulesError, Stabiliser, propose, propose_order};
 pub use upstream::{AddressError, Upstream};
-pub use usage::{Accounts, Asked, correct_usage};
+pub use usage::{Accounts, Asked, Form, correct_usage};
 
 /// A client's request.
 pub type Request = hyper::Request<Body>;

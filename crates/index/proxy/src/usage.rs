@@ -31,6 +31,33 @@ pub trait Accounts: Send + Sync {
     fn of(&self, id: String) -> Option<Asked>;
 }
 
+/// How an answer that may have figures comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// In one piece, of so many bytes.
+    Whole(usize),
+    /// As a stream of events.
+    Streamed,
+}
+
+impl Form {
+    /// `None`: nothing of it is looked at.
+    #[must_use]
+    pub fn of(response: &Response) -> Option<Self> {
+        let headers = response.headers();
+        if response.status() != StatusCode::OK || headers.contains_key(CONTENT_ENCODING) {
+            return None;
+        }
+        let kind = headers.get(CONTENT_TYPE)?.as_bytes();
+        if kind.starts_with(b"text/event-stream") {
+            return Some(Self::Streamed);
+        }
+        let length: usize = headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
+        let is_looked_at = kind.starts_with(b"application/json") && length <= LONGEST;
+        is_looked_at.then_some(Self::Whole(length))
+    }
+}
+
 /// The same answer with the right usage. `ask` is polled when the answer's first figures are there; the answer waits
 /// for it. `held` has what is kept of an answer in one piece.
 pub async fn correct_usage(
@@ -38,35 +65,25 @@ pub async fn correct_usage(
     ask: impl Future<Output = Option<Account>> + Send + 'static,
     mut held: Held,
 ) -> Response {
-    let headers = response.headers();
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .map_or(b"".as_slice(), HeaderValue::as_bytes);
-    if response.status() != StatusCode::OK || headers.contains_key(CONTENT_ENCODING) {
-        return response;
-    }
-    if kind.starts_with(b"text/event-stream") {
-        // What follows may have another length.
-        response.headers_mut().remove(CONTENT_LENGTH);
-        return response.map(|body| {
-            Body::new(Events {
-                body,
-                ask: Some(Box::pin(ask)),
-                account: None,
-                waiting: Vec::new(),
-                lines: Vec::new(),
-                is_over: false,
-            })
-        });
-    }
-    let length = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse().ok());
-    let is_short = length.is_some_and(|length: usize| length <= LONGEST);
-    if !kind.starts_with(b"application/json") || !is_short {
-        return response;
-    }
-    if held.fit(2 * length.unwrap_or(0)).is_err() {
+    let length = match Form::of(&response) {
+        Some(Form::Whole(length)) => length,
+        Some(Form::Streamed) => {
+            // What follows may have another length.
+            response.headers_mut().remove(CONTENT_LENGTH);
+            return response.map(|body| {
+                Body::new(Events {
+                    body,
+                    ask: Some(Box::pin(ask)),
+                    account: None,
+                    waiting: Vec::new(),
+                    lines: Vec::new(),
+                    is_over: false,
+                })
+            });
+        }
+        None => return response,
+    };
+    if held.fit(2 * length).is_err() {
         return response;
     }
     let (mut head, body) = response.into_parts();

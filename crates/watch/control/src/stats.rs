@@ -127,6 +127,8 @@ pub struct PrefixStore {
     pub chunks: u64,
     /// What clients have asked to keep.
     pub kept: KeptPrompts,
+    /// Answers that count what was loaded as cached.
+    pub counted: CountedAnswers,
     /// Sequences that were loaded, since the server's start, as are all numbers below.
     pub loads: u64,
     /// Loads whose rows went from the files into the engine without a copy of the state in between.
@@ -164,6 +166,17 @@ pub struct PrefixStore {
     /// The Redis or the bucket that the folder is kept alike with; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<StoreRemote>,
+}
+
+/// In which answers the server itself counts what was loaded as cached (`CONTEXTPILOT_STORE_USAGE`), so that no proxy needs
+/// to put them right. It is known of a kind when the first one was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CountedAnswers {
+    /// Those in one piece.
+    pub whole: bool,
+    /// Streams.
+    pub streamed: bool,
 }
 
 /// Prompts in a prefix store that clients have asked to keep (`cache_control`).

@@ -51,6 +51,29 @@ impl hyper::body::Body for Pieces {
     }
 }
 
+#[test]
+fn only_json_of_a_bounded_length_and_events_are_looked_at() {
+    let answer = |kind: &'static str, length: usize| {
+        let mut response = Response::new(Body::full(Bytes::new()));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        response
+    };
+    let json = |length| answer("application/json; charset=utf-8", length);
+    assert_eq!(Form::of(&json(12)), Some(Form::Whole(12)));
+    assert_eq!(Form::of(&json(LONGEST)), Some(Form::Whole(LONGEST)));
+    assert_eq!(Form::of(&json(LONGEST + 1)), None);
+    assert_eq!(
+        Form::of(&answer("text/event-stream", 9)),
+        Some(Form::Streamed)
+    );
+    assert_eq!(Form::of(&answer("text/plain", 9)), None);
+    let mut error = json(12);
+    *error.status_mut() = StatusCode::BAD_REQUEST;
+    assert_eq!(Form::of(&error), None);
+}
+
 #[tokio::test]
 async fn an_event_is_put_right_wherever_it_is_cut() {
     let text = "data: {\"a\":1}\n\nevent: b\ndata: {\"timings\":{\"cache_n\":4,\"prompt_n\":1516}}\r\n\r\ndata: [DONE]\n\n";
