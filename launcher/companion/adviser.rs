@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Through};
-use contextpilot_simulate::{Change, Client, Outcome, Point, Replay, Setting, Trials, continued};
+use contextpilot_simulate::{
+    Change, Client, Outcome, Point, Replay, Setting, Trials, continued, put_right,
+};
 use contextpilot_traffic::{ChangeKind, Traffic, TrafficRequest, read};
 use serde::Serialize;
 
@@ -163,6 +165,12 @@ impl Adviser {
     pub(super) fn continued(&self, nth: usize, more: u64) -> Option<Point> {
         let more = u32::try_from(more).ok()?;
         let traffic = continued(&self.traffic, nth, more)?;
+        Some(Replay::of(&traffic).simulate(&self.recorded))
+    }
+
+    /// The replay, had these prompts not left the earlier ones that they share the most with.
+    pub(super) fn put_right(&self, prompts: &[usize]) -> Option<Point> {
+        let traffic = put_right(&self.traffic, prompts)?;
         Some(Replay::of(&traffic).simulate(&self.recorded))
     }
 

@@ -164,9 +164,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         return watch(&control, options);
     }
     if options.propose {
-        let latest = control.latest(WATCHED);
-        let latest = latest.map_err(|e| hook_says(&control, &e))?;
-        print(&propose::rules(&latest.requests))?;
+        print(&propose::rules(&Advisers::of(&control)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let last = options.last.or(options.ids.is_empty().then_some(1));

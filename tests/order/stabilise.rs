@@ -219,9 +219,8 @@ fn what_was_seen_twice_is_proposed_and_saves_what_it_says() {
         String::from_utf8(output.stdout).unwrap()
     };
     let system = |session: &str| chat(&format!("Session: {session}."));
-    for session in ["q7", "k91"] {
-        evaluated(server.address(), CHAT, &system(session));
-    }
+    let [first, second] =
+        ["q7", "k91"].map(|session| evaluated(server.address(), CHAT, &system(session)));
     let once = proposed();
     assert!(once.contains("None of the last 2 prompts"), "{once}");
     assert!(!once.contains("[[rule]]"), "{once}");
@@ -236,6 +235,25 @@ fn what_was_seen_twice_is_proposed_and_saves_what_it_says() {
     ] {
         assert!(rules.contains(line), "{line:?} is not in:\n{rules}");
     }
+    // The first one evaluates all, and each of the other two its session and what stands before the user's text.
+    let replayed =
+        rules.split_once("# Replayed: with this rule, 3 recent requests would have evaluated ");
+    let (then, now) = replayed
+        .expect(&rules)
+        .1
+        .split_once(" tokens, not ")
+        .unwrap();
+    let number = |text: &str| {
+        text.split('\n')
+            .next()
+            .unwrap()
+            .replace(',', "")
+            .parse()
+            .unwrap()
+    };
+    let [then, now]: [u64; 2] = [then, now].map(number);
+    assert_eq!(now, first + second + third, "{rules}");
+    assert_eq!(then, first + 1 + 1, "{rules}");
     let file = folder.path().join("rules.toml");
     std::fs::write(&file, &rules).unwrap();
     let index = Index::start(

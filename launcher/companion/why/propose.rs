@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use contextpilot_client::control::{Diverged, Evaluated, Evaluation};
 use contextpilot_proxy::{Proposal, propose, propose_order};
 
+use super::Advisers;
 use super::advice::Differs;
 use crate::companion::show::{Visible, count, counted, duration};
 
@@ -15,17 +16,20 @@ const SEEN: usize = 2;
 #[derive(Default)]
 struct Seen {
     times: usize,
+    /// Those of the recent requests that the server keeps.
+    prompts: Vec<usize>,
     tokens: u64,
     seconds: f64,
     /// What was found the last time, and what the model would have read. Without both: another order.
     example: Option<Proposal>,
 }
 
-/// A file of rules. `latest`: the last prompts, the latest first.
-pub(super) fn rules(latest: &[Evaluated]) -> String {
+/// A file of rules, from the last prompts.
+pub(super) fn rules(advisers: &Advisers) -> String {
+    let latest = &advisers.latest;
     let mut all = BTreeMap::<String, Seen>::new();
     let mut without_text = 0;
-    for one in latest {
+    for (one, place) in latest {
         let evaluation = &one.evaluation;
         let Some(diverged) = &evaluation.diverged else {
             continue;
@@ -53,6 +57,7 @@ pub(super) fn rules(latest: &[Evaluated]) -> String {
         };
         let seen = all.entry(rule).or_default();
         seen.times += 1;
+        seen.prompts.extend(place);
         seen.tokens += tokens;
         let rate = evaluation.seconds.unwrap_or_default() / evaluation.evaluated.max(1) as f64;
         seen.seconds += rate * tokens as f64;
@@ -82,7 +87,7 @@ pub(super) fn rules(latest: &[Evaluated]) -> String {
         if !names.insert(rule.lines().nth(1).map(str::to_owned)) {
             rule = rule.replacen("\"\nin = ", &format!("-{number}\"\nin = "), 1);
         }
-        text += &format!("\n{}{rule}", comment(&seen));
+        text += &format!("\n{}{}{rule}", comment(&seen), replayed(&seen, advisers));
     }
     text
 }
@@ -134,6 +139,20 @@ fn comment(seen: &Seen) -> String {
     first + &second
 }
 
+/// What the rule would have saved, by replay.
+fn replayed(seen: &Seen, advisers: &Advisers) -> String {
+    let Ok(adviser) = &advisers.adviser else {
+        return String::new();
+    };
+    let Some(then) = adviser.put_right(&seen.prompts) else {
+        return String::new();
+    };
+    let [then, now] =
+        [&then, &adviser.trials().recorded].map(|point| count(point.evaluated_tokens));
+    let all = counted(adviser.traffic.requests.len() as u64, "recent request");
+    format!("# Replayed: with this rule, {all} would have evaluated {then} tokens, not {now}\n")
+}
+
 #[cfg(test)]
 mod tests {
     use contextpilot_client::control::{DivergedText, Sections, Timestamp};
@@ -180,13 +199,7 @@ mod tests {
 
     #[test]
     fn rules_of_one_kind_for_two_places_have_two_names() {
-        let text = rules(&[
-            left_at(100),
-            left_at(200),
-            left_at(450),
-            left_at(600),
-            left_at(700),
-        ]);
+        let text = rules(&of([100, 200, 450, 600, 700].map(left_at)));
         let rules = Stabiliser::read(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let names: Vec<_> = rules.used().map(|(name, _)| name).collect();
         assert_eq!(names, ["uuid", "uuid-1"], "{text}");
@@ -194,11 +207,19 @@ mod tests {
         assert!(rules_without_text().contains("The text of 1 difference is"));
     }
 
+    /// Without a recording.
+    fn of<const N: usize>(latest: [Evaluated; N]) -> Advisers {
+        Advisers {
+            latest: latest.map(|one| (one, None)).into(),
+            adviser: Err(String::new()),
+        }
+    }
+
     fn rules_without_text() -> String {
         let mut one = left_at(100);
         if let Some(diverged) = &mut one.evaluation.diverged {
             diverged.text = None;
         }
-        rules(&[one])
+        rules(&of([one]))
     }
 }

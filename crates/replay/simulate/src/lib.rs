@@ -59,6 +59,7 @@ mod made;
 mod marks;
 mod point;
 mod prefixes;
+mod put_right;
 mod rates;
 mod reuse;
 mod seen;
@@ -76,6 +77,7 @@ pub use advice::{
 };
 pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens};
 pub use point::{Outcome, Point};
+pub use put_right::put_right;
 pub use rates::Rates;
 pub use seen::Seen;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
