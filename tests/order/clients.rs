@@ -16,9 +16,11 @@ fn clients_for_javascript_read_what_was_not_evaluated() {
         Err(why) => return skip(why.why_skipped()),
     };
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/client.mjs");
-    let mut command = Command::new("node");
-    command.args([program, &packages]);
-    ten_turns(command);
+    for by in [By::Server, By::Index] {
+        let mut command = Command::new("node");
+        command.args([program, &packages]);
+        ten_turns(command, by);
+    }
 }
 
 #[test]
@@ -27,20 +29,37 @@ fn clients_for_python_read_what_was_not_evaluated() {
         Ok(python) => python,
         Err(why) => return skip(why.why_skipped()),
     };
-    let mut command = Command::new(python);
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/usage.py"));
-    ten_turns(command);
+    for by in [By::Server, By::Index] {
+        let mut command = Command::new(&python);
+        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/order/usage.py"));
+        ten_turns(command, by);
+    }
 }
 
-/// `client` gets the address of a proxy, and has its conversations there.
-fn ten_turns(mut client: Command) {
+/// What puts the figures in answers right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The server, which clients ask without a proxy.
+    Server,
+    /// The index in front of a server that does not.
+    Index,
+}
+
+/// `client` gets the address to ask, and has its conversations there.
+fn ten_turns(mut client: Command, by: By) {
     let folder = tempfile::tempdir().unwrap();
-    let (builder, socket) = (one_slot(folder.path()), socket(folder.path()));
+    let setting = if by == By::Server { "1" } else { "0" };
+    let builder = one_slot(folder.path()).env("CONTEXTPILOT_STORE_USAGE", setting);
+    let socket = socket(folder.path());
     let mut server = watched(&builder, &socket);
     let hook = control(&socket);
     await_store(&hook);
     let index = Index::told(server.address(), &socket);
-    client.arg(format!("http://{}", index.address));
+    let address = match by {
+        By::Server => server.address(),
+        By::Index => index.address,
+    };
+    client.arg(format!("http://{address}"));
     client.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut client = client.spawn().unwrap();
     let mut asks = client.stdin.take().unwrap();
@@ -57,7 +76,7 @@ fn ten_turns(mut client: Command) {
         for (id, cached, evaluated) in read {
             let account = account(&hook, &id);
             let right = (account.reused, account.evaluated);
-            assert_eq!((cached, evaluated), right, "{id}: {account:?}");
+            assert_eq!((cached, evaluated), right, "{by:?}: {id}: {account:?}");
             loaded += account.from.store;
         }
     }
