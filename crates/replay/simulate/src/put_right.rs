@@ -84,8 +84,8 @@ mod tests {
     /// Two sessions of two turns. The second one differs in five tokens, and is two tokens longer there.
     fn sessions() -> Traffic {
         let (one, other) = (
-            [(0, 10), (100, 5), (200, 85)],
-            [(0, 10), (300, 7), (200, 85)],
+            [(0, 20), (100, 5), (200, 75)],
+            [(0, 20), (300, 7), (200, 75)],
         );
         let then = |first: [(u64, u32); 3], more| row(&[first.as_slice(), &[more]].concat());
         let requests = vec![
@@ -110,15 +110,15 @@ mod tests {
         let last = &right.requests[3];
         assert_eq!(
             *last.tokens,
-            row(&[(0, 10), (100, 5), (200, 85), (500, 10)])
+            row(&[(0, 20), (100, 5), (200, 75), (500, 10)])
         );
         assert_eq!(last.record.prompt, 110);
         let evaluated = |traffic: &Traffic| {
             let recorded = made::recorded(traffic);
             crate::simulate(traffic, &recorded).evaluated_tokens
         };
-        // 100, 10, 92 and 10; the last token is always evaluated.
-        assert_eq!(evaluated(&traffic), 100 + 10 + 92 + 10);
+        // 100, 10, 82 and 10; the last token is always evaluated.
+        assert_eq!(evaluated(&traffic), 100 + 10 + 82 + 10);
         assert_eq!(evaluated(&right), 100 + 10 + 1 + 10);
     }
 
@@ -131,7 +131,7 @@ mod tests {
             "there is no earlier one"
         );
         let mut other = sessions();
-        other.requests[2] = request(2, row(&[(0, 10), (600, 90)]));
+        other.requests[2] = request(2, row(&[(0, 20), (600, 80)]));
         assert!(put_right(&other, &[2]).is_none());
     }
 }
