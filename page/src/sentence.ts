@@ -45,6 +45,11 @@ export function lost(of: Lost, evicted: number): string {
     return `${some} evicted at ${clock(Date.parse(of.when))}: ${through(of) ?? `${reason(of.reason)}${of.by === null ? "" : " by "}`}`;
 }
 
+/** A prompt has so many tokens of answers, where the tokenizer has others. */
+export function asGenerated(kept: number): string {
+    return `${tokens(kept)} kept as ${kept === 1 ? "it was" : "they were"} generated`;
+}
+
 /** What took them, if no prompt did. */
 export function through(of: Lost): string | null {
     if (of.through === "erase") return "a client erased the slot";

@@ -97,6 +97,8 @@ export interface Evaluation {
     from: Partial<Sources>;
     /** Missing: not known. */
     adapters?: AppliedAdapter[];
+    /** Tokens of answers, where the tokenizer has others. Missing: none. */
+    kept?: number;
     diverged?: Diverged | null;
     lost?: Lost | null;
     title?: Title;

@@ -265,6 +265,7 @@ async function differences(browser) {
         assert.deepEqual(said, [old, now, whole, "“Fix the login test”, from agent/1.2"]);
         const account = await page.evaluate(() => document.querySelector("#account").innerText);
         assert.equal(account.includes("It is the same text in other tokens"), old.length === 0, account);
+        assert.ok(!account.includes("generated"), account);
         assert.match(account, /It left \S+'s at token [\d,]+ of [\d,]+: 4 tokens differ, the 350 behind are the same/);
         assert.deepEqual(page.complaints(), []);
         await page.close();
@@ -445,15 +446,16 @@ async function filters(browser) {
     await choose("Slot", "1", (one) => one.slot === 1);
     await choose("Cause", "evicted", (one) => one.evaluation.causes.evicted > 0);
     await choose("Cause", "store", (one) => one.evaluation.from.store > 0);
-    // One with adapters and sections. The latest comes first.
-    const place = world.requests.toReversed().findIndex((one) => one.sections && one.evaluation.adapters?.length === 2);
+    // One with adapters, sections and tokens of an answer. The latest comes first.
+    const place = world.requests.toReversed().findIndex((one) => one.sections && one.evaluation.kept && one.evaluation.adapters?.length === 2);
     await page.evaluate((nth) => document.querySelector(`tr[data-place="${nth}"] button`).click(), place);
     await until("its account", page, () => document.querySelectorAll("#account table").length === 2);
     const account = await page.evaluate(() => document.querySelector("#account").innerText);
     assert.match(account, /LoRA adapters\s+0, 1 × 0.25/);
+    assert.ok(account.includes("41 tokens kept as they were generated."), account);
     assert.match(account, /system\s+1000 B\s+5.0 %\s+tools\s+14 KiB\s+70.0 %\s+messages\s+4.9 KiB\s+25.0 %/);
     assert.deepEqual(page.complaints(), []);
-    say("requests can be chosen by adapter, slot and cause; an account has adapters and sections");
+    say("requests can be chosen by adapter, slot and cause; an account has adapters, sections and tokens of an answer");
     await page.close();
     served.close();
 }

@@ -86,6 +86,7 @@ export class World {
             causes,
             from: { slot: kept, host: 0, checkpoint: 0, moved: 0, store: loaded },
             ...(n % 4 === 3 ? {} : { adapters: ADAPTERS[n % 4] }),
+            ...(n % 2 === 0 ? { kept: 41 } : {}),
             diverged: other ? { at: kept, request: other.id, differing: 4, same_after: 350, repeated: 350, reordered: 0, unmatched: 4, inserted: 4, deleted: 4, ...(this.text ? { text: this.text } : {}) } : null,
             ...(this.title ? { title: this.title } : {}),
             lost: again > 0 && other ? { when: this.iso(at - 1000), reason: "overwritten", by: other.id, tokens: causes.evicted, chosen_by: "least_recently_used", similarity: 0.02, kept: 0.6 } : null,

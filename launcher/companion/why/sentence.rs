@@ -49,10 +49,7 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
         ));
     }
     if *kept > 0 {
-        line(format!(
-            "{} kept as they were generated",
-            counted(*kept, "token")
-        ));
+        line(as_generated(*kept));
     }
     line(because(causes));
     if let Some(adapters) = adapters.as_ref().filter(|all| !all.is_empty()) {
@@ -85,6 +82,12 @@ pub(super) fn text(name: &RequestName, evaluation: &Evaluation, advised: &Advise
         line(SHOWS_TEXT.to_owned());
     }
     text
+}
+
+/// A prompt has so many tokens of answers, where the tokenizer has others.
+fn as_generated(kept: u64) -> String {
+    let they = if kept == 1 { "it was" } else { "they were" };
+    format!("{} kept as {they} generated", counted(kept, "token"))
 }
 
 /// Said if there is advice, and the text at a difference is not shown.
@@ -476,19 +479,22 @@ mod tests {
                 losses.push(json!({"lost": lost, "evicted": evicted, "says": says}));
             }
         }
+        let kept = [1, 41, 1000].map(|kept| json!({"kept": kept, "says": as_generated(kept)}));
         let lines = |all: &[Value]| {
             let lines: Vec<String> = all.iter().map(Value::to_string).collect();
             lines.join(",\n")
         };
-        let (lefts, losses) = (lines(&lefts), lines(&losses));
-        let written = format!("{{\"left\":[\n{lefts}\n],\"lost\":[\n{losses}\n]}}\n");
+        let (lefts, losses, kept) = (lines(&lefts), lines(&losses), lines(&kept));
+        let written = format!(
+            "{{\"left\":[\n{lefts}\n],\"lost\":[\n{losses}\n],\"kept\":[\n{kept}\n]}}\n"
+        );
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLES);
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &written).unwrap();
         }
-        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
-            kept == written,
+            found == written,
             "{EXAMPLES} is not what is said now: UPDATE=1 cargo test --lib sentence writes it"
         );
     }

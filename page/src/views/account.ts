@@ -2,7 +2,7 @@ import { CAUSES, SOURCES, colour, evicted } from "../causes";
 import { add, button, el, fill } from "../dom";
 import { adapters, bytes, clock, count, name, percent, plural, seconds, title } from "../format";
 import type { Model } from "../model";
-import { left, lost, sameText, through, whose } from "../sentence";
+import { asGenerated, left, lost, sameText, through, whose } from "../sentence";
 import type { Diverged, DivergedText, Evaluation, Lost, Name, RequestState, Sections } from "../types";
 
 /** What became of one request, and why its prompt was evaluated. */
@@ -78,6 +78,7 @@ export class Account {
             return;
         }
         add(this.host, this.tokens(evaluation));
+        if (evaluation.kept) add(this.host, el("p", {}, `${asGenerated(evaluation.kept)}.`));
         if (req?.sections) add(this.host, this.sections(req.sections));
         if (evaluation.diverged) add(this.host, this.diverged(evaluation.diverged, evaluation));
         if (evaluation.lost) add(this.host, this.lost(evaluation.lost, evaluation.causes.evicted ?? 0));
