@@ -173,20 +173,25 @@ pub(crate) fn processor_time(server: &Server) -> Result<[f64; 2]> {
     let ticks = after_name.split(' ').skip(11).take(2);
     let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
     let all = ticks * 1e3 / rustix::param::clock_ticks_per_second() as f64;
-    let mut ours = 0.0;
-    for entry in std::fs::read_dir(format!("{process}/task"))? {
+    let threads = thread_times(server)?.into_iter();
+    let ours = threads.filter(|(name, _)| name.starts_with("contextpilot"));
+    let ours = ours.map(|(_, time)| time).sum();
+    Ok([all - ours, ours])
+}
+
+/// The names of a server's threads, and the processor time that each has used, in ms and to the microsecond. Those that have
+/// ended are missing.
+pub(crate) fn thread_times(server: &Server) -> Result<Vec<(String, f64)>> {
+    let entries = std::fs::read_dir(format!("/proc/{}/task", server.pid()))?;
+    let threads = entries.map(|entry| {
         let task = entry?.path();
         let read = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
-        if read("comm").starts_with("contextpilot") {
-            let time = read("schedstat");
-            let nanoseconds = time
-                .split(' ')
-                .next()
-                .and_then(|time| time.parse::<f64>().ok());
-            ours += nanoseconds.unwrap_or(0.0) / 1e6;
-        }
-    }
-    Ok([all - ours, ours])
+        let time = read("schedstat");
+        let nanoseconds = time.split(' ').next().map(str::parse::<f64>);
+        let nanoseconds = nanoseconds.and_then(|time| time.ok()).unwrap_or(0.0);
+        Ok((read("comm"), nanoseconds / 1e6))
+    });
+    threads.collect()
 }
 
 /// What this machine is, in a sentence.

@@ -1,18 +1,18 @@
-//! What it costs that answers keep their tokens: the time until the server has divided a long text.
-
-use std::time::Instant;
+//! What it costs that answers keep their tokens: the time that the server takes to divide a long text.
 
 use contextpilot_client::Control;
 use contextpilot_testbed::{Arch, Builder, Model, Random, Request, Result, Server, Spec};
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, failed};
+use crate::lab::{Lab, failed, thread_times};
 use crate::page::{Aim, Page};
 use crate::sample::{Comparison, order};
 
 const SIDES: [&str; 3] = ["plain", "hook", "hook, answers keep their tokens"];
 const HOOK: usize = 1;
 const KEPT: usize = 2;
+/// Requests of each server that are measured, of one start.
+const EACH: usize = 3;
 /// Tokens of the text, at least.
 const TOKENS: usize = 100_000;
 /// The context: the server divides a prompt that is longer, and refuses it before anything is evaluated.
@@ -39,7 +39,7 @@ const WORDS: [&str; 16] = [
 
 pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("Answers keep their tokens");
-    let rounds = lab.rounds(24, 2);
+    let starts = lab.rounds(8, 1);
     let model = match &lab.model {
         Some(file) => Model::file(file.clone(), Arch::Llama),
         // Its tokenizer has pairs of letters.
@@ -52,32 +52,37 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         Server::builder()
             .model(&model)
             .args(["--parallel", "1", "-c", &CONTEXT.to_string()]);
-    let servers = [
-        plain.clone().spawn()?,
-        lab.launched(&plain).observed().spawn()?,
-        with_kept_tokens(lab, &plain)?,
-    ];
-    let texts: Vec<String> = servers.iter().map(long_text).collect::<Result<_>>()?;
+    let said = Said::find(&plain.clone().spawn()?)?;
     let mut times = Comparison::new(&SIDES);
-    for round in 0..=rounds {
-        for side in order(round, servers.len()) {
-            let took = refused(&servers[side], &texts[side])?;
-            // The first asks for the vocabulary.
-            if round > 0 {
-                times.add(side, took);
+    for start in 0..starts {
+        let servers = [
+            plain.clone().spawn()?,
+            lab.launched(&plain).observed().spawn()?,
+            with_kept_tokens(lab, &plain)?,
+        ];
+        for server in &servers {
+            said.again(server)?;
+        }
+        for round in 0..=EACH {
+            for side in order(start * EACH + round, servers.len()) {
+                let took = refused(&servers[side], &said.long)?;
+                // The first asks for the vocabulary.
+                if round > 0 {
+                    times.add(side, took);
+                }
             }
         }
-    }
-    let control = servers[KEPT].await_control()?.to_string();
-    let stats = Control::new(&control).and_then(|control| control.stats());
-    let kept = stats.map_err(|error| failed(error.to_string()))?.kept;
-    let kept = kept.unwrap_or_default();
-    if kept.prompts == 0 {
-        return Err(failed("no prompt has got the tokens of an answer"));
+        let control = servers[KEPT].await_control()?.to_string();
+        let stats = Control::new(&control).and_then(|control| control.stats());
+        let kept = stats.map_err(|error| failed(error.to_string()))?.kept;
+        if kept.unwrap_or_default().prompts == 0 {
+            return Err(failed("no prompt has got the tokens of an answer"));
+        }
     }
     page.say(format!(
-        "The time of a request whose prompt goes on from an answer of its slot and then has {TOKENS} tokens more. The context has\n\
-         {CONTEXT}: the server divides the text and refuses it, and evaluates nothing. One request at a time, {rounds} of each, in turns.\n\n{}",
+        "The processor time of a request whose prompt goes on from an answer of its slot and then has {TOKENS} tokens more. The context has\n\
+         {CONTEXT}: the server divides the text and refuses it, and evaluates nothing. One request at a time, {EACH} of each in turns, and that of\n\
+         {starts} starts of each server.\n\n{}",
         times.table("ms")
     ));
     let ratio = times.ratio(KEPT);
@@ -90,7 +95,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     page.in_short(
         "Answers keep their tokens",
         &format!(
-            "dividing {TOKENS} tokens takes {} times as long as in a plain server; with the hook alone {} times.",
+            "dividing {TOKENS} tokens takes {} times the processor time of a plain server; with the hook alone {} times.",
             ratio.show(3),
             times.ratio(HOOK).show(3)
         ),
@@ -107,30 +112,56 @@ fn with_kept_tokens(lab: &Lab, plain: &Builder) -> Result<Server> {
 
 /// A prompt, an answer to it whose text the tokenizer divides otherwise than it was generated, and a text that goes on from
 /// there.
-fn long_text(server: &Server) -> Result<String> {
-    const MOST: u64 = 100;
-    let mut random = Random(1);
-    let mut text = |words: usize| {
-        let words = (0..words).map(|_| WORDS[random.below(WORDS.len() as u64) as usize]);
-        words.collect::<Vec<_>>().join(" ")
-    };
-    let prompt = text(40);
-    let before = divide(server, &prompt)?;
-    let begins = (1..=MOST).find_map(|seed| {
-        let answer = answer(server, &prompt, seed);
-        let found = answer.and_then(|(content, tokens)| {
-            let begins = format!("{prompt}{content}");
-            let differs = divide(server, &begins)? != [&before[..], &tokens].concat();
-            Ok(differs.then_some(begins))
+struct Said {
+    prompt: String,
+    seed: u64,
+    content: String,
+    long: String,
+}
+
+impl Said {
+    fn find(server: &Server) -> Result<Self> {
+        const MOST: u64 = 100;
+        let mut random = Random(1);
+        let mut text = |words: usize| {
+            let words = (0..words).map(|_| WORDS[random.below(WORDS.len() as u64) as usize]);
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let prompt = text(40);
+        let before = divide(server, &prompt)?;
+        let said = (1..=MOST).find_map(|seed| {
+            let answer = answer(server, &prompt, seed);
+            let found = answer.and_then(|(content, tokens)| {
+                let divided = divide(server, &format!("{prompt}{content}"))?;
+                let differs = divided != [&before[..], &tokens].concat();
+                // Bytes that are no text come as U+FFFD: another text.
+                let differs = differs && !content.contains('\u{fffd}');
+                Ok(differs.then_some((seed, content)))
+            });
+            found.transpose()
         });
-        found.transpose()
-    });
-    let begins = begins.ok_or_else(|| failed("every answer is divided as it was generated"))??;
-    let mut long = format!("{begins}\n");
-    while divide(server, &long)?.len() < TOKENS {
-        long.push_str(&text(20_000));
+        let (seed, content) =
+            said.ok_or_else(|| failed("every answer is divided as it was generated"))??;
+        let mut long = format!("{prompt}{content}\n");
+        while divide(server, &long)?.len() < TOKENS {
+            long.push_str(&text(20_000));
+        }
+        Ok(Self {
+            prompt,
+            seed,
+            content,
+            long,
+        })
     }
-    Ok(long)
+
+    /// Has another server generate the same.
+    fn again(&self, server: &Server) -> Result<()> {
+        let (content, _) = answer(server, &self.prompt, self.seed)?;
+        if content != self.content {
+            return Err(failed("two servers do not answer the same"));
+        }
+        Ok(())
+    }
 }
 
 /// The text and the tokens of an answer.
@@ -138,8 +169,13 @@ fn answer(server: &Server, prompt: &str, seed: u64) -> Result<(String, Vec<Value
     let request = Request::new("/completion", json!({ "prompt": prompt }))
         .predict(60)
         .with("temperature", 1.5)
+        .with("top_k", 100)
+        .with("top_p", 1)
+        .with("min_p", 0)
         .with("seed", seed)
         .with("ignore_eos", true)
+        // What is reused was evaluated in another batch, and another answer may follow from that.
+        .with("cache_prompt", false)
         .with("return_tokens", true);
     let answer = server.complete(&request)?;
     let tokens = answer.raw["tokens"].as_array().cloned();
@@ -152,12 +188,16 @@ fn divide(server: &Server, text: &str) -> Result<Vec<Value>> {
     Ok(answer["tokens"].as_array().cloned().unwrap_or_default())
 }
 
-/// How long it takes, ms.
+/// The processor time that it takes, ms: what else the machine does counts little.
 fn refused(server: &Server, text: &str) -> Result<f64> {
     let body = json!({ "prompt": text, "n_predict": 1 });
-    let begin = Instant::now();
+    let time = || -> Result<f64> {
+        let threads = thread_times(server)?;
+        Ok(threads.into_iter().map(|(_, time)| time).sum())
+    };
+    let before = time()?;
     let answer = server.post("/completion", &body)?;
-    let took = begin.elapsed().as_secs_f64() * 1e3;
+    let took = time()? - before;
     match answer.status {
         400 => Ok(took),
         status => Err(failed(format!("the server answered {status}, not 400"))),
