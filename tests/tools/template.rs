@@ -187,15 +187,28 @@ fn each_kind_of_difference_is_recognised_and_a_faithful_template_has_none() {
             .map(|help| help["what"].as_str().unwrap())
             .collect()
     };
-    assert_eq!(helps("faithful"), ["send reasoning back"]);
-    assert_eq!(helps("drops-reasoning"), ["leave reasoning out"]);
+    // Its own spelling of a call is kept by the hook.
+    let calls = "CONTEXTPILOT_KEEP_TOKENS=calls";
+    assert_eq!(helps("faithful"), ["send reasoning back", calls]);
+    assert_eq!(helps("drops-reasoning"), ["leave reasoning out", calls]);
+    let kept = |name: &str| -> Option<f64> {
+        let helps = said[name]["helps"].as_array().unwrap();
+        helps.iter().find(|one| one["what"] == calls)?["to"].as_f64()
+    };
+    assert_eq!(kept("faithful"), Some(0.0));
+    // The white space of an answer is none of a call's.
+    assert!(kept("trims") > Some(0.0), "{}", said["trims"]);
+    assert_eq!(kept("loses-calls"), None);
     assert_eq!(
         helps("dated-without-system")[1..],
-        ["a system message of your own"]
+        [calls, "a system message of your own"]
     );
     assert_eq!(
         helps("loses-content"),
-        ["never send reasoning_content: the content is lost with it"]
+        [
+            "never send reasoning_content: the content is lost with it",
+            calls
+        ]
     );
 }
 

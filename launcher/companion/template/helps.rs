@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::conversation::{Conversation, Form};
 use super::kind::Kind;
 use super::measure::{Outcome, common, play};
-use super::renderer::{Rendered, Renderer, Trouble};
+use super::renderer::{Program, Rendered, Renderer, Trouble};
 use super::study::{Reasoning, Study, at_midnight};
 
 /// Fewer characters a request are no help.
@@ -334,6 +334,17 @@ fn system_in_user_message(renderer: &Renderer, tools: &Outcome) -> Rendered<Opti
         }
         Err(Trouble::Refused(_)) => Ok(None),
         Err(broken) => Err(broken),
+    }
+}
+
+/// Tokens of a call that are kept. A server that cannot be started with them is no help.
+pub(super) fn kept_tokens(study: &mut Study, program: &Program, chat: &Chat) {
+    let (Some((call, kept)), Some(lost)) = (&study.call, &study.spelling) else {
+        return;
+    };
+    if program.keeps_tokens(chat, call) == Ok(true) {
+        let what = "CONTEXTPILOT_KEEP_TOKENS=calls";
+        study.helps.extend(Help::seen(what, "spelling", lost, kept));
     }
 }
 

@@ -1,17 +1,17 @@
 //! The real server that renders: one of our own with a tiny model that has the template, and the one that was given.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contextpilot_client::{Error, LlamaServer};
+use contextpilot_client::{Error, LlamaServer, Prompt};
 use contextpilot_tiny_model::{Arch, Chat, Spec, write_with};
 use serde_json::{Value, json};
 
 use super::conversation::tools;
-use crate::companion::demo::bare;
 use crate::companion::demo::running::{Running, free_port};
+use crate::companion::demo::{bare, launcher};
 
 /// Why there is no prompt.
 #[derive(Debug)]
@@ -52,6 +52,37 @@ impl Program {
 
     /// A server with a tiny model that has this template. `days`: days after today in Greenwich.
     pub(super) fn start(&self, chat: &Chat, days: u8) -> Result<Running, String> {
+        let mut command = bare(&self.path);
+        command
+            .args(["--ctx-size", "256"])
+            .env_remove(crate::variables::PRELOAD)
+            // The server asks for the local time only: in this zone it is so much later.
+            .env("TZ", format!("DAY-{}", 24 * u32::from(days)));
+        self.with_model(command, chat)
+    }
+
+    /// Whether a call that is generated behind `begins` keeps its tokens in a prompt that has it in the template's spelling.
+    pub(super) fn keeps_tokens(&self, chat: &Chat, call: &Call) -> Result<bool, String> {
+        /// Tokens where a call and what follows it may be joined, and the last one, which was not evaluated.
+        const SEAM: u64 = 4;
+        let mut command = bare(launcher());
+        command
+            .args(["--ctx-size", "16384"])
+            .env("LLAMA_SERVER_BIN", &self.path)
+            .env("CONTEXTPILOT_JOURNAL", "0")
+            .env("CONTEXTPILOT_KEEP_TOKENS", "calls");
+        let server = self.with_model(command, chat)?;
+        let ask = |prompt: Prompt| server.client().complete(&prompt).map_err(|e| e.to_string());
+        let said = Prompt::new(&*call.begins)
+            .with("grammar", format!("root ::= {}", json!(call.written)))
+            .predict(call.written.len() as u32 + 1);
+        let said = ask(said)?;
+        let next = ask(Prompt::new(&*call.next).predict(1))?;
+        let held = said.prompt_tokens + said.timings.generated;
+        Ok(said.content == call.written && next.timings.cached + SEAM >= held)
+    }
+
+    fn with_model(&self, mut command: Command, chat: &Chat) -> Result<Running, String> {
         let folder = tempfile::tempdir().map_err(|e| {
             format!("No temporary folder ({e}): set TMPDIR to one that is writable")
         })?;
@@ -59,16 +90,12 @@ impl Program {
         write_with(&model, &Spec::new(Arch::Llama), chat)
             .map_err(|e| format!("{} cannot be written: {e}", model.display()))?;
         let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
-        let mut command = bare(&self.path);
         command
             .arg("--model")
             .arg(&model)
             .args(["--host", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--jinja", "--ctx-size", "256", "--parallel", "1"])
-            .args(["--threads", "1", "--no-warmup"])
-            .env_remove(crate::variables::PRELOAD)
-            // The server asks for the local time only: in this zone it is so much later.
-            .env("TZ", format!("DAY-{}", 24 * u32::from(days)));
+            .args(["--jinja", "--parallel", "1"])
+            .args(["--threads", "1", "--no-warmup"]);
         if self.prefills {
             command.arg("--no-prefill-assistant");
         }
@@ -82,6 +109,16 @@ impl Program {
             _ => Ok(running),
         }
     }
+}
+
+/// A call as a model writes it.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// The prompt, up to the arguments.
+    pub(super) begins: String,
+    pub(super) written: String,
+    /// The next prompt, which has it in the template's spelling.
+    pub(super) next: String,
 }
 
 /// Renders chats, with these parameters of the template.

@@ -10,7 +10,7 @@ use super::conversation::{Conversation, Form, text};
 use super::helps::{self, Help};
 use super::kind::Kind;
 use super::measure::{Outcome, Played, common, play};
-use super::renderer::{Program, Rendered, Renderer, Trouble};
+use super::renderer::{Call, Program, Rendered, Renderer, Trouble};
 use contextpilot_client::LlamaServer;
 
 /// What the template does with reasoning.
@@ -38,6 +38,9 @@ pub(super) struct Study {
     pub(super) another_day: Option<Outcome>,
     /// An answer with white space at its ends, and a call without white space in its arguments.
     pub(super) spelling: Option<Outcome>,
+    /// A call that the template spells otherwise, and what is evaluated again if that is not.
+    #[serde(skip)]
+    pub(super) call: Option<(Call, Outcome)>,
     pub(super) helps: Vec<Help>,
     /// Which conversations the server refuses, and its message.
     pub(super) refused: BTreeMap<&'static str, String>,
@@ -103,6 +106,7 @@ pub(super) fn study(program: &Program, subject: &Subject) -> Result<Study, Strin
     let tried = study
         .conversations(&renderer, &subject.chat)
         .and_then(|()| {
+            helps::kept_tokens(&mut study, program, &subject.chat);
             let tomorrow = program.start(&subject.chat, 1).map_err(Trouble::Broken)?;
             let tomorrow = Renderer {
                 own: tomorrow.client(),
@@ -151,7 +155,10 @@ impl Study {
         let tools = default_or_without_thinking(renderer, Form::TOOLS);
         self.tools = self.taken("tools", tools)?;
         let spelling = spelling(renderer, self.tools.is_some());
-        self.spelling = self.taken("spelling", spelling)?;
+        if let Some((outcome, call)) = self.taken("spelling", spelling)? {
+            self.spelling = Some(outcome);
+            self.call = call;
+        }
         let Some(tools) = self.tools.clone() else {
             return Ok(());
         };
@@ -296,9 +303,10 @@ fn content_lost(renderer: &Renderer, conversation: &Conversation) -> Rendered<Op
     Ok((!lost.goes_on()).then_some(lost))
 }
 
-/// Answers and calls that a model writes otherwise than a template does.
-fn spelling(renderer: &Renderer, tools: bool) -> Rendered<Outcome> {
-    let mut outcome = Outcome::default();
+/// Answers and calls that a model writes otherwise than a template does. A call of these, and what the others cost.
+fn spelling(renderer: &Renderer, tools: bool) -> Rendered<(Outcome, Option<(Call, Outcome)>)> {
+    let [mut outcome, mut others] = [Outcome::default(), Outcome::default()];
+    let mut call = None;
     let conversation = Conversation::new(Form {
         turns: 1,
         ..if tools { Form::TOOLS } else { Form::PLAIN }
@@ -336,9 +344,20 @@ fn spelling(renderer: &Renderer, tools: bool) -> Rendered<Outcome> {
         let again = || as_written.next[at..same.max(at)].chars().count();
         let again = (at < held.len()).then(again);
         let kinds = again.map(|_| vec![kind]).unwrap_or_default();
-        outcome.add(again, as_written.next.chars().count(), kinds);
+        let all = as_written.next.chars().count();
+        if kind == Kind::CallSpelledOtherwise && again.is_some() {
+            call = Some(Call {
+                begins: as_usual.next[..from].to_owned(),
+                written: other,
+                next: as_written.next.clone(),
+            });
+            others.add(None, all, Vec::new());
+        } else {
+            others.add(again, all, kinds.clone());
+        }
+        outcome.add(again, all, kinds);
     }
-    Ok(outcome)
+    Ok((outcome, call.map(|call| (call, others))))
 }
 
 /// With a system message, as agents have one, and without.
