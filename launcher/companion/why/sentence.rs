@@ -485,9 +485,8 @@ mod tests {
             lines.join(",\n")
         };
         let (lefts, losses, kept) = (lines(&lefts), lines(&losses), lines(&kept));
-        let written = format!(
-            "{{\"left\":[\n{lefts}\n],\"lost\":[\n{losses}\n],\"kept\":[\n{kept}\n]}}\n"
-        );
+        let written =
+            format!("{{\"left\":[\n{lefts}\n],\"lost\":[\n{losses}\n],\"kept\":[\n{kept}\n]}}\n");
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLES);
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &written).unwrap();
