@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::Path;
 
-use contextpilot_settings::{Settings, env, flag, is_wanted, table};
+use contextpilot_settings::{Error as Idle, Settings, env, flag, idle, is_wanted, table};
 
 use crate::error::{Error, HookError};
 use crate::hook_lib::Library;
@@ -14,7 +14,7 @@ use crate::{hook_lib, misspelt, obstacle, others, preload, share, sys, watcher};
 /// Becomes llama-server, with the hook in it if the environment asks for it:
 /// if one of the settings is there that give it something to do. Returns only if that failed, with the exit code, after one line on stderr.
 ///
-/// A misspelt setting gets a line on stderr, and so does a remote of a prefix store without the store.
+/// A misspelt setting gets a line on stderr, and so does one that does nothing without another.
 ///
 /// Without any of these, arguments, environment and signal
 /// dispositions are passed on untouched, nothing is printed, and no file is
@@ -39,8 +39,9 @@ fn run() -> Result<Infallible, Error> {
         return Err(Error::Unwanted(misspelt.swap_remove(0)));
     }
     misspelt.iter().for_each(say);
-    let idle = share::without_store(of_process);
-    if !wanted && idle.is_some() && flag(of_process, &table::STRICT)? {
+    let idle = idle(of_process);
+    let asks_store = |one: &Idle| [env::STORE_REMOTE, env::STORE_GB].contains(&one.variable());
+    if !wanted && idle.iter().any(asks_store) && flag(of_process, &table::STRICT)? {
         // Says the same as an error.
         Settings::from(of_process)?;
     }
@@ -54,8 +55,10 @@ fn run() -> Result<Infallible, Error> {
     idle.iter().for_each(say);
     let strict = settings.strict;
     let server = server::find(of_process)?;
-    others::notice(&server, of_process).iter().for_each(say);
-    match inject(&server) {
+    let other = others::instead_of_server(&server, of_process);
+    let launcher = others::instead_of_launcher(of_process);
+    other.iter().chain(&launcher).for_each(say);
+    match inject(&server, other.is_some()) {
         Ok(library) => {
             watcher::name(&settings);
             say(format_args!(
@@ -76,12 +79,15 @@ fn run() -> Result<Infallible, Error> {
     exec(&server, arguments)
 }
 
-/// Puts the hook library into this process's environment, which exec passes on.
-fn inject(server: &Server) -> Result<Library, HookError> {
-    let given = of_process.non_empty(env::HOOK_LIB);
-    let built_for = obstacle::Library::new(given.as_deref().map(Path::new));
-    if let Some(advice) = obstacle::examine(&server.path, &built_for)? {
-        say(advice);
+/// Puts the hook library into this process's environment, which exec passes on. `is_other`: it is known to be no server, so
+/// whether it has llama.cpp inside is of no interest.
+fn inject(server: &Server, is_other: bool) -> Result<Library, HookError> {
+    if !is_other {
+        let given = of_process.non_empty(env::HOOK_LIB);
+        let built_for = obstacle::Library::new(given.as_deref().map(Path::new));
+        obstacle::examine(&server.path, &built_for)?
+            .iter()
+            .for_each(say);
     }
     let library = hook_lib::load(of_process)?;
     let value = preload::with_library(&library.path, of_process(PRELOAD).as_deref())?;

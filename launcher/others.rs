@@ -18,19 +18,11 @@ const SHELLS: [&str; 8] = [
     "sh", "bash", "dash", "zsh", "fish", "busybox", "python3", "node",
 ];
 
-/// What is worth a line before the server is started.
-pub(crate) fn notice(server: &Server, lookup: impl Lookup) -> Vec<String> {
-    let is_given = lookup.non_empty(env::LLAMA_SERVER_BIN).is_some();
-    let given = is_given.then(|| instead_of_server(&server.path)).flatten();
-    given
-        .into_iter()
-        .chain(instead_of_launcher(&lookup))
-        .collect()
-}
-
-/// `LLAMA_SERVER_BIN` names this file.
-fn instead_of_server(path: &Path) -> Option<String> {
+/// What to say of a program that `LLAMA_SERVER_BIN` names and whose name says what else it is.
+pub(crate) fn instead_of_server(server: &Server, lookup: impl Lookup) -> Option<String> {
     let variable = env::LLAMA_SERVER_BIN;
+    lookup.non_empty(variable)?;
+    let path = &server.path;
     let shown = path.display();
     let name = path.file_name()?.to_str()?;
     let what = if name == LAUNCHER && is_script(path) {
@@ -48,7 +40,7 @@ fn instead_of_server(path: &Path) -> Option<String> {
 }
 
 /// The command of our name that a shell would find, if that is another one.
-fn instead_of_launcher(lookup: &impl Lookup) -> Option<String> {
+pub(crate) fn instead_of_launcher(lookup: impl Lookup) -> Option<String> {
     let path = lookup.non_empty("PATH")?;
     let mut commands = std::env::split_paths(&path).map(|folder| folder.join(LAUNCHER));
     let given: PathBuf = commands.find(|command| command.is_file())?;
@@ -88,18 +80,16 @@ mod tests {
         fs::write(&theirs, "#!/usr/bin/python3\n").unwrap();
         let path = OsString::from(folder.path());
         let lookup = |name: &str| (name == "PATH").then(|| path.clone());
-        let said = notice(&server("/usr/bin/llama-server".into()), lookup);
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains(theirs.to_str().unwrap()), "{said:?}");
-        let lookup = |name: &str| (name == env::LLAMA_SERVER_BIN).then(|| theirs.clone().into());
-        let said = notice(&server(theirs.clone()), lookup);
+        let said = instead_of_launcher(lookup).unwrap();
+        assert!(said.contains(theirs.to_str().unwrap()), "{said}");
+        let named = |name: &str| (name == env::LLAMA_SERVER_BIN).then(|| theirs.clone().into());
+        let said = instead_of_server(&server(theirs.clone()), named).unwrap();
         assert!(
-            said[0].contains("is not llama-server, but a command of the Python package"),
-            "{said:?}"
+            said.contains("is not llama-server, but a command of the Python package"),
+            "{said}"
         );
         fs::write(&theirs, b"\x7fELF").unwrap();
-        let lookup = |name: &str| (name == "PATH").then(|| path.clone());
-        assert!(notice(&server("/usr/bin/llama-server".into()), lookup).is_empty());
+        assert_eq!(instead_of_launcher(lookup), None);
     }
 
     #[test]
@@ -109,9 +99,15 @@ mod tests {
             ("/usr/bin/llama-cli", "another command of llama.cpp"),
         ] {
             let lookup = |name: &str| (name == env::LLAMA_SERVER_BIN).then(|| path.into());
-            let said = notice(&server(path.into()), lookup);
-            assert!(said.len() == 1 && said[0].contains(what), "{said:?}");
-            assert!(notice(&server(path.into()), |_: &str| None).is_empty());
+            let said = instead_of_server(&server(path.into()), lookup);
+            assert!(
+                said.as_ref().is_some_and(|said| said.contains(what)),
+                "{said:?}"
+            );
+            assert_eq!(
+                instead_of_server(&server(path.into()), |_: &str| None),
+                None
+            );
         }
         for path in [
             "/usr/bin/llama-server",
@@ -120,7 +116,7 @@ mod tests {
             "/srv/serve",
         ] {
             let lookup = |name: &str| (name == env::LLAMA_SERVER_BIN).then(|| path.into());
-            assert!(notice(&server(path.into()), lookup).is_empty(), "{path}");
+            assert_eq!(instead_of_server(&server(path.into()), lookup), None);
         }
     }
 }

@@ -4,21 +4,12 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use contextpilot_settings::{Error, env};
+use contextpilot_settings::env;
 
 use crate::beside;
 use crate::say::say;
-use crate::variables::Lookup;
 
 const COMPANION: &str = "contextpilot-llama";
-
-/// What to say of a remote, or a budget, without a store.
-pub(crate) fn without_store(lookup: impl Lookup) -> Option<String> {
-    let has_store = lookup.non_empty(env::STORE).is_some();
-    let mut idle = [env::STORE_REMOTE, env::STORE_GB].into_iter();
-    let idle = idle.find(|name| !has_store && lookup.non_empty(name).is_some())?;
-    Some(Error::without_store(idle).to_string())
-}
 
 /// Whether these arguments ask the server something that it answers without a model.
 pub(crate) fn only_ask(arguments: &[OsString]) -> bool {

@@ -7,7 +7,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use contextpilot_inspect::Program;
 
@@ -218,20 +218,45 @@ fn a_single_executable_runs_without_the_hook_where_there_is_no_proc() {
 #[test]
 fn a_program_that_is_called_otherwise_and_has_no_engine_is_said_to_be_no_server() {
     let machine = Machine::new(&["-s"]);
-    let mut launch = Command::new(LAUNCHER);
-    for (name, value) in machine.launch().get_envs() {
-        launch.env(name, value.unwrap_or_default());
+    let said_of = |program: &Path| {
+        let mut launch = Command::new(LAUNCHER);
+        for (name, value) in machine.launch().get_envs() {
+            launch.env(name, value.unwrap_or_default());
+        }
+        launch
+            .env("LLAMA_SERVER_BIN", program)
+            .args(["-c", ":"])
+            .stdin(Stdio::null());
+        text(&launch.output().unwrap().stderr)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    fs::copy("/bin/sh", &other).unwrap();
+    for (program, line) in [
+        (
+            &*other,
+            format!(
+                "[ContextPilot] {} is no llama-server: there is no llama.cpp in it; unless it starts one, set \
+                 LLAMA_SERVER_BIN to a llama-server",
+                other.display()
+            ),
+        ),
+        // Its name says so.
+        (
+            Path::new("/bin/sh"),
+            "[ContextPilot] LLAMA_SERVER_BIN is /bin/sh, which is no llama-server, and runs what it is told: set it \
+             to the path of llama-server"
+                .to_owned(),
+        ),
+    ] {
+        let said = said_of(program);
+        let lines: Vec<&str> = said
+            .lines()
+            .filter(|one| one.contains("llama-server"))
+            .filter(|one| !one.contains("Launching"))
+            .collect();
+        assert_eq!(lines, [line], "{said}");
     }
-    launch.env("LLAMA_SERVER_BIN", "/bin/sh").args(["-c", ":"]);
-    let said = text(&launch.output().unwrap().stderr);
-    let lines: Vec<&str> = said.lines().collect();
-    let line = "[ContextPilot] /bin/sh is no llama-server: there is no llama.cpp in it; unless it starts one, set \
-                LLAMA_SERVER_BIN to a llama-server";
-    assert_eq!(
-        lines.iter().filter(|one| **one == line).count(),
-        1,
-        "{said}"
-    );
 }
 
 /// A wrapper is a program such as `tini` or `nice` that starts the server.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use contextpilot_inspect::{FunctionPlace, Located};
-use contextpilot_settings::{Settings, env};
+use contextpilot_settings::{Settings, env, idle};
 
 use crate::hook_lib;
 use crate::misspelt;
@@ -102,12 +102,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         Ok(library) => Finding::new("hook", Grade::Good, library.to_string()),
         Err(why) => Finding::new("hook", Grade::Fails, why.to_string()),
     });
-    for misspelt in misspelt::find(std::env::vars_os()) {
-        report.add(Finding::new(
-            "settings",
-            Grade::Limited,
-            misspelt.to_string(),
-        ));
+    let misspelt = misspelt::find(std::env::vars_os());
+    // Without any that asks for the hook, that is said once.
+    let idle = idle(of_process).into_iter().filter(|one| !one.lacks_hook());
+    let misspelt = misspelt.iter().map(ToString::to_string);
+    for text in misspelt.chain(idle.map(|one| one.to_string())) {
+        report.add(Finding::new("settings", Grade::Limited, text));
     }
     let settings = Settings::from(of_process);
     let mut index = Grade::Good;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use contextpilot_inspect::Program;
-use contextpilot_settings::{Settings, env, is_wanted};
+use contextpilot_settings::{Settings, env, idle, is_wanted};
 
 use crate::error::HookError;
 use crate::say::say;
@@ -58,6 +58,7 @@ fn try_run(options: &Options) -> Result<std::convert::Infallible, (u8, String)> 
     })?;
     let path = find(name)?;
     let settings = Settings::from(of_process).map_err(|e| (WRONG_SETTING, e.to_string()))?;
+    idle(of_process).iter().for_each(say);
     if !is_wanted(of_process) {
         say(format_args!(
             "Running {} without the hook, which has nothing to do: set {} or {}",

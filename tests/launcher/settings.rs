@@ -126,16 +126,41 @@ fn a_remote_that_cannot_be_one_or_has_no_store_is_named() {
 }
 
 #[test]
-fn a_budget_without_a_store_is_named() {
+fn a_setting_that_does_nothing_without_another_is_named() {
     let machine = Machine::new();
-    let line = "CONTEXTPILOT_STORE_GB does nothing without CONTEXTPILOT_STORE: set it, too";
-    for (store, times) in [("", 1), ("/s", 0)] {
+    let said = |settings: &[(&str, &str)]| {
         let mut command = machine.launcher();
-        command.arg("/dev/null").env("CONTEXTPILOT_STORE_GB", "1");
-        let output = command.env("CONTEXTPILOT_STORE", store).output().unwrap();
-        let said = stderr(&output);
-        assert_eq!(said.matches(line).count(), times, "{said}");
+        command.arg("/dev/null").envs(settings.iter().copied());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let alone = [
+        ("CONTEXTPILOT_STORE_GB", "1", "CONTEXTPILOT_STORE", "/s"),
+        (
+            "CONTEXTPILOT_EXPLAIN_TEXT",
+            "1",
+            "CONTEXTPILOT_LISTEN",
+            "auto",
+        ),
+        (
+            "CONTEXTPILOT_TRAFFIC_FILE_MB",
+            "8",
+            "CONTEXTPILOT_TRAFFIC_FILE",
+            "x",
+        ),
+    ];
+    for (name, value, needed, and) in alone {
+        let line = format!("[ContextPilot] {name} does nothing without {needed}: set it, too\n");
+        assert_eq!(said(&[(name, value)]), line);
+        let both = said(&[(name, value), (needed, and)]);
+        assert!(!both.contains("does nothing"), "{both}");
     }
+    let strict = said(&[("CONTEXTPILOT_STRICT", "1")]);
+    assert!(
+        strict.contains("does nothing, as no setting asks for the hook"),
+        "{strict}"
+    );
 }
 
 #[test]

@@ -330,8 +330,8 @@ fn what_the_server_writes_after_the_signal_is_sent() {
     assert!(redis.chunks() > 0);
 }
 
-/// What `doctor` says of the remote that these variables name: the grade, and the text.
-fn doctor(folder: &Path, variables: &[(&str, &str)]) -> (String, String) {
+/// What `doctor` says of the subject with these variables: the grade, and the text.
+fn doctor(folder: &Path, variables: &[(&str, &str)], subject: &str) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
     command.args(["doctor", "--json"]);
     command.arg(contextpilot_testbed::llama_server());
@@ -340,7 +340,7 @@ fn doctor(folder: &Path, variables: &[(&str, &str)]) -> (String, String) {
     let output = command.output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let mut findings = report["findings"].as_array().unwrap().iter();
-    let found = findings.find(|finding| finding["subject"] == "store remote");
+    let found = findings.find(|finding| finding["subject"] == subject);
     let text = |name: &str| found.unwrap()[name].as_str().unwrap().to_owned();
     (text("grade"), text("text"))
 }
@@ -354,12 +354,14 @@ fn doctor_asks_the_remote() {
     let store = folder.path().join("store");
     let with = |url: &str| {
         let store = ("CONTEXTPILOT_STORE", store.to_str().unwrap());
-        doctor(folder.path(), &[store, ("CONTEXTPILOT_STORE_REMOTE", url)])
+        let settings = [store, ("CONTEXTPILOT_STORE_REMOTE", url)];
+        doctor(folder.path(), &settings, "store remote")
     };
     let url = format!("redis://:sesame@{}", redis.at);
     let answers = format!("{} answers", redis.url());
     assert_eq!(with(&url), ("ok".to_owned(), answers));
-    let (grade, text) = doctor(folder.path(), &[("CONTEXTPILOT_STORE_REMOTE", &url)]);
+    let alone = [("CONTEXTPILOT_STORE_REMOTE", url.as_str())];
+    let (grade, text) = doctor(folder.path(), &alone, "settings");
     assert_eq!(grade, "limit");
     assert!(text.contains("without CONTEXTPILOT_STORE"), "{text}");
     for wrong in [

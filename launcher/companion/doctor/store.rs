@@ -80,13 +80,6 @@ pub(super) fn remote() -> Option<Finding> {
             Grade::Limited,
             format!("{why}; until that is right, this machine has a store of its own"),
         ),
-        Ok(_) if of_process.non_empty(env::STORE).is_none() => found(
-            Grade::Limited,
-            format!(
-                "{variable} does nothing without {}: set it, too",
-                env::STORE
-            ),
-        ),
         Ok(remote) => found(Grade::Good, format!("{} answers", remote.shown())),
     }
 }

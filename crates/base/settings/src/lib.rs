@@ -30,7 +30,7 @@ pub use remote::{BUCKET_SCHEME, REDIS_SCHEMES, REMOTE_FORMS, shown_remote};
 pub use secret::Secret;
 pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_LISTEN_CONNECTIONS, DEFAULT_RECENT_BYTES, DEFAULT_ROUTERS,
-    DEFAULT_TIMEOUT, Error, Settings, TrafficFile, Watcher, flag, is_wanted,
+    DEFAULT_TIMEOUT, Error, Settings, TrafficFile, Watcher, flag, idle, is_wanted,
 };
 pub use store::{StoreAt, read_gigabytes};
 pub use table::env;

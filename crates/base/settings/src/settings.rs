@@ -192,6 +192,26 @@ pub fn is_wanted(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     engaging.any(|setting| vars.get(setting.name).is_some())
 }
 
+/// The settings that do nothing, as another one is not set, in the order of the table. What says the default is none of them.
+pub fn idle(lookup: impl Fn(&str) -> Option<OsString>) -> Vec<Error> {
+    let vars = Vars(&lookup);
+    let is_wanted = is_wanted(&lookup);
+    let is_idle = |setting: &&Setting| {
+        let value = vars.get(setting.name);
+        value.is_some_and(|value| !setting.has_default(&value))
+    };
+    let set = table::ALL.iter().filter(is_idle);
+    let without = set.filter_map(|setting| {
+        let needed = setting.needs()?;
+        let is_there = match needed {
+            [] => is_wanted,
+            needed => needed.iter().any(|name| vars.get(name).is_some()),
+        };
+        (!is_there).then(|| Error::new(setting.name, Cause::Idle(needed)))
+    });
+    without.collect()
+}
+
 /// Reads an on/off setting: `0` is off, `1` is on, unset and empty are its default.
 ///
 /// # Errors
@@ -298,15 +318,13 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         let usage = self.flag(&table::STORE_USAGE)?;
         let remote = self.remote()?;
         let Some(folder) = self.path(env::STORE) else {
-            // A setting without an effect; what was meant is not known.
-            let idle = match (remote, limit) {
-                (Some(_), _) => env::STORE_REMOTE,
-                (None, Some(_)) => env::STORE_GB,
-                (None, None) => return Ok(None),
-            };
-            return match self.flag(&table::STRICT)? {
-                true => Err(Error::without_store(idle)),
-                false => Ok(None),
+            // What was meant is not known.
+            let mut asking = [env::STORE_REMOTE, env::STORE_GB].into_iter();
+            let asking = asking.find(|name| self.get(name).is_some());
+            let strict = self.flag(&table::STRICT)?;
+            return match asking.filter(|_| strict) {
+                Some(name) => Err(Error::new(name, Cause::Idle(&[env::STORE]))),
+                None => Ok(None),
             };
         };
         match folder.is_absolute() {
@@ -414,8 +432,9 @@ enum Cause {
     NotAbsolute,
     /// The address, as it may be shown.
     Remote(String),
-    NoStore,
     NoWatcher,
+    /// None of these is set, or, without any, nothing that asks for the hook.
+    Idle(&'static [&'static str]),
 }
 
 impl Error {
@@ -423,10 +442,9 @@ impl Error {
         Self { variable, cause }
     }
 
-    /// There is a remote of a prefix store, or its budget, and no store. It ends a server only if settings are strict.
-    #[must_use]
-    pub fn without_store(variable: &'static str) -> Self {
-        Self::new(variable, Cause::NoStore)
+    /// It does nothing, as no setting asks for the hook.
+    pub fn lacks_hook(&self) -> bool {
+        matches!(self.cause, Cause::Idle([]))
     }
 
     /// The variable at fault, one of [`env`](mod@crate::env).
@@ -497,12 +515,27 @@ impl fmt::Display for Error {
                 write!(f, "{name} is a relative path: give one that begins with /")
             }
             Cause::Remote(shown) => write!(f, "{name} is {:?}: {REMOTE_FORMS}", Shortened(shown)),
-            Cause::NoStore => write!(f, "{name} does nothing without {}: set it, too", env::STORE),
             Cause::NoWatcher => write!(
                 f,
                 "{name} is neither auto nor a path that begins with /: auto is right for contextpilot-llama-server and \
                  contextpilot-llama run"
             ),
+            Cause::Idle([]) => write!(
+                f,
+                "{name} does nothing, as no setting asks for the hook: to see what is in the cache, set {}=auto, too",
+                env::LISTEN
+            ),
+            Cause::Idle(needed) => {
+                let which = match needed {
+                    [_] => "it",
+                    _ => "one of them",
+                };
+                write!(
+                    f,
+                    "{name} does nothing without {}: set {which}, too",
+                    needed.join(" or ")
+                )
+            }
         }
     }
 }

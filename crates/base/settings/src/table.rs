@@ -4,6 +4,7 @@
 //! the names ([`env`](mod@crate::env)), the table of `docs/settings.md` (`tests/page.rs`), `contextpilot-llama --help`, the
 //! manual pages, and the launcher's search for misspelt names.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
@@ -134,7 +135,80 @@ impl Setting {
     pub const fn engages(&self) -> bool {
         matches!(self.kind, Kind::Text(Text { engages: true, .. }))
     }
+
+    /// The settings of which one has to be set, too, or it does nothing; without any: one that [engages](Self::engages)
+    /// the hook. `None`: it does something by itself.
+    pub(crate) fn needs(&self) -> Option<&'static [&'static str]> {
+        let mut all = NEEDED.iter();
+        let found = all.find(|(_, settings)| settings.contains(&self.name));
+        found.map(|(needed, _)| *needed)
+    }
+
+    /// Whether this value changes nothing.
+    pub(crate) fn has_default(&self, value: &OsStr) -> bool {
+        !matches!(self.kind, Kind::Text(_)) && value == self.kind.to_string().as_str()
+    }
 }
+
+/// Settings that do nothing by themselves, behind those of which one has to be set, too.
+const NEEDED: &[(&[&str], &[&str])] = &[
+    (
+        &[env::INDEX_URL],
+        &[
+            env::INDEX_TOKEN,
+            env::INDEX_CA,
+            env::INDEX_CONNECT_TIMEOUT_MS,
+            env::INDEX_TIMEOUT_MS,
+            env::JOURNAL,
+        ],
+    ),
+    (
+        &[env::LISTEN],
+        &[
+            env::INDEX_IN_FRONT,
+            env::LISTEN_TOKEN,
+            env::LISTEN_CONNECTIONS,
+            env::LISTEN_TIMEOUT_MS,
+            env::RECENT_MB,
+            env::EXPLAIN_TEXT,
+        ],
+    ),
+    (&[env::LISTEN, env::LOG_FILE], &[env::EXPLAIN_MB]),
+    (&[env::LOG_FILE], &[env::LOG_FILE_MB]),
+    (
+        &[env::KV_EVENTS],
+        &[
+            env::KV_EVENTS_REPLAY,
+            env::KV_EVENTS_TOPIC,
+            env::KV_EVENTS_CONNECTIONS,
+            env::KV_BLOCK_SIZE,
+            env::KV_LORA_NAMES,
+        ],
+    ),
+    (
+        &[env::TRAFFIC_FILE],
+        &[env::TRAFFIC_FILE_MB, env::TRAFFIC_KEEP_KEY],
+    ),
+    (
+        &[env::STORE],
+        &[
+            env::STORE_GB,
+            env::STORE_REMOTE,
+            env::STORE_BOUNDED,
+            env::STORE_USAGE,
+        ],
+    ),
+    (
+        &[],
+        &[
+            env::EXIT_DRAIN_MS,
+            env::STRICT,
+            env::ENGINE,
+            env::TRACE_FILE,
+            env::HOOK_LIB,
+        ],
+    ),
+];
 
 const fn engaging(unset: &'static str) -> Text {
     Text {
@@ -321,6 +395,20 @@ mod tests {
         let engaging = ALL.iter().take_while(|setting| setting.engages()).count();
         assert!(engaging > 0);
         assert!(!ALL[engaging..].iter().any(Setting::engages));
+    }
+
+    #[test]
+    fn each_setting_does_something_by_itself_or_needs_another() {
+        let needing: Vec<&str> = NEEDED.iter().flat_map(|(_, all)| *all).copied().collect();
+        for setting in ALL {
+            let alone = setting.engages() || setting.name == env::LLAMA_SERVER_BIN;
+            let times = needing.iter().filter(|name| **name == setting.name).count();
+            assert_eq!(times, usize::from(!alone), "{}", setting.name);
+        }
+        for name in NEEDED.iter().flat_map(|(needed, _)| *needed) {
+            let mut all = ALL.iter();
+            assert!(all.any(|setting| setting.name == *name && setting.engages()));
+        }
     }
 
     #[test]

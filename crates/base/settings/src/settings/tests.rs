@@ -188,6 +188,49 @@ fn a_remote_without_a_store_is_an_error_only_if_settings_are_strict() {
 }
 
 #[test]
+fn a_setting_that_does_nothing_without_another_is_named() {
+    let said = |vars: &[(&str, &str)]| -> Vec<String> {
+        idle(lookup(vars)).iter().map(ToString::to_string).collect()
+    };
+    let text = (env::EXPLAIN_TEXT, "1");
+    let lacking = "CONTEXTPILOT_EXPLAIN_TEXT does nothing without CONTEXTPILOT_LISTEN: set it, too";
+    assert_eq!(said(&[text]), [lacking]);
+    assert_eq!(said(&[text, (env::LOG_FILE, "x")]), [lacking]);
+    assert!(said(&[text, (env::LISTEN, "auto")]).is_empty());
+    assert_eq!(
+        said(&[(env::EXPLAIN_MB, "8")]),
+        [
+            "CONTEXTPILOT_EXPLAIN_MB does nothing without CONTEXTPILOT_LISTEN or CONTEXTPILOT_LOG_FILE: set one of them, too"
+        ]
+    );
+    // What holds anyway.
+    assert!(
+        said(&[
+            (env::EXPLAIN_TEXT, "0"),
+            (env::EXPLAIN_MB, "32"),
+            (env::STORE_GB, "")
+        ])
+        .is_empty()
+    );
+    let hook = said(&[(env::STRICT, "1")]);
+    assert!(
+        hook.len() == 1 && hook[0].contains("as no setting asks for the hook"),
+        "{hook:?}"
+    );
+    assert!(said(&[(env::STRICT, "1"), (env::STORE, "/s")]).is_empty());
+    // Each of all.
+    for setting in table::ALL {
+        let alone = setting.engages() || setting.name == env::LLAMA_SERVER_BIN;
+        assert_eq!(
+            said(&[(setting.name, "2")]).is_empty(),
+            alone,
+            "{}",
+            setting.name
+        );
+    }
+}
+
+#[test]
 fn a_token_together_with_a_user_in_the_url_is_refused() {
     let vars = [
         (env::INDEX_URL, "http://u:pw@h"),

@@ -10,9 +10,10 @@ pub fn shows_text(settings: &Settings) -> bool {
     settings.explain_text && obstacle(settings).is_none()
 }
 
-/// The same. If the setting asks for it, a line says whether text is shown, and why not.
+/// The same. If the setting asks for it, a line says whether text is shown, and why not. The launcher has said that without
+/// an endpoint it does nothing.
 pub(super) fn is_shown(settings: &Settings, library: &dyn Library) -> bool {
-    if !settings.explain_text {
+    if !settings.explain_text || settings.listen.is_none() {
         return false;
     }
     match obstacle(settings) {
