@@ -105,7 +105,7 @@ pub(super) fn choose(
         )),
         (1, ..) => Ok(all.pop()),
         (count, ..) => Err(format!(
-            "{count} servers of this user run: choose one with --pid, --model or --control\n{}",
+            "{count} servers of this user run: choose one with --pid or --control\n{}",
             listed(&all).trim_end()
         )),
     }

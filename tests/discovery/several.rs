@@ -18,11 +18,16 @@ fn several_servers_are_listed_and_one_is_chosen() {
         &["slots"],
         &["why", "--last"],
         &["index", "--port", "0"],
+        // Its `--model` is something else.
+        &["simulate"],
     ] {
         let said = home.fails(command);
         let lines: Vec<&str> = said.lines().collect();
         assert!(lines[0].contains("2 servers of this user run"), "{said}");
-        assert!(lines[0].contains("--pid, --model or --control"), "{said}");
+        assert!(
+            lines[0].ends_with("choose one with --pid or --control"),
+            "{said}"
+        );
         for (server, name) in [(&tea, "tea"), (&sea, "sea-tea")] {
             let parts = [
                 server.pid().to_string(),
