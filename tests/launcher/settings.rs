@@ -156,11 +156,12 @@ fn a_setting_that_does_nothing_without_another_is_named() {
         let both = said(&[(name, value), (needed, and)]);
         assert!(!both.contains("does nothing"), "{both}");
     }
-    let strict = said(&[("CONTEXTPILOT_STRICT", "1")]);
+    let trace = said(&[("CONTEXTPILOT_TRACE_FILE", "x")]);
     assert!(
-        strict.contains("does nothing, as no setting asks for the hook"),
-        "{strict}"
+        trace.contains("does nothing, as no setting asks for the hook"),
+        "{trace}"
     );
+    assert_eq!(said(&[("CONTEXTPILOT_STRICT", "1")]), "");
 }
 
 #[test]

@@ -202,7 +202,6 @@ const NEEDED: &[(&[&str], &[&str])] = &[
         &[],
         &[
             env::EXIT_DRAIN_MS,
-            env::STRICT,
             env::ENGINE,
             env::TRACE_FILE,
             env::HOOK_LIB,
@@ -397,11 +396,14 @@ mod tests {
         assert!(!ALL[engaging..].iter().any(Setting::engages));
     }
 
+    /// These say which server runs, and when none does.
+    const ALONE: [&str; 2] = [env::LLAMA_SERVER_BIN, env::STRICT];
+
     #[test]
     fn each_setting_does_something_by_itself_or_needs_another() {
         let needing: Vec<&str> = NEEDED.iter().flat_map(|(_, all)| *all).copied().collect();
         for setting in ALL {
-            let alone = setting.engages() || setting.name == env::LLAMA_SERVER_BIN;
+            let alone = setting.engages() || ALONE.contains(&setting.name);
             let times = needing.iter().filter(|name| **name == setting.name).count();
             assert_eq!(times, usize::from(!alone), "{}", setting.name);
         }

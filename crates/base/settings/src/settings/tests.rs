@@ -212,15 +212,16 @@ fn a_setting_that_does_nothing_without_another_is_named() {
         ])
         .is_empty()
     );
-    let hook = said(&[(env::STRICT, "1")]);
+    let trace = (env::TRACE_FILE, "x");
+    let hook = said(&[trace]);
     assert!(
         hook.len() == 1 && hook[0].contains("as no setting asks for the hook"),
         "{hook:?}"
     );
-    assert!(said(&[(env::STRICT, "1"), (env::STORE, "/s")]).is_empty());
+    assert!(said(&[trace, (env::STORE, "/s")]).is_empty());
     // Each of all.
     for setting in table::ALL {
-        let alone = setting.engages() || setting.name == env::LLAMA_SERVER_BIN;
+        let alone = setting.engages() || setting.needs().is_none();
         assert_eq!(
             said(&[(setting.name, "2")]).is_empty(),
             alone,
