@@ -83,9 +83,6 @@ mod tests {
     fn it_says_of_how_many_where_that_is_known() {
         let known = line("chunks checked", 1200, Some(3000));
         assert_eq!(known, "1,200 of 3,000 chunks checked");
-        assert_eq!(
-            line("settings simulated", 12, None),
-            "12 settings simulated"
-        );
+        assert_eq!(line("simulations done", 12, None), "12 simulations done");
     }
 }

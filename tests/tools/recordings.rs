@@ -111,7 +111,7 @@ fn who_waits_for_simulations_at_a_terminal_sees_how_many_there_were() {
         let mut command = companion(arguments);
         command.arg(&path);
         let seen = at_terminal(command);
-        assert!(seen.contains("0 settings simulated"), "{seen:?}");
+        assert!(seen.contains("0 simulations done"), "{seen:?}");
         // The line is gone in the end.
         assert!(seen.ends_with("\r\u{1b}[K"), "{seen:?}");
         // Who reads messages from a file gets none of it.

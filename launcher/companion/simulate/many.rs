@@ -21,68 +21,56 @@ impl<'a> Simulations<'a> {
     pub(in crate::companion) fn of(traffic: &'a Traffic) -> Self {
         Self {
             replay: Replay::of(traffic),
-            progress: Progress::new("settings simulated"),
+            progress: Progress::new("simulations done"),
             done: AtomicUsize::new(0),
         }
     }
 
     /// One of each setting, in their order.
     pub(in crate::companion) fn all(&self, settings: &[Setting]) -> Vec<Point> {
-        self.points(settings, |setting| self.replay.simulate(setting))
+        self.each(settings.len(), |nth| self.replay.simulate(&settings[nth]))
     }
 
     /// The same for people who compare: at the recorded setting of several clients, in the order in which they asked.
     pub(super) fn grid(&self, settings: &[Setting], recorded: &Setting) -> Vec<Point> {
         let of_many = self.replay.is_of_many();
-        self.points(settings, |setting| match of_many && setting == recorded {
-            true => self.replay.as_recorded(setting),
-            false => self.replay.simulate(setting),
-        })
-    }
-
-    fn points(
-        &self,
-        settings: &[Setting],
-        simulate: impl Fn(&Setting) -> Point + Sync,
-    ) -> Vec<Point> {
-        self.each(settings, |setting| {
-            self.progress
-                .at(self.done.load(Ordering::Relaxed) as u64, None);
-            let point = simulate(setting);
-            self.done.fetch_add(1, Ordering::Relaxed);
-            point
+        self.each(settings.len(), |nth| {
+            let setting = &settings[nth];
+            match of_many && setting == recorded {
+                true => self.replay.as_recorded(setting),
+                false => self.replay.simulate(setting),
+            }
         })
     }
 
     /// How far each setting's simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
     /// recorded setting it is known how they did, or none hurries.
     pub(super) fn spreads(&self, settings: &[Setting], recorded: &Setting) -> Vec<Option<Spread>> {
-        self.each(settings, |setting| {
-            let other = Some(setting).filter(|setting| *setting != recorded)?;
+        self.each(settings.len(), |nth| {
+            let other = Some(&settings[nth]).filter(|setting| *setting != recorded)?;
             self.replay.spread(other)
         })
     }
 
-    /// Does this with each setting, side by side. What came of them, in their order.
-    fn each<T: Send>(
-        &self,
-        settings: &[Setting],
-        simulate: impl Fn(&Setting) -> T + Sync,
-    ) -> Vec<T> {
+    /// So many simulations, by their numbers, side by side. What came of them, in their order.
+    fn each<T: Send>(&self, count: usize, simulate: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             loop {
                 let nth = next.fetch_add(1, Ordering::Relaxed);
-                let Some(setting) = settings.get(nth) else {
+                if nth >= count {
                     return done;
-                };
-                done.push((nth, simulate(setting)));
+                }
+                self.progress
+                    .at(self.done.load(Ordering::Relaxed) as u64, None);
+                done.push((nth, simulate(nth)));
+                self.done.fetch_add(1, Ordering::Relaxed);
             }
         };
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut done: Vec<(usize, T)> = thread::scope(|scope| {
-            let others = threads.min(settings.len()).saturating_sub(1);
+            let others = threads.min(count).saturating_sub(1);
             let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
             let mut done = work();
             for other in others {
@@ -99,11 +87,15 @@ impl<'a> Simulations<'a> {
 
     /// What other flags would have brought.
     pub(in crate::companion) fn advise(&self, recorded: &Setting) -> Advice {
-        advise_with(&self.replay, recorded, &mut |settings| self.all(settings))
+        advise_with(&self.replay, recorded, &|count, work| {
+            self.each(count, work);
+        })
     }
 
     /// What would have helped by itself.
     pub(in crate::companion) fn trials(&self, recorded: &Setting) -> Trials {
-        trials_with(&self.replay, recorded, &mut |settings| self.all(settings))
+        trials_with(&self.replay, recorded, &|count, work| {
+            self.each(count, work);
+        })
     }
 }

@@ -73,7 +73,7 @@ mod times;
 mod window;
 
 pub use advice::{
-    Advice, Change, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, trials_with,
+    Advice, Change, Each, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, trials_with,
 };
 pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens};
 pub use point::{Outcome, Point};

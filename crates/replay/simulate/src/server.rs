@@ -4,17 +4,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use contextpilot_random::Random;
-use contextpilot_traffic::{Applied, Memory, Traffic, TrafficRequest};
+use contextpilot_traffic::{Applied, Traffic, TrafficRequest};
 
 use crate::files::Files;
 use crate::host::{HostCache, Prompt};
 use crate::marks::Marks;
 use crate::point::Outcome;
-use crate::rates::Rates;
 use crate::setting::{Generation, Setting};
+use crate::simulate::Replay;
 use crate::sizes::Sizes;
 use crate::store::PrefixStore;
-use crate::timeline::{Arrival, Coming, Haste, Job, Timeline, Wait};
+use crate::timeline::{Arrival, Coming, Haste, Job, Wait};
 use crate::times::Times;
 use crate::window::Positions;
 
@@ -66,11 +66,9 @@ pub(crate) struct Server<'a> {
     jobs: &'a [Job],
     setting: &'a Setting,
     sizes: &'a Sizes,
-    times: Times,
-    marks: Marks,
-    /// Then no chunks are moved.
+    times: &'a Times,
+    marks: &'a Marks,
     has_projector: bool,
-    /// All prompts begin with the same token, which a shift keeps.
     begins_alike: bool,
     slots: Vec<Slot>,
     positions: Positions,
@@ -100,36 +98,33 @@ pub(crate) struct Server<'a> {
     now: u64,
     /// How long prompts were evaluated, microseconds.
     pub(crate) evaluating: f64,
+    /// Tokens of prompts that were reused or loaded.
+    spared: u64,
     pub(crate) outcomes: Vec<Option<Outcome>>,
 }
 
 impl<'a> Server<'a> {
-    pub(crate) fn new(
-        traffic: &'a Traffic,
-        timeline: &'a Timeline,
-        setting: &'a Setting,
-        sizes: &'a Sizes,
-        rates: Rates,
-    ) -> Self {
+    pub(crate) fn new(replay: &'a Replay<'a>, setting: &'a Setting) -> Self {
+        let Replay {
+            traffic,
+            sizes,
+            timeline,
+            ..
+        } = replay;
         let jobs = &*timeline.jobs;
-        let batch =
-            Setting::recorded(traffic).map_or(setting.batch_size, |recorded| recorded.batch_size);
         let mut server = Self {
             traffic,
             jobs,
             setting,
             sizes,
-            times: Times::of(traffic, batch),
-            marks: match Setting::recorded(traffic) {
-                Some(recorded) if recorded.memory != Memory::Full => Marks::of(traffic, &recorded),
-                _ => Marks::default(),
-            },
-            has_projector: traffic.has_projector(),
-            begins_alike: begins_alike(&traffic.requests),
+            times: &replay.times,
+            marks: &replay.marks,
+            has_projector: replay.has_projector,
+            begins_alike: replay.begins_alike,
             slots: (0..setting.parallel).map(|_| Slot::default()).collect(),
             positions: Positions::new(setting),
             host: HostCache::of(setting),
-            store: PrefixStore::of(setting, traffic, sizes, rates),
+            store: PrefixStore::of(setting, traffic, sizes, replay.rates),
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
@@ -145,6 +140,7 @@ impl<'a> Server<'a> {
             releases: 0,
             now: 0,
             evaluating: 0.0,
+            spared: 0,
             outcomes: vec![None; traffic.requests.len()],
         };
         for (coming, arrival) in timeline.all() {
@@ -170,7 +166,15 @@ impl<'a> Server<'a> {
 
     /// All that was recorded.
     pub(crate) fn run(&mut self) {
+        self.run_until(|_| false);
+    }
+
+    /// The same, but no further than until so many tokens were spared. Returns whether they were.
+    pub(crate) fn run_until(&mut self, is_enough: impl Fn(u64) -> bool) -> bool {
         loop {
+            if is_enough(self.spared) {
+                return true;
+            }
             while let Some(coming) = self.came() {
                 self.offer(coming);
             }
@@ -184,7 +188,7 @@ impl<'a> Server<'a> {
                     }
                     self.now = time;
                 }
-                None => break,
+                None => return false,
             }
         }
     }
@@ -352,13 +356,4 @@ impl<'a> Server<'a> {
             self.plan(time, next);
         }
     }
-}
-
-fn begins_alike(requests: &[TrafficRequest]) -> bool {
-    let firsts = requests.iter().filter_map(|r| r.tokens.runs().first());
-    let mut firsts = firsts.map(|run| run.first);
-    let Some(first) = firsts.next() else {
-        return false;
-    };
-    requests.len() > 1 && firsts.all(|other| other == first)
 }

@@ -1,14 +1,16 @@
 //! The simulation of one setting.
 
 use contextpilot_random::Random;
-use contextpilot_traffic::Traffic;
+use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
+use crate::marks::Marks;
 use crate::point::Point;
 use crate::rates::Rates;
 use crate::server::Server;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::timeline::Timeline;
+use crate::times::Times;
 
 /// Simulates a server with this setting under the recorded traffic. Of several settings, a [`Replay`] does it in half of
 /// the time.
@@ -29,27 +31,39 @@ pub struct Spread {
 /// Recorded traffic, with what each simulation of it needs.
 #[derive(Debug)]
 pub struct Replay<'a> {
-    traffic: &'a Traffic,
-    sizes: Sizes,
-    rates: Rates,
-    timeline: Timeline,
+    pub(crate) traffic: &'a Traffic,
+    pub(crate) sizes: Sizes,
+    pub(crate) rates: Rates,
+    pub(crate) timeline: Timeline,
+    pub(crate) times: Times,
+    pub(crate) marks: Marks,
+    /// Then no chunks are moved.
+    pub(crate) has_projector: bool,
+    /// All prompts begin with the same token, which a shift keeps.
+    pub(crate) begins_alike: bool,
 }
 
 impl<'a> Replay<'a> {
     /// Of a recording.
     #[must_use]
     pub fn of(traffic: &'a Traffic) -> Self {
+        let recorded = Setting::recorded(traffic);
+        let recorded = recorded.as_ref();
+        let with_checkpoints = recorded.filter(|recorded| recorded.memory != Memory::Full);
         Self {
             traffic,
             sizes: Sizes::new(&traffic.sizes),
             rates: Rates::of(traffic),
             timeline: Timeline::of(traffic),
+            times: Times::of(
+                traffic,
+                recorded.map_or(BATCH, |recorded| recorded.batch_size),
+            ),
+            marks: with_checkpoints
+                .map_or_else(Marks::default, |recorded| Marks::of(traffic, recorded)),
+            has_projector: traffic.has_projector(),
+            begins_alike: begins_alike(&traffic.requests),
         }
-    }
-
-    /// What was recorded.
-    pub(crate) fn traffic(&self) -> &'a Traffic {
-        self.traffic
     }
 
     /// Simulates a server with this setting.
@@ -79,9 +93,8 @@ impl<'a> Replay<'a> {
         if !self.is_of_many() {
             return None;
         }
-        let mut random = Random(1);
-        let shares = (0..COURSES).map(|_| {
-            let point = point(self, setting, Course::Drawn(random.split()));
+        let shares = (0..COURSES).map(|nth| {
+            let point = point(self, setting, Course::Drawn(drawn(nth)));
             point.spared_share()
         });
         let none = Spread {
@@ -95,8 +108,44 @@ impl<'a> Replay<'a> {
     }
 }
 
+impl Replay<'_> {
+    /// Whether this share of the tokens, or more, is spared in one of the [`COURSES`] of a [spread](Self::spread). No more of
+    /// the course is simulated than it takes to know that.
+    pub(crate) fn spares(&self, setting: &Setting, nth: usize, share: f64) -> bool {
+        let asked = self.traffic.requests.iter().map(|request| &request.record);
+        let asked = asked.filter(|record| !record.child);
+        let all: u64 = asked.map(|record| u64::from(record.prompt)).sum();
+        let mut server = Server::new(self, setting);
+        server.draw(drawn(nth));
+        // What is spared stays so, and what is refused makes all only less.
+        let is_enough = |spared: u64| all > 0 && spared as f64 / all as f64 >= share;
+        server.run_until(is_enough) || result(self, setting, server).spared_share() >= share
+    }
+}
+
+/// The most tokens of a batch, if the recording does not say: the server's default.
+const BATCH: u32 = 2048;
+
+fn begins_alike(requests: &[TrafficRequest]) -> bool {
+    let firsts = requests.iter().filter_map(|r| r.tokens.runs().first());
+    let mut firsts = firsts.map(|run| run.first);
+    let Some(first) = firsts.next() else {
+        return false;
+    };
+    requests.len() > 1 && firsts.all(|other| other == first)
+}
+
 /// In how many courses a spread is seen.
-const COURSES: usize = 16;
+pub(crate) const COURSES: usize = 16;
+
+/// By what the pauses of a course are drawn.
+fn drawn(nth: usize) -> Random {
+    let mut random = Random(1);
+    for _ in 0..nth {
+        random.split();
+    }
+    random.split()
+}
 
 /// In which order things happen.
 enum Course {
@@ -109,13 +158,7 @@ enum Course {
 }
 
 fn point(replay: &Replay<'_>, setting: &Setting, course: Course) -> Point {
-    let Replay {
-        traffic,
-        ref sizes,
-        rates,
-        ref timeline,
-    } = *replay;
-    let mut server = Server::new(traffic, timeline, setting, sizes, rates);
+    let mut server = Server::new(replay, setting);
     match course {
         Course::Simulated => server.run(),
         Course::Drawn(random) => {
@@ -124,6 +167,12 @@ fn point(replay: &Replay<'_>, setting: &Setting, course: Course) -> Point {
         }
         Course::Recorded => server.follow(),
     }
+    result(replay, setting, server)
+}
+
+/// What came of the simulation.
+fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
+    let Replay { traffic, sizes, .. } = replay;
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
     let store = server.store.as_ref();
     let (store_bytes, store_seconds) =

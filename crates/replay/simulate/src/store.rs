@@ -21,8 +21,8 @@ pub(crate) struct PrefixStore {
     tree: Store,
     /// A sequence for each slot.
     session: Session,
-    /// The adapters of all requests so far. The index is the number of the conditions.
-    adapters: Vec<Applied>,
+    /// The adapters of all requests so far, and what stands for them. The index is the number of the conditions.
+    adapters: Vec<(Applied, Fingerprint)>,
     /// Bytes of the rows of a token.
     token_bytes: usize,
     /// How many times as long as copying a token evaluating it takes.
@@ -243,7 +243,7 @@ impl PrefixStore {
     /// Loads what there is of a run. Returns whether there was all of it.
     fn search(&mut self, run: &Run, held: usize, conditions: Conditions) -> bool {
         let wanted = self.session.wanted(run);
-        let fingerprint = fingerprint(&self.adapters, conditions);
+        let fingerprint = self.fingerprint(conditions);
         let better = self.session.sharing(run, &wanted, conditions);
         if let Some((other, shared)) = better.filter(|&(_, shared)| shared >= held + worth::LEAST) {
             let stored = self.tree.find(&fingerprint, &wanted).tokens().max(held);
@@ -296,7 +296,7 @@ impl PrefixStore {
         if !worth::saving(tokens.len(), kept, 0, self.ratio, margin) {
             return false;
         }
-        let fingerprint = fingerprint(&self.adapters, conditions);
+        let fingerprint = self.fingerprint(conditions);
         let there = self.tree.find(&fingerprint, tokens).tokens();
         let is_worth_it = worth::saving(tokens.len(), kept, there, self.ratio, margin)
             && self.tree.has_room(&fingerprint, tokens, self.token_bytes);
@@ -314,7 +314,7 @@ impl PrefixStore {
 
     /// Keeps what is new of these tokens.
     fn keep(&mut self, conditions: Conditions, tokens: &[i32]) {
-        let fingerprint = fingerprint(&self.adapters, conditions);
+        let fingerprint = self.fingerprint(conditions);
         for chunk in self.tree.missing(&fingerprint, tokens, self.token_bytes) {
             if self.tree.insert(chunk).is_err() {
                 break;
@@ -329,10 +329,15 @@ impl PrefixStore {
         }
     }
 
+    fn fingerprint(&self, conditions: Conditions) -> Fingerprint {
+        self.adapters[conditions.0 as usize].1
+    }
+
     fn conditions_of(&mut self, adapters: Applied) -> Conditions {
-        let known = self.adapters.iter().position(|one| *one == adapters);
+        let known = self.adapters.iter().position(|(one, _)| *one == adapters);
         let nth = known.unwrap_or_else(|| {
-            self.adapters.push(adapters);
+            let fingerprint = Fingerprint::of(&[&adapters.hash.to_le_bytes()]);
+            self.adapters.push((adapters, fingerprint));
             self.adapters.len() - 1
         });
         Conditions(nth as u32)
@@ -374,11 +379,6 @@ fn run_of(tokens: &[i32], sequence: i32, at: usize, batch: usize) -> Option<Run>
 /// Whether the store takes part in a request at all.
 fn is_for_the_store(record: &RequestRecord) -> bool {
     !record.embedding && record.media.is_empty() && record.activated_at.is_none()
-}
-
-fn fingerprint(adapters: &[Applied], conditions: Conditions) -> Fingerprint {
-    let applied = adapters.get(conditions.0 as usize).copied();
-    Fingerprint::of(&[&applied.unwrap_or_default().hash.to_le_bytes()])
 }
 
 /// The tokens `[from, to)` of a row. Two tokens are the same only if their identities are, unless these are some

@@ -29,6 +29,7 @@ impl Server<'_> {
             return;
         }
         let reused = self.reuse(nth, request);
+        self.spared += u64::from(reused);
         self.slots[nth].phase = Phase::Prompt {
             at: reused,
             loaded: reused,
@@ -84,6 +85,7 @@ impl Server<'_> {
                     at,
                     loaded: at + loaded,
                 };
+                self.spared += u64::from(loaded);
                 let answers = self.slots[nth].job.map(|job| self.jobs[job].requests());
                 for answer in answers.into_iter().flatten() {
                     if let Some(outcome) = &mut self.outcomes[answer] {
