@@ -238,4 +238,22 @@ mod tests {
         assert!(haste.draw(1, &mut Random(1)).is_some(), "it hurries");
         assert!(!haste.is_known());
     }
+
+    /// Of a recording of a real server: a course that is ended early says the same as the whole.
+    #[test]
+    fn whether_a_course_spares_enough_is_what_the_spread_says() {
+        let traffic = contextpilot_traffic::read(include_bytes!("../tests/recordings/two-clients"));
+        let recorded = Setting::recorded(&traffic).expect("it says what server it is of");
+        let replay = Replay::of(&traffic);
+        let Spread { lowest, highest } = replay.spread(&recorded).expect("there are two clients");
+        let spare = |share| {
+            (0..COURSES)
+                .filter(|&nth| replay.spares(&recorded, nth, share))
+                .count()
+        };
+        assert_eq!(spare(lowest), COURSES);
+        assert!(spare(lowest + 1e-9) < COURSES);
+        assert!(spare(highest) > 0);
+        assert_eq!(spare(highest + 1e-9), 0);
+    }
 }
