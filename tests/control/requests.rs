@@ -19,6 +19,7 @@ fn a_request_is_cached_in_its_slot_until_another_overwrites_it() {
         tokens: held,
         since,
         evaluation,
+        kept: None,
     } = hooked.request(id)
     else {
         panic!("{:?}", hooked.request(id));

@@ -160,6 +160,7 @@ const NEEDED: &[(&[&str], &[&str])] = &[
             env::INDEX_CONNECT_TIMEOUT_MS,
             env::INDEX_TIMEOUT_MS,
             env::JOURNAL,
+            env::WATCHER,
         ],
     ),
     (
