@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use contextpilot_trace::fleet::{Delay, Outcome, Own, Route, Setting, Shared, fleet};
+use contextpilot_trace::fleet::{Outcome, Own, Route, Setting, Shared, fleet};
 use contextpilot_trace::{Future, Trace, best, ceiling, warm_up};
 use serde::Serialize;
 
@@ -39,9 +39,10 @@ pub(in crate::companion) struct Fleet {
     /// How fast the network brings a shared store's chunks to a server, in 10⁶ bytes a second
     #[arg(long, value_name = "MB", default_value_t = 1000.0, value_parser = megabytes)]
     link: f64,
-    /// After how many seconds other servers see what one wrote to a shared store, or from how many to how many
-    #[arg(long, value_name = "SECONDS[-SECONDS]", default_value = "0.1-1.4", value_parser = delay)]
-    shared_after: Delay,
+    /// How often each machine looks for what is to be sent to a shared store, and for what is new there, in seconds: 0.5 is right for
+    /// a Redis, 5 for a bucket, and a server's /stats say it of its own (store.remote.look_ms)
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
+    look_every: f64,
     /// What must be new of a prompt to be written to a shared store before its slot loses it
     #[arg(long, value_name = "SHARE", default_value_t = 0.125, value_parser = share)]
     worth: f64,
@@ -89,20 +90,6 @@ pub(in crate::companion) fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok();
     let seconds = seconds.filter(|seconds: &f64| (0.0..=1e6).contains(seconds));
     seconds.ok_or_else(|| "a time is a number of seconds".to_owned())
-}
-
-fn delay(text: &str) -> Result<Delay, String> {
-    let micros = |text: &str| seconds(text).map(|seconds| (seconds * 1e6) as u64);
-    if let Ok(always) = micros(text) {
-        return Ok(Delay::always(always));
-    }
-    let span = text.split_once('-');
-    let span = span.and_then(|(least, most)| Some((micros(least).ok()?, micros(most).ok()?)));
-    let span = span.filter(|(least, most)| least <= most);
-    let span = span.map(|(least, most)| Delay { least, most });
-    span.ok_or_else(|| {
-        "say seconds, as in 1.5, or from the least to the most, as in 0.1-1.4".to_owned()
-    })
 }
 
 /// What is the same for the fleets of one command.
@@ -177,7 +164,7 @@ impl Fleet {
             shared: (whose == Whose::Shared).then_some(Shared {
                 room: self.remote_gb.unwrap_or(u64::MAX),
                 link: self.link * 1e6,
-                delay: self.shared_after,
+                looks: (self.look_every * 1e6) as u64,
                 worth: self.worth,
             }),
             warm_up: self.warm_up,

@@ -27,6 +27,8 @@ use crate::variables::{Lookup, of_process};
 
 /// From an error to the next attempt. Each further error doubles it, as far as the remote allows.
 const RETRY: Duration = Duration::from_secs(5);
+/// How often it looks is said as it was on average over about so many looks.
+const LOOKS: u32 = 16;
 /// How late it may be seen that the server has ended.
 const GLANCE: Duration = Duration::from_millis(200);
 /// How often what is said of the remote is written down again, so that others see that this process is there.
@@ -201,7 +203,7 @@ impl Said {
         now.reachable || now.sent + now.fetched > 0
     }
 
-    fn note(&self, moved: &Moved, waiting: usize, problem: Option<&str>) {
+    fn note(&self, moved: &Moved, waiting: usize, look: Duration, problem: Option<&str>) {
         let mut now = lock(&self.now);
         let is_reachable = problem.is_none();
         if now.since.is_none() || now.reachable != is_reachable {
@@ -212,6 +214,7 @@ impl Said {
         (now.sent, now.sent_bytes) = (moved.sent, moved.sent_bytes);
         (now.fetched, now.fetched_bytes) = (moved.fetched, moved.fetched_bytes);
         now.waiting = waiting as u64;
+        now.look_ms = look.as_millis() as u64;
         now.refused = moved.refused + moved.damaged;
         now.last_refused = match moved.why_refused {
             None if moved.damaged > 0 => Some("a chunk was damaged".to_owned()),
@@ -223,8 +226,14 @@ impl Said {
     fn write(&self, folder: &Folder) {
         let now = lock(&self.now).clone();
         let mut written = lock(&self.written);
-        let is_known =
-            |(said, at): &(StoreRemote, Instant)| *said == now && at.elapsed() < SIGN_OF_LIFE;
+        let is_known = |(said, at): &(StoreRemote, Instant)| {
+            let look_ms = now.look_ms;
+            let is_same = StoreRemote {
+                look_ms,
+                ..said.clone()
+            } == now;
+            is_same && at.elapsed() < SIGN_OF_LIFE
+        };
         if now.since.is_none() || written.as_ref().is_some_and(is_known) {
             return;
         }
@@ -297,7 +306,15 @@ impl Worker {
         let mut begun = false;
         let mut retry = RETRY;
         let mut spread = Random::of_system();
+        let (mut looked, mut look) = (None, Duration::ZERO);
         loop {
+            let now = Instant::now();
+            if let Some(took) = looked.replace(now).map(|before| now - before) {
+                look = match look {
+                    Duration::ZERO => took,
+                    look => (look * (LOOKS - 1) + took) / LOOKS,
+                };
+            }
             let server = self.server.as_deref();
             let ended = server.is_some_and(Server::has_ended);
             self.asked.keep();
@@ -313,7 +330,7 @@ impl Worker {
             let shown = self.mirror.remote().shown();
             let problem = turn.as_ref().err().map(ToString::to_string);
             let waiting = self.mirror.waiting();
-            self.said.note(&moved, waiting, problem.as_deref());
+            self.said.note(&moved, waiting, look, problem.as_deref());
             if let Some(why) = moved.why_refused.filter(|_| !told_refused) {
                 told_refused = true;
                 say(format_args!(

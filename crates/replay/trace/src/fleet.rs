@@ -6,21 +6,23 @@
 //! was used longest ago. What it held then goes to the host cache and, if it is not there yet, to the store. What of a prompt
 //! neither the slot nor the host cache has is loaded from the store, if that is quicker than evaluating it.
 //!
-//! A store of its own has at once what its server has lost. The shared one has some time later what a server wrote. A
-//! server writes what is new when it evaluates the second token of an answer, if there is one and enough is new to be worth a
-//! copy, or else when it loses it.
+//! A store of its own has at once what its server has lost. The shared one has it when the server's machine has looked for what is
+//! to be sent, and another server when its machine has looked for what is new there ([`looks`]). A server writes what is new when
+//! it evaluates the second token of an answer, if there is one and enough is new to be worth a copy, or else when it loses it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::curve::{Reuse, warm_up};
-use crate::trace::{NONE, Request, Trace, mixed};
+use crate::trace::{NONE, Request, Trace};
 use crate::tree::Node;
 
+mod looks;
 mod route;
 mod server;
 mod shelf;
 
+use looks::Looks;
 pub use route::Route;
 use route::Router;
 use server::Server;
@@ -69,42 +71,11 @@ pub struct Shared {
     pub room: u64,
     /// How fast the network brings it to a server, bytes in a second.
     pub link: f64,
-    /// How long it takes until others see what a server wrote.
-    pub delay: Delay,
+    /// From one look of a machine for what is to be sent or fetched to the next, microseconds; the mean of them. 0: it looks all the
+    /// time.
+    pub looks: u64,
     /// What is new must be this share of a sequence to be written before it is lost.
     pub worth: f64,
-}
-
-/// How long it takes until others see what a server wrote, microseconds.
-///
-/// The writer's machine looks from time to time for what is new to be sent, and the reader's for what is new to be fetched. Either
-/// look may come at once or take all of its period, so times in the middle are the most frequent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delay {
-    /// If both looks come at once.
-    pub least: u64,
-    /// If both take their whole period.
-    pub most: u64,
-}
-
-impl Delay {
-    /// Always the same.
-    #[must_use]
-    pub const fn always(micros: u64) -> Self {
-        Self {
-            least: micros,
-            most: micros,
-        }
-    }
-
-    /// The delay of the write with this number.
-    fn of_write(self, number: u64) -> u64 {
-        let random = mixed(number);
-        let looks = (random >> 32) + (random & u64::from(u32::MAX));
-        let share = looks as f64 / (2.0 * f64::from(u32::MAX));
-        let spread = self.most.saturating_sub(self.least) as f64;
-        self.least.saturating_add((spread * share) as u64)
-    }
 }
 
 /// What a fleet did.
@@ -201,6 +172,8 @@ pub fn plan(
 enum Event {
     /// The shared store has a chain now.
     Stored(Node),
+    /// A server has written a chain.
+    Written(Node, u32),
     /// A request comes.
     Comes(u32),
 }
@@ -210,13 +183,12 @@ struct Fleet<'a> {
     setting: Setting,
     servers: Vec<Server>,
     router: Router,
-    /// The store of all.
+    /// The store of all, and when each server's machine looks at it.
     shared: Shelf,
+    looks: Vec<Looks>,
     /// The servers, by when they are ready for a prompt.
     ready: BTreeSet<(u64, u32)>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// What was written to the store of all so far.
-    writes: u64,
     /// The requests that wait for each answer: the first, and the next one of each.
     waiting: Vec<u32>,
     next: Vec<u32>,
@@ -253,9 +225,12 @@ impl<'a> Fleet<'a> {
                 .collect(),
             router: Router::new(setting.route, servers),
             shared: Shelf::new(shared),
+            looks: setting.shared.map_or_else(Vec::new, |shared| {
+                let all = 0..servers;
+                all.map(|server| Looks::new(server, shared.looks)).collect()
+            }),
             ready: (0..servers).map(|server| (0, server)).collect(),
             events,
-            writes: 0,
             waiting,
             next,
             evaluated: vec![0; servers as usize],
@@ -276,6 +251,10 @@ impl<'a> Fleet<'a> {
                     let bytes = self.bytes(come);
                     self.outcome.sent_bytes = self.outcome.sent_bytes.saturating_add(bytes);
                     self.path = path;
+                }
+                Event::Written(end, server) => {
+                    let sent = self.looks[server as usize].next(now);
+                    self.events.push(Reverse((sent, Event::Stored(end))));
                 }
                 Event::Comes(number) => {
                     let answered = self.serve(number, now);
@@ -363,7 +342,8 @@ impl<'a> Fleet<'a> {
             }
         }
         if let Some(shared) = setting.shared {
-            let there = self.shared.find(&trace.tree, path);
+            let seen = self.looks[chosen as usize].last(now);
+            let there = self.shared.find_of(&trace.tree, path, seen);
             if let Some(time) = time(has, there.max(has), shared.link).filter(|_| there > has) {
                 self.shared.touch(path, now);
                 if counts {
@@ -381,14 +361,14 @@ impl<'a> Fleet<'a> {
         let answer = micros(u64::from(request.output), setting.answer_rate);
         let answered = first.saturating_add(answer as u64);
         let mut is_written = false;
-        if let Some(Shared { delay, worth, .. }) = setting.shared {
+        if let Some(Shared { worth, .. }) = setting.shared {
             if let Some(lost) = slot.lost.filter(|_| !slot.was_written) {
-                self.write(lost, begin, delay);
+                self.write(lost, chosen, begin);
             }
             let is_worth = evaluated as f64 >= worth * f64::from(request.input);
             is_written = request.output > 1 && is_worth;
             if is_written {
-                self.write(request.end, first, delay);
+                self.write(request.end, chosen, first);
             }
         }
         let server = &mut self.servers[chosen as usize];
@@ -411,11 +391,9 @@ impl<'a> Fleet<'a> {
         answered
     }
 
-    /// A server writes a chain, which others see later.
-    fn write(&mut self, end: Node, now: u64, delay: Delay) {
-        let time = now.saturating_add(delay.of_write(self.writes));
-        self.writes += 1;
-        self.events.push(Reverse((time, Event::Stored(end))));
+    fn write(&mut self, end: Node, server: u32, time: u64) {
+        self.events
+            .push(Reverse((time, Event::Written(end, server))));
     }
 
     fn bytes(&self, blocks: u64) -> u64 {

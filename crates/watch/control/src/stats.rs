@@ -231,6 +231,9 @@ pub struct StoreRemote {
     pub refused: u64,
     /// Why the last of these was not taken; `None`: there was none.
     pub last_refused: Option<String>,
+    /// Milliseconds from one look for what is to be sent or fetched to the next, on average over the last ones. What a server
+    /// writes is sent at the first look, and others see it at theirs.
+    pub look_ms: u64,
     /// When the process reported this.
     pub at: Option<Timestamp>,
 }

@@ -14,6 +14,8 @@ struct Item {
     there: u32,
     children: u32,
     used: u64,
+    /// When the last of its blocks came.
+    came: u64,
 }
 
 /// A store: what was used longest ago leaves, and no block before those behind it.
@@ -38,9 +40,15 @@ impl Shelf {
 
     /// How many blocks of a path are there.
     pub(super) fn find(&self, tree: &Tree, path: &[Node]) -> u32 {
+        self.find_of(tree, path, u64::MAX)
+    }
+
+    /// The same, of what had come at a time.
+    pub(super) fn find_of(&self, tree: &Tree, path: &[Node], time: u64) -> u32 {
         let mut found = 0;
         for node in path {
-            let there = self.items.get(node).map_or(0, |item| item.there);
+            let item = self.items.get(node).filter(|item| item.came <= time);
+            let there = item.map_or(0, |item| item.there);
             found += there;
             if there < tree.length(*node) {
                 break;
@@ -79,6 +87,7 @@ impl Shelf {
                 let item = self.items.entry(*node).or_default();
                 item.there += blocks;
                 item.used = now;
+                item.came = now;
                 self.taken += u64::from(blocks);
                 come += u64::from(blocks);
                 let parent = tree.parent(*node);
