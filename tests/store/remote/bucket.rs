@@ -228,7 +228,7 @@ fn a_bucket_that_refuses_is_told_from_one_that_is_gone() {
             .iter()
             .map(|(name, value)| (*name, &**value))
             .collect();
-        let (grade, text) = doctor(folder.path(), &variables);
+        let (grade, text) = doctor(folder.path(), &variables, "store remote");
         assert_eq!(grade, "limit");
         assert!(text.contains(said), "{text}");
     }
