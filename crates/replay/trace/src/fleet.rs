@@ -7,7 +7,7 @@
 //! neither the slot nor the host cache has is loaded from the store, if that is quicker than evaluating it.
 //!
 //! A store of its own has at once what its server has lost. The shared one has it when the server's machine has looked for what is
-//! to be sent, and another server when its machine has looked for what is new there ([`looks`]). A server writes what is new when
+//! to be sent, and another server when its machine has looked for what is new there (`looks`). A server writes what is new when
 //! it evaluates the second token of an answer, if there is one and enough is new to be worth a copy, or else when it loses it.
 
 use std::cmp::Reverse;
