@@ -111,6 +111,7 @@ fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> Answer {
             tokens: question.tokens * u64::from(*ids % 3 > 0),
             reused: question.common / 2,
             loaded: (*ids % 5 > 0).then_some(question.common % 9),
+            kept: (*ids % 7 == 0).then_some((question.common, *ids)),
         };
         index.answered(&mut work, found);
         asked += 1;
