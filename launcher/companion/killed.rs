@@ -1,6 +1,6 @@
 //! `killed`: reports what killed servers held, without the next start.
 
-use std::io::Read as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,10 +36,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     if options.at_end {
         // First of all: these are the server's, and its port would stay in use.
         sys::close_inherited();
-        let _ = std::io::copy(
-            &mut std::io::stdin().lock().take(u64::MAX),
-            &mut std::io::sink(),
-        );
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     }
     let settings = Settings::from(of_process).map_err(|e| e.to_string())?;
     if !settings.journal {
@@ -48,7 +45,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             env::JOURNAL
         ));
     }
-    let log = Arc::new(|line: &str| eprintln!("{line}"));
+    let log = Arc::new(said);
     let config = Config::from_settings(&settings, |name| of_process.text(name), log);
     let config = config.ok_or_else(|| {
         format!(
@@ -81,9 +78,8 @@ fn report(config: Config, longest: Duration) -> Result<(usize, usize), String> {
     let identity = Identity::watcher(&config.endpoint, &Origin::at(PathBuf::new()));
     let sender = Sender::start(config, || {}).map_err(|e| e.to_string())?;
     // Nothing arrives here: what others left in shared memory is read, and nothing is kept there.
-    let none = |_: &_, _| Err(std::io::ErrorKind::Unsupported.into());
-    let (mut journal, lost) =
-        Journal::in_state_folder(of_process, Some(none), identity, |line| eprintln!("{line}"));
+    let none = |_: &_, _| Err(io::ErrorKind::Unsupported.into());
+    let (mut journal, lost) = Journal::in_state_folder(of_process, Some(none), identity, said);
     if !journal.is_on() {
         return Err("nothing could be read: see above".to_owned());
     }
@@ -95,4 +91,9 @@ fn report(config: Config, longest: Duration) -> Result<(usize, usize), String> {
     }
     journal.close();
     Ok((found, left))
+}
+
+/// Prints a line of the crates, which begins as ours do. Not `eprintln!`, which panics if stderr is closed.
+fn said(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

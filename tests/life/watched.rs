@@ -97,7 +97,7 @@ fn what_a_server_held_is_reported_while_the_program_that_killed_it_lives() {
     program.stop(libc::SIGKILL).unwrap();
 }
 
-/// The watcher ends after the time for a server's end, and leaves the rest to whoever comes next.
+/// The watcher ends after the time for a server's end, and leaves the rest to the next process that looks.
 #[test]
 fn what_the_index_did_not_take_is_reported_later() {
     let (home, index) = (Home::new(), Index::start().unwrap());

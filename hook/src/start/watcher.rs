@@ -31,7 +31,7 @@ pub(super) fn start(watcher: &Watcher) {
         .envs(variables.filter(|(name, _)| PRELOADS.iter().all(|preload| name != preload)))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // Whoever reads the server's stderr waits for its end, which must be that of the server.
+        // A program that reads the server's stderr to its end must see that end when the server ends.
         .stderr(Stdio::null())
         // Ctrl-C is for the server.
         .process_group(0)
