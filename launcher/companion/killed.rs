@@ -1,9 +1,11 @@
 //! `killed`: reports what killed servers held, without the next start.
 
 use std::io::{self, Write as _};
+use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use contextpilot_delivery::{Config, Sender};
@@ -32,11 +34,14 @@ pub(super) struct Options {
 /// How long it takes at most, if the setting for a server's end says that it may not wait.
 const LONGEST: Duration = Duration::from_secs(2);
 
+/// How long closing files may take. A process that was started by another one waits as long in vain.
+const CLOSING: Duration = Duration::from_millis(500);
+
 pub(super) fn run(options: &Options) -> Result<(), String> {
     if options.at_end {
         // First of all: these are the server's, and its port would stay in use.
         sys::close_inherited();
-        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        wait_for_end();
     }
     let settings = Settings::from(of_process).map_err(|e| e.to_string())?;
     if !settings.journal {
@@ -70,6 +75,17 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         "{} of killed servers reported as evicted\n",
         counted(found as u64, "request")
     ))
+}
+
+/// Waits until standard input ends, and then until its other end's process, if that has started this one, is gone: while it
+/// ends, the system closes one file after another, and the journal may be locked for a moment longer than the pipe is open.
+fn wait_for_end() {
+    let parent = parent_id();
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    let ended = Instant::now();
+    while parent_id() == parent && ended.elapsed() < CLOSING {
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Reports what dead servers with this index left. Returns the number of ids, and of those that the index has not

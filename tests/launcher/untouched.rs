@@ -38,29 +38,39 @@ fn arguments_reach_the_server_untouched() {
     }
 }
 
+/// Settings that need another one do not ask for the hook. They are only named.
 #[test]
 fn without_an_index_the_environment_is_untouched_and_nothing_is_printed() {
     let machine = Machine::new();
-    let set_up = |mut command: Command, url: Option<&str>| {
-        command
-            .args(["/proc/self/environ", "/proc/self/cmdline"])
-            .env("LD_PRELOAD", "")
-            .env("STRANGE", OsStr::from_bytes(b"\xff=\n"))
-            // A wrong setting. Without an index it is not read.
-            .env("CONTEXTPILOT_INDEX_TIMEOUT_MS", "soon")
-            .env("CONTEXTPILOT_LISTEN_TOKEN", "not a token")
-            .envs(url.map(|url| ("CONTEXTPILOT_INDEX_URL", url)));
-        command.output().unwrap()
-    };
-    for url in [None, Some("")] {
-        let mut plain = machine.command(machine.server());
-        std::os::unix::process::CommandExt::arg0(&mut plain, "llama-server");
-        let plain = set_up(plain, url);
-        let launched = set_up(machine.launcher(), url);
-        assert!(plain.stdout.starts_with(b"CONTEXTPILOT_") || plain.stdout.starts_with(b"HOME="));
-        assert_eq!(launched, plain);
-        assert_eq!(stderr(&launched), "");
-        assert!(!machine.path("home/.cache").exists());
+    let named = "[ContextPilot] CONTEXTPILOT_INDEX_TIMEOUT_MS does nothing without CONTEXTPILOT_INDEX_URL: set it, too\n\
+                 [ContextPilot] CONTEXTPILOT_LISTEN_TOKEN does nothing without CONTEXTPILOT_LISTEN: set it, too\n";
+    // Wrong settings. Without an index they are not read.
+    let wrong = [
+        ("CONTEXTPILOT_INDEX_TIMEOUT_MS", "soon"),
+        ("CONTEXTPILOT_LISTEN_TOKEN", "not a token"),
+    ];
+    for (settings, said) in [(&[] as &[_], ""), (&wrong, named)] {
+        for url in [None, Some("")] {
+            let set_up = |mut command: Command| {
+                command
+                    .args(["/proc/self/environ", "/proc/self/cmdline"])
+                    .env("LD_PRELOAD", "")
+                    .env("STRANGE", OsStr::from_bytes(b"\xff=\n"))
+                    .envs(settings.iter().copied())
+                    .envs(url.map(|url| ("CONTEXTPILOT_INDEX_URL", url)));
+                command.output().unwrap()
+            };
+            let mut plain = machine.command(machine.server());
+            std::os::unix::process::CommandExt::arg0(&mut plain, "llama-server");
+            let (plain, launched) = (set_up(plain), set_up(machine.launcher()));
+            assert!(plain.stdout.windows(8).any(|part| part == b"STRANGE="));
+            assert_eq!(
+                (launched.status, &launched.stdout),
+                (plain.status, &plain.stdout)
+            );
+            assert_eq!(stderr(&launched), said);
+            assert!(!machine.path("home/.cache").exists());
+        }
     }
 }
 

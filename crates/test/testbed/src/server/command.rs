@@ -62,7 +62,13 @@ impl Builder {
         // Each server has a journal of its own, unless a test makes two share one.
         command.env("XDG_STATE_HOME", folder);
         // What a server says of itself is the truth that tests compare with.
-        command.env("CONTEXTPILOT_STORE_USAGE", "0");
+        if self
+            .env
+            .iter()
+            .any(|(name, _)| name == "CONTEXTPILOT_STORE")
+        {
+            command.env("CONTEXTPILOT_STORE_USAGE", "0");
+        }
         if let Some(hook) = &self.preload {
             command.env("LD_PRELOAD", std::path::absolute(hook)?);
         }
