@@ -75,7 +75,7 @@ fn what_a_server_held_is_reported_while_the_program_that_killed_it_lives() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let (parent, pid) = (home.path().join("parent"), home.path().join("pid"));
     let script = format!(
-        "#!/bin/sh\nLD_PRELOAD='{}' \"$LLAMA_SERVER_BIN\" \"$@\" &\necho $! > '{}'\nwait\nsleep 1000\n",
+        "#!/bin/sh\nLD_PRELOAD='{}' \"$LLAMA_SERVER_BIN\" \"$@\" &\necho $! > '{}'\nwait\nexec sleep 1000\n",
         hook().display(),
         pid.display(),
     );
