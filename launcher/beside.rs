@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// The command that is everything else.
+pub(crate) const COMPANION: &str = "contextpilot-llama";
+
 /// The program of this name beside this one, else that on `PATH`.
 ///
 /// # Errors

@@ -6,10 +6,8 @@ use std::process::{Command, Stdio};
 
 use contextpilot_settings::env;
 
-use crate::beside;
+use crate::beside::{self, COMPANION};
 use crate::say::say;
-
-const COMPANION: &str = "contextpilot-llama";
 
 /// Whether these arguments ask the server something that it answers without a model.
 pub(crate) fn only_ask(arguments: &[OsString]) -> bool {

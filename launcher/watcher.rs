@@ -12,7 +12,7 @@ use crate::{beside, sys};
 /// # Errors
 /// It is not there. The text says what to do.
 pub(crate) fn find() -> Result<PathBuf, String> {
-    let found = beside::find("contextpilot-llama")?;
+    let found = beside::find(beside::COMPANION)?;
     std::path::absolute(found).map_err(|error| error.to_string())
 }
 

@@ -73,22 +73,17 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
                 .join(", ")
         ));
     }
-    let library = hook_lib::load(of_process).map_err(|e| e.to_string())?.path;
-    let library = match options.user || is_readable_by_all(&library) {
-        true => library,
-        false => copied(&library, &options.root)?,
+    let for_service = |file: PathBuf| match options.user || is_readable_by_all(&file) {
+        true => Ok(file),
+        false => copied(&file, &options.root),
     };
+    let library = hook_lib::load(of_process).map_err(|e| e.to_string())?.path;
+    let library = for_service(library)?;
     let watcher = match Settings::from(of_process)
         .map_err(|e| e.to_string())?
         .watcher
     {
-        Some(Watcher::Auto) => {
-            let found = watcher::find()?;
-            Some(match options.user || is_readable_by_all(&found) {
-                true => found,
-                false => copied(&found, &options.root)?,
-            })
-        }
+        Some(Watcher::Auto) => Some(for_service(watcher::find()?)?),
         _ => None,
     };
     let text = drop_in_text(&library, watcher.as_deref());
