@@ -1,5 +1,6 @@
 //! The usage in answers after loads from a prefix store: what was not evaluated counts as cached, in all three APIs.
 
+use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -146,6 +147,15 @@ fn figures(answer: &[Value]) -> Vec<(u64, u64)> {
     found
 }
 
+/// Each figure in an answer must be what the account says. `whose` is shown if one is not.
+fn assert_right(answer: &[Value], account: &Evaluation, whose: impl Debug) {
+    let (found, right) = (figures(answer), (account.reused, account.evaluated));
+    assert!(
+        !found.is_empty() && found.iter().all(|figures| *figures == right),
+        "{whose:?}: {found:?} {account:?} {answer:?}"
+    );
+}
+
 /// The server ends, and another one with its store begins at its address.
 pub(crate) fn restarted(
     mut server: Server,
@@ -212,13 +222,7 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
             let id = format!("chat-{at}-{turn}");
             let answer = chat.send(index.address, &id);
             let account = account(&hook, &id);
-            let found = figures(&answer);
-            let right = (account.reused, account.evaluated);
-            assert!(!found.is_empty(), "{chat:?}: {answer:?}");
-            assert!(
-                found.iter().all(|figures| *figures == right),
-                "{found:?} {account:?} {answer:?}"
-            );
+            assert_right(&answer, &account, &*chat);
             loaded += account.from.store;
             chat.grows(turn);
         }
@@ -227,14 +231,10 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
     let gateway = Gateway::start(server.address(), &["--control", &at]);
     for (at, chat) in chats.iter_mut().enumerate() {
         let id = format!("gateway-{at}");
-        let found = figures(&chat.send(gateway.1, &id));
+        let answer = chat.send(gateway.1, &id);
         let account = account(&hook, &id);
-        let right = (account.reused, account.evaluated);
         assert!(account.from.store > 100, "{account:?}");
-        assert!(
-            !found.is_empty() && found.iter().all(|figures| *figures == right),
-            "{found:?} {account:?}"
-        );
+        assert_right(&answer, &account, &*chat);
         chat.grows(0);
     }
     // With the engine's own figures nothing differs from them.
@@ -306,13 +306,9 @@ fn the_index_asks_for_no_account_of_answers_that_the_server_has_put_right() {
             let before = asked.load(Ordering::SeqCst);
             for (at, chat) in chats.iter_mut().enumerate() {
                 let id = format!("chat-{at}-{turn}");
-                let found = figures(&chat.send(index.address, &id));
+                let answer = chat.send(index.address, &id);
                 let account = account(&hook, &id);
-                let right = (account.reused, account.evaluated);
-                assert!(
-                    !found.is_empty() && found.iter().all(|figures| *figures == right),
-                    "{setting}: {chat:?}: {found:?} {account:?}"
-                );
+                assert_right(&answer, &account, (setting, &*chat));
                 loaded += account.from.store;
                 chat.grows(turn);
             }
@@ -346,13 +342,9 @@ fn alone(builder: &Builder, folder: &Path) -> u64 {
         }
         for (at, chat) in chats.iter_mut().enumerate() {
             let id = format!("chat-{at}-{turn}");
-            let found = figures(&chat.texts(server.post(chat.path(), &chat.body(&id)).unwrap()));
+            let answer = chat.texts(server.post(chat.path(), &chat.body(&id)).unwrap());
             let account = account(&control(&socket), &id);
-            let right = (account.reused, account.evaluated);
-            assert!(
-                !found.is_empty() && found.iter().all(|figures| *figures == right),
-                "{chat:?}: {found:?} {account:?}"
-            );
+            assert_right(&answer, &account, &*chat);
             loaded += account.from.store;
             chat.grows(turn);
         }

@@ -400,10 +400,7 @@ fn equal_prompts_are_kept_once_and_the_least_used_make_room_before_live_ones() {
         ..Limits::default()
     };
     let mut asked = live(limits);
-    let stored = |asked: &mut Asked| {
-        let stats = asked.ask("GET", "/stats", b"").body;
-        stats["stored_requests"].as_u64().expect("a number")
-    };
+    let stored = |asked: &mut Asked| number(asked, "stored_requests");
     for _ in 0..4 {
         lost(&mut asked, json!(["a", "b"]));
     }
