@@ -5,7 +5,7 @@ use contextpilot_client::control::{RequestState, Stats};
 use contextpilot_client::{Control, Error};
 use contextpilot_settings::{Listen, env};
 
-use super::servers::{Running, choose, running};
+use super::servers::{Running, choose, running, with_token};
 use crate::variables::{Lookup, of_process};
 
 /// Where the endpoint of older examples is. It is tried if nothing else is known.
@@ -45,7 +45,7 @@ impl ControlAt {
     /// The endpoint that was given.
     pub(super) fn given(&self) -> Result<Option<Control>, String> {
         let chosen = self.pid.is_some() || self.model.is_some();
-        let from_variable = || text(env::LISTEN).filter(|_| !chosen);
+        let from_variable = || of_process.text(env::LISTEN).filter(|_| !chosen);
         let address = self.control.clone().or_else(from_variable);
         match address.filter(|address| address.parse() != Ok(Listen::Auto)) {
             Some(address) => {
@@ -72,16 +72,6 @@ impl ControlAt {
     }
 }
 
-/// Adds the token of the environment.
-pub(super) fn with_token(control: Control) -> Result<Control, String> {
-    match text(env::LISTEN_TOKEN) {
-        Some(token) => control
-            .with_token(&token)
-            .map_err(|_| format!("{} cannot be sent: check it", env::LISTEN_TOKEN)),
-        None => Ok(control),
-    }
-}
-
 /// What to type if no server is found.
 pub(super) const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
 
@@ -91,10 +81,6 @@ fn none_runs() -> String {
          in router mode has none until a model is loaded): start it as {START}, or say with --control \
          where it listens"
     )
-}
-
-pub(super) fn text(name: &str) -> Option<String> {
-    of_process.non_empty(name)?.into_string().ok()
 }
 
 /// What the hook knows of a request, and its name. A number is an id first; if no request has that id, it is the

@@ -6,9 +6,10 @@ use clap::Args;
 use contextpilot_client::control::nearest;
 use contextpilot_client::{Control, Error, Health, LlamaServer};
 
-use super::connect::{ControlAt, START, hook_says, text};
+use super::connect::{ControlAt, START, hook_says};
 use super::servers::{Running, choose, running};
 use crate::say::say;
+use crate::variables::{Lookup, of_process};
 
 /// Where llama-server listens if it is told nothing, the newer ones first. These are tried if nothing
 /// else is known.
@@ -139,7 +140,7 @@ impl ServerAt {
 
 /// Adds the key of the environment.
 pub(super) fn with_key(server: LlamaServer) -> Result<LlamaServer, String> {
-    match text(API_KEY) {
+    match of_process.text(API_KEY) {
         Some(key) => server
             .with_api_key(&key)
             .map_err(|_| format!("{API_KEY} cannot be sent: check it")),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use contextpilot_client::Control;
 
-use super::connect::{ControlAt, hook_says, text};
+use super::connect::{ControlAt, hook_says};
 use super::show::print;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
@@ -62,7 +62,10 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 
 /// The endpoint's page, if a browser can open it.
 fn direct(control: &Control) -> Option<String> {
-    if text(contextpilot_settings::env::LISTEN_TOKEN).is_some() {
+    if of_process
+        .text(contextpilot_settings::env::LISTEN_TOKEN)
+        .is_some()
+    {
         return None;
     }
     match control.address() {

@@ -5,17 +5,27 @@ use std::time::SystemTime;
 
 use contextpilot_client::control::{Stats, Timestamp};
 use contextpilot_client::{Control, Error};
+use contextpilot_settings::env;
 
-use super::connect::with_token;
 use super::show::{Moment, Visible, seconds_of};
 use super::table::Table;
-use crate::variables::of_process;
+use crate::variables::{Lookup, of_process};
 
 /// A server that runs, and what its hook says of it.
 pub(super) struct Running {
     process: u32,
     pub(super) control: Control,
     pub(super) stats: Result<Stats, Error>,
+}
+
+/// Adds the token of the environment.
+pub(super) fn with_token(control: Control) -> Result<Control, String> {
+    match of_process.text(env::LISTEN_TOKEN) {
+        Some(token) => control
+            .with_token(&token)
+            .map_err(|_| format!("{} cannot be sent: check it", env::LISTEN_TOKEN)),
+        None => Ok(control),
+    }
 }
 
 /// All of them, by process id.

@@ -9,7 +9,7 @@ use crate::Vocabulary;
 use crate::cursor::{Cursor, Prompt};
 use crate::header::{self, callee};
 use crate::json::ends_of_equal;
-use crate::record::{self, Record};
+use crate::record::{self, Record, and};
 
 /// How many tokens before an answer are kept with it: the text of a prompt may be divided otherwise where it now goes on.
 const BEFORE: usize = 32;
@@ -40,11 +40,6 @@ const LOADED: u64 = 1 << 63;
 
 /// Stands for no tokens.
 const NOTHING: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Stands for some tokens and one more. (Two lists with the same number do no harm: the text decides.)
-pub(crate) fn and(tokens: u64, token: i32) -> u64 {
-    (tokens.rotate_left(7) ^ u64::from(token as u32)).wrapping_mul(0xf135_7aea_2e62_a9c5)
-}
 
 /// The answers that were generated last, within a bound.
 #[derive(Debug)]

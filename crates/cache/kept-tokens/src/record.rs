@@ -4,8 +4,6 @@
 //! "CPans1\0\0", u64 key, u32 tokens, u32 of these before the answer, the tokens, u64 sum
 //! ```
 
-use crate::answers::and;
-
 const MAGIC: &[u8; 8] = b"CPans1\0\0";
 
 /// No answer has more tokens.
@@ -17,6 +15,11 @@ pub(crate) struct Record {
     pub(crate) key: u64,
     pub(crate) tokens: Vec<i32>,
     pub(crate) before: usize,
+}
+
+/// Stands for some tokens and one more. (Two lists with the same number do no harm: the text decides.)
+pub(crate) fn and(tokens: u64, token: i32) -> u64 {
+    (tokens.rotate_left(7) ^ u64::from(token as u32)).wrapping_mul(0xf135_7aea_2e62_a9c5)
 }
 
 fn sum(key: u64, tokens: &[i32], before: usize) -> u64 {

@@ -33,8 +33,6 @@ mod tests;
 mod unclaimed;
 mod upcoming;
 
-pub(crate) use reach::WATCHED_BYTES;
-
 pub use query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
 pub use reusable::CacheEntry;
 pub use shape::{Branch, Merged};

@@ -2,7 +2,6 @@
 
 use crate::adapters::Wanted;
 use crate::ids::{Arrival, EvaluationId, RequestId, TaskId};
-use crate::ledger::WATCHED_BYTES;
 use crate::slab::{Key, Slab};
 use crate::token::Token;
 use crate::tree::Mark;
@@ -55,6 +54,24 @@ pub(crate) struct Remainder {
     pub(crate) end: Option<Mark>,
     /// The tokens of the prompt behind the mark that decides.
     pub(crate) tokens: Arc<[Token]>,
+}
+
+/// A prompt of a bounded context, of which a slot or host entry must reach back far enough (its witness).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    pub(crate) request: RequestKey,
+    /// Which of the request's prompts.
+    pub(crate) nth: u32,
+    /// How many tokens it has.
+    pub(crate) prompt: u32,
+    /// How many of these its witness holds, when that was looked at last. `None`: it was not.
+    pub(crate) common: Option<u32>,
+}
+
+impl Watched {
+    pub(crate) fn nth(&self) -> usize {
+        self.nth as usize
+    }
 }
 
 /// A live request.
@@ -197,7 +214,7 @@ pub const LIVE_BYTES: usize = {
     let mark = 2 * size_of::<(Label, [Key; 4])>();
     let slab = 2 * size_of::<Request>() + mark;
     // A bounded context may keep a second mark, and what it needs to check both.
-    let bounded = mark + size_of::<Option<Remainder>>() + 16 + 2 * WATCHED_BYTES;
+    let bounded = mark + size_of::<Option<Remainder>>() + 16 + 2 * size_of::<Watched>();
     let by_id = (size_of::<(RequestId, Key)>() + 1) * 16 / 7;
     let by_age = 2 * size_of::<RequestKey>();
     let by_task = (size_of::<(TaskId, RequestKey)>() + 1) * 16 / 7;

@@ -10,7 +10,6 @@ use object::elf::{
 use object::read::ReadCache;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
-use crate::marks::Constants;
 use crate::{Error, Machine};
 
 type Header = FileHeader64<Endianness>;
@@ -47,6 +46,14 @@ pub struct Elf<'data, R: Read + Seek> {
     header: &'data Header,
     segments: &'data [ProgramHeader64<Endianness>],
     sections: SectionTable<'data, Header, &'data ReadCache<R>>,
+}
+
+/// A part of a file that is loaded and never written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Constants {
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+    pub(crate) has_code: bool,
 }
 
 /// A function or a variable.

@@ -56,11 +56,3 @@ pub fn holds_engine(path: &Path) -> Result<bool, Error> {
     }
     Ok(false)
 }
-
-/// A part of a file that is loaded and never written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Constants {
-    pub(crate) offset: u64,
-    pub(crate) size: u64,
-    pub(crate) has_code: bool,
-}

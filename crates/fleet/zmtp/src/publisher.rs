@@ -2,32 +2,25 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::listener::{Guest, Listener, lock};
 use crate::queue::Put;
-use crate::subscriber::{self, Subscriber};
+use crate::subscriber::{self, Subscriber, Subscribers};
 use crate::{Limits, frame};
 
 /// A PUB socket.
 #[derive(Debug)]
 pub struct Publisher {
     listener: Listener,
-    shared: Arc<PublisherShared>,
+    subscribers: Arc<Subscribers>,
+    counts: Arc<Counts>,
 }
 
-/// What the publishing thread and those of the subscribers share.
-#[derive(Debug)]
-pub(crate) struct PublisherShared {
-    pub(crate) limits: Limits,
-    pub(crate) first: fn(),
-    pub(crate) subscribers: Mutex<Vec<Arc<Subscriber>>>,
-    /// Those that are subscribed to something.
-    pub(crate) subscribed: AtomicU64,
-    /// Bytes that wait for all of them.
-    pub(crate) waiting: Arc<AtomicUsize>,
+#[derive(Debug, Default)]
+struct Counts {
     published: AtomicU64,
     dropped: AtomicU64,
     expelled: AtomicU64,
@@ -61,29 +54,30 @@ impl Publisher {
     /// # Errors
     /// The address cannot be used, or a thread cannot be created.
     pub fn bind(address: SocketAddr, limits: Limits, first: fn()) -> io::Result<Self> {
-        let shared = Arc::new(PublisherShared {
+        let subscribers = Arc::new(Subscribers {
             limits,
             first,
-            subscribers: Mutex::default(),
+            all: Mutex::default(),
             subscribed: AtomicU64::new(0),
             waiting: Arc::default(),
-            published: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            expelled: AtomicU64::new(0),
-            overworked: AtomicU64::new(0),
         });
-        let theirs = Arc::clone(&shared);
+        let counts = Arc::<Counts>::default();
+        let (theirs, faults) = (Arc::clone(&subscribers), Arc::clone(&counts));
         let serve = move |stream: &Arc<TcpStream>, guest: &Arc<Guest>| {
             let Err(error) = subscriber::serve(stream, guest, &theirs) else {
                 return;
             };
-            theirs.expelled.fetch_add(1, Ordering::Relaxed);
+            faults.expelled.fetch_add(1, Ordering::Relaxed);
             if error.kind() == io::ErrorKind::QuotaExceeded {
-                theirs.overworked.fetch_add(1, Ordering::Relaxed);
+                faults.overworked.fetch_add(1, Ordering::Relaxed);
             }
         };
         let listener = Listener::bind(address, &limits, first, Arc::new(serve))?;
-        Ok(Self { listener, shared })
+        Ok(Self {
+            listener,
+            subscribers,
+            counts,
+        })
     }
 
     /// Where it listens, with the port that was chosen.
@@ -95,10 +89,9 @@ impl Publisher {
     /// Queues a message of these parts for every peer that has subscribed to it. Never waits. Returns the
     /// number of these peers.
     pub fn publish(&self, parts: &[&[u8]]) -> usize {
-        let shared = &self.shared;
-        shared.published.fetch_add(1, Ordering::Relaxed);
+        self.counts.published.fetch_add(1, Ordering::Relaxed);
         let topic = parts.first().copied().unwrap_or_default();
-        let subscribers = lock(&shared.subscribers);
+        let subscribers = lock(&self.subscribers.all);
         if subscribers.is_empty() {
             return 0;
         }
@@ -111,27 +104,33 @@ impl Publisher {
                     subscriber.guest.set_served(true);
                 }
                 Put::Dropped => {
-                    shared.dropped.fetch_add(1, Ordering::Relaxed);
+                    self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 }
                 Put::Unwanted => {}
             }
         }
-        if shared.waiting.load(Ordering::Relaxed) > shared.limits.queued_bytes_of_all {
+        if self.is_overfull() {
             let bytes = |one: &&Arc<Subscriber>| one.queue.bytes();
             // The others need no more than their share then.
             if let Some(behind) = subscribers.iter().max_by_key(bytes) {
                 behind.end();
-                shared.expelled.fetch_add(1, Ordering::Relaxed);
+                self.counts.expelled.fetch_add(1, Ordering::Relaxed);
             }
         }
         queued
+    }
+
+    /// Whether more bytes wait for all subscribers than may.
+    fn is_overfull(&self) -> bool {
+        let subscribers = &self.subscribers;
+        subscribers.waiting.load(Ordering::Relaxed) > subscribers.limits.queued_bytes_of_all
     }
 
     /// Waits until all messages are written to the subscribers, at most for this time. Call this before
     /// dropping the publisher: a drop loses waiting messages.
     pub fn drain(&self, longest: Duration) {
         let until = Instant::now() + longest;
-        let waits = || self.shared.waiting.load(Ordering::Relaxed) > 0;
+        let waits = || self.subscribers.waiting.load(Ordering::Relaxed) > 0;
         while waits() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -143,13 +142,13 @@ impl Publisher {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let work = self.listener.work().as_micros();
         Figures {
-            subscribers: of(&self.shared.subscribed),
-            published: of(&self.shared.published),
-            dropped: of(&self.shared.dropped),
+            subscribers: of(&self.subscribers.subscribed),
+            published: of(&self.counts.published),
+            dropped: of(&self.counts.dropped),
             refused: self.listener.refused(),
             displaced: self.listener.displaced(),
-            expelled: of(&self.shared.expelled),
-            overworked: of(&self.shared.overworked),
+            expelled: of(&self.counts.expelled),
+            overworked: of(&self.counts.overworked),
             work_us: u64::try_from(work).unwrap_or(u64::MAX),
         }
     }

@@ -2,18 +2,29 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crate::connection::{Connection, Next, write};
 use crate::listener::{Guest, lock, spawn};
-use crate::publisher::PublisherShared;
 use crate::queue::{Queue, Taken};
-use crate::{Role, Session, Step};
+use crate::{Limits, Role, Session, Step};
 
 /// After so many intervals without a byte, and a PING in each, a peer counts as gone.
 const UNANSWERED: u32 = 3;
+
+/// All subscribers of a socket: what their threads and the publishing one share.
+#[derive(Debug)]
+pub(crate) struct Subscribers {
+    pub(crate) limits: Limits,
+    pub(crate) first: fn(),
+    pub(crate) all: Mutex<Vec<Arc<Subscriber>>>,
+    /// Those that are subscribed to something.
+    pub(crate) subscribed: AtomicU64,
+    /// Bytes that wait for all of them.
+    pub(crate) waiting: Arc<AtomicUsize>,
+}
 
 /// A subscriber, as the publishing thread sees it.
 #[derive(Debug)]
@@ -35,35 +46,31 @@ impl Subscriber {
 pub(crate) fn serve(
     stream: &Arc<TcpStream>,
     guest: &Arc<Guest>,
-    shared: &Arc<PublisherShared>,
+    all: &Arc<Subscribers>,
 ) -> io::Result<()> {
-    let limits = &shared.limits;
+    let limits = &all.limits;
     let mut connection = Connection::open(stream, &guest.peer, Role::Publisher, limits)?;
     let subscriber = Arc::new(Subscriber {
-        queue: Queue::new(limits.queued_bytes, Arc::clone(&shared.waiting)),
+        queue: Queue::new(limits.queued_bytes, Arc::clone(&all.waiting)),
         guest: Arc::clone(guest),
         stream: Arc::clone(stream),
     });
-    let Ok(writer) = start_writer(&subscriber, shared.first) else {
+    let Ok(writer) = start_writer(&subscriber, all.first) else {
         return Ok(());
     };
-    lock(&shared.subscribers).push(Arc::clone(&subscriber));
-    let read = follow(&mut connection, &subscriber.queue, shared);
-    lock(&shared.subscribers).retain(|other| !Arc::ptr_eq(other, &subscriber));
+    lock(&all.all).push(Arc::clone(&subscriber));
+    let read = follow(&mut connection, &subscriber.queue, all);
+    lock(&all.all).retain(|other| !Arc::ptr_eq(other, &subscriber));
     subscriber.end();
     let _ = writer.join();
     read
 }
 
 /// Does what the peer asks for.
-fn follow(
-    connection: &mut Connection<'_>,
-    queue: &Queue,
-    shared: &PublisherShared,
-) -> io::Result<()> {
-    let counted = Counted::new(&shared.subscribed);
+fn follow(connection: &mut Connection<'_>, queue: &Queue, all: &Subscribers) -> io::Result<()> {
+    let counted = Counted::new(&all.subscribed);
     let beats = connection.has_heartbeats();
-    connection.read_on(shared.limits.heartbeat, |next| {
+    connection.read_on(all.limits.heartbeat, |next| {
         let step = match next {
             Next::Step(step) => step,
             Next::Silence(times) if beats && times > UNANSWERED => {

@@ -6,8 +6,8 @@ use contextpilot_order::Block;
 use serde_json::{Value, json};
 
 use crate::context::Context;
+use crate::piece::{Next, Piece, REQUEST};
 use crate::query::Reorder;
-use crate::work::{Next, Piece, REQUEST};
 use crate::{Answer, Index};
 
 const HINT: &str = "Please refer to [Doc {doc_id}] from the previous conversation turn.";

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::json;
 
+use crate::piece::{Next, Piece, REQUEST};
 use crate::requests::Request;
-use crate::work::{Next, Piece, REQUEST};
 use crate::{Answer, Index, Timings, Truth};
 
 /// A `POST /evict` that is being answered.

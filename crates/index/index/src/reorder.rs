@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::deduplicate::{NewTurn, Sum};
-use crate::forecast::{Question, TRIES};
 use crate::numbering::places;
+use crate::piece::{HALF, Next, Piece, REQUEST};
 use crate::query::{Reorder, Wanted};
-use crate::work::{HALF, Next, Piece, REQUEST};
+use crate::question::{Question, TRIES};
 use crate::{Answer, Index, Mode, Truth};
 
 /// A `/reorder` that is being answered.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::work::{Next, Piece};
+use crate::piece::{Next, Piece};
 use crate::{Answer, Index, Mode, Truth};
 
 /// A `GET /requests` that is being answered.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use contextpilot_order::{Block, Cached, Tiers};
 
-use crate::forecast::{Found, Question};
+use crate::question::{Found, Question};
 use crate::requests::Request;
 use crate::{Index, Truth};
 
@@ -359,7 +359,7 @@ impl Index {
         let Some(prompt) = tier.prompts.get(&number) else {
             return true;
         };
-        let known = &prompt.blocks[..question.blocks().min(prompt.blocks.len())];
+        let known = &prompt.blocks[..question.blocks.min(prompt.blocks.len())];
         let fits = |length: &usize| {
             let tokens = self.predictor.tokens(&known[..*length], &self.blocks);
             tokens <= there.saturating_add(NEAR)

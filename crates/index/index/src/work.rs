@@ -1,25 +1,15 @@
 //! A request that takes more than a moment.
 //!
-//! It is done in pieces. Those that need the state are short, however large the request is: whoever holds the
-//! state can let others have it in between. What takes long needs no state.
+//! It is done in pieces. Those that need the state are short, however large the request is, so that
+//! other requests can have the state in between. What takes long needs no state.
 
 use crate::deduplicate::Deduplication;
 use crate::evict::Eviction;
-use crate::forecast::{Found, Question};
+use crate::piece::{Next, Piece, REQUEST};
+use crate::question::{Found, Question};
 use crate::reorder::Reordering;
 use crate::status::Listing;
 use crate::{Answer, Index};
-
-/// What is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// A piece that needs the state: [`Index::proceed`].
-    State,
-    /// A piece that needs no state, and may take long: [`Work::compute`].
-    Alone,
-    /// All is done: [`Work::answer`].
-    Answer,
-}
 
 /// A request that is being answered.
 #[derive(Debug)]
@@ -32,35 +22,6 @@ enum Job {
     Evict(Box<Eviction>),
     List(Listing),
 }
-
-/// How much is done in one piece, counted in blocks: a few milliseconds.
-const PIECE: usize = 4096;
-
-/// A context with more blocks is placed in two pieces.
-pub(crate) const HALF: usize = PIECE / 2;
-
-/// Counts what is done in a piece.
-#[derive(Debug, Default)]
-pub(crate) struct Piece(usize);
-
-impl Piece {
-    /// Something was done that takes as long as so many blocks.
-    pub(crate) fn done(&mut self, blocks: usize) {
-        self.0 += blocks;
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.0 >= PIECE
-    }
-
-    /// How many blocks still fit.
-    pub(crate) fn left(&self) -> usize {
-        PIECE.saturating_sub(self.0)
-    }
-}
-
-/// What a request costs that has no blocks, in blocks.
-pub(crate) const REQUEST: usize = 16;
 
 impl From<Reordering> for Work {
     fn from(job: Reordering) -> Self {

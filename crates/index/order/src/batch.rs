@@ -1,6 +1,6 @@
 //! Orders a batch: the blocks of each context, and the contexts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::tree::{Path, Tree};
 use crate::{Block, Cached, Linkage, distances, linkage};
@@ -115,13 +115,6 @@ pub(crate) fn by(order: &[Block], context: &[Block]) -> Vec<Block> {
         }
     }
     result
-}
-
-/// The blocks that are not among `these`.
-pub(crate) fn without(mut blocks: Vec<Block>, these: &[Block]) -> Vec<Block> {
-    let these: HashSet<Block> = these.iter().copied().collect();
-    blocks.retain(|block| !these.contains(block));
-    blocks
 }
 
 fn groups(paths: &[Path]) -> Vec<Vec<usize>> {

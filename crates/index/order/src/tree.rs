@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::batch::without;
 use crate::cached::STEPS_OF_A_BATCH;
 use crate::linkage::Merge;
 use crate::{Block, Cached};
@@ -115,6 +114,13 @@ impl Tree {
             waiting.extend(&self.node(number).children);
         }
     }
+}
+
+/// The blocks that are not among `these`.
+pub(crate) fn without(mut blocks: Vec<Block>, these: &[Block]) -> Vec<Block> {
+    let these: HashSet<Block> = these.iter().copied().collect();
+    blocks.retain(|block| !these.contains(block));
+    blocks
 }
 
 struct Building {

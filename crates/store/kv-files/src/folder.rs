@@ -15,7 +15,6 @@ use rustix::io::Errno;
 
 use crate::Problem;
 use crate::format::{Fault, Head, LONGEST_HEAD};
-use crate::list::{Header, Headers, Look, look};
 
 /// What this version of the program writes into. Another version has another folder.
 const VERSION: &str = "v1";
@@ -94,16 +93,6 @@ impl Folder {
         self.path.join(VERSION)
     }
 
-    /// The header of a chunk's file. `None`: it is not there, or not good.
-    pub fn header(&self, name: &Name) -> Option<Header> {
-        let file_name = file_name(name);
-        let (inner, last) = file_name.split_once('/')?;
-        match look(&self.inner(inner).ok()?, last) {
-            Look::Good(header) => Some(header),
-            _ => None,
-        }
-    }
-
     /// Bytes that are free on its disk for this user, and all bytes of the disk.
     ///
     /// # Errors
@@ -114,14 +103,6 @@ impl Folder {
             disk.f_bavail.saturating_mul(disk.f_frsize),
             disk.f_blocks.saturating_mul(disk.f_frsize),
         ))
-    }
-
-    /// All chunks in the folder.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
-    pub fn headers(&self) -> io::Result<Headers> {
-        Headers::new(self.clone())
     }
 
     /// The rows of a chunk, which must have `bytes` of them: verified, in `out`, whose memory is used
@@ -276,22 +257,6 @@ impl Folder {
         let entries = folder.and_then(Dir::read_from).into_iter();
         let entries = entries.flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok())
-    }
-
-    /// Chunks that were last used in the future, for the clock was set back since: they were all used before `now`, and
-    /// get the last times before it, in their order. So do their files, for else each start would find that they were
-    /// used a moment ago.
-    pub fn bring_back(&self, headers: &mut [Header], now: u64) {
-        headers.sort_by_key(|header| (header.last_used, header.chunk.name));
-        let first = now.saturating_sub(headers.len() as u64);
-        for (header, time) in headers.iter_mut().zip(first..) {
-            header.last_used = time;
-            let time = Timespec {
-                tv_sec: i64::try_from(time / 1_000_000_000).unwrap_or(i64::MAX),
-                tv_nsec: (time % 1_000_000_000) as _,
-            };
-            self.set_used(&header.chunk.name, time);
-        }
     }
 
     /// The chunk was last used at this time.

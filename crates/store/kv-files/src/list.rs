@@ -5,11 +5,47 @@ use std::os::fd::OwnedFd;
 use std::time::UNIX_EPOCH;
 
 use contextpilot_kv_store::{Chunk, Name};
-use rustix::fs::{AtFlags, Dir};
+use rustix::fs::{AtFlags, Dir, Timespec};
 use rustix::io::Errno;
 
-use crate::folder::{Folder, SUFFIX, open_to_read, read_at_most};
+use crate::folder::{Folder, SUFFIX, file_name, open_to_read, read_at_most};
 use crate::format::{Fault, Head, LONGEST_HEAD};
+
+impl Folder {
+    /// The header of a chunk's file. `None`: it is not there, or not good.
+    pub fn header(&self, name: &Name) -> Option<Header> {
+        let file_name = file_name(name);
+        let (inner, last) = file_name.split_once('/')?;
+        match look(&self.inner(inner).ok()?, last) {
+            Look::Good(header) => Some(header),
+            _ => None,
+        }
+    }
+
+    /// All chunks in the folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn headers(&self) -> io::Result<Headers> {
+        Headers::new(self.clone())
+    }
+
+    /// Chunks that were last used in the future, for the clock was set back since: they were all used before `now`, and
+    /// get the last times before it, in their order. So do their files, for else each start would find that they were
+    /// used a moment ago.
+    pub fn bring_back(&self, headers: &mut [Header], now: u64) {
+        headers.sort_by_key(|header| (header.last_used, header.chunk.name));
+        let first = now.saturating_sub(headers.len() as u64);
+        for (header, time) in headers.iter_mut().zip(first..) {
+            header.last_used = time;
+            let time = Timespec {
+                tv_sec: i64::try_from(time / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: (time % 1_000_000_000) as _,
+            };
+            self.set_used(&header.chunk.name, time);
+        }
+    }
+}
 
 /// A file with a good header.
 #[derive(Clone, Debug, PartialEq, Eq)]

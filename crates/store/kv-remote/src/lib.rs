@@ -57,10 +57,12 @@
 
 #![forbid(unsafe_code)]
 
+mod known;
 mod mirror;
 mod remote;
 mod supply;
 
+pub use known::Known;
 pub use mirror::{Mirror, MirrorError, Moved, Turn};
 pub use remote::{Remote, RemoteError, Trouble};
-pub use supply::{Known, Supplier};
+pub use supply::Supplier;

@@ -13,8 +13,8 @@ use contextpilot_kv_files::{Done, Folder, Header, Refusal, Watch, Writer};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name};
 
 use self::models::Models;
+use crate::known::Known;
 use crate::remote::{Remote, RemoteError, Sending};
-use crate::supply::Known;
 
 /// Chunks of one question.
 const AT_ONCE: usize = 256;

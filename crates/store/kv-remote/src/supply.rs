@@ -1,92 +1,20 @@
 //! What a prompt wants and the folder does not have: it is fetched at once.
 
-use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Asker, Done, Door, Folder, Writer, read_whole};
 use contextpilot_kv_store::{Chunk, Fingerprint, GRID, HEADER_BYTES, Name, Place};
 
+use crate::known::Known;
 use crate::mirror::{DISK, QUEUE};
 use crate::remote::{Body, LARGEST, Remote};
 
-/// Of so many chunks it is known that they are there; when there are more, of half as many. 40 bytes each.
-const MOST_KNOWN: usize = 1 << 20;
-/// As many are noted at a time, so that no asker waits for it.
-const AT_A_TIME: usize = 4096;
-/// So many models that are wanted are noted.
-const MOST_WANTED: usize = 64;
 /// A remote that is of no use is asked again after that.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// What a remote is known to have, as far as it was listed. Copies are the same.
-///
-/// So no prompt waits for the network to hear that nothing is there, which is so for almost every new prompt.
-#[derive(Clone, Debug, Default)]
-pub struct Known(Arc<Mutex<Names>>);
-
-#[derive(Debug, Default)]
-struct Names {
-    newer: HashSet<Name>,
-    older: HashSet<Name>,
-    /// Models of which a prompt wanted something that is not known to be there.
-    wanted: Vec<Fingerprint>,
-}
-
-impl Names {
-    fn has(&self, name: &Name) -> bool {
-        self.newer.contains(name) || self.older.contains(name)
-    }
-}
-
-impl Known {
-    fn names(&self) -> MutexGuard<'_, Names> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn add(&self, names: impl IntoIterator<Item = Name>) {
-        let mut names = names.into_iter().peekable();
-        while names.peek().is_some() {
-            let mut known = self.names();
-            if known.newer.len() >= MOST_KNOWN / 2 {
-                known.older = std::mem::take(&mut known.newer);
-            }
-            known.newer.extend(names.by_ref().take(AT_A_TIME));
-        }
-    }
-
-    pub(crate) fn remove(&self, name: &Name) {
-        let mut known = self.names();
-        known.newer.remove(name);
-        known.older.remove(name);
-    }
-
-    pub(crate) fn clear(&self) {
-        *self.names() = Names::default();
-    }
-
-    /// A prompt wants something of this model, and it may not have been looked at.
-    fn want(&self, of: Fingerprint) {
-        let mut known = self.names();
-        if known.wanted.len() < MOST_WANTED && !known.wanted.contains(&of) {
-            known.wanted.push(of);
-        }
-    }
-
-    /// The models that prompts have wanted since the last call.
-    pub(crate) fn take_wanted(&self) -> Vec<Fingerprint> {
-        std::mem::take(&mut self.names().wanted)
-    }
-
-    /// The first of these that is there.
-    fn first(&self, mut names: impl Iterator<Item = (usize, Name)>) -> Option<(usize, Name)> {
-        let known = self.names();
-        names.find(|(_, name)| known.has(name))
-    }
-}
 
 /// Fetches what prompts want, over a connection of its own: what is moved meanwhile makes no prompt wait.
 pub struct Supplier {

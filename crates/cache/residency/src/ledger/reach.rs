@@ -17,34 +17,13 @@ use super::tails::Tails;
 use super::{CacheEntry, Ledger};
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{BufferId, ContextId, SequenceId};
-use crate::requests::{Request, RequestKey};
+use crate::requests::{Request, RequestKey, Watched};
 use crate::rewinding::Rewinding;
 use crate::sequence::Sequence;
 use crate::token::{Position, Token};
 use crate::tree::Holder;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// A prompt that needs a witness.
-#[derive(Clone, Copy, Debug)]
-struct Watched {
-    request: RequestKey,
-    /// Which of the request's prompts.
-    nth: u32,
-    /// How many tokens it has.
-    prompt: u32,
-    /// How many of these its witness holds, when that was looked at last. `None`: it was not.
-    common: Option<u32>,
-}
-
-/// The bytes of a prompt that needs a witness.
-pub(crate) const WATCHED_BYTES: usize = size_of::<Watched>();
-
-impl Watched {
-    fn nth(&self) -> usize {
-        self.nth as usize
-    }
-}
 
 /// The ways back of all sequences. Empty unless the primary context is bounded.
 #[derive(Debug, Default)]

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::{Budget, Join};
-use crate::batch::{by, without};
+use crate::batch::by;
+use crate::tree::without;
 use crate::{Block, Cached};
 
 /// Puts contexts in order that have the same blocks at their beginnings, which stay there.

@@ -6,8 +6,9 @@ use contextpilot_kv_files::{Answer, Door, Wish};
 use contextpilot_kv_store::{Facts, GRID, Origin, Place, Store, What};
 
 use super::*;
+use crate::known::Known;
 use crate::remote::Bucket;
-use crate::supply::{Known, Supplier};
+use crate::supply::Supplier;
 
 fn origin() -> Origin {
     let mut facts = Facts::default();
