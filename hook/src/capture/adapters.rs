@@ -8,7 +8,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_residency::{Adapter, Compared, Event, Scale};
 
@@ -20,8 +20,6 @@ use crate::base::guard::EngineCall;
 use crate::capture::contexts;
 use crate::channel::{self, try_push};
 
-/// Contexts with adapters that are followed. A server has one.
-const MOST: usize = CONTEXTS;
 /// The longest activation sequence that is read, in tokens; no known adapter has a longer one. An
 /// adapter with a longer one counts as an ordinary adapter, and then less is claimed.
 const LONGEST_INVOCATION: usize = 4096;
@@ -29,27 +27,21 @@ const LONGEST_INVOCATION: usize = 4096;
 /// Some adapter was seen. Until then, all functions here return at once.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-struct ContextCell {
-    /// Zero: free.
-    context: AtomicUsize,
-    state: UnsafeCell<State>,
-}
+struct StateCell(UnsafeCell<State>);
 
 // SAFETY: only the thread that uses the context reaches its state. That is one thread at a time, and
 // the caller synchronises one use with the next.
-unsafe impl Sync for ContextCell {}
+unsafe impl Sync for StateCell {}
 
 #[allow(clippy::declare_interior_mutable_const)]
-const FREE: ContextCell = ContextCell {
-    context: AtomicUsize::new(0),
-    state: UnsafeCell::new(State {
-        applied: Vec::new(),
-        invocations: Vec::new(),
-        told: Vec::new(),
-        gaps: usize::MAX,
-    }),
-};
-static PLACES: [ContextCell; MOST] = [FREE; MOST];
+const NONE: StateCell = StateCell(UnsafeCell::new(State {
+    applied: Vec::new(),
+    invocations: Vec::new(),
+    told: Vec::new(),
+    gaps: usize::MAX,
+}));
+/// By the context's [place](contexts::place_of).
+static STATES: [StateCell; CONTEXTS] = [NONE; CONTEXTS];
 
 /// An adapter's address, and its scale.
 type Applied = (usize, Scale);
@@ -153,12 +145,13 @@ pub(crate) unsafe fn clear(call: &EngineCall, context: Pointer) {
 /// # Safety
 /// Our caller's caller uses the context.
 unsafe fn change(call: &EngineCall, context: Pointer, work: impl FnOnce(&mut Vec<Applied>)) {
+    contexts::know(call, context);
     call.guarded(|| {
         SEEN.store(true, Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        match unsafe { state(context, true) } {
+        match unsafe { state(context) } {
             Some(state) => work(&mut state.applied),
-            // The table is full, and adapters cannot be ignored.
+            // It is not followed, and adapters cannot be ignored.
             None => channel::desync(),
         }
     });
@@ -172,7 +165,7 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
     let mut known = true;
     call.guarded(|| {
         // SAFETY: the caller's promise.
-        let state = unsafe { state(context, false) };
+        let state = unsafe { state(context) };
         known = state.is_none_or(|state| {
             let mut invocations = state.invocations.iter();
             invocations.any(|(address, _)| *address == adapter.addr())
@@ -195,7 +188,7 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
             _ => &[],
         };
         // SAFETY: the caller's promise.
-        if let Some(state) = unsafe { state(context, false) } {
+        if let Some(state) = unsafe { state(context) } {
             state.invocations.push((adapter.addr(), tokens.into()));
         }
     });
@@ -211,7 +204,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
         return true;
     }
     // SAFETY: the caller's promise.
-    let Some(state) = (unsafe { state(context, false) }) else {
+    let Some(state) = (unsafe { state(context) }) else {
         return true;
     };
     let gaps = channel::gaps();
@@ -243,7 +236,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
     told
 }
 
-/// The adapters of a context, by address, and their scales. `None`: that is not known, as the table is full.
+/// The adapters of a context, by address, and their scales. `None`: that is not known, as the context is not followed.
 ///
 /// # Safety
 /// Our caller's caller uses the context, and has just set or removed some.
@@ -252,7 +245,7 @@ pub(crate) unsafe fn applied(context: Pointer) -> Option<Vec<(usize, f32)>> {
         return Some(Vec::new());
     }
     // SAFETY: the caller's promise.
-    let state = unsafe { state(context, false) }?;
+    let state = unsafe { state(context) }?;
     let applied = state.applied.iter();
     Some(applied.map(|(one, scale)| (*one, scale.get())).collect())
 }
@@ -263,41 +256,20 @@ pub(crate) unsafe fn applied(context: Pointer) -> Option<Vec<(usize, f32)>> {
 /// Our caller's caller uses the context.
 pub(crate) unsafe fn forget(context: Pointer) {
     // SAFETY: the caller's promise.
-    if let Some(state) = unsafe { state(context, false) } {
+    if let Some(state) = unsafe { state(context) } {
         state.applied.clear();
         state.invocations.clear();
         state.told.clear();
         state.gaps = usize::MAX;
     }
-    if let Some(place) = find(context.addr()) {
-        place.context.store(0, Ordering::Release);
-    }
 }
 
-/// The state of a context. `None` if there is none. If it is `wanted`, it is created, and `None` means that
-/// the table is full.
+/// The state of a context. `None`: it is not followed.
 ///
 /// # Safety
 /// Our caller's caller uses the context, and no other reference to its state is alive.
-unsafe fn state(context: Pointer, wanted: bool) -> Option<&'static mut State> {
-    let address = context.addr();
-    let place = find(address).or_else(|| {
-        let mut places = PLACES.iter();
-        places.find(|place| wanted && address != 0 && place.take(address))
-    })?;
-    // SAFETY: see `ContextCell`: the caller is the only one that uses the context now.
-    Some(unsafe { &mut *place.state.get() })
-}
-
-fn find(address: usize) -> Option<&'static ContextCell> {
-    let mut places = PLACES.iter();
-    places.find(|place| address != 0 && place.context.load(Ordering::Acquire) == address)
-}
-
-impl ContextCell {
-    fn take(&self, address: usize) -> bool {
-        self.context
-            .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    }
+unsafe fn state(context: Pointer) -> Option<&'static mut State> {
+    let cell = STATES.get(contexts::place_of(context)?)?;
+    // SAFETY: see `StateCell`: the caller is the only one that uses the context now.
+    Some(unsafe { &mut *cell.0.get() })
 }

@@ -20,7 +20,7 @@ use crate::base::guard::EngineCall;
 use crate::base::mode;
 use crate::base::params::Read;
 use crate::base::status::STATUS;
-use crate::capture::{adapters, engine_prompts, facts, only_server, pieces, rewinding};
+use crate::capture::{facts, only_server, pieces, rewinding};
 use crate::channel::{desync, nudge, push};
 
 struct Row {
@@ -220,7 +220,7 @@ fn add(context: Pointer, answers: &Answers) {
                 let rules = rewinding::rules();
                 push(Event::Rewinds { context: id, rules });
             }
-            facts::note_context(context, window, answers.observed.as_ref());
+            facts::note_context(id, window, answers.observed.as_ref());
             return;
         }
     }
@@ -309,18 +309,12 @@ fn number_of_server(of: impl Fn(&'static Row) -> &'static AtomicU32) -> Option<u
     (number > 0).then_some(number)
 }
 
-/// A context is about to be freed.
-///
-/// # Safety
-/// Our caller's caller uses the context.
-pub(crate) unsafe fn forget(context: Pointer) {
-    // SAFETY: the caller's promise.
-    unsafe { adapters::forget(context) };
-    engine_prompts::about_to_free(context);
+/// A context is about to be freed. What is kept by its [place](place_of) is forgotten before.
+pub(crate) fn forget(context: Pointer) {
     if let Some(row) = find(context.addr()) {
         // Before the row is free: in a program, the next context may get its place.
         push(Event::ContextFreed { context: row.id() });
-        facts::note_freed(context);
+        facts::note_freed(row.id());
         // After this, no thread reads its vocabulary.
         let _held = pieces::hold();
         row.vocabulary.store(0, Ordering::Release);

@@ -5,11 +5,11 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 use contextpilot_observer::Note;
+use contextpilot_residency::ContextId;
 
 use crate::attach::{self, original, plain};
 use crate::base::abi::Pointer;
 use crate::base::clock::is_engaged;
-use crate::capture::contexts;
 use crate::channel::note;
 
 /// Facts about a context, as the engine states them.
@@ -57,10 +57,10 @@ pub(crate) fn ask_context(
 }
 
 /// A context was created. `window`: it is bounded, and looks back so many tokens.
-pub(crate) fn note_context(context: Pointer, window: Option<u32>, facts: Option<&ContextFacts>) {
+pub(crate) fn note_context(context: ContextId, window: Option<u32>, facts: Option<&ContextFacts>) {
     if let Some(facts) = facts {
         note(|| Note::Context {
-            context: contexts::id_of(context),
+            context,
             window,
             capacity: facts.capacity,
             limit: attach::flags().kv_unified_per_slot(),
@@ -96,11 +96,9 @@ unsafe fn infill(model: Pointer) -> Option<[i32; 3]> {
 }
 
 /// A context of a program is about to be freed. (A server's is known by its address, and by the ledger's event.)
-pub(crate) fn note_freed(context: Pointer) {
+pub(crate) fn note_freed(context: ContextId) {
     if attach::is_program() {
-        note(|| Note::ContextFreed {
-            context: contexts::id_of(context),
-        });
+        note(|| Note::ContextFreed { context });
     }
 }
 

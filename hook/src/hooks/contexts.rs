@@ -6,7 +6,7 @@ use crate::attach::claims;
 use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
-use crate::capture::contexts;
+use crate::capture::{adapters, contexts, engine_prompts};
 use crate::store::{self, Context, change, params};
 
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
@@ -40,24 +40,33 @@ fn note(call: &EngineCall, context: Pointer, params: &ContextParams) {
 
 pub(crate) unsafe fn llama_free(context: Pointer) {
     let call = EngineCall::enter();
-    // SAFETY: our caller uses the context.
-    let used = unsafe { Context::of(&call, context) };
-    change::about_to_free(used, Instant::now() + store::FLUSH);
-    // Note this before the call: afterwards the address may belong to another context.
-    // SAFETY: our caller frees the context, so no other thread uses it.
-    call.guarded(|| unsafe { contexts::forget(context) });
+    // SAFETY: our caller frees the context.
+    unsafe { about_to_free(&call, context) };
     original!(llama_free(context))
 }
 
 /// What a copy of `llama_free` calls.
 pub(crate) unsafe fn _ZN13llama_contextD1Ev(context: Pointer) {
     let call = EngineCall::enter();
-    // SAFETY: our caller uses the context.
-    let used = unsafe { Context::of(&call, context) };
-    change::about_to_free(used, Instant::now() + store::FLUSH);
-    // SAFETY: our caller frees the context, so no other thread uses it.
-    call.guarded(|| unsafe { contexts::forget(context) });
+    // SAFETY: our caller frees the context.
+    unsafe { about_to_free(&call, context) };
     original!(_ZN13llama_contextD1Ev(context))
+}
+
+/// Forgets the context before it is freed: afterwards its address may belong to another one.
+///
+/// # Safety
+/// Our caller frees the context, so no other thread uses it.
+unsafe fn about_to_free(call: &EngineCall, context: Pointer) {
+    // SAFETY: the caller's promise, here and below.
+    let used = unsafe { Context::of(call, context) };
+    change::about_to_free(used, Instant::now() + store::FLUSH);
+    call.guarded(|| {
+        // SAFETY: see above.
+        unsafe { adapters::forget(context) };
+        engine_prompts::about_to_free(context);
+        contexts::forget(context);
+    });
 }
 
 /// The server calls this for every context, so every context is noticed, however it was created.
