@@ -219,6 +219,37 @@ fn without_any_setting_doctor_says_what_to_set_and_all_is_good() {
 }
 
 #[test]
+fn doctor_names_what_would_be_started_beside_the_server() {
+    let (home, index) = (Home::new(), Index::start());
+    let about = |watcher: &str, journal: &str| {
+        let mut doctor = home.doctor(&["/bin/true"]);
+        doctor
+            .env("CONTEXTPILOT_INDEX_URL", index.url())
+            .env("CONTEXTPILOT_WATCHER", watcher)
+            .env("CONTEXTPILOT_JOURNAL", journal);
+        let report = json(&mut doctor);
+        let found = finding(&report, "watcher");
+        let text = |name: &str| found[name].as_str().unwrap().to_owned();
+        (text("grade"), text("text"))
+    };
+    let (grade, text) = about("auto", "1");
+    assert_eq!(grade, "ok", "{text}");
+    assert_eq!(
+        text,
+        format!("each server starts {COMPANION} killed --at-end")
+    );
+    for (watcher, journal, why) in [
+        ("auto", "0", "no journal is kept"),
+        ("/nowhere/contextpilot-llama", "1", "cannot be started"),
+        ("/etc/passwd", "1", "/etc/passwd is no program"),
+    ] {
+        let (grade, text) = about(watcher, journal);
+        assert_eq!(grade, "limit", "{text}");
+        assert!(text.contains(why), "{text}");
+    }
+}
+
+#[test]
 fn doctor_says_whether_there_can_be_a_prefix_store() {
     let server = contextpilot_testbed::llama_server();
     let home = Home::new();

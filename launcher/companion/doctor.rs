@@ -119,6 +119,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             }
             let reports = settings.index.is_some();
             report.add(folders::state(of_process, settings.journal, reports));
+            if let Some(finding) = folders::watcher(settings) {
+                report.add(finding);
+            }
             let finding = index::check(settings);
             index = finding.grade;
             report.add(finding);

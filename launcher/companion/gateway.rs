@@ -107,7 +107,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         // A router asks for the events of one server.
         Some(KvEventsOf::Models(_)) => "the events of its models are not told here".to_owned(),
         None => format!(
-            "it publishes no KV cache events ({} is not set)",
+            "it names no KV cache events to routers ({} is not set here): set it as for the server, if that publishes some",
             env::KV_EVENTS
         ),
     };

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use contextpilot_client::control::{
-    Engine, HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason,
-    Recording, ReuseOver, Slot, Stats,
+    Engine, FilesRead, HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext,
+    Reason, Recording, ReuseOver, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -48,7 +48,7 @@ pub(super) fn text(stats: &Stats) -> String {
         lines.push(line("missing", missing));
     }
     lines.push(String::new());
-    lines.push(slots(&stats.slots));
+    lines.push(slots(stats));
     let evaluated = under_way::prompts(stats);
     lines.extend(evaluated.map(|one| line(&format!("slot {}", one.0.slot), &under_way::line(one))));
     lines.extend(contexts(&stats.contexts));
@@ -60,10 +60,10 @@ pub(super) fn text(stats: &Stats) -> String {
     lines.push(line(
         "resident",
         &format!(
-            "{} distinct tokens{per_token}; {} shared; {} live requests",
-            count(stats.tokens.resident),
+            "{}{per_token}; {} shared; {}",
+            counted(stats.tokens.resident, "distinct token"),
             count(stats.tokens.shared),
-            count(stats.tokens.live_requests)
+            counted(stats.tokens.live_requests, "live request")
         ),
     ));
     let requests = &stats.requests;
@@ -141,6 +141,8 @@ fn line(name: &str, what: &str) -> String {
     format!("{name:<12} {what}")
 }
 
+pub(super) const NO_SLOT: &str = "No slot has been used yet";
+
 /// Engine, model and mode in one line.
 pub(super) fn heading(stats: &Stats) -> String {
     let engine = &stats.engine;
@@ -177,15 +179,15 @@ pub(super) fn heading(stats: &Stats) -> String {
     )
 }
 
-fn slots(slots: &[Slot]) -> String {
-    if slots.is_empty() {
-        return "No slot has been used yet\n".to_owned();
+fn slots(stats: &Stats) -> String {
+    if stats.slots.is_empty() {
+        return under_way::nothing_yet(stats, NO_SLOT) + "\n";
     }
     let mut table = Table::new(
         &["slot", "", "tokens", "capacity", "bytes", "ids", "last"],
         &[1, 6],
     );
-    for slot in slots {
+    for slot in &stats.slots {
         table.row(vec![
             slot.slot.to_string(),
             if slot.busy { "busy" } else { "" }.to_owned(),
@@ -310,6 +312,25 @@ pub(super) fn index(stats: &Stats) -> String {
     format!("{}: {}", delivery.endpoint, parts.join(", "))
 }
 
+/// Why the prefix store is not in use, if it is not yet.
+pub(super) fn not_in_use(store: &PrefixStore) -> Option<String> {
+    let why = match (store.ready, store.reading) {
+        (true, _) => return None,
+        (
+            false,
+            Some(FilesRead {
+                bytes_read,
+                bytes: all,
+            }),
+        ) => {
+            let (read, all) = (bytes(bytes_read), bytes(all));
+            format!("{read} of {all} of the model's file were read, to know which model it is")
+        }
+        (false, None) => "its folder is still being read".to_owned(),
+    };
+    Some(format!("not in use yet: {why}"))
+}
+
 /// The prefix store, in words.
 pub(super) fn prefix_store(store: &PrefixStore) -> String {
     let mut parts = vec![
@@ -321,9 +342,7 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
         let prompts = counted(store.kept.prompts, "prompt");
         parts.push(format!("{prompts} kept ({})", bytes(store.kept.bytes)));
     }
-    if !store.ready {
-        parts.push("not in use yet: the folder or the model's file is still being read".to_owned());
-    }
+    parts.extend(not_in_use(store));
     for (number, what, how) in [
         (store.fetched_chunks, "chunk", "fetched for a prompt"),
         (store.failed_loads, "state", "refused by the engine"),
@@ -354,17 +373,15 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
         parts.push(format!("{} in the store", count(events.disk_blocks)));
     }
     parts.push(counted(events.subscribers, "subscriber"));
-    for (number, what) in [
-        (events.batches, "batches"),
-        (events.replays, "replays"),
-        (events.dropped, "dropped"),
-        (events.started_over, "new beginnings"),
-        (events.refused, "connections refused"),
-        (events.displaced, "displaced"),
+    for (number, one, many) in [
+        (events.batches, "batch", "batches"),
+        (events.replays, "replay", "replays"),
+        (events.dropped, "dropped", "dropped"),
+        (events.started_over, "new beginning", "new beginnings"),
+        (events.refused, "connection refused", "connections refused"),
+        (events.displaced, "displaced", "displaced"),
     ] {
-        if number > 0 {
-            parts.push(format!("{} {what}", count(number)));
-        }
+        parts.extend(some(number, one, many));
     }
     if let Some(problem) = &events.problem {
         parts.push(format!("PROBLEM: {}", Visible(problem)));
@@ -373,20 +390,44 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
     format!("{publish}: {}", parts.join(", "))
 }
 
+/// A number of things in words; `None`: there are none.
+fn some(number: u64, one: &str, many: &str) -> Option<String> {
+    match number {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{} {many}", count(number))),
+    }
+}
+
 fn losses(losses: &Losses) -> String {
     let parts: Vec<String> = [
-        (losses.events, "events"),
-        (losses.gaps, "new beginnings"),
-        (losses.ids, "ids"),
-        (losses.untracked_batches, "batches not tracked"),
-        (losses.untracked_buffers, "saved sequences not tracked"),
-        (losses.unreadable_connections, "connections not readable"),
-        (losses.log_lines, "lines of the log"),
-        (losses.claims, "claims that were withdrawn"),
+        (losses.events, "event", "events"),
+        (losses.gaps, "new beginning", "new beginnings"),
+        (losses.ids, "id", "ids"),
+        (
+            losses.untracked_batches,
+            "batch not tracked",
+            "batches not tracked",
+        ),
+        (
+            losses.untracked_buffers,
+            "saved sequence not tracked",
+            "saved sequences not tracked",
+        ),
+        (
+            losses.unreadable_connections,
+            "connection not readable",
+            "connections not readable",
+        ),
+        (losses.log_lines, "line of the log", "lines of the log"),
+        (
+            losses.claims,
+            "claim that was withdrawn",
+            "claims that were withdrawn",
+        ),
     ]
     .into_iter()
-    .filter(|(number, _)| *number > 0)
-    .map(|(number, what)| format!("{} {what}", count(number)))
+    .filter_map(|(number, one, many)| some(number, one, many))
     .collect();
     match parts.is_empty() {
         true => "nothing".to_owned(),

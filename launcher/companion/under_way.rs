@@ -1,8 +1,9 @@
 //! Prompts that are being evaluated, in words.
 
-use contextpilot_client::control::{RequestName, Slot, Stats, UnfinishedPrompt};
+use contextpilot_client::control::{ModelState, RequestName, Slot, Stats, UnfinishedPrompt};
 
-use super::show::{count, counted, duration, number, seconds_of, span};
+use super::show::{Visible, count, counted, duration, number, seconds_of, span};
+use super::stats::not_in_use;
 use super::words::{self, request};
 
 /// The slots that evaluate a prompt now, each with it.
@@ -29,6 +30,24 @@ pub(super) fn name(prompt: &UnfinishedPrompt) -> String {
         (Some(id), _) => request(&RequestName::Id(id.clone())),
         (None, 0) => "a prompt".to_owned(),
         (None, number) => request(&RequestName::Number(number)),
+    }
+}
+
+/// What is so while no prompt has been evaluated, or no slot was used: the server may still load its model, and the
+/// prefix store may not be in use.
+pub(super) fn nothing_yet(stats: &Stats, nothing: &str) -> String {
+    let so_far = match stats.model_state {
+        ModelState::Loading => {
+            let name = stats.model.as_ref().map(|model| Visible(&model.name));
+            let name = name.map_or(String::new(), |name| format!(" {name}"));
+            let up = span(seconds_of(stats.uptime_seconds));
+            format!("{nothing}: llama-server has been loading its model{name} for {up}")
+        }
+        _ => nothing.to_owned(),
+    };
+    match stats.store.as_ref().and_then(not_in_use) {
+        Some(why) => format!("{so_far}; the prefix store is {why}"),
+        None => so_far,
     }
 }
 
@@ -92,9 +111,42 @@ fn rate(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_client::control::Title;
+    use contextpilot_client::control::{FilesRead, Model, PrefixStore, Title};
 
     use super::*;
+
+    #[test]
+    fn a_model_that_is_loaded_or_read_is_said() {
+        let mut stats = Stats {
+            uptime_seconds: 12.0,
+            ..Stats::default()
+        };
+        let says = |stats: &Stats| nothing_yet(stats, "Nothing");
+        assert_eq!(says(&stats), "Nothing");
+        stats.model_state = ModelState::Loading;
+        stats.model = Some(Model {
+            name: "tea.gguf".to_owned(),
+            ..Model::default()
+        });
+        let loading = "Nothing: llama-server has been loading its model tea.gguf for 12 s";
+        assert_eq!(says(&stats), loading);
+        let mut store = PrefixStore {
+            reading: Some(FilesRead {
+                bytes_read: 3 << 29,
+                bytes: 30 << 30,
+            }),
+            ..PrefixStore::default()
+        };
+        stats.store = Some(store.clone());
+        let reads = "; the prefix store is not in use yet: 1.5 GiB of 30.0 GiB of the model's file were read, to \
+                     know which model it is";
+        assert_eq!(says(&stats), format!("{loading}{reads}"));
+        stats.model_state = ModelState::Loaded;
+        assert_eq!(says(&stats), format!("Nothing{reads}"));
+        store.ready = true;
+        stats.store = Some(store);
+        assert_eq!(says(&stats), "Nothing");
+    }
 
     #[test]
     fn whose_prompt_it_is_and_how_far_is_said() {

@@ -5,12 +5,14 @@ use std::time::SystemTime;
 
 use clap::Args;
 use contextpilot_client::Control;
-use contextpilot_client::control::{Evaluated, Reason, RequestName, RequestState, Timestamp};
+use contextpilot_client::control::{
+    Evaluated, Reason, RequestName, RequestState, Stats, Timestamp,
+};
 
 use super::connect::{ControlAt, hook_says, request};
 use super::show::{Moment, Visible, count, counted, print, print_json, span};
 use super::under_way;
-use super::words::{self, NEVER_CACHED, evicted, place};
+use super::words::{self, NEVER_CACHED, NO_PROMPT, evicted, place};
 
 /// Say where a request's prompt is cached, or when and why it was evicted
 ///
@@ -34,11 +36,15 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut all = true;
     let ids = match options.ids.is_empty() {
         false => options.ids.clone(),
-        true => last(&control)?,
+        true => {
+            let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+            let last = last(&control, &stats)?;
+            if last.is_empty() && !options.json {
+                print(&format!("{}\n", under_way::nothing_yet(&stats, NO_PROMPT)))?;
+            }
+            last
+        }
     };
-    if ids.is_empty() && !options.json {
-        print("No prompt was evaluated yet\n")?;
-    }
     for id in &ids {
         let (id, state) = &request(&control, id)?;
         all &= is_cached(state);
@@ -63,9 +69,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// The request whose prompt was evaluated last, or is being evaluated now; empty: there is none.
-fn last(control: &Control) -> Result<Vec<String>, String> {
-    let stats = control.stats().map_err(|e| hook_says(control, &e))?;
-    let evaluating: Vec<String> = under_way::prompts(&stats)
+fn last(control: &Control, stats: &Stats) -> Result<Vec<String>, String> {
+    let evaluating: Vec<String> = under_way::prompts(stats)
         .filter_map(|(_, prompt)| match (&prompt.id, prompt.number) {
             (Some(id), _) => Some(id.clone()),
             (None, 0) => None,

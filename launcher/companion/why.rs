@@ -16,7 +16,7 @@ use super::adviser::{Adviser, Swap};
 use super::connect::{ControlAt, hook_says, request};
 use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
 use super::under_way;
-use super::words::NEVER_CACHED;
+use super::words::{NEVER_CACHED, NO_PROMPT};
 
 mod advice;
 mod propose;
@@ -176,7 +176,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             .map(|one| format!("slot {}  {}\n", one.0.slot, under_way::line(one)))
             .collect();
         if advisers.latest.is_empty() && evaluating.is_empty() && !options.json {
-            print("No prompt was evaluated yet\n")?;
+            let says = stats.as_ref().map_or(NO_PROMPT.to_owned(), |stats| {
+                under_way::nothing_yet(stats, NO_PROMPT)
+            });
+            print(&format!("{says}\n"))?;
         }
         let shown = advisers.latest.len().min(most as usize);
         for (one, place) in advisers.latest[..shown].iter().rev() {

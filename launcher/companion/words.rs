@@ -9,6 +9,9 @@ use super::show::Visible;
 pub(super) const NEVER_CACHED: &str =
     "never cached: it was refused, or its client left before the prompt was evaluated";
 
+/// There is no last request.
+pub(super) const NO_PROMPT: &str = "No prompt was evaluated yet";
+
 /// A request: by its id or, without one, by its number.
 pub(super) fn request(name: &RequestName) -> String {
     Visible(&name.to_string()).to_string()

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use contextpilot_control::{HealthStatus, Mode, ModelState, RequestState, Reset, 
 use contextpilot_testbed::{Arch, Builder, Index, Model, ProjectorKind, Server, projector};
 use tempfile::TempDir;
 
-use crate::support::{Hooked, LAUNCHER, PATIENCE, READINESS, ask, until};
+use crate::support::{COMPANION, Hooked, LAUNCHER, PATIENCE, READINESS, ask, until};
 
 /// A copy of a model's file, for one test.
 struct ModelFile {
@@ -145,6 +146,11 @@ fn while_the_first_model_is_loaded_the_endpoint_answers() {
     assert!(metrics.text().contains("contextpilot_llama_live_requests{"));
     let reset = hooked.exchange("POST", "/reset").text();
     assert_eq!(serde_json::from_str::<Reset>(&reset).unwrap().evicted, 0);
+    for command in ["why", "where", "stats"] {
+        let text = said(command, &hooked);
+        let loading = "yet: llama-server has been loading its model slow.gguf for ";
+        assert!(text.contains(loading), "{text}");
+    }
     let mut events = hooked.events(None);
     // The hook has printed its line.
     assert!(hooked.server.stderr().contains("[ContextPilot] Active: "));
@@ -159,6 +165,41 @@ fn while_the_first_model_is_loaded_the_endpoint_answers() {
         hooked.request("req-1"),
         RequestState::Cached { .. }
     ));
+}
+
+fn said(command: &str, hooked: &Hooked) -> String {
+    let control = hooked.control.to_string();
+    let output = Command::new(COMPANION)
+        .args([command, "--control", &control])
+        .output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+/// Behind what the model needs, the file has nothing for some gigabytes, which take their time to be read.
+#[test]
+fn it_is_said_how_far_the_models_file_was_read_for_the_prefix_store() {
+    const SIZE: u64 = 8 << 30;
+    let file = ModelFile::new(Arch::Llama);
+    let model = File::options().write(true).open(file.path()).unwrap();
+    model.set_len(SIZE).unwrap();
+    let store = tempfile::tempdir().unwrap();
+    let server = file.server().args(["--load-mode", "none"]);
+    let mut hooked = Hooked::loading(server.env("CONTEXTPILOT_STORE", store.path()));
+    let store = |hooked: &Hooked| hooked.stats().store.unwrap();
+    let reading = until("some of the file was read", || {
+        let reading = store(&hooked).reading?;
+        (reading.bytes_read > 0).then_some(reading)
+    });
+    assert_eq!(reading.bytes, SIZE);
+    assert!(reading.bytes_read <= SIZE, "{reading:?}");
+    let text = said("why", &hooked);
+    let says = " of 8.0 GiB of the model's file were read";
+    assert!(store(&hooked).ready || text.contains(says), "{text}");
+    hooked.server.await_ready().unwrap();
+    until("all of it was read", || store(&hooked).ready.then_some(()));
+    assert_eq!(store(&hooked).reading, None);
+    let text = said("why", &hooked);
+    assert_eq!(text, "No prompt was evaluated yet\n");
 }
 
 /// The model is loaded and another part, such as a projector, is not. The server does not answer yet,

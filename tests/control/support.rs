@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 pub(crate) const LAUNCHER: &str = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 /// The path that tells whether a model is loaded.
 pub(crate) const READINESS: &str = "/ready";
 /// How long to wait for something that must happen. Only a failure takes this long.

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::SystemTime;
 
 use contextpilot_admission::{STACK, give_way};
+use contextpilot_control::FilesRead;
 use contextpilot_kv_files::{Folder, Readers};
 
 use super::figures::DIGESTS;
@@ -28,6 +29,9 @@ pub(super) struct Content {
     parts: Vec<File>,
     /// What tells whether a process has written into them since.
     marks: Mutex<Vec<Mark>>,
+    /// Bytes of all parts, and how many of them were read for the digest.
+    bytes: u64,
+    read: AtomicU64,
     /// `None` inside: the file cannot be read. Empty while it is being made.
     digest: OnceLock<Option<[u8; 16]>>,
     /// Why the digest no longer says what an engine that has loaded the file computes with.
@@ -61,7 +65,11 @@ impl Content {
             name: name.to_string_lossy().into_owned(),
             marks: Mutex::new(marks(&parts)),
             path,
+            bytes: (parts.iter())
+                .filter_map(|part| Some(part.metadata().ok()?.len()))
+                .sum(),
             parts,
+            read: AtomicU64::new(0),
             digest: OnceLock::new(),
             spoiled: OnceLock::new(),
             doubts: AtomicU32::new(0),
@@ -132,7 +140,7 @@ impl Content {
         self.doubts.fetch_add(1, Ordering::AcqRel);
         let content = Arc::clone(self);
         let started = on_thread(move || {
-            let again = digest_of(&content.parts);
+            let again = digest_of(&content);
             if again == Some(digest) && marks(&content.parts) == now {
                 *content.known_marks() = now;
             } else {
@@ -291,7 +299,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         let kept = KEPT
             .get()
             .and_then(|folder| folder.kept_digest(&result.parts));
-        let digest = kept.or_else(|| digest_of(&result.parts));
+        let digest = kept.or_else(|| digest_of(&result));
         // If a process writes into the file while it is loaded, the engine has neither the old model nor the new one.
         let is_same = marks(&result.parts) == *result.known_marks();
         if let (Some(folder), Some(digest), None, true) = (KEPT.get(), digest, kept, is_same) {
@@ -307,6 +315,15 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
         finish(&content, None);
     }
     content
+}
+
+/// How far the files have been read whose first digests are being made; `None`: there are none.
+pub(super) fn being_read() -> Option<FilesRead> {
+    let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let unread = files.iter().filter(|file| file.digest.get().is_none());
+    let sums = unread.map(|file| (file.read.load(Ordering::Relaxed), file.bytes));
+    sums.reduce(|one, other| (one.0 + other.0, one.1 + other.1))
+        .map(|(bytes_read, bytes)| FilesRead { bytes_read, bytes })
 }
 
 /// The model or adapter at this address was loaded from that file.
@@ -381,13 +398,13 @@ pub(super) fn spoil_model(address: usize, why: &'static str) {
 
 /// The digest of a file and, if it is the first of several parts, of the others: by all processors, as far as the host leaves
 /// them. On a thread of [`on_thread`], whose priority the others inherit.
-fn digest_of(parts: &[File]) -> Option<[u8; 16]> {
+fn digest_of(content: &Content) -> Option<[u8; 16]> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let readers = Readers {
         threads: processors.min(MOST_HASHERS) - 1,
         on_start: guard::enter_for_life,
     };
-    contextpilot_kv_files::digest_of(parts, readers)
+    contextpilot_kv_files::digest_of(&content.parts, readers, &content.read)
 }
 
 /// The parts of a model that is divided: `…-00001-of-00003.gguf`.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use contextpilot_control::{KeptPrompts, PrefixStore, StoreRemote, Timestamp};
 use contextpilot_kv_store::{Fingerprint, KEPT_SHARE};
 
+use super::content;
 use crate::capture::usage;
 
 /// All counters.
@@ -130,6 +131,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
     Some(PrefixStore {
         folder,
         ready: is_ready(),
+        reading: content::being_read(),
         bytes: get(&FIGURES.bytes),
         limit_bytes: get(&FIGURES.limit),
         chunks: get(&FIGURES.chunks),

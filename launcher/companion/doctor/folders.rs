@@ -1,10 +1,13 @@
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use contextpilot_private_folder::{Base, PrivateFolder};
+use contextpilot_settings::{Settings, Watcher, env};
 
 use crate::variables::Lookup;
+use crate::watcher;
 
 use super::{Finding, Grade};
 
@@ -32,6 +35,38 @@ pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding 
         }
     };
     Finding::new("state folder", grade, text)
+}
+
+/// What is started beside the server, to report what it held as soon as it was killed. `None`: nothing is asked for.
+pub(super) fn watcher(settings: &Settings) -> Option<Finding> {
+    let found = match settings.watcher.as_ref()? {
+        Watcher::Auto => watcher::find(),
+        Watcher::At(path) => match path.metadata() {
+            Ok(found) if found.is_file() && found.mode() & 0o111 != 0 => Ok(path.clone()),
+            Ok(_) => Err(format!("{} is no program", path.display())),
+            Err(error) => Err(format!("{} cannot be started ({error})", path.display())),
+        },
+    };
+    let (grade, text) = match found {
+        Ok(_) if !settings.journal => {
+            let why =
+                "it would have nothing to report: no journal is kept (CONTEXTPILOT_JOURNAL=0)";
+            (Grade::Limited, why.to_owned())
+        }
+        Ok(path) => {
+            let text = format!("each server starts {} killed --at-end", path.display());
+            (Grade::Good, text)
+        }
+        Err(why) => {
+            let text = format!(
+                "{why}: set {} to the path of contextpilot-llama, or what a killed server held is reported by the next \
+                 start",
+                env::WATCHER
+            );
+            (Grade::Limited, text)
+        }
+    };
+    Some(Finding::new("watcher", grade, text))
 }
 
 const LAUNCHER: &str = "contextpilot-llama-server";

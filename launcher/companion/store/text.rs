@@ -10,6 +10,7 @@ use super::contents::{Contents, OfModel};
 use super::is_same;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, count, counted, span};
+use crate::companion::stats::not_in_use;
 use crate::companion::table::Table;
 
 /// A server that uses the folder.
@@ -96,8 +97,8 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
             "server {process}: {} loaded in {loads}{most}\n",
             counted(store.loaded_tokens, "token"),
         );
-        if !store.ready {
-            text += "  not in use yet: the folder or the model's file is still being read\n";
+        if let Some(why) = not_in_use(store) {
+            text += &format!("  {why}\n");
         }
         for why in &store.refused {
             text += &format!("  REFUSED: {}\n", Visible(why));

@@ -104,8 +104,8 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
         let more = counted((all.len() - shown) as u64, "more slot");
         lines.push(format!("… and {more}").into());
     }
-    if all.is_empty() {
-        lines.push("No slot has been used yet".into());
+    if let (true, Some(now)) = (all.is_empty(), &state.now) {
+        lines.push(under_way::nothing_yet(now, stats::NO_SLOT).into());
     }
     frame.render_widget(Paragraph::new(lines), slots);
     let line = match &state.now {

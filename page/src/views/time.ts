@@ -159,7 +159,8 @@ export class TimeView implements View {
         const isWorking = !this.model.report && this.end === null && (this.model.stats?.slots ?? []).some((slot) => slot.busy);
         this.quiet.hidden = !isEmpty || isWorking;
         if (this.quiet.hidden) return;
-        const says = last === null ? "No prompt was evaluated yet." : `Nothing happened in this time. The last was at ${clock(last)}.`;
+        const isLoading = this.model.stats?.model_state === "loading";
+        const says = last === null ? `No prompt was evaluated yet${isLoading ? ": llama-server is still loading its model" : ""}.` : `Nothing happened in this time. The last was at ${clock(last)}.`;
         if (this.quiet.dataset["says"] === says) return;
         this.quiet.dataset["says"] = says;
         const show = () => {

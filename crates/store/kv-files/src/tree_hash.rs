@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use contextpilot_admission::STACK;
@@ -21,7 +21,8 @@ const PIECE: u64 = 4 << 20;
 const MEANING: &[u8] = b"contextpilot files, pieces of 4 MiB, 1";
 
 /// The digest of these files together, in this order. `None`: there is none, or one cannot be read.
-pub fn digest_of(parts: &[File], readers: Readers) -> Option<[u8; 16]> {
+/// `read` grows by the bytes that have been read.
+pub fn digest_of(parts: &[File], readers: Readers, read: &AtomicU64) -> Option<[u8; 16]> {
     let sizes: Option<Vec<u64>> = parts
         .iter()
         .map(|part| Some(part.metadata().ok()?.len()))
@@ -39,7 +40,7 @@ pub fn digest_of(parts: &[File], readers: Readers) -> Option<[u8; 16]> {
             })
         })
         .collect();
-    let sums = sums_of(&pieces, readers)?;
+    let sums = sums_of(&pieces, readers, read)?;
     let mut whole = blake3::Hasher::new();
     whole.update(MEANING);
     for size in &sizes {
@@ -60,7 +61,7 @@ struct Piece<'a> {
 
 impl Piece<'_> {
     /// `None`: it cannot be read, or the file is shorter now.
-    fn sum(&self, block: &mut [u8]) -> Option<Sum> {
+    fn sum(&self, block: &mut [u8], read: &AtomicU64) -> Option<Sum> {
         let mut hash = blake3::Hasher::new();
         let mut done = 0;
         while done < self.size {
@@ -69,6 +70,7 @@ impl Piece<'_> {
             self.file.read_exact_at(block, self.at + done).ok()?;
             hash.update(block);
             done += block.len() as u64;
+            read.fetch_add(block.len() as u64, Ordering::Relaxed);
         }
         Some(hash.finalize().into())
     }
@@ -77,7 +79,7 @@ impl Piece<'_> {
 type Sum = [u8; 32];
 
 /// Those of all pieces, in order: on the caller's thread and others.
-fn sums_of(pieces: &[Piece<'_>], readers: Readers) -> Option<Vec<Sum>> {
+fn sums_of(pieces: &[Piece<'_>], readers: Readers, read: &AtomicU64) -> Option<Vec<Sum>> {
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
     let all = Mutex::new(vec![Sum::default(); pieces.len()]);
@@ -88,7 +90,7 @@ fn sums_of(pieces: &[Piece<'_>], readers: Readers) -> Option<Vec<Sum>> {
             let Some(piece) = pieces.get(nth) else {
                 return;
             };
-            match piece.sum(&mut block) {
+            match piece.sum(&mut block, read) {
                 Some(sum) => all.lock().unwrap_or_else(PoisonError::into_inner)[nth] = sum,
                 None => failed.store(true, Ordering::Relaxed),
             }

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
 
-use contextpilot_kv_files::{Readers, digest_of};
+use contextpilot_kv_files::Readers;
 use contextpilot_testbed::Random;
 
 const PIECE: usize = 4 << 20;
@@ -21,6 +22,10 @@ fn with(threads: usize) -> Readers {
         threads,
         on_start: || (),
     }
+}
+
+fn digest_of(parts: &[File], readers: Readers) -> Option<[u8; 16]> {
+    contextpilot_kv_files::digest_of(parts, readers, &AtomicU64::new(0))
 }
 
 fn bytes(count: usize) -> Vec<u8> {
@@ -81,4 +86,12 @@ fn what_cannot_be_read_has_none() {
     let file = File::create(&path).unwrap();
     file.set_len(3 * PIECE as u64).unwrap();
     assert_eq!(digest_of(&[file], with(1)), None);
+}
+
+#[test]
+fn how_much_was_read_is_counted() {
+    let parts = [file(&bytes(2 * PIECE + 5)), file(&bytes(7))];
+    let read = AtomicU64::new(0);
+    contextpilot_kv_files::digest_of(&parts, with(2), &read).unwrap();
+    assert_eq!(read.into_inner(), 2 * PIECE as u64 + 12);
 }

@@ -55,9 +55,9 @@ pub use matching::{ChosenBy, HostMatch, KeptBeginning, Like, Match, MatchRequest
 pub use reason::{Place, Reason};
 pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{
-    ControlEndpoint, CountedAnswers, Delivery, Engine, HookedFunction, HostCache, KeptPrompts,
-    KeptTokens, KvBytes, KvEvents, Losses, Mode, Model, ModelState, PrefixStore, ProgramContext,
-    Recording, Requests, Reuse, ReuseOver, Seen, Slot, Stats, StoreRemote, Tokens,
+    ControlEndpoint, CountedAnswers, Delivery, Engine, FilesRead, HookedFunction, HostCache,
+    KeptPrompts, KeptTokens, KvBytes, KvEvents, Losses, Mode, Model, ModelState, PrefixStore,
+    ProgramContext, Recording, Requests, Reuse, ReuseOver, Seen, Slot, Stats, StoreRemote, Tokens,
     UnfinishedPrompt,
 };
 pub use time::{NotATime, Timestamp};

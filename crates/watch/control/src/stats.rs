@@ -119,6 +119,9 @@ pub struct PrefixStore {
     /// Whether it is in use: its folder was read, and so were the files of the models, which takes some
     /// seconds for a large one. Until then prompts are evaluated as ever.
     pub ready: bool,
+    /// Files of models and adapters that are being read to know what is in them; `None`: there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reading: Option<FilesRead>,
     /// Bytes that its files take.
     pub bytes: u64,
     /// Bytes that they may take.
@@ -166,6 +169,16 @@ pub struct PrefixStore {
     /// The Redis or the bucket that the folder is kept alike with; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<StoreRemote>,
+}
+
+/// How far files have been read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FilesRead {
+    /// Bytes that have been read.
+    pub bytes_read: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
 }
 
 /// In which answers the server itself counts what was loaded as cached (`CONTEXTPILOT_STORE_USAGE`), so that no proxy needs
