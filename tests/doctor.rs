@@ -224,7 +224,7 @@ fn doctor_names_what_would_be_started_beside_the_server() {
     let about = |watcher: &str, journal: &str| {
         let mut doctor = home.doctor(&["/bin/true"]);
         doctor
-            .env("CONTEXTPILOT_INDEX_URL", index.url())
+            .env("CONTEXTPILOT_INDEX_URL", &index.url)
             .env("CONTEXTPILOT_WATCHER", watcher)
             .env("CONTEXTPILOT_JOURNAL", journal);
         let report = json(&mut doctor);

@@ -90,7 +90,7 @@ pub(super) fn run(
                 "fetched": moved.fetched, "fetched_bytes": moved.fetched_bytes,
                 "damaged": moved.damaged, "refused": moved.refused,
             })),
-            false => print(&format!("{}\n", text(&moved))),
+            false => print(&format!("{}\n{}", text(&moved), unused(&folder))),
         };
     }
     let server = options.of.and_then(Server::new);
@@ -158,6 +158,17 @@ fn watch(
         }
     }
     folder.forget_remote();
+}
+
+/// Why nothing may have been fetched.
+fn unused(folder: &Folder) -> &'static str {
+    match folder.origins().is_empty() {
+        true => {
+            "No server has used this folder yet, so it is not known which chunks are for it, and none is fetched: start \
+             the server once\n"
+        }
+        false => "",
+    }
 }
 
 fn text(moved: &Moved) -> String {

@@ -197,6 +197,10 @@ impl Server {
             Ok(known) => {
                 behind.found(known);
                 say(format_args!("Index at {}, in front of {url}", self.index));
+                say(format_args!(
+                    "Send prompts to {0}, and documents to {0}/reorder. In another terminal: contextpilot-llama top, why",
+                    self.index
+                ));
             }
             Err(why) => {
                 say(format_args!("The index cannot speak to the server: {why}"));
