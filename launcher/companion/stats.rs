@@ -324,7 +324,9 @@ pub(super) fn not_in_use(store: &PrefixStore) -> Option<String> {
             }),
         ) => {
             let (read, all) = (bytes(bytes_read), bytes(all));
-            format!("{read} of {all} of the model's file were read, to know which model it is")
+            format!(
+                "{read} of {all} of the files of model and engine were read, to know which they are"
+            )
         }
         (false, None) => "its folder is still being read".to_owned(),
     };

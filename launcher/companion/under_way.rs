@@ -138,8 +138,8 @@ mod tests {
             ..PrefixStore::default()
         };
         stats.store = Some(store.clone());
-        let reads = "; the prefix store is not in use yet: 1.5 GiB of 30.0 GiB of the model's file were read, to \
-                     know which model it is";
+        let reads = "; the prefix store is not in use yet: 1.5 GiB of 30.0 GiB of the files of model and \
+                     engine were read, to know which they are";
         assert_eq!(says(&stats), format!("{loading}{reads}"));
         stats.model_state = ModelState::Loaded;
         assert_eq!(says(&stats), format!("Nothing{reads}"));

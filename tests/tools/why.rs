@@ -26,7 +26,12 @@ fn last(watched: &Watched, count: usize) -> Vec<serde_json::Value> {
 #[test]
 fn a_changed_word_near_the_beginning_is_found() {
     let watched = Watched::start(two_slots());
-    assert_eq!(watched.text(&["why"]), "No prompt was evaluated yet\n");
+    let nothing = watched.text(&["why"]);
+    // For a moment the server may still count as loading.
+    assert!(
+        nothing.starts_with("No prompt was evaluated yet"),
+        "{nothing}"
+    );
     let first = watched.complete(ask(SYSTEM).id("monday"));
     let changed = SYSTEM.replace("Monday", "Sunday");
     let second = watched.complete(ask(&changed));

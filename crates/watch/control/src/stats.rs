@@ -119,7 +119,7 @@ pub struct PrefixStore {
     /// Whether it is in use: its folder was read, and so were the files of the models, which takes some
     /// seconds for a large one. Until then prompts are evaluated as ever.
     pub ready: bool,
-    /// Files of models and adapters that are being read to know what is in them; `None`: there are none.
+    /// Files of models, adapters and engines that are being read to know what is in them; `None`: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reading: Option<FilesRead>,
     /// Bytes that its files take.
