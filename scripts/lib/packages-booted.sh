@@ -69,6 +69,7 @@ LLAMA_ARG_PORT=8080
 LLAMA_SERVER_ARGS=--parallel 2 --cache-ram 0 --no-kv-unified --ctx-size 4096 --threads 1
 CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765
 CONTEXTPILOT_LISTEN=127.0.0.1:8890
+CONTEXTPILOT_STORE=/var/lib/contextpilot-llama-server/small/store
 END
         systemctl --version | head -n 1
         systemd-run --quiet --unit=index contextpilot-llama listen --port 8765
@@ -102,6 +103,17 @@ END
         for one in req again; do
             for name in tea sea owl; do \$index | grep -q \"evicted *\$one-\$name\"; done
         done
+        # The store is a folder of the instance's own user, and what it has is loaded after a restart.
+        ls -ld /var/lib/private/contextpilot-llama-server/small/store
+        systemctl start \$service
+        until_seen 'curl --silent http://127.0.0.1:8080/health' '\"ok\"'
+        until_seen 'curl --silent http://127.0.0.1:8890/stats' '\"ready\":true'
+        three_prompts stored
+        until_seen 'curl --silent http://127.0.0.1:8890/stats' '\"loads\":[1-9]'
+        contextpilot-llama stats --control 127.0.0.1:8890 | grep '^store '
+        systemctl stop \$service
+        systemctl clean --what=state \$service
+        test ! -e /var/lib/private/contextpilot-llama-server/small
         systemctl start \$service
         until_seen 'curl --silent http://127.0.0.1:8080/health' '\"ok\"'
         systemctl stop index

@@ -60,7 +60,7 @@ root_of() {
 }
 
 # Debian sid with what the service needs.
-root_of_sid() { root_of sid sid llama.cpp-tools systemd mount curl; }
+root_of_sid() { root_of sid sid llama.cpp-tools systemd dbus mount curl; }
 
 # in_root ROOT MODE SCRIPT: see scripts/lib/in-root.
 in_root() {
