@@ -154,6 +154,21 @@ check_container() {
         $took
         grep -q ' 0 reports were wrong' /run/demo
         grep -q ' (hook /usr/lib/contextpilot-llama-server/' /run/demo
+        # A store in the volume: the next container loads what this one has kept.
+        for life in first second; do
+            \$run --detach --name kept -v llama-state:/state -v /more:/models:ro -e CONTEXTPILOT_STORE=/state/store \
+                contextpilot-llama-server -m /models/tiny.gguf --port 8080 --parallel 1 --cache-ram 0 --ctx-size 2048
+            until_seen 'podman exec kept curl --silent http://127.0.0.1:8080/health' '\"ok\"'
+            until_seen 'podman exec kept contextpilot-llama stats --json' '\"ready\":true'
+            for one in tea sea tea; do
+                podman exec kept curl --silent --fail --output /dev/null http://127.0.0.1:8080/v1/completions \
+                    -d \"{\\\"prompt\\\": \\\"Say all that you know about \$one.\\\", \\\"max_tokens\\\": 4}\"
+            done
+            podman exec kept contextpilot-llama stats | grep '^store '
+            podman stop kept
+        done | tee /run/kept
+        podman rm --all --force >/dev/null
+        grep -q '^store .* [1-9][0-9]* tokens loaded' /run/kept
         cd /more
         export MODELS=/more MODEL=tiny.gguf
         timeout 120 podman-compose --file compose.yaml up --detach
