@@ -20,8 +20,11 @@ const SPARE: u64 = 64 << 20;
 const LEAST: u64 = 1 << 20;
 /// So many bytes are made ready at a time.
 const STEP: usize = 256 << 10;
-/// How many buffers are looked at for one that is large enough. So many small ones are kept at most.
+/// How many buffers are looked at for one that is large enough.
 const LOOKED_AT: usize = 16;
+/// So many smaller than [`LARGE`] are kept at most. Four large ones have room beside them, and all are looked at. A chunk's
+/// own rows come back too, which nobody takes: without this bound those of a model with small states would be kept to the last.
+const FEW: usize = LOOKED_AT - 4;
 /// A buffer of this size or more is for states of at least a quarter of it.
 const LARGE: u64 = 16 << 20;
 /// Smaller ones than those are kept beside it, bytes.
@@ -131,9 +134,9 @@ impl Spares {
             size > 0 && (kept == 0 || kept + size <= room)
         } else {
             let fits = small + size <= SMALL && kept + size <= most;
-            (LEAST..LARGE).contains(&size) && fits && self.take.len() < LOOKED_AT - 1
+            (LEAST..LARGE).contains(&size) && fits
         };
-        if fits {
+        if fits && (size >= LARGE || self.take.len() < FEW) {
             self.put(buffer);
         }
     }
@@ -286,6 +289,19 @@ mod tests {
         ready(&spares);
         assert!(spares.take(100 * MIB).capacity() >= 100 * MIB);
         assert_eq!(spares.take(4 * MIB).capacity(), 5 * MIB);
+    }
+
+    #[test]
+    fn of_small_ones_few_are_kept_and_a_large_one_is_found_beside_them() {
+        let spares = Spares::new();
+        for _ in 0..100 {
+            spares.keep(Vec::with_capacity(100_000), u64::MAX);
+        }
+        let kept = spares.shared.bytes.load(Ordering::Relaxed);
+        assert_eq!(kept, FEW as u64 * 100_000);
+        spares.expect(20 * MIB as u64);
+        ready(&spares);
+        assert!(spares.take(20 * MIB).capacity() >= 20 * MIB);
     }
 
     #[test]
