@@ -75,6 +75,35 @@ fn a_module_whose_functions_are_hidden_would_not_be_followed_and_says_why() {
     assert!(said.contains("fails  wheel ") && code == Some(2), "{said}");
 }
 
+/// ik_llama.cpp has the functions and a longer structure: `doctor` said "followed" of it, and "All good".
+#[test]
+fn a_fork_with_another_batch_would_not_be_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, built) = (
+        folder.path().join("fork.c"),
+        folder.path().join("libllama.so"),
+    );
+    let code = "#include <stdint.h>
+        struct batch { int32_t len, *token; void *rest[5]; MORE };
+        struct batch llama_batch_get_one(int32_t *token, int32_t len) { return (struct batch){len, token}; }
+        int llama_decode(void *context, struct batch batch) { return context ? batch.len : 1; }
+        int llama_memory_seq_rm(void) { return 1; }";
+    std::fs::write(&source, code).unwrap();
+    for (more, is_other) in [("", false), ("int32_t first, step, sequence;", true)] {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&built);
+        compiler.arg(format!("-DMORE={more}")).arg(&source);
+        assert!(compiler.status().unwrap().success());
+        let (said, code) = doctor(&[&built]);
+        // The compiler may pad it.
+        let other = said.contains(
+            "not followed: it is another llama.cpp, whose llama_batch is not the known one (",
+        );
+        assert_eq!(other, is_other, "{said}");
+        assert_eq!(code, Some(2), "{said}");
+    }
+}
+
 #[test]
 fn of_a_process_it_says_which_engine_it_has_and_whether_the_hook_is_in_it() {
     let Some(program) = Program::find() else {

@@ -107,15 +107,52 @@ pub(crate) fn module_with_texts(folder: &Path, flags: &[&str]) -> PathBuf {
         int llama_decode(void) { return plugin(); }
         void *llama_init_from_model(void) { return 0; }
         #endif
+        #ifdef A_PROGRAM
+        int llama_memory_seq_rm(void) { return plugin(); }
+        int main(void) { return llama_decode() + llama_memory_seq_rm() == 1; }
+        #endif
     "#;
     std::fs::write(&source, code).unwrap();
     let mut compiler = Command::new("cc");
+    if !flags.contains(&"-DA_PROGRAM") {
+        compiler.arg("-shared");
+    }
     let flags = compiler
-        .args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"])
+        .args(["-fPIC", "-Wl,--no-as-needed", "-o"])
         .arg(&built)
         .args(flags);
     assert!(flags.arg(&source).status().unwrap().success());
     built
+}
+
+/// As a static Rust program with llama.cpp inside (examples/static-rust without its build.rs).
+#[test]
+fn a_program_of_which_the_linker_has_removed_functions_names_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = module_with_texts(folder.path(), &["-DA_PART", "-DA_PROGRAM"]);
+    let store = ("CONTEXTPILOT_STORE", folder.path());
+    let said = stderr(&run(&[&program], &[store]));
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
+    without_ours(&mut doctor);
+    let doctor = doctor.arg("doctor").arg(&program).output().unwrap();
+    let report = String::from_utf8_lossy(&doctor.stdout);
+    for said in [&said, &*report] {
+        for part in [
+            "llama_memory_clear, ",
+            ", llama_memory_seq_cp, ",
+            ", llama_state_seq_load_file",
+            "--gc-sections removes what a program does not call",
+            "build.rs keeps it: println!(\"cargo:rustc-link-arg=-Wl,--no-gc-sections\");",
+        ] {
+            assert!(said.contains(part), "{part}\n{said}");
+        }
+    }
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // It is no server, and is not judged as one.
+    assert!(
+        report.contains("ok     llama.cpp     ") && !report.contains("request ids"),
+        "{report}"
+    );
 }
 
 /// A program that loads modules, as Python and Node do.
@@ -148,7 +185,7 @@ fn an_engine_that_cannot_be_followed_is_named_once() {
         ),
         (
             "-DA_PART",
-            "more of its functions are not there (--gc-sections removes",
+            "llama_state_load_file; its prompts are evaluated as ever: --gc-sections removes",
         ),
     ] {
         let module = module_with_texts(folder.path(), &[flag]);

@@ -135,9 +135,10 @@ impl Embedded {
             .inside
             .prepare_engine()
             .map_err(|refused| format!("in {shown}, {refused}; {AS_EVER}"))?;
-        if let Some(function) = missing_of(Row::is_of_library) {
+        let lacking: Vec<&str> = missing_of(Row::is_of_library).collect();
+        if !lacking.is_empty() {
             ready.abandon();
-            return Err(format!("{shown} lacks {function}; {AS_EVER}"));
+            return Err(hidden::lacks(&self.file, &lacking));
         }
         if let Some(other) = layout::obstacle() {
             ready.abandon();
@@ -169,7 +170,7 @@ impl Embedded {
 }
 
 /// Whether it is more than llama.cpp: a module of Python or Node, which calls the llama.cpp inside.
-fn is_module(file: &Path) -> bool {
+pub(super) fn is_module(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     !name.starts_with("libllama")
 }
@@ -187,4 +188,4 @@ fn exported_by(key: usize) -> impl Fn(&str) -> bool {
 }
 
 /// What follows if the engine cannot be hooked.
-const AS_EVER: &str = "its prompts are evaluated as ever";
+pub(super) const AS_EVER: &str = "its prompts are evaluated as ever";

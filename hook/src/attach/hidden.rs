@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use contextpilot_inline::{functions_in, holds_engine};
+use contextpilot_inline::{REMOVED, functions_in, holds_engine};
 
+use super::embedded::{AS_EVER, is_module};
 use super::original::ROWS;
 use super::row::Row;
 
@@ -31,23 +32,27 @@ pub(super) fn reason(file: &Path) -> Option<String> {
         .filter(|(_, found)| !**found)
         .map(|(name, _)| *name)
         .collect();
-    let what = match lacking.first() {
-                Some(first) if lacking.len() == 1 => format!(
-            "{first}, one of its functions, is not there (--gc-sections removes what a program does not call): link it with \
-             all of llama.cpp's functions"
-        ),
-        Some(first) if lacking.len() < names.len() => format!(
-            "{first} and {} more of its functions are not there (--gc-sections removes what a program does not call): link \
-             it with all of llama.cpp's functions",
-            lacking.len() - 1
-        ),
-        _ => "its functions cannot be found (hidden, stripped, or inlined by link-time optimisation): use a build with \
-              shared libraries, or one that keeps its symbols"
-            .to_owned(),
-    };
+    if (1..names.len()).contains(&lacking.len()) {
+        return Some(lacks(file, &lacking));
+    }
     Some(format!(
-        "{shown} has llama.cpp inside, and {what}; its prompts are evaluated as ever"
+        "{shown} has llama.cpp inside, and its functions cannot be found (hidden, stripped, or inlined by link-time \
+         optimisation): use a build with shared libraries, or one that keeps its symbols; {AS_EVER}"
     ))
+}
+
+/// Of an engine in this file that has other functions, and not these. There is one at least.
+pub(super) fn lacks(file: &Path, functions: &[&str]) -> String {
+    let shown = file.display();
+    let names = functions.join(", ");
+    // A library has all that its version has. Nothing evaluates without the function that makes a context: that one is
+    // not removed.
+    if !is_module(file) || functions.contains(&"llama_init_from_model") {
+        return format!(
+            "{shown} lacks {names}, which each llama.cpp since May 2025 has; {AS_EVER}"
+        );
+    }
+    format!("{shown} has llama.cpp inside, and lacks {names}; {AS_EVER}: {REMOVED}")
 }
 
 /// Whether each llama.cpp since mid-2025 has it, and the hook needs it.

@@ -177,15 +177,15 @@ unsafe fn finish(
 
 /// A required function that is missing.
 fn missing() -> Option<&'static str> {
-    missing_of(|_| true)
+    missing_of(|_| true).next()
 }
 
-/// The same, of the rows that are wanted.
-pub(super) fn missing_of(wanted: impl Fn(&Row) -> bool) -> Option<&'static str> {
-    let mut required = ROWS
+/// All of them, of the rows that are wanted.
+pub(super) fn missing_of(wanted: impl Fn(&Row) -> bool) -> impl Iterator<Item = &'static str> {
+    let required = ROWS
         .iter()
-        .filter(|row| wanted(row) && !row.is_optional() && is_called(row.generation, has));
-    required.find(|row| !row.found()).map(|row| row.name)
+        .filter(move |row| wanted(row) && !row.is_optional() && is_called(row.generation, has));
+    required.filter(|row| !row.found()).map(|row| row.name)
 }
 
 /// A reason for which changing the executable would be pointless.

@@ -1,4 +1,4 @@
-//! Of a library, a module, a wheel or a running process: what of the llama.cpp in it would be followed in a program.
+//! Of a library, a module, a wheel, a program that is no server, or a running process: what of the llama.cpp in it would be followed in a program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use contextpilot_inspect::{FunctionPlace, Linkage, Program, Search, holds_engine};
 use contextpilot_settings::env;
 
-use crate::table::{MEMORY, ROWS};
+use crate::table::{LAUNCH, MEMORY, NUMBERS, ROWS};
 use crate::variables::{Lookup, of_process};
 
 use super::report::Report;
-use super::{Finding, Grade, functions, store};
+use super::{Finding, Grade, functions, has, store};
 
 mod wheel;
 
 /// What to type next.
 const NEXT: &str = "CONTEXTPILOT_STORE=~/llama-store contextpilot-llama run PROGRAM";
 
-/// The report about this file. `None`: it is neither a library nor a wheel.
+/// The report about this file. `None`: it is neither a library nor a wheel, nor a program with an engine and no server.
 pub(super) fn of_file(path: &Path) -> Option<Report> {
     let mut report = Report::default();
     if wheel::is_one(path) {
@@ -33,6 +33,8 @@ pub(super) fn of_file(path: &Path) -> Option<Report> {
                 }
             }
         }
+    } else if is_program(path) {
+        examine_all(&[path.to_owned()], None, &mut report);
     } else if is_library(path) {
         if !examine_all(&[path.to_owned()], None, &mut report) {
             report.add(Finding::new(
@@ -114,6 +116,26 @@ fn is_library(path: &Path) -> bool {
     let program = Program::open(path).ok();
     let executable = program.as_ref().and_then(Program::executable);
     executable.is_some_and(|executable| executable.linkage == Linkage::Library)
+}
+
+/// Whether the engine is in this executable, or in a library that it needs, and no server.
+fn is_program(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.contains("server") || is_library(path) {
+        return false;
+    }
+    let all = [MEMORY, NUMBERS, LAUNCH];
+    let names: Vec<&str> = all
+        .into_iter()
+        .flatten()
+        .map(|(_, anchor)| *anchor)
+        .collect();
+    let located = Program::open(path).and_then(|program| program.locate(&names, &search()));
+    located.is_ok_and(|located| {
+        let [engine, numbers, launch] =
+            all.map(|all| all.iter().any(|(_, anchor)| has(&located, anchor)));
+        engine && !numbers && !launch
+    })
 }
 
 /// Reports on the files that have an engine. Returns whether there is any. `shown_in`: a folder that is left out of

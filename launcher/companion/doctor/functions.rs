@@ -1,6 +1,6 @@
 //! Which functions of the hook's table will be hooked, and what follows.
 
-use contextpilot_inspect::{Calls, FunctionPlace, Located, Program};
+use contextpilot_inspect::{Calls, FunctionPlace, Located, Program, REMOVED};
 use contextpilot_settings::Settings;
 use serde_json::{Value, json};
 
@@ -14,6 +14,7 @@ use super::report::Report;
 use super::{Finding, Grade, has};
 
 mod missing;
+mod other;
 mod tls;
 
 /// How one function is hooked, or why not.
@@ -32,6 +33,9 @@ enum Way {
 fn are_tokens_wanted() -> bool {
     Settings::from(of_process).is_ok_and(|settings| settings.wants_tokens())
 }
+
+/// What is said of the KV cache.
+const SUBJECT: &str = "KV cache";
 
 struct Functions {
     /// For each row, how it is hooked.
@@ -67,7 +71,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
         functions.names(|way| *way == Way::Uncalled),
     );
     report.list("Not hooked", functions.consequences());
-    let kv_cache = functions.kv_cache();
+    let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
     let follows = kv_cache.grade == Grade::Good;
     report.add(kv_cache);
     report.add(functions.host_cache());
@@ -101,14 +105,23 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
     }
     report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
     report.list("Not hooked", functions.consequences());
-    let kv_cache = functions.kv_cache();
+    let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
     let follows = kv_cache.grade == Grade::Good;
     report.add(match follows {
         true => Finding::new(
-            "KV cache",
+            SUBJECT,
             Grade::Good,
             "followed, if its evaluations call these functions: its first prompt tells",
         ),
+        // As the hook: a library has all that its version has, and nothing evaluates without this function.
+        false
+            if !functions.lacking().is_empty()
+                && functions.has("llama_init_from_model")
+                && !file_name(program).starts_with("libllama") =>
+        {
+            let text = format!("{}: {REMOVED}", kv_cache.text);
+            Finding::new(SUBJECT, Grade::Fails, text)
+        }
         false => kv_cache,
     });
     follows
@@ -188,17 +201,12 @@ impl Functions {
     }
 
     fn kv_cache(&self) -> Finding {
-        const SUBJECT: &str = "KV cache";
         if !self.has_any(MEMORY) {
             let text = "not followed: nothing in it is an engine that the hook knows \
                         (llama.cpp since May 2025); nothing is reported";
             return Finding::new(SUBJECT, Grade::Fails, text);
         }
-        let lacking = self.ways.iter().filter(|(row, way)| {
-            let called = is_called(row.generation, |name| self.has(name));
-            row.required && called && *way == Way::Missing
-        });
-        let lacking: Vec<_> = lacking.map(|(row, _)| row.name).collect();
+        let lacking = self.lacking();
         match lacking.is_empty() {
             true => Finding::new(SUBJECT, Grade::Good, "followed"),
             false => {
@@ -209,6 +217,15 @@ impl Functions {
                 Finding::new(SUBJECT, Grade::Fails, text)
             }
         }
+    }
+
+    /// Functions without which nothing is followed.
+    fn lacking(&self) -> Vec<&'static str> {
+        let lacking = self.ways.iter().filter(|(row, way)| {
+            let called = is_called(row.generation, |name| self.has(name));
+            row.required && called && *way == Way::Missing
+        });
+        lacking.map(|(row, _)| row.name).collect()
     }
 
     fn host_cache(&self) -> Finding {
@@ -308,6 +325,14 @@ impl Functions {
         };
         self.ways.iter().map(one).collect()
     }
+}
+
+fn file_name(program: &Program) -> std::borrow::Cow<'_, str> {
+    program
+        .path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
 }
 
 fn way(row: &Row, place: &FunctionPlace, refusal: Option<String>) -> Way {

@@ -31,7 +31,7 @@ mod maps;
 pub mod preflight;
 mod refusal;
 
-pub use contextpilot_inspect::holds_engine;
+pub use contextpilot_inspect::{REMOVED, holds_engine};
 
 pub use batch::{Batch, Trampoline};
 pub use image::{Function, Image, ImageError, functions_in};

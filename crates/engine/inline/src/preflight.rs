@@ -103,6 +103,22 @@ pub fn of_file(
         .collect())
 }
 
+/// How many bytes a function of this file writes of the structure that it returns in memory, up to the last one. `None`: the
+/// file has no such function, or it does more than write. So far of x86-64 only.
+///
+/// # Errors
+/// Of the file.
+pub fn returned(path: &Path, name: &str) -> Result<Option<u64>, contextpilot_inspect::Error> {
+    let source = Source::new(File::open(path)?);
+    let elf = source.elf()?;
+    let found = functions(&elf, &[name])?.into_iter().flatten().next();
+    let code = found.and_then(|extent| elf.bytes(extent.address, extent.size));
+    #[cfg(target_arch = "x86_64")]
+    return Ok(code.and_then(machine::returned));
+    #[cfg(not(target_arch = "x86_64"))]
+    return Ok(code.and(None));
+}
+
 /// The location of each of `names` in the file, if it is a function there. In a stripped program only
 /// exported functions are found.
 pub(crate) fn functions(

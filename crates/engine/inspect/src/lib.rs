@@ -45,7 +45,7 @@ pub use error::Error;
 pub use locate::{Calls, FunctionPlace, Hooking, Inline, Interposed, Library, Located, Missing};
 pub use mach_o::{Signature, Slice};
 pub use machine::Machine;
-pub use marks::holds_engine;
+pub use marks::{REMOVED, holds_engine};
 pub use obstacle::Obstacle;
 pub use privilege::Privilege;
 pub use program::{Executable, Format, Libc, Linkage, Program};

@@ -210,3 +210,38 @@ fn bytes_that_are_not_code_are_refused() {
     };
     assert_eq!(check(&nowhere, &Pieces(Vec::new())), Err(Refusal::NotCode));
 }
+
+#[test]
+fn how_long_a_structure_is_that_a_function_returns() {
+    let returned = machine::returned;
+    // Debian's llama_batch_get_one: endbr64; movq xmm0, rsi; mov [rdi], edx; mov rax, rdi; movups [rdi + 8], xmm0;
+    // pxor xmm0, xmm0; movups [rdi + 0x18], xmm0; movups [rdi + 0x28], xmm0; ret
+    let known = [
+        ENDBR.as_slice(),
+        &[
+            0x66, 0x48, 0x0f, 0x6e, 0xc6, 0x89, 0x17, 0x48, 0x89, 0xf8, 0x0f,
+        ],
+        &[
+            0x11, 0x47, 0x08, 0x66, 0x0f, 0xef, 0xc0, 0x0f, 0x11, 0x47, 0x18,
+        ],
+        &[0x0f, 0x11, 0x47, 0x28, RET],
+    ]
+    .concat();
+    assert_eq!(returned(&known), Some(56));
+    // The last part of ik_llama.cpp's: mov [rdi], edx; mov rax, rdi; mov [rax + 0x38], ecx; mov [rdi + 0x40], r8d; ret
+    let fork = [
+        0x89, 0x17, 0x48, 0x89, 0xf8, 0x89, 0x48, 0x38, 0x44, 0x89, 0x47, 0x40, RET,
+    ];
+    assert_eq!(returned(&fork), Some(68));
+    // What cannot be known: it writes elsewhere too, calls something, gives the address away, or does not return.
+    let unknown: [&[u8]; 5] = [
+        &[0x89, 0x17, 0x89, 0x16, RET],       // mov [rdi], edx; mov [rsi], edx
+        &[0x89, 0x17, 0xe8, 0, 0, 0, 0, RET], // call
+        &[0x89, 0x17, 0x48, 0x89, 0xf7, 0x89, 0x57, 0x40, RET], // mov rdi, rsi; mov [rdi + 0x40], edx
+        &[0x89, 0x17],
+        &[RET],
+    ];
+    for code in unknown {
+        assert_eq!(returned(code), None, "{code:x?}");
+    }
+}

@@ -68,6 +68,35 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Displaced, Refus
     Ok(Displaced { range, call })
 }
 
+/// The end of what this function writes through the address for its result, if it does nothing but write there and return.
+pub(super) fn returned(code: &[u8]) -> Option<u64> {
+    let mut end = None;
+    // It comes in one register, and is returned in the other.
+    let mut results = vec![Register::RDI];
+    for instruction in decoder(0, code) {
+        match instruction.flow_control() {
+            FlowControl::Return => return end,
+            FlowControl::Next => {}
+            _ => return None,
+        }
+        let to = instruction.op0_register().full_register();
+        if instruction.op0_kind() == OpKind::Memory {
+            let is_result = results.contains(&instruction.memory_base())
+                && instruction.memory_index() == Register::None;
+            let size = u64::try_from(instruction.memory_size().size()).ok()?;
+            let written = instruction.memory_displacement64().checked_add(size);
+            end = end.max(Some(written.filter(|_| is_result)?));
+        } else if instruction.mnemonic() == Mnemonic::Mov
+            && instruction.op1_register() == Register::RDI
+        {
+            results.push(to);
+        } else if results.contains(&to) {
+            return None;
+        }
+    }
+    None
+}
+
 /// Looks for any way to enter the displaced instructions other than calling the function.
 pub(super) fn check(
     extent: &Extent,
