@@ -67,12 +67,13 @@ impl Model {
         static WRITTEN: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
         let folder = repository().join("target/testbed");
         let path = folder.join(format!(
-            "{}-{}x{}-ctx{}-window{}-seed{}{}{}.gguf",
+            "{}-{}x{}-ctx{}-window{}-heads{}-seed{}{}{}.gguf",
             spec.arch,
             spec.layers,
             spec.width,
             spec.context_length,
             spec.window,
+            spec.heads,
             spec.seed,
             if spec.letter_pairs { "-pairs" } else { "" },
             if spec.harmony { "-harmony" } else { "" }
@@ -116,7 +117,7 @@ impl Model {
     pub(crate) fn keeps_any_prefix(&self) -> bool {
         matches!(
             self.arch,
-            Arch::Llama | Arch::Draft | Arch::Qwen2Vl | Arch::Decision | Arch::LongRope
+            Arch::Llama | Arch::Draft | Arch::Qwen2Vl | Arch::Decision | Arch::LongRope | Arch::Mtp
         )
     }
 }

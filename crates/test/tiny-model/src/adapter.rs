@@ -62,11 +62,9 @@ impl Adapter {
         for layer in (0..self.model.layers).filter(attending) {
             for name in ["attn_q", "attn_v"] {
                 let mut add = |part: &str, extents: [u64; 2]| {
-                    tensors.push(Tensor {
-                        name: format!("blk.{layer}.{name}.weight.{part}"),
-                        extents: extents.to_vec(),
-                        values: Values::Random(bound(extents[0])),
-                    });
+                    let name = format!("blk.{layer}.{name}.weight.{part}");
+                    let values = Values::Random(bound(extents[0]));
+                    tensors.push(Tensor::new(name, &extents, values));
                 };
                 add("lora_a", [width, rank]);
                 add("lora_b", [rank, width]);

@@ -32,6 +32,9 @@ pub(crate) enum Values {
     RandomAfter(f32, Vec<f32>),
     /// The first value is one, the others are another.
     FirstAndRest(f32, f32),
+    /// In front a square with the first value on its diagonal, else zeros. Behind it random in ±the second value, but for the
+    /// first row.
+    DiagonalAndRandom(f32, f32),
 }
 
 /// A named matrix (or vector) of f32.
@@ -41,9 +44,21 @@ pub(crate) struct Tensor {
     /// Extents in ggml's order: the length of a row comes first.
     pub(crate) extents: Vec<u64>,
     pub(crate) values: Values,
+    /// The name by which random values are drawn: tensors of one name have the same.
+    pub(crate) drawn_as: String,
 }
 
 impl Tensor {
+    pub(crate) fn new(name: impl Into<String>, extents: &[u64], values: Values) -> Self {
+        let name = name.into();
+        Self {
+            drawn_as: name.clone(),
+            name,
+            extents: extents.to_vec(),
+            values,
+        }
+    }
+
     fn bytes(&self) -> u64 {
         4 * self.extents.iter().product::<u64>()
     }
@@ -152,7 +167,7 @@ pub(crate) fn write(
 
 /// One tensor's values, padded to the alignment.
 fn write_values(out: &mut impl Write, tensor: &Tensor, seed: u64) -> io::Result<()> {
-    let mut rng = Rng::named(seed, &tensor.name);
+    let mut rng = Rng::named(seed, &tensor.drawn_as);
     let row_length = tensor.extents[0];
     let rows: u64 = tensor.extents[1..].iter().product();
     for row in 0..rows {
@@ -168,6 +183,9 @@ fn write_values(out: &mut impl Write, tensor: &Tensor, seed: u64) -> io::Result<
                 Values::RandomAfter(bound, _) => random * bound,
                 Values::FirstAndRest(first, _) if column == 0 => *first,
                 Values::FirstAndRest(_, rest) => *rest,
+                Values::DiagonalAndRandom(diagonal, _) if column == row => *diagonal,
+                Values::DiagonalAndRandom(_, bound) if column >= rows && row > 0 => random * bound,
+                Values::DiagonalAndRandom(..) => 0.0,
             };
             out.write_all(&value.to_le_bytes())?;
         }

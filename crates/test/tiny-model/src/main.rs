@@ -15,13 +15,15 @@ Usage: tiny-model [OPTIONS] OUT.gguf
 Options:
   --arch ARCH       llama (full attention), gemma2 (sliding window),
                     mamba (recurrent), draft (first layer of llama),
-                    qwen2vl (M-RoPE), decision (answers /v1/systemone) or
-                    longrope (other positions beyond 1,024 tokens) [llama]
+                    qwen2vl (M-RoPE), decision (answers /v1/systemone),
+                    longrope (other positions beyond 1,024 tokens) or
+                    mtp (with heads that draft) [llama]
   --ctx-train N     context length that the model claims, in tokens [131072]
   --seed N          equal seeds, equal weights [1]
   --layers N        blocks [2; draft: 1]
   --width W         embedding length, a multiple of 16 [64]
   --window N        gemma2: sliding window, in tokens [64]
+  --heads N         mtp: heads that draft [1]
   --letter-pairs    two small letters are a token, too, so that most answers are
                     tokenized otherwise when they come back as text
   --projector KIND  not a model but a projector for images, of the given width
@@ -116,6 +118,7 @@ fn parse(arguments: &[String]) -> Result<Option<Order>, String> {
                 invocation = ids.collect::<Result<_, _>>()?;
             }
             "--letter-pairs" => spec.letter_pairs = true,
+            "--heads" => spec.heads = number(name, &value()?)?,
             "--window" => spec.window = number(name, &value()?)?,
             _ if name.starts_with('-') => return Err(format!("unknown option {name}")),
             _ if out.is_some() => return Err(format!("one file only, not also {argument:?}")),

@@ -108,11 +108,7 @@ impl Projector {
         let patch = u64::from(PATCH);
         let mut tensors = Vec::new();
         let mut random = |name: &str, extents: &[u64], inputs: u64| {
-            tensors.push(Tensor {
-                name: name.to_owned(),
-                extents: extents.to_vec(),
-                values: Values::Random(bound(inputs)),
-            });
+            tensors.push(Tensor::new(name, extents, Values::Random(bound(inputs))));
         };
         let pixels = [patch, patch, 3, width];
         random("v.patch_embd.weight", &pixels, 3 * patch * patch);
@@ -148,10 +144,9 @@ impl Projector {
         }
         for layer in 0..LAYERS {
             for (name, value) in [("weight", 1.0), ("bias", 0.0)] {
-                tensors.extend(["ln1", "ln2"].map(|norm| Tensor {
-                    name: format!("v.blk.{layer}.{norm}.{name}"),
-                    extents: vec![width],
-                    values: Values::Constant(value),
+                tensors.extend(["ln1", "ln2"].map(|norm| {
+                    let name = format!("v.blk.{layer}.{norm}.{name}");
+                    Tensor::new(name, &[width], Values::Constant(value))
                 }));
             }
         }

@@ -28,11 +28,15 @@ pub enum Arch {
     /// [`Arch::Llama`] with two sets of factors for its positions, as Phi-3 has: a context of more than 1,024 tokens
     /// uses the other one.
     LongRope,
+    /// Full attention, with one head or more that draft what comes next (MTP). A head does what the first layer does, and
+    /// looks at the hidden state before it besides: it is right often enough, and which drafts it makes depends on each of
+    /// these states.
+    Mtp,
 }
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
@@ -41,6 +45,7 @@ impl Arch {
         Self::Qwen2Vl,
         Self::Decision,
         Self::LongRope,
+        Self::Mtp,
     ];
 
     /// The name on the command line.
@@ -54,6 +59,7 @@ impl Arch {
             Self::Qwen2Vl => "qwen2vl",
             Self::Decision => "decision",
             Self::LongRope => "longrope",
+            Self::Mtp => "mtp",
         }
     }
 
@@ -65,6 +71,7 @@ impl Arch {
             Self::Mamba => "mamba",
             Self::Jamba => "jamba",
             Self::Qwen2Vl => "qwen2vl",
+            Self::Mtp => "hy_v3",
         }
     }
 }
@@ -110,6 +117,8 @@ pub struct Spec {
     pub width: u32,
     /// [`Arch::Gemma2`] only: tokens that a sliding-window layer looks back.
     pub window: u32,
+    /// [`Arch::Mtp`] only: heads that draft, behind the layers. The n-th one drafts the n-th token.
+    pub heads: u32,
     /// Two small letters side by side are a token, too: most answers are tokenized otherwise when they come back as text.
     pub letter_pairs: bool,
     /// The markers of gpt-oss's format are tokens.
@@ -126,6 +135,7 @@ impl Spec {
             layers: if arch == Arch::Draft { 1 } else { 2 },
             width: 64,
             window: 64,
+            heads: 1,
             letter_pairs: false,
             harmony: false,
         }
@@ -144,6 +154,7 @@ impl Spec {
             ("layers", self.layers),
             ("context length", self.context_length),
             ("window", self.window),
+            ("heads", self.heads),
         ];
         for (name, value) in at_least_one {
             if value == 0 {
@@ -167,11 +178,11 @@ impl Spec {
 
     /// Pairs of dimensions of a head, which turn with the position.
     pub(crate) fn pairs(&self) -> u32 {
-        self.width / self.heads() / 2
+        self.width / self.attention_heads() / 2
     }
 
     /// Attention heads; wide models get wide heads, as real ones do.
-    fn heads(&self) -> u32 {
+    fn attention_heads(&self) -> u32 {
         let head = if self.width >= 512 && self.width % 64 == 0 {
             64
         } else {
@@ -192,7 +203,7 @@ impl Spec {
         let mut number = |key: &str, value: u32| header.u32(&format!("{arch}.{key}"), value);
         number("context_length", self.context_length);
         number("embedding_length", self.width);
-        number("block_count", self.layers);
+        number("block_count", self.layers + self.drafting_heads());
         if matches!(self.arch, Arch::Mamba | Arch::Jamba) {
             number("ssm.conv_kernel", Self::SSM_CONV);
             number("ssm.inner_size", 2 * self.width);
@@ -203,11 +214,11 @@ impl Spec {
             number("feed_forward_length", 0);
             number("attention.head_count", 0);
         } else {
-            let head = self.width / self.heads();
+            let head = self.width / self.attention_heads();
             number("feed_forward_length", self.feed_forward());
-            number("attention.head_count", self.heads());
+            number("attention.head_count", self.attention_heads());
             if self.arch != Arch::Jamba {
-                number("attention.head_count_kv", self.heads());
+                number("attention.head_count_kv", self.attention_heads());
             }
             number("attention.key_length", head);
             number("attention.value_length", head);
@@ -217,10 +228,15 @@ impl Spec {
             // A layer without heads is recurrent.
             let heads = |layer| match self.is_recurrent(layer) {
                 true => 0,
-                false => self.heads() as i32,
+                false => self.attention_heads() as i32,
             };
             let heads: Vec<i32> = (0..self.layers).map(heads).collect();
             header.i32s("jamba.attention.head_count_kv", heads.into_iter());
+        }
+        if self.arch == Arch::Mtp {
+            header.u32("hy_v3.nextn_predict_layers", self.heads);
+            // The loader asks for it, although there are no experts.
+            header.u32("hy_v3.expert_feed_forward_length", self.feed_forward());
         }
         if self.arch == Arch::Qwen2Vl {
             // Pairs of dimensions that turn with time, row and column; together
@@ -255,6 +271,14 @@ impl Spec {
             Arch::Mamba => true,
             Arch::Jamba => layer % 2 == 0,
             _ => false,
+        }
+    }
+
+    /// Heads that draft.
+    pub(crate) fn drafting_heads(&self) -> u32 {
+        match self.arch {
+            Arch::Mtp => self.heads,
+            _ => 0,
         }
     }
 

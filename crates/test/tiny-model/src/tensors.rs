@@ -23,11 +23,7 @@ struct Tensors(Vec<Tensor>);
 
 impl Tensors {
     fn add(&mut self, name: impl Into<String>, extents: &[u64], values: Values) {
-        self.0.push(Tensor {
-            name: name.into(),
-            extents: extents.to_vec(),
-            values,
-        });
+        self.0.push(Tensor::new(name, extents, values));
     }
 
     fn ones(&mut self, name: impl Into<String>, length: u64) {
@@ -92,7 +88,51 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
             attention(&mut tensors, &block, spec);
         }
     }
+    if spec.arch == Arch::Mtp {
+        soften(&mut tensors);
+    }
+    for head in 0..spec.drafting_heads() {
+        drafting_head(&mut tensors, &format!("blk.{}", spec.layers + head), spec);
+    }
     tensors.0
+}
+
+/// Layers behind the first one change little, so that who knows the first one alone is often right.
+fn soften(tensors: &mut Tensors) {
+    const PART: f32 = 0.1;
+    for tensor in &mut tensors.0 {
+        if let Values::RandomExceptFirstRow(bound) = &mut tensor.values
+            && !tensor.name.starts_with("blk.0.")
+        {
+            *bound *= PART;
+        }
+    }
+}
+
+/// A block that drafts a token. It is given the token before it and the hidden state before that, and does what the first
+/// layer does.
+fn drafting_head(tensors: &mut Tensors, block: &str, spec: &Spec) {
+    /// The size of an embedding: 1, and the others uniform in ±1. Normalised and multiplied by this, it is as it was.
+    const SIZE: f32 = 0.586;
+    /// How much of the hidden state is added: other states, other drafts.
+    const STATE: f32 = 0.1;
+    let width = u64::from(spec.width);
+    let first = tensors.0.len();
+    attention(tensors, block, spec);
+    tensors.add(
+        format!("{block}.nextn.eh_proj.weight"),
+        &[2 * width, width],
+        Values::DiagonalAndRandom(1.0, STATE * bound(width)),
+    );
+    tensors.add(
+        format!("{block}.nextn.enorm.weight"),
+        &[width],
+        Values::Constant(SIZE),
+    );
+    tensors.ones(format!("{block}.nextn.hnorm.weight"), width);
+    for tensor in &mut tensors.0[first..] {
+        tensor.drawn_as = tensor.name.replace(block, "blk.0");
+    }
 }
 
 fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
@@ -117,6 +157,17 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &square,
         Values::RandomExceptFirstRow(bound(width)),
     );
+    if spec.arch == Arch::Mtp {
+        // The engine gives queries and keys the size of 1 each: pointed, as above.
+        for name in ["attn_q_norm", "attn_k_norm"] {
+            let head = 2 * u64::from(spec.pairs());
+            tensors.add(
+                format!("{block}.{name}.weight"),
+                &[head],
+                Values::Constant(1.4),
+            );
+        }
+    }
     if spec.arch == Arch::Qwen2Vl {
         // Newer servers do without them.
         for name in ["attn_q", "attn_k", "attn_v"] {
