@@ -21,6 +21,7 @@
 //! | [`state`] | states that the server itself saves and restores |
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
+//! | [`hidden`] | hidden states of tokens, for drafts (MTP) |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
 //! | [`media`] | images and sounds |
 //! | [`metadata`] | what KV depends on by the model's metadata: the context's length, tokens behind |
@@ -80,6 +81,7 @@ pub(crate) mod evaluate;
 pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
+pub(crate) mod hidden;
 mod host;
 pub(crate) mod media;
 mod metadata;
@@ -252,6 +254,10 @@ pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
         // A state behind the last token, which is always evaluated, is of no use.
         (false, Some((_, before))) => shelf.last_state_in(&fingerprint, before),
         (false, None) => 0,
+    };
+    let there = match basis.fingerprint_of_hidden() {
+        Some(of_rows) => there.min(shelf.length_of(&of_rows, &tokens[..there])),
+        None => there,
     };
     let kept = shelf.kept_of(&fingerprint, &tokens[..there]);
     Some(Beginning {

@@ -10,6 +10,7 @@ mod exact;
 mod fair;
 mod faults;
 mod finite;
+mod hidden;
 mod hints;
 mod indexed;
 mod kept;

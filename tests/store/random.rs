@@ -17,7 +17,7 @@ mod together;
 mod traffic;
 
 /// How many traces: some in each run, a thousand by `scripts/soak store`.
-const TRACES: usize = 24;
+const TRACES: usize = 28;
 /// How many traces use one folder, and know each other's prompts.
 pub(super) const TRACES_OF_A_STORE: u64 = 4;
 const CLIENTS: usize = 4;
@@ -44,7 +44,7 @@ pub(super) fn first() -> u64 {
 }
 
 /// Models whose states are laid out differently. Each store has one.
-const MODELS: [(Arch, &[&str]); 6] = [
+const MODELS: [(Arch, &[&str]); 7] = [
     (Arch::Llama, &[]),
     // Without flash attention the values are stored transposed.
     (Arch::Llama, &["-fa", "off"]),
@@ -54,6 +54,8 @@ const MODELS: [(Arch, &[&str]); 6] = [
     (Arch::Gemma2, &[]),
     (Arch::Mamba, &[]),
     (Arch::Jamba, &[]),
+    // Hidden states are stored as well.
+    (Arch::Mtp, &["--spec-type", "draft-mtp"]),
 ];
 
 /// Models whose cache cannot go back. llama-server 0.7.0 answers some of this traffic wrongly with them, without any hook

@@ -50,6 +50,8 @@ plain! {
     get_model, "llama_get_model", fn(context: Pointer) -> Pointer;
     embedding_size_in, "llama_model_n_embd_inp", fn(model: Pointer) -> i32;
     embedding_size, "llama_model_n_embd", fn(model: Pointer) -> i32;
+    embedding_size_out, "llama_model_n_embd_out", fn(model: Pointer) -> i32;
+    other_context, "_Z19llama_get_ctx_otherP13llama_context", fn(context: Pointer) -> Pointer;
     context_size, "llama_n_ctx", fn(context: Pointer) -> u32;
     context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
     trained_size, "llama_model_n_ctx_train", fn(model: Pointer) -> i32;

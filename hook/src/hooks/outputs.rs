@@ -7,6 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::store::Context;
+use crate::store::hidden;
 use crate::store::outputs::index_in_engine;
 
 macro_rules! by_index {
@@ -29,6 +30,34 @@ by_index! {
     llama_get_sampled_logits_count_ith -> u32;
     llama_get_sampled_candidates_ith -> Pointer;
     llama_get_sampled_candidates_count_ith -> u32;
+}
+
+/// The hidden states of all entries of the host's batch, also of those that were left out.
+pub(crate) unsafe fn _Z26llama_get_embeddings_nextnP13llama_context(context: Pointer) -> Pointer {
+    let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    match hidden::rows(used, None) {
+        Some(rows) => rows,
+        None => original!(_Z26llama_get_embeddings_nextnP13llama_context(context)),
+    }
+}
+
+/// The hidden state of one entry.
+pub(crate) unsafe fn _Z30llama_get_embeddings_nextn_ithP13llama_contexti(
+    context: Pointer,
+    index: i32,
+) -> Pointer {
+    let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    match hidden::rows(used, Some(index)) {
+        Some(row) => row,
+        None => original!(_Z30llama_get_embeddings_nextn_ithP13llama_contexti(
+            context,
+            index_in_engine(used, index)
+        )),
+    }
 }
 
 pub(crate) unsafe fn llama_sampler_sample(sampler: Pointer, context: Pointer, index: i32) -> i32 {

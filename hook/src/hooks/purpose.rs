@@ -17,7 +17,7 @@ pub(crate) unsafe fn llama_set_embeddings(context: Pointer, value: bool) {
     purpose::set_embeddings(used, value);
 }
 
-/// For speculation with MTP: it needs the hidden state of every evaluated token.
+/// For speculation with MTP.
 pub(crate) unsafe fn _Z26llama_set_embeddings_nextnP13llama_contextbb(
     context: Pointer,
     value: bool,
@@ -29,12 +29,15 @@ pub(crate) unsafe fn _Z26llama_set_embeddings_nextnP13llama_contextbb(
     original!(_Z26llama_set_embeddings_nextnP13llama_contextbb(
         context, value, masked
     ));
-    if value {
-        purpose::refuse(used, "speculation that needs hidden states (MTP)");
+    match (value, masked) {
+        (true, false) => purpose::want_hidden(used),
+        // Those of outputs alone: a draft's context asks for these.
+        (true, true) => purpose::is_for_drafts(used),
+        (false, _) => {}
     }
 }
 
-/// For speculation with EAGLE: as above.
+/// For speculation with EAGLE: it needs what some layers make of every evaluated token.
 pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
     context: Pointer,
     layer: u32,

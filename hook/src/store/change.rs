@@ -12,7 +12,8 @@ use super::figures;
 use super::only_new::Copied;
 use super::shelf::Shelf;
 use super::{
-    Context, FLUSH, be_patient, before, exact, hears, only_new, own_batch, with_record, with_shelf,
+    Context, FLUSH, be_patient, before, exact, hears, hidden, only_new, own_batch, with_record,
+    with_shelf,
 };
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
@@ -100,6 +101,23 @@ fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
     if exact::is_exact(context) {
         return exact::save(context, sequence, kept, margin);
     }
+    if with_record(context, |one| may_be_worth(one, sequence, kept, margin)) != Some(true) {
+        return true;
+    }
+    let asked = save_kv(context, sequence, kept, margin);
+    // Also if all of its KV is there already: a server that drafts otherwise may have stored it.
+    with_shelf(context, |shelf, one| hidden::keep(shelf, one, sequence));
+    asked
+}
+
+/// What is not worth it even if the store has nothing is not looked for.
+fn may_be_worth(one: &ContextStore, sequence: i32, kept: usize, margin: usize) -> bool {
+    let ratio = one.rates.worth_saving();
+    let tokens = one.session.believed(sequence).map_or(0, <[i32]>::len);
+    worth::saving(tokens, kept, 0, ratio, margin) && !one.session.is_draft(sequence, kept)
+}
+
+fn save_kv(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
     let wanted = with_shelf(context, |shelf, one| {
         let wanted = is_worth_saving(shelf, one, sequence, kept, margin);
         (shelf.is_some(), wanted)
@@ -153,11 +171,6 @@ fn is_worth_saving(
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
     let ratio = one.rates.worth_saving();
-    // What is not worth it even if the store has nothing is not looked for.
-    if !worth::saving(tokens.len(), kept, 0, ratio, margin) || one.session.is_draft(sequence, kept)
-    {
-        return None;
-    }
     let there = shelf.length_of(&fingerprint, tokens);
     let is_worth = worth::saving(tokens.len(), kept, there, ratio, margin);
     if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {

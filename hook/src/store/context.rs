@@ -13,6 +13,7 @@ use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content, Standing};
 use super::engine::Context;
 use super::figures;
+use super::hidden::Hidden;
 use super::metadata::{self, Lengths};
 use super::rates::Rates;
 use super::surroundings;
@@ -74,6 +75,8 @@ pub(crate) struct ContextStore {
     salts: BTreeMap<i32, Salt>,
     /// Embeddings are asked for: every token of a batch may be needed.
     embeddings: bool,
+    /// Hidden states that are to be stored. `None`: the host does not ask for them.
+    hidden: Option<Hidden>,
     /// Tokens do not see those behind them.
     pub(super) is_causal: bool,
     /// Sequences that were to be copied out when another thread had the shelf.
@@ -173,6 +176,7 @@ impl ContextStore {
             conditions: AllConditions::new(),
             salts: BTreeMap::new(),
             embeddings: false,
+            hidden: None,
             is_causal: true,
             postponed: BTreeSet::new(),
             has_news: true,
@@ -274,6 +278,26 @@ impl ContextStore {
         std::mem::replace(&mut self.embeddings, value)
     }
 
+    pub(super) fn hidden(&self) -> Option<&Hidden> {
+        self.hidden.as_ref()
+    }
+
+    /// From now on its prompts are loaded as far as there are hidden states of them.
+    pub(super) fn want_hidden(&mut self, hidden: Hidden) {
+        self.has_news = true;
+        self.hidden = Some(hidden);
+    }
+
+    /// Puts back what was [taken](Self::take_hidden).
+    pub(super) fn set_hidden(&mut self, hidden: Hidden) {
+        self.hidden = Some(hidden);
+    }
+
+    /// Until they are [set](Self::set_hidden) again.
+    pub(super) fn take_hidden(&mut self) -> Option<Hidden> {
+        self.hidden.take()
+    }
+
     pub(super) fn set_params(&mut self, params: Vec<u8>) {
         self.has_news = true;
         self.params = Some(params);
@@ -291,6 +315,12 @@ impl ContextStore {
     /// Whether all of its tokens were evaluated under the same conditions so far.
     pub(super) fn is_always_the_same(&self) -> bool {
         self.conditions.are_always_the_same()
+    }
+
+    /// This context has no store, and needs none.
+    pub(super) fn exclude(&mut self, why: &str) {
+        self.has_news = true;
+        self.refused.get_or_insert_with(|| why.to_owned());
     }
 
     /// From now on this context has no store. The first reason stays.
@@ -384,6 +414,13 @@ impl ContextStore {
         made
     }
 
+    /// The same of hidden states, which are not KV.
+    pub(super) fn fingerprint_of_hidden(&mut self, conditions: Conditions) -> Option<Fingerprint> {
+        // Also looks whether the model's file is as it was.
+        self.fingerprint(conditions)?;
+        Some(of_hidden(self.facts(conditions)?).fingerprint())
+    }
+
     /// What a request that names no adapters depends on here. Not known if there are any, as a server may apply some to
     /// such requests.
     pub(super) fn basis(&self) -> Option<Basis> {
@@ -396,6 +433,7 @@ impl ContextStore {
             model: Arc::clone(self.model.as_ref()?),
             layout: self.layout_digest(),
             rows: self.layout_of_rows().cloned(),
+            has_hidden: self.hidden.is_some(),
             goes_back: self.bounds.is_none(),
             length: self.length.clone(),
             params: self.params.clone(),
@@ -447,6 +485,12 @@ impl ContextStore {
         ))
     }
 
+    /// The same of hidden states.
+    pub(super) fn origin_of_hidden(&self, conditions: Conditions) -> Option<Origin> {
+        let name = format!("{}, hidden states", self.model_name(conditions));
+        Some(Origin::new(name, &of_hidden(self.facts(conditions)?), None))
+    }
+
     /// What people call the model with the adapters that these conditions apply.
     pub(super) fn model_name(&self, conditions: Conditions) -> String {
         let under = self.conditions.get(conditions);
@@ -493,6 +537,8 @@ pub(super) struct Basis {
     /// The digest of the layout. `None`: no state of this context was seen yet.
     layout: Option<Vec<u8>>,
     rows: Option<Layout>,
+    /// Nothing is loaded without hidden states.
+    has_hidden: bool,
     /// The context can go back to any position.
     goes_back: bool,
     length: Vec<u8>,
@@ -518,6 +564,12 @@ impl Basis {
         alike.next().filter(|_| alike.next().is_none())
     }
 
+    /// The same of hidden states. `None` also if nothing depends on them.
+    pub(super) fn fingerprint_of_hidden(&self) -> Option<Fingerprint> {
+        let facts = self.facts(self.layout.clone().filter(|_| self.has_hidden)?)?;
+        Some(of_hidden(facts).fingerprint())
+    }
+
     /// Whether a prompt can be loaded as far as it is stored. Else it is loaded up to a state that lies on its way.
     pub(super) fn goes_back(&self) -> bool {
         self.goes_back
@@ -538,6 +590,12 @@ impl Basis {
         let length = self.length.clone();
         facts_without_adapters(&self.model, layout, length, self.params.as_ref())
     }
+}
+
+/// What hidden states depend on, of what KV of the same tokens depends on.
+fn of_hidden(mut facts: kv::Facts) -> kv::Facts {
+    facts.push(What::Rows, b"hidden states".to_vec());
+    facts
 }
 
 /// On a thread that is in the context's engine.

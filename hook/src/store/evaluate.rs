@@ -23,8 +23,8 @@ use super::figures::{self, FIGURES};
 use super::media::Media;
 use super::shelf::Shelf;
 use super::{
-    Context, PATIENCE, be_patient, change, exact, hears, only_new, outputs, records, repair,
-    with_record, with_shelf,
+    Context, PATIENCE, be_patient, change, exact, hears, hidden, only_new, outputs, records,
+    repair, with_record, with_shelf,
 };
 use crate::attach::is_embedded;
 use crate::base::guard;
@@ -50,6 +50,7 @@ fn without_store(context: Context<'_>, whole: impl FnOnce() -> i32) -> i32 {
             return LOST;
         }
         outputs::set(context, Vec::new());
+        hidden::begin(context, 0, false);
     }
     whole()
 }
@@ -154,6 +155,7 @@ fn evaluate_other(
         return LOST;
     }
     outputs::set(context, Vec::new());
+    hidden::begin(context, 0, false);
     let result = batch.whole();
     if result == 0 {
         with_record(context, |one| one.session.updated());
@@ -241,6 +243,7 @@ fn evaluate_rest(
         }
     }
     outputs::set(context, left_out.clone());
+    hidden::begin(context, entries.len(), !left_out.is_empty());
     // Ends as "not known" if the engine throws.
     let mut open = Open {
         context,
@@ -274,6 +277,8 @@ fn evaluate_rest(
         if was_uncertain == Some(true) && result == NO_ROOM {
             // What was ahead took room that the server believes to be free.
             outputs::set(context, Vec::new());
+            hidden::begin(context, entries.len(), false);
+            left_out.clear();
             result = batch.whole();
         }
     }
@@ -286,6 +291,8 @@ fn evaluate_rest(
         forget_all(context, parts);
     }
     if result == 0 {
+        // Before the engine is asked for anything else.
+        hidden::evaluated(context, parts, entries.len(), &left_out);
         prove_layout(context, parts);
         for part in parts {
             note_submitted(context, &part.run);

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use contextpilot_kv_engine::synchronise;
 
 use super::content::{self, Content};
-use super::{Context, ahead, before, with_record, works};
+use super::{Context, ahead, before, hidden, with_record, works};
+use crate::attach::original;
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
+use crate::capture::contexts;
 
 /// The context has no store from now on.
 pub(crate) fn refuse(context: Context<'_>, why: &str) {
@@ -17,6 +19,43 @@ pub(crate) fn refuse(context: Context<'_>, why: &str) {
         synchronise(&context, -1);
         with_record(context, |one| one.refuse(why));
     });
+}
+
+/// The host asks for the hidden state of every entry from now on: it drafts with them (MTP).
+pub(crate) fn want_hidden(context: Context<'_>) {
+    const NAMELESS: &str = "speculation that needs hidden states (MTP), in an engine that does not say how large they are";
+    const BOUNDED: &str = "speculation that needs hidden states (MTP), with a model whose cache \
+                           cannot go back to any position";
+    if contexts::is_bounded(context.pointer()) {
+        return refuse(context, BOUNDED);
+    }
+    // SAFETY: the context is in use by this thread, here and below.
+    let model = unsafe { plain::get_model(context.pointer()) };
+    // SAFETY: the model of a living context.
+    let width = model.and_then(|model| unsafe { plain::embedding_size_out(model) });
+    let width = width.and_then(|width| usize::try_from(width).ok());
+    let has_rows = original::_Z26llama_get_embeddings_nextnP13llama_context().is_some()
+        && original::_Z30llama_get_embeddings_nextn_ithP13llama_contexti().is_some();
+    match width.filter(|width| has_rows && *width > 0) {
+        Some(width) => before(context, || {
+            synchronise(&context, -1);
+            hidden::want(context, width);
+        }),
+        None => refuse(context, NAMELESS),
+    }
+}
+
+/// The context is the draft's own, whose batches have hidden states beside tokens.
+pub(crate) fn is_for_drafts(context: Context<'_>) {
+    // SAFETY: the context is in use by this thread.
+    let other = unsafe { plain::other_context(context.pointer()) };
+    match other.is_some_and(|other| !other.is_null()) {
+        // A change of its memory is one of the other's.
+        true => refuse(context, "a draft that shares the memory of its model"),
+        false => before(context, || {
+            with_record(context, |one| one.exclude("a draft's own context (MTP)"));
+        }),
+    }
 }
 
 /// Whether the following batches are evaluated for their embeddings. The server says so before each batch.

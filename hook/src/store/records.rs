@@ -12,6 +12,7 @@ use contextpilot_kv_engine::Journal;
 
 use super::context::{Basis, ContextStore};
 use super::engine::Context;
+use super::hidden;
 use crate::base::bounds::CONTEXTS;
 use crate::base::mode;
 
@@ -28,6 +29,7 @@ pub(super) struct Row {
     /// `None`: nothing was noted yet, or the library has stopped and the context is as its host believes.
     record: Mutex<Option<Box<ContextStore>>>,
     journal: Mutex<Journal>,
+    hidden: Mutex<hidden::Batch>,
     /// What threads of ours may know.
     basis: Mutex<Option<Arc<Basis>>>,
 }
@@ -99,6 +101,7 @@ impl Row {
             patience: AtomicU32::new(0),
             record: Mutex::new(None),
             journal: Mutex::new(Journal::EMPTY),
+            hidden: Mutex::new(hidden::Batch::NONE),
             basis: Mutex::new(None),
         }
     }
@@ -127,11 +130,19 @@ impl Row {
         lock(&self.journal)
     }
 
+    /// Hidden states that the host gets.
+    pub(super) fn hidden(&self) -> Option<MutexGuard<'_, hidden::Batch>> {
+        lock(&self.hidden)
+    }
+
     /// The context is freed: another one may get its address, and its row.
     pub(super) fn free(&self) {
         drop(self.take_record());
         if let Some(mut journal) = self.journal() {
             *journal = Journal::EMPTY;
+        }
+        if let Some(mut hidden) = self.hidden() {
+            *hidden = hidden::Batch::NONE;
         }
         if let Some(mut basis) = try_lock(&self.basis) {
             *basis = None;

@@ -73,6 +73,15 @@ impl Offer {
         lengths
     }
 
+    /// Only the first tokens are of use. Images and sounds stay whole.
+    pub(super) fn cut(&mut self, length: usize) {
+        let length = length.min(self.tokens.len());
+        let whole = media::whole(&self.tokens[..length]);
+        self.tokens.truncate(whole);
+        self.wanted = self.wanted.min(whole);
+        self.pieces = cut_to(&self.pieces, whole);
+    }
+
     /// The pieces of its first tokens.
     fn up_to(&self, length: usize) -> Vec<Piece> {
         cut_to(&self.pieces, length)
@@ -342,9 +351,8 @@ impl Shelf {
         if wanted == tokens.len() && more > 0 {
             let (further, found) = self.tree.continuation(&found, more);
             offer.tokens.extend(further);
-            let whole = media::whole(&offer.tokens);
-            offer.tokens.truncate(whole);
-            offer.pieces = cut_to(found.pieces(), whole);
+            offer.pieces = found.pieces().to_vec();
+            offer.cut(offer.tokens.len());
         }
         offer
     }
@@ -483,6 +491,42 @@ impl Shelf {
         };
         let put = composer.put(piece.start, rows, tokens, 0, piece.take);
         put.map_err(|_| ReadError::DOES_NOT_FIT)
+    }
+
+    /// Reads rows of `size` bytes that are not KV: of these tokens from position `from` on, as far as they are there. They are
+    /// passed one after the other, each with its number.
+    pub(super) fn read_rows(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        from: usize,
+        size: usize,
+        mut take: impl FnMut(usize, &[u8]),
+    ) {
+        let found = self.tree.find(fingerprint, tokens);
+        let pieces = found.pieces().iter();
+        let pieces: Vec<Piece> = pieces
+            .filter(|piece| piece.start + piece.take > from)
+            .copied()
+            .collect();
+        for piece in &pieces {
+            let pending = self.writer.pending(&piece.name);
+            let rows = match &pending {
+                Some(rows) => &**rows,
+                None => {
+                    let bytes = piece.chunk_tokens as u64 * size as u64;
+                    if let Err(why) = self.folder.read(&piece.name, bytes, &mut self.rows) {
+                        return self.cannot_read(piece.name, &why);
+                    }
+                    &self.rows
+                }
+            };
+            let skip = from.saturating_sub(piece.start);
+            let first = piece.start + skip - from;
+            let rows = rows.chunks_exact(size).take(piece.take).skip(skip);
+            rows.zip(first..).for_each(|(row, nth)| take(nth, row));
+        }
+        self.note_used(&pieces);
     }
 
     /// Whether it is known that a state of this size may soon be copied, or nothing of it may be kept.

@@ -6,7 +6,7 @@ use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::{Context, ahead, before, change, exact, hears, with_record, with_shelf};
+use super::{Context, ahead, before, change, exact, hears, hidden, with_record, with_shelf};
 
 /// The server has saved a whole sequence to its own memory.
 ///
@@ -25,6 +25,7 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
     with_shelf(context, |shelf, one| {
         if !is_exact {
             change::keep(shelf, one, sequence, (state, 0), None);
+            hidden::keep(shelf, one, sequence);
         }
         remember(one, sequence, target, state);
     });

@@ -27,9 +27,11 @@ pub enum What {
     Scale = 7,
     /// A digest of the salt that a request names: prompts of another one share nothing with it.
     Salt = 8,
+    /// What the rows are, if they are not KV.
+    Rows = 9,
 }
 
-const ALL: [What; 8] = [
+const ALL: [What; 9] = [
     What::Program,
     What::Layout,
     What::Model,
@@ -38,6 +40,7 @@ const ALL: [What; 8] = [
     What::Adapter,
     What::Scale,
     What::Salt,
+    What::Rows,
 ];
 
 /// The parts of a fingerprint, in their order.

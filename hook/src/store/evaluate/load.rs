@@ -180,6 +180,10 @@ fn search(
         let shelf = shelf.as_mut()?;
         let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let layout = one.layout().cloned()?;
+        let of_rows = match one.hidden() {
+            Some(_) => Some(one.fingerprint_of_hidden(one.conditions(run.sequence))?),
+            None => None,
+        };
         shelf.settle();
         let wanted = one.session.wanted(run);
         let room = one.room(held);
@@ -187,7 +191,10 @@ fn search(
         let goes_on = run.leading == run.tokens.len();
         for _ in 0..ATTEMPTS {
             let more = room.saturating_sub(wanted.len().saturating_sub(held));
-            let offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
+            let mut offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
+            if let Some(of_rows) = &of_rows {
+                offer.cut(shelf.length_of(of_rows, &offer.tokens));
+            }
             let gained = offer.wanted.saturating_sub(held);
             let all = offer.tokens.len();
             let is_worth_it = worth::loading(held, all, one.rates.worth_loading());

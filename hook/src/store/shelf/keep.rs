@@ -1,5 +1,6 @@
 //! What is new in a state goes to the folder.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use contextpilot_kv_store::{
@@ -102,6 +103,29 @@ impl Shelf {
             let cut = state.extract(from..from + chunk.tokens.len(), &mut rows);
             cut.then(|| Rows::Cut(Arc::new(rows), Some(Arc::clone(&numbers))))
         })
+    }
+
+    /// Keeps rows of `size` bytes that are not KV: of these tokens, what is not there yet, as far as there are `rows`.
+    pub(in crate::store) fn keep_rows(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        size: usize,
+        rows: impl Fn(Range<usize>) -> Option<Vec<u8>>,
+    ) {
+        self.settle();
+        self.tree.now(clock::time());
+        for chunk in self.tree.missing(fingerprint, tokens, size) {
+            let from = chunk.start as usize;
+            let cut = |chunk: &Chunk| {
+                let rows = rows(from..from + chunk.tokens.len())?;
+                Some(Rows::Cut(Arc::new(rows), None))
+            };
+            if self.keep_chunk(&chunk, false, cut).is_err() {
+                break;
+            }
+        }
+        self.count();
     }
 
     /// A copy of a state, if there is memory ready for it.

@@ -1,0 +1,377 @@
+//! Hidden states of tokens, from which the heads of a model draft what comes next (MTP).
+//!
+//! The host asks the engine for the state of every entry of a batch, one row for each, and evaluates its own context of the
+//! draft with them, token by token. Entries that were left out have no rows in the engine. So the row of each token is stored
+//! as well: it depends on what KV depends on, and stands in chunks of its own, under a fingerprint of its own. The host gets
+//! a batch's rows from memory of ours, in its own order ([`Batch`]); the draft's context then holds what it would hold without
+//! a store, and drafts what it would draft.
+//!
+//! A draft is only a guess, which the model verifies: a row that cannot be read is zeros, which may cost accepted drafts, and
+//! never an answer. No more of a prompt is loaded than there are rows of.
+//!
+//! Rows are kept in memory until the KV of their tokens is stored, and no longer. They say of which tokens they are, so no
+//! change of a sequence need be told to them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use contextpilot_kv_engine::Part;
+use contextpilot_kv_store::Conditions;
+
+use super::context::ContextStore;
+use super::shelf::Shelf;
+use super::{Context, hears, records, with_record, with_shelf};
+use crate::attach::original::original;
+use crate::base::abi::Pointer;
+
+/// Some context has hidden states.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+fn are_any() -> bool {
+    ANY.load(Ordering::Acquire)
+}
+
+/// The rows of the host's last batch, in the order of its entries, if some of these were left out. Beside the record, because
+/// the host reads them even if the library stops.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// Numbers of a row; 0: the host asks for none.
+    width: usize,
+    rows: Vec<f32>,
+}
+
+impl Batch {
+    pub(super) const NONE: Self = Self {
+        width: 0,
+        rows: Vec::new(),
+    };
+
+    fn row_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        let from = index.checked_mul(self.width)?;
+        self.rows.get_mut(from..from.checked_add(self.width)?)
+    }
+}
+
+/// What is kept of a context.
+#[derive(Default)]
+pub(super) struct Hidden {
+    /// Bytes of a row.
+    size: usize,
+    of: BTreeMap<i32, Rows>,
+}
+
+/// Rows of one sequence, of tokens side by side.
+#[derive(Default)]
+struct Rows {
+    /// The sequence's tokens, up to the last one that has a row.
+    tokens: Vec<i32>,
+    conditions: Conditions,
+    /// The position of the first row.
+    first: usize,
+    rows: VecDeque<Box<[u8]>>,
+}
+
+impl Rows {
+    fn end(&self) -> usize {
+        self.first + self.rows.len()
+    }
+
+    /// The rows of these tokens from position `at` on follow. What is of other tokens is forgotten, and all if a row is missing
+    /// in between.
+    fn follow(&mut self, tokens: &[i32], conditions: Conditions, at: usize) {
+        let same = match self.conditions == conditions {
+            true => common(&self.tokens, &tokens[..at]),
+            false => 0,
+        };
+        self.rows.truncate(same.saturating_sub(self.first));
+        if self.end() != at {
+            self.rows.clear();
+            self.first = at;
+        }
+        self.conditions = conditions;
+        self.tokens.truncate(same);
+        self.tokens.extend_from_slice(&tokens[same..]);
+    }
+
+    /// The rows at these positions, side by side. `None`: not all are there.
+    fn of(&self, range: Range<usize>) -> Option<Vec<u8>> {
+        let range = range.start.checked_sub(self.first)?..range.end.checked_sub(self.first)?;
+        if range.end > self.rows.len() {
+            return None;
+        }
+        let rows: Vec<&[u8]> = self.rows.range(range).map(|row| &**row).collect();
+        Some(rows.concat())
+    }
+
+    /// The rows of the first tokens are stored.
+    fn forget_before(&mut self, position: usize) {
+        let stored = position.saturating_sub(self.first).min(self.rows.len());
+        self.rows.drain(..stored);
+        self.first += stored;
+    }
+}
+
+/// The host asks for a row of each entry from now on, of so many numbers.
+pub(super) fn want(context: Context<'_>, width: usize) {
+    let size = width.saturating_mul(size_of::<f32>());
+    let wanted = with_record(context, |one| {
+        one.want_hidden(Hidden {
+            size,
+            of: BTreeMap::new(),
+        });
+    });
+    if wanted.is_some() {
+        in_batch(context, |batch| batch.width = width);
+        ANY.store(true, Ordering::Release);
+    }
+}
+
+fn in_batch<R>(context: Context<'_>, work: impl FnOnce(&mut Batch) -> R) -> Option<R> {
+    let mut batch = records::find(context)?.hidden()?;
+    Some(work(&mut batch))
+}
+
+/// A batch of so many entries is about to be evaluated, without some of them if `is_short`. This cannot panic.
+pub(super) fn begin(context: Context<'_>, entries: usize, is_short: bool) {
+    if !are_any() {
+        return;
+    }
+    in_batch(context, |batch| {
+        batch.rows.clear();
+        if is_short {
+            batch.rows.resize(entries.saturating_mul(batch.width), 0.0);
+        }
+    });
+}
+
+/// The rows that the host gets of its last batch; of one entry, if an index is given. `None`: the engine has them.
+pub(crate) fn rows(context: Context<'_>, index: Option<i32>) -> Option<Pointer> {
+    if !are_any() || !hears(context) {
+        return None;
+    }
+    let rows = in_batch(context, |batch| {
+        let index = index.map_or(Some(0), |index| usize::try_from(index).ok());
+        let row = batch.row_mut(index?)?;
+        (!row.is_empty()).then(|| row.as_mut_ptr().cast())
+    });
+    rows.flatten()
+}
+
+/// A batch of so many entries was evaluated but for those that were left out, and the record knows of it. Not within the guard.
+pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, left_out: &[u32]) {
+    if !are_any() {
+        return;
+    }
+    let size = with_record(context, |one| one.hidden().map(|hidden| hidden.size));
+    let Some(size) = size.flatten() else {
+        return;
+    };
+    let count = entries - left_out.len();
+    // Waits for the engine, as the host does next.
+    let source = match count {
+        0 => std::ptr::null_mut(),
+        _ => original!(_Z26llama_get_embeddings_nextnP13llama_context(
+            context.pointer()
+        )),
+    };
+    let engines = match source.is_null() {
+        true => &[],
+        // SAFETY: the engine has a row for each entry that it has evaluated, until it evaluates the next batch.
+        false => unsafe { slice::from_raw_parts(source.cast::<u8>(), count * size) },
+    };
+    let evaluated = Evaluated {
+        context,
+        engines,
+        left_out,
+    };
+    match left_out.is_empty() {
+        true => with_record(context, |one| evaluated.note(None, one, parts)),
+        false => with_shelf(context, |shelf, one| {
+            evaluated.note(shelf.as_mut(), one, parts);
+        }),
+    };
+}
+
+/// What the engine has evaluated of a batch.
+struct Evaluated<'a> {
+    context: Context<'a>,
+    /// The rows of the entries that it has evaluated.
+    engines: &'a [u8],
+    left_out: &'a [u32],
+}
+
+impl Evaluated<'_> {
+    fn note(&self, shelf: Option<&mut Shelf>, one: &mut ContextStore, parts: &[Part]) {
+        let Some(mut hidden) = one.take_hidden() else {
+            return;
+        };
+        let mut shelf = shelf;
+        for part in parts.iter().filter(|part| part.follows) {
+            self.note_part(shelf.as_deref_mut(), one, &mut hidden, part);
+        }
+        one.set_hidden(hidden);
+    }
+
+    fn note_part(
+        &self,
+        shelf: Option<&mut Shelf>,
+        one: &mut ContextStore,
+        hidden: &mut Hidden,
+        part: &Part,
+    ) -> Option<()> {
+        let (sequence, size) = (part.run.sequence, hidden.size);
+        let first = usize::try_from(part.run.first).ok()?;
+        let conditions = one.session.conditions(sequence)?;
+        let is_out = |index: &&u32| self.left_out.binary_search(index).is_ok();
+        let there = part.indexes.iter().take_while(is_out).count();
+        let of_rows = match there {
+            0 => None,
+            _ => one.fingerprint_of_hidden(conditions),
+        };
+        let tokens = one.session.believed(sequence)?;
+        if tokens.len() != first + part.run.tokens.len() {
+            return None;
+        }
+        if let (Some(shelf), Some(of_rows)) = (shelf, of_rows) {
+            shelf.read_rows(
+                &of_rows,
+                &tokens[..first + there],
+                first,
+                size,
+                |nth, row| {
+                    self.give(part.indexes[nth], row);
+                },
+            );
+        }
+        let rows = hidden.of.entry(sequence).or_default();
+        rows.follow(tokens, conditions, first + there);
+        for &index in &part.indexes[there..] {
+            let before = self.left_out.partition_point(|out| *out < index);
+            let from = (index as usize - before) * size;
+            let row = self.engines.get(from..from + size)?;
+            rows.rows.push_back(row.into());
+            if !self.left_out.is_empty() {
+                self.give(index, row);
+            }
+        }
+        // No more than the context could hold, whatever became of the other sequences.
+        let all: usize = hidden.of.values().map(|rows| rows.rows.len()).sum();
+        if all > one.size {
+            hidden.of.retain(|&of, _| of == sequence);
+        }
+        Some(())
+    }
+
+    /// The host gets this row for an entry of its batch.
+    fn give(&self, index: u32, row: &[u8]) {
+        in_batch(self.context, |batch| {
+            let target = batch.row_mut(index as usize).unwrap_or_default();
+            for (number, bytes) in target.iter_mut().zip(row.as_chunks().0) {
+                *number = f32::from_ne_bytes(*bytes);
+            }
+        });
+    }
+}
+
+/// Stores the rows of a sequence, as far as the store has its KV.
+pub(super) fn keep(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32) {
+    let Some(mut hidden) = one.take_hidden() else {
+        return;
+    };
+    let size = hidden.size;
+    if let (Some(shelf), Some(rows)) = (shelf, hidden.of.get_mut(&sequence)) {
+        keep_rows(shelf, one, sequence, rows, size);
+    }
+    one.set_hidden(hidden);
+}
+
+fn keep_rows(
+    shelf: &mut Shelf,
+    one: &mut ContextStore,
+    sequence: i32,
+    rows: &mut Rows,
+    size: usize,
+) -> Option<()> {
+    let conditions = one.session.conditions(sequence)?;
+    let fingerprint = one.fingerprint(conditions)?;
+    let of_rows = one.fingerprint_of_hidden(conditions)?;
+    let tokens = one.session.believed(sequence)?;
+    if rows.conditions != conditions {
+        return None;
+    }
+    let end = common(&rows.tokens, tokens).min(rows.end());
+    let tokens = &tokens[..end.min(shelf.length_of(&fingerprint, tokens))];
+    shelf.keep_rows(&of_rows, tokens, size, |range| rows.of(range));
+    let stored = shelf.length_of(&of_rows, tokens);
+    if stored > 0 {
+        shelf.note(of_rows, || one.origin_of_hidden(conditions));
+    }
+    rows.forget_before(stored);
+    Some(())
+}
+
+/// The length of the common beginning.
+fn common(a: &[i32], b: &[i32]) -> usize {
+    // What is compared is the same, as a rule.
+    let least = a.len().min(b.len());
+    match a[..least] == b[..least] {
+        true => least,
+        false => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNDER: Conditions = Conditions(0);
+
+    /// Tokens that a sequence is given, one after the other, with a row for each: its number.
+    fn add(rows: &mut Rows, tokens: &[i32], at: usize) {
+        rows.follow(tokens, UNDER, at);
+        for &token in &tokens[at..] {
+            rows.rows.push_back([token as u8].into());
+        }
+    }
+
+    #[test]
+    fn rows_stand_side_by_side_and_are_of_the_tokens_that_they_say() {
+        let mut rows = Rows::default();
+        add(&mut rows, &[1, 2, 3], 0);
+        add(&mut rows, &[1, 2, 3, 4], 3);
+        assert_eq!(rows.of(0..4), Some(vec![1, 2, 3, 4]));
+        // Two were guesses, and one of these is right.
+        add(&mut rows, &[1, 2, 3, 9], 3);
+        assert_eq!(rows.of(1..4), Some(vec![2, 3, 9]));
+        assert_eq!(rows.of(1..5), None);
+        // The sequence was replaced.
+        add(&mut rows, &[1, 7, 3, 9, 5], 4);
+        assert_eq!((rows.of(0..4), rows.of(4..5)), (None, Some(vec![5])));
+        // Some were evaluated that have no rows.
+        add(&mut rows, &[1, 7, 3, 9, 5, 6, 8], 6);
+        assert_eq!((rows.of(4..6), rows.of(6..7)), (None, Some(vec![8])));
+    }
+
+    #[test]
+    fn what_is_stored_is_forgotten() {
+        let mut rows = Rows::default();
+        add(&mut rows, &[1, 2, 3, 4], 0);
+        rows.forget_before(3);
+        rows.forget_before(2);
+        assert_eq!((rows.of(2..4), rows.of(3..4)), (None, Some(vec![4])));
+        rows.forget_before(9);
+        assert_eq!((rows.first, rows.end()), (4, 4));
+        add(&mut rows, &[1, 2, 3, 4, 5], 4);
+        assert_eq!(rows.of(4..5), Some(vec![5]));
+    }
+
+    #[test]
+    fn rows_under_other_adapters_are_others() {
+        let mut rows = Rows::default();
+        add(&mut rows, &[1, 2], 0);
+        rows.follow(&[1, 2, 3], Conditions(1), 2);
+        assert_eq!((rows.of(0..2), rows.first), (None, 2));
+    }
+}

@@ -1,0 +1,205 @@
+//! Heads of a model that draft (MTP) start from the hidden state of every token, also of those that were loaded.
+
+use std::path::Path;
+
+use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Spec};
+use serde_json::Value;
+
+use super::{SIGKILL, Stored, folder, started, tokens};
+
+/// With so many heads that draft, and slots of 4,096 tokens.
+fn drafting(heads: u32, slots: u32) -> Builder {
+    plain(heads, slots).args(["--spec-type", "draft-mtp"])
+}
+
+/// The same model, whose heads do nothing.
+fn plain(heads: u32, slots: u32) -> Builder {
+    let spec = Spec {
+        heads,
+        ..Spec::new(Arch::Mtp)
+    };
+    Server::builder()
+        .model(&Model::of(&spec))
+        .bare_slots(slots)
+        .args(["-c".to_owned(), (4096 * slots).to_string()])
+}
+
+fn asking(prompt: &[u32]) -> Request {
+    Request::completion(Value::from(prompt)).predict(40)
+}
+
+/// How many tokens were drafted for an answer, and how many of these were right.
+fn drafts(value: &Value) -> [u64; 2] {
+    ["draft_n", "draft_n_accepted"].map(|name| value["timings"][name].as_u64().unwrap_or(0))
+}
+
+/// A server with a store, and one without, that are asked the same.
+struct Pair {
+    stored: Stored,
+    plain: Server,
+    drafts: [u64; 2],
+}
+
+impl Pair {
+    fn start(builder: &Builder, folder: &Path) -> Self {
+        Self {
+            stored: Stored::start(builder, folder),
+            plain: started(builder),
+            drafts: [0; 2],
+        }
+    }
+
+    /// Both answer the same, and draft the same: from other states they would draft something else. Returns how many tokens
+    /// were loaded, and how many evaluated.
+    #[track_caller]
+    fn ask(&mut self, prompt: &[u32]) -> (u64, u64) {
+        let (ours, account) = self.stored.send(asking(prompt));
+        let theirs = self.plain.complete(&asking(prompt)).unwrap();
+        assert_eq!(ours.content, theirs.content, "{account:?}");
+        assert_eq!(drafts(&ours.raw), drafts(&theirs.raw), "{account:?}");
+        for (sum, of) in self.drafts.iter_mut().zip(drafts(&ours.raw)) {
+            *sum += of;
+        }
+        (account.from.store, account.evaluated)
+    }
+
+    #[track_caller]
+    fn end(mut self) {
+        let [made, right] = self.drafts;
+        assert!(right > 0 && right < made, "{right} of {made}");
+        let figures = self.stored.figures();
+        assert_eq!(figures.refused, [""; 0]);
+        assert_eq!((figures.problem, figures.failed_loads), (None, 0));
+        self.stored.end();
+    }
+}
+
+#[test]
+fn what_was_loaded_is_drafted_from_as_if_it_had_been_evaluated() {
+    let (tea, sea) = (tokens(1, 600), tokens(2, 600));
+    let branch: Vec<u32> = tea[..333].iter().copied().chain(tokens(3, 60)).collect();
+    // Batch by batch, the last of which ends within a chunk.
+    for (heads, flags) in [(1, &[][..]), (1, &["-b", "100", "-ub", "50"]), (2, &[])] {
+        let builder = drafting(heads, 1).args(flags);
+        let folder = folder();
+        let mut pair = Pair::start(&builder, folder.path());
+        for prompt in [&tea, &sea] {
+            assert_eq!(pair.ask(prompt), (0, 600), "{heads} {flags:?}");
+        }
+        for prompt in [&tea, &sea] {
+            assert_eq!(pair.ask(prompt), (599, 1), "{heads} {flags:?}");
+        }
+        let (loaded, _) = pair.ask(&branch);
+        assert!((333..336).contains(&loaded), "{loaded}: {heads} {flags:?}");
+        pair.end();
+
+        let mut pair = Pair::start(&builder, folder.path());
+        assert_eq!(pair.ask(&tea), (599, 1), "{heads} {flags:?}");
+        pair.end();
+    }
+}
+
+#[test]
+fn a_conversation_is_loaded_up_to_the_end_of_its_last_answer_also_after_a_kill() {
+    let folder = folder();
+    let mut pair = Pair::start(&drafting(1, 1), folder.path());
+    let mut chat = tokens(4, 500);
+    let mut turns = Vec::new();
+    for turn in 0..4 {
+        let answer = pair
+            .plain
+            .complete(&asking(&chat).with("return_tokens", true));
+        pair.plain
+            .post("/slots/0?action=erase", &Value::Null)
+            .unwrap();
+        let answer = answer.unwrap().raw;
+        let said = answer["tokens"].as_array().unwrap().iter();
+        let said = said.map(|token| token.as_u64().unwrap() as u32);
+        turns.push(chat.clone());
+        chat.extend(said);
+        chat.extend(tokens(10 + turn, 30));
+    }
+    for turn in &turns {
+        pair.ask(turn);
+        // Something else has the slot meanwhile.
+        pair.ask(&tokens(20, 300));
+    }
+    pair.stored.await_written();
+    pair.stored.server.stop(SIGKILL).unwrap();
+    let mut pair = Pair::start(&drafting(1, 1), folder.path());
+    // All but the last token of an answer was evaluated, and what was asked next.
+    let last = turns.last().unwrap();
+    let (loaded, evaluated) = pair.ask(last);
+    assert_eq!((loaded, evaluated), (last.len() as u64 - 1, 1));
+    pair.end();
+}
+
+#[test]
+fn what_has_no_hidden_states_is_evaluated_once_more_and_then_loaded() {
+    let folder = folder();
+    let (tea, sea) = (tokens(5, 500), tokens(6, 500));
+    let mut without = Stored::start(&plain(1, 1), folder.path());
+    without.ask(&tea);
+    without.end();
+
+    let mut pair = Pair::start(&drafting(1, 1), folder.path());
+    assert_eq!(pair.ask(&tea), (0, 500));
+    assert_eq!(pair.ask(&sea), (0, 500));
+    assert_eq!(pair.ask(&tea), (499, 1));
+    pair.end();
+
+    // What drafts has stored is loaded by what does not.
+    let mut without = Stored::start(&plain(1, 1), folder.path());
+    let (_, account) = without.ask(&sea);
+    assert_eq!(account.from.store, 499, "{account:?}");
+}
+
+/// In how many slots prompts are evaluated together, and in which order, is not the same in two runs. What is accepted then
+/// is, nearly.
+#[test]
+fn four_clients_are_drafted_for_as_well_as_without_a_store() {
+    let builder = drafting(1, 4);
+    let folder = folder();
+    let play = |server: &Server| {
+        let clients = std::thread::scope(|scope| {
+            let client = |nth: u64| {
+                move || {
+                    let mut all = Vec::new();
+                    for round in 0..12 {
+                        // Each prompt comes again, and loads what another client's server slot has evaluated.
+                        let seed = 30 + (nth + round) % 4 + 4 * (round % 3);
+                        let prompt = tokens(seed, 150 + 20 * seed as usize);
+                        let answer = server.complete(&asking(&prompt)).unwrap();
+                        all.push((seed, answer));
+                    }
+                    all
+                }
+            };
+            let clients: Vec<_> = (0..4).map(|nth| scope.spawn(client(nth))).collect();
+            let joined = clients.into_iter().flat_map(|one| one.join().unwrap());
+            joined.collect::<Vec<_>>()
+        });
+        let mut sum = [0; 2];
+        for (_, answer) in &clients {
+            let [made, right] = drafts(&answer.raw);
+            sum = [sum[0] + made, sum[1] + right];
+        }
+        (clients, sum)
+    };
+    let stored = Stored::start(&builder, folder.path());
+    let without = started(&builder);
+    let (_, [made, right]) = play(&without);
+    let (answers, [our_made, our_right]) = play(&stored.server);
+    let (share, our_share) = (
+        right as f64 / made as f64,
+        our_right as f64 / our_made as f64,
+    );
+    eprintln!(
+        "accepted: {share:.4} of {made} without a store, {our_share:.4} of {our_made} with one"
+    );
+    assert!((share - our_share).abs() <= 0.02, "{share} {our_share}");
+    assert_eq!(answers.len(), 48);
+    let figures = stored.figures();
+    assert!(figures.loaded_tokens > 5000, "{figures:?}");
+    assert_eq!(figures.refused, [""; 0]);
+}
