@@ -58,6 +58,15 @@ const MODELS: [(Arch, &[&str]); 7] = [
     (Arch::Mtp, &["--spec-type", "draft-mtp"]),
 ];
 
+/// Those that are asked for, by `scripts/soak store`, or all.
+fn wanted() -> Vec<usize> {
+    let given = std::env::var("CONTEXTPILOT_TEST_STORE_MODEL").ok();
+    let is_wanted = |at: &usize| given.as_ref().is_none_or(|name| MODELS[*at].0.name() == name);
+    let wanted: Vec<usize> = (0..MODELS.len()).filter(is_wanted).collect();
+    assert!(!wanted.is_empty(), "no model is called {given:?}");
+    wanted
+}
+
 /// Models whose cache cannot go back. llama-server 0.7.0 answers some of this traffic wrongly with them, without any hook
 /// (`stale.rs`): 4 of 3,791 answers of Mamba, by up to 0.44. So their answers are judged strictly only where a fresh
 /// server is asked again.
@@ -278,6 +287,7 @@ fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
 
 #[test]
 fn random_traffic_is_answered_as_without_a_store() {
+    let wanted = wanted();
     let mut references = MODELS.map(|kind| Reference::start(kind, "2048"));
     let mut compared = Compared::default();
     let (mut loads, mut direct, mut partial, mut loaded) = (0, 0, 0, 0);
@@ -288,7 +298,7 @@ fn random_traffic_is_answered_as_without_a_store() {
             shared = (folder(), Prompts::new());
         }
         let (folder, prompts) = (shared.0.path(), &shared.1);
-        let at = ((seed - first) / TRACES_OF_A_STORE) as usize % MODELS.len();
+        let at = wanted[((seed - first) / TRACES_OF_A_STORE) as usize % wanted.len()];
         let (kind, reference) = (MODELS[at], &mut references[at]);
         let mut random = Random(seed);
         let life = Life::new(&mut random, kind.0 == Arch::Llama, kind.0 == Arch::Gemma2);
