@@ -7,16 +7,28 @@ use serde_json::Value;
 
 use super::{SIGKILL, Stored, folder, started, tokens};
 
+/// A dense model, and a hybrid one.
+const ARCHS: [Arch; 2] = [Arch::Mtp, Arch::Qwen35];
+
+/// So many tokens are evaluated of a prompt of which all is stored.
+fn evaluated_of_all(arch: Arch) -> u64 {
+    match arch {
+        // It cannot go back: that many tokens before a prompt's end the server takes a checkpoint.
+        Arch::Qwen35 => 4,
+        _ => 1,
+    }
+}
+
 /// With so many heads that draft, and slots of 4,096 tokens.
-fn drafting(heads: u32, slots: u32) -> Builder {
-    plain(heads, slots).args(["--spec-type", "draft-mtp"])
+fn drafting(arch: Arch, heads: u32, slots: u32) -> Builder {
+    plain(arch, heads, slots).args(["--spec-type", "draft-mtp"])
 }
 
 /// The same model, whose heads do nothing.
-fn plain(heads: u32, slots: u32) -> Builder {
+fn plain(arch: Arch, heads: u32, slots: u32) -> Builder {
     let spec = Spec {
         heads,
-        ..Spec::new(Arch::Mtp)
+        ..Spec::new(arch)
     };
     Server::builder()
         .model(&Model::of(&spec))
@@ -79,30 +91,46 @@ fn what_was_loaded_is_drafted_from_as_if_it_had_been_evaluated() {
     let (tea, sea) = (tokens(1, 600), tokens(2, 600));
     let branch: Vec<u32> = tea[..333].iter().copied().chain(tokens(3, 60)).collect();
     // Batch by batch, the last of which ends within a chunk.
-    for (heads, flags) in [(1, &[][..]), (1, &["-b", "100", "-ub", "50"]), (2, &[])] {
-        let builder = drafting(heads, 1).args(flags);
+    let small = &["-b", "100", "-ub", "50"][..];
+    // A hybrid is loaded up to where the server has taken a checkpoint: 4 tokens and a part of a batch before the end.
+    for (arch, heads, flags, branch_loaded) in [
+        (Arch::Mtp, 1, &[][..], 333..336),
+        (Arch::Mtp, 1, small, 333..336),
+        (Arch::Mtp, 2, &[], 333..336),
+        (Arch::Qwen35, 1, &[], 84..85),
+        (Arch::Qwen35, 1, small, 0..1),
+    ] {
+        let what = format!("{arch}, {heads} {flags:?}");
+        let builder = drafting(arch, heads, 1).args(flags);
+        let rest = evaluated_of_all(arch);
         let folder = folder();
         let mut pair = Pair::start(&builder, folder.path());
         for prompt in [&tea, &sea] {
-            assert_eq!(pair.ask(prompt), (0, 600), "{heads} {flags:?}");
+            assert_eq!(pair.ask(prompt), (0, 600), "{what}");
         }
         for prompt in [&tea, &sea] {
-            assert_eq!(pair.ask(prompt), (599, 1), "{heads} {flags:?}");
+            assert_eq!(pair.ask(prompt), (600 - rest, rest), "{what}");
         }
         let (loaded, _) = pair.ask(&branch);
-        assert!((333..336).contains(&loaded), "{loaded}: {heads} {flags:?}");
+        assert!(branch_loaded.contains(&loaded), "{loaded}: {what}");
         pair.end();
 
         let mut pair = Pair::start(&builder, folder.path());
-        assert_eq!(pair.ask(&tea), (599, 1), "{heads} {flags:?}");
+        assert_eq!(pair.ask(&tea), (600 - rest, rest), "{what}");
         pair.end();
     }
 }
 
 #[test]
 fn a_conversation_is_loaded_up_to_the_end_of_its_last_answer_also_after_a_kill() {
+    for arch in ARCHS {
+        converse(arch);
+    }
+}
+
+fn converse(arch: Arch) {
     let folder = folder();
-    let mut pair = Pair::start(&drafting(1, 1), folder.path());
+    let mut pair = Pair::start(&drafting(arch, 1, 1), folder.path());
     let mut chat = tokens(4, 500);
     let mut turns = Vec::new();
     for turn in 0..4 {
@@ -126,39 +154,48 @@ fn a_conversation_is_loaded_up_to_the_end_of_its_last_answer_also_after_a_kill()
     }
     pair.stored.await_written();
     pair.stored.server.stop(SIGKILL).unwrap();
-    let mut pair = Pair::start(&drafting(1, 1), folder.path());
-    // All but the last token of an answer was evaluated, and what was asked next.
+    let mut pair = Pair::start(&drafting(arch, 1, 1), folder.path());
     let last = turns.last().unwrap();
     let (loaded, evaluated) = pair.ask(last);
-    assert_eq!((loaded, evaluated), (last.len() as u64 - 1, 1));
+    let rest = evaluated_of_all(arch);
+    assert_eq!((loaded, evaluated), (last.len() as u64 - rest, rest));
     pair.end();
 }
 
 #[test]
 fn what_has_no_hidden_states_is_evaluated_once_more_and_then_loaded() {
-    let folder = folder();
     let (tea, sea) = (tokens(5, 500), tokens(6, 500));
-    let mut without = Stored::start(&plain(1, 1), folder.path());
-    without.ask(&tea);
-    without.end();
+    for arch in ARCHS {
+        let folder = folder();
+        let rest = evaluated_of_all(arch);
+        let mut without = Stored::start(&plain(arch, 1, 1), folder.path());
+        without.ask(&tea);
+        without.end();
 
-    let mut pair = Pair::start(&drafting(1, 1), folder.path());
-    assert_eq!(pair.ask(&tea), (0, 500));
-    assert_eq!(pair.ask(&sea), (0, 500));
-    assert_eq!(pair.ask(&tea), (499, 1));
-    pair.end();
+        let mut pair = Pair::start(&drafting(arch, 1, 1), folder.path());
+        assert_eq!(pair.ask(&tea), (0, 500), "{arch}");
+        assert_eq!(pair.ask(&sea), (0, 500), "{arch}");
+        assert_eq!(pair.ask(&tea), (500 - rest, rest), "{arch}");
+        pair.end();
 
-    // What drafts has stored is loaded by what does not.
-    let mut without = Stored::start(&plain(1, 1), folder.path());
-    let (_, account) = without.ask(&sea);
-    assert_eq!(account.from.store, 499, "{account:?}");
+        // What drafts has stored is loaded by what does not.
+        let mut without = Stored::start(&plain(arch, 1, 1), folder.path());
+        let (_, account) = without.ask(&sea);
+        assert_eq!(account.from.store, 500 - rest, "{arch}: {account:?}");
+    }
 }
 
 /// In how many slots prompts are evaluated together, and in which order, is not the same in two runs. What is accepted then
 /// is, nearly.
 #[test]
 fn four_clients_are_drafted_for_as_well_as_without_a_store() {
-    let builder = drafting(1, 4);
+    for arch in ARCHS {
+        draft_for_four(arch);
+    }
+}
+
+fn draft_for_four(arch: Arch) {
+    let builder = drafting(arch, 1, 4);
     let folder = folder();
     let play = |server: &Server| {
         let clients = std::thread::scope(|scope| {
@@ -195,9 +232,12 @@ fn four_clients_are_drafted_for_as_well_as_without_a_store() {
         our_right as f64 / our_made as f64,
     );
     eprintln!(
-        "accepted: {share:.4} of {made} without a store, {our_share:.4} of {our_made} with one"
+        "{arch}, accepted: {share:.4} of {made} without a store, {our_share:.4} of {our_made} with one"
     );
-    assert!((share - our_share).abs() <= 0.02, "{share} {our_share}");
+    assert!(
+        (share - our_share).abs() <= 0.02,
+        "{arch}: {share} {our_share}"
+    );
     assert_eq!(answers.len(), 48);
     let figures = stored.figures();
     assert!(figures.loaded_tokens > 5000, "{figures:?}");

@@ -17,7 +17,7 @@ mod together;
 mod traffic;
 
 /// How many traces: some in each run, a thousand by `scripts/soak store`.
-const TRACES: usize = 28;
+const TRACES: usize = 32;
 /// How many traces use one folder, and know each other's prompts.
 pub(super) const TRACES_OF_A_STORE: u64 = 4;
 const CLIENTS: usize = 4;
@@ -44,7 +44,7 @@ pub(super) fn first() -> u64 {
 }
 
 /// Models whose states are laid out differently. Each store has one.
-const MODELS: [(Arch, &[&str]); 7] = [
+const MODELS: [(Arch, &[&str]); 8] = [
     (Arch::Llama, &[]),
     // Without flash attention the values are stored transposed.
     (Arch::Llama, &["-fa", "off"]),
@@ -56,12 +56,17 @@ const MODELS: [(Arch, &[&str]); 7] = [
     (Arch::Jamba, &[]),
     // Hidden states are stored as well.
     (Arch::Mtp, &["--spec-type", "draft-mtp"]),
+    (Arch::Qwen35, &["--spec-type", "draft-mtp"]),
 ];
 
 /// Those that are asked for, by `scripts/soak store`, or all.
 fn wanted() -> Vec<usize> {
     let given = std::env::var("CONTEXTPILOT_TEST_STORE_MODEL").ok();
-    let is_wanted = |at: &usize| given.as_ref().is_none_or(|name| MODELS[*at].0.name() == name);
+    let is_wanted = |at: &usize| {
+        given
+            .as_ref()
+            .is_none_or(|name| MODELS[*at].0.name() == name)
+    };
     let wanted: Vec<usize> = (0..MODELS.len()).filter(is_wanted).collect();
     assert!(!wanted.is_empty(), "no model is called {given:?}");
     wanted
@@ -71,7 +76,10 @@ fn wanted() -> Vec<usize> {
 /// (`stale.rs`): 4 of 3,791 answers of Mamba, by up to 0.44. So their answers are judged strictly only where a fresh
 /// server is asked again.
 pub(super) fn is_bounded(arch: Arch) -> bool {
-    matches!(arch, Arch::Gemma2 | Arch::Mamba | Arch::Jamba)
+    matches!(
+        arch,
+        Arch::Gemma2 | Arch::Mamba | Arch::Jamba | Arch::Qwen35
+    )
 }
 
 /// At most one of so many answers may be wrong by the server's own fault. (It was one of 950.)

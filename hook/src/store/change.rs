@@ -98,13 +98,15 @@ fn save(context: Context<'_>, sequence: i32, kept: usize) {
 
 /// Returns false if another thread has the shelf.
 fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
-    if exact::is_exact(context) {
-        return exact::save(context, sequence, kept, margin);
+    let may_be = with_record(context, |one| may_be_worth(one, sequence, kept, margin));
+    let may_be = may_be == Some(true);
+    let asked = match exact::is_exact(context) {
+        true => exact::save(context, sequence, kept, margin),
+        false => !may_be || save_kv(context, sequence, kept, margin),
+    };
+    if !may_be {
+        return asked;
     }
-    if with_record(context, |one| may_be_worth(one, sequence, kept, margin)) != Some(true) {
-        return true;
-    }
-    let asked = save_kv(context, sequence, kept, margin);
     // Also if all of its KV is there already: a server that drafts otherwise may have stored it.
     with_shelf(context, |shelf, one| hidden::keep(shelf, one, sequence));
     asked

@@ -282,6 +282,10 @@ impl ContextStore {
         self.hidden.as_ref()
     }
 
+    pub(super) fn hidden_mut(&mut self) -> Option<&mut Hidden> {
+        self.hidden.as_mut()
+    }
+
     /// From now on its prompts are loaded as far as there are hidden states of them.
     pub(super) fn want_hidden(&mut self, hidden: Hidden) {
         self.has_news = true;

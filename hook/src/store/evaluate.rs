@@ -66,6 +66,7 @@ fn evaluate(
         return batch.whole();
     }
     let _busy = Busy::begin();
+    hidden::prepare(context);
     be_patient(context, PATIENCE);
     describe(context);
     take_salts(context, &content);

@@ -222,6 +222,12 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
         if one.room(believed) < run.tokens.len() || !shelf.leads_to_state(&fingerprint, &wanted) {
             return None;
         }
+        if one.hidden().is_some() {
+            let of_rows = one.fingerprint_of_hidden(one.conditions(run.sequence))?;
+            if shelf.length_of(&of_rows, &wanted) < wanted.len() {
+                return None;
+            }
+        }
         let last = shelf.last_state_in(&fingerprint, &wanted);
         let there = last.max(one.session.in_engine(run.sequence));
         Some(wanted.len() - there <= MOST)

@@ -60,6 +60,27 @@ pub(super) struct Hidden {
     /// Bytes of a row.
     size: usize,
     of: BTreeMap<i32, Rows>,
+    /// Rows of what the store itself has evaluated for the host's batch that is being prepared, by sequence.
+    ours: BTreeMap<i32, Ours>,
+}
+
+/// Entries of the host's batch that the store has evaluated by itself, side by side.
+#[derive(Default)]
+struct Ours {
+    /// The position of the first one.
+    first: usize,
+    tokens: Vec<i32>,
+    rows: Vec<Box<[u8]>>,
+}
+
+impl Ours {
+    /// How many of these tokens, which stand at positions from `first` on, come before those that are ours, if all others are.
+    fn behind(&self, tokens: &[i32], first: usize) -> Option<usize> {
+        let before = self.first.saturating_sub(first);
+        let from = (first + before).checked_sub(self.first)?;
+        let ours = self.tokens.get(from..).filter(|ours| !ours.is_empty())?;
+        (tokens.get(before..)? == ours).then_some(before)
+    }
 }
 
 /// Rows of one sequence, of tokens side by side.
@@ -119,7 +140,7 @@ pub(super) fn want(context: Context<'_>, width: usize) {
     let wanted = with_record(context, |one| {
         one.want_hidden(Hidden {
             size,
-            of: BTreeMap::new(),
+            ..Hidden::default()
         });
     });
     if wanted.is_some() {
@@ -131,6 +152,58 @@ pub(super) fn want(context: Context<'_>, width: usize) {
 fn in_batch<R>(context: Context<'_>, work: impl FnOnce(&mut Batch) -> R) -> Option<R> {
     let mut batch = records::find(context)?.hidden()?;
     Some(work(&mut batch))
+}
+
+/// The host is about to evaluate a batch.
+pub(super) fn prepare(context: Context<'_>) {
+    if are_any() {
+        with_record(context, |one| one.hidden_mut().map(|one| one.ours.clear()));
+    }
+}
+
+/// The store has evaluated these tokens of a sequence by itself, from this position on. Not within the guard.
+pub(super) fn take(context: Context<'_>, sequence: i32, from: usize, tokens: &[i32]) {
+    let Some((size, engines)) = of_engine(context, tokens.len()) else {
+        return;
+    };
+    with_record(context, |one| {
+        let ours = one.hidden_mut()?.ours.entry(sequence).or_default();
+        if ours.first + ours.tokens.len() != from {
+            *ours = Ours {
+                first: from,
+                ..Ours::default()
+            };
+        }
+        let rows = engines.chunks_exact(size).zip(tokens);
+        for (row, &token) in rows {
+            ours.tokens.push(token);
+            ours.rows.push(row.into());
+        }
+        Some(())
+    });
+}
+
+/// The size of a row, and the rows of the last evaluation, which had so many entries; none if the engine has none. `None`:
+/// nobody wants them. This waits for the engine, as the host does next.
+fn of_engine<'a>(context: Context<'_>, entries: usize) -> Option<(usize, &'a [u8])> {
+    if !are_any() {
+        return None;
+    }
+    let size = with_record(context, |one| one.hidden().map(|hidden| hidden.size)).flatten()?;
+    let rows = match entries {
+        0 => std::ptr::null_mut(),
+        _ => original!(_Z26llama_get_embeddings_nextnP13llama_context(
+            context.pointer()
+        )),
+    };
+    Some(match rows.is_null() {
+        true => (size, &[]),
+        // SAFETY: the engine has a row for each entry that it has evaluated, until it evaluates the next batch. Our callers
+        // are done with them before.
+        false => (size, unsafe {
+            slice::from_raw_parts(rows.cast::<u8>(), entries * size)
+        }),
+    })
 }
 
 /// A batch of so many entries is about to be evaluated, without some of them if `is_short`. This cannot panic.
@@ -161,25 +234,8 @@ pub(crate) fn rows(context: Context<'_>, index: Option<i32>) -> Option<Pointer> 
 
 /// A batch of so many entries was evaluated but for those that were left out, and the record knows of it. Not within the guard.
 pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, left_out: &[u32]) {
-    if !are_any() {
+    let Some((_, engines)) = of_engine(context, entries - left_out.len()) else {
         return;
-    }
-    let size = with_record(context, |one| one.hidden().map(|hidden| hidden.size));
-    let Some(size) = size.flatten() else {
-        return;
-    };
-    let count = entries - left_out.len();
-    // Waits for the engine, as the host does next.
-    let source = match count {
-        0 => std::ptr::null_mut(),
-        _ => original!(_Z26llama_get_embeddings_nextnP13llama_context(
-            context.pointer()
-        )),
-    };
-    let engines = match source.is_null() {
-        true => &[],
-        // SAFETY: the engine has a row for each entry that it has evaluated, until it evaluates the next batch.
-        false => unsafe { slice::from_raw_parts(source.cast::<u8>(), count * size) },
     };
     let evaluated = Evaluated {
         context,
@@ -223,10 +279,14 @@ impl Evaluated<'_> {
     ) -> Option<()> {
         let (sequence, size) = (part.run.sequence, hidden.size);
         let first = usize::try_from(part.run.first).ok()?;
-        let conditions = one.session.conditions(sequence)?;
+        let conditions = one.session.under(sequence);
         let is_out = |index: &&u32| self.left_out.binary_search(index).is_ok();
         let there = part.indexes.iter().take_while(is_out).count();
-        let of_rows = match there {
+        let ours = hidden.ours.remove(&sequence).unwrap_or_default();
+        // Those before come from the store.
+        let stored = ours.behind(&part.run.tokens[..there], first);
+        let stored = stored.unwrap_or(there);
+        let of_rows = match stored {
             0 => None,
             _ => one.fingerprint_of_hidden(conditions),
         };
@@ -235,18 +295,19 @@ impl Evaluated<'_> {
             return None;
         }
         if let (Some(shelf), Some(of_rows)) = (shelf, of_rows) {
-            shelf.read_rows(
-                &of_rows,
-                &tokens[..first + there],
-                first,
-                size,
-                |nth, row| {
-                    self.give(part.indexes[nth], row);
-                },
-            );
+            let tokens = &tokens[..first + stored];
+            shelf.read_rows(&of_rows, tokens, first, size, |nth, row| {
+                self.give(part.indexes[nth], row);
+            });
         }
         let rows = hidden.of.entry(sequence).or_default();
-        rows.follow(tokens, conditions, first + there);
+        rows.follow(tokens, conditions, first + stored);
+        let evaluated = &part.indexes[stored..there];
+        let needed_before = ours.rows.len().saturating_sub(evaluated.len());
+        for (row, &index) in ours.rows.into_iter().skip(needed_before).zip(evaluated) {
+            self.give(index, &row);
+            rows.rows.push_back(row);
+        }
         for &index in &part.indexes[there..] {
             let before = self.left_out.partition_point(|out| *out < index);
             let from = (index as usize - before) * size;
@@ -352,6 +413,24 @@ mod tests {
         // Some were evaluated that have no rows.
         add(&mut rows, &[1, 7, 3, 9, 5, 6, 8], 6);
         assert_eq!((rows.of(4..6), rows.of(6..7)), (None, Some(vec![8])));
+    }
+
+    #[test]
+    fn what_the_store_has_evaluated_by_itself_is_the_end_of_what_was_left_out() {
+        let ours = Ours {
+            first: 10,
+            tokens: vec![1, 2, 3],
+            rows: Vec::new(),
+        };
+        assert_eq!(ours.behind(&[8, 9, 1, 2, 3], 8), Some(2));
+        assert_eq!(ours.behind(&[1, 2, 3], 10), Some(0));
+        // Some of it was needed before the batch.
+        assert_eq!(ours.behind(&[3], 12), Some(0));
+        assert_eq!(ours.behind(&[8, 9, 1, 2], 8), None);
+        assert_eq!(ours.behind(&[8, 9, 1, 7, 3], 8), None);
+        assert_eq!(ours.behind(&[3], 20), None);
+        assert_eq!(Ours::default().behind(&[1, 2], 5), None);
+        assert_eq!(Ours::default().behind(&[], 0), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use contextpilot_residency::Entry;
 
 use super::engine::{Context, NO_ROOM};
-use super::records;
+use super::{hidden, records};
 use crate::attach::original::{self, original};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard;
@@ -110,6 +110,7 @@ pub(super) fn evaluate_tokens(
         if result != 0 {
             return result;
         }
+        hidden::take(context, sequence, from + nth * most, tokens);
     }
     0
 }

@@ -11,7 +11,7 @@ use crate::attach::original;
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard::{self, EngineCall};
-use crate::capture::contexts;
+use crate::capture::contexts::{self, Windows};
 
 /// The context has no store from now on.
 pub(crate) fn refuse(context: Context<'_>, why: &str) {
@@ -24,10 +24,9 @@ pub(crate) fn refuse(context: Context<'_>, why: &str) {
 /// The host asks for the hidden state of every entry from now on: it drafts with them (MTP).
 pub(crate) fn want_hidden(context: Context<'_>) {
     const NAMELESS: &str = "speculation that needs hidden states (MTP), in an engine that does not say how large they are";
-    const BOUNDED: &str = "speculation that needs hidden states (MTP), with a model whose cache \
-                           cannot go back to any position";
-    if contexts::is_bounded(context.pointer()) {
-        return refuse(context, BOUNDED);
+    const WINDOWS: &str = "speculation that needs hidden states (MTP), with sliding windows";
+    if contexts::windows_of(context.pointer()) != Windows::None {
+        return refuse(context, WINDOWS);
     }
     // SAFETY: the context is in use by this thread, here and below.
     let model = unsafe { plain::get_model(context.pointer()) };

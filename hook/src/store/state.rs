@@ -25,8 +25,8 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
     with_shelf(context, |shelf, one| {
         if !is_exact {
             change::keep(shelf, one, sequence, (state, 0), None);
-            hidden::keep(shelf, one, sequence);
         }
+        hidden::keep(shelf, one, sequence);
         remember(one, sequence, target, state);
     });
 }

@@ -16,14 +16,15 @@ Options:
   --arch ARCH       llama (full attention), gemma2 (sliding window),
                     mamba (recurrent), draft (first layer of llama),
                     qwen2vl (M-RoPE), decision (answers /v1/systemone),
-                    longrope (other positions beyond 1,024 tokens) or
-                    mtp (with heads that draft) [llama]
+                    longrope (other positions beyond 1,024 tokens),
+                    mtp (with heads that draft) or qwen35 (the same,
+                    hybrid) [llama]
   --ctx-train N     context length that the model claims, in tokens [131072]
   --seed N          equal seeds, equal weights [1]
   --layers N        blocks [2; draft: 1]
   --width W         embedding length, a multiple of 16 [64]
   --window N        gemma2: sliding window, in tokens [64]
-  --heads N         mtp: heads that draft [1]
+  --heads N         mtp, qwen35: heads that draft [1]
   --letter-pairs    two small letters are a token, too, so that most answers are
                     tokenized otherwise when they come back as text
   --projector KIND  not a model but a projector for images, of the given width

@@ -32,11 +32,14 @@ pub enum Arch {
     /// looks at the hidden state before it besides: it is right often enough, and which drafts it makes depends on each of
     /// these states.
     Mtp,
+    /// As [`Arch::Mtp`], but a hybrid: of two layers side by side the first has full attention with positions of several
+    /// dimensions, and the second a recurrent state (a gated delta net).
+    Qwen35,
 }
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
@@ -46,6 +49,7 @@ impl Arch {
         Self::Decision,
         Self::LongRope,
         Self::Mtp,
+        Self::Qwen35,
     ];
 
     /// The name on the command line.
@@ -60,6 +64,7 @@ impl Arch {
             Self::Decision => "decision",
             Self::LongRope => "longrope",
             Self::Mtp => "mtp",
+            Self::Qwen35 => "qwen35",
         }
     }
 
@@ -72,6 +77,7 @@ impl Arch {
             Self::Jamba => "jamba",
             Self::Qwen2Vl => "qwen2vl",
             Self::Mtp => "hy_v3",
+            Self::Qwen35 => "qwen35",
         }
     }
 }
@@ -117,7 +123,7 @@ pub struct Spec {
     pub width: u32,
     /// [`Arch::Gemma2`] only: tokens that a sliding-window layer looks back.
     pub window: u32,
-    /// [`Arch::Mtp`] only: heads that draft, behind the layers. The n-th one drafts the n-th token.
+    /// [`Arch::Mtp`] and [`Arch::Qwen35`] only: heads that draft, behind the layers. The n-th one drafts the n-th token.
     pub heads: u32,
     /// Two small letters side by side are a token, too: most answers are tokenized otherwise when they come back as text.
     pub letter_pairs: bool,
@@ -238,13 +244,30 @@ impl Spec {
             // The loader asks for it, although there are no experts.
             header.u32("hy_v3.expert_feed_forward_length", self.feed_forward());
         }
-        if self.arch == Arch::Qwen2Vl {
+        if self.arch == Arch::Qwen35 {
+            let layers = 0..self.layers + self.heads;
+            let is_recurrent = layers.map(|layer| u32::from(self.is_recurrent(layer)));
+            let is_recurrent: Vec<u32> = is_recurrent.collect();
+            let mut number = |key: &str, value: u32| header.u32(&format!("qwen35.{key}"), value);
+            number("nextn_predict_layers", self.heads);
+            number("ssm.conv_kernel", Self::SSM_CONV);
+            number("ssm.inner_size", self.width);
+            number("ssm.state_size", Self::SSM_STATE);
+            number("ssm.time_step_rank", self.ssm_rank());
+            number("ssm.group_count", self.ssm_rank());
+            header.u32s(
+                "qwen35.attention.recurrent_layers",
+                is_recurrent.into_iter(),
+            );
+        }
+        if matches!(self.arch, Arch::Qwen2Vl | Arch::Qwen35) {
             // Pairs of dimensions that turn with time, row and column; together
             // they are the head of 16 of a tiny model.
             let pairs = self.pairs();
             let (time, rest) = (pairs / 4, pairs - pairs / 4);
             let sections = [time, rest / 2, rest - rest / 2, 0].map(|n| n as i32);
-            header.i32s("qwen2vl.rope.dimension_sections", sections.into_iter());
+            let key = format!("{arch}.rope.dimension_sections");
+            header.i32s(&key, sections.into_iter());
         }
         if self.arch == Arch::Gemma2 {
             let mut number = |key: &str, value: u32| header.u32(&format!("{arch}.{key}"), value);
@@ -270,6 +293,7 @@ impl Spec {
         match self.arch {
             Arch::Mamba => true,
             Arch::Jamba => layer % 2 == 0,
+            Arch::Qwen35 => layer % 2 == 1 && layer < self.layers,
             _ => false,
         }
     }
@@ -277,7 +301,7 @@ impl Spec {
     /// Heads that draft.
     pub(crate) fn drafting_heads(&self) -> u32 {
         match self.arch {
-            Arch::Mtp => self.heads,
+            Arch::Mtp | Arch::Qwen35 => self.heads,
             _ => 0,
         }
     }

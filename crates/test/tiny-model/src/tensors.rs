@@ -82,13 +82,15 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
     }
     for layer in 0..spec.layers {
         let block = format!("blk.{layer}");
-        if spec.is_recurrent(layer) {
+        if spec.is_recurrent(layer) && spec.arch == Arch::Qwen35 {
+            delta_net(&mut tensors, &block, spec);
+        } else if spec.is_recurrent(layer) {
             state_space(&mut tensors, &block, spec);
         } else {
             attention(&mut tensors, &block, spec);
         }
     }
-    if spec.arch == Arch::Mtp {
+    if spec.drafting_heads() > 0 {
         soften(&mut tensors);
     }
     for head in 0..spec.drafting_heads() {
@@ -141,9 +143,12 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
     tensors.ones(format!("{block}.attn_norm.weight"), width);
     // Pointed rather than even attention, or distant tokens would not matter.
     for name in ["attn_q", "attn_k"] {
+        // Some queries have a gate behind each head.
+        let is_gated = spec.arch == Arch::Qwen35 && name == "attn_q";
+        let extents = [width, if is_gated { 2 * width } else { width }];
         tensors.add(
             format!("{block}.{name}.weight"),
-            &square,
+            &extents,
             Values::Random(2.0 * bound(width)),
         );
     }
@@ -157,7 +162,7 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &square,
         Values::RandomExceptFirstRow(bound(width)),
     );
-    if spec.arch == Arch::Mtp {
+    if spec.drafting_heads() > 0 {
         // The engine gives queries and keys the size of 1 each: pointed, as above.
         for name in ["attn_q_norm", "attn_k_norm"] {
             let head = 2 * u64::from(spec.pairs());
@@ -193,7 +198,11 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
 fn feed_forward(tensors: &mut Tensors, block: &str, spec: &Spec) {
     let width = u64::from(spec.width);
     let inner = u64::from(spec.feed_forward());
-    tensors.ones(format!("{block}.ffn_norm.weight"), width);
+    let norm = match spec.arch {
+        Arch::Qwen35 => "post_attention_norm",
+        _ => "ffn_norm",
+    };
+    tensors.ones(format!("{block}.{norm}.weight"), width);
     for name in ["ffn_gate", "ffn_up"] {
         tensors.add(
             format!("{block}.{name}.weight"),
@@ -206,6 +215,39 @@ fn feed_forward(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &[inner, width],
         Values::RandomExceptFirstRow(bound(inner)),
     );
+}
+
+/// As many heads for keys as for values, each as long as its state.
+fn delta_net(tensors: &mut Tensors, block: &str, spec: &Spec) {
+    let width = u64::from(spec.width);
+    let heads = u64::from(spec.ssm_rank());
+    let head = u64::from(Spec::SSM_STATE);
+    let conv = u64::from(Spec::SSM_CONV);
+    tensors.ones(format!("{block}.attn_norm.weight"), width);
+    for (name, extents) in [
+        ("attn_qkv", [width, 3 * width]),
+        ("attn_gate", [width, width]),
+        ("ssm_conv1d", [conv, 3 * width]),
+        ("ssm_beta", [width, heads]),
+        ("ssm_alpha", [width, heads]),
+    ] {
+        tensors.add(
+            format!("{block}.{name}.weight"),
+            &extents,
+            Values::Random(bound(extents[0])),
+        );
+    }
+    // A slow decay, as below.
+    for (name, value) in [("ssm_dt.bias", -2.0), ("ssm_a", -0.1)] {
+        tensors.add(format!("{block}.{name}"), &[heads], Values::Constant(value));
+    }
+    tensors.ones(format!("{block}.ssm_norm.weight"), head);
+    tensors.add(
+        format!("{block}.ssm_out.weight"),
+        &[width, width],
+        Values::RandomExceptFirstRow(bound(width)),
+    );
+    feed_forward(tensors, block, spec);
 }
 
 fn state_space(tensors: &mut Tensors, block: &str, spec: &Spec) {

@@ -173,6 +173,14 @@ fn search(
         }
         let fingerprint = one.fingerprint(one.conditions(sequence))?;
         shelf.settle();
+        let tokens = match one.hidden() {
+            // The host has had the rows of all that it believes in.
+            Some(_) => {
+                let of_rows = one.fingerprint_of_hidden(one.conditions(sequence))?;
+                &tokens[..shelf.length_of(&of_rows, tokens).max(believed)]
+            }
+            None => tokens,
+        };
         for _ in 0..ATTEMPTS {
             let offer = shelf.offer_exact(&fingerprint, tokens, held)?;
             let position = offer.position();
