@@ -147,7 +147,7 @@ pub fn main() -> ExitCode {
         Command::HookPath => done(hook_path()),
         Command::Top(options) => done(top::run(&options)),
         Command::Open(options) => done(open::run(&options)),
-        Command::Report(options) => done(report::run(&options)),
+        Command::Report(options) => report::run(&options),
         Command::Stats(options) => done(stats::run(&options)),
         Command::Where(options) => whereis::run(&options),
         Command::Why(options) => why::run(&options),

@@ -46,15 +46,15 @@ pub(super) enum Axis {
 }
 
 /// A plot of prompt tokens that are reused, and the text that is beside it on a page.
-pub(super) struct Plot<'a> {
+pub(super) struct Plot {
     /// What the horizontal axis is.
-    pub(super) across: &'a str,
+    pub(super) across: String,
     pub(super) axis: Axis,
     pub(super) lines: Vec<Line>,
-    pub(super) text: &'a str,
+    pub(super) text: String,
 }
 
-impl Plot<'_> {
+impl Plot {
     /// Writes it to the files that are wanted.
     ///
     /// # Errors
@@ -71,11 +71,18 @@ impl Plot<'_> {
             })
         };
         svg.map_or(Ok(()), |path| written(path, &drawn))?;
-        page.map_or(Ok(()), |path| written(path, &self.page(&drawn)))
+        page.map_or(Ok(()), |path| written(path, &self.page_with(&drawn)))
     }
 
     /// One file, with nothing from elsewhere.
-    fn page(&self, drawn: &str) -> String {
+    ///
+    /// # Errors
+    /// What could not be drawn.
+    pub(super) fn page(&self) -> Result<String, String> {
+        Ok(self.page_with(&self.svg()?))
+    }
+
+    fn page_with(&self, drawn: &str) -> String {
         let escaped = self.text.replace('&', "&amp;").replace('<', "&lt;");
         format!(
             "<!doctype html>\n<meta charset=\"utf-8\">\n<title>ContextPilot: traffic</title>\n\
@@ -127,7 +134,7 @@ impl Plot<'_> {
             .build_cartesian_2d(range, 0.0..100.0)?;
         chart
             .configure_mesh()
-            .x_desc(self.across)
+            .x_desc(self.across.as_str())
             .y_desc("%")
             .x_labels(steps.min(11))
             .x_label_formatter(&label)

@@ -1,10 +1,12 @@
-//! `report`: the page with the data of a recording, of a running server, or of a log file inside.
+//! `report`: the page with the data of a recording, of a running server, or of a log file inside; of a published trace a plot.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
@@ -20,9 +22,13 @@ use serde_json::{Value, json};
 use super::advise::AdviceOut;
 use super::adviser::Adviser;
 use super::connect::{ControlAt, hook_says};
+use super::limit::Limit;
 use super::show::{bytes, print};
 use super::simulate::many::Simulations;
 use super::simulate::{PointOut, open};
+use super::traffic::curve::Curves;
+use super::traffic::import::summary;
+use super::traffic::open::{Input, is_recording};
 use crate::say::say;
 
 mod prefixes;
@@ -33,15 +39,20 @@ mod recording;
 /// Of a recording (CONTEXTPILOT_TRAFFIC_FILE), with what other flags would have brought; of a log file
 /// (CONTEXTPILOT_LOG_FILE); or, if neither is given, of a running server. The file needs nothing else, and
 /// contains no text of prompts. Ids of requests are replaced by numbers.
+///
+/// Of a trace that others publish (as `traffic import` reads them): its ceilings, and a plot of what caches of 20 sizes reuse,
+/// beside the best possible.
 #[derive(Args)]
-#[command(after_help = "Examples:
+#[command(mut_arg("files", |files| files.required(false).conflicts_with("log").help(
+    "The recording, or a trace; several traces are read as one, and so is a folder. \"-\": a trace from standard input"
+)), after_help = "Examples:
   contextpilot-llama report traffic -o report.html
+  contextpilot-llama report conversation_trace.jsonl --fail-above distance=1 -o report.html
   contextpilot-llama report --log queries.jsonl -o report.html
   contextpilot-llama report -o report.html")]
 pub(super) struct Options {
-    /// The recording
-    #[arg(value_name = "FILE", conflicts_with = "log")]
-    traffic: Option<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// A log file
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -59,6 +70,10 @@ pub(super) struct Options {
     /// Leave out the simulator's grid and advice, which take a while for long recordings
     #[arg(long)]
     no_simulation: bool,
+    /// Exit with 1 if a figure is above a value: evaluated=PERCENT of the prompt tokens; of a trace those that LRU evaluates with
+    /// the largest room, and distance=POINTS of it to the best
+    #[arg(long, value_name = "FIGURE=VALUE", value_parser = Limit::from_str)]
+    fail_above: Vec<Limit>,
 }
 
 /// So many branches of a running server's tree, and so many of its last requests: as many as it gives.
@@ -68,7 +83,7 @@ const MOST_LAST: usize = 1000;
 /// Where a report is written if nothing else is said.
 const USUAL: &str = "report.html";
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let output = match &options.output {
         Some(given) => given.as_path(),
         None if Path::new(USUAL).symlink_metadata().is_ok() => {
@@ -77,10 +92,11 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         None => Path::new(USUAL),
     };
     let mut names = Names::new(options.ids);
-    let mut data = match (&options.traffic, &options.log) {
-        (Some(path), _) => of_recording(path, !options.no_simulation)?,
-        (None, Some(path)) => of_log(path, &mut names)?,
-        (None, None) => of_server(&options.control, &mut names, !options.no_simulation)?,
+    let mut data = match (options.input.files.as_slice(), &options.log) {
+        ([], Some(path)) => of_log(path, &mut names)?,
+        ([], None) => of_server(&options.control, &mut names, !options.no_simulation)?,
+        ([path], _) if is_recording(path) => of_recording(path, !options.no_simulation)?,
+        _ => return of_trace(options, output),
     };
     if let Some(title) = &options.title {
         data["about"]["title"] = title.as_str().into();
@@ -90,7 +106,43 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     data["about"]["made"] = json!(Timestamp::from_unix_ms(now));
     data["about"]["version"] = env!("CARGO_PKG_VERSION").into();
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(data.to_string().as_bytes(), 8);
-    let page = contextpilot_page::report(&STANDARD.encode(packed));
+    put(output, &contextpilot_page::report(&STANDARD.encode(packed)))?;
+    Limit::check(&options.fail_above, |name| match name {
+        "evaluated" => Some(100.0 * evaluated(&data)),
+        _ => None,
+    })
+}
+
+/// A published trace: what it is, and what caches of all sizes reuse.
+fn of_trace(options: &Options, output: &Path) -> Result<ExitCode, String> {
+    let opened = options.input.open()?;
+    let curves = Curves::usual(&opened);
+    let title = options.title.as_deref().map(|title| format!("{title}\n\n"));
+    let before = format!("{}{}\n", title.unwrap_or_default(), summary(&opened));
+    put(output, &curves.plot(&before).page()?)?;
+    curves.check(&options.fail_above)
+}
+
+/// The share of prompt tokens that were evaluated.
+fn evaluated(data: &Value) -> f64 {
+    let of = |one: &Value| ["reused", "evaluated"].map(|name| one[name].as_f64().unwrap_or(0.0));
+    let [reused, evaluated] = match data["stats"]["reuse"].get("total") {
+        Some(total) => of(total),
+        // A log says it of each request.
+        None => {
+            let requests = data["requests"].as_array().into_iter().flatten();
+            let all = requests.map(|one| of(&one["evaluation"]));
+            all.fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
+        }
+    };
+    match reused + evaluated > 0.0 {
+        true => evaluated / (reused + evaluated),
+        false => 0.0,
+    }
+}
+
+/// Writes a report, and says so.
+fn put(output: &Path, page: &str) -> Result<(), String> {
     let shown = output.display();
     write(output, page.as_bytes())
         .map_err(|e| format!("{shown} cannot be written ({e}): name another file with -o"))?;

@@ -186,10 +186,10 @@ fn of_server(
     let mut text = text(&points, &spreads, &without);
     text += &kept(&traffic);
     let plot = Plot {
-        across: "--parallel",
+        across: "--parallel".to_owned(),
         axis: Axis::Ones,
         lines: lines(points.iter().map(at)),
-        text: &text,
+        text: text.clone(),
     };
     plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
     match options.json {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 pub(super) mod curve;
 mod export;
-mod import;
+pub(super) mod import;
 pub(super) mod known;
 mod lines;
 mod model;

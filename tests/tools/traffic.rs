@@ -1,6 +1,7 @@
 //! `traffic`, `plan`, and `simulate --servers`: on traces in each format, and on recordings.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
@@ -379,6 +380,58 @@ fn a_curve_has_the_best_beside_it_and_its_bounds_end_a_script() {
     let by_bytes = parsed(&good(&run(&by_bytes)));
     assert_eq!(by_bytes["points"][0]["blocks"], 40);
     assert_eq!(by_bytes["points"][0]["lru"]["tokens"], share(1, "lru"));
+}
+
+#[test]
+fn a_report_of_a_trace_has_ceilings_a_plot_and_the_best_and_bounds_end_a_script() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "trace.jsonl", &conversations(8, 6));
+    let path = path.to_str().unwrap();
+    let page = folder.path().join("report.html");
+    let report = |traffic: &str, more: &[&str]| {
+        run(&[&["report", traffic, "-o", page.to_str().unwrap()], more].concat())
+    };
+    let said = good(&report(path, &["--title", "tea <for> two"]));
+    assert!(said.contains("open it in a browser"), "{said}");
+    let shown = std::fs::read_to_string(&page).unwrap();
+    let expected = good(&run(&["traffic", "import", path]));
+    for line in expected.lines() {
+        assert!(shown.contains(line), "{line:?} is not in {shown}");
+    }
+    let curve = ["traffic", "curve", path, "--policies", "lru,best"];
+    for line in good(&run(&curve)).lines() {
+        assert!(shown.contains(line), "{line:?} is not in {shown}");
+    }
+    assert!(shown.contains("tea &lt;for> two") && shown.contains("<svg"));
+    let mode = std::fs::metadata(&page).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let share = parsed(&good(&run(&["traffic", "import", path, "--json"])));
+    let evaluated = 100.0 * (1.0 - share["cold"]["tokens"].as_f64().unwrap());
+    let above = |traffic: &str, bound: String| {
+        let output = report(traffic, &["--no-simulation", "--fail-above", &bound]);
+        (output.status.code(), stderr(&output))
+    };
+    let just = |by: f64| format!("evaluated={}", evaluated + by);
+    assert_eq!(above(path, just(0.01)).0, Some(0));
+    let (code, said) = above(path, just(-0.01));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("evaluated is"), "{said}");
+    assert_eq!(above(path, "distance=0.001".to_owned()).0, Some(0));
+
+    // Of a recording it is what the server evaluated.
+    let (code, said) = above(RECORDING, "evaluated=1".to_owned());
+    assert_eq!(code, Some(1), "{said}");
+    let named = said.split("evaluated is ").nth(1).unwrap();
+    let named: f64 = named.split(',').next().unwrap().parse().unwrap();
+    let just = |by: f64| format!("evaluated={}", named + by);
+    assert_eq!(above(RECORDING, just(0.01)).0, Some(0));
+    assert_eq!(above(RECORDING, just(-0.01)).0, Some(1));
+    let (code, said) = above(RECORDING, "distance=1".to_owned());
+    assert!(
+        code != Some(0) && said.contains("no figure distance"),
+        "{said}"
+    );
 }
 
 #[test]

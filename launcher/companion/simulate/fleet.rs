@@ -264,10 +264,10 @@ impl Shown {
     ) -> Result<ExitCode, String> {
         let text = text(opened, given, rows);
         let drawn = Plot {
-            across: "servers",
+            across: "servers".to_owned(),
             axis: Axis::Powers,
             lines: lines(rows.iter().map(Row::at)),
-            text: &text,
+            text: text.clone(),
         };
         drawn.write(plot, self.html.as_deref())?;
         match json {

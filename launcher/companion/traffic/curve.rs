@@ -128,52 +128,204 @@ impl Shares {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut opened = options.input.open()?;
     let rooms = rooms(options, &mut opened)?;
-    let trace = &opened.trace;
-    let warm = warm_up(options.warm_up, trace.requests.len());
-    let limit = ceiling(trace, warm);
     let mut caches = options.policies.clone();
     caches.dedup();
-    let wants_best = caches.contains(&Cache::Best)
-        || options
-            .fail_above
-            .iter()
-            .any(|limit| limit.name == "distance");
-    let future = wants_best.then(|| Future::of(trace));
-    let columns: Vec<Vec<Reuse>> = caches
-        .iter()
-        .map(|cache| of_cache(trace, *cache, future.as_ref(), &rooms, warm))
-        .collect();
-    let text = text(&opened, &rooms, &caches, &columns, &limit, warm);
-    let line = |name: String, reuse: &mut dyn Iterator<Item = &Reuse>| {
-        let at = |(room, reuse): (&u64, &Reuse)| (*room as f64, 100.0 * reuse.of_tokens());
-        (name, rooms.iter().zip(reuse).map(at).collect())
-    };
-    let lines = caches.iter().zip(&columns);
-    let lines = lines.map(|(cache, column)| line(cache.name(), &mut column.iter()));
-    let room_for_all = line("room for all".to_owned(), &mut std::iter::repeat(&limit));
-    let plot = Plot {
-        across: &format!("room in blocks of {} tokens", trace.block),
-        axis: Axis::Powers,
-        lines: lines.chain([room_for_all]).collect(),
-        text: &text,
-    };
+    let limits = &options.fail_above;
+    let curves = Curves::of(&opened, rooms, caches, options.warm_up, limits);
+    let plot = curves.plot("");
     plot.write(options.svg.as_deref(), options.html.as_deref())?;
     match options.json {
-        true => print_json(&out(&opened, &rooms, &caches, &columns, &limit, warm))?,
-        false => print(&text)?,
+        true => print_json(&curves.out())?,
+        false => print(&curves.text())?,
     }
-    let last = columns.first().and_then(|column| column.last());
-    let (Some(last), Some(room)) = (last, rooms.last()) else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    Limit::check(&options.fail_above, |name| match name {
-        "evaluated" => Some(100.0 * (1.0 - last.of_tokens())),
-        "distance" => {
-            let best = best(trace, future.as_ref()?, *room, warm);
-            Some(100.0 * (best.of_tokens() - last.of_tokens()))
+    curves.check(limits)
+}
+
+/// What caches reuse of a trace.
+pub(in crate::companion) struct Curves<'a> {
+    opened: &'a Opened,
+    /// Blocks, in order.
+    rooms: Vec<u64>,
+    caches: Vec<Cache>,
+    /// For each cache, what it reuses with each room.
+    columns: Vec<Vec<Reuse>>,
+    /// With room for everything.
+    limit: Reuse,
+    /// Requests that count in no figure.
+    warm: usize,
+    future: Option<Future>,
+}
+
+impl<'a> Curves<'a> {
+    /// LRU and the best, with rooms of 20 sizes, from cold.
+    pub(in crate::companion) fn usual(opened: &'a Opened) -> Self {
+        let caches = vec![Cache::Policy(Policy::Lru), Cache::Best];
+        Self::of(opened, usual_rooms(&opened.trace), caches, 0.0, &[])
+    }
+
+    fn of(
+        opened: &'a Opened,
+        rooms: Vec<u64>,
+        caches: Vec<Cache>,
+        warm: f64,
+        limits: &[Limit],
+    ) -> Self {
+        let trace = &opened.trace;
+        let warm = warm_up(warm, trace.requests.len());
+        let wants_best =
+            caches.contains(&Cache::Best) || limits.iter().any(|limit| limit.name == "distance");
+        let future = wants_best.then(|| Future::of(trace));
+        let columns = caches
+            .iter()
+            .map(|cache| of_cache(trace, *cache, future.as_ref(), &rooms, warm))
+            .collect();
+        Self {
+            opened,
+            rooms,
+            caches,
+            columns,
+            limit: ceiling(trace, warm),
+            warm,
+            future,
         }
-        _ => None,
-    })
+    }
+
+    /// The plot, with the table below it. `before`: text that comes before the table.
+    pub(in crate::companion) fn plot(&self, before: &str) -> Plot {
+        let line = |name: String, reuse: &mut dyn Iterator<Item = &Reuse>| {
+            let at = |(room, reuse): (&u64, &Reuse)| (*room as f64, 100.0 * reuse.of_tokens());
+            (name, self.rooms.iter().zip(reuse).map(at).collect())
+        };
+        let lines = self.caches.iter().zip(&self.columns);
+        let lines = lines.map(|(cache, column)| line(cache.name(), &mut column.iter()));
+        let room_for_all = line(
+            "room for all".to_owned(),
+            &mut std::iter::repeat(&self.limit),
+        );
+        Plot {
+            across: format!("room in blocks of {} tokens", self.opened.trace.block),
+            axis: Axis::Powers,
+            lines: lines.chain([room_for_all]).collect(),
+            text: format!("{before}{}", self.text()),
+        }
+    }
+
+    /// Whether a figure of the largest room is above a bound.
+    pub(in crate::companion) fn check(&self, limits: &[Limit]) -> Result<ExitCode, String> {
+        let last = self.columns.first().and_then(|column| column.last());
+        let (Some(last), Some(room)) = (last, self.rooms.last()) else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        Limit::check(limits, |name| match name {
+            "evaluated" => Some(100.0 * (1.0 - last.of_tokens())),
+            "distance" => {
+                let best = best(&self.opened.trace, self.future.as_ref()?, *room, self.warm);
+                Some(100.0 * (best.of_tokens() - last.of_tokens()))
+            }
+            _ => None,
+        })
+    }
+
+    /// The table, and what was assumed.
+    fn text(&self) -> String {
+        let Self {
+            opened,
+            rooms,
+            caches,
+            columns,
+            limit,
+            ..
+        } = self;
+        let trace = &opened.trace;
+        let names: Vec<String> = caches.iter().map(|cache| cache.name()).collect();
+        let mut head = vec!["blocks", "tokens"];
+        head.extend(names.iter().map(String::as_str));
+        let mut table = Table::new(&head, &[]);
+        for (nth, room) in rooms.iter().enumerate() {
+            let mut row = vec![count(*room), count(room.saturating_mul(trace.block.into()))];
+            row.extend(
+                columns
+                    .iter()
+                    .filter_map(|column| column.get(nth))
+                    .map(|reuse| format!("{:.2} %", 100.0 * reuse.of_tokens())),
+            );
+            table.row(row);
+        }
+        let mut text = table.text();
+        let _ = writeln!(
+            text,
+            "With room for all: {:.2} % of tokens, {:.2} % of blocks ({} different blocks).",
+            100.0 * limit.of_tokens(),
+            100.0 * limit.of_blocks(),
+            count(trace.tree.blocks()),
+        );
+        let from = match self.warm {
+            0 => "From cold: all requests count.".to_owned(),
+            warm => format!(
+                "Warmed up: the first {} requests are not counted.",
+                count(warm as u64)
+            ),
+        };
+        let _ = writeln!(text, "{from}");
+        let largest = trace
+            .requests
+            .iter()
+            .map(|one| trace.tree.depth(one.end))
+            .max();
+        if let Some(largest) = largest.filter(|blocks| rooms.first() < Some(&u64::from(*blocks))) {
+            let _ = writeln!(
+                text,
+                "The largest request has {}: of one that is larger than a cache, the first blocks stay, as many as have room.",
+                counted(largest.into(), "block")
+            );
+        }
+        if trace.rate < 1.0 {
+            let _ = writeln!(text, "Estimated by {} of the blocks.", trace.rate);
+        }
+        for said in opened
+            .left_out
+            .iter()
+            .map(|what| format!("Left out: {what}."))
+        {
+            let _ = writeln!(text, "{said}");
+        }
+        for note in &opened.notes {
+            let _ = writeln!(text, "Note: {note}.");
+        }
+        text
+    }
+
+    fn out(&self) -> Out<'_> {
+        let Self {
+            opened,
+            rooms,
+            caches,
+            columns,
+            limit,
+            warm,
+            ..
+        } = self;
+        let trace = &opened.trace;
+        let points = rooms.iter().enumerate().map(|(nth, room)| PointOut {
+            blocks: *room,
+            reuse: caches
+                .iter()
+                .zip(columns)
+                .filter_map(|(cache, column)| Some((cache.name(), Shares::of(column.get(nth)?))))
+                .collect(),
+        });
+        Out {
+            format: &opened.format,
+            block_size: trace.block,
+            requests: trace.requests.len(),
+            warm_up_requests: *warm,
+            unique_blocks: trace.tree.blocks(),
+            sampled: trace.rate,
+            ceiling: Shares::of(limit),
+            points: points.collect(),
+            notes: &opened.notes,
+        }
+    }
 }
 
 fn of_cache(
@@ -200,7 +352,6 @@ fn of_cache(
 /// In order.
 fn rooms(options: &Options, opened: &mut Opened) -> Result<Vec<u64>, String> {
     let trace = &opened.trace;
-    let all = (trace.tree.blocks() as f64 / trace.rate).ceil().max(1.0) as u64;
     let mut rooms = options.rooms.clone();
     if !options.rooms_gb.is_empty() {
         let known = options.machine.known(opened.recording.as_ref())?;
@@ -214,106 +365,17 @@ fn rooms(options: &Options, opened: &mut Opened) -> Result<Vec<u64>, String> {
             .extend(known.said.into_iter().filter(|said| said.starts_with("KV")));
     }
     if rooms.is_empty() {
-        rooms = (0..20).map(|half| (all >> half).max(1)).collect();
+        rooms = usual_rooms(trace);
     }
     rooms.sort_unstable();
     rooms.dedup();
     Ok(rooms)
 }
 
-fn text(
-    opened: &Opened,
-    rooms: &[u64],
-    caches: &[Cache],
-    columns: &[Vec<Reuse>],
-    limit: &Reuse,
-    warm: usize,
-) -> String {
-    let trace = &opened.trace;
-    let names: Vec<String> = caches.iter().map(|cache| cache.name()).collect();
-    let mut head = vec!["blocks", "tokens"];
-    head.extend(names.iter().map(String::as_str));
-    let mut table = Table::new(&head, &[]);
-    for (nth, room) in rooms.iter().enumerate() {
-        let mut row = vec![count(*room), count(room.saturating_mul(trace.block.into()))];
-        row.extend(
-            columns
-                .iter()
-                .filter_map(|column| column.get(nth))
-                .map(|reuse| format!("{:.2} %", 100.0 * reuse.of_tokens())),
-        );
-        table.row(row);
-    }
-    let mut text = table.text();
-    let _ = writeln!(
-        text,
-        "With room for all: {:.2} % of tokens, {:.2} % of blocks ({} different blocks).",
-        100.0 * limit.of_tokens(),
-        100.0 * limit.of_blocks(),
-        count(trace.tree.blocks()),
-    );
-    let from = match warm {
-        0 => "From cold: all requests count.".to_owned(),
-        warm => format!(
-            "Warmed up: the first {} requests are not counted.",
-            count(warm as u64)
-        ),
-    };
-    let _ = writeln!(text, "{from}");
-    let largest = trace
-        .requests
-        .iter()
-        .map(|one| trace.tree.depth(one.end))
-        .max();
-    if let Some(largest) = largest.filter(|blocks| rooms.first() < Some(&u64::from(*blocks))) {
-        let _ = writeln!(
-            text,
-            "The largest request has {}: of one that is larger than a cache, the first blocks stay, as many as have room.",
-            counted(largest.into(), "block")
-        );
-    }
-    if trace.rate < 1.0 {
-        let _ = writeln!(text, "Estimated by {} of the blocks.", trace.rate);
-    }
-    for said in opened
-        .left_out
-        .iter()
-        .map(|what| format!("Left out: {what}."))
-    {
-        let _ = writeln!(text, "{said}");
-    }
-    for note in &opened.notes {
-        let _ = writeln!(text, "Note: {note}.");
-    }
-    text
-}
-
-fn out<'a>(
-    opened: &'a Opened,
-    rooms: &[u64],
-    caches: &[Cache],
-    columns: &[Vec<Reuse>],
-    limit: &Reuse,
-    warm: usize,
-) -> Out<'a> {
-    let trace = &opened.trace;
-    let points = rooms.iter().enumerate().map(|(nth, room)| PointOut {
-        blocks: *room,
-        reuse: caches
-            .iter()
-            .zip(columns)
-            .filter_map(|(cache, column)| Some((cache.name(), Shares::of(column.get(nth)?))))
-            .collect(),
-    });
-    Out {
-        format: &opened.format,
-        block_size: trace.block,
-        requests: trace.requests.len(),
-        warm_up_requests: warm,
-        unique_blocks: trace.tree.blocks(),
-        sampled: trace.rate,
-        ceiling: Shares::of(limit),
-        points: points.collect(),
-        notes: &opened.notes,
-    }
+/// 20 sizes, each about twice the one before, up to all blocks; fewer of a small trace. In order.
+fn usual_rooms(trace: &Trace) -> Vec<u64> {
+    let all = (trace.tree.blocks() as f64 / trace.rate).ceil().max(1.0) as u64;
+    let mut rooms: Vec<u64> = (0..20).rev().map(|half| (all >> half).max(1)).collect();
+    rooms.dedup();
+    rooms
 }

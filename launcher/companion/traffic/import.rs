@@ -5,11 +5,11 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use contextpilot_trace::{Reuse, ceiling, warm_up};
+use contextpilot_trace::{Reuse, Trace, ceiling, warm_up};
 use serde::Serialize;
 
 use super::export::write;
-use super::open::Input;
+use super::open::{Input, Opened};
 use crate::companion::show::{count, counted, print, print_json};
 
 /// Say what a trace is, and what could be reused of it at best
@@ -68,8 +68,6 @@ impl Ceiling {
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let opened = options.input.open()?;
     let trace = &opened.trace;
-    let half = warm_up(0.5, trace.requests.len());
-    let (cold, warm) = (ceiling(trace, 0), ceiling(trace, half));
     if let Some(path) = &options.out {
         opened.must_be_whole()?;
         let shown = path.display();
@@ -80,6 +78,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             .and_then(|()| into.flush())
             .map_err(failed)?;
     }
+    let (cold, warm, half) = ceilings(trace);
     if options.json {
         return print_json(&Out {
             format: &opened.format,
@@ -98,6 +97,19 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             notes: &opened.notes,
         });
     }
+    print(&summary(&opened))
+}
+
+/// What there is to reuse from cold, and with the first half of the requests as warm-up; and how many these are.
+fn ceilings(trace: &Trace) -> (Reuse, Reuse, usize) {
+    let half = warm_up(0.5, trace.requests.len());
+    (ceiling(trace, 0), ceiling(trace, half), half)
+}
+
+/// A row for each thing that is known of a trace, with its ceilings.
+pub(in crate::companion) fn summary(opened: &Opened) -> String {
+    let trace = &opened.trace;
+    let (cold, warm, half) = ceilings(trace);
     let share = |reuse: &Reuse| {
         format!(
             "{:.2} % of tokens, {:.2} % of blocks",
@@ -149,5 +161,5 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let lines = rows
         .iter()
         .map(|(name, value)| format!("{name:<20}{value}\n"));
-    print(&lines.collect::<String>())
+    lines.collect()
 }
