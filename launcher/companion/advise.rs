@@ -27,8 +27,8 @@ use crate::say::say;
   contextpilot-llama advise
   contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
 pub(super) struct Options {
-    /// The recording [default: the one that a running server is making, see --control; if it makes none, its last
-    /// requests]
+    /// The recording [default: the one that a running server is making, see --control; if it makes none, or has more
+    /// of them, its last requests]
     #[arg(value_name = "FILE")]
     traffic: Option<PathBuf>,
     #[command(flatten)]
@@ -68,18 +68,24 @@ fn written(traffic: &Traffic, recorded: &Setting) -> Result<String, String> {
     serde_json::to_string(&advice).map_err(|e| e.to_string())
 }
 
-/// What a running server has recorded or, if it records nothing, its last requests.
+/// What a running server has recorded, or its last requests, if these are more: a recording gets a request when its slot is
+/// used again.
 pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
     let client = control.client()?;
-    if let Some(recording) = recording(&client)? {
-        return open(&recording);
+    let recent = Adviser::of_server(&client).map(|one| (one.traffic, one.recorded));
+    let Some(recording) = recording(&client)? else {
+        return recent.map_err(|why| {
+            format!(
+                "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
+            )
+        });
+    };
+    let requests = |(traffic, _): &(Traffic, Setting)| traffic.requests.len();
+    match (open(&recording), recent) {
+        (Ok(recorded), Ok(recent)) if requests(&recorded) < requests(&recent) => Ok(recent),
+        (Err(_), Ok(recent)) => Ok(recent),
+        (recorded, _) => recorded,
     }
-    let adviser = Adviser::of_server(&client).map_err(|why| {
-        format!(
-            "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
-        )
-    })?;
-    Ok((adviser.traffic, adviser.recorded))
 }
 
 /// The file that a running server is recording to.
