@@ -15,7 +15,26 @@ const threads = Number(process.env.THREADS ?? 1);
 const model = await llama.loadModel({ modelPath });
 const context = await model.createContext({ contextSize: 2048, batchSize: 2048, threads });
 const sequence = context.getSequence();
-const line = { program: `node-llama-cpp ${version}`, answers: [], evaluated: [], ms: [] };
+const { tag } = JSON.parse(readFileSync(join(folder, "node_modules/node-llama-cpp/llama/llama.cpp.info.json")));
+// Where the hook tells its count, if it does.
+const told = process.env.CONTEXTPILOT_LISTEN?.includes(":") ? `http://${process.env.CONTEXTPILOT_LISTEN}/stats` : undefined;
+let before = { prompts: 0, evaluated: 0 };
+async function evaluatedByTheHook() {
+    for (let tries = 0; tries < 100; tries++) {
+        const answer = await fetch(told).catch(() => null);
+        // It follows nothing.
+        if (!answer) return null;
+        const { total } = (await answer.json()).reuse;
+        if (total.prompts > before.prompts) {
+            const evaluated = total.evaluated - before.evaluated;
+            before = total;
+            return evaluated;
+        }
+        await new Promise((done) => setTimeout(done, 100));
+    }
+    return null;
+}
+const line = { program: `node-llama-cpp ${version}`, engine: tag, answers: [], evaluated: [], ms: [] };
 for (const prompt of JSON.parse(prompts)) {
     const completion = new LlamaCompletion({ contextSequence: sequence });
     const begun = performance.now();
@@ -28,7 +47,8 @@ for (const prompt of JSON.parse(prompts)) {
     });
     line.ms.push(first ?? performance.now() - begun);
     // What node-llama-cpp gave to the engine: it has no count of what the engine evaluated.
-    line.evaluated.push(TokenMeter.diff(sequence.tokenMeter, meter).usedInputTokens);
+    const given = TokenMeter.diff(sequence.tokenMeter, meter).usedInputTokens;
+    line.evaluated.push((told && (await evaluatedByTheHook())) ?? given);
     line.answers.push(answer);
     completion.dispose({ disposeSequence: false });
 }

@@ -3,10 +3,13 @@
 programs.py NAME MODEL DOCUMENTS                                    evaluates them with this package, and prints a line of JSON
 programs.py --keep NAME PACKAGE HOOK OUT SAID COMPANION FILES       a run as a line of JSON
 programs.py --table LINES                                           all of them as a table
+programs.py --minors FIRST                                          node-llama-cpp with the newest version of each minor one, of JSON on stdin
 """
 
 import glob
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -41,20 +44,56 @@ def cyllama(model, prompts):
         yield str(llm(prompt)), None
 
 
+def ik_llama_cpp_python(model, prompts):
+    import ik_llama_cpp
+
+    llm = ik_llama_cpp.IkLlama(model, n_ctx=4096, n_threads=1)
+    for prompt in prompts:
+        # It removes everything before each prompt.
+        tokens = llm.tokenize(prompt)
+        answer = llm.generate(tokens, max_tokens=8, temperature=0.0)
+        yield llm.detokenize(answer), None
+
+
+def gpt4all(model, prompts):
+    import gpt4all
+
+    folder, name = os.path.split(model)
+    llm = gpt4all.GPT4All(name, model_path=folder, allow_download=False, device="cpu", n_ctx=2048)
+    for prompt in prompts:
+        yield llm.generate(prompt, max_tokens=8, temp=0, n_batch=512), None
+
+
+def minors(first):
+    """Words for scripts/programs."""
+    newest = {}
+    for version in json.load(sys.stdin):
+        if re.fullmatch(r"[0-9.]+", version):
+            major, minor, patch = map(int, version.split("."))
+            if (major, minor) >= tuple(map(int, first.split("."))):
+                newest[major, minor] = max(patch, newest.get((major, minor), 0))
+    print(*(f"node-llama-cpp@{major}.{minor}.{patch}" for (major, minor), patch in sorted(newest.items(), reverse=True)))
+
+
 def keep(name, package, hook, out, said, companion, files):
     # The other lines are what libraries print.
     line = next(json.loads(text) for text in reversed(open(out, errors="replace").read().splitlines()) if text.startswith('{"'))
     ours = [text for text in open(said, errors="replace").read().splitlines() if text.startswith("[ContextPilot] ")]
-    looks = []
-    for file in glob.glob(files):
+    looks, engines = [], []
+    for file in sorted(glob.glob(files)):
         report = subprocess.run([companion, "doctor", "--json", file], capture_output=True, text=True)
         findings = json.loads(report.stdout)["findings"]
         looks += [one["text"].split(":")[0].split(",")[0] for one in findings if one["subject"] == "KV cache" and "no llama.cpp" not in one["text"]]
-    print(json.dumps(line | {"name": name, "package": package, "hook": hook == "true", "said": ours, "doctor": sorted(set(looks))}))
+        engines += [os.path.basename(one["text"]) for one in findings if one["subject"] == "llama.cpp"]
+    line |= {"name": name, "package": package, "hook": hook == "true", "said": ours, "doctor": sorted(set(looks)), "engines": sorted(set(engines))}
+    print(json.dumps(line))
 
 
 def verdict(said):
     last = said[-1] if said else "nothing was said"
+    other = next((line for line in said if " is another one: " in line), None)
+    if other:
+        return "not followed: " + other.split(" is another one: ")[1].split("; ")[0]
     if "Active: " in last:
         return "active, no store" if "no prefix store" in last else "active, with the store"
     for line in said:
@@ -64,16 +103,20 @@ def verdict(said):
 
 
 def table(path):
-    print("| program | doctor | hook | evaluated again | then | answers |")
-    print("|---|---|---|--:|--:|---|")
+    print("| program | engine | in | doctor | hook | evaluated again | then | answers |")
+    print("|---|---|---|---|---|--:|--:|---|")
     runs = [json.loads(line) for line in open(path)]
     for plain, hooked in zip(runs[::2], runs[1::2]):
         same = "equal" if plain["answers"] == hooked["answers"] else "**DIFFERENT**"
+        if not any(plain["answers"] + hooked["answers"]):
+            same = "none: it cannot load the model"
         evaluated = ["–" if one["evaluated"][2] is None else f"{one['evaluated'][2]:,}" for one in (plain, hooked)]
         doctor = "; ".join(hooked["doctor"]) or "no llama.cpp"
         took = [f"{one['ms'][2] / 1000:.2f}" for one in (plain, hooked)]
         counts = f"{evaluated[0]} → {evaluated[1]} | {took[0]} → {took[1]} s"
-        print(f"| {plain['package']} | {doctor} | {verdict(hooked['said'])} | {counts} | {same} |")
+        told = re.search(r"llama\.cpp (\d\S+(?: \(build b[1-9][^)]*\))?)", " ".join(hooked["said"]))
+        engine = f"{plain.get('engine') or (told[1] if told else '–')} | {', '.join(hooked['engines']) or '–'}"
+        print(f"| {plain['package']} | {engine} | {doctor} | {verdict(hooked['said'])} | {counts} | {same} |")
 
 
 if __name__ == "__main__":
@@ -82,8 +125,10 @@ if __name__ == "__main__":
         keep(*rest)
     elif what == "--table":
         table(*rest)
+    elif what == "--minors":
+        minors(*rest)
     else:
-        play = {"xllamacpp": xllamacpp, "cyllama": cyllama}[what]
+        play = {"xllamacpp": xllamacpp, "cyllama": cyllama, "ik-llama-cpp-python": ik_llama_cpp_python, "gpt4all": gpt4all}[what]
         line, begun = {"answers": [], "evaluated": [], "ms": []}, time.monotonic()
         for text, count in play(rest[0], json.loads(rest[1])):
             line["answers"].append(text)

@@ -55,7 +55,7 @@ plain! {
     context_size, "llama_n_ctx", fn(context: Pointer) -> u32;
     context_size_of_one, "llama_n_ctx_seq", fn(context: Pointer) -> u32;
     trained_size, "llama_model_n_ctx_train", fn(model: Pointer) -> i32;
-    sequences, "llama_n_seq_max", fn(context: Pointer) -> u32;
+    sequences_or_cells, "llama_n_seq_max", fn(context: Pointer) -> u32;
     metadata, "llama_model_meta_val_str", fn(model: Pointer, key: *const c_char, text: *mut c_char, size: usize) -> i32;
     model_desc, "llama_model_desc", fn(model: Pointer, text: *mut c_char, size: usize) -> i32;
     invocation_count, "llama_adapter_get_alora_n_invocation_tokens", fn(adapter: Pointer) -> u64;
@@ -89,6 +89,25 @@ plain! {
     socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
 }
 
+/// How many sequences a context may have. `None`: the engine does not tell.
+///
+/// # Safety
+/// The context is a living one.
+pub(crate) unsafe fn sequences(context: Pointer) -> Option<u32> {
+    // SAFETY: the caller's promise, here and below.
+    let told = unsafe { sequences_or_cells(context) }?;
+    // SAFETY: see above.
+    let cells = unsafe { context_size(context) };
+    (!is_cells(told, cells)).then_some(told)
+}
+
+/// Until March 2025 (b4753 at least) engines answered with the number of cells when they were asked for sequences.
+fn is_cells(told: u32, cells: Option<u32>) -> bool {
+    /// No engine has more.
+    const MOST: u32 = 256;
+    told > MOST && Some(told) == cells
+}
+
 /// Whether the host has the function with this name.
 pub(crate) fn has(name: &str) -> bool {
     SLOTS
@@ -117,4 +136,19 @@ pub(crate) fn text(pointer: Option<*const c_char>) -> Option<&'static str> {
     let pointer = pointer.filter(|p| !p.is_null())?;
     // SAFETY: the functions that return it return string literals or statics, ended by a zero byte.
     unsafe { CStr::from_ptr(pointer) }.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_cells;
+
+    /// A store of node-llama-cpp 3.4 to 3.6 kept prompts and loaded none: each of 2,048 sequences had one cell.
+    #[test]
+    fn an_old_engine_that_answers_with_its_cells_does_not_tell_its_sequences() {
+        assert!(is_cells(2048, Some(2048)));
+        for (told, cells) in [(1, 2048), (256, 2048), (4, 4), (64, 64), (512, 131_072)] {
+            assert!(!is_cells(told, Some(cells)), "{told} {cells}");
+        }
+        assert!(!is_cells(1, None));
+    }
 }
