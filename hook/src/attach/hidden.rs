@@ -49,7 +49,7 @@ pub(super) fn lacks(file: &Path, functions: &[&str]) -> String {
     // not removed.
     if !is_module(file) || functions.contains(&"llama_init_from_model") {
         return format!(
-            "{shown} lacks {names}, which each llama.cpp since May 2025 has; {AS_EVER}"
+            "{shown} lacks {names}, which each llama.cpp since January 2025 has; {AS_EVER}"
         );
     }
     format!("{shown} has llama.cpp inside, and lacks {names}; {AS_EVER}: {REMOVED}")

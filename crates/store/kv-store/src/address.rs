@@ -9,11 +9,14 @@ impl Layout {
     /// both; a comparison of files of slots does not. False if the part is not understood; then it may be anything.
     #[must_use]
     pub fn readdress(&self, part: &mut [u8], sequence: i32) -> bool {
-        // The engines without streams do not write down whose cells they are.
-        self.streams == 0 || self.put_address(part, sequence).is_some()
+        // The engines of early 2025 do not write down whose cells they are.
+        !self.owners || self.put_address(part, sequence).is_some()
     }
 
     fn put_address(&self, part: &mut [u8], sequence: i32) -> Option<()> {
+        if self.streams == 0 {
+            return self.put_owner(part, sequence);
+        }
         let to = self.stream(sequence)?;
         let (streams, counts) = part.split_at_mut_checked(4)?;
         if usize::try_from(word(streams, 0)) != Ok(self.streams) {
@@ -33,12 +36,18 @@ impl Layout {
             true => counts.rotate_left(4 * (from - to)),
             false => counts.rotate_right(4 * (to - from)),
         }
-        let (count, cells) = counts
-            .get_mut(4 * to..end_of(to)?)?
-            .split_at_mut_checked(4)?;
+        self.put_owner(counts.get_mut(4 * to..end_of(to)?)?, sequence)
+    }
+
+    /// Of a stream.
+    fn put_owner(&self, part: &mut [u8], sequence: i32) -> Option<()> {
+        let (count, cells) = part.split_at_mut_checked(4)?;
         let size = self.cell_size();
         let count = usize::try_from(word(count, 0)).ok()?;
         let cells = cells.get_mut(..count.checked_mul(size)?)?;
+        if cells.is_empty() || sequence < 0 {
+            return None;
+        }
         sequence_of(cells, self.extra).ok()?;
         for cell in cells.chunks_exact_mut(size) {
             cell[size - 4..].copy_from_slice(&sequence.to_le_bytes());
@@ -56,6 +65,7 @@ mod tests {
         Layout {
             magic: false,
             streams,
+            owners: streams > 0,
             extra: 1,
             transposed: false,
             words: Vec::new(),
@@ -125,5 +135,16 @@ mod tests {
         let mut anything = vec![1, 2, 3];
         assert!(layout(0).readdress(&mut anything, 3));
         assert_eq!(anything, [1, 2, 3]);
+        // Those of mid-2025 do, and have no streams.
+        let newer = Layout {
+            owners: true,
+            ..layout(0)
+        };
+        let without_streams = |sequence| part(1, 0, sequence)[4..].to_vec();
+        let mut cells = without_streams(0);
+        assert!(newer.readdress(&mut cells, 3));
+        assert_eq!(cells, without_streams(3));
+        assert!(!newer.readdress(&mut cells, -1));
+        assert!(!newer.readdress(&mut [0; 8], 3), "no cells");
     }
 }

@@ -83,8 +83,7 @@ impl<'b> Composer<'b> {
             writer.u32(MAGIC);
             writer.i32(sequence);
         }
-        let has_streams = layout.streams > 0;
-        if has_streams {
+        if layout.streams > 0 {
             writer.u32(layout.streams as u32);
         }
         for _ in 0..stream {
@@ -93,8 +92,8 @@ impl<'b> Composer<'b> {
         writer.u32(cells as u32);
         for position in self.positions.clone() {
             writer.u32(position as u32);
-            writer.u32(u32::from(has_streams));
-            if has_streams {
+            writer.u32(u32::from(layout.owners));
+            if layout.owners {
                 writer.at += 4 * layout.extra;
                 writer.i32(sequence);
             }

@@ -14,7 +14,8 @@
 //!     per layer i32 type, u32 element size, u32 elements, each element of all cells
 //! ```
 //!
-//! The engines of early 2025 have no streams: their states begin with `u32 cells`, and a cell is `i32 position, u32 0`.
+//! The engines until August 2025 have no streams: their states begin with `u32 cells`. In early 2025 a cell is `i32 position, u32 0`, then
+//! as above.
 //!
 //! The two words are kept as they are, and belong to the layout: a context with other words has other rows.
 //! (They are 0 for KV that is not quantised.) *Extra* is a position of two parts, of models that have images (M-RoPE), and since 2026 the
@@ -42,8 +43,10 @@ pub(crate) const LAYER_HEAD: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(crate) magic: bool,
-    /// 0 in states of early 2025, which say nothing about streams, nor whose the cells are.
+    /// 0 in states until August 2025, which say nothing about streams.
     pub(crate) streams: usize,
+    /// Each cell says whose it is. Not in states of early 2025.
+    pub(crate) owners: bool,
     /// Extra words of each cell. They are kept with the rows.
     pub(crate) extra: usize,
     pub(crate) transposed: bool,
@@ -147,6 +150,7 @@ impl Layout {
         let layout = Self {
             magic: false,
             streams: 1,
+            owners: true,
             extra,
             transposed,
             words,
@@ -227,7 +231,7 @@ impl Layout {
 
     /// The size of what a state says about a cell, bytes.
     pub(crate) fn cell_size(&self) -> usize {
-        cell_size(self.streams, self.extra)
+        cell_size(self.owners, self.extra)
     }
 
     /// Where the first cell's description is, if that stream has the cells and those before it have none.
@@ -280,10 +284,10 @@ impl Rows {
     }
 }
 
-pub(crate) fn cell_size(streams: usize, extra: usize) -> usize {
-    match streams {
-        0 => 8,
-        _ => 12 + 4 * extra,
+pub(crate) fn cell_size(owners: bool, extra: usize) -> usize {
+    match owners {
+        false => 8,
+        true => 12 + 4 * extra,
     }
 }
 

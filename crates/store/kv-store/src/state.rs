@@ -61,16 +61,22 @@ impl<'a> State<'a> {
             }
         }
         // Nothing that is read so is read in one of the other ways, too.
-        Self::read_without_streams(bytes).map_err(|why| match why {
-            LayoutError::Empty => why,
-            _ => error,
-        })
+        let of_mid_2025 = || Self::read_without_streams(bytes, true);
+        Self::read_without_streams(bytes, false)
+            .or_else(|why| match why {
+                LayoutError::Empty => Err(why),
+                _ => of_mid_2025(),
+            })
+            .map_err(|why| match why {
+                LayoutError::Empty | LayoutError::Trailing => why,
+                _ => error,
+            })
     }
 
     /// As [`read`](Self::read), for a state that is laid out as another one.
     pub(crate) fn read_as(bytes: &'a [u8], layout: &Layout) -> Result<Self, LayoutError> {
         match layout.streams {
-            0 => Self::read_without_streams(bytes),
+            0 => Self::read_without_streams(bytes, layout.owners),
             _ => Self::read_with(bytes, layout.extra, layout.words.len()),
         }
     }
@@ -96,7 +102,7 @@ impl<'a> State<'a> {
             cells = reader.u32()?;
         }
         let cells = cells as usize;
-        let list = reader.cells(cells, cell_size(streams, extra))?;
+        let list = reader.cells(cells, cell_size(true, extra))?;
         let sequence = sequence_of(list, extra)?;
         if prefix.is_some_and(|prefix| prefix != sequence) {
             return Err(LayoutError::Unknown);
@@ -104,6 +110,7 @@ impl<'a> State<'a> {
         let head = Head {
             magic: prefix.is_some(),
             streams,
+            owners: true,
             stream,
             extra,
             words,
@@ -113,25 +120,29 @@ impl<'a> State<'a> {
         Self::read_rows(bytes, reader.at, list, &head)
     }
 
-    /// As [`read`](Self::read), for a state of early 2025. It does not say whose it is: 0.
-    fn read_without_streams(bytes: &'a [u8]) -> Result<Self, LayoutError> {
+    /// As [`read`](Self::read), for a state without streams. One without owners does not say whose it is: 0.
+    fn read_without_streams(bytes: &'a [u8], owners: bool) -> Result<Self, LayoutError> {
         let mut reader = Reader { bytes, at: 0 };
         let cells = reader.u32()? as usize;
         if cells == 0 {
             return Err(LayoutError::Empty);
         }
-        let list = reader.cells(cells, cell_size(0, 0))?;
+        let size = cell_size(owners, 0);
+        let list = reader.cells(cells, size)?;
         let good = |cell: &[u8]| word(cell, 0) >= 0 && word(cell, 4) == 0;
-        if !list.chunks_exact(cell_size(0, 0)).all(good) {
-            return Err(LayoutError::Unknown);
-        }
+        let sequence = match owners {
+            true => sequence_of(list, 0)?,
+            false if list.chunks_exact(size).all(good) => 0,
+            false => return Err(LayoutError::Unknown),
+        };
         let head = Head {
             magic: false,
             streams: 0,
+            owners,
             stream: 0,
             extra: 0,
             words: 0,
-            sequence: 0,
+            sequence,
             cells,
         };
         Self::read_rows(bytes, reader.at, list, &head)
@@ -192,6 +203,7 @@ impl<'a> State<'a> {
         let layout = Layout {
             magic: head.magic,
             streams,
+            owners: head.owners,
             extra: head.extra,
             transposed,
             words,
@@ -373,6 +385,7 @@ impl Run {
 struct Head {
     magic: bool,
     streams: usize,
+    owners: bool,
     /// The stream that has the cells.
     stream: usize,
     extra: usize,
@@ -388,7 +401,7 @@ pub(crate) fn word(cell: &[u8], at: usize) -> i32 {
 
 /// The sequence of all cells, each of which belongs to no other.
 pub(crate) fn sequence_of(list: &[u8], extra: usize) -> Result<i32, LayoutError> {
-    let size = cell_size(1, extra);
+    let size = cell_size(true, extra);
     let sequence = word(list, size - 4);
     let good =
         |cell: &[u8]| word(cell, 0) >= 0 && word(cell, 4) == 1 && word(cell, size - 4) == sequence;

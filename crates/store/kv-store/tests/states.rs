@@ -25,7 +25,7 @@ fn every_kind_of_state_is_read_and_proven() {
                 let state = State::read(&bytes).expect("it is understood");
                 let layout = state.layout();
                 assert_eq!(state.tokens(), tokens);
-                let told = if engine.streams == 0 { 0 } else { sequence };
+                let told = if engine.owners { sequence } else { 0 };
                 assert_eq!(state.sequence(), told);
                 assert_eq!(state.positions(), Some(0..tokens));
                 assert!(state.is_whole());

@@ -9,8 +9,10 @@ pub(crate) const MAGIC: u32 = 0xaf14_3cd8;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub(crate) magic: bool,
-    /// 0: of early 2025.
+    /// 0: until August 2025.
     pub(crate) streams: u32,
+    /// Not in early 2025.
+    pub(crate) owners: bool,
     /// Extra words of each cell.
     pub(crate) extra: usize,
     pub(crate) transposed: bool,
@@ -27,6 +29,7 @@ impl Engine {
         Self {
             magic: true,
             streams: 1,
+            owners: true,
             extra: 0,
             transposed: false,
             words: vec![0, 0],
@@ -61,7 +64,7 @@ impl Engine {
             }
             for position in positions {
                 u32(&mut out, *position as u32);
-                if self.streams == 0 {
+                if !self.owners {
                     u32(&mut out, 0);
                     continue;
                 }
@@ -178,13 +181,16 @@ pub(crate) fn engines() -> Vec<Engine> {
         }
     }
     for transposed in [false, true] {
-        all.push(Engine {
-            magic: false,
-            streams: 0,
-            transposed,
-            words: vec![],
-            ..dense.clone()
-        });
+        for owners in [false, true] {
+            all.push(Engine {
+                magic: false,
+                streams: 0,
+                owners,
+                transposed,
+                words: vec![],
+                ..dense.clone()
+            });
+        }
     }
     // Rows of several sizes, no V, one layer, a layer without rows.
     for (k, v) in [
