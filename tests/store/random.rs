@@ -287,6 +287,10 @@ fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
     if life.goes_straight {
         builder = builder.env("CONTEXTPILOT_FAULT", "straight:1");
     }
+    if kind.0 == Arch::Qwen35 {
+        // With several slots, llama-server 0.7.0 itself answers wrongly now and then, and there is no store.
+        builder = builder.args(["-np", "1"]);
+    }
     match life.with_files {
         true => builder.args(["--slot-save-path", folder.to_str().unwrap()]),
         false => builder,
@@ -354,9 +358,10 @@ fn random_traffic_is_answered_as_without_a_store() {
 #[ignore = "says nothing of the store: for whoever changes the traces, by scripts/soak plain"]
 fn the_same_traffic_is_answered_rightly_by_a_plain_server() {
     // As many answers of the first model as of all others.
+    let wanted = wanted();
     let kinds = |seed: u64| match seed % 2 {
-        0 => 0,
-        _ => (seed / 2) as usize % MODELS.len(),
+        0 => wanted[0],
+        _ => wanted[(seed / 2) as usize % wanted.len()],
     };
     let mut references = MODELS.map(|kind| Reference::start(kind, "2048"));
     let mut compared = MODELS.map(|_| Compared::default());

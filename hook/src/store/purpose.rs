@@ -25,10 +25,19 @@ pub(crate) fn refuse(context: Context<'_>, why: &str) {
 pub(crate) fn want_hidden(context: Context<'_>) {
     const NAMELESS: &str = "speculation that needs hidden states (MTP), in an engine that does not say how large they are";
     const WINDOWS: &str = "speculation that needs hidden states (MTP), with sliding windows";
+    // llama-server 0.7.0 goes back behind wrong guesses by a copy of the recurrent state of each of the last tokens. With
+    // several slots its answers are wrong now and then, with or without a store: a wrong state must not be stored.
+    const SLOTS: &str = "speculation that needs hidden states (MTP), with a recurrent state and \
+                         several slots: the server itself goes back to wrong states there now and then";
     if contexts::windows_of(context.pointer()) != Windows::None {
         return refuse(context, WINDOWS);
     }
     // SAFETY: the context is in use by this thread, here and below.
+    let sequences = unsafe { plain::sequences(context.pointer()) };
+    if contexts::is_bounded(context.pointer()) && sequences != Some(1) {
+        return refuse(context, SLOTS);
+    }
+    // SAFETY: see above.
     let model = unsafe { plain::get_model(context.pointer()) };
     // SAFETY: the model of a living context.
     let width = model.and_then(|model| unsafe { plain::embedding_size_out(model) });
