@@ -329,8 +329,8 @@ impl Evaluated<'_> {
     fn give(&self, index: u32, row: &[u8]) {
         in_batch(self.context, |batch| {
             let target = batch.row_mut(index as usize).unwrap_or_default();
-            for (number, bytes) in target.iter_mut().zip(row.as_chunks().0) {
-                *number = f32::from_ne_bytes(*bytes);
+            for (number, bytes) in target.iter_mut().zip(row.chunks_exact(size_of::<f32>())) {
+                *number = f32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[i]));
             }
         });
     }

@@ -102,10 +102,9 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
 /// Layers behind the first one change little, so that who knows the first one alone is often right.
 fn soften(tensors: &mut Tensors) {
     const PART: f32 = 0.1;
-    for tensor in &mut tensors.0 {
-        if let Values::RandomExceptFirstRow(bound) = &mut tensor.values
-            && !tensor.name.starts_with("blk.0.")
-        {
+    let all = tensors.0.iter_mut();
+    for tensor in all.filter(|tensor| !tensor.name.starts_with("blk.0.")) {
+        if let Values::RandomExceptFirstRow(bound) = &mut tensor.values {
             *bound *= PART;
         }
     }
