@@ -1,6 +1,6 @@
 //! `advise`: which flags would have saved the most evaluation.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use contextpilot_client::Control;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::adviser::{Adviser, ChangeData, MOVES, SUFFIX_FIRST, spared_by, words};
 use super::connect::{ControlAt, hook_says};
-use super::show::{bytes, count, percent, print, print_json};
+use super::show::{bytes, count, counted, percent, print, print_json};
 use super::simulate::many::Simulations;
 use super::simulate::{PointOut, open};
 use crate::say::say;
@@ -21,14 +21,14 @@ use crate::say::say;
 /// names the one or two changes that gain most, with their cost in memory, or says that nothing
 /// would help. Slots, host cache and prefix store are weighed against each other, and what clients can do: leave out
 /// id_slot, not erase or restore slots. Also says how much only the client can change, because its prompts differ near
-/// their beginning. Without a recording, the last requests of a running server are tried (CONTEXTPILOT_RECENT_MB).
+/// their beginning. Without a recording, the last requests of a running server are tried (CONTEXTPILOT_RECENT_MB), as `why` does.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama advise
   contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
 pub(super) struct Options {
-    /// The recording [default: the one that a running server is making, see --control; if it makes none, or has more
-    /// of them, its last requests]
+    /// The recording [default: the last requests of a running server, see --control; if it keeps none, the recording that it
+    /// is making]
     #[arg(value_name = "FILE")]
     traffic: Option<PathBuf>,
     #[command(flatten)]
@@ -50,42 +50,41 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// The same as JSON, of a recording at this path.
-pub(super) fn of_recording(path: &Path) -> Result<String, String> {
-    let (traffic, recorded) = open(path)?;
-    written(&traffic, &recorded)
-}
-
-/// The same, of the last requests of a server.
-pub(super) fn of_recent(control: &Control) -> Result<String, String> {
-    let adviser = Adviser::of_server(control)?;
-    written(&adviser.traffic, &adviser.recorded)
-}
-
-fn written(traffic: &Traffic, recorded: &Setting) -> Result<String, String> {
-    let advice = Simulations::of(traffic).advise(recorded);
+/// The same as JSON, of a running server.
+pub(super) fn json_of(control: &Control) -> Result<String, String> {
+    let (traffic, recorded) = of_running(control)?;
+    let advice = Simulations::of(&traffic).advise(&recorded);
     let advice = AdviceOut::of(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
 }
 
-/// What a running server has recorded, or its last requests, if these are more: a recording gets a request when its slot is
-/// used again.
+/// The last requests of a running server, and where the others are. See [`of_running`].
 pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
     let client = control.client()?;
-    let recent = Adviser::of_server(&client).map(|one| (one.traffic, one.recorded));
-    let Some(recording) = recording(&client)? else {
-        return recent.map_err(|why| {
-            format!(
-                "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
-            )
-        });
-    };
-    let requests = |(traffic, _): &(Traffic, Setting)| traffic.requests.len();
-    match (open(&recording), recent) {
-        (Ok(recorded), Ok(recent)) if requests(&recorded) < requests(&recent) => Ok(recent),
-        (Err(_), Ok(recent)) => Ok(recent),
-        (recorded, _) => recorded,
+    let (traffic, recorded) = of_running(&client)?;
+    if let Some(recording) = recording(&client)? {
+        say(format_args!(
+            "Of the last {}: name {} to have all that was recorded",
+            counted(traffic.requests.len() as u64, "request"),
+            recording.display()
+        ));
     }
+    Ok((traffic, recorded))
+}
+
+/// The last requests, which `why`, `top` and `report` replay, too, so that all say the same. If the server keeps none, what it
+/// is recording.
+fn of_running(control: &Control) -> Result<(Traffic, Setting), String> {
+    let why = match Adviser::of_server(control) {
+        Ok(adviser) => return Ok((adviser.traffic, adviser.recorded)),
+        Err(why) => why,
+    };
+    let recording = recording(control)?.ok_or_else(|| {
+        format!(
+            "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
+        )
+    })?;
+    open(&recording)
 }
 
 /// The file that a running server is recording to.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Through};
 use contextpilot_simulate::{
-    Change, Client, Outcome, Point, Replay, Setting, Trials, continued, put_right,
+    Change, Client, Outcome, Point, Replay, Setting, Trials, continued, put_right, without_swaps,
 };
 use contextpilot_traffic::{ChangeKind, Traffic, TrafficRequest, read};
 use serde::Serialize;
@@ -145,8 +145,8 @@ impl Adviser {
         let mut earlier = swaps.filter(|one| is_swap(one.kind) && one.order <= order);
         let last = earlier.next_back()?;
         let then = self.without_swaps.get_or_init(|| {
-            let mut changed = self.traffic.clone();
-            changed.changes.retain(|one| !is_swap(one.record.kind));
+            let loaded = Client::NoUnload.applied(&self.traffic);
+            let changed = without_swaps(&loaded).map_or(loaded, |(_, changed)| changed);
             Replay::of(&changed).simulate(&self.recorded)
         });
         let gain = self.gain(nth, then);

@@ -37,7 +37,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let control = options.control.client()?;
     // Ask once at the beginning, so that an error is printed as by other commands.
-    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+    control.stats().map_err(|e| hook_says(&control, &e))?;
     if let Some(url) = direct(&control).filter(|_| options.port.is_none()) {
         print(&format!("{url}\n"))?;
         if !options.no_browser {
@@ -45,7 +45,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         }
         return Ok(());
     }
-    let bridge = bridge::Bridge::listen(control, options.port.unwrap_or(0), stats.recording)?;
+    let bridge = bridge::Bridge::listen(control, options.port.unwrap_or(0))?;
     // The token is in the address behind the #, which a browser keeps to itself. A file that only this user can
     // read passes it on: what is on a command line, everybody can read.
     let ticket = match options.no_browser {

@@ -36,7 +36,7 @@ use many::Simulations;
 #[derive(Args)]
 #[command(mut_arg("files", |files| files.required(false).help(
     "The trace or recording; several are read as one, and so is a folder. \"-\": standard input \
-     [default: what a running server is recording, see --control; for one server, if it records nothing, its last requests]"
+     [default: for one server the last requests of a running one, see --control, or if it keeps none what it is recording; for fleets what it is recording]"
 )), after_help = "Examples:
   contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg
   contextpilot-llama simulate --store-gb 0,10,50

@@ -121,7 +121,7 @@ fn a_damaged_line_is_named_and_left_out_and_a_cut_file_is_refused() {
     );
     let out = parsed(&good(&output));
     assert_eq!(out["requests"], 9);
-    assert_eq!(out["left_out"], json!(["1 damaged lines"]));
+    assert_eq!(out["left_out"], json!(["1 damaged line"]));
     let strict = run(&["traffic", "import", path, "--strict"]);
     assert!(!strict.status.success());
     assert!(stderr(&strict).contains("line 4"), "{}", stderr(&strict));
@@ -568,7 +568,7 @@ fn what_a_trace_lacks_is_said_and_recordings_are_read_alone() {
     let long = import(&long);
     assert_eq!(
         long["left_out"],
-        json!(["20 blocks beyond the tokens of their prompts"])
+        json!(["20 blocks beyond the tokens of a prompt"])
     );
     assert_eq!(long["cold"], whole["cold"]);
 

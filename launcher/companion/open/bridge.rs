@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contextpilot_client::Control;
-use contextpilot_client::control::Recording;
 use contextpilot_http_server::{
     Body, Follow, Limits, Listener, Pool, Request, Response, accept_for_ever, serve,
 };
@@ -43,15 +42,10 @@ pub(super) struct Bridge {
 struct Answers {
     control: Control,
     token: String,
-    recording: Option<Recording>,
 }
 
 impl Bridge {
-    pub(super) fn listen(
-        control: Control,
-        port: u16,
-        recording: Option<Recording>,
-    ) -> Result<Self, String> {
+    pub(super) fn listen(control: Control, port: u16) -> Result<Self, String> {
         let listener = Listener::Tcp(listen::bind("127.0.0.1", port, "--port")?);
         let address = listener
             .tcp_address()
@@ -60,11 +54,7 @@ impl Bridge {
         Ok(Self {
             listener,
             url: format!("http://{address}/#token={token}"),
-            answers: Arc::new(Answers {
-                control,
-                token,
-                recording,
-            }),
+            answers: Arc::new(Answers { control, token }),
         })
     }
 
@@ -165,13 +155,9 @@ impl Answers {
         }
     }
 
-    /// What the simulator says of the recording that the server is making or, if it makes none, of its last requests.
+    /// What the simulator says of the server's last requests or, if it keeps none, of the recording that it is making.
     fn advice(&self) -> Response {
-        let advice = match &self.recording {
-            Some(recording) => advise::of_recording(recording.file.as_ref()),
-            None => advise::of_recent(&self.control),
-        };
-        match advice {
+        match advise::json_of(&self.control) {
             Ok(json) => no_store(Response::json(200, json)),
             Err(why) => refuse(404, &why),
         }

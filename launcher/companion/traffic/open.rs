@@ -121,8 +121,8 @@ impl Input {
             return Err(format!("{} has no prompts", file.display()));
         }
         let counted = [
-            (children, "further answers to a prompt (n)"),
-            (embeddings, "embeddings"),
+            (children, "further answer", " to a prompt (n)"),
+            (embeddings, "embedding", ""),
         ];
         Ok(Opened {
             trace: builder.finish(),
@@ -299,15 +299,15 @@ impl Reading<'_> {
         } = self.reader.left_out();
         if without_parent > 0 {
             notes.push(format!(
-                "{} requests begin a session, as their parents are not in the trace",
-                count(without_parent)
+                "the parent of {} is not in the trace: a session begins there",
+                counted(without_parent, "request")
             ));
         }
         let counted = [
-            (self.damaged, "damaged lines"),
-            (without_prompt, "requests without a prompt"),
-            (media, "images and sounds in messages"),
-            (self.blocks, "blocks beyond the tokens of their prompts"),
+            (self.damaged, "damaged line", ""),
+            (without_prompt, "request", " without a prompt"),
+            (media, "part", " of messages without text"),
+            (self.blocks, "block", " beyond the tokens of a prompt"),
         ];
         Ok(Opened {
             trace: builder.finish(),
@@ -341,9 +341,10 @@ fn parts(path: &Path) -> Result<Vec<PathBuf>, String> {
     }
 }
 
-fn in_words(counted: &[(u64, &str)]) -> Vec<String> {
-    let some = counted.iter().filter(|(number, _)| *number > 0);
-    some.map(|(number, what)| format!("{} {what}", count(*number)))
+/// `parts`: how many of what, and the words behind that.
+fn in_words(parts: &[(u64, &str, &str)]) -> Vec<String> {
+    let some = parts.iter().filter(|(number, ..)| *number > 0);
+    some.map(|(number, what, rest)| counted(*number, what) + rest)
         .collect()
 }
 

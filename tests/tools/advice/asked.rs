@@ -1,5 +1,7 @@
 //! Whoever asks what would have helped asks the same adviser, which replays.
 
+use std::path::Path;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use contextpilot_testbed::Connection;
@@ -26,10 +28,24 @@ fn gist(advised: &Value) -> Vec<[Value; 3]> {
     changes.into_iter().flatten().map(of).collect()
 }
 
-/// Of a server that records nothing: two conversations in one slot.
+/// Two conversations in one slot.
 #[test]
 fn the_report_the_page_and_top_say_what_advise_says() {
-    let builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    say_the_same(None);
+}
+
+/// The file lacks the last request until its slot is used again: none of them asks it.
+#[test]
+fn they_say_the_same_while_the_server_records() {
+    let folder = tempfile::tempdir().unwrap();
+    say_the_same(Some(&folder.path().join("traffic")));
+}
+
+fn say_the_same(recording: Option<&Path>) {
+    let mut builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    if let Some(file) = recording {
+        builder = builder.env("CONTEXTPILOT_TRAFFIC_FILE", file);
+    }
     let watched = Watched::start(builder.args(["--parallel", "1", "--cache-ram", "0"]));
     for seed in [1, 2, 1, 2] {
         watched.complete(Request::completion(tokens(seed, 300)).predict(2));

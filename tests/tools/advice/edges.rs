@@ -293,3 +293,185 @@ fn the_version_of_a_client_in_front() {
         "{advice}"
     );
 }
+
+/// A request for a title is another prompt: what the server's template begins with is no misplaced date.
+#[test]
+fn titles_between_the_turns_of_two_conversations() {
+    let template = tokens(1, 5);
+    let turn = |seed, turns| ask(behind(&template, talk(seed, turns, 200)));
+    let title = |seed| ask(behind(&template, tokens(seed, 260)));
+    let mut steps = vec![
+        turn(30, 2),
+        title(71),
+        turn(50, 2),
+        title(72),
+        turn(30, 3),
+        title(73),
+    ];
+    let flags = "--parallel 1 --cache-ram 0";
+    let changes = follow(&scene("a title", flags, steps.clone()));
+    let of_client = |change: &Value| !change[2].is_null();
+    assert!(!changes.iter().any(of_client), "{changes:?}");
+    steps.push(turn(50, 3));
+    let changes = follow(&scene("a turn after titles", flags, steps));
+    assert!(!changes.is_empty());
+    assert!(!changes.iter().any(of_client), "{changes:?}");
+}
+
+/// Of a long prompt that a short one displaced, the host cache has a copy that the server's choice of slot may skip.
+#[test]
+fn a_short_prompt_in_the_place_of_a_long_one() {
+    let p = tokens(1, 500);
+    let steps = vec![
+        ask(behind(&p, tokens(2, 900))),
+        ask(behind(&p, tokens(3, 60))),
+        ask(behind(&p, tokens(2, 900))),
+        ask(behind(&p, tokens(3, 90))),
+    ];
+    for flags in ["", "--parallel 2", "--parallel 1"] {
+        follow(&scene(
+            "a short prompt, then the long one",
+            flags,
+            steps.clone(),
+        ));
+    }
+}
+
+/// What a process that sleeps forgets, a store gives back, and it counts once.
+#[test]
+fn a_server_that_slept_above_a_store() {
+    let p = tokens(1, 700);
+    let steps = vec![
+        ask(p.clone()),
+        Step::Then(Done::Sleep),
+        ask(behind(&p, tokens(2, 60))),
+        ask(behind(&p, tokens(3, 60))),
+    ];
+    for arch in [Arch::Llama, Arch::Mamba] {
+        let mut scene = scene(
+            "slept above a store",
+            "--sleep-idle-seconds 1",
+            steps.clone(),
+        )
+        .of(arch);
+        scene.settings = vec![
+            "CONTEXTPILOT_STORE=a folder".into(),
+            "CONTEXTPILOT_STORE_GB=1".into(),
+        ];
+        follow(&scene);
+    }
+}
+
+/// The store has what a client erases, so not erasing saves little or nothing.
+#[test]
+fn an_erased_slot_above_a_store() {
+    let p = tokens(1, 700);
+    let steps = vec![
+        in_slot(0, p.clone()),
+        in_slot(1, tokens(2, 300)),
+        Step::Erase(0),
+        in_slot(0, behind(&p, tokens(3, 50))),
+    ];
+    let flags = "--parallel 2 --cache-ram 0";
+    let without = scene("an erased slot", flags, steps);
+    follows_to(&without, "no_erase");
+    let mut above = without;
+    above.settings = vec![
+        "CONTEXTPILOT_STORE=a folder".into(),
+        "CONTEXTPILOT_STORE_GB=1".into(),
+    ];
+    follow(&above);
+}
+
+/// An editor's file in a chat, changed in two places with long pieces that are the same between them.
+#[test]
+fn a_file_that_was_edited_in_two_places() {
+    let [system, one, two, three] = [1, 2, 3, 4].map(|seed| tokens(seed, 250));
+    let prompt = |first: u64, second: u64, question: u64| {
+        let parts = [
+            system.clone(),
+            one.clone(),
+            tokens(first, 9),
+            two.clone(),
+            tokens(second, 9),
+            three.clone(),
+            tokens(question, 40),
+        ];
+        parts.concat()
+    };
+    let steps = vec![ask(prompt(60, 61, 70)), ask(prompt(62, 63, 71))];
+    let better = [
+        &prompt(60, 61, 70)[..1018],
+        &[tokens(62, 9), tokens(63, 9), tokens(71, 40)].concat()[..],
+    ]
+    .concat();
+    let flags = "--parallel 1 --cache-ram 0";
+    let scene = scene("a file edited twice", flags, steps).better(better);
+    let before = scene.play();
+    before.is_replayed(&scene);
+    print!("{}", before.said);
+    // Each piece that is repeated counts, and what was changed does not.
+    for advice in before.advice() {
+        let promised = advice["tokens"].as_i64().expect("a number");
+        let saved = before.last() - scene.followed(advice).play().last();
+        println!("  promised {promised}, saved {saved}: {}", advice["text"]);
+        assert!((promised - saved).abs() < 8 && saved > 0, "{advice}");
+    }
+    agree(&before);
+}
+
+/// The flag is on where it moves nothing, or moves a state that it should not: what is said must be what the engine did.
+#[test]
+fn models_that_cannot_go_back_with_cache_reuse() {
+    let turns: Vec<Vec<i32>> = (20..24).map(|seed| tokens(seed, 150)).collect();
+    let system = tokens(1, 100);
+    let all = behind(&system, turns.concat());
+    let fewer = [system, turns[1..].concat(), tokens(3, 30)].concat();
+    let steps = vec![
+        ask(all.clone()),
+        ask(fewer),
+        ask(behind(&all, tokens(4, 40))),
+    ];
+    for arch in [Arch::Jamba, Arch::Mamba, Arch::Gemma2] {
+        let flags = "--parallel 1 --cache-ram 0 --cache-reuse 32";
+        let scene = scene("cache reuse that cannot go back", flags, steps.clone()).of(arch);
+        let played = scene.play();
+        println!("{arch:?}: {:?}", played.evaluated);
+        print!("{}", played.said);
+        played.is_replayed(&scene);
+        let moves = |advice: &&Value| advice["flags"][0] == "--cache-reuse";
+        assert_eq!(played.advice().iter().find(moves), None);
+    }
+}
+
+/// Subagents in slots that the client names, and a conversation that goes on in another: the pool has room for all.
+#[test]
+fn named_slots_in_a_pool() {
+    let system = tokens(1, 400);
+    let turn = |seed, turns| behind(&system, talk(seed, turns, 100));
+    let steps = vec![
+        in_slot(0, turn(30, 2)),
+        in_slot(1, turn(40, 1)),
+        in_slot(2, turn(50, 1)),
+        in_slot(1, turn(30, 3)),
+        in_slot(0, turn(40, 2)),
+    ];
+    let flags = "--parallel 3 --kv-unified";
+    follows_to(&scene("named slots in a pool", flags, steps), "no_id_slot");
+}
+
+/// An answer that overfills its slot shifts it, so the prompt's beginning is not where it was.
+#[test]
+fn an_answer_that_shifts_its_slot() {
+    let p = tokens(1, 400);
+    let long = Request::completion(p.clone())
+        .predict(200)
+        .with("n_keep", 50);
+    let steps = vec![
+        Step::Ask(long),
+        ask(behind(&p, tokens(2, 20))),
+        ask(behind(&p, tokens(3, 20))),
+    ];
+    let flags = "-c 512 --parallel 1 --cache-ram 0 --context-shift";
+    follow(&scene("a slot that shifted", flags, steps));
+}

@@ -96,7 +96,8 @@ const UNLOADED: ChangeKind = ChangeKind::Swapped { models: 0 };
 const SOON: u64 = 1000;
 
 /// The traffic, had the router let all models run that it started, and how many these are. `None`: it did.
-pub(crate) fn without_swaps(traffic: &Traffic) -> Option<(u32, Traffic)> {
+#[must_use]
+pub fn without_swaps(traffic: &Traffic) -> Option<(u32, Traffic)> {
     let models = |one: &TrafficChange| match one.record.kind {
         ChangeKind::Swapped { models } => models,
         _ => 0,
@@ -122,12 +123,13 @@ pub struct GivenUp {
 /// Requests that were given up in the middle of their prompts, which are the beginning of the prompt with this number.
 #[must_use]
 pub fn given_up(traffic: &Traffic, nth: usize) -> GivenUp {
-    let mut all = GivenUp {
-        is_early: let_go(traffic, nth).is_some(),
-        ..GivenUp::default()
+    let mut all = GivenUp::default();
+    let Some(asked) = traffic.requests.get(nth) else {
+        return all;
     };
     for earlier in attempts(traffic, nth) {
         all.requests += 1;
+        all.is_early |= earlier.ended >= asked.record.arrived;
         all.evaluated += u64::from(earlier.evaluated.saturating_sub(earlier.loaded));
     }
     all

@@ -75,7 +75,7 @@ mod window;
 pub use advice::{
     Advice, Change, Each, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, trials_with,
 };
-pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens};
+pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens, without_swaps};
 pub use point::{Outcome, Point};
 pub use put_right::put_right;
 pub use rates::Rates;
