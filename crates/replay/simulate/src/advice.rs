@@ -260,7 +260,11 @@ impl Round {
             client,
             setting: setting.clone(),
         };
-        let of_clients = Client::that_apply(traffic).map(|client| {
+        // Chunks of a state that cannot be moved are never advised.
+        let moves = setting.cache_reuse > 0 && setting.memory != Memory::Full;
+        let of_clients = Client::that_apply(traffic)
+            .filter(move |client| !moves || *client != Client::FlagsChunks);
+        let of_clients = of_clients.map(|client| {
             let changed = client.applied(traffic);
             (candidate(Kind::Client, &[], Some(client)), changed)
         });

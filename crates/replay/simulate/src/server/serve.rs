@@ -145,7 +145,9 @@ impl Server<'_> {
             let slot = &mut self.slots[nth];
             let of_all = self.setting.cache_reuse;
             let least = record.wished.cache_reuse.unwrap_or(of_all);
-            let moves = self.setting.memory == Memory::Full && !self.has_projector;
+            // A window's cache cannot. A recurrent state the server takes to be moved, and goes back to the checkpoint before
+            // the end of what it moved, which may be of other tokens: answers are then others.
+            let moves = !matches!(self.setting.memory, Memory::Window(_)) && !self.has_projector;
             if least > 0 && moves {
                 let gram = self.traffic.gram.max(1);
                 let in_place = past;
