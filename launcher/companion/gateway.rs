@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use clap::Args;
-use contextpilot_client::Control;
 use contextpilot_gateway::Gateway;
 use contextpilot_proxy::Upstream;
 use contextpilot_settings::{KvEventsOf, Settings, env};
 
-use super::accounts::OfHook;
+use super::accounts::Accounts;
 use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
@@ -79,8 +78,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         ),
         (None, engine) => engine.map(|engine| (engine.url, engine.control))?,
     };
-    let loads = |control: &Control| control.stats().is_ok_and(|stats| stats.store.is_some());
-    let control = control.filter(|_| !options.engine_usage).filter(loads);
+    let control = control.filter(|_| !options.engine_usage);
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
     let gateway = Gateway::new(upstream, only.cloned());
@@ -89,7 +87,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         .with_bodies(options.max_bodies << 20);
     let gateway = gateway.with_limits(options.bounds.limits());
     let gateway = match control {
-        Some(control) => gateway.with_usage(Arc::new(OfHook::new(control))),
+        Some(control) => gateway.with_usage(Arc::new(Accounts::following(control))),
         None => gateway,
     };
     let gateway = match options.stabilise.rules()? {

@@ -287,10 +287,15 @@ fn relay(at: &Path, hook: PathBuf) -> Arc<AtomicUsize> {
     asked
 }
 
-/// Whether the server puts its figures right or the index, they are right; but only the index must ask for them.
+/// Whether the server puts its figures right or a proxy, they are right; but only the proxy must ask for them.
 #[test]
-fn the_index_asks_for_no_account_of_answers_that_the_server_has_put_right() {
-    for setting in ["1", "0"] {
+fn proxies_ask_for_no_account_of_answers_that_the_server_has_put_right() {
+    for (proxy, setting) in [
+        ("index", "1"),
+        ("index", "0"),
+        ("gateway", "1"),
+        ("gateway", "0"),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let builder = one_slot(folder.path()).env("CONTEXTPILOT_STORE_USAGE", setting);
         let socket = socket(folder.path());
@@ -299,16 +304,27 @@ fn the_index_asks_for_no_account_of_answers_that_the_server_has_put_right() {
         await_store(&hook);
         let at = folder.path().join("relay.sock");
         let asked = relay(&at, socket.clone());
-        let index = Index::told(server.address(), &at);
+        let control = format!("unix:{}", at.display());
+        let (index, gateway);
+        let address = match proxy {
+            "index" => {
+                index = Index::told(server.address(), &at);
+                index.address
+            }
+            _ => {
+                gateway = Gateway::start(server.address(), &["--control", &control]);
+                gateway.1
+            }
+        };
         let (mut chats, mut loaded, mut turn) = (Chat::all(), 0, 0);
         // How many accounts were asked for in one turn of all chats.
         let mut go_on = || {
             let before = asked.load(Ordering::SeqCst);
             for (at, chat) in chats.iter_mut().enumerate() {
                 let id = format!("chat-{at}-{turn}");
-                let answer = chat.send(index.address, &id);
+                let answer = chat.send(address, &id);
                 let account = account(&hook, &id);
-                assert_right(&answer, &account, (setting, &*chat));
+                assert_right(&answer, &account, (proxy, setting, &*chat));
                 loaded += account.from.store;
                 chat.grows(turn);
             }

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_client::Control;
-use contextpilot_client::control::{CountedAnswers, Evaluation, KeptBeginning, Like};
+use contextpilot_client::control::{Evaluation, KeptBeginning, Like};
 use contextpilot_index::{Found, Question};
-use contextpilot_proxy::{Account, Form, LONGEST_COUNTED, Response};
 use tokio::sync::Semaphore;
 
 use crate::companion::accounts::Accounts;
@@ -34,13 +33,9 @@ pub(super) struct Hook {
     places: Arc<Semaphore>,
     accounts: Arc<Semaphore>,
     /// For the usage in answers.
-    usage: Accounts,
-    /// The server has a prefix store.
+    pub(super) usage: Accounts,
+    /// The server has a prefix store, which loads as much of a prompt as it has.
     store: Arc<AtomicBool>,
-    /// The same, also one that may load less of a prompt than it has.
-    loads: Arc<AtomicBool>,
-    /// Answers that the server itself has put right.
-    counted: Arc<Mutex<CountedAnswers>>,
 }
 
 impl Default for Hook {
@@ -51,8 +46,6 @@ impl Default for Hook {
             accounts: Arc::new(Semaphore::new(ACCOUNTS)),
             usage: Accounts::default(),
             store: Arc::default(),
-            loads: Arc::default(),
-            counted: Arc::default(),
         }
     }
 }
@@ -61,6 +54,7 @@ impl Hook {
     /// From now on, this one is asked.
     pub(super) fn found(&self, control: &Control) {
         *self.control() = Some(control.clone());
+        self.usage.found(control);
     }
 
     fn control(&self) -> MutexGuard<'_, Option<Control>> {
@@ -74,38 +68,6 @@ impl Hook {
     /// Whether the server has a prefix store: then not all that it says to evaluate is evaluated.
     pub(super) fn has_store(&self) -> bool {
         self.store.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_loads(&self, there: bool) {
-        self.loads.store(there, Ordering::Relaxed);
-    }
-
-    pub(super) fn set_counted(&self, counted: CountedAnswers) {
-        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = counted;
-    }
-
-    /// Whether the server itself counts in such an answer what the prefix store has loaded as cached.
-    fn is_counted(&self, response: &Response) -> bool {
-        let counted = *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        Form::of(response).is_none_or(|form| match form {
-            Form::Whole(length) => counted.whole && length <= LONGEST_COUNTED,
-            Form::Streamed => counted.streamed,
-        })
-    }
-
-    /// Asks, when it is polled, what the prefix store has loaded of the prompt of a request with this answer. `None`: there is
-    /// no store, or the server has counted it.
-    pub(super) fn usage(
-        &self,
-        id: String,
-        response: &Response,
-    ) -> Option<impl Future<Output = Option<Account>> + Send + 'static> {
-        let control = self.control().clone();
-        let control = control.filter(|_| self.loads.load(Ordering::Relaxed))?;
-        if self.is_counted(response) {
-            return None;
-        }
-        Some(self.usage.clone().of(control, id))
     }
 
     /// `None` if the hook does not answer until then.

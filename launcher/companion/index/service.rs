@@ -8,9 +8,9 @@ use contextpilot_index::{
     Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Work, timings, weight,
 };
 use contextpilot_proxy::{
-    BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Reading, Request, Response, Room,
-    Stabiliser, Tally, Tap, TooLarge, TooSlow, correct_usage, give_id, json_response, metrics,
-    metrics_response, request_id,
+    Accounts as _, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Reading, Request,
+    Response, Room, Stabiliser, Tally, Tap, TooLarge, TooSlow, correct_usage, give_id,
+    json_response, metrics, metrics_response, request_id,
 };
 use contextpilot_settings::AllowedHosts;
 use hyper::StatusCode;
@@ -263,7 +263,7 @@ impl Service {
             }
             _ => response,
         };
-        match usage.and_then(|id| self.hook.usage(id, &response)) {
+        match usage.and_then(|id| self.hook.usage.of(id, &response)) {
             Some(ask) => correct_usage(response, ask, self.reading.room().enter()).await,
             None => response,
         }

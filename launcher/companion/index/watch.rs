@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_client::control::{
-    Change, CountedAnswers, Memory, Place, Reason, RequestState, RequestsQuery,
-};
+use contextpilot_client::control::{Change, Memory, Place, Reason, RequestState, RequestsQuery};
 use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
@@ -58,8 +56,7 @@ impl Watch {
     fn follow_to_the_end(&mut self, control: &Control) {
         self.asked.found(control);
         let ended = self.follow(control);
-        // The next process may have other settings.
-        self.asked.set_counted(CountedAnswers::default());
+        self.asked.usage.ended();
         // Cached requests may still be cached. From now on the index guesses.
         self.shared.set_truth(Truth::Guess);
         let why = match ended {
@@ -144,12 +141,10 @@ impl Watch {
     fn look_at_server(&mut self, control: &Control) -> Result<bool, Error> {
         let stats = control.stats()?;
         let checkpoints = stats.host.checkpoints > 0;
-        let memory = stats.flags.map(|flags| flags.memory);
+        let memory = stats.flags.as_ref().map(|flags| flags.memory);
         let has_store = stats.store.is_some() && memory.unwrap_or_default() == Memory::Full;
         self.asked.set_store(has_store);
-        self.asked.set_loads(stats.store.is_some());
-        let counted = stats.store.as_ref().map(|store| store.counted);
-        self.asked.set_counted(counted.unwrap_or_default());
+        self.asked.usage.seen(&stats);
         let mut index = self.shared.wait();
         index.warn(checkpoints.then(|| WARNING.to_owned()));
         index.set_store(has_store);

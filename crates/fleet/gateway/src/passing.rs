@@ -38,6 +38,10 @@ impl Passing {
     /// Passes a request on, and its answer back. With accounts, a request for generation has an id then.
     pub(crate) async fn forward(&self, server: &Upstream, request: Request) -> Response {
         let accounts = self.accounts.clone();
+        let accounts = accounts.filter(|accounts| accounts.are_needed());
+        if accounts.is_none() && self.reading.rules().is_none() {
+            return server.forward(request).await;
+        }
         let name = move |path: &str, body| match accounts {
             Some(accounts) => named(path, body, &*accounts),
             None => (body, None),
@@ -49,10 +53,9 @@ impl Passing {
                 return error_response(status, INVALID, &error.to_string());
             }
         };
-        let ask = self.accounts.as_ref().zip(id);
-        let ask = ask.and_then(|(accounts, id)| accounts.of(id));
         let answer = server.forward(request).await;
-        match ask {
+        let accounts = self.accounts.as_ref().zip(id);
+        match accounts.and_then(|(accounts, id)| accounts.of(id, &answer)) {
             Some(ask) => correct_usage(answer, ask, self.reading.room().enter()).await,
             None => answer,
         }

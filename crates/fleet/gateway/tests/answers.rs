@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use contextpilot_gateway::Gateway;
-use contextpilot_proxy::{Account, Accounts, Asked, Stabiliser, Upstream};
+use contextpilot_proxy::{Account, Accounts, Asked, Response, Stabiliser, Upstream};
 
 /// Gives the same answer to every request. Returns its URL and the number of requests.
 fn server(answer: &'static str) -> (String, Arc<AtomicUsize>) {
@@ -195,11 +195,15 @@ fn unchunked(reader: &mut impl BufRead) -> Vec<u8> {
 struct Known;
 
 impl Accounts for Known {
+    fn are_needed(&self) -> bool {
+        true
+    }
+
     fn new_id(&self) -> String {
         "new".to_owned()
     }
 
-    fn of(&self, _: String) -> Option<Asked> {
+    fn of(&self, _: String, _: &Response) -> Option<Asked> {
         let account = Account {
             reused: 90,
             evaluated: 10,

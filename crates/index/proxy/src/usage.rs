@@ -25,10 +25,13 @@ pub type Asked = Pin<Box<dyn Future<Output = Option<Account>> + Send>>;
 
 /// Where accounts come from.
 pub trait Accounts: Send + Sync {
+    /// Whether the server may load anything. If not, requests pass as they are.
+    fn are_needed(&self) -> bool;
     /// An id for a request without one.
     fn new_id(&self) -> String;
-    /// The account of a request, asked for when this is polled. `None`: nothing is ever loaded, or nobody can be asked.
-    fn of(&self, id: String) -> Option<Asked>;
+    /// The account of a request with this answer, asked for when this is polled. `None`: nothing is ever loaded, the server has
+    /// counted what was, or nobody can be asked.
+    fn of(&self, id: String, answer: &Response) -> Option<Asked>;
 }
 
 /// How an answer that may have figures comes.
