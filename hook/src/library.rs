@@ -143,6 +143,10 @@ impl Library for HookLibrary {
         store::is_on()
     }
 
+    fn store_keeps(&self) -> bool {
+        store::figures::is_any_kept()
+    }
+
     fn stored(&self, tokens: &[Token]) -> Option<Stored> {
         let found = store::beginning_of(tokens)?;
         Some(Stored {

@@ -122,6 +122,11 @@ pub(super) fn set_folder(folder: &Path) {
     let _ = FOLDER.set(folder.display().to_string());
 }
 
+/// Whether anything is kept because a client has asked for it.
+pub(crate) fn is_any_kept() -> bool {
+    FIGURES.kept_prompts.load(Ordering::Relaxed) > 0
+}
+
 /// All figures; `None`: no store is asked for.
 pub(crate) fn all() -> Option<PrefixStore> {
     let folder = FOLDER.get()?.clone();

@@ -78,6 +78,9 @@ pub trait Library: Sync {
     /// Whether there is a prefix store.
     fn has_store(&self) -> bool;
 
+    /// Whether the prefix store keeps anything because a client has asked for it (`cache_control`).
+    fn store_keeps(&self) -> bool;
+
     /// What the prefix store has of a prompt; `None`: there is none, or that is not known.
     fn stored(&self, tokens: &[Token]) -> Option<Stored>;
 

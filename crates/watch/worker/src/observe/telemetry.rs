@@ -181,8 +181,7 @@ impl Telemetry {
             Question::Request(id, to) => {
                 let mut state = observer.request(&id, ledger);
                 // If nothing is kept, the store need not be asked.
-                let keeps = library.store().is_some_and(|store| store.kept.prompts > 0);
-                if let Some(kept) = state.kept_mut().filter(|_| keeps) {
+                if let Some(kept) = state.kept_mut().filter(|_| library.store_keeps()) {
                     let prompt = observer.remembered(&id);
                     *kept = prompt.and_then(|prompt| library.stored(&prompt)?.kept);
                 }
