@@ -9,7 +9,8 @@ use std::time::Duration;
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Through};
 use contextpilot_simulate::{
-    Change, Client, Outcome, Point, Replay, Setting, Trials, continued, put_right, without_swaps,
+    Change, Client, Difference, Outcome, Point, Replay, Setting, Trials, continued, put_right,
+    without_swaps,
 };
 use contextpilot_traffic::{ChangeKind, Traffic, TrafficRequest, read};
 use serde::Serialize;
@@ -169,8 +170,8 @@ impl Adviser {
     }
 
     /// The replay, had these prompts not left the earlier ones that they share the most with.
-    pub(super) fn put_right(&self, prompts: &[usize]) -> Option<Point> {
-        let traffic = put_right(&self.traffic, prompts)?;
+    pub(super) fn put_right(&self, prompts: &[usize], difference: Difference) -> Option<Point> {
+        let traffic = put_right(&self.traffic, prompts, difference)?;
         Some(Replay::of(&traffic).simulate(&self.recorded))
     }
 

@@ -206,18 +206,94 @@ fn each_kind_of_rule_saves_what_stands_behind() {
     }
 }
 
+fn proposed(at: &str) -> String {
+    let mut command = companion(&["why", "--propose", "--control", at]);
+    let output = command.stdout(Stdio::piped()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the only rule of these says: so many tokens would three requests have evaluated with it, and so many have they.
+fn replayed(rules: &str) -> [u64; 2] {
+    let replayed =
+        rules.split_once("# Replayed: with this rule, 3 recent requests would have evaluated ");
+    let (then, now) = replayed
+        .unwrap_or_else(|| panic!("{rules}"))
+        .1
+        .split_once(" tokens, not ")
+        .unwrap();
+    [then, now].map(|text| {
+        let number = text.split('\n').next().unwrap();
+        number.replace(',', "").parse().unwrap()
+    })
+}
+
+/// Tools that come in another order each time, and so do their members: what the rule saves is what it says, to the token.
+#[test]
+fn an_order_of_tools_that_changes_is_proposed_and_saves_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let server = watched(&one_slot(folder.path()), &socket);
+    let body = |order: [usize; 3], question: &str| {
+        let all = [
+            ("brew", TEA, SEA),
+            ("hoot", OWL, ELM),
+            ("melt", ICE, "Frost."),
+        ];
+        let tools = order.map(|nth| {
+            let (name, what, about) = all[nth];
+            let members = [("description", what), ("x_about", about)];
+            let members = members.map(|(member, text)| format!(r#""{member}":"{text}""#));
+            let members = match order[0] {
+                0 => members.join(","),
+                _ => format!("{},{}", members[1], members[0]),
+            };
+            format!(r#"{{"type":"function","function":{{"name":"{name}",{members}}}}}"#)
+        });
+        let messages = json!([{"role": "user", "content": question}]);
+        let tools = tools.join(",");
+        format!(r#"{{"temperature":0,"max_tokens":1,"tools":[{tools}],"messages":{messages}}}"#)
+    };
+    let orders = [[0, 1, 2], [2, 0, 1], [1, 2, 0]];
+    let questions = ["What is tea?", "And what is that?", "Why?"];
+    let bodies = [0, 1, 2].map(|nth| body(orders[nth], questions[nth]));
+    let plain = bodies
+        .each_ref()
+        .map(|body| evaluated(server.address(), CHAT, body));
+    let rules = proposed(&format!("unix:{}", socket.display()));
+    assert!(rules.contains("# Seen 2 times: "), "{rules}");
+    assert!(
+        rules.contains("name = \"order-of-tools\"\nin = \"tools\"\nsort = true\n"),
+        "{rules}"
+    );
+    let [then, now] = replayed(&rules);
+    assert_eq!(now, plain.iter().sum::<u64>(), "{rules}");
+    let file = folder.path().join("rules.toml");
+    std::fs::write(&file, &rules).unwrap();
+    let index = Index::start(
+        server.address(),
+        &["--stabilise", &file.display().to_string()],
+    );
+    evaluated(server.address(), "/completion", &prompt("of another"));
+    let sorted = bodies
+        .each_ref()
+        .map(|body| evaluated(index.address, CHAT, body));
+    // The first one evaluates all but what it shares with the prompt before it.
+    assert_eq!(
+        then - plain[0],
+        sorted[1] + sorted[2],
+        "{plain:?} {sorted:?} {rules}"
+    );
+    assert!(then + 500 < now, "{plain:?} {sorted:?}");
+}
+
 #[test]
 fn what_was_seen_twice_is_proposed_and_saves_what_it_says() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
     let server = watched(&one_slot(folder.path()), &socket);
     let at = format!("unix:{}", socket.display());
-    let proposed = || {
-        let mut command = companion(&["why", "--propose", "--control", &at]);
-        let output = command.stdout(Stdio::piped()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let proposed = || proposed(&at);
     let system = |session: &str| chat(&format!("Session: {session}."));
     let [first, second] =
         ["q7", "k91"].map(|session| evaluated(server.address(), CHAT, &system(session)));
@@ -236,24 +312,11 @@ fn what_was_seen_twice_is_proposed_and_saves_what_it_says() {
         assert!(rules.contains(line), "{line:?} is not in:\n{rules}");
     }
     // The first one evaluates all, and each of the other two its session and what stands before the user's text.
-    let replayed =
-        rules.split_once("# Replayed: with this rule, 3 recent requests would have evaluated ");
-    let (then, now) = replayed
-        .expect(&rules)
-        .1
-        .split_once(" tokens, not ")
-        .unwrap();
-    let number = |text: &str| {
-        text.split('\n')
-            .next()
-            .unwrap()
-            .replace(',', "")
-            .parse()
-            .unwrap()
-    };
-    let [then, now]: [u64; 2] = [then, now].map(number);
-    assert_eq!(now, first + second + third, "{rules}");
-    assert_eq!(then, first + 1 + 1, "{rules}");
+    assert_eq!(
+        replayed(&rules),
+        [first + 1 + 1, first + second + third],
+        "{rules}"
+    );
     let file = folder.path().join("rules.toml");
     std::fs::write(&file, &rules).unwrap();
     let index = Index::start(

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use contextpilot_client::control::{Diverged, Evaluated, Evaluation};
 use contextpilot_proxy::{Proposal, propose, propose_order};
+use contextpilot_simulate::Difference;
 
 use super::Advisers;
 use super::advice::Differs;
@@ -144,7 +145,11 @@ fn replayed(seen: &Seen, advisers: &Advisers) -> String {
     let Ok(adviser) = &advisers.adviser else {
         return String::new();
     };
-    let Some(then) = adviser.put_right(&seen.prompts) else {
+    let difference = match &seen.example {
+        Some(_) => Difference::Text,
+        None => Difference::Order,
+    };
+    let Some(then) = adviser.put_right(&seen.prompts, difference) else {
         return String::new();
     };
     let [then, now] =

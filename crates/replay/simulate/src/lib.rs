@@ -77,7 +77,7 @@ pub use advice::{
 };
 pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens, without_swaps};
 pub use point::{Outcome, Point};
-pub use put_right::put_right;
+pub use put_right::{Difference, put_right};
 pub use rates::Rates;
 pub use seen::Seen;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
