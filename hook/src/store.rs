@@ -177,8 +177,11 @@ pub(crate) fn finish(until: Instant) {
 /// How long the end of the process may wait for the store's files.
 pub(crate) const FLUSH: Duration = Duration::from_secs(2);
 
-/// How long a call waits in all for a thread of ours that has the shelf.
+/// How long a call waits in all for a thread of ours that has the shelf, and on a busy machine may lose the processor: at least.
+/// If evaluating what depends on the shelf takes longer than this, the call waits so long.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// No call waits longer than this.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// Whether the store works.
 fn works() -> bool {
@@ -210,6 +213,13 @@ fn be_patient(context: Context<'_>, patience: Duration) {
     if let Some(row) = records::row(context) {
         row.set_patience(patience);
     }
+}
+
+/// The call that lasts decides about so many tokens: whether they are loaded or evaluated, stored or lost.
+fn be_patient_for(context: Context<'_>, tokens: usize) {
+    let evaluating = with_record(context, |one| one.rates.evaluating(tokens));
+    let patience = evaluating.flatten().unwrap_or(PATIENCE);
+    be_patient(context, patience.clamp(PATIENCE, LONGEST));
 }
 
 /// Runs `work` on the shelf, on a thread of ours, which needs no guard.

@@ -3,13 +3,15 @@
 #![cfg(debug_assertions)] // A release build has no errors on demand.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use contextpilot_testbed::until;
 
 use super::{Stored, folder, one_slot, started, tokens};
 
 #[test]
-fn a_prompt_does_not_wait_for_a_thread_that_keeps_the_tree() {
+fn a_prompt_does_not_wait_for_ever_for_a_thread_that_keeps_the_tree() {
     let (folder, own) = (folder(), folder());
     let held = own.path().join("held");
     let builder = one_slot()
@@ -42,6 +44,39 @@ fn a_prompt_does_not_wait_for_a_thread_that_keeps_the_tree() {
     assert_eq!(after.refused, [""; 0]);
     // What was evaluated meanwhile is known as well as ever.
     assert_eq!(stored.ask_as(&plain, &owl).from.store, 599);
+}
+
+/// A pause that is shorter than evaluating the prompt: the prompt is loaded when it is over.
+#[test]
+fn a_prompt_waits_for_a_thread_that_keeps_the_tree_for_a_moment() {
+    const PAUSE: Duration = Duration::from_millis(40);
+    let (folder, own) = (folder(), folder());
+    let held = own.path().join("held");
+    let builder = one_slot()
+        .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
+        .env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
+    let mut stored = Stored::start(&builder, folder.path());
+    let [tea, sea] = [1, 2].map(|seed| tokens(seed, 2000));
+    stored.ask(&tea);
+    // On a busy machine the pause may be over before the prompt is there, or last longer than the prompt waits.
+    let mut rounds = 0..20;
+    let is_loaded = rounds.any(|_| {
+        stored.ask(&sea);
+        fs::write(&held, "").unwrap();
+        until("the thread that tells routers has the tree", || {
+            (fs::read(&held).unwrap() == b"held").then_some(())
+        });
+        let account = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(PAUSE);
+                fs::remove_file(&held).unwrap();
+            });
+            stored.ask(&tea).1
+        });
+        let has_waited = account.seconds >= Some(PAUSE.as_secs_f64() / 2.0);
+        has_waited && account.from.store == 1999
+    });
+    assert!(is_loaded);
 }
 
 #[test]

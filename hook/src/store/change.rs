@@ -12,8 +12,8 @@ use super::figures;
 use super::only_new::Copied;
 use super::shelf::Shelf;
 use super::{
-    Context, FLUSH, be_patient, before, exact, hears, hidden, only_new, own_batch, with_record,
-    with_shelf,
+    Context, FLUSH, be_patient, be_patient_for, before, exact, hears, hidden, only_new, own_batch,
+    with_record, with_shelf,
 };
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
@@ -27,10 +27,22 @@ pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, kept: i
             0.. => vec![sequence],
             _ => one.session.sequences().collect(),
         });
-        for sequence in sequences.unwrap_or_default() {
-            save(context, sequence, kept);
-        }
+        save_all(context, &sequences.unwrap_or_default(), kept);
     });
+}
+
+/// Saves sequences that are about to keep only their first `kept` tokens, as far as that is worth it.
+fn save_all(context: Context<'_>, sequences: &[i32], kept: usize) {
+    let lost = with_record(context, |one| {
+        let lengths = sequences
+            .iter()
+            .map(|id| one.session.believed(*id).map_or(0, <[i32]>::len));
+        lengths.max().unwrap_or(0).saturating_sub(kept)
+    });
+    be_patient_for(context, lost.unwrap_or(0));
+    for &sequence in sequences {
+        save(context, sequence, kept);
+    }
 }
 
 /// Another sequence wants what this one holds, or an image follows that cannot be stored: as if it were about to be lost.
@@ -48,9 +60,7 @@ pub(crate) fn about_to_keep(context: Option<Context<'_>>, kept: i32) {
             let all = one.session.sequences();
             all.filter(|id| *id != kept).collect::<Vec<_>>()
         });
-        for sequence in sequences.unwrap_or_default() {
-            save(context, sequence, 0);
-        }
+        save_all(context, &sequences.unwrap_or_default(), 0);
     });
 }
 

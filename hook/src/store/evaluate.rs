@@ -23,8 +23,8 @@ use super::figures::{self, FIGURES};
 use super::media::Media;
 use super::shelf::Shelf;
 use super::{
-    Context, PATIENCE, be_patient, change, exact, hears, hidden, only_new, outputs, records,
-    repair, with_record, with_shelf,
+    Context, PATIENCE, be_patient, be_patient_for, change, exact, hears, hidden, only_new, outputs,
+    records, repair, with_record, with_shelf,
 };
 use crate::attach::is_embedded;
 use crate::base::guard;
@@ -204,9 +204,10 @@ fn evaluate_media(
 
 fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
-    if parts.iter().all(|part| part.run.leading == 0) {
+    match parts.iter().map(|part| part.run.leading).sum() {
         // Generated tokens do not wait for the shelf.
-        be_patient(context, Duration::ZERO);
+        0 => be_patient(context, Duration::ZERO),
+        tokens => be_patient_for(context, tokens),
     }
     await_ready(context, &parts);
     learn_layout(context, &parts);
