@@ -1,7 +1,7 @@
 //! Prints numbers, times and ids for people.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::say::plain;
 use crate::sys::{self, LocalTime};
+use crate::variables::{Lookup, of_process};
 
 /// Whether somebody reads what is printed. A command that goes on for ever ends if nobody does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,25 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), String> {
 /// Prints text, and says whether there is a reader.
 pub(super) fn offer(text: &str) -> Result<Reader, String> {
     write(plain(text).as_bytes())
+}
+
+/// As [`offer`]. At a terminal, lines for which there is a colour (as terminals count them) have it, unless `NO_COLOR` is set.
+pub(super) fn offer_coloured(
+    text: &str,
+    colour: impl Fn(&str) -> Option<u8>,
+) -> Result<Reader, String> {
+    if !io::stdout().is_terminal() || of_process.non_empty("NO_COLOR").is_some() {
+        return offer(text);
+    }
+    write(coloured(&plain(text), colour).as_bytes())
+}
+
+fn coloured(text: &str, colour: impl Fn(&str) -> Option<u8>) -> String {
+    let lines = text.lines().map(|line| match colour(line) {
+        Some(colour) => format!("\x1b[{colour}m{line}\x1b[0m\n"),
+        None => format!("{line}\n"),
+    });
+    lines.collect()
 }
 
 /// Prints one JSON object as a line, and says whether there is a reader.
@@ -205,6 +225,12 @@ pub(super) fn span(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_with_a_colour_ends_with_none() {
+        let text = coloured("a\nb\n", |line| (line == "b").then_some(33));
+        assert_eq!(text, "a\n\x1b[33mb\x1b[0m\n");
+    }
 
     #[test]
     fn time_is_written_in_full() {

@@ -14,7 +14,9 @@ use serde::Serialize;
 
 use super::adviser::{Adviser, Swap};
 use super::connect::{ControlAt, hook_says, request};
-use super::show::{Moment, Reader, Visible, count, number, offer, offer_json, print, print_json};
+use super::show::{
+    Moment, Reader, Visible, count, number, offer_coloured, offer_json, print, print_json,
+};
 use super::under_way;
 use super::words::{NEVER_CACHED, NO_PROMPT};
 
@@ -22,7 +24,7 @@ mod advice;
 mod propose;
 mod sentence;
 
-use advice::{Advised, Case, SECONDS};
+use advice::{Advised, Case, Differs, SECONDS};
 
 /// How often `--watch` asks.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -240,7 +242,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         match (evaluation, state) {
             (Some(evaluation), _) => {
                 let advised = advisers.advised_of(id, evaluation, options.worth);
-                print(&sentence::text(&name, evaluation, &advised))?;
+                let text = sentence::text(&name, evaluation, &advised);
+                if offer_coloured(&text, colour_of(evaluation))? == Reader::Gone {
+                    break;
+                }
             }
             (None, RequestState::Awaited { .. }) => {
                 print(&format!("{}  not evaluated yet\n", Visible(id)))?;
@@ -337,5 +342,13 @@ fn show(
     };
     let at = Moment::from(one.at).of_day();
     let text = sentence::text(&name, &one.evaluation, &advised);
-    offer(&format!("{at}  slot {}  {text}", one.slot))
+    let text = format!("{at}  slot {}  {text}", one.slot);
+    offer_coloured(&text, colour_of(&one.evaluation))
+}
+
+/// The line that says where the prompt left an earlier one has the colour of what kind of difference it is.
+fn colour_of(evaluation: &Evaluation) -> impl Fn(&str) -> Option<u8> {
+    let diverged = evaluation.diverged.as_ref();
+    let colour = diverged.map(|diverged| Differs::of(diverged).colour());
+    move |line| colour.filter(|_| line.trim_start().starts_with(sentence::LEFT))
 }

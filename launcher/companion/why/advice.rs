@@ -229,7 +229,12 @@ impl Case<'_> {
             true => adviser.media_at(nth, diverged.at),
             false => 0,
         };
-        let point = adviser.continued(nth, media + diverged.repeated)?;
+        let repeated = match name {
+            // This one difference goes, and none that follow it.
+            "no_attribution_header" | "same_date" => diverged.same_after.min(diverged.repeated),
+            _ => diverged.repeated,
+        };
+        let point = adviser.continued(nth, media + repeated)?;
         let gain = adviser.gain(nth, &point);
         let keeps = name == "keep_tokens";
         let data = ChangeData {
@@ -391,6 +396,23 @@ impl Differs {
             false => Self::Text,
             true if diverged.unmatched < UNMATCHED => Self::Order,
             true => Self::Both,
+        }
+    }
+}
+
+impl Differs {
+    /// Its colour, as terminals count them.
+    pub(super) fn colour(self) -> u8 {
+        match self {
+            Self::Text => 33,
+            Self::Answer => 35,
+            Self::LeftOut => 31,
+            Self::LeftOutLater => 91,
+            Self::Block => 36,
+            Self::Order => 34,
+            Self::Both => 94,
+            Self::Media => 32,
+            Self::Prompt => 90,
         }
     }
 }

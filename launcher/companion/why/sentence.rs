@@ -153,6 +153,9 @@ fn because(causes: &Causes) -> String {
     each.join(", ")
 }
 
+/// The line about a difference begins with this.
+pub(super) const LEFT: &str = "it left";
+
 /// Where the prompt diverged from an earlier one.
 fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     let whose = match &diverged.request {
@@ -160,7 +163,7 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
         None => "an earlier one".to_owned(),
     };
     let at = format!(
-        "it left {whose} at token {} of {}",
+        "{LEFT} {whose} at token {} of {}",
         count(diverged.at),
         count(tokens)
     );

@@ -257,16 +257,21 @@ fn embeddings_between_two_turns() {
     follow(&scene("embeddings", flags, steps));
 }
 
-/// Claude Code begins its system prompt with a line of its version. The text is shown, so the culprit has a name.
+/// Claude Code begins its system prompt with a line of its version. The text is shown, so the culprit has a name. Behind the user's
+/// question stands more of the system's text, which the line does not cost.
 #[test]
 fn the_version_of_a_client_in_front() {
-    let letters: String = tokens(1, 500)
-        .iter()
-        .map(|token| char::from(b'a' + (token % 26) as u8))
-        .collect();
+    let letters = |seed, count| -> String {
+        let letters = tokens(seed, count);
+        let letters = letters
+            .iter()
+            .map(|token| char::from(b'a' + (token % 26) as u8));
+        letters.collect()
+    };
     let prompts = |header: fn(char) -> String| {
         ['a', 'b'].map(|version| {
-            let prompt = header(version) + &letters;
+            let [system, more] = [letters(1, 500), letters(2, 200)];
+            let prompt = format!("{}{system}[{version}]{more}", header(version));
             Step::Ask(Request::completion(prompt).predict(2))
         })
     };
@@ -284,7 +289,7 @@ fn the_version_of_a_client_in_front() {
     // The whole line is left out, also of the first prompt.
     scene.steps = prompts(|_| String::new()).to_vec();
     let after = scene.play();
-    assert_eq!(after.last(), 1);
+    assert_eq!(after.last(), 202, "the question, and what is behind it");
     let saved = before.last() - after.last();
     let promised = advice["tokens"].as_i64().expect("a number");
     println!("  promised {promised}, saved {saved}");
