@@ -7,7 +7,7 @@ use contextpilot_simulate::{Rates, Sizes};
 use contextpilot_traffic::Traffic;
 
 use super::model;
-use crate::companion::show::{bytes, count};
+use crate::companion::show::{bytes, count, counted};
 use crate::companion::simulate;
 
 /// What a server is.
@@ -115,7 +115,7 @@ impl Machine {
                 131_072.0,
             ),
         };
-        said.push(format!("{} slots ({})", slots.0, slots.1));
+        said.push(format!("{} ({})", counted(slots.0 as u64, "slot"), slots.1));
         let host_bytes = (host.0 as u64) << 20;
         said.push(format!("host cache {} ({})", bytes(host_bytes), host.1));
         said.push(format!("{:.0} prompt tokens/s ({})", prompt.0, prompt.1));

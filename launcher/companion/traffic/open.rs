@@ -247,8 +247,8 @@ impl Reading<'_> {
             return Err(match self.damaged {
                 0 => "There are no requests: check the file".to_owned(),
                 lines => format!(
-                    "None of {} lines is of a format that is known (Mooncake, Qwen-Bailian, WEKA, LMCache, OpenAI)",
-                    count(lines)
+                    "None of {} is of a format that is known (Mooncake, Qwen-Bailian, WEKA, LMCache, OpenAI)",
+                    counted(lines, "line")
                 ),
             });
         };
