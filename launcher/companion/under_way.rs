@@ -111,42 +111,9 @@ fn rate(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_client::control::{FilesRead, Model, PrefixStore, Title};
+    use contextpilot_client::control::Title;
 
     use super::*;
-
-    #[test]
-    fn a_model_that_is_loaded_or_read_is_said() {
-        let mut stats = Stats {
-            uptime_seconds: 12.0,
-            ..Stats::default()
-        };
-        let says = |stats: &Stats| nothing_yet(stats, "Nothing");
-        assert_eq!(says(&stats), "Nothing");
-        stats.model_state = ModelState::Loading;
-        stats.model = Some(Model {
-            name: "tea.gguf".to_owned(),
-            ..Model::default()
-        });
-        let loading = "Nothing: llama-server has been loading its model tea.gguf for 12 s";
-        assert_eq!(says(&stats), loading);
-        let mut store = PrefixStore {
-            reading: Some(FilesRead {
-                bytes_read: 3 << 29,
-                bytes: 30 << 30,
-            }),
-            ..PrefixStore::default()
-        };
-        stats.store = Some(store.clone());
-        let reads = "; the prefix store is not in use yet: 1.5 GiB of 30.0 GiB of the files of model and \
-                     engine were read, to know which they are";
-        assert_eq!(says(&stats), format!("{loading}{reads}"));
-        stats.model_state = ModelState::Loaded;
-        assert_eq!(says(&stats), format!("Nothing{reads}"));
-        store.ready = true;
-        stats.store = Some(store);
-        assert_eq!(says(&stats), "Nothing");
-    }
 
     #[test]
     fn whose_prompt_it_is_and_how_far_is_said() {

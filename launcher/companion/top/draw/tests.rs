@@ -1,5 +1,7 @@
 use contextpilot_client::Update;
-use contextpilot_client::control::{Missed, PrefixStore, ResidencyEvent, Stats};
+use contextpilot_client::control::{
+    FilesRead, Missed, ModelState, PrefixStore, ResidencyEvent, Stats,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -310,6 +312,34 @@ fn a_bar_says_why_tokens_were_evaluated() {
         line.ends_with("new 40 %, evicted 30 %, repeated 20 %, elsewhere 10 %"),
         "{line}"
     );
+}
+
+#[test]
+fn what_is_loaded_or_read_before_the_first_prompt_is_said() {
+    let shown = |now: &Stats| {
+        let mut state = State::new(false);
+        state.stats(now.clone());
+        lines(&drawn(&state, 220, 24)).join("\n")
+    };
+    let nothing = "No slot has been used yet";
+    let loading = ": llama-server has been loading its model tiny.gguf for 3 min 12 s";
+    let reads = "; the prefix store is not in use yet: 1.5 GiB of 30.0 GiB of the files of model and engine were \
+                 read, to know which they are";
+    let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
+    assert!(shown(&now).contains(nothing));
+    assert!(!shown(&now).contains(": llama-server"));
+    now.model_state = ModelState::Loading;
+    assert!(shown(&now).contains(&format!("{nothing}{loading}")));
+    now.store = Some(PrefixStore {
+        reading: Some(FilesRead {
+            bytes_read: 3 << 29,
+            bytes: 30 << 30,
+        }),
+        ..PrefixStore::default()
+    });
+    assert!(shown(&now).contains(&format!("{nothing}{loading}{reads}")));
+    now.model_state = ModelState::Loaded;
+    assert!(shown(&now).contains(&format!("{nothing}{reads}")));
 }
 
 #[test]
