@@ -323,7 +323,7 @@ fn what_is_loaded_or_read_before_the_first_prompt_is_said() {
     };
     let nothing = "No slot has been used yet";
     let loading = ": llama-server has been loading its model tiny.gguf for 3 min 12 s";
-    let reads = "; the prefix store is not in use yet: 1.5 GiB of 30.0 GiB of the files of model and engine were \
+    let reads = "; the prefix store is not in use yet: 1.5 GiB of 30 GiB of the files of model and engine were \
                  read, to know which they are";
     let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
     assert!(shown(&now).contains(nothing));
