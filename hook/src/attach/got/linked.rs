@@ -10,20 +10,23 @@ use crate::attach::replacement;
 use crate::attach::row::Row;
 use crate::attach::table::STRAIGHT;
 
-/// Redirects the calls that the library with this key makes of the functions that the prefix store is only faster with. The
-/// dynamic linker is not asked: it may wait for us.
+/// Redirects the calls that the library with this key makes of the functions that the prefix store is only faster with, and those
+/// that the library makes which has them: engines since b12032 at the latest hand all rows on at once, to a function there which
+/// calls these. The dynamic linker is not asked: it may wait for us.
 pub(in crate::attach) fn redirect_calls_of(library: usize) {
-    redirect(&[library], |row| {
-        row.generation == STRAIGHT && row.is_wanted()
-    });
+    let wanted = |row: &Row| row.generation == STRAIGHT && row.is_wanted();
+    redirect(&[library], true, wanted);
 }
 
 /// The same of a server inside a program, and of its engine: what they call of the C library and of the C++ runtime.
 pub(in crate::attach) fn redirect_calls_of_server(libraries: &[usize]) {
-    redirect(libraries, |row| matches!(row.generation, "libc" | "cxx"));
+    redirect(libraries, false, |row| {
+        matches!(row.generation, "libc" | "cxx")
+    });
 }
 
-fn redirect(libraries: &[usize], wanted: impl Fn(&Row) -> bool) {
+/// `within`: also the calls within the library that the calls of `libraries` lead to.
+fn redirect(libraries: &[usize], within: bool, wanted: impl Fn(&Row) -> bool) {
     let objects = objects();
     let callers = || {
         let all = objects.iter();
@@ -39,7 +42,12 @@ fn redirect(libraries: &[usize], wanted: impl Fn(&Row) -> bool) {
             Some(Defined::Chosen) | None => None,
         };
         let definitions: Vec<usize> = objects.iter().filter_map(defined).collect();
-        let words = callers().flat_map(|object| object.words().map(move |word| (object, word)));
+        let definers = objects.iter().filter(|object| {
+            within && !libraries.contains(&object.key()) && defined(object).is_some()
+        });
+        // The first ones say which definition it is.
+        let all = callers().chain(definers);
+        let words = all.flat_map(|object| object.words().map(move |word| (object, word)));
         for (object, word) in words.filter(|(_, word)| word.name() == name) {
             let now = word.at.load(Ordering::Relaxed);
             let is_lazy = word.may_be_lazy && object.contains(now);
@@ -51,6 +59,9 @@ fn redirect(libraries: &[usize], wanted: impl Fn(&Row) -> bool) {
             };
             // All words of a function lead to one definition.
             let known = row.slot.get().map(|known| known.addr());
+            if known.is_none() && !libraries.contains(&object.key()) {
+                continue;
+            }
             let Some(address) =
                 leads_to.filter(|address| known.is_none_or(|known| known == *address))
             else {
