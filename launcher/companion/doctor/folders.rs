@@ -71,12 +71,21 @@ pub(super) fn watcher(settings: &Settings) -> Option<Finding> {
 
 const LAUNCHER: &str = "contextpilot-llama-server";
 
-/// A command of another package under the launcher's name: the one that `PATH` gives, or the one in the folder of this
-/// one. `None`: these are the launcher, or there are none.
+/// A command of another package under the launcher's name: the one that `PATH` gives, one behind ours, or the one in the
+/// folder of this one. `None`: these are the launcher, or there are none.
 pub(super) fn launcher(lookup: impl Lookup) -> Option<Finding> {
     let path = lookup.non_empty("PATH").unwrap_or_default();
     let mut commands = std::env::split_paths(&path).map(|folder| folder.join(LAUNCHER));
     let given = commands.find(|command| command.is_file());
+    let behind = commands.find(|command| is_script(command));
+    if let (Some(ours), Some(theirs)) = (given.as_ref().filter(|one| !is_script(one)), behind) {
+        let text = format!(
+            "PATH gives {}, and behind it {}, a script, as the Python package contextpilot has one of this name",
+            ours.display(),
+            theirs.display()
+        );
+        return Some(Finding::new("launcher", Grade::Good, text));
+    }
     if let Some(given) = given.filter(|command| is_script(command)) {
         let text = format!(
             "PATH gives {}, which is not ours but a script, as the Python package contextpilot has one of this name; \
@@ -104,4 +113,35 @@ fn is_script(path: &Path) -> bool {
     let mut start = [0; 2];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && &start == b"#!"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_command_of_our_name_is_noticed_before_ours_and_behind_it() {
+        let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(ours.path().join(LAUNCHER), b"\x7fELF").unwrap();
+        fs::write(theirs.path().join(LAUNCHER), "#!/usr/bin/python3\n").unwrap();
+        let found = |folders: [&Path; 2]| -> (Grade, String) {
+            let path: OsString = std::env::join_paths(folders).unwrap();
+            let found = launcher(|name: &str| (name == "PATH").then(|| path.clone())).unwrap();
+            (found.grade, found.text)
+        };
+        let shown = theirs.path().display().to_string();
+        let (grade, text) = found([ours.path(), theirs.path()]);
+        assert!(
+            grade == Grade::Good && text.contains(&format!("behind it {shown}")),
+            "{text}"
+        );
+        let (grade, text) = found([theirs.path(), ours.path()]);
+        assert!(
+            grade == Grade::Limited && text.starts_with(&format!("PATH gives {shown}")),
+            "{text}"
+        );
+    }
 }
