@@ -90,16 +90,21 @@ def keep(name, package, hook, out, said, companion, files):
 
 
 def verdict(said):
-    last = said[-1] if said else "nothing was said"
-    other = next((line for line in said if " is another one: " in line), None)
-    if other:
-        return "not followed: " + other.split(" is another one: ")[1].split("; ")[0]
-    if "Active: " in last:
-        return "active, no store" if "no prefix store" in last else "active, with the store"
-    for line in said:
-        if "cannot be found" in line:
-            return "not followed: hidden"
-    return last.removeprefix("[ContextPilot] ").split(":")[0]
+    """What the hook's lines say, in a few words."""
+    text = "\n".join(said)
+    for pattern, words in [
+        (r" is another one: ([^;]*)", "not followed: {}"),
+        (r"cannot be found", "not followed: hidden"),
+        (r" lacks (\w+),? which each llama.cpp since", "not followed: too old, lacks {}"),
+        (r" lacks (\w+)", "not followed: lacks {} and others"),
+        (r"Prefix store: none .*\((.*)\)", "active, no store: {}"),
+        (r"Active: .*no prefix store", "active, no store"),
+        (r"Active: ", "active, with the store"),
+    ]:
+        found = re.search(pattern, text)
+        if found:
+            return words.format(*found.groups())
+    return said[-1].removeprefix("[ContextPilot] ").split(":")[0] if said else "nothing was said"
 
 
 def table(path):
