@@ -1,4 +1,5 @@
-//! Heads of a model that draft (MTP) start from the hidden state of every token, also of those that were loaded.
+//! Heads of a model that draft (MTP), and drafts by another model that follows its layers (EAGLE-3), start from the hidden
+//! state of every token, also of those that were loaded.
 
 use std::path::Path;
 
@@ -34,6 +35,21 @@ fn plain(arch: Arch, heads: u32, slots: u32) -> Builder {
         .model(&Model::of(&spec))
         .bare_slots(slots)
         .args(["-c".to_owned(), (4096 * slots).to_string()])
+}
+
+/// A draft that starts from what goes into three layers. How much it drafts depends on how sure it is.
+fn eagle() -> Builder {
+    let spec = Spec {
+        layers: 4,
+        ..Spec::new(Arch::Llama)
+    };
+    let draft = Model::tiny(Arch::Eagle3);
+    Server::builder()
+        .model(&Model::of(&spec))
+        .bare_slots(1)
+        .args(["-c", "4096", "--spec-type", "draft-eagle3"])
+        .args(["--spec-draft-p-min", "0.3"])
+        .args(["-md".into(), draft.path().as_os_str().to_owned()])
 }
 
 fn asking(prompt: &[u32]) -> Request {
@@ -91,18 +107,24 @@ fn what_was_loaded_is_drafted_from_as_if_it_had_been_evaluated() {
     let (tea, sea) = (tokens(1, 600), tokens(2, 600));
     let branch: Vec<u32> = tea[..333].iter().copied().chain(tokens(3, 60)).collect();
     // Batch by batch, the last of which ends within a chunk.
-    let small = &["-b", "100", "-ub", "50"][..];
+    let small = ["-b", "100", "-ub", "50"];
     // A hybrid is loaded up to where the server has taken a checkpoint: 4 tokens and a part of a batch before the end.
-    for (arch, heads, flags, branch_loaded) in [
-        (Arch::Mtp, 1, &[][..], 333..336),
-        (Arch::Mtp, 1, small, 333..336),
-        (Arch::Mtp, 2, &[], 333..336),
-        (Arch::Qwen35, 1, &[], 84..85),
-        (Arch::Qwen35, 1, small, 0..1),
-    ] {
-        let what = format!("{arch}, {heads} {flags:?}");
-        let builder = drafting(arch, heads, 1).args(flags);
-        let rest = evaluated_of_all(arch);
+    let mtp = |heads| drafting(Arch::Mtp, heads, 1);
+    let hybrid = || drafting(Arch::Qwen35, 1, 1);
+    let of_hybrid = evaluated_of_all(Arch::Qwen35);
+    for (nth, (builder, rest, branch_loaded)) in [
+        (mtp(1), 1, 333..336),
+        (mtp(1).args(small), 1, 333..336),
+        (mtp(2), 1, 333..336),
+        (hybrid(), of_hybrid, 84..85),
+        (hybrid().args(small), of_hybrid, 0..1),
+        (eagle(), 1, 333..336),
+        (eagle().args(small), 1, 333..336),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let what = format!("the server of row {nth}");
         let folder = folder();
         let mut pair = Pair::start(&builder, folder.path());
         for prompt in [&tea, &sea] {

@@ -323,6 +323,7 @@ macro_rules! for_each_hooked {
             outputs   store     optional fn llama_get_sampled_candidates_count_ith(context: Pointer, index: i32) -> u32;
             outputs   store     optional fn _Z26llama_get_embeddings_nextnP13llama_context(context: Pointer) -> Pointer;
             outputs   store     optional fn _Z30llama_get_embeddings_nextn_ithP13llama_contexti(context: Pointer, index: i32) -> Pointer;
+            outputs   store     optional fn _Z30llama_get_embeddings_layer_inpP13llama_contextj(context: Pointer, layer: u32) -> Pointer;
             outputs   store     optional fn llama_sampler_sample(sampler: Pointer, context: Pointer, index: i32) -> i32;
 
             lengths   store     optional fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) -> i32;

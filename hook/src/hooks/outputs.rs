@@ -7,7 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::store::Context;
-use crate::store::hidden;
+use crate::store::hidden::{self, Source};
 use crate::store::outputs::index_in_engine;
 
 macro_rules! by_index {
@@ -37,7 +37,7 @@ pub(crate) unsafe fn _Z26llama_get_embeddings_nextnP13llama_context(context: Poi
     let call = EngineCall::enter();
     // SAFETY: our caller uses the context.
     let used = unsafe { Context::of(&call, context) };
-    match hidden::rows(used, None) {
+    match hidden::rows(used, Source::Last, None) {
         Some(rows) => rows,
         None => original!(_Z26llama_get_embeddings_nextnP13llama_context(context)),
     }
@@ -51,11 +51,27 @@ pub(crate) unsafe fn _Z30llama_get_embeddings_nextn_ithP13llama_contexti(
     let call = EngineCall::enter();
     // SAFETY: our caller uses the context.
     let used = unsafe { Context::of(&call, context) };
-    match hidden::rows(used, Some(index)) {
+    match hidden::rows(used, Source::Last, Some(index)) {
         Some(row) => row,
         None => original!(_Z30llama_get_embeddings_nextn_ithP13llama_contexti(
             context,
             index_in_engine(used, index)
+        )),
+    }
+}
+
+/// What went into a layer, of all entries.
+pub(crate) unsafe fn _Z30llama_get_embeddings_layer_inpP13llama_contextj(
+    context: Pointer,
+    layer: u32,
+) -> Pointer {
+    let call = EngineCall::enter();
+    // SAFETY: our caller uses the context.
+    let used = unsafe { Context::of(&call, context) };
+    match hidden::rows(used, Source::Layer(layer), None) {
+        Some(rows) => rows,
+        None => original!(_Z30llama_get_embeddings_layer_inpP13llama_contextj(
+            context, layer
         )),
     }
 }

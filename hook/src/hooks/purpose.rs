@@ -7,6 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::{Embeddings, Pointer};
 use crate::base::guard::EngineCall;
 use crate::capture::shadow;
+use crate::store::hidden::Source;
 use crate::store::{Context, purpose};
 
 pub(crate) unsafe fn llama_set_embeddings(context: Pointer, value: bool) {
@@ -30,14 +31,14 @@ pub(crate) unsafe fn _Z26llama_set_embeddings_nextnP13llama_contextbb(
         context, value, masked
     ));
     match (value, masked) {
-        (true, false) => purpose::want_hidden(used),
+        (true, false) => purpose::want_hidden(used, Source::Last),
         // Those of outputs alone: a draft's context asks for these.
         (true, true) => purpose::is_for_drafts(used),
-        (false, _) => {}
+        (false, _) => purpose::want_no_hidden(used),
     }
 }
 
-/// For speculation with EAGLE: it needs what some layers make of every evaluated token.
+/// For speculation with EAGLE-3, DFlash and DSpark: they need what goes into some layers.
 pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
     context: Pointer,
     layer: u32,
@@ -49,8 +50,9 @@ pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
     original!(_Z30llama_set_embeddings_layer_inpP13llama_contextjb(
         context, layer, value
     ));
-    if value {
-        purpose::refuse(used, "speculation that needs hidden states (EAGLE)");
+    match value {
+        true => purpose::want_hidden(used, Source::Layer(layer)),
+        false => purpose::want_no_hidden(used),
     }
 }
 

@@ -77,6 +77,8 @@ pub(crate) struct ContextStore {
     embeddings: bool,
     /// Hidden states that are to be stored. `None`: the host does not ask for them.
     hidden: Option<Hidden>,
+    /// What these are, for the name of what is stored.
+    hidden_fact: Vec<u8>,
     /// Tokens do not see those behind them.
     pub(super) is_causal: bool,
     /// Sequences that were to be copied out when another thread had the shelf.
@@ -177,6 +179,7 @@ impl ContextStore {
             salts: BTreeMap::new(),
             embeddings: false,
             hidden: None,
+            hidden_fact: Vec::new(),
             is_causal: true,
             postponed: BTreeSet::new(),
             has_news: true,
@@ -286,10 +289,11 @@ impl ContextStore {
         self.hidden.as_mut()
     }
 
-    /// From now on its prompts are loaded as far as there are hidden states of them.
-    pub(super) fn want_hidden(&mut self, hidden: Hidden) {
+    /// From now on its prompts are loaded as far as there are hidden states of them, if any are given.
+    pub(super) fn want_hidden(&mut self, hidden: Option<Hidden>) {
         self.has_news = true;
-        self.hidden = Some(hidden);
+        self.hidden_fact = hidden.as_ref().map(Hidden::fact).unwrap_or_default();
+        self.hidden = hidden;
     }
 
     /// Puts back what was [taken](Self::take_hidden).
@@ -422,7 +426,14 @@ impl ContextStore {
     pub(super) fn fingerprint_of_hidden(&mut self, conditions: Conditions) -> Option<Fingerprint> {
         // Also looks whether the model's file is as it was.
         self.fingerprint(conditions)?;
-        Some(of_hidden(self.facts(conditions)?).fingerprint())
+        Some(self.facts_of_hidden(conditions)?.fingerprint())
+    }
+
+    /// What hidden states depend on, of what KV of the same tokens depends on.
+    fn facts_of_hidden(&self, conditions: Conditions) -> Option<kv::Facts> {
+        let mut facts = self.facts(conditions)?;
+        facts.push(What::Rows, self.hidden_fact.clone());
+        Some(facts)
     }
 
     /// What a request that names no adapters depends on here. Not known if there are any, as a server may apply some to
@@ -437,7 +448,7 @@ impl ContextStore {
             model: Arc::clone(self.model.as_ref()?),
             layout: self.layout_digest(),
             rows: self.layout_of_rows().cloned(),
-            has_hidden: self.hidden.is_some(),
+            hidden: self.hidden.as_ref().map(|_| self.hidden_fact.clone()),
             goes_back: self.bounds.is_none(),
             length: self.length.clone(),
             params: self.params.clone(),
@@ -492,7 +503,7 @@ impl ContextStore {
     /// The same of hidden states.
     pub(super) fn origin_of_hidden(&self, conditions: Conditions) -> Option<Origin> {
         let name = format!("{}, hidden states", self.model_name(conditions));
-        Some(Origin::new(name, &of_hidden(self.facts(conditions)?), None))
+        Some(Origin::new(name, &self.facts_of_hidden(conditions)?, None))
     }
 
     /// What people call the model with the adapters that these conditions apply.
@@ -541,8 +552,8 @@ pub(super) struct Basis {
     /// The digest of the layout. `None`: no state of this context was seen yet.
     layout: Option<Vec<u8>>,
     rows: Option<Layout>,
-    /// Nothing is loaded without hidden states.
-    has_hidden: bool,
+    /// What hidden states are, if nothing is loaded without.
+    hidden: Option<Vec<u8>>,
     /// The context can go back to any position.
     goes_back: bool,
     length: Vec<u8>,
@@ -570,8 +581,10 @@ impl Basis {
 
     /// The same of hidden states. `None` also if nothing depends on them.
     pub(super) fn fingerprint_of_hidden(&self) -> Option<Fingerprint> {
-        let facts = self.facts(self.layout.clone().filter(|_| self.has_hidden)?)?;
-        Some(of_hidden(facts).fingerprint())
+        let hidden = self.hidden.clone()?;
+        let mut facts = self.facts(self.layout.clone()?)?;
+        facts.push(What::Rows, hidden);
+        Some(facts.fingerprint())
     }
 
     /// Whether a prompt can be loaded as far as it is stored. Else it is loaded up to a state that lies on its way.
@@ -594,12 +607,6 @@ impl Basis {
         let length = self.length.clone();
         facts_without_adapters(&self.model, layout, length, self.params.as_ref())
     }
-}
-
-/// What hidden states depend on, of what KV of the same tokens depends on.
-fn of_hidden(mut facts: kv::Facts) -> kv::Facts {
-    facts.push(What::Rows, b"hidden states".to_vec());
-    facts
 }
 
 /// On a thread that is in the context's engine.

@@ -399,8 +399,16 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
     {
         with_shelf(context, |shelf, one| {
             let conditions = one.conditions(part.run.sequence);
+            let of_rows = match one.hidden() {
+                Some(_) => one.fingerprint_of_hidden(conditions),
+                None => None,
+            };
             if let (Some(shelf), Some(fingerprint)) = (shelf, one.fingerprint(conditions)) {
-                shelf.look_up(&fingerprint, &one.session.wanted(&part.run));
+                let wanted = one.session.wanted(&part.run);
+                shelf.look_up(&fingerprint, &wanted);
+                if let Some(of_rows) = &of_rows {
+                    shelf.look_up(of_rows, &wanted);
+                }
             }
         });
     }

@@ -1,4 +1,5 @@
-//! Hidden states of tokens, from which the heads of a model draft what comes next (MTP).
+//! Hidden states of tokens, from which is drafted what comes next: by heads of the model itself (MTP), from what is behind the last
+//! layer, or by another model (EAGLE-3), from what goes into some layers.
 //!
 //! The host asks the engine for the state of every entry of a batch, one row for each, and evaluates its own context of the
 //! draft with them, token by token. Entries that were left out have no rows in the engine. So the row of each token is stored
@@ -12,6 +13,7 @@
 //! Rows are kept in memory until the KV of their tokens is stored, and no longer. They say of which tokens they are, so no
 //! change of a sequence need be told to them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::slice;
@@ -28,40 +30,115 @@ use crate::base::abi::Pointer;
 
 /// Some context has hidden states.
 static ANY: AtomicBool = AtomicBool::new(false);
+/// What goes into layers is for a draft of a kind that was tried: EAGLE-3.
+static IS_EAGLE: AtomicBool = AtomicBool::new(false);
+/// A draft has no memory of its own, but that of the model.
+static IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// What the host asks for, a row for each entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// What is behind the last layer.
+    Last,
+    /// What goes into a layer.
+    Layer(u32),
+}
 
 fn are_any() -> bool {
     ANY.load(Ordering::Acquire)
 }
 
+/// Sources with the numbers of a row of each.
+type Sources = Vec<(Source, usize)>;
+
 /// The rows of the host's last batch, in the order of its entries, if some of these were left out. Beside the record, because
 /// the host reads them even if the library stops.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// Numbers of a row; 0: the host asks for none.
-    width: usize,
+    sources: Sources,
+    /// How many rows there are of each source.
+    entries: usize,
+    /// Those of one source after the other.
     rows: Vec<f32>,
 }
 
 impl Batch {
     pub(super) const NONE: Self = Self {
-        width: 0,
+        sources: Vec::new(),
+        entries: 0,
         rows: Vec::new(),
     };
 
-    fn row_mut(&mut self, index: usize) -> Option<&mut [f32]> {
-        let from = index.checked_mul(self.width)?;
-        self.rows.get_mut(from..from.checked_add(self.width)?)
+    /// Makes room for so many entries.
+    fn begin(&mut self, entries: usize) {
+        let width: usize = self.sources.iter().map(|(_, width)| width).sum();
+        self.entries = entries;
+        self.rows.clear();
+        self.rows.resize(entries.saturating_mul(width), 0.0);
+    }
+
+    fn row_mut(&mut self, source: Source, index: usize) -> Option<&mut [f32]> {
+        let at = self.sources.iter().position(|(one, _)| *one == source)?;
+        let before: usize = self.sources[..at].iter().map(|(_, width)| width).sum();
+        let width = self.sources[at].1;
+        let from = before * self.entries + index.checked_mul(width)?;
+        let row = self.rows.get_mut(from..from.checked_add(width)?);
+        row.filter(|_| index < self.entries)
+    }
+
+    /// The row of an entry, of all sources.
+    fn give(&mut self, index: usize, row: &[u8]) {
+        let mut numbers = row
+            .chunks_exact(size_of::<f32>())
+            .map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[i])));
+        for nth in 0..self.sources.len() {
+            let target = self.row_mut(self.sources[nth].0, index);
+            for target in target.unwrap_or_default() {
+                *target = numbers.next().unwrap_or_default();
+            }
+        }
     }
 }
 
 /// What is kept of a context.
 #[derive(Default)]
 pub(super) struct Hidden {
-    /// Bytes of a row.
+    sources: Sources,
+    /// Bytes of a row, of all sources.
     size: usize,
     of: BTreeMap<i32, Rows>,
     /// Rows of what the store itself has evaluated for the host's batch that is being prepared, by sequence.
     ours: BTreeMap<i32, Ours>,
+}
+
+impl Hidden {
+    /// What its rows are, for the name of what is stored.
+    pub(super) fn fact(&self) -> Vec<u8> {
+        let mut fact = b"hidden states".to_vec();
+        let layers = self.sources.iter().filter_map(|(source, _)| match source {
+            Source::Last => None,
+            Source::Layer(layer) => Some(layer.to_le_bytes()),
+        });
+        fact.extend(layers.flatten());
+        if self.sources.len() > 1 && self.sources.iter().any(|(one, _)| *one == Source::Last) {
+            fact.extend(u32::MAX.to_le_bytes());
+        }
+        fact
+    }
+
+    /// Why nothing is stored of its context.
+    fn unfit(&self) -> Option<&'static str> {
+        const UNTRIED: &str =
+            "speculation that needs what goes into layers, and is not EAGLE-3 (DFlash, DSpark)";
+        const SHARED: &str = "speculation by a draft that shares the memory of its model";
+        let mut sources = self.sources.iter();
+        let has_layers = sources.any(|(source, _)| matches!(source, Source::Layer(_)));
+        match has_layers {
+            true if !IS_EAGLE.load(Ordering::Relaxed) => Some(UNTRIED),
+            false if IS_SHARED.load(Ordering::Relaxed) => Some(SHARED),
+            _ => None,
+        }
+    }
 }
 
 /// Entries of the host's batch that the store has evaluated by itself, side by side.
@@ -134,18 +211,48 @@ impl Rows {
     }
 }
 
-/// The host asks for a row of each entry from now on, of so many numbers.
-pub(super) fn want(context: Context<'_>, width: usize) {
-    let size = width.saturating_mul(size_of::<f32>());
+/// The host asks for a row of each entry from now on, of so many numbers; also of those that it has asked for before.
+pub(super) fn want(context: Context<'_>, source: Source, width: usize) {
     let wanted = with_record(context, |one| {
-        one.want_hidden(Hidden {
-            size,
+        let hidden = one.take_hidden().unwrap_or_default();
+        let mut sources = hidden.sources;
+        if sources.iter().all(|(one, _)| *one != source) {
+            sources.push((source, width));
+        }
+        let width: usize = sources.iter().map(|(_, width)| width).sum();
+        one.want_hidden(Some(Hidden {
+            sources: sources.clone(),
+            size: width.saturating_mul(size_of::<f32>()),
             ..Hidden::default()
-        });
+        }));
+        sources
     });
-    if wanted.is_some() {
-        in_batch(context, |batch| batch.width = width);
+    if let Some(sources) = wanted {
+        in_batch(context, |batch| {
+            *batch = Batch {
+                sources,
+                ..Batch::NONE
+            };
+        });
         ANY.store(true, Ordering::Release);
+    }
+}
+
+/// The host asks for none any more.
+pub(super) fn forget(context: Context<'_>) {
+    if are_any() {
+        with_record(context, |one| one.want_hidden(None));
+        in_batch(context, |batch| *batch = Batch::NONE);
+    }
+}
+
+/// There is a draft's context of this architecture. `is_shared`: its memory may be that of another context.
+pub(super) fn note_draft(architecture: Option<&str>, is_shared: bool) {
+    if architecture == Some("eagle3") {
+        // It has the other's vocabulary, and memory of its own.
+        IS_EAGLE.store(true, Ordering::Relaxed);
+    } else if is_shared {
+        IS_SHARED.store(true, Ordering::Relaxed);
     }
 }
 
@@ -156,8 +263,17 @@ fn in_batch<R>(context: Context<'_>, work: impl FnOnce(&mut Batch) -> R) -> Opti
 
 /// The host is about to evaluate a batch.
 pub(super) fn prepare(context: Context<'_>) {
-    if are_any() {
-        with_record(context, |one| one.hidden_mut().map(|one| one.ours.clear()));
+    if !are_any() {
+        return;
+    }
+    let unfit = with_record(context, |one| {
+        let hidden = one.hidden_mut()?;
+        hidden.ours.clear();
+        hidden.unfit()
+    });
+    if let Some(why) = unfit.flatten() {
+        forget(context);
+        with_record(context, |one| one.refuse(why));
     }
 }
 
@@ -185,25 +301,47 @@ pub(super) fn take(context: Context<'_>, sequence: i32, from: usize, tokens: &[i
 
 /// The size of a row, and the rows of the last evaluation, which had so many entries; none if the engine has none. `None`:
 /// nobody wants them. This waits for the engine, as the host does next.
-fn of_engine<'a>(context: Context<'_>, entries: usize) -> Option<(usize, &'a [u8])> {
+fn of_engine<'a>(context: Context<'_>, entries: usize) -> Option<(usize, Cow<'a, [u8]>)> {
     if !are_any() {
         return None;
     }
-    let size = with_record(context, |one| one.hidden().map(|hidden| hidden.size)).flatten()?;
-    let rows = match entries {
-        0 => std::ptr::null_mut(),
-        _ => original!(_Z26llama_get_embeddings_nextnP13llama_context(
-            context.pointer()
-        )),
+    let wanted = |one: &mut ContextStore| {
+        let hidden = one.hidden()?;
+        Some((hidden.size, hidden.sources.clone()))
     };
-    Some(match rows.is_null() {
-        true => (size, &[]),
+    let (size, sources) = with_record(context, wanted).flatten()?;
+    let nothing = Some((size, Cow::Borrowed(&[][..])));
+    if entries == 0 {
+        return nothing;
+    }
+    let mut all: Vec<(&'a [u8], usize)> = Vec::new();
+    for (source, width) in sources {
+        let pointer = context.pointer();
+        let rows = match source {
+            Source::Last => original!(_Z26llama_get_embeddings_nextnP13llama_context(pointer)),
+            Source::Layer(layer) => original!(_Z30llama_get_embeddings_layer_inpP13llama_contextj(
+                pointer, layer
+            )),
+        };
+        if rows.is_null() {
+            return nothing;
+        }
+        let size = width * size_of::<f32>();
         // SAFETY: the engine has a row for each entry that it has evaluated, until it evaluates the next batch. Our callers
         // are done with them before.
-        false => (size, unsafe {
-            slice::from_raw_parts(rows.cast::<u8>(), entries * size)
-        }),
-    })
+        let rows = unsafe { slice::from_raw_parts(rows.cast::<u8>(), entries * size) };
+        all.push((rows, size));
+    }
+    if let [(rows, _)] = all[..] {
+        return Some((size, Cow::Borrowed(rows)));
+    }
+    let mut rows = Vec::with_capacity(entries * size);
+    for nth in 0..entries {
+        for (of_source, size) in &all {
+            rows.extend_from_slice(&of_source[nth * size..(nth + 1) * size]);
+        }
+    }
+    Some((size, Cow::Owned(rows)))
 }
 
 /// A batch of so many entries is about to be evaluated, without some of them if `is_short`. This cannot panic.
@@ -212,22 +350,18 @@ pub(super) fn begin(context: Context<'_>, entries: usize, is_short: bool) {
         return;
     }
     in_batch(context, |batch| {
-        batch.rows.clear();
-        if is_short {
-            batch.rows.resize(entries.saturating_mul(batch.width), 0.0);
-        }
+        batch.begin(if is_short { entries } else { 0 });
     });
 }
 
 /// The rows that the host gets of its last batch; of one entry, if an index is given. `None`: the engine has them.
-pub(crate) fn rows(context: Context<'_>, index: Option<i32>) -> Option<Pointer> {
+pub(crate) fn rows(context: Context<'_>, source: Source, index: Option<i32>) -> Option<Pointer> {
     if !are_any() || !hears(context) {
         return None;
     }
     let rows = in_batch(context, |batch| {
         let index = index.map_or(Some(0), |index| usize::try_from(index).ok());
-        let row = batch.row_mut(index?)?;
-        (!row.is_empty()).then(|| row.as_mut_ptr().cast())
+        Some(batch.row_mut(source, index?)?.as_mut_ptr().cast())
     });
     rows.flatten()
 }
@@ -239,7 +373,7 @@ pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, le
     };
     let evaluated = Evaluated {
         context,
-        engines,
+        engines: &engines,
         left_out,
     };
     match left_out.is_empty() {
@@ -327,12 +461,7 @@ impl Evaluated<'_> {
 
     /// The host gets this row for an entry of its batch.
     fn give(&self, index: u32, row: &[u8]) {
-        in_batch(self.context, |batch| {
-            let target = batch.row_mut(index as usize).unwrap_or_default();
-            for (number, bytes) in target.iter_mut().zip(row.chunks_exact(size_of::<f32>())) {
-                *number = f32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[i]));
-            }
-        });
+        in_batch(self.context, |batch| batch.give(index as usize, row));
     }
 }
 
@@ -413,6 +542,28 @@ mod tests {
         // Some were evaluated that have no rows.
         add(&mut rows, &[1, 7, 3, 9, 5, 6, 8], 6);
         assert_eq!((rows.of(4..6), rows.of(6..7)), (None, Some(vec![8])));
+    }
+
+    #[test]
+    fn a_batch_has_the_rows_of_each_source_side_by_side() {
+        let sources = vec![(Source::Layer(2), 1), (Source::Last, 2)];
+        let mut batch = Batch {
+            sources,
+            ..Batch::NONE
+        };
+        assert_eq!(batch.row_mut(Source::Last, 0), None);
+        batch.begin(2);
+        let row: Vec<u8> = [7.0, 8.0, 9.0_f32]
+            .into_iter()
+            .flat_map(f32::to_ne_bytes)
+            .collect();
+        batch.give(1, &row);
+        assert_eq!(batch.rows, [0.0, 7.0, 0.0, 0.0, 8.0, 9.0]);
+        assert_eq!(batch.row_mut(Source::Last, 1), Some(&mut [8.0, 9.0][..]));
+        assert_eq!(batch.row_mut(Source::Layer(2), 2), None);
+        assert_eq!(batch.row_mut(Source::Layer(1), 0), None);
+        batch.begin(0);
+        assert_eq!(batch.row_mut(Source::Layer(2), 0), None);
     }
 
     #[test]

@@ -73,13 +73,22 @@ pub(super) unsafe fn is_causal(model: Pointer) -> bool {
     !is_replaced && unsafe { of_arch(model, CAUSAL) }.is_none_or(|causal| causal == "true")
 }
 
+/// The name of the model's architecture.
+///
+/// # Safety
+/// The model is alive.
+pub(super) unsafe fn architecture(model: Pointer) -> Option<String> {
+    // SAFETY: the caller's promise.
+    unsafe { value(model, c"general.architecture") }
+}
+
 /// What the file says for a key that has the architecture before it.
 ///
 /// # Safety
 /// The model is alive.
 unsafe fn of_arch(model: Pointer, key: &str) -> Option<String> {
     // SAFETY: the caller's promise, here and below.
-    let arch = unsafe { value(model, c"general.architecture") }?;
+    let arch = unsafe { architecture(model) }?;
     let key = CString::new(format!("{arch}.{key}")).ok()?;
     // SAFETY: see above.
     unsafe { value(model, &key) }

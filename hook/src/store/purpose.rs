@@ -6,7 +6,8 @@ use std::sync::Arc;
 use contextpilot_kv_engine::synchronise;
 
 use super::content::{self, Content};
-use super::{Context, ahead, before, hidden, with_record, works};
+use super::hidden::{self, Source};
+use super::{Context, ahead, before, metadata, with_record, works};
 use crate::attach::original;
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
@@ -21,13 +22,15 @@ pub(crate) fn refuse(context: Context<'_>, why: &str) {
     });
 }
 
-/// The host asks for the hidden state of every entry from now on: it drafts with them (MTP).
-pub(crate) fn want_hidden(context: Context<'_>) {
-    const NAMELESS: &str = "speculation that needs hidden states (MTP), in an engine that does not say how large they are";
-    const WINDOWS: &str = "speculation that needs hidden states (MTP), with sliding windows";
+/// The host asks for the hidden state of every entry from now on: it drafts with them.
+pub(crate) fn want_hidden(context: Context<'_>, source: Source) {
+    const NAMELESS: &str =
+        "speculation that needs hidden states, in an engine that does not say how large they are";
+    const WINDOWS: &str =
+        "speculation that needs hidden states (MTP, EAGLE-3), with sliding windows";
     // llama-server 0.7.0 goes back behind wrong guesses by a copy of the recurrent state of each of the last tokens. With
     // several slots its answers are wrong now and then, with or without a store: a wrong state must not be stored.
-    const SLOTS: &str = "speculation that needs hidden states (MTP), with a recurrent state and \
+    const SLOTS: &str = "speculation that needs hidden states (MTP, EAGLE-3), with a recurrent state and \
                          several slots: the server itself goes back to wrong states there now and then";
     if contexts::windows_of(context.pointer()) != Windows::None {
         return refuse(context, WINDOWS);
@@ -40,30 +43,54 @@ pub(crate) fn want_hidden(context: Context<'_>) {
     // SAFETY: see above.
     let model = unsafe { plain::get_model(context.pointer()) };
     // SAFETY: the model of a living context.
-    let width = model.and_then(|model| unsafe { plain::embedding_size_out(model) });
+    let width = model.and_then(|model| unsafe {
+        match source {
+            Source::Last => plain::embedding_size_out(model),
+            Source::Layer(_) => plain::embedding_size(model),
+        }
+    });
     let width = width.and_then(|width| usize::try_from(width).ok());
-    let has_rows = original::_Z26llama_get_embeddings_nextnP13llama_context().is_some()
-        && original::_Z30llama_get_embeddings_nextn_ithP13llama_contexti().is_some();
+    let has_rows = match source {
+        Source::Last => {
+            original::_Z26llama_get_embeddings_nextnP13llama_context().is_some()
+                && original::_Z30llama_get_embeddings_nextn_ithP13llama_contexti().is_some()
+        }
+        Source::Layer(_) => {
+            original::_Z30llama_get_embeddings_layer_inpP13llama_contextj().is_some()
+        }
+    };
     match width.filter(|width| has_rows && *width > 0) {
         Some(width) => before(context, || {
             synchronise(&context, -1);
-            hidden::want(context, width);
+            hidden::want(context, source, width);
         }),
         None => refuse(context, NAMELESS),
     }
 }
 
-/// The context is the draft's own, whose batches have hidden states beside tokens.
+/// The host asks for none of these any more.
+pub(crate) fn want_no_hidden(context: Context<'_>) {
+    before(context, || {
+        synchronise(&context, -1);
+        hidden::forget(context);
+    });
+}
+
+/// The context is a draft's own, whose batches have hidden states beside tokens.
 pub(crate) fn is_for_drafts(context: Context<'_>) {
-    // SAFETY: the context is in use by this thread.
+    // SAFETY: the context is in use by this thread, here and below.
     let other = unsafe { plain::other_context(context.pointer()) };
-    match other.is_some_and(|other| !other.is_null()) {
-        // A change of its memory is one of the other's.
-        true => refuse(context, "a draft that shares the memory of its model"),
-        false => before(context, || {
-            with_record(context, |one| one.exclude("a draft's own context (MTP)"));
-        }),
-    }
+    // SAFETY: see above.
+    let model = unsafe { plain::get_model(context.pointer()) };
+    // SAFETY: the model of a living context.
+    let architecture = model.and_then(|model| unsafe { metadata::architecture(model) });
+    before(context, || {
+        hidden::note_draft(
+            architecture.as_deref(),
+            other.is_some_and(|other| !other.is_null()),
+        );
+        with_record(context, |one| one.exclude("a draft's own context"));
+    });
 }
 
 /// Whether the following batches are evaluated for their embeddings. The server says so before each batch.

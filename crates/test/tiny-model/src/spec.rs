@@ -35,11 +35,15 @@ pub enum Arch {
     /// As [`Arch::Mtp`], but a hybrid: of two layers side by side the first has full attention with positions of several
     /// dimensions, and the second a recurrent state (a gated delta net).
     Qwen35,
+    /// A draft for [`Arch::Llama`] with four layers or more, of the same width and seed. It starts from what goes into three of
+    /// these layers (EAGLE-3), and is hardly ever right, but which drafts it makes, and how sure it is, depends on each
+    /// of these.
+    Eagle3,
 }
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
@@ -50,6 +54,7 @@ impl Arch {
         Self::LongRope,
         Self::Mtp,
         Self::Qwen35,
+        Self::Eagle3,
     ];
 
     /// The name on the command line.
@@ -65,6 +70,7 @@ impl Arch {
             Self::LongRope => "longrope",
             Self::Mtp => "mtp",
             Self::Qwen35 => "qwen35",
+            Self::Eagle3 => "eagle3",
         }
     }
 
@@ -78,6 +84,7 @@ impl Arch {
             Self::Qwen2Vl => "qwen2vl",
             Self::Mtp => "hy_v3",
             Self::Qwen35 => "qwen35",
+            Self::Eagle3 => "eagle3",
         }
     }
 }
@@ -138,7 +145,10 @@ impl Spec {
             arch,
             context_length: 131_072,
             seed: 1,
-            layers: if arch == Arch::Draft { 1 } else { 2 },
+            layers: match arch {
+                Arch::Draft | Arch::Eagle3 => 1,
+                _ => 2,
+            },
             width: 64,
             window: 64,
             heads: 1,
@@ -238,6 +248,10 @@ impl Spec {
             };
             let heads: Vec<i32> = (0..self.layers).map(heads).collect();
             header.i32s("jamba.attention.head_count_kv", heads.into_iter());
+        }
+        if self.arch == Arch::Eagle3 {
+            header.u32("eagle3.target_hidden_size", self.width);
+            header.i32s("eagle3.target_layers", [1, 2, 3].into_iter());
         }
         if self.arch == Arch::Mtp {
             header.u32("hy_v3.nextn_predict_layers", self.heads);

@@ -80,6 +80,14 @@ pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
             tensors.add(name, &[u64::from(spec.pairs())], Values::Constant(factor));
         }
     }
+    if spec.arch == Arch::Eagle3 {
+        // What goes into the first of the three layers, and a part of the others.
+        tensors.add(
+            "fc.weight",
+            &[3 * width, width],
+            Values::DiagonalAndRandom(1.0, 0.3 * bound(2 * width)),
+        );
+    }
     for layer in 0..spec.layers {
         let block = format!("blk.{layer}");
         if spec.is_recurrent(layer) && spec.arch == Arch::Qwen35 {
@@ -139,22 +147,30 @@ fn drafting_head(tensors: &mut Tensors, block: &str, spec: &Spec) {
 fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
     let width = u64::from(spec.width);
     let square = [width, width];
+    // Behind a token's embedding some drafts have what comes from the model that they draft for.
+    let inputs = match spec.arch {
+        Arch::Eagle3 => 2 * width,
+        _ => width,
+    };
     tensors.ones(format!("{block}.attn_norm.weight"), width);
+    if spec.arch == Arch::Eagle3 {
+        tensors.ones(format!("{block}.attn_norm_2.weight"), width);
+    }
     // Pointed rather than even attention, or distant tokens would not matter.
     for name in ["attn_q", "attn_k"] {
         // Some queries have a gate behind each head.
         let is_gated = spec.arch == Arch::Qwen35 && name == "attn_q";
-        let extents = [width, if is_gated { 2 * width } else { width }];
+        let extents = [inputs, if is_gated { 2 * width } else { width }];
         tensors.add(
             format!("{block}.{name}.weight"),
             &extents,
-            Values::Random(2.0 * bound(width)),
+            Values::Random(2.0 * bound(inputs)),
         );
     }
     tensors.add(
         format!("{block}.attn_v.weight"),
-        &square,
-        Values::Random(2.0 * bound(width)),
+        &[inputs, width],
+        Values::Random(2.0 * bound(inputs)),
     );
     tensors.add(
         format!("{block}.attn_output.weight"),
