@@ -341,3 +341,29 @@ fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
     let [_, agent] = title(asks("What is salt?"));
     assert!(agent.starts_with("claude-cli/"), "{agent}");
 }
+
+/// Two turns of a session of Codex, in two processes: the second goes on where the first has ended.
+#[test]
+fn codex_runs_by_its_line_and_its_second_turn_reuses_the_first() {
+    let Some(home) = Home::of("agent::codex_runs_by_its_line_and_its_second_turn_reuses_the_first")
+    else {
+        return;
+    };
+    let turns = [
+        "exec --skip-git-repo-check 'What is tea?' </dev/null",
+        "exec resume --skip-git-repo-check --last 'What is salt?' </dev/null",
+    ];
+    let Some(prompts) = played(&home, "Codex", &turns) else {
+        return;
+    };
+    let [first, second] = &prompts[..] else {
+        panic!("{prompts:?}");
+    };
+    let count = |prompt: &Value, what: &str| prompt["evaluation"][what].as_u64().unwrap();
+    assert!(title(first)[0].starts_with("What is tea?"), "{prompts:?}");
+    assert!(count(first, "evaluated") > 5000, "{prompts:?}");
+    assert!(title(second)[0].starts_with("What is salt?"), "{prompts:?}");
+    assert!(count(second, "evaluated") < 200, "{prompts:?}");
+    assert!(count(second, "reused") > 5000, "{prompts:?}");
+    assert!(title(second)[1].starts_with("codex_exec/"), "{second}");
+}
