@@ -1,12 +1,13 @@
 //! Heads of a model that draft (MTP), and drafts by another model that follows its layers (EAGLE-3), start from the hidden
 //! state of every token, also of those that were loaded.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Spec};
 use serde_json::Value;
 
-use super::{SIGKILL, Stored, folder, started, tokens};
+use super::{SIGKILL, Stored, chunk_files, folder, started, tokens};
 
 /// A dense model, and a hybrid one.
 const ARCHS: [Arch; 2] = [Arch::Mtp, Arch::Qwen35];
@@ -269,4 +270,40 @@ fn what_is_not_stored_is_refused_by_name() {
     let figures = pair.stored.figures();
     assert_eq!((figures.chunks, figures.loaded_tokens), (0, 0));
     assert!(figures.refused[0].contains("several slots"), "{figures:?}");
+}
+
+/// A row that cannot be read costs drafts, and no answer. Afterwards it is made anew.
+#[test]
+fn a_damaged_hidden_state_costs_drafts_and_no_answer() {
+    let folder = folder();
+    let builder = drafting(Arch::Mtp, 1, 1);
+    let (tea, sea) = (tokens(8, 600), tokens(9, 50));
+    let mut stored = Stored::start(&builder, folder.path());
+    let (expected, _) = stored.send(asking(&tea));
+    stored.ask(&sea);
+    stored.end();
+    // Whole chunks of hidden states: 256 rows of 64 numbers, behind a header and the tokens.
+    let of_rows = 256 * 64 * 4 + 128 + 256 * 4;
+    let is_of_rows = |path: &&PathBuf| fs::metadata(path).unwrap().len() == of_rows;
+    let files = chunk_files(folder.path());
+    let files: Vec<_> = files.iter().filter(is_of_rows).collect();
+    assert_eq!(files.len(), 2, "of 600 tokens");
+    for path in files {
+        let mut bytes = fs::read(path).unwrap();
+        let end = bytes.len();
+        bytes[end - 1000] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+
+    let mut stored = Stored::start(&builder, folder.path());
+    let loaded = [(); 3].map(|()| {
+        let (answer, account) = stored.send(asking(&tea));
+        assert_eq!(answer.content, expected.content, "{account:?}");
+        assert_eq!(account.from.store + account.evaluated, 600);
+        stored.ask(&sea);
+        account.from.store
+    });
+    assert_eq!(loaded, [599, 0, 599]);
+    let problem = stored.figures().problem;
+    assert!(problem.is_some_and(|problem| problem.contains("read")));
 }

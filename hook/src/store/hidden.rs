@@ -88,14 +88,16 @@ impl Batch {
 
     /// The row of an entry, of all sources.
     fn give(&mut self, index: usize, row: &[u8]) {
-        let mut numbers = row
-            .chunks_exact(size_of::<f32>())
-            .map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[i])));
-        for nth in 0..self.sources.len() {
-            let target = self.row_mut(self.sources[nth].0, index);
-            for target in target.unwrap_or_default() {
-                *target = numbers.next().unwrap_or_default();
+        let numbers = row.chunks_exact(size_of::<f32>());
+        let mut numbers = numbers.map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[i])));
+        let mut before = 0;
+        for &(_, width) in &self.sources {
+            let from = before * self.entries + index * width;
+            let target = self.rows.get_mut(from..from + width);
+            for (target, number) in target.into_iter().flatten().zip(&mut numbers) {
+                *target = number;
             }
+            before += width;
         }
     }
 }

@@ -42,12 +42,11 @@ pub(crate) fn want_hidden(context: Context<'_>, source: Source) {
     }
     // SAFETY: see above.
     let model = unsafe { plain::get_model(context.pointer()) };
-    // SAFETY: the model of a living context.
-    let width = model.and_then(|model| unsafe {
-        match source {
-            Source::Last => plain::embedding_size_out(model),
-            Source::Layer(_) => plain::embedding_size(model),
-        }
+    let width = model.and_then(|model| match source {
+        // SAFETY: the model of a living context.
+        Source::Last => unsafe { plain::embedding_size_out(model) },
+        // SAFETY: see above.
+        Source::Layer(_) => unsafe { plain::embedding_size(model) },
     });
     let width = width.and_then(|width| usize::try_from(width).ok());
     let has_rows = match source {
