@@ -62,9 +62,10 @@ fn nearest(name: &str) -> Option<&'static str> {
         upper.len() > PREFIX.len() && rest.is_some_and(|rest| rest.starts_with('_'))
     };
     let near = names.filter_map(|known| {
-        let distance = match is_shortened(known) {
-            true => 1,
-            false => strsim::osa_distance(&upper, known),
+        let distance = if is_shortened(known) {
+            1
+        } else {
+            strsim::osa_distance(&upper, known)
         };
         (distance <= largest_distance(known)).then_some((distance, known))
     });

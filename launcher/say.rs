@@ -32,9 +32,10 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     }
     let mut plain = String::new();
     for c in text.chars() {
-        match moves(c) {
-            true => plain.extend(c.escape_unicode()),
-            false => plain.push(c),
+        if moves(c) {
+            plain.extend(c.escape_unicode())
+        } else {
+            plain.push(c)
         }
     }
     Cow::Owned(plain)

@@ -549,13 +549,12 @@ fn doctor_makes_no_file_and_no_folder() {
         let report = json(&mut doctor);
         assert_eq!(finding(&report, "hook")["grade"], "ok", "{report}");
         let grade = &finding(&report, "prefix store")["grade"];
-        match store.starts_with('~') {
-            true => {
-                assert_eq!(grade, "limit", "{report}");
-                let settings = finding(&report, "settings");
-                assert_eq!(settings["grade"], "fails", "{report}");
-            }
-            false => assert_eq!(grade, "ok", "{report}"),
+        if store.starts_with('~') {
+            assert_eq!(grade, "limit", "{report}");
+            let settings = finding(&report, "settings");
+            assert_eq!(settings["grade"], "fails", "{report}");
+        } else {
+            assert_eq!(grade, "ok", "{report}")
         }
         let made: Vec<_> = fs::read_dir(home.0.path()).unwrap().collect();
         assert!(made.is_empty(), "{made:?}");

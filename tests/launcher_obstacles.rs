@@ -290,9 +290,10 @@ fn a_server_of_another_architecture_is_named_and_passed_to_exec() {
 /// this architecture, and `exec` would succeed there.
 #[test]
 fn in_strict_mode_a_server_of_another_architecture_is_refused() {
-    let (number, advice) = match cfg!(target_arch = "aarch64") {
-        true => (62, ["is built for x86-64", "this hook for aarch64"]),
-        false => (183, ["is built for aarch64", "this hook for x86-64"]),
+    let (number, advice) = if cfg!(target_arch = "aarch64") {
+        (62, ["is built for x86-64", "this hook for aarch64"])
+    } else {
+        (183, ["is built for aarch64", "this hook for x86-64"])
     };
     let machine = for_another_machine(number);
     let mut launch = machine.launch();

@@ -28,9 +28,10 @@ pub(crate) fn svg(panels: &[Panel]) -> Result<String> {
             let inside = area
                 .clone()
                 .shrink(corner, (w * CELL.0 - 12, h * CELL.1 - 12));
-            match panel.is_number {
-                true => number(&inside, panel)?,
-                false => lines(&inside, panel)?,
+            if panel.is_number {
+                number(&inside, panel)?
+            } else {
+                lines(&inside, panel)?
             }
         }
         area.present()?;

@@ -75,9 +75,10 @@ fn run() -> Result<()> {
             .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
             .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
             .index_url(index.url());
-        match has_store {
-            true => builder.env("CONTEXTPILOT_STORE", folder.path().join("store")),
-            false => builder,
+        if has_store {
+            builder.env("CONTEXTPILOT_STORE", folder.path().join("store"))
+        } else {
+            builder
         }
         .spawn()
     };
@@ -213,9 +214,10 @@ impl Prometheus {
     fn get(&self, path: &str) -> Result<Value> {
         let mut connection = Connection::open(([127, 0, 0, 1], self.port).into())?;
         let answer = connection.exchange("GET", path, b"")?.json()?;
-        match answer["status"] == "success" {
-            true => Ok(answer["data"]["result"].clone()),
-            false => Err(format!("{path}: {answer}").into()),
+        if answer["status"] == "success" {
+            Ok(answer["data"]["result"].clone())
+        } else {
+            Err(format!("{path}: {answer}").into())
         }
     }
 

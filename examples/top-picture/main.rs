@@ -62,9 +62,10 @@ fn run() -> Result<()> {
                 Err(_) => return Err("a client panicked".into()),
             }
         }
-        match drawn?.success() {
-            true => Ok(()),
-            false => Err("contextpilot-llama top failed".into()),
+        if drawn?.success() {
+            Ok(())
+        } else {
+            Err("contextpilot-llama top failed".into())
         }
     })
 }

@@ -83,9 +83,10 @@ fn is_whole(bytes: &[u8]) -> bool {
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
     let length = head.split_once("content-length: ");
     let length = length.and_then(|(_, rest)| rest.split("\r\n").next()?.parse().ok());
-    match head.contains("transfer-encoding") {
-        true => bytes.ends_with(b"0\r\n\r\n"),
-        false => bytes.len() - end - 4 >= length.unwrap_or(0),
+    if head.contains("transfer-encoding") {
+        bytes.ends_with(b"0\r\n\r\n")
+    } else {
+        bytes.len() - end - 4 >= length.unwrap_or(0)
     }
 }
 

@@ -295,9 +295,10 @@ impl Channel {
 
     /// False if there is no room.
     fn send(&self, item: Item) -> bool {
-        let most = match mode::is_running() {
-            true => EVENTS,
-            false => EVENTS_BEFORE_WORKER,
+        let most = if mode::is_running() {
+            EVENTS
+        } else {
+            EVENTS_BEFORE_WORKER
         };
         self.events.send(item, most).is_ok()
     }
@@ -326,10 +327,13 @@ impl Channel {
                 }
             }
             Event::Evaluated { failed, .. } if !failed.is_empty() => Weight::Urgent,
-            Event::Evaluated { .. } => match self.prompt_evaluation.load(Ordering::Relaxed) {
-                true => Weight::Result,
-                false => Weight::Token,
-            },
+            Event::Evaluated { .. } => {
+                if self.prompt_evaluation.load(Ordering::Relaxed) {
+                    Weight::Result
+                } else {
+                    Weight::Token
+                }
+            }
             // Only an observer needs it.
             Event::Posted { id: None, .. } => Weight::News,
             // On an HTTP thread: an eviction of the same id may be waiting to be reported.

@@ -305,9 +305,10 @@ impl ShelfHeld {
     /// `None`: another thread has it, and the call has waited long enough. A call without any patience does not wait.
     fn take(row: &Row) -> Option<Self> {
         let mut patience = row.patience();
-        let turn = match patience.is_zero() {
-            true => try_lock(&TURN)?,
-            false => TURN.lock().unwrap_or_else(PoisonError::into_inner),
+        let turn = if patience.is_zero() {
+            try_lock(&TURN)?
+        } else {
+            TURN.lock().unwrap_or_else(PoisonError::into_inner)
         };
         let shelf = lock_within(&SHELF, &mut patience);
         row.set_patience(patience);

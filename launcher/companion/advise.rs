@@ -44,9 +44,10 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         None => of_server(&options.control)?,
     };
     let advice = Simulations::of(&traffic).advise(&recorded);
-    match options.json {
-        true => print_json(&AdviceOut::of(&advice)),
-        false => print(&text(&advice)),
+    if options.json {
+        print_json(&AdviceOut::of(&advice))
+    } else {
+        print(&text(&advice))
     }
 }
 
@@ -191,9 +192,10 @@ fn text(advice: &Advice) -> String {
     };
     let others: Vec<&Change> = advice.alone.iter().filter(is_said).collect();
     if !others.is_empty() {
-        text += match advice.changes.is_empty() {
-            true => "Clients can help:\n",
-            false => "By itself, each in place of that:\n",
+        text += if advice.changes.is_empty() {
+            "Clients can help:\n"
+        } else {
+            "By itself, each in place of that:\n"
         };
         text.extend(others.into_iter().map(|change| said(change, recorded)));
     }

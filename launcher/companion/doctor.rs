@@ -166,11 +166,12 @@ fn inserted() -> impl Iterator<Item = Finding> {
 
 fn print(report: report::Report, options: &Options) -> Result<ExitCode, String> {
     report
-        .print(match options.json {
-            true => Form::Json,
-            false => Form::Text {
+        .print(if options.json {
+            Form::Json
+        } else {
+            Form::Text {
                 lists: options.verbose,
-            },
+            }
         })
         .map_err(|e| super::cannot_print(&e))?;
     Ok(ExitCode::from(report.grade() as u8))

@@ -51,9 +51,10 @@ pub(super) fn metadata(
     for _ in 0..count {
         let name = reader.text()?;
         let kind = reader.u32()?;
-        match wanted(&name) {
-            true => values.extend(reader.value(kind)?.map(|value| (name, value))),
-            false => reader.pass(kind)?,
+        if wanted(&name) {
+            values.extend(reader.value(kind)?.map(|value| (name, value)))
+        } else {
+            reader.pass(kind)?
         }
     }
     Ok(values)
@@ -147,9 +148,10 @@ impl<R: Read> Reader<R> {
 
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read_exact(bytes).map_err(|error| {
-            match error.kind() == io::ErrorKind::UnexpectedEof {
-                true => too_soon(),
-                false => error,
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                too_soon()
+            } else {
+                error
             }
         })
     }

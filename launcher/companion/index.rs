@@ -174,9 +174,10 @@ pub(super) fn serve(
     behind: Behind,
     hook: Option<FindHook>,
 ) -> Result<(), String> {
-    let mode = match serving.stateless {
-        true => Mode::Stateless,
-        false => Mode::Live,
+    let mode = if serving.stateless {
+        Mode::Stateless
+    } else {
+        Mode::Live
     };
     let index = Index::new(mode, serving.limits());
     let shared = SharedIndex::new(index, mode);

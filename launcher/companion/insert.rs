@@ -73,9 +73,12 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
                 .join(", ")
         ));
     }
-    let for_service = |file: PathBuf| match options.user || is_readable_by_all(&file) {
-        true => Ok(file),
-        false => copied(&file, &options.root),
+    let for_service = |file: PathBuf| {
+        if options.user || is_readable_by_all(&file) {
+            Ok(file)
+        } else {
+            copied(&file, &options.root)
+        }
     };
     let library = hook_lib::load(of_process).map_err(|e| e.to_string())?.path;
     let library = for_service(library)?;
@@ -193,33 +196,36 @@ impl Unit {
                 "{name:?} is no name of a unit: --into ollama, for instance"
             ));
         }
-        let name = match name.ends_with(".service") {
-            true => name.to_owned(),
-            false => format!("{name}.service"),
+        let name = if name.ends_with(".service") {
+            name.to_owned()
+        } else {
+            format!("{name}.service")
         };
-        let root = match user {
-            true => of_process
+        let root = if user {
+            of_process
                 .non_empty("HOME")
                 .map(PathBuf::from)
-                .ok_or("HOME is not set: set it")?,
-            false => root.to_owned(),
+                .ok_or("HOME is not set: set it")?
+        } else {
+            root.to_owned()
         };
         Ok(Self { name, user, root })
     }
 
     /// Where units are, in systemd's order.
     fn folders(&self) -> [PathBuf; 3] {
-        let names = match self.user {
-            true => [
+        let names = if self.user {
+            [
                 ".config/systemd/user",
                 ".local/share/systemd/user",
                 ".nix-profile/share/systemd/user",
-            ],
-            false => [
+            ]
+        } else {
+            [
                 "etc/systemd/system",
                 "usr/local/lib/systemd/system",
                 "usr/lib/systemd/system",
-            ],
+            ]
         };
         names.map(|name| self.root.join(name))
     }

@@ -48,9 +48,10 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let bridge = bridge::Bridge::listen(control, options.port.unwrap_or(0))?;
     // The token is in the address behind the #, which a browser keeps to itself. A file that only this user can
     // read passes it on: what is on a command line, everybody can read.
-    let ticket = match options.no_browser {
-        true => None,
-        false => Some(bridge.ticket()?),
+    let ticket = if options.no_browser {
+        None
+    } else {
+        Some(bridge.ticket()?)
     };
     print(&format!("{}\n", bridge.url()))?;
     say("The page is served until this command ends (Ctrl+C)");

@@ -135,9 +135,10 @@ fn evaluated(data: &Value) -> f64 {
             all.fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
         }
     };
-    match reused + evaluated > 0.0 {
-        true => evaluated / (reused + evaluated),
-        false => 0.0,
+    if reused + evaluated > 0.0 {
+        evaluated / (reused + evaluated)
+    } else {
+        0.0
     }
 }
 
@@ -188,13 +189,15 @@ fn grid(simulations: &Simulations<'_>, recorded: &Setting) -> Vec<PointOut> {
     let mut settings = Vec::new();
     for &parallel in &slots {
         for &mib in &sizes {
-            let setting = match parallel == recorded.parallel {
-                true => recorded.clone(),
-                false => recorded.clone().with_parallel(parallel),
+            let setting = if parallel == recorded.parallel {
+                recorded.clone()
+            } else {
+                recorded.clone().with_parallel(parallel)
             };
-            let setting = match mib == recorded.cache_ram {
-                true => Ok(setting),
-                false => setting.with_cache_ram(mib),
+            let setting = if mib == recorded.cache_ram {
+                Ok(setting)
+            } else {
+                setting.with_cache_ram(mib)
             };
             // A server that is too old has no host cache.
             if let Ok(setting) = setting {

@@ -23,11 +23,12 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let control = options.control.client()?;
     let reset = control.reset().map_err(|e| hook_says(&control, &e))?;
-    match options.json {
-        true => print_json(&reset),
-        false => print(&format!(
+    if options.json {
+        print_json(&reset)
+    } else {
+        print(&format!(
             "{} reported as evicted and forgotten\n",
             counted(reset.evicted, "request")
-        )),
+        ))
     }
 }

@@ -90,9 +90,10 @@ fn find(name: &OsString) -> Result<PathBuf, (u8, String)> {
         )
     })?;
     // As it was named, where that is a path: programs find their files beside it.
-    Ok(match name.as_encoded_bytes().contains(&b'/') {
-        true => name.into(),
-        false => found,
+    Ok(if name.as_encoded_bytes().contains(&b'/') {
+        name.into()
+    } else {
+        found
     })
 }
 

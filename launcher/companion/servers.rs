@@ -97,9 +97,10 @@ pub(super) fn choose(
         let whole = |model: &str, name: &str| {
             model.strip_suffix(".gguf").unwrap_or(model) == name || model == name
         };
-        match all.iter().any(|one| is_named(one, whole)) {
-            true => all.retain(|one| is_named(one, whole)),
-            false => all.retain(|one| is_named(one, |model, name| model.contains(name))),
+        if all.iter().any(|one| is_named(one, whole)) {
+            all.retain(|one| is_named(one, whole))
+        } else {
+            all.retain(|one| is_named(one, |model, name| model.contains(name)))
         }
     }
     match (all.len(), process, model) {

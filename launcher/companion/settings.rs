@@ -69,15 +69,12 @@ fn plain(markdown: &str) -> String {
         }
         text += before;
         // `[::1]` is none.
-        match name.contains(']') {
-            true => {
-                text.push('[');
-                rest = link;
-            }
-            false => {
-                text += name;
-                rest = after;
-            }
+        if name.contains(']') {
+            text.push('[');
+            rest = link;
+        } else {
+            text += name;
+            rest = after;
         }
     }
     (text + rest).replace('`', "")

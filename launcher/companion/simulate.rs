@@ -192,16 +192,15 @@ fn of_server(
         text: text.clone(),
     };
     plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
-    match options.json {
-        true => {
-            let all = points.iter().zip(&spreads).zip(&without);
-            let all = all.map(|((point, spread), without)| PointOut {
-                evaluated_tokens_unkept: *without,
-                ..PointOut::of(point).within(*spread)
-            });
-            print_json(&all.collect::<Vec<_>>())?;
-        }
-        false => print(&text)?,
+    if options.json {
+        let all = points.iter().zip(&spreads).zip(&without);
+        let all = all.map(|((point, spread), without)| PointOut {
+            evaluated_tokens_unkept: *without,
+            ..PointOut::of(point).within(*spread)
+        });
+        print_json(&all.collect::<Vec<_>>())?;
+    } else {
+        print(&text)?
     }
     Limit::check(&options.shown.fail_above, |name| {
         let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
@@ -412,13 +411,14 @@ fn kept(traffic: &Traffic) -> String {
         .iter()
         .map(|one| u64::from(one.record.kept));
     let kept: Vec<u64> = kept.filter(|tokens| *tokens > 0).collect();
-    match kept.is_empty() {
-        true => String::new(),
-        false => format!(
+    if kept.is_empty() {
+        String::new()
+    } else {
+        format!(
             "unkept: what would have been evaluated, had {} not kept {} as they were generated (CONTEXTPILOT_KEEP_TOKENS)\n",
             counted(kept.len() as u64, "prompt"),
             counted(kept.iter().sum(), "token")
-        ),
+        )
     }
 }
 

@@ -99,10 +99,8 @@ fn act(action: &Action, server: &LlamaServer, json: bool) -> Result<String, Erro
         server.wait_idle(on.slot, Duration::from_secs(seconds))?;
     }
     let slot = on.slot;
-    let said = |value: serde_json::Value, text: String| match json {
-        true => value.to_string() + "\n",
-        false => text,
-    };
+    let said =
+        |value: serde_json::Value, text: String| if json { value.to_string() + "\n" } else { text };
     Ok(match action {
         Action::Save(WithFile { file, .. }) => {
             let done = server.save(slot, file)?;

@@ -30,9 +30,10 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let control = options.control.client()?;
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
-    match options.json {
-        true => print_json(&stats),
-        false => print(&text(&stats)),
+    if options.json {
+        print_json(&stats)
+    } else {
+        print(&text(&stats))
     }
 }
 
@@ -269,9 +270,10 @@ pub(super) fn evictions(stats: &Stats) -> String {
         .iter()
         .map(|(why, number)| format!("{} {}", reason(**why), count(**number)))
         .collect();
-    let mut text = match parts.is_empty() {
-        true => "none".to_owned(),
-        false => format!("{}: {}", count(total), parts.join(", ")),
+    let mut text = if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{}: {}", count(total), parts.join(", "))
     };
     if let Some(never) = never.filter(|&never| never > 0) {
         text += &format!("; {} never cached", count(never));
@@ -431,9 +433,10 @@ fn losses(losses: &Losses) -> String {
     .into_iter()
     .filter_map(|(number, one, many)| some(number, one, many))
     .collect();
-    match parts.is_empty() {
-        true => "nothing".to_owned(),
-        false => parts.join(", "),
+    if parts.is_empty() {
+        "nothing".to_owned()
+    } else {
+        parts.join(", ")
     }
 }
 

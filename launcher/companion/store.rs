@@ -160,9 +160,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         Some(Action::Export(export)) => done(export::run(export, &contents, json)),
         None | Some(Action::Path | Action::Import(_) | Action::Sync(_)) => {
             let users = text::users(&running, &path);
-            done(match options.json {
-                true => print_json(&text::json(&path, &contents, &users)),
-                false => print(&text::text(&path, &contents, &users)),
+            done(if options.json {
+                print_json(&text::json(&path, &contents, &users))
+            } else {
+                print(&text::text(&path, &contents, &users))
             })
         }
         Some(Action::Verify) => verify(options, contents),
@@ -206,9 +207,10 @@ fn folder(options: &Options, running: &[Running]) -> Result<PathBuf, String> {
 fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String> {
     let checked = contents.verify(|name, why| say(format!("The chunk {name} was removed: {why}")));
     let bad = checked.damaged + checked.unreadable;
-    match options.json {
-        true => print_json(&checked)?,
-        false => print(&format!(
+    if options.json {
+        print_json(&checked)?
+    } else {
+        print(&format!(
             "{}, {}: {}\n",
             counted(checked.good as u64, "chunk"),
             bytes(checked.bytes),
@@ -219,7 +221,7 @@ fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String>
                     checked.damaged, checked.unreadable
                 ),
             }
-        ))?,
+        ))?
     }
     Ok(match bad {
         0 => ExitCode::SUCCESS,
@@ -238,15 +240,16 @@ fn remove(
     let removed = contents
         .shrink(to, only.as_ref())
         .map_err(|e| format!("A chunk cannot be removed: {e}"))?;
-    done(match options.json {
-        true => print_json(&removed),
-        false => print(&format!(
+    done(if options.json {
+        print_json(&removed)
+    } else {
+        print(&format!(
             "{} removed, {}; {} stay, {}\n",
             counted(removed.chunks as u64, "chunk"),
             bytes(removed.bytes),
             counted(removed.left_chunks as u64, "chunk"),
             bytes(removed.left_bytes)
-        )),
+        ))
     })
 }
 

@@ -155,16 +155,17 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     write(options, "csv", &figures::csv(&trials))?;
     write(options, "svg", &plot::svg(&trials)?)?;
     let summary = Summary::of(&trials);
-    match options.json {
-        true => print_json(&json!({
+    if options.json {
+        print_json(&json!({
             "trials": trials,
             "hit": summary.hit,
             "miss": summary.miss,
             "store": summary.store,
             "ratio": summary.ratio(),
             "hook": summary.hook.map(|(asked, right)| json!({"asked": asked, "right": right})),
-        })),
-        false => print(&figures::text(&trials, &summary)),
+        }))
+    } else {
+        print(&figures::text(&trials, &summary))
     }?;
     // What was measured may have taken hours.
     failed.map_or(Ok(()), |why| {

@@ -183,23 +183,25 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
             format!("What the server at {} answers has no usage: is it a llama-server of 2025 or later?", server.address())
         })?,
     };
-    match options.json {
-        true => print_json(&json!({
+    if options.json {
+        print_json(&json!({
             "prompt_tokens": figures.reused + figures.evaluated,
             "reused": figures.reused,
             "loaded": figures.loaded,
             "evaluated": figures.evaluated,
             "seconds": seconds,
-        })),
-        false => print(&figures.text(seconds)),
+        }))
+    } else {
+        print(&figures.text(seconds))
     }
 }
 
 fn read(file: &Path) -> Result<String, String> {
     let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
-        true => io::stdin().read_to_string(&mut text).map(|_| text),
-        false => fs::read_to_string(file),
+    let read = if file.as_os_str() == "-" {
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(file)
     };
     read.map_err(|e| {
         format!(

@@ -34,16 +34,15 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let control = options.control.client()?;
     let mut all = true;
-    let ids = match options.ids.is_empty() {
-        false => options.ids.clone(),
-        true => {
-            let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
-            let last = last(&control, &stats)?;
-            if last.is_empty() && !options.json {
-                print(&format!("{}\n", under_way::nothing_yet(&stats, NO_PROMPT)))?;
-            }
-            last
+    let ids = if options.ids.is_empty() {
+        let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+        let last = last(&control, &stats)?;
+        if last.is_empty() && !options.json {
+            print(&format!("{}\n", under_way::nothing_yet(&stats, NO_PROMPT)))?;
         }
+        last
+    } else {
+        options.ids.clone()
     };
     for id in &ids {
         let (id, state) = &request(&control, id)?;
@@ -56,9 +55,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             print(&format!("{}\n", under_way::line(prompt)))?;
             continue;
         }
-        match options.json {
-            true => print_json(state)?,
-            false => print(&(text(state, SystemTime::now().into()) + &about(state)))?,
+        if options.json {
+            print_json(state)?
+        } else {
+            print(&(text(state, SystemTime::now().into()) + &about(state)))?
         }
     }
     Ok(if all {
@@ -149,9 +149,10 @@ fn text(state: &RequestState, now: Timestamp) -> String {
             evaluation,
             ..
         } => {
-            let word = match is_cached(state) {
-                true => "cached",
-                false => "not cached",
+            let word = if is_cached(state) {
+                "cached"
+            } else {
+                "not cached"
             };
             let tokens = counted(evaluation.prompt_tokens, "token");
             let now = match cached_tokens {

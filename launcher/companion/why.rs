@@ -267,9 +267,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             ))?,
         }
     }
-    Ok(match all {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if all {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

@@ -13,11 +13,12 @@ pub(super) fn executes(path: &Path) -> Result<(), HookError> {
     use rustix::fs::{StatVfsMountFlags, statvfs};
 
     let noexec = |fs: rustix::fs::StatVfs| fs.f_flag.contains(StatVfsMountFlags::NOEXEC);
-    match statvfs(path).is_ok_and(noexec) {
-        true => Err(HookError::NoExec {
+    if statvfs(path).is_ok_and(noexec) {
+        Err(HookError::NoExec {
             path: path.to_owned(),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

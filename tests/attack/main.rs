@@ -97,9 +97,10 @@ fn main() -> ExitCode {
     for why in &failed {
         println!("FAILED {why}");
     }
-    match failed.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -175,9 +175,10 @@ impl Service {
                 let mut found = line
                     .split([' ', ',', ';'])
                     .filter_map(|word| word.strip_prefix("http://"));
-                let at = match line.contains("Gateway to") {
-                    true => found.next_back(),
-                    false => found.next(),
+                let at = if line.contains("Gateway to") {
+                    found.next_back()
+                } else {
+                    found.next()
                 };
                 at?.parse().ok()
             })

@@ -17,9 +17,10 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let found = which::which(name).ok();
     if found.is_none() {
         let why = format!("no {name} here");
-        match COMMON.contains(&name) {
-            true => skip(why),
-            false => skip_optional(why),
+        if COMMON.contains(&name) {
+            skip(why)
+        } else {
+            skip_optional(why)
         }
     }
     found

@@ -34,9 +34,10 @@ impl ModelFile {
         // In memory, if possible: an overlay file system, such as a container's root, may not support
         // leases.
         let memory = Path::new("/dev/shm");
-        let folder = match memory.is_dir() {
-            true => tempfile::tempdir_in(memory).unwrap(),
-            false => tempfile::tempdir().unwrap(),
+        let folder = if memory.is_dir() {
+            tempfile::tempdir_in(memory).unwrap()
+        } else {
+            tempfile::tempdir().unwrap()
         };
         let file = Self { folder };
         fs::copy(of, file.path()).unwrap();

@@ -129,11 +129,12 @@ fn requests_of_a_server_within_a_program_have_ids_and_it_may_be_stopped_and_star
         assert_eq!(before, if stored { 7 } else { 0 });
         let name = |name: &str| format!("{name}-{stored}");
         let [a, b, c, d, e, f, g] = ["a", "b", "c", "d", "e", "f", "g"].map(name);
-        let earlier: Vec<String> = match stored {
-            true => ["a", "b", "c", "d", "e", "f", "g"]
+        let earlier: Vec<String> = if stored {
+            ["a", "b", "c", "d", "e", "f", "g"]
                 .map(|one| format!("{one}-false"))
-                .to_vec(),
-            false => Vec::new(),
+                .to_vec()
+        } else {
+            Vec::new()
         };
         let told_now = |now: &[&String]| {
             let mut all: Vec<&str> = earlier

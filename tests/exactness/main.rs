@@ -107,12 +107,13 @@ fn main() -> ExitCode {
             moments,
             problem,
         } = known;
-        let result = match problem.is_none() && score.is_perfect() {
-            true => Ok(format!("{:.1} s", started.elapsed().as_secs_f32())),
-            false => Err(Error::new(format!(
+        let result = if problem.is_none() && score.is_perfect() {
+            Ok(format!("{:.1} s", started.elapsed().as_secs_f32()))
+        } else {
+            Err(Error::new(format!(
                 "{score:?}\n  {}",
                 problem.unwrap_or_default()
-            ))),
+            )))
         };
         tally.note(case.name, result);
         rows.push(score.row(case.name));
@@ -275,12 +276,11 @@ fn unknown_endpoint(case: &Case, answers: &[Outcome]) -> Option<String> {
 /// The evicted ids: at the end of the trace or, if prompts return or if each step is checked, after
 /// each step.
 fn gone(case: &Case) -> contextpilot_testbed::Result<moments::Moments> {
-    match case.prompts_return || case.every_moment {
-        true => moments::gone(case),
-        false => {
-            let gone = truth(&case.trace, &case.server)?.gone();
-            Ok(vec![(case.trace.steps.len(), gone)])
-        }
+    if case.prompts_return || case.every_moment {
+        moments::gone(case)
+    } else {
+        let gone = truth(&case.trace, &case.server)?.gone();
+        Ok(vec![(case.trace.steps.len(), gone)])
     }
 }
 

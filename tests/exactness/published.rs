@@ -122,8 +122,9 @@ fn enter(wanted: &[String]) -> ExitCode {
         .args(wanted)
         .env(INSIDE, "1")
         .status();
-    match status.expect("it can be run again").success() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if status.expect("it can be run again").success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }

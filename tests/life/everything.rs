@@ -114,14 +114,16 @@ fn whatever_is_killed_the_reports_are_what_the_engine_says() {
             agrees(&server, &flapping, &chains, number, &mut account);
         }
         // llama-server 0.7.0 itself hangs if SIGTERM comes during a request. Here none is in progress.
-        let signal = match in_peace && random.below(2) == 0 {
-            true => libc::SIGTERM,
-            false => libc::SIGKILL,
+        let signal = if in_peace && random.below(2) == 0 {
+            libc::SIGTERM
+        } else {
+            libc::SIGKILL
         };
         account.kills += usize::from(signal == libc::SIGKILL);
-        match in_peace {
-            true => server.stop(signal).unwrap(),
-            false => server.wait(PATIENCE).unwrap(),
+        if in_peace {
+            server.stop(signal).unwrap()
+        } else {
+            server.wait(PATIENCE).unwrap()
         };
     }
     let torn = torn_lines(&home.path().join("log"));

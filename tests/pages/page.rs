@@ -47,9 +47,10 @@ pub(crate) fn run(at: &Path, text: &str, machine: &Machine) -> Result<Done, Stri
             wrong += &format!("{}:{}: {why}\n", at.display(), block.line);
         }
     }
-    match wrong.is_empty() {
-        true => Ok(session.done),
-        false => Err(wrong),
+    if wrong.is_empty() {
+        Ok(session.done)
+    } else {
+        Err(wrong)
     }
 }
 

@@ -128,10 +128,10 @@ fn part_of(part: &str) -> String {
     }
     let mut shape = String::new();
     for c in part.chars() {
-        match c.is_ascii_digit() {
-            true if shape.ends_with('0') => {}
-            true => shape.push('0'),
-            false => shape.push(c),
+        if !c.is_ascii_digit() {
+            shape.push(c);
+        } else if !shape.ends_with('0') {
+            shape.push('0');
         }
     }
     shape
@@ -187,12 +187,13 @@ fn differ(at: &str, page: &Value, output: &Value, is_excerpt: bool) -> Option<St
                 let mut found = others
                     .iter()
                     .map(|other| differ(at, one, other, is_excerpt));
-                match found.clone().any(|difference| difference.is_none()) {
-                    true => None,
-                    false => found
+                if found.clone().any(|difference| difference.is_none()) {
+                    None
+                } else {
+                    found
                         .next()
                         .flatten()
-                        .map(|why| format!("{why} (in a list)")),
+                        .map(|why| format!("{why} (in a list)"))
                 }
             })
         }

@@ -130,14 +130,15 @@ impl Terminal {
                     0 => failed.is_empty() && code.trim() == "0",
                     _ => code.trim() == exit.to_string(),
                 };
-                return match as_said && ready.is_none() {
-                    true => Ok(step),
-                    false => Err(format!(
+                return if as_said && ready.is_none() {
+                    Ok(step)
+                } else {
+                    Err(format!(
                         "exit codes {} {}, expected {exit}:\n{}",
                         failed.trim().replace('\n', " "),
                         code.trim(),
                         step.screen()
-                    )),
+                    ))
                 };
             }
             if ready.is_some_and(|ready| step.screen().contains(ready)) {

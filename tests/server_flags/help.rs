@@ -76,13 +76,13 @@ impl Help {
 
     /// The first flag of a line that the server does not know.
     pub(crate) fn lacks(&self, line: &Line) -> Option<String> {
-        let names = line
-            .given()
-            .iter()
-            .map(|word| match word.starts_with("--") {
-                true => word.replace('_', "-"),
-                false => word.clone(),
-            });
+        let names = line.given().iter().map(|word| {
+            if word.starts_with("--") {
+                word.replace('_', "-")
+            } else {
+                word.clone()
+            }
+        });
         let mut flags = names.filter(|word| word.starts_with('-') && word.parse::<f64>().is_err());
         flags.find(|flag| self.entry(flag).is_none())
     }

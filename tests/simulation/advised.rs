@@ -201,9 +201,10 @@ fn try_out(set_up: &SetUp) -> Result<String> {
     let changes = advice["changes"].as_array().cloned().unwrap_or_default();
     if set_up.hopeless {
         let client = advice["tokens"]["behind_a_difference"].as_u64();
-        return match changes.is_empty() && client > Some(0) {
-            true => Ok(format!("nothing helps but the client, {client:?} tokens")),
-            false => Err(Error::new(advice.to_string())),
+        return if changes.is_empty() && client > Some(0) {
+            Ok(format!("nothing helps but the client, {client:?} tokens"))
+        } else {
+            Err(Error::new(advice.to_string()))
         };
     }
     let Some(last) = changes.last() else {
@@ -251,9 +252,10 @@ fn try_out(set_up: &SetUp) -> Result<String> {
         100.0 * promised,
         100.0 * after
     );
-    match (after - promised).abs() <= TOLERANCE && after > before {
-        true => Ok(said),
-        false => Err(Error::new(said)),
+    if (after - promised).abs() <= TOLERANCE && after > before {
+        Ok(said)
+    } else {
+        Err(Error::new(said))
     }
 }
 

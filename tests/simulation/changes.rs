@@ -182,9 +182,10 @@ pub(super) fn unseen() -> Result<String> {
         let all = outcomes.iter().flat_map(|outcome| &outcome.completions);
         Ok(all.map(|completion| completion.cache_n as u32).collect())
     })?;
-    match reused.last().is_some_and(|&reused| reused >= 200) {
-        true => Ok(said),
-        false => Err(Error::new(said)),
+    if reused.last().is_some_and(|&reused| reused >= 200) {
+        Ok(said)
+    } else {
+        Err(Error::new(said))
     }
 }
 
@@ -238,8 +239,9 @@ fn answers(
         .filter_map(|(_, outcome)| Some(outcome.as_ref()?.reused))
         .collect();
     let said = format!("engine {engine:?}, simulated {simulated:?}");
-    match engine == simulated {
-        true => Ok((said, engine)),
-        false => Err(Error::new(said)),
+    if engine == simulated {
+        Ok((said, engine))
+    } else {
+        Err(Error::new(said))
     }
 }

@@ -85,14 +85,13 @@ fn compare(
     let simulated = point.outcomes.iter();
     let simulated = simulated.map(|outcome| outcome.map(|o| (o.reused, o.evaluated)));
     for (nth, (engine, simulated)) in figures.iter().zip(simulated).enumerate() {
-        match simulated == Some(*engine) {
-            true => exact += 1,
-            false => {
-                let _ = write!(
-                    differences,
-                    "\n  {nth}: engine {engine:?}, simulated {simulated:?}"
-                );
-            }
+        if simulated == Some(*engine) {
+            exact += 1
+        } else {
+            let _ = write!(
+                differences,
+                "\n  {nth}: engine {engine:?}, simulated {simulated:?}"
+            );
         }
     }
     let sum = |of: fn(&(u32, u32)) -> u32| figures.iter().map(|one| u64::from(of(one))).sum();

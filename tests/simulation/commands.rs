@@ -150,15 +150,17 @@ fn companion(path: &Path, arguments: &[&str]) -> Result<Output> {
 
 fn run_on(path: &Path, arguments: &[&str]) -> Result<Output> {
     let output = companion(path, arguments)?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(Error::new(String::from_utf8_lossy(&output.stderr))),
+    if output.status.success() {
+        Ok(output)
+    } else {
+        Err(Error::new(String::from_utf8_lossy(&output.stderr)))
     }
 }
 
 fn expect(what: &str, holds: bool) -> Result<()> {
-    match holds {
-        true => Ok(()),
-        false => Err(Error::new(format!("not so: {what}"))),
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::new(format!("not so: {what}")))
     }
 }

@@ -84,9 +84,10 @@ pub(super) fn run() -> Result<String> {
         }
     }
     let is_whole = traffic.requests.len() as u64 == CLIENTS * CONVERSATIONS * TURNS;
-    match is_whole && range.contains(&engine) && followed_off.abs() <= TOLERANCE {
-        true => Ok(said),
-        false => Err(Error::new(said)),
+    if is_whole && range.contains(&engine) && followed_off.abs() <= TOLERANCE {
+        Ok(said)
+    } else {
+        Err(Error::new(said))
     }
 }
 

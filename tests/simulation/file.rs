@@ -64,8 +64,9 @@ fn record(server: &Builder, path: &Path, signal: i32) -> Result<Traffic> {
 }
 
 fn expect(what: &str, holds: bool) -> Result<()> {
-    match holds {
-        true => Ok(()),
-        false => Err(Error::new(format!("not so: {what}"))),
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::new(format!("not so: {what}")))
     }
 }

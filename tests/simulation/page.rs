@@ -51,12 +51,11 @@ pub(super) fn write_chats(rows: &str, missed: usize) {
 /// Writes the third part: sessions of agents, at the recorded setting and at others.
 pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorded: bool) {
     let points = rows.lines().count();
-    let origin = match are_recorded {
-        true => {
-            "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a block of 64\n\
+    let origin = if are_recorded {
+        "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a block of 64\n\
              tokens played as 4"
-        }
-        false => "Made-up sessions of agents",
+    } else {
+        "Made-up sessions of agents"
     };
     let page = page();
     let first = before(&page, SESSIONS);

@@ -57,12 +57,13 @@ pub(crate) fn compare(case: &Case) -> Result<String> {
         }
         next = end;
     }
-    match wrong.is_empty() {
-        true => Ok(format!("{next} prompts")),
-        false => Err(Error::new(format!(
+    if wrong.is_empty() {
+        Ok(format!("{next} prompts"))
+    } else {
+        Err(Error::new(format!(
             "(reused, evaluated){wrong}\n  {setting:?}\n  {:?}",
             traffic.changes
-        ))),
+        )))
     }
 }
 
@@ -94,15 +95,16 @@ fn in_all(outcomes: &[Outcome], traffic: &Traffic, point: &Point) -> Result<Stri
     let engine = sum(|record| record.reused) as f64 / tokens as f64;
     let simulated = point.reused_share();
     let prompts = traffic.requests.len();
-    match tokens > 0 && (simulated - engine).abs() <= TOLERANCE {
-        true => Ok(format!(
+    if tokens > 0 && (simulated - engine).abs() <= TOLERANCE {
+        Ok(format!(
             "{prompts} prompts in all: engine {:.1} %, simulated {:.1} %",
             100.0 * engine,
             100.0 * simulated
-        )),
-        false => Err(Error::new(format!(
+        ))
+    } else {
+        Err(Error::new(format!(
             "{prompts} prompts of {tokens} tokens: engine {engine}, simulated {simulated}"
-        ))),
+        )))
     }
 }
 

@@ -104,9 +104,10 @@ pub(super) fn discarded() -> Result<String> {
         .last()
         .and_then(|one| Some(one.as_ref()?.reused as usize));
     let said = format!("engine {engine} reused, simulated {simulated:?}");
-    match engine > 102 && simulated == Some(engine) {
-        true => Ok(said),
-        false => Err(Error::new(said)),
+    if engine > 102 && simulated == Some(engine) {
+        Ok(said)
+    } else {
+        Err(Error::new(said))
     }
 }
 
@@ -143,9 +144,10 @@ fn elsewhere(
     let simulated = simulate(traffic, &setting).outcomes.into_iter().flatten();
     let simulated: Vec<usize> = simulated.map(|one| one.evaluated as usize).collect();
     let said = format!("evaluated: engine {engine:?}, simulated {simulated:?}");
-    match engine == simulated {
-        true => Ok(said),
-        false => Err(Error::new(said)),
+    if engine == simulated {
+        Ok(said)
+    } else {
+        Err(Error::new(said))
     }
 }
 
@@ -180,9 +182,10 @@ pub(super) fn with_store() -> Result<String> {
             "{arch:?}: engine {computed} evaluated, {loaded} loaded, simulated {}, {}",
             point.evaluated_tokens, point.loaded_tokens
         );
-        match loaded > 0 && (point.evaluated_tokens, point.loaded_tokens) == (computed, loaded) {
-            true => Ok(said),
-            false => Err(Error::new(said)),
+        if loaded > 0 && (point.evaluated_tokens, point.loaded_tokens) == (computed, loaded) {
+            Ok(said)
+        } else {
+            Err(Error::new(said))
         }
     });
     let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
@@ -213,9 +216,10 @@ pub(super) fn small_pool_with_store() -> Result<String> {
         "(reused, loaded): engine {engine:?}, simulated {simulated:?}, changes {:?}",
         traffic.changes
     );
-    match engine == simulated {
-        true => Ok(said),
-        false => Err(Error::new(said)),
+    if engine == simulated {
+        Ok(said)
+    } else {
+        Err(Error::new(said))
     }
 }
 

@@ -137,9 +137,10 @@ fn row(
 ) -> usize {
     // At the recorded setting it is known who asked first.
     let is_recorded = flags == plan.recorded;
-    let share = match is_recorded {
-        true => replay.as_recorded(setting).spared_share(),
-        false => replay.simulate(setting).spared_share(),
+    let share = if is_recorded {
+        replay.as_recorded(setting).spared_share()
+    } else {
+        replay.simulate(setting).spared_share()
     };
     let spread = replay.spread(setting).filter(|_| !is_recorded);
     let Spread {

@@ -131,13 +131,14 @@ fn neither_does_one_of_other_values() {
         ("q5_1", &f16),
     ] {
         // Quantised rows are of 32 values, and the tiny model's heads of 16.
-        let model = match kind.starts_with('q') {
-            true => Model::of(&Spec {
+        let model = if kind.starts_with('q') {
+            Model::of(&Spec {
                 layers: 1,
                 width: 512,
                 ..Spec::new(Arch::Llama)
-            }),
-            false => Model::tiny(Arch::Llama),
+            })
+        } else {
+            Model::tiny(Arch::Llama)
         };
         let slots = four_slots(Arch::Llama).model(&model);
         let slots = slots.args(["-ctk", kind, "-ctv", kind, "-fa", "on"]);

@@ -304,9 +304,10 @@ fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
         // With several slots, llama-server 0.7.0 itself answers wrongly now and then, and there is no store.
         builder = builder.args(["-np", "1"]);
     }
-    match life.with_files {
-        true => builder.args(["--slot-save-path", folder.to_str().unwrap()]),
-        false => builder,
+    if life.with_files {
+        builder.args(["--slot-save-path", folder.to_str().unwrap()])
+    } else {
+        builder
     }
 }
 

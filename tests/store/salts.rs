@@ -148,11 +148,12 @@ fn random_traffic(builder: &Builder, seed: u64) -> usize {
     for nth in 0..48 {
         let salt = random.below(3) as usize;
         // The beginning of any earlier prompt, whosever it was, and something new.
-        let mut prompt = match earlier.is_empty() {
-            true => Vec::new(),
-            false => earlier[random.below(earlier.len() as u64) as usize]
+        let mut prompt = if earlier.is_empty() {
+            Vec::new()
+        } else {
+            earlier[random.below(earlier.len() as u64) as usize]
                 .1
-                .clone(),
+                .clone()
         };
         prompt.truncate(random.below(prompt.len() as u64 + 1) as usize);
         prompt.extend(tokens(seed * 1000 + nth, 60 + random.below(300) as usize));

@@ -19,9 +19,10 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
             bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0))
         });
         for digit in 0..4 {
-            text.push(match digit <= chunk.len() {
-                true => char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize]),
-                false => '=',
+            text.push(if digit <= chunk.len() {
+                char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize])
+            } else {
+                '='
             });
         }
     }

@@ -283,9 +283,10 @@ fn what_a_slot_holds_says_what_was_sent() {
         let builder = Server::builder()
             .model(&model)
             .args(["-c", "16384", "-t", "1"]);
-        let builder = match is_full {
-            true => builder.args(["--swa-full"]),
-            false => builder,
+        let builder = if is_full {
+            builder.args(["--swa-full"])
+        } else {
+            builder
         };
         keeping(
             builder

@@ -104,9 +104,10 @@ impl Attached {
                 "Attached: llama.cpp {} of {}{}, {} functions hooked in {:.1} ms{}; nothing evaluated yet",
                 version(),
                 file.display(),
-                match self.request_ids {
-                    true => " and the server in it",
-                    false => "",
+                if self.request_ids {
+                    " and the server in it"
+                } else {
+                    ""
                 },
                 patched().filter(|places| *places > 0).count(),
                 took.as_secs_f64() * 1000.0,
@@ -247,9 +248,10 @@ pub(crate) fn say_evaluated(has_store: bool) {
             "Active: llama.cpp {} of {}: it evaluates, and is followed{}",
             version(),
             file.display(),
-            match claims::has_copies() && has_store {
-                true => NO_STORE,
-                false => "",
+            if claims::has_copies() && has_store {
+                NO_STORE
+            } else {
+                ""
             }
         ));
     }
@@ -273,9 +275,11 @@ fn functions() -> Vec<HookedFunction> {
 }
 
 fn way(row: &Row) -> &'static str {
-    match row.places.is_inline() {
-        true => "inline",
-        false if row.places.found() == 0 => "none",
-        false => "import",
+    if row.places.is_inline() {
+        "inline"
+    } else if row.places.found() == 0 {
+        "none"
+    } else {
+        "import"
     }
 }

@@ -106,9 +106,10 @@ impl Embedded {
         let shown = file.display();
         match Inside::in_library(address) {
             Ok(Some(inside)) => Ok(Self {
-                inside: match is_module(&file) {
-                    true => inside.with_members(exported_by(address)),
-                    false => inside,
+                inside: if is_module(&file) {
+                    inside.with_members(exported_by(address))
+                } else {
+                    inside
                 },
                 library: Some(address),
                 file,

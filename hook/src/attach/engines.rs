@@ -33,9 +33,10 @@ pub(crate) fn are_several() -> bool {
 /// The engine that this thread is in: less than [`ENGINES`]. The first one, if it is in none.
 #[inline]
 pub(crate) fn current() -> usize {
-    match are_several() {
-        true => current_of_several(),
-        false => 0,
+    if are_several() {
+        current_of_several()
+    } else {
+        0
     }
 }
 

@@ -75,9 +75,10 @@ pub(crate) fn file_of_engine() -> Option<PathBuf> {
     let name = unsafe { CStr::from_ptr(name) };
     let name = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
     // A program is named as it was called.
-    match name.is_absolute() && name.exists() {
-        true => Some(name),
-        false => Some(environment::program()),
+    if name.is_absolute() && name.exists() {
+        Some(name)
+    } else {
+        Some(environment::program())
     }
 }
 

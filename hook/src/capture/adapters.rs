@@ -75,16 +75,17 @@ pub(crate) unsafe fn set_all(
         return;
     }
     let given = !adapters.is_null() && !scales.is_null();
-    let (adapters, scales): (&[Pointer], &[f32]) = match given && count > 0 {
+    let (adapters, scales): (&[Pointer], &[f32]) = if given && count > 0 {
         // SAFETY: the caller's promise.
-        true => (
+        (
             unsafe { std::slice::from_raw_parts(adapters, count) },
             unsafe {
                 // SAFETY: the caller's promise.
                 std::slice::from_raw_parts(scales, count)
             },
-        ),
-        false => (&[], &[]),
+        )
+    } else {
+        (&[], &[])
     };
     let all = adapters.iter().zip(scales);
     let all = all.map(|(adapter, scale)| (adapter.addr(), Scale::new(*scale)));

@@ -194,17 +194,19 @@ struct Connection {
 
 impl Connection {
     fn new(socket: i32, generation: u32) -> Self {
-        let reader = match prompts::are_engaged() {
-            true => ConnectionReader::with_prompts(),
-            false => ConnectionReader::new(),
+        let reader = if prompts::are_engaged() {
+            ConnectionReader::with_prompts()
+        } else {
+            ConnectionReader::new()
         };
         Self {
             socket,
             generation,
             layer: Layer::Socket,
-            reader: match have_titles() {
-                true => reader.with_titles(),
-                false => reader,
+            reader: if have_titles() {
+                reader.with_titles()
+            } else {
+                reader
             },
             current: None,
         }

@@ -280,12 +280,11 @@ pub(crate) fn slot() -> Option<u32> {
 /// [belongs to](program::token_in).
 pub(crate) fn piece(token: i32) -> Option<Vec<u8>> {
     let _held = pieces::hold();
-    let (row, token) = match attach::is_program() {
-        true => {
-            let (context, token) = program::token_in(token);
-            (ROWS.get(context.0)?, token)
-        }
-        false => (first()?, token),
+    let (row, token) = if attach::is_program() {
+        let (context, token) = program::token_in(token);
+        (ROWS.get(context.0)?, token)
+    } else {
+        (first()?, token)
     };
     let vocabulary = row.vocabulary.load(Ordering::Acquire);
     if vocabulary == 0 {
@@ -329,9 +328,10 @@ pub(crate) fn forget(context: Pointer) {
 /// What a context is called in events: its address, or its place in a program, where several are followed
 /// ([`contextpilot_residency::program`]).
 pub(crate) fn id_of(context: Pointer) -> ContextId {
-    match attach::is_program() {
-        true => ContextId(place_of(context).unwrap_or(CONTEXTS)),
-        false => ContextId(context.addr()),
+    if attach::is_program() {
+        ContextId(place_of(context).unwrap_or(CONTEXTS))
+    } else {
+        ContextId(context.addr())
     }
 }
 
@@ -517,9 +517,10 @@ pub(crate) unsafe fn first_in_engine(context: Pointer, sequence: i32) -> Option<
 /// A first position that the server was told, by the rule that the ledger has.
 pub(crate) fn as_the_ledger_has_it(context: Pointer, first: i32) -> i32 {
     let looks_back_far = |row: &Row| row.looks_back_far.load(Ordering::Acquire);
-    match find(context.addr()).is_some_and(looks_back_far) {
-        true => as_if_of_2026(first),
-        false => first,
+    if find(context.addr()).is_some_and(looks_back_far) {
+        as_if_of_2026(first)
+    } else {
+        first
     }
 }
 

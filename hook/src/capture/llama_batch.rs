@@ -70,9 +70,10 @@ unsafe fn sequences(batch: &Batch, index: usize) -> impl Iterator<Item = i32> {
 /// The engine may read the batch, and `answers` are about this batch.
 pub(crate) unsafe fn entries(batch: &Batch, answers: &Answers) -> Option<Entries> {
     let len = usize::try_from(batch.len).ok()?;
-    let row_size = match batch.token.is_null() {
-        true => answers.row_size?,
-        false => 0,
+    let row_size = if batch.token.is_null() {
+        answers.row_size?
+    } else {
+        0
     };
     let mut ends = answers.ends.clone();
     let mut entries = Vec::with_capacity(len);

@@ -170,9 +170,10 @@ impl Current {
         let observed = inference && clock::is_engaged();
         let forgotten = forgotten || (forbids_cache && FORGETS.load(Ordering::Relaxed));
         let avoids_store = forbids_cache && uncached::are_of_interest();
-        let salt = match inference && uncached::are_of_interest() {
-            true => Salt::of(&request.cache_salt),
-            false => Salt::None,
+        let salt = if inference && uncached::are_of_interest() {
+            Salt::of(&request.cache_salt)
+        } else {
+            Salt::None
         };
         if salt != Salt::None && prompts::are_engaged() {
             salts::lose();

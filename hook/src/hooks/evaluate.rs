@@ -27,10 +27,11 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
     // SAFETY: the caller passes the batch for evaluation, so no other thread changes it now.
     let entries = || unsafe { shadow::with(batch, |s| s.entries()) }.flatten();
     let evaluation = Evaluation::begin(used, entries);
-    let result = match store::is_on() {
+    let result = if store::is_on() {
         // SAFETY: as above.
-        true => unsafe { store::evaluate::extended(used, batch) },
-        false => original!(llama_process(context, kind, batch)),
+        unsafe { store::evaluate::extended(used, batch) }
+    } else {
+        original!(llama_process(context, kind, batch))
     };
     evaluation.end(result)
 }
@@ -54,10 +55,11 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
         Some(known) => Some(known.clone()),
         None => entries(),
     });
-    let result = match store::is_on() {
+    let result = if store::is_on() {
         // SAFETY: as above.
-        true => unsafe { store::evaluate::legacy(used, batch, known.as_deref()) },
-        false => original!(llama_decode(context, batch)),
+        unsafe { store::evaluate::legacy(used, batch, known.as_deref()) }
+    } else {
+        original!(llama_decode(context, batch))
     };
     evaluation.end(result)
 }
@@ -145,9 +147,10 @@ impl<'a> Evaluation<'a> {
             let told = unsafe { adapters::tell(context) };
             match entries().filter(|_| told) {
                 Some(entries) => {
-                    let entries = match is_program() {
-                        true => engine_prompts::submitted(context, entries),
-                        false => entries,
+                    let entries = if is_program() {
+                        engine_prompts::submitted(context, entries)
+                    } else {
+                        entries
                     };
                     evaluation.sequences = sequences_of(&entries);
                     evaluation.longest = measure::worth_measuring(context, &entries);

@@ -153,14 +153,15 @@ unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>
         let mut count = 0;
         // SAFETY: one of the chunks. The result is null if the chunk is not text.
         let text = unsafe { plain::chunk_text(chunk, &raw mut count) }?;
-        all.push(match text.is_null() {
-            false => Chunk::Text(text, count),
-            true => Chunk::Media(
+        all.push(if text.is_null() {
+            Chunk::Media(
                 // SAFETY: one of the chunks.
                 unsafe { media::name(chunk) }?,
                 // SAFETY: as above.
                 unsafe { plain::chunk_positions(chunk) }?,
-            ),
+            )
+        } else {
+            Chunk::Text(text, count)
         });
     }
     Some((all, shared))

@@ -50,9 +50,10 @@ pub(crate) unsafe fn _Z30llama_set_embeddings_layer_inpP13llama_contextjb(
     original!(_Z30llama_set_embeddings_layer_inpP13llama_contextjb(
         context, layer, value
     ));
-    match value {
-        true => purpose::want_hidden(used, Source::Layer(layer)),
-        false => purpose::want_no_hidden(used),
+    if value {
+        purpose::want_hidden(used, Source::Layer(layer))
+    } else {
+        purpose::want_no_hidden(used)
     }
 }
 

@@ -41,12 +41,13 @@ macro_rules! replacements {
             use super::*;
             $(
                 pub(in crate::hooks) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
-                    match engines::are_several() {
+                    if engines::are_several() {
                         // SAFETY: the caller's promise.
-                        true => unsafe { entered::$name::<0>($($argument),*) },
+unsafe { entered::$name::<0>($($argument),*) }
+} else {
                         // SAFETY: the caller's promise.
-                        false => unsafe { shared::$name($($argument),*) },
-                    }
+unsafe { shared::$name($($argument),*) }
+}
                 }
             )*
         }

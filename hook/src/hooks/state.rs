@@ -70,9 +70,10 @@ pub(crate) unsafe fn llama_state_seq_get_data_ext(
         }
         written
     });
-    let ends = match flags & PARTIAL != 0 && written > 0 && call.counts() {
-        true => Ends::of(used, sequence, from_store.is_some()),
-        false => Ends::default(),
+    let ends = if flags & PARTIAL != 0 && written > 0 && call.counts() {
+        Ends::of(used, sequence, from_store.is_some())
+    } else {
+        Ends::default()
     };
     call.guarded(|| note_save(context, target, sequence, flags, written, ends));
     written
@@ -182,13 +183,14 @@ pub(crate) unsafe fn llama_state_seq_load_file(
     if !tokens.is_null() {
         stored::restored_from_file(used, sequence, loaded.as_deref());
     }
-    let (last, reach) = match tokens.is_null() || !call.counts() {
-        true => (None, None),
-        false => (
+    let (last, reach) = if tokens.is_null() || !call.counts() {
+        (None, None)
+    } else {
+        (
             // SAFETY: a living context that is not evaluating: the engine has just written to it.
             unsafe { contexts::last_position(context, sequence) },
             ask_reach(used, sequence),
-        ),
+        )
     };
     call.guarded(|| {
         if tokens.is_null() {
@@ -275,9 +277,10 @@ impl Ends {
 
 /// The first position of a sequence that has just been restored.
 fn ask_reach_after(context: Context<'_>, sequence: i32) -> Option<i32> {
-    match context.call().counts() {
-        true => ask_reach(context, sequence),
-        false => None,
+    if context.call().counts() {
+        ask_reach(context, sequence)
+    } else {
+        None
     }
 }
 

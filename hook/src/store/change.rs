@@ -110,9 +110,10 @@ fn save(context: Context<'_>, sequence: i32, kept: usize) {
 fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
     let may_be = with_record(context, |one| may_be_worth(one, sequence, kept, margin));
     let may_be = may_be == Some(true);
-    let asked = match exact::is_exact(context) {
-        true => exact::save(context, sequence, kept, margin),
-        false => !may_be || save_kv(context, sequence, kept, margin),
+    let asked = if exact::is_exact(context) {
+        exact::save(context, sequence, kept, margin)
+    } else {
+        !may_be || save_kv(context, sequence, kept, margin)
     };
     if !may_be {
         return asked;

@@ -85,9 +85,10 @@ impl AllConditions {
         // An unknown adapter may be another one if it was not applied meanwhile.
         let is_unknown = |(adapter, _): &(Adapter, u32)| matches!(adapter, Adapter::Unknown(_));
         let count = self.known.len();
-        let first = match adapters.iter().any(is_unknown) {
-            true => count.saturating_sub(1),
-            false => 0,
+        let first = if adapters.iter().any(is_unknown) {
+            count.saturating_sub(1)
+        } else {
+            0
         };
         let known = (first..count).find(|&at| self.known[at].adapters == adapters);
         match known {

@@ -520,9 +520,10 @@ impl ContextStore {
     /// room for all of them together.
     pub(super) fn room(&self, sequence: usize) -> usize {
         let whole = self.size.saturating_sub(self.session.held());
-        match self.size_of_one < self.size {
-            true => self.size_of_one.saturating_sub(sequence),
-            false => whole,
+        if self.size_of_one < self.size {
+            self.size_of_one.saturating_sub(sequence)
+        } else {
+            whole
         }
     }
 

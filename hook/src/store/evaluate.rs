@@ -195,9 +195,10 @@ fn evaluate_media(
         }
     }
     let part = part_of_media(media, from, &tokens[from..media.done.get()]);
-    let left_out = match media.is_there.get() {
-        true => part.indexes.clone(),
-        false => Vec::new(),
+    let left_out = if media.is_there.get() {
+        part.indexes.clone()
+    } else {
+        Vec::new()
     };
     evaluate_rest(context, entries, &[part], left_out, true, batch)
 }

@@ -135,10 +135,10 @@ impl Hidden {
         const SHARED: &str = "speculation by a draft that shares the memory of its model";
         let mut sources = self.sources.iter();
         let has_layers = sources.any(|(source, _)| matches!(source, Source::Layer(_)));
-        match has_layers {
-            true if !IS_EAGLE.load(Ordering::Relaxed) => Some(UNTRIED),
-            false if IS_SHARED.load(Ordering::Relaxed) => Some(SHARED),
-            _ => None,
+        if has_layers {
+            (!IS_EAGLE.load(Ordering::Relaxed)).then_some(UNTRIED)
+        } else {
+            IS_SHARED.load(Ordering::Relaxed).then_some(SHARED)
         }
     }
 }
@@ -181,9 +181,10 @@ impl Rows {
     /// The rows of these tokens from position `at` on follow. What is of other tokens is forgotten, and all if a row is missing
     /// in between.
     fn follow(&mut self, tokens: &[i32], conditions: Conditions, at: usize) {
-        let same = match self.conditions == conditions {
-            true => common(&self.tokens, &tokens[..at]),
-            false => 0,
+        let same = if self.conditions == conditions {
+            common(&self.tokens, &tokens[..at])
+        } else {
+            0
         };
         self.rows.truncate(same.saturating_sub(self.first));
         if self.end() != at {
@@ -378,11 +379,12 @@ pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, le
         engines: &engines,
         left_out,
     };
-    match left_out.is_empty() {
-        true => with_record(context, |one| evaluated.note(None, one, parts)),
-        false => with_shelf(context, |shelf, one| {
+    if left_out.is_empty() {
+        with_record(context, |one| evaluated.note(None, one, parts))
+    } else {
+        with_shelf(context, |shelf, one| {
             evaluated.note(shelf.as_mut(), one, parts);
-        }),
+        })
     };
 }
 
@@ -508,9 +510,10 @@ fn keep_rows(
 fn common(a: &[i32], b: &[i32]) -> usize {
     // What is compared is the same, as a rule.
     let least = a.len().min(b.len());
-    match a[..least] == b[..least] {
-        true => least,
-        false => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
+    if a[..least] == b[..least] {
+        least
+    } else {
+        a.iter().zip(b).take_while(|(a, b)| a == b).count()
     }
 }
 

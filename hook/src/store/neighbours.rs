@@ -54,9 +54,10 @@ fn read_rest(watch: &mut Watch, limit: Option<u64>) {
     faults::hold_reading();
     while works() {
         let (mut some, mut future) = (Vec::with_capacity(AT_A_TIME), Vec::new());
-        let read = watch.look(|header| match header.last_used > clock::time() {
-            true => future.push(header),
-            false => {
+        let read = watch.look(|header| {
+            if header.last_used > clock::time() {
+                future.push(header)
+            } else {
                 some.push(header);
                 if some.len() == AT_A_TIME {
                     with_shelf(|shelf| shelf.load_some(some.drain(..)));

@@ -136,10 +136,13 @@ pub(crate) fn open_adapter(call: &EngineCall, path: Option<&CStr>) -> Opening {
 
 /// The model or the adapter has been loaded.
 pub(crate) fn note_loaded(opening: Opening, address: Pointer) {
-    let note = |content: Arc<Content>| match content.is_still_there() {
-        true => content::own(address.addr(), content),
-        // It may have been loaded from either file.
-        false => content::disown(address.addr()),
+    let note = |content: Arc<Content>| {
+        if content.is_still_there() {
+            content::own(address.addr(), content)
+        } else {
+            // It may have been loaded from either file.
+            content::disown(address.addr())
+        }
     };
     if let Some(content) = opening.0 {
         guard::compute(|| note(content));

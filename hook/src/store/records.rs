@@ -166,8 +166,9 @@ impl Row {
 /// A lock of a row, on the thread that uses the context. In a forked child a thread that is no more may have held it:
 /// there the call does not wait.
 fn lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mode::is_active() {
-        true => Some(lock.lock().unwrap_or_else(PoisonError::into_inner)),
-        false => try_lock(lock),
+    if mode::is_active() {
+        Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
+    } else {
+        try_lock(lock)
     }
 }

@@ -134,9 +134,10 @@ impl Shelf {
             let index = folder.index();
             let is_indexed = index.is_some();
             figures::READING.store(is_indexed, Ordering::Release);
-            let opened = match is_indexed {
-                true => Self::new(folder, limit, index),
-                false => Self::load(folder, limit, &mut watch),
+            let opened = if is_indexed {
+                Self::new(folder, limit, index)
+            } else {
+                Self::load(folder, limit, &mut watch)
             };
             match opened {
                 Ok(mut shelf) => {
@@ -189,9 +190,12 @@ impl Shelf {
     fn load(folder: Folder, limit: Option<u64>, watch: &mut Watch) -> io::Result<Self> {
         let mut shelf = Self::new(folder, limit, None)?;
         let mut future = Vec::new();
-        watch.look(|header| match header.last_used > clock::time() {
-            true => future.push(header),
-            false => shelf.tree.load(header.chunk, header.last_used),
+        watch.look(|header| {
+            if header.last_used > clock::time() {
+                future.push(header)
+            } else {
+                shelf.tree.load(header.chunk, header.last_used)
+            }
         })?;
         shelf.end_reading(future, limit);
         Ok(shelf)

@@ -73,9 +73,10 @@ const OF_CONTEXTS: &str = "LLAMA_ATTN_ROT_DISABLE";
 pub(super) fn changed() -> Result<Vec<u8>, ()> {
     let now = environment::now(OF_CONTEXTS)?;
     let before = environment::variable(OF_CONTEXTS).map(OsString::into_vec);
-    Ok(match now == before {
-        true => Vec::new(),
-        false => [OF_CONTEXTS.as_bytes(), &now.unwrap_or_default()].concat(),
+    Ok(if now == before {
+        Vec::new()
+    } else {
+        [OF_CONTEXTS.as_bytes(), &now.unwrap_or_default()].concat()
     })
 }
 

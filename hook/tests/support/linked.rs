@@ -105,9 +105,12 @@ impl<'a> Linked<'a> {
         once(&format!("linked-{form:?}"), &flags, |folder| {
             let objects = self.objects();
             // Objects exist already, libraries are linked here.
-            let place = |part: &str| match part.ends_with(".o") {
-                true => objects.join(part),
-                false => PathBuf::from(part),
+            let place = |part: &str| {
+                if part.ends_with(".o") {
+                    objects.join(part)
+                } else {
+                    PathBuf::from(part)
+                }
             };
             let library = |name: &str, parts: &[&str]| {
                 let mut library = compiler();

@@ -216,9 +216,10 @@ fn examine(file: &Path, shown: &Path, report: &mut Report) {
     let folder = of_process.non_empty(env::STORE).map(PathBuf::from);
     // Link-time optimisation may have left them unused.
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let unless = match name.starts_with("libllama") {
-        true => "",
-        false => ", unless copies of its functions are called instead, which `stats` says then",
+    let unless = if name.starts_with("libllama") {
+        ""
+    } else {
+        ", unless copies of its functions are called instead, which `stats` says then"
     };
     report.add(store::examine(&located, follows, folder.as_deref(), unless));
 }

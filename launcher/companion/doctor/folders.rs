@@ -13,10 +13,7 @@ use super::{Finding, Grade};
 
 /// Where the journal of live request ids lies. `index`: evictions are reported, so there is a journal.
 pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding {
-    let limit = match index {
-        true => Grade::Limited,
-        false => Grade::Good,
-    };
+    let limit = if index { Grade::Limited } else { Grade::Good };
     let (grade, text) = if !journal {
         let text = "not used: no journal is kept (CONTEXTPILOT_JOURNAL=0), so what a crash takes from \
                     the cache is not reported";

@@ -57,9 +57,10 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     for (row, way) in &functions.ways {
         if let Way::Refused(why) = way {
             let text = format!("{} {why}", row.name);
-            let grade = match functions.sees_elsewhere(row) {
-                true => Grade::Good,
-                false => Grade::Fails,
+            let grade = if functions.sees_elsewhere(row) {
+                Grade::Good
+            } else {
+                Grade::Fails
             };
             report.add(Finding::new("not inline", grade, text));
         }
@@ -92,9 +93,10 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
     report.add(functions.count());
     for (row, way) in &functions.ways {
         if let Way::Refused(why) = way {
-            let grade = match functions.sees_elsewhere(row) {
-                true => Grade::Good,
-                false => Grade::Fails,
+            let grade = if functions.sees_elsewhere(row) {
+                Grade::Good
+            } else {
+                Grade::Fails
             };
             report.add(Finding::new(
                 "not inline",
@@ -107,22 +109,18 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
     report.list("Not hooked", functions.consequences());
     let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
     let follows = kv_cache.grade == Grade::Good;
-    report.add(match follows {
-        true => Finding::new(
-            SUBJECT,
-            Grade::Good,
-            "followed, if its evaluations call these functions: its first prompt tells",
-        ),
-        // As the hook: a library has all that its version has, and nothing evaluates without this function.
-        false
-            if !functions.lacking().is_empty()
-                && functions.has("llama_init_from_model")
-                && !file_name(program).starts_with("libllama") =>
-        {
-            let text = format!("{}: {REMOVED}", kv_cache.text);
-            Finding::new(SUBJECT, Grade::Fails, text)
-        }
-        false => kv_cache,
+    // As the hook: a library has all that its version has, and nothing evaluates without this function.
+    let was_cut = !functions.lacking().is_empty()
+        && functions.has("llama_init_from_model")
+        && !file_name(program).starts_with("libllama");
+    report.add(if follows {
+        let text = "followed, if its evaluations call these functions: its first prompt tells";
+        Finding::new(SUBJECT, Grade::Good, text)
+    } else if was_cut {
+        let text = format!("{}: {REMOVED}", kv_cache.text);
+        Finding::new(SUBJECT, Grade::Fails, text)
+    } else {
+        kv_cache
     });
     follows
 }
@@ -207,15 +205,14 @@ impl Functions {
             return Finding::new(SUBJECT, Grade::Fails, text);
         }
         let lacking = self.lacking();
-        match lacking.is_empty() {
-            true => Finding::new(SUBJECT, Grade::Good, "followed"),
-            false => {
-                let text = format!(
-                    "not followed: {} missing; nothing is reported",
-                    lacking.join(", ")
-                );
-                Finding::new(SUBJECT, Grade::Fails, text)
-            }
+        if lacking.is_empty() {
+            Finding::new(SUBJECT, Grade::Good, "followed")
+        } else {
+            let text = format!(
+                "not followed: {} missing; nothing is reported",
+                lacking.join(", ")
+            );
+            Finding::new(SUBJECT, Grade::Fails, text)
         }
     }
 
@@ -287,10 +284,12 @@ impl Functions {
                         their ids are told as gone when they are answered";
             return Finding::new(SUBJECT, Grade::Limited, text);
         }
-        let images = match named {
-            true => "exact",
-            false if takes_none => "none in this version",
-            false => "by their content, if it takes any",
+        let images = if named {
+            "exact"
+        } else if takes_none {
+            "none in this version"
+        } else {
+            "by their content, if it takes any"
         };
         let text = format!("as text, chat or token arrays: exact; infill: exact; images: {images}");
         Finding::new(SUBJECT, Grade::Good, text)

@@ -104,9 +104,10 @@ fn description(body: &Value) -> String {
         text("status"),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    match parts.is_empty() {
-        true => String::new(),
-        false => format!(": {}", parts.join(", ")),
+    if parts.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", parts.join(", "))
     }
 }
 

@@ -144,9 +144,10 @@ impl Service {
             let query = parse(endpoint, &body, &limits, mode, &mut held)?;
             Ok((query, held))
         };
-        let (query, held) = match small {
-            true => parse()?,
-            false => lane.run(parse).await.map_err(not_done)??,
+        let (query, held) = if small {
+            parse()?
+        } else {
+            lane.run(parse).await.map_err(not_done)??
         };
         // A small request, as an eviction, gets all that it needs of the state at once: it waits for others once.
         let (outcome, wishes) = {

@@ -128,9 +128,12 @@ impl Watch {
             thread::sleep(DOUBT);
         }
         let mut index = shared.wait();
-        ids.iter().for_each(|id| match is_new {
-            true => index.left_with_process(id),
-            false => index.evicted(id),
+        ids.iter().for_each(|id| {
+            if is_new {
+                index.left_with_process(id)
+            } else {
+                index.evicted(id)
+            }
         });
         Ok(())
     }

@@ -63,9 +63,10 @@ impl Prefixes {
                 request: Some(self.nodes[child].latest),
                 goes_on: common < held || self.goes_on_behind(child),
             };
-            let here = match common < held {
-                true => self.split(child, common),
-                false => child,
+            let here = if common < held {
+                self.split(child, common)
+            } else {
+                child
             };
             self.nodes[here].latest = request;
             node = Some(here);
@@ -100,9 +101,10 @@ impl Prefixes {
         let (mut node, mut at) = (None, 0);
         while let Some((child, common)) = self.step(node, row, at, row.len()) {
             let held = self.nodes[child].to - self.nodes[child].from;
-            let here = match common < held {
-                true => self.split(child, common),
-                false => child,
+            let here = if common < held {
+                self.split(child, common)
+            } else {
+                child
             };
             self.nodes[here].slots.push(slot);
             node = Some(here);

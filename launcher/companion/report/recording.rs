@@ -91,9 +91,10 @@ pub(super) fn data(traffic: &Traffic) -> Value {
     if traffic.damage.is_some() {
         notes.push("The file is damaged; this is what is before the damage.");
     }
-    let engine = match setup.version.is_empty() {
-        true => json!({ "name": "llama.cpp", "version": setup.engine }),
-        false => json!({ "name": "llama.cpp", "version": setup.version, "build": setup.engine }),
+    let engine = if setup.version.is_empty() {
+        json!({ "name": "llama.cpp", "version": setup.engine })
+    } else {
+        json!({ "name": "llama.cpp", "version": setup.version, "build": setup.engine })
     };
     let mut held: Vec<(&u32, &Slot)> = slots.iter().collect();
     held.sort_unstable_by_key(|(slot, _)| **slot);
@@ -168,12 +169,13 @@ fn evaluation(
         reused,
         evaluated,
         seconds: Some(seconds(record.prompted - record.launched)),
-        causes: match record.child {
-            true => Causes {
+        causes: if record.child {
+            Causes {
                 not_known: evaluated,
                 ..Causes::default()
-            },
-            false => causes(request, nearest, slots, kept, setup),
+            }
+        } else {
+            causes(request, nearest, slots, kept, setup)
         },
         from: Sources {
             slot: of_slot,

@@ -270,9 +270,10 @@ impl Shown {
             text: text.clone(),
         };
         drawn.write(plot, self.html.as_deref())?;
-        match json {
-            true => print_json(&rows.iter().map(RowOut::of).collect::<Vec<_>>())?,
-            false => print(&text)?,
+        if json {
+            print_json(&rows.iter().map(RowOut::of).collect::<Vec<_>>())?
+        } else {
+            print(&text)?
         }
         let figure = |name: &str| {
             let of = |row: &Row| row.figure(name);

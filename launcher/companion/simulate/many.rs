@@ -36,9 +36,10 @@ impl<'a> Simulations<'a> {
         let of_many = self.replay.is_of_many();
         self.each(settings.len(), |nth| {
             let setting = &settings[nth];
-            match of_many && setting == recorded {
-                true => self.replay.as_recorded(setting),
-                false => self.replay.simulate(setting),
+            if of_many && setting == recorded {
+                self.replay.as_recorded(setting)
+            } else {
+                self.replay.simulate(setting)
             }
         })
     }

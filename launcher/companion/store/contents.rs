@@ -189,12 +189,13 @@ impl Contents {
                 || name.len() >= SHORTEST && of.to_string().starts_with(name)
         };
         let named: HashSet<Fingerprint> = all.iter().filter(is_called).copied().collect();
-        match named.is_empty() {
-            true => Err(format!(
+        if named.is_empty() {
+            Err(format!(
                 "The store has nothing of a model that is called {}: contextpilot-llama store lists those that it has",
                 Visible(name)
-            )),
-            false => Ok(named),
+            ))
+        } else {
+            Ok(named)
         }
     }
 
@@ -221,9 +222,10 @@ impl Contents {
                 .entry(chunk.fingerprint)
                 .or_insert_with(|| Some(layout()?.numbers()));
             let continues = chunk.parent.map(|(parent, _)| parent);
-            let read = match continues.is_some_and(|parent| not_finite.contains(&parent)) {
-                true => Err(ReadError::CONTINUES_NOT_FINITE),
-                false => read_finite(&self.folder, chunk, numbers.as_ref(), &mut rows),
+            let read = if continues.is_some_and(|parent| not_finite.contains(&parent)) {
+                Err(ReadError::CONTINUES_NOT_FINITE)
+            } else {
+                read_finite(&self.folder, chunk, numbers.as_ref(), &mut rows)
             };
             match read {
                 Ok(()) => {
@@ -259,15 +261,12 @@ impl Contents {
         let (mut before, mut others) = ((0, 0), (0, 0));
         let mut left = HashSet::new();
         for Header { chunk, last_used } in &self.headers {
-            let sum = match is_meant(&chunk.fingerprint) {
-                true => {
-                    tree.load(chunk.clone(), *last_used);
-                    &mut before
-                }
-                false => {
-                    left.insert(chunk.fingerprint);
-                    &mut others
-                }
+            let sum = if is_meant(&chunk.fingerprint) {
+                tree.load(chunk.clone(), *last_used);
+                &mut before
+            } else {
+                left.insert(chunk.fingerprint);
+                &mut others
             };
             *sum = (sum.0 + 1, sum.1 + chunk.cost());
         }
@@ -303,8 +302,9 @@ fn read_finite(
 ) -> Result<(), ReadError> {
     let numbers = numbers.filter(|_| !chunk.is_tail()).unwrap_or(Numbers::ANY);
     folder.read_finite(&chunk.name, chunk.bytes, numbers, rows)?;
-    match chunk.is_tail() && !is_tail_finite(rows) {
-        true => Err(ReadError::NOT_FINITE),
-        false => Ok(()),
+    if chunk.is_tail() && !is_tail_finite(rows) {
+        Err(ReadError::NOT_FINITE)
+    } else {
+        Ok(())
     }
 }

@@ -58,28 +58,27 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
     let of_tokens = chosen.iter().filter(|chunk| !chunk.is_tail());
     let tokens: u64 = of_tokens.map(|chunk| chunk.tokens.len() as u64).sum();
     let size = fs::metadata(&export.file).map_or(0, |file| file.len());
-    match as_json {
-        true => print_json(&json!({
+    if as_json {
+        print_json(&json!({
             "file": export.file.to_string_lossy(),
             "model": origin.model,
             "chunks": chosen.len(),
             "tokens": tokens,
             "asked_tokens": asked,
             "bytes": size,
-        })),
-        false => {
-            let of = asked.map_or(String::new(), |asked| {
-                format!(" (of {} asked for)", count(asked))
-            });
-            print(&format!(
-                "{} of {}, {}{of}, {}: {}\n",
-                counted(chosen.len() as u64, "chunk"),
-                Visible(&origin.model),
-                counted(tokens, "token"),
-                bytes(size),
-                Visible(&export.file.to_string_lossy()),
-            ))
-        }
+        }))
+    } else {
+        let of = asked.map_or(String::new(), |asked| {
+            format!(" (of {} asked for)", count(asked))
+        });
+        print(&format!(
+            "{} of {}, {}{of}, {}: {}\n",
+            counted(chosen.len() as u64, "chunk"),
+            Visible(&origin.model),
+            counted(tokens, "token"),
+            bytes(size),
+            Visible(&export.file.to_string_lossy()),
+        ))
     }
 }
 
@@ -196,9 +195,10 @@ fn beginning(all: &[&Header], fingerprint: &Fingerprint, tokens: &[i32]) -> Vec<
 fn read_tokens(path: &Path) -> Result<Vec<i32>, String> {
     let shown = Visible(&path.to_string_lossy()).to_string();
     let mut text = String::new();
-    let read = match path == Path::new("-") {
-        true => io::stdin().read_to_string(&mut text),
-        false => File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+    let read = if path == Path::new("-") {
+        io::stdin().read_to_string(&mut text)
+    } else {
+        File::open(path).and_then(|mut file| file.read_to_string(&mut text))
     };
     read.map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
     let value: Option<Value> = serde_json::from_str(&text).ok();

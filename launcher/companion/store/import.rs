@@ -78,9 +78,10 @@ pub(super) fn run(
         .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
     let imported =
         take(&mut pack, &folder, &contents, limit).map_err(|why| format!("{shown}: {why}"))?;
-    match as_json {
-        true => print_json(&imported),
-        false => print(&said(&imported, known.is_empty())),
+    if as_json {
+        print_json(&imported)
+    } else {
+        print(&said(&imported, known.is_empty()))
     }
 }
 
@@ -202,9 +203,10 @@ fn take(
         return Err(why);
     }
     read.map_err(|e| e.to_string())?;
-    match flushed {
-        true => Ok(imported),
-        false => Err("the disk is too slow".to_owned()),
+    if flushed {
+        Ok(imported)
+    } else {
+        Err("the disk is too slow".to_owned())
     }
 }
 

@@ -84,13 +84,14 @@ pub(super) fn run(
             }
         }
         drop(progress);
-        return match json {
-            true => print_json(&json!({
+        return if json {
+            print_json(&json!({
                 "sent": moved.sent, "sent_bytes": moved.sent_bytes,
                 "fetched": moved.fetched, "fetched_bytes": moved.fetched_bytes,
                 "damaged": moved.damaged, "refused": moved.refused,
-            })),
-            false => print(&format!("{}\n{}", text(&moved), unused(&folder))),
+            }))
+        } else {
+            print(&format!("{}\n{}", text(&moved), unused(&folder)))
         };
     }
     let server = options.of.and_then(Server::new);
@@ -162,12 +163,11 @@ fn watch(
 
 /// Why nothing may have been fetched.
 fn unused(folder: &Folder) -> &'static str {
-    match folder.origins().is_empty() {
-        true => {
-            "No server has used this folder yet, so it is not known which chunks are for it, and none is fetched: start \
+    if folder.origins().is_empty() {
+        "No server has used this folder yet, so it is not known which chunks are for it, and none is fetched: start \
              the server once\n"
-        }
-        false => "",
+    } else {
+        ""
     }
 }
 
@@ -329,14 +329,14 @@ impl Worker {
             let server = self.server.as_deref();
             let ended = server.is_some_and(Server::has_ended);
             self.asked.keep();
-            let turn = match ended {
-                true => self.mirror.send_some(&mut moved),
+            let turn = if ended {
+                self.mirror.send_some(&mut moved)
+            } else if !begun || told.is_some() {
                 // If nothing is to be moved, only this tells that the remote is there.
-                false if !begun || told.is_some() => {
-                    let reached = self.mirror.reach();
-                    reached.and_then(|()| self.mirror.turn(&mut moved))
-                }
-                false => self.mirror.turn(&mut moved),
+                let reached = self.mirror.reach();
+                reached.and_then(|()| self.mirror.turn(&mut moved))
+            } else {
+                self.mirror.turn(&mut moved)
             };
             let shown = self.mirror.remote().shown();
             let problem = turn.as_ref().err().map(ToString::to_string);
@@ -440,10 +440,11 @@ impl Server {
 
     fn has_ended(&self) -> bool {
         // A process that has ended and was not waited for is still there, but no parent any more.
-        match self.is_parent {
-            true => getppid() != Some(self.process),
+        if self.is_parent {
+            getppid() != Some(self.process)
+        } else {
             // Or this process began after its end.
-            false => test_kill_process(self.process).is_err() || is_zombie(self.process),
+            test_kill_process(self.process).is_err() || is_zombie(self.process)
         }
     }
 }

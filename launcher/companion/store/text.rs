@@ -200,9 +200,10 @@ fn used_by(model: &OfModel, users: &[User<'_>]) -> String {
         .filter(uses)
         .map(|user| user.process.to_string())
         .collect();
-    match servers.is_empty() {
-        true => String::new(),
-        false => format!("server {}", servers.join(", ")),
+    if servers.is_empty() {
+        String::new()
+    } else {
+        format!("server {}", servers.join(", "))
     }
 }
 

@@ -165,26 +165,27 @@ fn with_reasoning(
         }
         let other = tried(&renderer.with_kwargs(kwargs), Form::REASONING, true)?;
         let Some(other) = other else { continue };
-        helps.extend(match preserve {
-            true => Help::seen(
+        helps.extend(if preserve {
+            Help::seen(
                 "--reasoning-preserve, and reasoning sent back",
                 "reasoning_back",
                 back,
                 &other,
-            ),
-            false => Help::seen(
+            )
+        } else {
+            Help::seen(
                 "--reasoning-preserve (the default), and reasoning sent back",
                 "reasoning_back",
                 &other,
                 back,
-            ),
+            )
         });
     }
     // The better of both is what others must beat. If it is the server's own way already, the other one.
-    let (best, name) = match back.again <= out.again {
-        true if back.goes_on() => (out, "reasoning_out"),
-        true => (back, "reasoning_back"),
-        false => (out, "reasoning_out"),
+    let (best, name) = if back.again <= out.again && !back.goes_on() {
+        (back, "reasoning_back")
+    } else {
+        (out, "reasoning_out")
     };
     if matters(renderer, &usual, &thinking_off())? {
         let off = tried(&renderer.with_kwargs(thinking_off()), Form::TOOLS, true)?;
@@ -269,9 +270,10 @@ fn reasoning_in_content(renderer: &Renderer) -> Rendered<bool> {
             };
             let opened = prompt.trim_end().ends_with("<think>");
             // The tag is generated where the prompt does not have it.
-            let thought = match opened {
-                true => generated[nth].clone(),
-                false => format!("<think>\n{}", generated[nth]),
+            let thought = if opened {
+                generated[nth].clone()
+            } else {
+                format!("<think>\n{}", generated[nth])
             };
             let next = renderer.prompt(&conversation.sent(said + 2, true), true);
             all &= matches!(next, Ok(next) if next.starts_with(&format!("{prompt}{thought}")));

@@ -94,9 +94,10 @@ impl Difference<'_> {
     fn kind(&self) -> Kind {
         let lost = |texts: &[String]| texts.iter().any(|text| !self.next.contains(text.as_str()));
         if lost(self.reasoning) {
-            return match self.at_user {
-                true => Kind::ReasoningLeftOutAtUserMessage,
-                false => Kind::ReasoningLeftOutAtToolResult,
+            return if self.at_user {
+                Kind::ReasoningLeftOutAtUserMessage
+            } else {
+                Kind::ReasoningLeftOutAtToolResult
             };
         }
         // A tag may have begun before the place where the texts differ.
@@ -119,9 +120,10 @@ impl Difference<'_> {
         if lost(self.calls) {
             return Kind::CallLeftOut;
         }
-        match self.is_call || self.at < self.prompt {
-            true => Kind::CallSpelledOtherwise,
-            false => Kind::Other,
+        if self.is_call || self.at < self.prompt {
+            Kind::CallSpelledOtherwise
+        } else {
+            Kind::Other
         }
     }
 }

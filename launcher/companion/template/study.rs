@@ -377,9 +377,10 @@ pub(super) fn at_midnight(today: &Renderer, tomorrow: &Renderer, tools: bool) ->
         for (nth, &at) in said.iter().enumerate() {
             let end = said.get(nth + 1).copied().unwrap_or(whole.len());
             let messages = conversation.sent(end, true);
-            let next = match dated.contains(&true) {
-                true => today.prompt(&messages, tools)?,
-                false => String::new(),
+            let next = if dated.contains(&true) {
+                today.prompt(&messages, tools)?
+            } else {
+                String::new()
             };
             if !is_dated {
                 outcome.add(None, next.chars().count(), Vec::new());

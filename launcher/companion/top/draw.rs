@@ -91,9 +91,10 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
 
     let all = state.slots();
     let fit = usize::from(slots.height);
-    let shown = match all.len() > fit {
-        true => fit.saturating_sub(1),
-        false => fit,
+    let shown = if all.len() > fit {
+        fit.saturating_sub(1)
+    } else {
+        fit
     };
     let mut lines: Vec<Text> = all
         .iter()
@@ -114,9 +115,10 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
     };
     frame.render_widget(Paragraph::new(line), host);
     let mut line = |text: String, is_wrong: bool, area| {
-        let style = match is_wrong {
-            true => colour(state, Color::Red),
-            false => Style::new(),
+        let style = if is_wrong {
+            colour(state, Color::Red)
+        } else {
+            Style::new()
         };
         frame.render_widget(Paragraph::new(Text::styled(text, style)), area);
     };
@@ -305,12 +307,13 @@ fn of_line(state: &State, line: &Line) -> Text<'static> {
 
 fn footer(state: &State, frame: &mut Frame, area: Rect) {
     let keys = "q quit  p pause  s sort  ↑↓ scroll";
-    let line = match state.paused {
-        true => Text::from(vec![
+    let line = if state.paused {
+        Text::from(vec![
             Span::styled("PAUSED  ", bold().patch(colour(state, Color::Yellow))),
             Span::raw(keys),
-        ]),
-        false => Text::raw(keys),
+        ])
+    } else {
+        Text::raw(keys)
     };
     frame.render_widget(Paragraph::new(line), area);
 }
@@ -320,9 +323,10 @@ fn bold() -> Style {
 }
 
 fn colour(state: &State, colour: Color) -> Style {
-    match state.colours {
-        true => Style::new().fg(colour),
-        false => Style::new(),
+    if state.colours {
+        Style::new().fg(colour)
+    } else {
+        Style::new()
     }
 }
 

@@ -51,9 +51,10 @@ pub(super) fn svg(screen: &Buffer) -> String {
                 x += 1;
             }
             if !text.trim().is_empty() {
-                let weight = match cell.modifier.contains(Modifier::BOLD) {
-                    true => " font-weight=\"bold\"",
-                    false => "",
+                let weight = if cell.modifier.contains(Modifier::BOLD) {
+                    " font-weight=\"bold\""
+                } else {
+                    ""
                 };
                 let _ = writeln!(
                     svg,

@@ -217,9 +217,12 @@ impl Point {
             };
         };
         let seconds = now.at.since(before.at).as_secs_f64();
-        let rate = |before: u64, now: u64| match seconds > 0.0 {
-            true => now.saturating_sub(before) as f64 / seconds,
-            false => 0.0,
+        let rate = |before: u64, now: u64| {
+            if seconds > 0.0 {
+                now.saturating_sub(before) as f64 / seconds
+            } else {
+                0.0
+            }
         };
         // Prompts count when they are complete; those that are being evaluated count as far as they have come.
         let so_far = |stats: &Stats, whole: u64, of: fn(&UnfinishedPrompt) -> u64| {

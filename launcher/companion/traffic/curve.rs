@@ -134,9 +134,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let curves = Curves::of(&opened, rooms, caches, options.warm_up, limits);
     let plot = curves.plot("");
     plot.write(options.svg.as_deref(), options.html.as_deref())?;
-    match options.json {
-        true => print_json(&curves.out())?,
-        false => print(&curves.text())?,
+    if options.json {
+        print_json(&curves.out())?
+    } else {
+        print(&curves.text())?
     }
     curves.check(limits)
 }

@@ -117,9 +117,10 @@ pub(in crate::companion) fn summary(opened: &Opened) -> String {
             100.0 * reuse.of_blocks()
         )
     };
-    let by = match trace.has_sessions {
-        true => "as the trace says",
-        false => "by which prompts go on with which: the trace does not say it",
+    let by = if trace.has_sessions {
+        "as the trace says"
+    } else {
+        "by which prompts go on with which: the trace does not say it"
     };
     let mut rows = vec![
         ("format", opened.format.clone()),
@@ -148,9 +149,10 @@ pub(in crate::companion) fn summary(opened: &Opened) -> String {
             ),
         ),
     ];
-    let left_out = match opened.left_out.is_empty() {
-        true => "nothing".to_owned(),
-        false => opened.left_out.join(", "),
+    let left_out = if opened.left_out.is_empty() {
+        "nothing".to_owned()
+    } else {
+        opened.left_out.join(", ")
     };
     rows.push(("left out", left_out));
     rows.extend(opened.notes.iter().map(|note| ("note", note.clone())));

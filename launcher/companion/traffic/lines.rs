@@ -27,14 +27,16 @@ impl Lines {
     /// Opens a file; `-` is standard input.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let is_input = path.as_os_str() == "-";
-        let shown = match is_input {
-            true => "standard input".to_owned(),
-            false => path.display().to_string(),
+        let shown = if is_input {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
         };
         let unreadable = |e: io::Error| format!("{shown} cannot be read ({e}): check the path");
-        let raw: Box<dyn Read> = match is_input {
-            true => Box::new(io::stdin()),
-            false => Box::new(File::open(path).map_err(unreadable)?),
+        let raw: Box<dyn Read> = if is_input {
+            Box::new(io::stdin())
+        } else {
+            Box::new(File::open(path).map_err(unreadable)?)
         };
         let mut raw = BufReader::with_capacity(1 << 18, raw);
         let begin = raw.fill_buf().map_err(unreadable)?;
@@ -44,9 +46,10 @@ impl Lines {
             ));
         }
         let is_packed = begin.starts_with(b"\x1f\x8b");
-        let mut from: Box<dyn BufRead> = match is_packed {
-            true => Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(raw))),
-            false => Box::new(raw),
+        let mut from: Box<dyn BufRead> = if is_packed {
+            Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(raw)))
+        } else {
+            Box::new(raw)
         };
         // Not read to its end, which it may not have.
         let begin = from.fill_buf().map_err(unreadable)?;
@@ -98,12 +101,13 @@ impl Lines {
         let mut part = self.from.by_ref().take(LONGEST);
         let read = part.read_to_end(into);
         let read = read.map_err(|e| self.broken(&e))?;
-        match read as u64 == LONGEST {
-            true => Err(format!(
+        if read as u64 == LONGEST {
+            Err(format!(
                 "{} is one value of more than {LONGEST} bytes: give a request or a session a line of its own",
                 self.shown
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

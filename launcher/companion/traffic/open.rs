@@ -137,11 +137,10 @@ impl Input {
 impl Opened {
     /// To be written, or played on fleets, nothing may be missing.
     pub(in crate::companion) fn must_be_whole(&self) -> Result<(), String> {
-        match self.trace.rate < 1.0 {
-            true => {
-                Err("A sample is for the ceiling and the curve only: leave --sample out".to_owned())
-            }
-            false => Ok(()),
+        if self.trace.rate < 1.0 {
+            Err("A sample is for the ceiling and the curve only: leave --sample out".to_owned())
+        } else {
+            Ok(())
         }
     }
 }
@@ -335,9 +334,10 @@ fn parts(path: &Path) -> Result<Vec<PathBuf>, String> {
         }
     }
     files.sort();
-    match files.is_empty() {
-        true => Err(format!("{shown} has no .json, .jsonl or .gz")),
-        false => Ok(files),
+    if files.is_empty() {
+        Err(format!("{shown} has no .json, .jsonl or .gz"))
+    } else {
+        Ok(files)
     }
 }
 

@@ -101,13 +101,14 @@ pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
 
     write(options, "csv", &show::csv(&runs))?;
     write(options, "svg", &show::svg(&runs)?)?;
-    match options.json {
-        true => print_json(&serde_json::json!({
+    if options.json {
+        print_json(&serde_json::json!({
             "context_tokens": options.context_tokens,
             "threads": threads,
             "runs": runs,
-        })),
-        false => print(&show::text(&runs)),
+        }))
+    } else {
+        print(&show::text(&runs))
     }
 }
 

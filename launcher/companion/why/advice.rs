@@ -169,9 +169,10 @@ impl Case<'_> {
     fn is_enough(&self, tokens: u64) -> bool {
         let diverged = self.evaluation.diverged.as_ref();
         let of_answers = |one: &Diverged| one.answer || one.earlier_answer || one.block > 0;
-        let least = match diverged.is_some_and(of_answers) {
-            true => OF_ANSWERS,
-            false => TOKENS,
+        let least = if diverged.is_some_and(of_answers) {
+            OF_ANSWERS
+        } else {
+            TOKENS
         };
         tokens >= least && tokens.saturating_mul(SHARE) >= self.evaluation.evaluated
     }
@@ -225,9 +226,10 @@ impl Case<'_> {
             return None;
         }
         // What an image becomes is no text that could repeat.
-        let media = match diverged.media {
-            true => adviser.media_at(nth, diverged.at),
-            false => 0,
+        let media = if diverged.media {
+            adviser.media_at(nth, diverged.at)
+        } else {
+            0
         };
         let repeated = match name {
             // This one difference goes, and none that follow it.
@@ -392,10 +394,12 @@ impl Differs {
         if diverged.at < SHARED && diverged.differing > SHARED && diverged.unmatched > SHARED {
             return Self::Prompt;
         }
-        match diverged.reordered >= REORDERED {
-            false => Self::Text,
-            true if diverged.unmatched < UNMATCHED => Self::Order,
-            true => Self::Both,
+        if diverged.reordered < REORDERED {
+            Self::Text
+        } else if diverged.unmatched < UNMATCHED {
+            Self::Order
+        } else {
+            Self::Both
         }
     }
 }

@@ -69,12 +69,13 @@ pub(super) fn rules(advisers: &Advisers) -> String {
         .filter(|(_, seen)| seen.times >= SEEN)
         .collect();
     all.sort_by_key(|(_, seen)| std::cmp::Reverse(seen.tokens));
-    let mut text = match all.is_empty() {
-        true => format!(
+    let mut text = if all.is_empty() {
+        format!(
             "# None of the last {} prompts left an earlier one at something that a rule puts right, twice or more\n",
             count(latest.len() as u64)
-        ),
-        false => "# Read it, keep the rules that are right, and start: contextpilot-llama up --stabilise FILE\n".to_owned(),
+        )
+    } else {
+        "# Read it, keep the rules that are right, and start: contextpilot-llama up --stabilise FILE\n".to_owned()
     };
     if without_text > 0 {
         text += &format!(

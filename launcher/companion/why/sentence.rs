@@ -97,9 +97,10 @@ const SHOWS_TEXT: &str =
 /// The text around a difference.
 fn quoted(text: &DivergedText) -> String {
     let [before, old, new] = [&text.before, &text.old, &text.new].map(|text| Visible(text));
-    match same_text(text) {
-        true => format!("behind “{before}” it is the same text in other tokens: “{new}”"),
-        false => format!("behind “{before}” it was “{old}” and is “{new}”"),
+    if same_text(text) {
+        format!("behind “{before}” it is the same text in other tokens: “{new}”")
+    } else {
+        format!("behind “{before}” it was “{old}” and is “{new}”")
     }
 }
 
@@ -111,9 +112,10 @@ const NOT_KNOWN: &str = "most causes are not known: what was in the slots is for
 fn applied(adapters: &[AppliedAdapter]) -> String {
     let one = |one: &AppliedAdapter| {
         let id = one.id.map_or("?".to_owned(), |id| id.to_string());
-        match one.scale == 1.0 {
-            true => id,
-            false => format!("{id} at {}", one.scale),
+        if one.scale == 1.0 {
+            id
+        } else {
+            format!("{id} at {}", one.scale)
         }
     };
     adapters.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -168,12 +170,12 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
         count(tokens)
     );
     let repeated = of_tokens(diverged.repeated);
-    let at = match diverged.answer {
-        true => format!("{at}, in the answer that was generated there"),
-        false if diverged.earlier_answer => {
-            format!("{at}, in an answer that had come back before")
-        }
-        false => at,
+    let at = if diverged.answer {
+        format!("{at}, in the answer that was generated there")
+    } else if diverged.earlier_answer {
+        format!("{at}, in an answer that had come back before")
+    } else {
+        at
     };
     match Differs::of(diverged) {
         Differs::Text | Differs::Answer | Differs::LeftOut | Differs::LeftOutLater => {}
@@ -220,9 +222,10 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     let rest = inserted.saturating_add(diverged.same_after);
     let all =
         diverged.at.saturating_add(rest) >= tokens && evaluated >= rest && diverged.same_after > 0;
-    let rest = match all {
-        true => format!("; all {} had to be evaluated", count(evaluated)),
-        false => String::new(),
+    let rest = if all {
+        format!("; all {} had to be evaluated", count(evaluated))
+    } else {
+        String::new()
     };
     format!("{at}: {edit}, {same}{rest}")
 }

@@ -72,12 +72,13 @@ pub(crate) fn compare(
         }] += 1;
     }
     let known = TOO_MUCH.iter().find(|(name, _)| *name == case.name);
-    match counts[2] <= known.map_or(0, |(_, most)| *most) {
-        true => Ok(counts),
-        false => Err(Error::new(format!(
+    if counts[2] <= known.map_or(0, |(_, most)| *most) {
+        Ok(counts)
+    } else {
+        Err(Error::new(format!(
             "too much is believed of {} prompts",
             counts[2]
-        ))),
+        )))
     }
 }
 

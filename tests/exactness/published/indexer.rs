@@ -86,9 +86,10 @@ impl Indexer {
                 "block_size": BLOCK,
             }),
         )?;
-        match answer["status"] == "ok" {
-            true => Ok(()),
-            false => Err(Error::new(format!("/register: {answer}"))),
+        if answer["status"] == "ok" {
+            Ok(())
+        } else {
+            Err(Error::new(format!("/register: {answer}")))
         }
     }
 

@@ -115,11 +115,12 @@ fn check(credited: u64, answer: &Value) -> Result<()> {
     // The engine always evaluates the last token.
     let whole = if evaluated == 1 { cached + 1 } else { cached };
     let blocks = |tokens: u64| tokens / BLOCK as u64 * BLOCK as u64;
-    match [blocks(cached), blocks(whole)].contains(&credited) {
-        true => Ok(()),
-        false => Err(Error::new(format!(
+    if [blocks(cached), blocks(whole)].contains(&credited) {
+        Ok(())
+    } else {
+        Err(Error::new(format!(
             "credited with {credited} tokens, {cached} came from the cache"
-        ))),
+        )))
     }
 }
 
@@ -154,8 +155,9 @@ fn check_render(publisher: &Publisher, gateway: &Gateway) -> Result<()> {
     }
     let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
     let refused = post(at, "/v1/chat/completions/render", &image)?;
-    match refused["error"]["code"] == 501 {
-        true => Ok(()),
-        false => Err(Error::new(format!("an image is rendered: {refused}"))),
+    if refused["error"]["code"] == 501 {
+        Ok(())
+    } else {
+        Err(Error::new(format!("an image is rendered: {refused}")))
     }
 }

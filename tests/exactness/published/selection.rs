@@ -58,9 +58,10 @@ impl Service {
                 "block_size": BLOCK, "total_kv_blocks": 512, "max_num_batched_tokens": 2048,
             }),
         )?;
-        match answer["lifecycle"] == "schedulable" {
-            true => Ok(()),
-            false => Err(Error::new(format!("/workers: {answer}"))),
+        if answer["lifecycle"] == "schedulable" {
+            Ok(())
+        } else {
+            Err(Error::new(format!("/workers: {answer}")))
         }
     }
 }

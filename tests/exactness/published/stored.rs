@@ -166,14 +166,15 @@ fn credited(indexer: &Indexer, _: &Path) -> Result<String> {
         sum = [sum[0] + came[0], sum[1] + came[1]];
         only_stored += usize::from(any > device);
     }
-    match only_stored > ASKED / 6 && sum[0] > 0 && sum[1] > 0 {
-        true => Ok(format!(
+    if only_stored > ASKED / 6 && sum[0] > 0 && sum[1] > 0 {
+        Ok(format!(
             "{ASKED} requests credited to the block: {} tokens reused, {} loaded; of {only_stored} prompts only the store had all",
             sum[0], sum[1]
-        )),
-        false => Err(Error::new(format!(
+        ))
+    } else {
+        Err(Error::new(format!(
             "{only_stored} {sum:?}: nothing is shown"
-        ))),
+        )))
     }
 }
 
@@ -326,13 +327,14 @@ pub(crate) fn router(python: &Path) -> Result<String> {
         loaded += came_loaded;
         chosen[at] += 1;
     }
-    match credited > 0 && loaded > 0 && !chosen.contains(&0) {
-        true => Ok(format!(
+    if credited > 0 && loaded > 0 && !chosen.contains(&0) {
+        Ok(format!(
             "{REQUESTS} requests, {chosen:?} to each server, credited with {credited} tokens, {loaded} of them loaded"
-        )),
-        false => Err(Error::new(format!(
+        ))
+    } else {
+        Err(Error::new(format!(
             "{credited} {loaded} {chosen:?}: nothing is shown"
-        ))),
+        )))
     }
 }
 

@@ -49,12 +49,11 @@ pub(crate) fn run(case: &Case, indexer: &Indexer) -> Result<String> {
             "{asked} beliefs; {compared} for adapters, {believed} of them in something"
         ));
     }
-    Ok(match case.server.has_host_cache() {
-        true => {
-            let hosts = compare_with_replays(case, &publisher, indexer)?;
-            format!("{asked} beliefs, {hosts} of host memory")
-        }
-        false => format!("{asked} beliefs"),
+    Ok(if case.server.has_host_cache() {
+        let hosts = compare_with_replays(case, &publisher, indexer)?;
+        format!("{asked} beliefs, {hosts} of host memory")
+    } else {
+        format!("{asked} beliefs")
     })
 }
 
@@ -115,9 +114,12 @@ impl Seen {
             }
             Ok(Some(()))
         });
-        agree.map_err(|error| match last.is_empty() {
-            true => error,
-            false => Error::new(last.clone()),
+        agree.map_err(|error| {
+            if last.is_empty() {
+                error
+            } else {
+                Error::new(last.clone())
+            }
         })?;
         self.asked += self.contents.len();
         Ok(())

@@ -125,9 +125,10 @@ fn live(with_store: bool) {
         if random.index(2) == 0 {
             builder = builder.env("CONTEXTPILOT_FAULT", "straight:1");
         }
-        let (mut plain, mut stored) = match with_store {
-            true => (None, Some(Stored::start(&builder, folder.path()))),
-            false => (Some(started(&builder)), None),
+        let (mut plain, mut stored) = if with_store {
+            (None, Some(Stored::start(&builder, folder.path())))
+        } else {
+            (Some(started(&builder)), None)
         };
         let server = match &stored {
             Some(stored) => &stored.server,

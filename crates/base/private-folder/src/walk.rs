@@ -93,9 +93,10 @@ impl View<'_> {
             }
             let flags = LOOK_UP | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             folder = File::from(rustix::fs::openat(&folder, &*name, flags, Mode::empty())?);
-            match name == ".." {
-                true => drop(at.pop()),
-                false => at.push(&name),
+            if name == ".." {
+                at.pop();
+            } else {
+                at.push(&name)
             }
             self.check(&folder, &at)?;
         }

@@ -327,15 +327,16 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
                 None => Ok(None),
             };
         };
-        match folder.is_absolute() {
-            true => Ok(Some(StoreAt {
+        if folder.is_absolute() {
+            Ok(Some(StoreAt {
                 folder,
                 limit,
                 remote,
                 bounded,
                 usage,
-            })),
-            false => Err(Error::new(env::STORE, Cause::NotAbsolute)),
+            }))
+        } else {
+            Err(Error::new(env::STORE, Cause::NotAbsolute))
         }
     }
 

@@ -181,9 +181,10 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The remaining time, in the form of sockets: `None` is no limit.
 fn time_of(timeout: &NextTimeout) -> Option<Duration> {
-    match timeout.after.is_not_happening() {
-        true => None,
-        false => Some((*timeout.after).max(SHORTEST)),
+    if timeout.after.is_not_happening() {
+        None
+    } else {
+        Some((*timeout.after).max(SHORTEST))
     }
 }
 
@@ -192,9 +193,10 @@ fn ran_out(error: &io::Error) -> bool {
 }
 
 fn error(error: io::Error, timeout: &NextTimeout) -> Error {
-    match ran_out(&error) {
-        true => Error::Timeout(timeout.reason),
-        false => Error::Io(error),
+    if ran_out(&error) {
+        Error::Timeout(timeout.reason)
+    } else {
+        Error::Io(error)
     }
 }
 

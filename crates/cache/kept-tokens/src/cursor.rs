@@ -83,12 +83,12 @@ impl<V: Vocabulary> Prompt<'_, V> {
         let token = *self.canonical.get(place.canonical)?;
         let is_special = self.vocabulary.is_special(token);
         let piece = self.vocabulary.piece(token);
-        let width = match place.canonical < self.added {
-            true => 0,
-            false if place.begins && piece.first() == Some(&b' ') => {
-                self.width(token, place.at, !is_special)?
-            }
-            false => piece.len(),
+        let width = if place.canonical < self.added {
+            0
+        } else if place.begins && piece.first() == Some(&b' ') {
+            self.width(token, place.at, !is_special)?
+        } else {
+            piece.len()
         };
         let at = place.at + width;
         Some(Cursor {
@@ -103,9 +103,10 @@ impl<V: Vocabulary> Prompt<'_, V> {
     pub(crate) fn next_canonical(&self, place: Cursor) -> Option<Cursor> {
         let token = *self.canonical.get(place.canonical)?;
         let is_special = self.vocabulary.is_special(token);
-        let width = match place.canonical < self.added {
-            true => 0,
-            false => self.width(token, place.at, place.begins && !is_special)?,
+        let width = if place.canonical < self.added {
+            0
+        } else {
+            self.width(token, place.at, place.begins && !is_special)?
         };
         let at = place.at + width;
         Some(Cursor {

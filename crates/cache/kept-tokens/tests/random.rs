@@ -257,16 +257,15 @@ fn a_call_that_comes_back_spelled_otherwise_keeps_its_tokens() {
             let pieces = kept.tokens.iter().flat_map(|token| words.piece(*token));
             pieces.copied().collect()
         };
-        match is_it {
-            true => {
-                let with = with.unwrap();
-                assert_eq!(
-                    (with.canonical(), with.tokens),
-                    (canonical.clone(), all.clone()),
-                    "{back}"
-                );
-            }
-            false => assert!(with.is_none_or(|kept| text_of(&kept) == text), "{back}"),
+        if is_it {
+            let with = with.unwrap();
+            assert_eq!(
+                (with.canonical(), with.tokens),
+                (canonical.clone(), all.clone()),
+                "{back}"
+            );
+        } else {
+            assert!(with.is_none_or(|kept| text_of(&kept) == text), "{back}")
         }
         let without = answers.keep(&text, &canonical, 0, &words, false);
         assert!(without.is_none_or(|kept| text_of(&kept) == text));

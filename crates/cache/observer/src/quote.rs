@@ -21,10 +21,10 @@ pub fn quote(
         let mut bytes = Vec::new();
         let mut media = false;
         for &token in tokens {
-            match token < 0 {
-                true if media => {}
-                true => bytes.extend_from_slice(MEDIA),
-                false => bytes.extend(piece(token)?),
+            if token >= 0 {
+                bytes.extend(piece(token)?);
+            } else if !media {
+                bytes.extend_from_slice(MEDIA);
             }
             media = token < 0;
         }
@@ -32,17 +32,19 @@ pub fn quote(
     };
     let before = bytes(&around.before)?;
     let was_cut = around.before.len() >= Around::BEFORE;
-    let before = match was_cut {
-        true => &before[continuation(&before)..],
-        false => &before[..],
+    let before = if was_cut {
+        &before[continuation(&before)..]
+    } else {
+        &before[..]
     };
     let (before, begun) = before.split_at(before.len() - incomplete(before));
     let mut behind = |tokens: &[Token], differing: usize| -> Option<(String, usize)> {
         let differs = [begun, &bytes(&tokens[..differing])?].concat();
         let bytes = [begun, &bytes(tokens)?].concat();
-        let cut = match tokens.len() >= Around::BEHIND {
-            true => incomplete(&bytes),
-            false => 0,
+        let cut = if tokens.len() >= Around::BEHIND {
+            incomplete(&bytes)
+        } else {
+            0
         };
         let text = String::from_utf8_lossy(&bytes[..bytes.len() - cut]).into_owned();
         // A character of which some bytes differ differs.

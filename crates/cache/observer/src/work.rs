@@ -99,9 +99,10 @@ impl Work {
         LogLine {
             at: Timestamp::from_unix_ms(now.unix_ms),
             id: self.id.as_deref().map(str::to_owned),
-            outcome: match complete {
-                true => Outcome::Answered,
-                false => Outcome::Unfinished,
+            outcome: if complete {
+                Outcome::Answered
+            } else {
+                Outcome::Unfinished
             },
             slot: self.slot,
             prompts: self.prompts,

@@ -217,9 +217,10 @@ impl Filling {
         let extra = tokens.len();
         tokens.extend(rule.bos);
         let (before, after) = (before.concat(), after.concat());
-        let [first, second] = match rule.suffix_first {
-            true => [after, before],
-            false => [before, after],
+        let [first, second] = if rule.suffix_first {
+            [after, before]
+        } else {
+            [before, after]
         };
         tokens.extend(first);
         tokens.extend(second);

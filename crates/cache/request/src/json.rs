@@ -528,9 +528,10 @@ impl JsonScanner {
     /// Inside a nested value only strings and the depth matter. The server
     /// rejects brackets that do not match.
     fn nested(&mut self, bytes: &[u8]) -> usize {
-        match self.parts.in_messages() {
-            true => self.nested_with::<true>(bytes),
-            false => self.nested_with::<false>(bytes),
+        if self.parts.in_messages() {
+            self.nested_with::<true>(bytes)
+        } else {
+            self.nested_with::<false>(bytes)
         }
     }
 

@@ -82,9 +82,10 @@ impl Request {
     /// The numbers that the server reads from its body for a completion. None if the server converts the body to one
     /// without them (`/v1/messages`).
     pub fn wants(&self) -> Numbers {
-        match self.generates() && self.endpoint != Endpoint::Messages {
-            true => self.numbers,
-            false => Numbers::default(),
+        if self.generates() && self.endpoint != Endpoint::Messages {
+            self.numbers
+        } else {
+            Numbers::default()
         }
     }
 
@@ -304,9 +305,10 @@ impl RequestReader {
     fn complete(&mut self, head: &Head) -> Request {
         let next = self.json.renewed();
         let mut json = std::mem::replace(&mut self.json, next);
-        self.phase = match head.closes() {
-            true => Phase::Lost(Loss::Closed),
-            false => Phase::Line(RequestLine::new()),
+        self.phase = if head.closes() {
+            Phase::Lost(Loss::Closed)
+        } else {
+            Phase::Line(RequestLine::new())
         };
         let is_compressed = head.compressed && head.method == Method::Post;
         Request {
@@ -314,9 +316,10 @@ impl RequestReader {
             endpoint: head.endpoint,
             cache_prompt: json.caches_prompt(),
             keep_seconds: json.take_lifetime().or(head.keep_seconds),
-            cache_salt: match is_compressed {
-                true => CacheSalt::Unreadable,
-                false => json.take_salt(),
+            cache_salt: if is_compressed {
+                CacheSalt::Unreadable
+            } else {
+                json.take_salt()
             },
             numbers: json.numbers(),
             lora: json.take_adapters(),
@@ -328,9 +331,10 @@ impl RequestReader {
                 .as_mut()
                 .and_then(|titles| titles.take())
                 .map(Box::new),
-            identity: match is_compressed {
-                true => Identity::Refused(Refusal::Compressed),
-                false => json.finish(),
+            identity: if is_compressed {
+                Identity::Refused(Refusal::Compressed)
+            } else {
+                json.finish()
             },
         }
     }

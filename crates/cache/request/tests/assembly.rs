@@ -200,9 +200,10 @@ fn server(body: &Value, rule: &Infill, made: &mut Vec<String>) -> (Assembled, Ve
     prefix.insert(0, rule.prefix);
     prefix.extend(prompt);
     suffix.insert(0, rule.suffix);
-    let (mut inp, end) = match rule.suffix_first {
-        true => (suffix, prefix),
-        false => (prefix, suffix),
+    let (mut inp, end) = if rule.suffix_first {
+        (suffix, prefix)
+    } else {
+        (prefix, suffix)
     };
     if let Some(bos) = rule.bos {
         inp.insert(0, bos);

@@ -183,9 +183,10 @@ impl Accounts {
         let untied = task == UNTIED;
         // If launches are found by prompts, the launch comes late: the slot was chosen before room
         // was made in it, so before anything that follows the last batch.
-        let decided = match self.rules.tied {
-            true => self.batched,
-            false => self.clock,
+        let decided = if self.rules.tied {
+            self.batched
+        } else {
+            self.clock
         };
         let place = self.slots.entry(slot).or_default();
         // The second launch of a tied prompt: its end tells whose it is.

@@ -156,11 +156,12 @@ impl Jobs {
                 }
                 works
             });
-            match left.slots.is_empty() {
-                true => facts.push(Fact::Left {
+            if left.slots.is_empty() {
+                facts.push(Fact::Left {
                     arrival: left.arrival,
-                }),
-                false => self.left.push(left),
+                })
+            } else {
+                self.left.push(left)
             }
         }
     }

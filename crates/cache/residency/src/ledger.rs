@@ -244,10 +244,13 @@ impl Ledger {
             | Event::Replaced { context, .. }
             | Event::Reaches { context, .. }
             | Event::Checkpointed { context, .. }
-            | Event::CheckpointLoaded { context, .. } => match self.contexts.is_primary(context) {
-                true => self.memory(event, facts),
-                false => self.memory_of_others(&event, facts),
-            },
+            | Event::CheckpointLoaded { context, .. } => {
+                if self.contexts.is_primary(context) {
+                    self.memory(event, facts)
+                } else {
+                    self.memory_of_others(&event, facts)
+                }
+            }
         }
     }
 

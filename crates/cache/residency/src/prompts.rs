@@ -155,9 +155,10 @@ impl Prompts {
         for Waiting { task, prompt, .. } in over {
             self.tokens -= prompt.tokens.len();
             self.uncached.remove(&task);
-            let has_claimed = match served {
-                true => self.claims.served(task, ledger, events),
-                false => self.claims.left(task, ledger, events),
+            let has_claimed = if served {
+                self.claims.served(task, ledger, events)
+            } else {
+                self.claims.left(task, ledger, events)
             };
             if !has_claimed {
                 events.push(Event::Untied { task });
@@ -268,9 +269,10 @@ impl Prompts {
                 continue;
             };
             let ends = run.last().is_some_and(|entry| entry.output);
-            let owner = match ends {
-                true => self.owner(run, ledger),
-                false => Owner::Nobody,
+            let owner = if ends {
+                self.owner(run, ledger)
+            } else {
+                Owner::Nobody
             };
             match owner {
                 Owner::Task(task) => {

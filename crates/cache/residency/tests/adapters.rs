@@ -94,12 +94,11 @@ impl Server {
         compared: Compared,
     ) {
         let prompt = text(prompt);
-        let rest = match emptied {
-            true => {
-                self.remove(slot, 0, -1);
-                0
-            }
-            false => self.reuse(slot, &prompt),
+        let rest = if emptied {
+            self.remove(slot, 0, -1);
+            0
+        } else {
+            self.reuse(slot, &prompt)
         };
         self.apply_adapters(scales, compared);
         self.submit(slot, &prompt[rest..], true);

@@ -208,9 +208,10 @@ impl Server {
 
     /// A slot takes a request from the queue, and removes what does not belong to its prompt.
     fn start(&mut self, at: usize, choices: &mut Random, overtake: bool) {
-        let nth = match overtake && !self.queue.is_empty() {
-            true => choices.below(self.queue.len() as u32) as usize,
-            false => 0,
+        let nth = if overtake && !self.queue.is_empty() {
+            choices.below(self.queue.len() as u32) as usize
+        } else {
+            0
         };
         let Some(mut request) = self.queue.remove(nth) else {
             return;

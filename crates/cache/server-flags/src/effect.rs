@@ -41,9 +41,12 @@ impl ServerFlags {
             (Some(hosts), _) => addresses(hosts.as_bytes()),
         };
         let port = self.port();
-        let address = |host: OsString| match host.as_bytes().ends_with(b".sock") {
-            true => Address::Unix(host.into()),
-            false => Address::Tcp(host, port),
+        let address = |host: OsString| {
+            if host.as_bytes().ends_with(b".sock") {
+                Address::Unix(host.into())
+            } else {
+                Address::Tcp(host, port)
+            }
         };
         hosts.into_iter().map(address).collect()
     }
@@ -165,9 +168,10 @@ impl ServerFlags {
     /// The shortest chunk that is moved, in tokens. 0: none is. A server with a projector moves none.
     #[must_use]
     pub fn cache_reuse(&self) -> u32 {
-        match self.names_projector() {
-            true => 0,
-            false => self.size(Flag::CacheReuse, 0),
+        if self.names_projector() {
+            0
+        } else {
+            self.size(Flag::CacheReuse, 0)
         }
     }
 

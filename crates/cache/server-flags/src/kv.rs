@@ -367,10 +367,12 @@ fn by_variable(name: &str) -> Option<(&'static Known, bool)> {
 /// Whether KV may depend on a flag or on a variable (`LLAMA_ARG_…`): it does, or the name is not known. `None`: this is neither.
 #[must_use]
 pub fn may_change_kv(name: &str) -> Option<bool> {
-    let known = match name.starts_with('-') {
-        true => by_name(&name_of(OsStr::new(name))),
-        false if name.starts_with("LLAMA_ARG_") => by_variable(name),
-        false => return None,
+    let known = if name.starts_with('-') {
+        by_name(&name_of(OsStr::new(name)))
+    } else if name.starts_with("LLAMA_ARG_") {
+        by_variable(name)
+    } else {
+        return None;
     };
     Some(known.is_none_or(|(known, _)| known.is_relevant))
 }
@@ -399,9 +401,10 @@ pub fn relevant_flags(
         match by_variable(&text) {
             Some((known, _)) if !known.is_relevant => {}
             Some((known, on)) => {
-                let is_on = match known.has_value {
-                    true => Some(on),
-                    false => truth(&value, Generation::Late2026).map(|truth| truth == on),
+                let is_on = if known.has_value {
+                    Some(on)
+                } else {
+                    truth(&value, Generation::Late2026).map(|truth| truth == on)
                 };
                 if is_on == Some(true) {
                     let value = known.has_value.then(|| spelled(&value));
@@ -423,10 +426,10 @@ pub fn relevant_flags(
             let name = name_of(next);
             name.starts_with('-') && known.is_relevant && by_name(&name).is_some()
         };
-        let value = match known.has_value {
-            true if arguments.peek().is_some_and(is_flag) => None,
-            true => arguments.next(),
-            false => None,
+        let value = if known.has_value && !arguments.peek().is_some_and(is_flag) {
+            arguments.next()
+        } else {
+            None
         };
         if !known.is_relevant {
             continue;

@@ -98,12 +98,13 @@ impl ServerFlags {
                 continue;
             };
             let is_alone = matches!(spelling.kind, Kind::Switch | Kind::Toggle);
-            let value = match is_alone {
-                true => Some(Value::On(on)),
-                false => match argv.next() {
+            let value = if is_alone {
+                Some(Value::On(on))
+            } else {
+                match argv.next() {
                     Some(text) => flags.accept(flag, spelling.kind, &name, text),
                     None => flags.refuse(&name, None),
-                },
+                }
             };
             flags.set(flag, value, Source::CommandLine);
         }
@@ -246,9 +247,10 @@ fn find(name: &str, generation: Generation) -> Option<(Flag, Spelling, bool)> {
 #[must_use]
 pub fn name_of(argument: &OsStr) -> String {
     let name = argument.to_string_lossy();
-    match name.starts_with("--") {
-        true => name.replace('_', "-"),
-        false => name.into_owned(),
+    if name.starts_with("--") {
+        name.replace('_', "-")
+    } else {
+        name.into_owned()
     }
 }
 

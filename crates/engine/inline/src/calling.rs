@@ -106,9 +106,10 @@ fn map() -> Result<usize, Refusal> {
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: new memory.
     let at = unsafe { libc::mmap(ptr::null_mut(), SIZE * MOST, access, kind, -1, 0) };
-    match at == libc::MAP_FAILED {
-        true => Err(forbidden()),
-        false => Ok(at.expose_provenance()),
+    if at == libc::MAP_FAILED {
+        Err(forbidden())
+    } else {
+        Ok(at.expose_provenance())
     }
 }
 

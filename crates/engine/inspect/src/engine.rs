@@ -79,9 +79,10 @@ fn returned_address(machine: Machine, code: &[u8], at: u64) -> Option<u64> {
     match machine {
         Machine::X86_64 => {
             // endbr64, where control flow is protected
-            let skipped = match code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
-                true => 4,
-                false => 0,
+            let skipped = if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+                4
+            } else {
+                0
             };
             let number = |at: usize| -> Option<[u8; 4]> { code.get(at..at + 4)?.try_into().ok() };
             match &code[skipped..] {

@@ -220,9 +220,10 @@ fn elf(file: File, start: &[u8]) -> Result<Format, Error> {
         let machine = start.get(18..20).unwrap_or(&[0, 0]);
         let machine = [machine[0], machine[1]];
         let little = order != BIG_ENDIAN;
-        let machine = match little {
-            true => u16::from_le_bytes(machine),
-            false => u16::from_be_bytes(machine),
+        let machine = if little {
+            u16::from_le_bytes(machine)
+        } else {
+            u16::from_be_bytes(machine)
         };
         return Ok(Format::Elf32(Machine::new(machine, 32, little)));
     }

@@ -40,9 +40,10 @@ fn one(prompt: &Value) -> Result<Prompt, NoPrompt> {
     match prompt {
         Value::String(_) => Ok(Prompt::Text(prompt.clone())),
         Value::Array(parts) if !parts.is_empty() && parts.iter().all(is_part) => {
-            match parts.iter().all(Value::is_u64) {
-                true => Ok(Prompt::Tokens(parts.clone())),
-                false => Ok(Prompt::Text(prompt.clone())),
+            if parts.iter().all(Value::is_u64) {
+                Ok(Prompt::Tokens(parts.clone()))
+            } else {
+                Ok(Prompt::Text(prompt.clone()))
             }
         }
         Value::Object(fields) if fields.contains_key("multimodal_data") => Err(NoPrompt::Media),

@@ -228,9 +228,10 @@ async fn try_chat(
     let read = bytes.clone();
     let model = bench.run(bytes.len(), move || {
         let body = json(&read)?;
-        match prompts::has_media(&body) {
-            true => Err(Refused::NoPrompt(NoPrompt::Media)),
-            false => Ok(body["model"].clone()),
+        if prompts::has_media(&body) {
+            Err(Refused::NoPrompt(NoPrompt::Media))
+        } else {
+            Ok(body["model"].clone())
         }
     });
     let model = model.await?.map_err(|why| why.response(&bench.held))?;

@@ -90,10 +90,11 @@ fn follow(connection: &mut Connection<'_>, queue: &Queue, all: &Subscribers) -> 
 }
 
 fn reply(queue: &Queue, bytes: &[u8]) -> io::Result<()> {
-    match queue.reply(bytes) {
-        true => Ok(()),
+    if queue.reply(bytes) {
+        Ok(())
+    } else {
         // It does not read.
-        false => Err(io::ErrorKind::TimedOut.into()),
+        Err(io::ErrorKind::TimedOut.into())
     }
 }
 
@@ -113,9 +114,10 @@ impl<'a> Counted<'a> {
         if !changed || self.is_subscribed.replace(subscribed) == subscribed {
             return;
         }
-        match subscribed {
-            true => self.all.fetch_add(1, Ordering::Relaxed),
-            false => self.all.fetch_sub(1, Ordering::Relaxed),
+        if subscribed {
+            self.all.fetch_add(1, Ordering::Relaxed)
+        } else {
+            self.all.fetch_sub(1, Ordering::Relaxed)
         };
     }
 }

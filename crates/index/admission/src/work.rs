@@ -138,9 +138,10 @@ impl Peer {
     fn settle(&self) {
         loop {
             let (own, missing) = self.note(Duration::ZERO);
-            let debt = match missing > LITTLE {
-                true => own.max(self.work.debt()),
-                false => own,
+            let debt = if missing > LITTLE {
+                own.max(self.work.debt())
+            } else {
+                own
             };
             if debt.is_zero() {
                 return;

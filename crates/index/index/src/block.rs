@@ -188,9 +188,10 @@ impl Blocks {
 /// A number that is larger where the other one is.
 fn ascending(rank: f64) -> u64 {
     let bits = rank.to_bits();
-    match rank.is_sign_negative() {
-        true => !bits,
-        false => bits | 1 << 63,
+    if rank.is_sign_negative() {
+        !bits
+    } else {
+        bits | 1 << 63
     }
 }
 

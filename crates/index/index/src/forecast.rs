@@ -26,9 +26,10 @@ impl Index {
     /// is cached anywhere, whether the engine would reuse it or not. `store`: or that the prefix store may have.
     pub(crate) fn question(&self, blocks: &[Block], store: bool) -> Option<Question> {
         let longest = self.tiers(store).longest(blocks);
-        let (length, prompt) = match self.is_earlier(longest.1) {
-            true => self.tiers(false).longest(blocks),
-            false => longest,
+        let (length, prompt) = if self.is_earlier(longest.1) {
+            self.tiers(false).longest(blocks)
+        } else {
+            longest
         };
         let id = match prompt {
             Some(prompt) => self.id_of(prompt)?,
@@ -63,15 +64,17 @@ impl Index {
             job.question = self.question(&ordered.blocks, job.store);
         }
         let expected = self.expected(ordered);
-        let (held, holder) = match self.has_store() {
-            true => self.held(job, ordered),
-            false => (expected.tokens, ordered.prompt),
+        let (held, holder) = if self.has_store() {
+            self.held(job, ordered)
+        } else {
+            (expected.tokens, ordered.prompt)
         };
         let held = held.min(expected.tokens);
         // Of what an earlier process may have stored nothing is claimed, and nothing is learned.
-        let (expected, prompt, known) = match self.is_earlier(ordered.prompt) {
-            true => (held, holder.filter(|_| held > 0), None),
-            false => (expected.tokens, ordered.prompt, Some(expected)),
+        let (expected, prompt, known) = if self.is_earlier(ordered.prompt) {
+            (held, holder.filter(|_| held > 0), None)
+        } else {
+            (expected.tokens, ordered.prompt, Some(expected))
         };
         let from = prompt.and_then(|prompt| self.id_of(prompt));
         let from = from.map(str::to_owned);

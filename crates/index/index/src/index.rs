@@ -224,9 +224,10 @@ impl Index {
     }
 
     fn reset(&mut self) -> Outcome {
-        let message = match self.initialized {
-            true => "Index reset to initial state",
-            false => "No index to reset (was not initialized)",
+        let message = if self.initialized {
+            "Index reset to initial state"
+        } else {
+            "No index to reset (was not initialized)"
         };
         let fresh = Self::new(self.mode, self.limits);
         let before = std::mem::replace(self, fresh);

@@ -276,9 +276,10 @@ impl Index {
     ) {
         while !piece.is_full() {
             let Some(at) = job.left.pop_front() else {
-                job.phase = match job.reorder.deduplicate {
-                    true => Phase::Turns(0),
-                    false => self.end_reorder(job),
+                job.phase = if job.reorder.deduplicate {
+                    Phase::Turns(0)
+                } else {
+                    self.end_reorder(job)
                 };
                 return;
             };

@@ -29,9 +29,10 @@ impl Reordering {
     }
 
     fn input_type(&self) -> &'static str {
-        match are_texts(&self.reorder.contexts) {
-            true => "string",
-            false => "integer",
+        if are_texts(&self.reorder.contexts) {
+            "string"
+        } else {
+            "integer"
         }
     }
 

@@ -31,9 +31,10 @@ impl Index {
             Truth::Guess => 0,
             Truth::Learning | Truth::Engine => self.requests.cached(),
         };
-        match held + requests > limit {
-            true => Err(full("requests", limit, "--max-requests")),
-            false => Ok(()),
+        if held + requests > limit {
+            Err(full("requests", limit, "--max-requests"))
+        } else {
+            Ok(())
         }
     }
 

@@ -110,9 +110,10 @@ impl Index {
     }
 
     pub(crate) fn index_stats(&self) -> Value {
-        let nodes = match self.built {
-            true => self.cached.nodes() + 1,
-            false => 0,
+        let nodes = if self.built {
+            self.cached.nodes() + 1
+        } else {
+            0
         };
         json!({
             "num_nodes": nodes,

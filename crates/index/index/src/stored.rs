@@ -188,12 +188,11 @@ impl StoredTier {
 impl Index {
     /// Whether the engine has a prefix store. Without one nothing is kept of prompts that leave the engine.
     pub fn set_store(&mut self, there: bool) {
-        match there {
-            true => drop(self.stored.get_or_insert_default()),
-            false => {
-                self.forget_stored();
-                self.stored = None;
-            }
+        if there {
+            self.stored.get_or_insert_default();
+        } else {
+            self.forget_stored();
+            self.stored = None;
         }
     }
 
@@ -364,16 +363,18 @@ impl Index {
             let tokens = self.predictor.tokens(&known[..*length], &self.blocks);
             tokens <= there.saturating_add(NEAR)
         };
-        let length = match there >= question.common {
-            true => known.len(),
-            false => (1..=known.len()).rev().find(fits).unwrap_or(0),
+        let length = if there >= question.common {
+            known.len()
+        } else {
+            (1..=known.len()).rev().find(fits).unwrap_or(0)
         };
         if length == known.len() {
             let until = is_kept(question.common, found.kept);
             // Of its beginning alone, others may be kept for longer.
-            let until = match known.len() == prompt.blocks.len() {
-                true => until,
-                false => until.min(prompt.kept_until),
+            let until = if known.len() == prompt.blocks.len() {
+                until
+            } else {
+                until.min(prompt.kept_until)
             };
             tier.keep(number, until);
             tier.touch(number);

@@ -372,9 +372,10 @@ mod tests {
                 return Poll::Pending;
             }
             if self.left == 0 {
-                return match self.is_stuck {
-                    true => Poll::Pending,
-                    false => Poll::Ready(None),
+                return if self.is_stuck {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(None)
                 };
             }
             self.left -= 1;

@@ -146,9 +146,10 @@ impl Progress {
     /// Whether the client reads what there is to write.
     pub(crate) fn reads(&self, reads: bool) {
         let mut doing = lock(&self.0);
-        match reads {
-            true => doing.unread = None,
-            false => drop(doing.unread.get_or_insert_with(Instant::now)),
+        if reads {
+            doing.unread = None
+        } else {
+            doing.unread.get_or_insert_with(Instant::now);
         }
     }
 

@@ -104,9 +104,10 @@ impl Reading {
             let (body, found) = edit(&path, stable.map_or(body, Bytes::from));
             (body, Some(found))
         };
-        match is_small {
-            true => edit(),
-            false => self.lane.run(edit).await.unwrap_or((same, None)),
+        if is_small {
+            edit()
+        } else {
+            self.lane.run(edit).await.unwrap_or((same, None))
         }
     }
 

@@ -162,9 +162,12 @@ fn texts<'a>(path: &str, body: &Value<'a>) -> Vec<Text<'a>> {
     };
     let strings = |value: Option<Value<'a>>| {
         let value = value.into_iter();
-        value.flat_map(|value| match value.is_string() {
-            true => vec![value],
-            false => value.elements().filter(Value::is_string).collect(),
+        value.flat_map(|value| {
+            if value.is_string() {
+                vec![value]
+            } else {
+                value.elements().filter(Value::is_string).collect()
+            }
         })
     };
     let messages = match Endpoint::of_path(path.as_bytes()) {
@@ -209,12 +212,11 @@ fn texts<'a>(path: &str, body: &Value<'a>) -> Vec<Text<'a>> {
 
 /// The texts of a message: its content is one, or a list of parts.
 fn parts<'a>(content: &Value<'a>) -> Vec<Value<'a>> {
-    match content.is_string() {
-        true => vec![content.clone()],
-        false => {
-            let texts = content.elements().filter_map(|part| part.member("text"));
-            texts.filter(Value::is_string).collect()
-        }
+    if content.is_string() {
+        vec![content.clone()]
+    } else {
+        let texts = content.elements().filter_map(|part| part.member("text"));
+        texts.filter(Value::is_string).collect()
     }
 }
 

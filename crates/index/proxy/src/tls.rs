@@ -52,15 +52,18 @@ impl Tls {
 
     pub(crate) async fn over(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let connected = self.connector.connect(self.name.clone(), stream).await;
-        connected.map_err(|error| match certificate_is_refused(&error) {
-            true => io::Error::new(
-                error.kind(),
-                format!(
-                    "{error}; if an authority of your own has signed it, name its PEM file in \
+        connected.map_err(|error| {
+            if certificate_is_refused(&error) {
+                io::Error::new(
+                    error.kind(),
+                    format!(
+                        "{error}; if an authority of your own has signed it, name its PEM file in \
                      SSL_CERT_FILE"
-                ),
-            ),
-            false => error,
+                    ),
+                )
+            } else {
+                error
+            }
         })
     }
 }

@@ -97,9 +97,10 @@ impl Upstream {
         let (host, port) = (authority.host(), authority.port_u16().unwrap_or(usual));
         let at = format!("{host}:{port}");
         Ok(Self {
-            place: match tls {
-                true => Target::Tls(at, Tls::to(host).map_err(|why| error(&why))?),
-                false => Target::Tcp(at),
+            place: if tls {
+                Target::Tls(at, Tls::to(host).map_err(|why| error(&why))?)
+            } else {
+                Target::Tcp(at)
             },
             prefix: url.path().trim_end_matches('/').to_owned(),
             shown,

@@ -97,10 +97,7 @@ pub async fn correct_usage(
             return error_response(502, "proxy_error", &why);
         }
     };
-    let account = match has_figures(&whole) {
-        true => ask.await,
-        false => None,
-    };
+    let account = if has_figures(&whole) { ask.await } else { None };
     let whole = match account.and_then(|account| correct(&whole, account)) {
         Some(right) => {
             head.headers

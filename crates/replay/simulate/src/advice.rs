@@ -56,10 +56,10 @@ impl Trials {
             is_better(&one.point, best.map_or(&self.recorded, |best| &best.point))
         };
         let all = self.helpful.iter();
-        all.fold(None, |best, one| match better(best, one) {
-            true => Some(one),
-            false => best,
-        })
+        all.fold(
+            None,
+            |best, one| if better(best, one) { Some(one) } else { best },
+        )
     }
 }
 
@@ -467,9 +467,10 @@ fn points(replay: &Replay<'_>, settings: &[Setting], each: Each<'_>) -> Vec<Poin
 fn gain(point: &Point) -> f64 {
     let whole =
         point.prompt_seconds / (point.evaluated_tokens.max(1) as f64) * point.prompt_tokens as f64;
-    let copies = match whole > 0.0 {
-        true => point.store_seconds / whole,
-        false => 0.0,
+    let copies = if whole > 0.0 {
+        point.store_seconds / whole
+    } else {
+        0.0
     };
     point.spared_share() - copies
 }

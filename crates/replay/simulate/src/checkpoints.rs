@@ -56,9 +56,12 @@ pub(crate) fn reach(
         Generation::Older | Generation::Late2026 => first >= least,
     };
     if past > 0 && past <= held && beyond {
-        let serves = |c: &&Checkpoint| match is_early {
-            true => c.first < least,
-            false => c.last <= next && (c.first < least || c.first == 0),
+        let serves = |c: &&Checkpoint| {
+            if is_early {
+                c.first < least
+            } else {
+                c.last <= next && (c.first < least || c.first == 0)
+            }
         };
         match checkpoints.iter().rev().find(serves) {
             Some(found) => {

@@ -32,9 +32,10 @@ impl Content {
     /// `server_tokens::get_common_prefix`
     pub(crate) fn common_prefix(&self, other: &Self) -> u32 {
         let least = self.length.min(other.length);
-        match Arc::ptr_eq(&self.row, &other.row) {
-            true => least,
-            false => self.row.common_prefix(&other.row).min(least),
+        if Arc::ptr_eq(&self.row, &other.row) {
+            least
+        } else {
+            self.row.common_prefix(&other.row).min(least)
         }
     }
 

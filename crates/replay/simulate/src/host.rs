@@ -103,9 +103,10 @@ impl HostCache {
         let last = content.row().at(content.len() - 1);
         for (nth, state) in self.states.iter().enumerate() {
             let held = &state.prompt.content;
-            let differs = match held.len() < content.len() {
-                true => content.row().at(held.len() - 1) != state.last,
-                false => held.row().at(content.len() - 1) != last,
+            let differs = if held.len() < content.len() {
+                content.row().at(held.len() - 1) != state.last
+            } else {
+                held.row().at(content.len() - 1) != last
             };
             if differs {
                 continue;

@@ -39,9 +39,10 @@ impl Prefixes {
         let length = length.min(row.len());
         let (mut node, mut at) = (0, 0);
         while let Some((child, common)) = self.step(node, row, at, length) {
-            node = match common < self.nodes[child].to - self.nodes[child].from {
-                true => self.split(node, child, common),
-                false => child,
+            node = if common < self.nodes[child].to - self.nodes[child].from {
+                self.split(node, child, common)
+            } else {
+                child
             };
             at += common;
             let only = &mut self.nodes[node].only;

@@ -129,9 +129,10 @@ impl Generation {
             return Self::Early2026;
         }
         let is_late = is_of_0_7(&setup.version, &setup.engine);
-        match is_late.unwrap_or_else(|| !takes_last_first(traffic, setup.parallel)) {
-            true => Self::Late2026,
-            false => Self::Older,
+        if is_late.unwrap_or_else(|| !takes_last_first(traffic, setup.parallel)) {
+            Self::Late2026
+        } else {
+            Self::Older
         }
     }
 }
@@ -273,9 +274,10 @@ impl Setting {
 
     /// Tokens of the context for one slot.
     fn share(&self) -> u32 {
-        match self.kv_unified {
-            true => self.context,
-            false => (self.context / self.parallel).div_ceil(256) * 256,
+        if self.kv_unified {
+            self.context
+        } else {
+            (self.context / self.parallel).div_ceil(256) * 256
         }
     }
 }

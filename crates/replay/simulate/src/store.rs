@@ -62,9 +62,10 @@ impl PrefixStore {
                 Some(copying),
             ),
             copying: copying * 1e6,
-            room: match setting.kv_unified {
-                true => (of_all, of_all),
-                false => (setting.slot_context as usize, of_all),
+            room: if setting.kv_unified {
+                (of_all, of_all)
+            } else {
+                (setting.slot_context as usize, of_all)
             },
             batch: setting.batch_size as usize,
             peak: 0,
@@ -302,9 +303,10 @@ impl PrefixStore {
             && self.tree.has_room(&fingerprint, tokens, self.token_bytes);
         if is_worth_it {
             let is_large = tokens.len().saturating_mul(self.token_bytes) >= worth::LARGE;
-            let copied = match is_large && worth::is_mostly_stored(tokens.len(), there) {
-                true => tokens.len() - there,
-                false => tokens.len(),
+            let copied = if is_large && worth::is_mostly_stored(tokens.len(), there) {
+                tokens.len() - there
+            } else {
+                tokens.len()
             };
             self.copied += copied as u64;
             self.keep(conditions, tokens);

@@ -90,14 +90,15 @@ fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste) {
     let mut jobs: Vec<Job> = Vec::new();
     let mut children = Vec::new();
     for (nth, request) in requests.iter().enumerate() {
-        match request.record.child {
-            true => children.push(nth),
-            false => jobs.push(Job {
+        if request.record.child {
+            children.push(nth)
+        } else {
+            jobs.push(Job {
                 request: nth,
                 children: Vec::new(),
                 arrival: Arrival::At(request.record.arrived),
                 delay: 0,
-            }),
+            })
         }
     }
     for child in children {
@@ -211,9 +212,10 @@ fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Ve
             let record = record(nth);
             // Those that name a slot, or want several, wait for these.
             let for_any = record.id_slot.is_none() && jobs[nth].children.is_empty();
-            let at = match for_any {
-                true => record.arrived.max(latest).min(record.launched),
-                false => record.arrived,
+            let at = if for_any {
+                record.arrived.max(latest).min(record.launched)
+            } else {
+                record.arrived
             };
             if for_any {
                 latest = at;

@@ -70,9 +70,10 @@ impl Times {
         let costs = Costs::of(&periods);
         let scale = |one: &Period| {
             let modelled = costs.of_period(one);
-            match modelled > 0.0 {
-                true => (one.end - one.begin) as f64 / modelled,
-                false => 1.0,
+            if modelled > 0.0 {
+                (one.end - one.begin) as f64 / modelled
+            } else {
+                1.0
             }
         };
         let cost = |record: &RequestRecord, (from, to): (u32, u32)| {

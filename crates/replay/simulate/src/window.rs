@@ -153,9 +153,10 @@ struct Stream {
 impl Windows {
     fn new(window: u32, setting: &Setting) -> Self {
         let slots = setting.parallel as usize;
-        let (sequences, base) = match setting.kv_unified {
-            true => (setting.parallel, setting.context),
-            false => (1, setting.slot_context),
+        let (sequences, base) = if setting.kv_unified {
+            (setting.parallel, setting.context)
+        } else {
+            (1, setting.slot_context)
         };
         let wanted = window.saturating_mul(sequences);
         let size = wanted.saturating_add(setting.ubatch_size).min(base);

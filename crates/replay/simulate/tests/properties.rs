@@ -89,9 +89,10 @@ fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficC
             media: Vec::new(),
             kind,
         },
-        tokens: match has_tokens {
-            true => Arc::clone(&whose.tokens),
-            false => Arc::default(),
+        tokens: if has_tokens {
+            Arc::clone(&whose.tokens)
+        } else {
+            Arc::default()
         },
     }
 }

@@ -136,9 +136,10 @@ pub fn curve(trace: &Trace, rooms: &[u64], warm_up: usize) -> Vec<Reuse> {
 
 /// The room of what is sampled.
 pub(crate) fn scaled(room: u64, rate: f64) -> u64 {
-    match rate < 1.0 {
-        true => (room as f64 * rate).round() as u64,
-        false => room,
+    if rate < 1.0 {
+        (room as f64 * rate).round() as u64
+    } else {
+        room
     }
 }
 

@@ -159,9 +159,10 @@ pub fn plan(
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         let outcome = play(middle);
-        match fits(&outcome) {
-            true => (high, found) = (middle, outcome),
-            false => low = middle,
+        if fits(&outcome) {
+            (high, found) = (middle, outcome)
+        } else {
+            low = middle
         }
     }
     Some((high, found))

@@ -202,9 +202,10 @@ impl Cache<'_> {
                 let mut free = leaves.filter(|node| self.states[*node as usize].used != number);
                 free.next()
             };
-            let order = match self.once > self.wanted {
-                true => [0, 1],
-                false => [1, 0],
+            let order = if self.once > self.wanted {
+                [0, 1]
+            } else {
+                [1, 0]
             };
             let Some(node) = order.into_iter().find_map(first) else {
                 return;
@@ -245,11 +246,13 @@ impl Cache<'_> {
         let state = self.states[node as usize];
         let blocks = u64::from(state.gone);
         // What has left longer ago than all that could be there since is forgotten.
-        let is_known = blocks > 0;
-        match state.gone_of {
-            _ if !is_known => {}
-            false => self.wanted = (self.wanted + blocks).min(self.room),
-            true => self.wanted = self.wanted.saturating_sub(blocks),
+        if blocks == 0 {
+            return;
         }
+        self.wanted = if state.gone_of {
+            self.wanted.saturating_sub(blocks)
+        } else {
+            (self.wanted + blocks).min(self.room)
+        };
     }
 }

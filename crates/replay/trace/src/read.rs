@@ -275,12 +275,11 @@ impl Reader {
         let input = tokens("input_length", fields.input_length.unwrap_or(0))?;
         let output = tokens("output_length", fields.output_length.unwrap_or(0))?;
         if input == 0 {
-            return match ids.is_empty() {
-                true => {
-                    self.left_out.without_prompt += 1;
-                    Ok(None)
-                }
-                false => Err(Damaged::new("it has hash_ids and no input_length")),
+            return if ids.is_empty() {
+                self.left_out.without_prompt += 1;
+                Ok(None)
+            } else {
+                Err(Damaged::new("it has hash_ids and no input_length"))
             };
         }
         let unit = match format {

@@ -45,8 +45,9 @@ pub(crate) fn infer(tree: &Tree, requests: &mut [Request], block: u32) -> u32 {
 /// The end of the chain that each continuation of a request begins with.
 fn stem(tree: &Tree, request: &Request, block: u32) -> Node {
     let is_alone = tree.length(request.end) == 1;
-    match request.last < block && is_alone {
-        true => tree.parent(request.end),
-        false => request.end,
+    if request.last < block && is_alone {
+        tree.parent(request.end)
+    } else {
+        request.end
     }
 }

@@ -82,9 +82,10 @@ impl Sample {
     pub fn of(rate: f64) -> Option<Self> {
         let is_share = rate > 0.0 && rate <= 1.0;
         is_share.then_some(Self {
-            below: match rate < 1.0 {
-                true => (rate * u64::MAX as f64) as u64,
-                false => u64::MAX,
+            below: if rate < 1.0 {
+                (rate * u64::MAX as f64) as u64
+            } else {
+                u64::MAX
             },
             rate,
         })
@@ -217,9 +218,10 @@ impl Builder {
             link = mixed(link ^ mixed(*id));
             if link <= sample.below {
                 self.chain.push(link);
-                last_tokens = match nth + 1 == ids.len() {
-                    true => last,
-                    false => self.block,
+                last_tokens = if nth + 1 == ids.len() {
+                    last
+                } else {
+                    self.block
                 };
             }
         }
@@ -239,9 +241,10 @@ impl Builder {
                 request.at -= begin;
             }
         }
-        let sessions = match self.has_sessions {
-            true => self.spans.len() as u32,
-            false => session::infer(&self.tree, &mut self.requests, self.block),
+        let sessions = if self.has_sessions {
+            self.spans.len() as u32
+        } else {
+            session::infer(&self.tree, &mut self.requests, self.block)
         };
         self.requests.shrink_to_fit();
         Trace {
@@ -304,9 +307,10 @@ impl Builder {
         for (number, request) in self.requests.iter_mut().enumerate() {
             if let Some(place) = places.get(request.after as usize) {
                 // A request that comes first waits for none.
-                request.after = match (*place as usize) < number {
-                    true => *place,
-                    false => NONE,
+                request.after = if (*place as usize) < number {
+                    *place
+                } else {
+                    NONE
                 };
             }
         }
@@ -319,10 +323,12 @@ impl Trace {
     pub fn tokens(&self, request: &Request, blocks: u32) -> u64 {
         let all = self.tree.depth(request.end);
         let full = |blocks: u32| u64::from(blocks) * u64::from(self.block);
-        match blocks >= all {
-            true if all == 0 => 0,
-            true => full(all - 1) + u64::from(request.last),
-            false => full(blocks),
+        if blocks < all {
+            full(blocks)
+        } else if all == 0 {
+            0
+        } else {
+            full(all - 1) + u64::from(request.last)
         }
     }
 }
@@ -353,9 +359,10 @@ impl Trace {
 
     /// The tokens that count of a request: all, or those of what is sampled.
     pub(crate) fn counted(&self, request: &Request) -> u64 {
-        match self.rate < 1.0 {
-            true => self.tokens(request, u32::MAX),
-            false => u64::from(request.input),
+        if self.rate < 1.0 {
+            self.tokens(request, u32::MAX)
+        } else {
+            u64::from(request.input)
         }
     }
 }

@@ -89,9 +89,10 @@ impl Tree {
             };
             let same = self.common(child, &ids[at..]);
             at += same;
-            node = match same < self.length(child) as usize {
-                true => self.split(child, same as u32),
-                false => child,
+            node = if same < self.length(child) as usize {
+                self.split(child, same as u32)
+            } else {
+                child
             };
         }
         Ok(node)
@@ -149,9 +150,12 @@ impl Tree {
         let run = self.nodes[node as usize];
         let length = u64::from(self.length(node));
         let is_pooled = run.length & POOLED != 0;
-        (0..length).map(move |nth| match is_pooled {
-            true => self.pool[(run.first + nth) as usize],
-            false => run.first + nth,
+        (0..length).map(move |nth| {
+            if is_pooled {
+                self.pool[(run.first + nth) as usize]
+            } else {
+                run.first + nth
+            }
         })
     }
 
@@ -186,9 +190,10 @@ impl Tree {
     fn add(&mut self, parent: Node, ids: &[u64]) -> Node {
         let follows = |pair: &[u64]| pair[0].checked_add(1) == Some(pair[1]);
         let is_pooled = !ids.windows(2).all(follows);
-        let first = match is_pooled {
-            true => self.pool.len() as u64,
-            false => ids[0],
+        let first = if is_pooled {
+            self.pool.len() as u64
+        } else {
+            ids[0]
         };
         if is_pooled {
             self.pool.extend_from_slice(ids);

@@ -39,9 +39,12 @@ fn blocks(ids: &[u64]) -> Vec<Block> {
 }
 
 fn count(reuse: &mut Reuse, (ids, last): &(Vec<u64>, u32), found: usize) {
-    let tokens = |blocks: usize| match blocks == ids.len() {
-        true => (blocks as u64 - 1) * u64::from(BLOCK) + u64::from(*last),
-        false => blocks as u64 * u64::from(BLOCK),
+    let tokens = |blocks: usize| {
+        if blocks == ids.len() {
+            (blocks as u64 - 1) * u64::from(BLOCK) + u64::from(*last)
+        } else {
+            blocks as u64 * u64::from(BLOCK)
+        }
     };
     reuse.tokens += tokens(ids.len());
     reuse.reused_tokens += tokens(found);

@@ -199,9 +199,10 @@ fn wekas_sessions_are_read_back_with_sub_agents_told_in_either_way() {
                 let t = if is_nested && relative { 0.0 } else { begin };
                 let request = json!({"t": t, "type": "n", "model": "m", "in": one.input, "out": one.output,
                     "hash_ids": one.ids, "api_time": 0.5, "think_time": 1.0});
-                requests.push(match is_nested {
-                    true => json!({"t": begin, "type": "subagent", "agent_id": "a", "requests": [request]}),
-                    false => request,
+                requests.push(if is_nested {
+                    json!({"t": begin, "type": "subagent", "agent_id": "a", "requests": [request]})
+                } else {
+                    request
                 });
             }
             json!({"id": format!("trace_{session}"), "models": ["m"], "block_size": 64, "hash_id_scope": "local",

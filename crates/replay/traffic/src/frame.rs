@@ -46,9 +46,10 @@ pub(crate) enum Next<'a> {
 
 pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
     let Some((&[kind, a, b, c, d], rest)) = bytes.split_first_chunk::<5>() else {
-        return match bytes.is_empty() {
-            true => Next::End,
-            false => Next::Cut,
+        return if bytes.is_empty() {
+            Next::End
+        } else {
+            Next::Cut
         };
     };
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -62,8 +63,9 @@ pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
         return Next::Cut;
     };
     // A fuzzer cannot guess checksums, so under it they are not compared.
-    match cfg!(fuzzing) || crc32fast::hash(&bytes[..5 + length]) == u32::from_le_bytes(sum) {
-        true => Next::Frame(kind, body, rest),
-        false => Next::Damaged,
+    if cfg!(fuzzing) || crc32fast::hash(&bytes[..5 + length]) == u32::from_le_bytes(sum) {
+        Next::Frame(kind, body, rest)
+    } else {
+        Next::Damaged
     }
 }

@@ -181,9 +181,10 @@ fn join(segments: &mut Vec<Segment>, base: u64, identity: u64, new: bool) {
         Some(Segment::Known(run)) if !new && run.first + u64::from(run.length) == first => {
             run.length += 1;
         }
-        _ => segments.push(match new {
-            true => Segment::New(1),
-            false => Segment::Known(Run { first, length: 1 }),
+        _ => segments.push(if new {
+            Segment::New(1)
+        } else {
+            Segment::Known(Run { first, length: 1 })
         }),
     }
 }

@@ -59,9 +59,10 @@ impl Recent {
         while let Next::Frame(kind, _, after) = frame::next(rest) {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
-            match is_of_row(kind) {
-                true => row.extend(frame),
-                false => self.know(kind, frame),
+            if is_of_row(kind) {
+                row.extend(frame)
+            } else {
+                self.know(kind, frame)
             }
         }
         if row.is_empty() {

@@ -90,11 +90,11 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
         let tokens = believed.and_then(|believed| {
             let mut tokens = believed.to_vec();
             for pending in pending() {
-                match pending.from == tokens.len() {
-                    true => tokens.extend_from_slice(&pending.tokens),
-                    // The record knows of it.
-                    false if pending.from + pending.tokens.len() == tokens.len() => {}
-                    false => return None,
+                if pending.from == tokens.len() {
+                    tokens.extend_from_slice(&pending.tokens);
+                } else if pending.from + pending.tokens.len() != tokens.len() {
+                    // The record does not know of it.
+                    return None;
                 }
             }
             // Else it would be evaluated under other adapters than it was meant for.

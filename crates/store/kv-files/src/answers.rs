@@ -67,9 +67,10 @@ impl Folder {
         let inner = self.inner(ANSWERS)?;
         let file = rustix::fs::openat(&inner, LOG, flags, Mode::RUSR | Mode::WUSR)?;
         let file = File::from(file);
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::ErrorKind::InvalidInput.into()),
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
         }
     }
 

@@ -141,9 +141,10 @@ impl Folder {
         work: impl FnOnce(&SocketAddrUnix) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let private = self.private();
-        let path: PathBuf = match cfg!(target_os = "linux") {
-            true => format!("/proc/self/fd/{}", private.as_fd().as_raw_fd()).into(),
-            false => self.inside(),
+        let path: PathBuf = if cfg!(target_os = "linux") {
+            format!("/proc/self/fd/{}", private.as_fd().as_raw_fd()).into()
+        } else {
+            self.inside()
         };
         work(&SocketAddrUnix::new(path.join(name))?)
     }

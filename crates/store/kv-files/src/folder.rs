@@ -77,9 +77,10 @@ impl Folder {
     /// # Errors
     /// Others could change it.
     pub fn existing(path: &Path) -> Result<Option<Self>, FolderError> {
-        match path.join(VERSION).is_dir() {
-            true => Self::open(path).map(Some),
-            false => Ok(None),
+        if path.join(VERSION).is_dir() {
+            Self::open(path).map(Some)
+        } else {
+            Ok(None)
         }
     }
 
@@ -342,9 +343,10 @@ pub(crate) fn cut(error: io::Error) -> ReadError {
 }
 
 fn check_end(file: &File, head: &Head) -> Result<(), ReadError> {
-    match file.metadata()?.len() == Head::file_size(&head.chunk) {
-        true => Ok(()),
-        false => Err(ReadError::Damaged("it has another size than it says")),
+    if file.metadata()?.len() == Head::file_size(&head.chunk) {
+        Ok(())
+    } else {
+        Err(ReadError::Damaged("it has another size than it says"))
     }
 }
 

@@ -126,9 +126,10 @@ impl Index {
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from + (to - from) / 2;
-            match self.get(middle) < *least {
-                true => from = middle + 1,
-                false => to = middle,
+            if self.get(middle) < *least {
+                from = middle + 1
+            } else {
+                to = middle
             }
         }
         from

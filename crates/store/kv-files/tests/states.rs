@@ -176,9 +176,10 @@ fn rows_with_a_value_that_is_no_number_are_neither_written_nor_read() {
         let mut done = writer.done().skip(1);
         assert_eq!(done.next(), Some(Done::NotFinite(chunk.name)), "{nth}");
         for (other, done) in chunks.iter().zip(done) {
-            let expected = match other == chunk {
-                true => Done::NotFinite(other.name),
-                false => Done::Written(other.name),
+            let expected = if other == chunk {
+                Done::NotFinite(other.name)
+            } else {
+                Done::Written(other.name)
             };
             assert_eq!(done, expected, "{nth}");
         }

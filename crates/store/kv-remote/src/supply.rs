@@ -136,9 +136,10 @@ impl Supplier {
     ) -> Brought {
         if !self.folder.lacks(&name) {
             let header = self.folder.header(&name);
-            return match header.is_some_and(|header| header.chunk.parent == parent) {
-                true => Brought::There,
-                false => Brought::No,
+            return if header.is_some_and(|header| header.chunk.parent == parent) {
+                Brought::There
+            } else {
+                Brought::No
             };
         }
         if self.not_before.is_some_and(|time| Instant::now() < time) {
@@ -168,9 +169,10 @@ impl Supplier {
         let chunk = Chunk { parent, ..chunk };
         let written = self.writer.write(&chunk, Arc::new(rows)).is_ok() && self.writer.flush(DISK);
         let mut done = self.writer.done();
-        match written && !done.any(|done| matches!(done, Done::Failed(..))) {
-            true => Brought::There,
-            false => Brought::No,
+        if written && !done.any(|done| matches!(done, Done::Failed(..))) {
+            Brought::There
+        } else {
+            Brought::No
         }
     }
 

@@ -32,9 +32,10 @@ impl Layout {
             return None;
         }
         // Each stream without cells is one zero, before or behind those that are.
-        match from > to {
-            true => counts.rotate_left(4 * (from - to)),
-            false => counts.rotate_right(4 * (to - from)),
+        if from > to {
+            counts.rotate_left(4 * (from - to))
+        } else {
+            counts.rotate_right(4 * (to - from))
         }
         self.put_owner(counts.get_mut(4 * to..end_of(to)?)?, sequence)
     }

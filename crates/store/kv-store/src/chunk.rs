@@ -57,9 +57,10 @@ impl Chunk {
             Some((name, tokens)) => name != self.name && tokens > 0 && tokens <= self.start,
             None => start == 0,
         };
-        let tail = match self.is_tail() {
-            true => self.parent.is_some(),
-            false => !self.tokens.contains(&TAIL),
+        let tail = if self.is_tail() {
+            self.parent.is_some()
+        } else {
+            !self.tokens.contains(&TAIL)
         };
         parent && tail && !self.tokens.is_empty() && self.tokens.len() <= room
     }

@@ -285,10 +285,7 @@ impl Rows {
 }
 
 pub(crate) fn cell_size(owners: bool, extra: usize) -> usize {
-    match owners {
-        false => 8,
-        true => 12 + 4 * extra,
-    }
+    if owners { 12 + 4 * extra } else { 8 }
 }
 
 /// Why a state is not understood. Such a state is not for the store.

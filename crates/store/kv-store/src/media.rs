@@ -35,9 +35,12 @@ pub fn run(digest: &[u8; 32], rows: usize) -> Option<Vec<i32>> {
         let whole = hash.finalize();
         (0..8).map(move |word| u32::from_le_bytes([0, 1, 2, 3].map(|i| whole[4 * word + i])))
     });
-    let token = |(nth, word): (usize, u32)| match nth + 1 == rows {
-        true => negative(word | LAST),
-        false => negative(word & !LAST),
+    let token = |(nth, word): (usize, u32)| {
+        if nth + 1 == rows {
+            negative(word | LAST)
+        } else {
+            negative(word & !LAST)
+        }
     };
     Some(words.take(rows).enumerate().map(token).collect())
 }
@@ -62,9 +65,10 @@ pub fn whole(tokens: &[i32]) -> usize {
 /// How many of these tokens there are without a run of which so few are there that they may be those of another one.
 pub(crate) fn certain(tokens: &[i32]) -> usize {
     let whole = whole(tokens);
-    match tokens.len() - whole < CERTAIN {
-        true => whole,
-        false => tokens.len(),
+    if tokens.len() - whole < CERTAIN {
+        whole
+    } else {
+        tokens.len()
     }
 }
 

@@ -121,19 +121,19 @@ impl Origin {
     /// version's, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let is_old = Self::has_secrets(bytes);
-        let mut bytes = match is_old {
-            true => Bytes(bytes.get(MAGIC.len()..)?),
-            false => {
-                let (all, end) = bytes.split_at_checked(bytes.len().checked_sub(SUM)?)?;
-                (end == sum(all)).then_some(())?;
-                Bytes(all.strip_prefix(MAGIC)?)
-            }
+        let mut bytes = if is_old {
+            Bytes(bytes.get(MAGIC.len()..)?)
+        } else {
+            let (all, end) = bytes.split_at_checked(bytes.len().checked_sub(SUM)?)?;
+            (end == sum(all)).then_some(())?;
+            Bytes(all.strip_prefix(MAGIC)?)
         };
         let length = bytes.u32()? as usize;
         let model = String::from_utf8(bytes.take(length)?.to_vec()).ok()?;
-        let fingerprint = match is_old {
-            true => None,
-            false => Some(Fingerprint(bytes.take(16)?.try_into().ok()?)),
+        let fingerprint = if is_old {
+            None
+        } else {
+            Some(Fingerprint(bytes.take(16)?.try_into().ok()?))
         };
         let facts = Facts::decode(&mut bytes)?;
         let layout = match bytes.take(1)?[0] {

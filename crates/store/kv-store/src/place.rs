@@ -42,9 +42,10 @@ impl Place {
     /// There are no such tokens.
     #[must_use]
     pub fn behind(self, tokens: &[i32], end: usize) -> Self {
-        let (link, skip) = match end < GRID {
-            true => (self.link, end),
-            false => (self.link.next(0, &tokens[..GRID]), 0),
+        let (link, skip) = if end < GRID {
+            (self.link, end)
+        } else {
+            (self.link.next(0, &tokens[..GRID]), 0)
         };
         Self { link, skip, ..self }
     }

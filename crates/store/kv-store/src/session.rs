@@ -749,10 +749,12 @@ impl Session {
 impl Sequence {
     /// The tokens that are known from its beginning on.
     fn beginning(&self) -> &[i32] {
-        match self.is_known() {
-            true => &self.tokens[..self.believed],
-            false if self.tokens.is_empty() => &self.past,
-            false => &self.tokens,
+        if self.is_known() {
+            &self.tokens[..self.believed]
+        } else if self.tokens.is_empty() {
+            &self.past
+        } else {
+            &self.tokens
         }
     }
 

@@ -130,10 +130,12 @@ impl<'a> State<'a> {
         let size = cell_size(owners, 0);
         let list = reader.cells(cells, size)?;
         let good = |cell: &[u8]| word(cell, 0) >= 0 && word(cell, 4) == 0;
-        let sequence = match owners {
-            true => sequence_of(list, 0)?,
-            false if list.chunks_exact(size).all(good) => 0,
-            false => return Err(LayoutError::Unknown),
+        let sequence = if owners {
+            sequence_of(list, 0)?
+        } else if list.chunks_exact(size).all(good) {
+            0
+        } else {
+            return Err(LayoutError::Unknown);
         };
         let head = Head {
             magic: false,

@@ -228,13 +228,14 @@ impl Store {
                 bytes: ((grid + end - at) as u64).saturating_mul(bytes_per_token as u64),
             };
             parent = Some((chunk.name, chunk.tokens.len() as u32));
-            place = match place.skip == 0 && end == GRID {
+            place = if place.skip == 0 && end == GRID {
                 // The name of a whole chunk is the next link.
-                true => Place {
+                Place {
                     link: name,
                     ..place
-                },
-                false => place.behind(cell, end),
+                }
+            } else {
+                place.behind(cell, end)
             };
             at = grid + end;
             Some(chunk)

@@ -61,9 +61,10 @@ impl Tally {
         if *passed == 0 && *failed == 0 {
             println!("no case passed, so this proves nothing");
         }
-        match self.is_good() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        if self.is_good() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         }
     }
 

@@ -193,9 +193,10 @@ pub struct Outcome {
 impl Outcome {
     /// The completions for which a prompt was evaluated.
     pub fn evaluated(&self) -> &[Completion] {
-        match self.copied {
-            true => &self.completions[..self.completions.len().min(1)],
-            false => &self.completions,
+        if self.copied {
+            &self.completions[..self.completions.len().min(1)]
+        } else {
+            &self.completions
         }
     }
 

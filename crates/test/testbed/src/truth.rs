@@ -220,9 +220,10 @@ impl<'a> Engine<'a> {
         Ok(Self {
             trace,
             slots: running.slots()?,
-            adapters: match server.has_adapters() {
-                true => Some(running.get("/lora-adapters")?.json()?),
-                false => None,
+            adapters: if server.has_adapters() {
+                Some(running.get("/lora-adapters")?.json()?)
+            } else {
+                None
             },
             first: trace.run(&running)?,
             server,
@@ -294,9 +295,10 @@ impl<'a> Engine<'a> {
             request: question,
             adapters,
         } = question;
-        let most = match self.adapters.is_some() && self.server.keeps_any_prefix() {
-            true => Some(self.most(question, adapters.as_ref())?),
-            false => None,
+        let most = if self.adapters.is_some() && self.server.keeps_any_prefix() {
+            Some(self.most(question, adapters.as_ref())?)
+        } else {
+            None
         };
         if most == Some(0) {
             return Ok(Residency::Gone(None));
@@ -322,9 +324,10 @@ impl<'a> Engine<'a> {
         if self.server.has_host_cache() {
             // If only checkpoints lead back, a continuation that goes on from the end of an entry
             // proves nothing of a way back to the prompt.
-            let asked = match self.server.keeps_any_prefix() {
-                true => &continuations[..],
-                false => &continuations[..1],
+            let asked = if self.server.keeps_any_prefix() {
+                &continuations[..]
+            } else {
+                &continuations[..1]
             };
             replays.extend(asked.iter().map(|asked| vec![(LookIn::Host, asked)]));
         }

@@ -80,9 +80,10 @@ fn whole_file(
     });
     // A file that is there already stays: a server may have loaded it, and looks whether it has changed.
     let is_there = result.is_ok() && is_same(unfinished, path).unwrap_or(false);
-    let result = match is_there {
-        true => Ok(()),
-        false => result.and_then(|()| std::fs::rename(unfinished, path)),
+    let result = if is_there {
+        Ok(())
+    } else {
+        result.and_then(|()| std::fs::rename(unfinished, path))
     };
     if is_there || result.is_err() {
         // If already failing: that error is the one worth telling.

@@ -242,9 +242,12 @@ impl Spec {
         }
         if self.arch == Arch::Jamba {
             // A layer without heads is recurrent.
-            let heads = |layer| match self.is_recurrent(layer) {
-                true => 0,
-                false => self.attention_heads() as i32,
+            let heads = |layer| {
+                if self.is_recurrent(layer) {
+                    0
+                } else {
+                    self.attention_heads() as i32
+                }
             };
             let heads: Vec<i32> = (0..self.layers).map(heads).collect();
             header.i32s("jamba.attention.head_count_kv", heads.into_iter());

@@ -117,11 +117,13 @@ pub(crate) fn describe(header: &mut Header, chat: &Chat, spec: &Spec) {
         tokens.iter().map(|(text, _)| text.as_str()),
     );
     // A pair is worth more than its letters, and one that stands further in front more than others.
-    let score =
-        |(nth, (text, kind)): (usize, &(String, i32))| match *kind == NORMAL && text.len() == 2 {
-            true => 2000.0 - nth as f32,
-            false => 0.0,
-        };
+    let score = |(nth, (text, kind)): (usize, &(String, i32))| {
+        if *kind == NORMAL && text.len() == 2 {
+            2000.0 - nth as f32
+        } else {
+            0.0
+        }
+    };
     header.f32s(
         "tokenizer.ggml.scores",
         tokens.iter().enumerate().map(score),

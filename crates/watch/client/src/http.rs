@@ -56,9 +56,10 @@ impl Http {
             }
             return Self::unix(path.into(), address);
         }
-        let url = match address.contains("://") {
-            true => address.to_owned(),
-            false => format!("http://{address}"),
+        let url = if address.contains("://") {
+            address.to_owned()
+        } else {
+            format!("http://{address}")
         };
         let url = url.trim_end_matches('/');
         let uri: Uri = url.parse().map_err(|e| fail(&format!("{e}")))?;
@@ -208,9 +209,10 @@ impl Http {
             },
             other => one_line(&other.to_string()),
         };
-        let why = match is_plain && is_broken(error) {
-            true => format!("{why}; if it speaks TLS, write https://"),
-            false => why,
+        let why = if is_plain && is_broken(error) {
+            format!("{why}; if it speaks TLS, write https://")
+        } else {
+            why
         };
         Error::Unreachable { address, why }
     }

@@ -39,9 +39,10 @@ impl<R: Read> Reader<R> {
                 .take(limit)
                 .read_until(b'\n', &mut self.line)?;
             if !self.line.ends_with(b"\n") {
-                return match read as u64 == limit {
-                    true => Err(io::Error::other("an event without an end")),
-                    false => Ok(None),
+                return if read as u64 == limit {
+                    Err(io::Error::other("an event without an end"))
+                } else {
+                    Ok(None)
                 };
             }
             let line = String::from_utf8_lossy(&self.line);

@@ -32,9 +32,10 @@ fn between<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => files(&path, found),
-            false => found.push(path),
+        if path.is_dir() {
+            files(&path, found)
+        } else {
+            found.push(path)
         }
     }
 }

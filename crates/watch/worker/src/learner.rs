@@ -191,9 +191,10 @@ impl Learner {
     }
 
     fn plain(&self, token: Token) -> Token {
-        match self.is_program {
-            true => token_in(token).1,
-            false => token,
+        if self.is_program {
+            token_in(token).1
+        } else {
+            token
         }
     }
 }

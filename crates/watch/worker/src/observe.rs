@@ -101,9 +101,10 @@ pub(crate) fn start(
     }
     // Everything else goes on without the file, unless that was ruled out. Files come first: a server that ends
     // here must leave no socket behind.
-    let unusable = |why: String, consequence: &str| match settings.strict {
-        true => Err(io::Error::other(why)),
-        false => {
+    let unusable = |why: String, consequence: &str| {
+        if settings.strict {
+            Err(io::Error::other(why))
+        } else {
             library.say(format_args!("{why}: {consequence}"));
             Ok(())
         }
@@ -186,9 +187,10 @@ pub(crate) fn start(
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let rules = facts::rules(given, by_prompts);
-        match shows_text {
-            true => Accounts::new(rules, bytes).quoting(),
-            false => Accounts::new(rules, bytes),
+        if shows_text {
+            Accounts::new(rules, bytes).quoting()
+        } else {
+            Accounts::new(rules, bytes)
         }
     });
     let facts = Facts {

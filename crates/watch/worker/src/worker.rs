@@ -99,9 +99,10 @@ pub fn start<S: Source + Send + 'static>(
                 });
                 state.opened.store(true, Ordering::SeqCst);
                 let routers = Routers::new(library, publication);
-                let ledger = match telemetry.is_some() || routers.publish() {
-                    true => Ledger::observed(),
-                    false => Ledger::new(),
+                let ledger = if telemetry.is_some() || routers.publish() {
+                    Ledger::observed()
+                } else {
+                    Ledger::new()
                 };
                 let mut worker = Worker {
                     library,

@@ -209,9 +209,10 @@ impl Object {
     /// The address in memory. The dynamic linker has replaced some of the file's addresses by addresses
     /// in memory, but not all.
     fn address(&self, value: usize) -> usize {
-        match self.contains(value) {
-            true => value,
-            false => self.bias.wrapping_add(value),
+        if self.contains(value) {
+            value
+        } else {
+            self.bias.wrapping_add(value)
         }
     }
 

@@ -70,13 +70,11 @@ fn redirect(libraries: &[usize], within: bool, wanted: impl Fn(&Row) -> bool) {
             row.slot.set(std::ptr::with_exposed_provenance(address));
             let at = std::ptr::from_ref(word.at).addr();
             // SAFETY: the replacement has the signature of what the word held, by the table, and calls that.
-            match unsafe { write(object, at, replacement.code().addr()) } {
-                true => {
-                    row.places.add_word();
-                    row.places.count_patched();
-                }
-                false if known.is_none() => row.slot.set_missing(),
-                false => {}
+            if unsafe { write(object, at, replacement.code().addr()) } {
+                row.places.add_word();
+                row.places.count_patched();
+            } else if known.is_none() {
+                row.slot.set_missing();
             }
         }
     }

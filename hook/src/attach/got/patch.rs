@@ -38,10 +38,10 @@ impl Survey {
             let replacement = replacement::all()[import.row].address();
             let object = &self.objects[import.object];
             // SAFETY: the replacement has the signature of what the word held, by the table.
-            match unsafe { write(object, import.at, replacement) } {
-                true => written.push((import, row)),
-                false if row.is_optional() => {}
-                false => failed = Some(row.name),
+            if unsafe { write(object, import.at, replacement) } {
+                written.push((import, row));
+            } else if !row.is_optional() {
+                failed = Some(row.name);
             }
         }
         if let Some(name) = failed {
@@ -78,9 +78,10 @@ pub(crate) fn patch_late() {
             // engine: a plugin may have its own C++ runtime.
             let is_lazy = word.may_be_lazy && object.contains(now);
             let row = ROWS.iter().position(|row| {
-                let leads = match is_lazy {
-                    true => row.is_engines(),
-                    false => row.slot.get().is_some_and(|f| f.addr() == now),
+                let leads = if is_lazy {
+                    row.is_engines()
+                } else {
+                    row.slot.get().is_some_and(|f| f.addr() == now)
                 };
                 row.places.patched() > 0
                     && !row.places.is_inline()

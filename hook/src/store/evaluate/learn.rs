@@ -76,15 +76,15 @@ fn prove_one(context: Context<'_>, sequence: i32) -> Option<Understood> {
         .filter(|&length| length >= ENOUGH)?;
     let mut state = with_record(context, |one| std::mem::take(&mut one.buffer))?;
     let saved = context.save(sequence, &mut state);
-    let proven = match exact::is_exact(context) {
-        _ if !saved => None,
-        false => guard::compute(|| Understood::Dense(prove(&state))),
-        true => {
-            let mut partial = Vec::new();
-            let saved = context.save_part(sequence, &mut partial);
-            let prove = || Understood::Exact(Shape::prove(&state, &partial));
-            saved.then(|| guard::compute(prove)).flatten()
-        }
+    let proven = if !saved {
+        None
+    } else if exact::is_exact(context) {
+        let mut partial = Vec::new();
+        let saved = context.save_part(sequence, &mut partial);
+        let prove = || Understood::Exact(Shape::prove(&state, &partial));
+        saved.then(|| guard::compute(prove)).flatten()
+    } else {
+        guard::compute(|| Understood::Dense(prove(&state)))
     };
     with_record(context, |one| one.buffer = std::mem::take(&mut state));
     proven

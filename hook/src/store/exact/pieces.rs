@@ -82,9 +82,12 @@ pub(in crate::store) fn in_pieces(
     whole: &mut bool,
 ) -> i32 {
     let begun = with_record(context, |one| {
-        let there = parts.iter().map(|part| match part.pending.get() {
-            true => part.indexes.len(),
-            false => one.session.there(&part.run),
+        let there = parts.iter().map(|part| {
+            if part.pending.get() {
+                part.indexes.len()
+            } else {
+                one.session.there(&part.run)
+            }
         });
         Some((one.bounds?.at_once?, all - there.sum::<usize>()))
     });

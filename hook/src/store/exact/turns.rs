@@ -50,10 +50,12 @@ fn last_message(context: Context<'_>, run: &Run) -> Option<usize> {
 fn behind_which_is_text(tokens: &[i32], is_special: impl Fn(&i32) -> bool) -> Option<usize> {
     let mut text = 0;
     for (at, token) in tokens.iter().enumerate().rev() {
-        match is_special(token) {
-            true if text >= worth::LEAST => return Some(at),
-            true => text = 0,
-            false => text += 1,
+        if !is_special(token) {
+            text += 1;
+        } else if text >= worth::LEAST {
+            return Some(at);
+        } else {
+            text = 0;
         }
     }
     None

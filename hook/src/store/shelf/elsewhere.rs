@@ -27,12 +27,11 @@ impl Elsewhere {
 
     /// An answer came in time, or it did not.
     pub(in crate::store) fn note(&mut self, is_late: bool, now: Instant) {
-        match is_late {
-            true => {
-                self.not_before = Some(now + self.pause);
-                self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-            }
-            false => *self = Self::new(),
+        if is_late {
+            self.not_before = Some(now + self.pause);
+            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        } else {
+            *self = Self::new()
         }
     }
 }

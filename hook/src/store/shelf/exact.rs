@@ -167,9 +167,12 @@ impl Shelf {
             return rows.len() as u64 == tail.bytes;
         }
         let read = self.folder.read(&name, tail.bytes, &mut self.rows);
-        let read = read.and_then(|()| match is_tail_finite(&self.rows) {
-            true => Ok(()),
-            false => Err(ReadError::NOT_FINITE),
+        let read = read.and_then(|()| {
+            if is_tail_finite(&self.rows) {
+                Ok(())
+            } else {
+                Err(ReadError::NOT_FINITE)
+            }
         });
         match read {
             Ok(()) => {

@@ -31,9 +31,10 @@ impl Functions {
     pub(super) fn consequence(&self, row: &Row, way: &Way) -> String {
         const NOTHING: &str = "nothing is reported";
         if *way != Way::Missing {
-            return match self.sees_elsewhere(row) {
-                true => "seen through another function".into(),
-                false => NOTHING.into(),
+            return if self.sees_elsewhere(row) {
+                "seen through another function".into()
+            } else {
+                NOTHING.into()
             };
         }
         if let Some(instead) = self.instead_of(row) {
@@ -42,10 +43,13 @@ impl Functions {
         match row.generation {
             "cxx" if row.name == "_ZdlPvm" => "prompts in the host cache count as gone",
             "cxx" => "not needed, buffers are released by another function",
-            generation if generation.starts_with("server") => match self.ties_by_prompts() {
-                true => "requests are tied to slots by their prompts",
-                false => "requests are not recognised, nothing is reported",
-            },
+            generation if generation.starts_with("server") => {
+                if self.ties_by_prompts() {
+                    "requests are tied to slots by their prompts"
+                } else {
+                    "requests are not recognised, nothing is reported"
+                }
+            }
             _ if row.generation == PROMPTS.0 => "requests with images are not tracked",
             _ if row.required => NOTHING,
             _ if row.name.starts_with("llama_state_seq_") => "this version has no host cache",

@@ -5,10 +5,12 @@ use super::*;
 /// A server in which every function of the table is imported, but for those of the
 /// `generations` and the `absent`.
 fn without(generations: &[&str], absent: &[&str]) -> Functions {
-    let way = |row: &Row| match generations.contains(&row.generation) || absent.contains(&row.name)
-    {
-        true => Way::Missing,
-        false => Way::Imported,
+    let way = |row: &Row| {
+        if generations.contains(&row.generation) || absent.contains(&row.name) {
+            Way::Missing
+        } else {
+            Way::Imported
+        }
     };
     let host_cache = !generations.contains(&"memory");
     Functions::of(ROWS.iter().map(|row| (row, way(row))), host_cache, false)

@@ -44,12 +44,12 @@ impl Recorder {
                 return;
             }
             is_own |= open.record.child;
-            match upto_end {
+            if !upto_end {
+                open.record.keep = u32::try_from(from).unwrap_or(0);
+            } else if is_whole || open.over {
                 // A part that is removed before the answer is over is a rejected draft. Other removals
                 // of the end come after the answer.
-                true if is_whole || open.over => self.close(sequence, ledger),
-                true => {}
-                false => open.record.keep = u32::try_from(from).unwrap_or(0),
+                self.close(sequence, ledger);
             }
         }
         if is_whole && held > 0 && !is_own {
@@ -93,9 +93,10 @@ impl Recorder {
             saved: open.exchange.saved,
             loaded: open.exchange.loaded,
         };
-        let held = match refusal.loaded {
-            true => ledger.tokens_in(sequence),
-            false => Vec::new(),
+        let held = if refusal.loaded {
+            ledger.tokens_in(sequence)
+        } else {
+            Vec::new()
         };
         let (order, at) = (record.order, record.launched);
         self.write_change(sequence, ChangeKind::Refused(refusal), held, (order, at));

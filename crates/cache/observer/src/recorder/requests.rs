@@ -148,13 +148,12 @@ impl Recorder {
             };
             let Some(open) = &mut slot.open else { continue };
             open.flying = true;
-            match open.prompting {
-                true => {
-                    open.record.adapters = self.applied;
-                    open.note_break(run);
-                    open.media = count_rows(run, open.media, &mut self.rows);
-                }
-                false => open.grow(run),
+            if open.prompting {
+                open.record.adapters = self.applied;
+                open.note_break(run);
+                open.media = count_rows(run, open.media, &mut self.rows);
+            } else {
+                open.grow(run)
             }
         }
     }

@@ -14,9 +14,10 @@ impl Recorder {
             .collect();
         let blend = Blend::of(adapters.iter().map(|one| (one, one.scale)));
         Applied {
-            hash: match text.is_empty() {
-                true => 0,
-                false => self.writer.hash(&text).max(1),
+            hash: if text.is_empty() {
+                0
+            } else {
+                self.writer.hash(&text).max(1)
             },
             enabled: blend.is_enabled(),
             invoked: blend.is_invoked(),
@@ -37,9 +38,10 @@ impl Recorder {
         self.is_set_up = true;
         self.setup.slot_context = capacity.min(limit.unwrap_or(capacity));
         self.setup.parallel = slots.unwrap_or(self.setup.parallel);
-        self.setup.context = match self.setup.kv_unified {
-            true => capacity,
-            false => capacity.saturating_mul(self.setup.parallel),
+        self.setup.context = if self.setup.kv_unified {
+            capacity
+        } else {
+            capacity.saturating_mul(self.setup.parallel)
         };
         let recorded = self.writer.setup(&self.setup);
         append(recorded, &mut self.out, &mut self.full);

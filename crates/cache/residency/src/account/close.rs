@@ -123,9 +123,10 @@ impl Accounts {
     /// How many prompts were given up whose evaluated tokens this one begins with: the last of them is the nearest.
     fn attempts(&self, nearest: &Nearest) -> u32 {
         let end = self.losses.end(nearest.nth);
-        match end.is_some_and(|end| end.depth() <= nearest.common) {
-            true => self.losses.attempts(nearest.nth),
-            false => 0,
+        if end.is_some_and(|end| end.depth() <= nearest.common) {
+            self.losses.attempts(nearest.nth)
+        } else {
+            0
         }
     }
 
@@ -256,12 +257,13 @@ impl Accounts {
         let same = (cached.len() as u32)
             .saturating_sub(deleted)
             .min(same_after);
-        let shared = match same as usize * 8 < ours.len() * 7 {
-            true => shared(ours, cached),
-            false => Shared {
+        let shared = if same as usize * 8 < ours.len() * 7 {
+            shared(ours, cached)
+        } else {
+            Shared {
                 unmatched: inserted,
                 ..Shared::default()
-            },
+            }
         };
         let end = self.losses.end(nearest.nth);
         let answered = end.is_some_and(|end| end.depth() <= nearest.common);

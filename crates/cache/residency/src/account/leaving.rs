@@ -47,9 +47,12 @@ impl Accounts {
             let erased = is_emptied && std::mem::take(&mut place.erasing);
             (std::mem::take(&mut place.drafted), erased)
         });
-        let are_drafts = || match self.rules.tied {
-            true => ledger.held(slot).saturating_sub(from as u32) < drafted,
-            false => ledger.is_without_task(slot),
+        let are_drafts = || {
+            if self.rules.tied {
+                ledger.held(slot).saturating_sub(from as u32) < drafted
+            } else {
+                ledger.is_without_task(slot)
+            }
         };
         let rejected = from > 0 && to < 0 && are_drafts();
         if rejected || from >= 0 && from as u32 >= ledger.held(slot) || ledger.held(slot) == 0 {

@@ -102,9 +102,10 @@ impl Accounts {
             };
         };
         let own = all.iter().find(|one| one.slot == Some(slot));
-        let loads = match updates_host(&self.rules, own, how) {
-            true => load(&all, own, prompt.len() as u32),
-            false => None,
+        let loads = if updates_host(&self.rules, own, how) {
+            load(&all, own, prompt.len() as u32)
+        } else {
+            None
         };
         let used = loads.map(|place| all[place]).or(own.copied());
         Match {

@@ -216,9 +216,10 @@ impl Begun {
                 holds: buffers(one.holds),
                 common: one.common,
                 tokens: one.tokens,
-                tail: match copied {
-                    true => ledger.tokens_from(one.holds, one.common),
-                    false => Vec::new(),
+                tail: if copied {
+                    ledger.tokens_from(one.holds, one.common)
+                } else {
+                    Vec::new()
                 },
                 endless: goes_on && !copied,
                 of_other_adapters: false,
@@ -324,9 +325,10 @@ impl Spans {
     }
 
     fn evaluated(&mut self, failed: bool) {
-        match failed {
-            true => self.spans.clone_from(&self.before),
-            false => self.before.clone_from(&self.spans),
+        if failed {
+            self.spans.clone_from(&self.before)
+        } else {
+            self.before.clone_from(&self.spans)
         }
     }
 

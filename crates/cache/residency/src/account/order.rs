@@ -77,9 +77,10 @@ pub(super) fn block(ours: &[Token], theirs: &[Token], asked: usize) -> u32 {
         let run = run.map_or(0, |(front, behind)| common(front, behind));
         run >= SURE && end + their + run + JOINT >= asked
     });
-    match is_behind && place + length + JOINT < ours.len() {
-        true => end as u32,
-        false => 0,
+    if is_behind && place + length + JOINT < ours.len() {
+        end as u32
+    } else {
+        0
     }
 }
 

@@ -133,9 +133,10 @@ impl Accounts {
         }
         for (&slot, place) in &mut self.slots {
             if place.left.is_some() && !ledger.has_left(slot) {
-                let reason = match ledger.is_slot_empty(slot) {
-                    true => Reason::Cleared,
-                    false => Reason::Overwritten,
+                let reason = if ledger.is_slot_empty(slot) {
+                    Reason::Cleared
+                } else {
+                    Reason::Overwritten
                 };
                 let by = (reason == Reason::Overwritten).then_some(place.owner);
                 let left = place.left.take().unwrap_or_default();

@@ -125,9 +125,10 @@ impl Prompt {
         self.loaded += loaded;
         self.evaluated = entries - loaded;
         self.every_output |= pending.entries > 1 && pending.outputs == pending.entries;
-        match pending.ends && !self.every_output {
-            true => Progress::Ended(self.so_far()),
-            false => Progress::GoesOn,
+        if pending.ends && !self.every_output {
+            Progress::Ended(self.so_far())
+        } else {
+            Progress::GoesOn
         }
     }
 

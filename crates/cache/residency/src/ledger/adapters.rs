@@ -282,9 +282,10 @@ impl Ledger {
     fn after(&self, blend: Option<Blend>, launch: &Launch) -> Option<Blend> {
         let always = self.in_force().flatten();
         let always = always.is_none_or(|one| one.compared == Compared::Always);
-        let known = match launch.names_adapters {
-            true => !always,
-            false => self.adapters.unnamed == blend,
+        let known = if launch.names_adapters {
+            !always
+        } else {
+            self.adapters.unnamed == blend
         };
         blend.filter(|_| known || launch.submitted)
     }

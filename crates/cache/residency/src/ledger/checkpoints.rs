@@ -151,9 +151,10 @@ impl Reach {
         let mut stays = stays.into_iter();
         self.checkpoints.retain(|one| {
             let stays = stays.next().unwrap_or(false);
-            match is_copy(one) {
-                true => stays && as_seen,
-                false => !one.freed,
+            if is_copy(one) {
+                stays && as_seen
+            } else {
+                !one.freed
             }
         });
     }

@@ -159,9 +159,10 @@ impl Ledger {
         let every_output = launch.every_output;
         let is_known = name.is_some_and(|name| self.requests.get(name).is_some());
         // An embedding task goes on, and its prompt may have been removed before this batch ended.
-        let named = match depth > 0 && is_known {
-            true => launch.named.take(),
-            false => None,
+        let named = if depth > 0 && is_known {
+            launch.named.take()
+        } else {
+            None
         };
         if !every_output {
             sequence.launch = None;

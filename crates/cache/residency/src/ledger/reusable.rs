@@ -30,9 +30,10 @@ impl Ledger {
     ///   slot that worked under other adapters than a request that names none gets.
     #[must_use]
     pub fn reusable_of(&self, entry: CacheEntry) -> u32 {
-        match self.is_for_all(entry) {
-            true => self.reusable_if_served(entry),
-            false => 0,
+        if self.is_for_all(entry) {
+            self.reusable_if_served(entry)
+        } else {
+            0
         }
     }
 
@@ -45,9 +46,10 @@ impl Ledger {
     ///   the indices of the adapters are not known.
     #[must_use]
     pub fn reusable_under(&self, entry: CacheEntry, adapter: usize) -> u32 {
-        match self.is_for_adapter(entry, adapter) {
-            true => self.reusable_if_served(entry),
-            false => 0,
+        if self.is_for_adapter(entry, adapter) {
+            self.reusable_if_served(entry)
+        } else {
+            0
         }
     }
 

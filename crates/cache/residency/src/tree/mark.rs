@@ -57,9 +57,10 @@ impl<M> Tree<M> {
     /// one place the last first.
     pub(crate) fn labels_above(&self, holder: Holder) -> impl Iterator<Item = &M> {
         let Stand { node, depth, .. } = self.holders[holder.0];
-        let lowest = match self.nodes[node].depth > depth {
-            true => self.nodes[node].parent,
-            false => node,
+        let lowest = if self.nodes[node].depth > depth {
+            self.nodes[node].parent
+        } else {
+            node
         };
         let above = |node| Some(node).filter(|&node| node != ROOT);
         let nodes = iter::successors(above(lowest), move |&node| above(self.nodes[node].parent));

@@ -22,9 +22,10 @@ pub(super) fn displaced(extent: &Extent, code: &[u8]) -> Result<Displaced, Refus
     let mut words = words(code);
     let too_short = Refusal::TooShort { size: extent.size };
     let first = words.next().ok_or(too_short.clone())?;
-    let (at, word) = match LANDING_PADS.contains(&first) {
-        true => (WORD, words.next().ok_or(too_short)?),
-        false => (0, first),
+    let (at, word) = if LANDING_PADS.contains(&first) {
+        (WORD, words.next().ok_or(too_short)?)
+    } else {
+        (0, first)
     };
     if is_call(word) {
         return Err(Refusal::CallDisplaced { at });

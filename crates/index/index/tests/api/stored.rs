@@ -155,14 +155,17 @@ fn what_the_store_lost_is_forgotten_and_the_order_made_anew() {
         lost(&mut asked, json!(["a", "b", "c", last]));
     }
     let expects = held.clone();
-    asked.hook = Some(Box::new(move |question| match question.id == expects {
-        true => Found {
-            tokens: 100,
-            reused: question.common,
-            loaded: Some(0),
-            kept: None,
-        },
-        false => Found::default(),
+    asked.hook = Some(Box::new(move |question| {
+        if question.id == expects {
+            Found {
+                tokens: 100,
+                reused: question.common,
+                loaded: Some(0),
+                kept: None,
+            }
+        } else {
+            Found::default()
+        }
     }));
     // Three are asked for, and then the order keeps to what the engine holds.
     let context = json!(["i", "x", "h", "c", "b", "a"]);

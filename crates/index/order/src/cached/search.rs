@@ -112,13 +112,14 @@ impl<'a, W: Fn(Block) -> u64> Search<'a, W> {
             self.left[place].1 -= 1;
             self.path.push(block);
             let node = &self.cached.nodes[child as usize];
-            let usable = match node.usable > 0 && weight >= self.least {
-                true => Usable {
+            let usable = if node.usable > 0 && weight >= self.least {
+                Usable {
                     weight,
                     blocks: self.path.len(),
                     at: child,
-                },
-                false => visit.usable,
+                }
+            } else {
+                visit.usable
             };
             let worth = (usable.weight, weight, node.prompts);
             if worth > self.best_worth {

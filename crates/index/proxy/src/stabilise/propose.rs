@@ -159,12 +159,13 @@ fn rule(name: &str, place: Place, find: &str, with: Option<&str>) -> String {
 
 /// As TOML has it, without escapes if that is possible.
 fn quoted(text: &str) -> String {
-    match text.contains(['\'', '\n', '\r']) || text.contains(char::is_control) {
-        false => format!("'{text}'"),
+    if text.contains(['\'', '\n', '\r']) || text.contains(char::is_control) {
         // JSON has the same escapes, and one less.
-        true => serde_json::Value::from(text)
+        serde_json::Value::from(text)
             .to_string()
-            .replace('\u{7f}', "\\u007f"),
+            .replace('\u{7f}', "\\u007f")
+    } else {
+        format!("'{text}'")
     }
 }
 

@@ -190,19 +190,21 @@ impl Server<'_> {
                 Memory::Window(_) => true,
                 Memory::Recurrent => self.setting.generation != Generation::Of2025,
             };
-        let marks = match checks {
-            true => self.marks.of_prompt(request),
-            false => Vec::new(),
+        let marks = if checks {
+            self.marks.of_prompt(request)
+        } else {
+            Vec::new()
         };
         let slot = &mut self.slots[nth];
         let mut begin = from;
         while begin < record.prompt {
             let held = &slot.prompt.checkpoints;
-            let end = match checks {
-                true => checkpoints::batch_end(begin, record.prompt, self.setting, &marks, held),
-                false => record
+            let end = if checks {
+                checkpoints::batch_end(begin, record.prompt, self.setting, &marks, held)
+            } else {
+                record
                     .prompt
-                    .min(begin.saturating_add(self.setting.batch_size)),
+                    .min(begin.saturating_add(self.setting.batch_size))
             };
             if checks {
                 let (first, last) = self.positions.of(nth);

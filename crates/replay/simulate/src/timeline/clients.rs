@@ -107,9 +107,10 @@ pub(super) fn arrivals(
             Some(client) => clients[client] = job,
             None => clients.push(job),
         }
-        arrivals.push(match waits.is_empty() {
-            true => Arrival::At(at),
-            false => Arrival::After(waits),
+        arrivals.push(if waits.is_empty() {
+            Arrival::At(at)
+        } else {
+            Arrival::After(waits)
         });
     }
     let mut together: HashMap<u64, u64> = HashMap::new();

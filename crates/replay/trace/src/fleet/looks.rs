@@ -34,10 +34,7 @@ impl Looks {
     /// The next one from now on.
     pub(super) fn next(&mut self, now: u64) -> u64 {
         self.go_on(now);
-        match self.last == now {
-            true => now,
-            false => self.next,
-        }
+        if self.last == now { now } else { self.next }
     }
 
     fn go_on(&mut self, now: u64) {

@@ -89,9 +89,10 @@ impl Server {
         let prompt = path.last().map_or(0, |end| tree.depth(*end));
         let (mut chosen, mut most) = (None, 0);
         for (nth, slot) in self.slots.iter().enumerate() {
-            let shared = match slot.free <= now {
-                true => common(tree, slot.end, path),
-                false => 0,
+            let shared = if slot.free <= now {
+                common(tree, slot.end, path)
+            } else {
+                0
             };
             if shared > most && f64::from(shared) > similarity * f64::from(prompt) {
                 (chosen, most) = (Some(nth), shared);

@@ -44,10 +44,7 @@ impl Reader {
             None => self.next_session()?,
         };
         self.left_out.without_prompt += empty;
-        let scope = match is_local {
-            true => u64::from(session) + 1,
-            false => 0,
-        };
+        let scope = if is_local { u64::from(session) + 1 } else { 0 };
         let scoped = |id: u64| match (scope, id < PER_SESSION) {
             (0, _) => id,
             (_, true) => id + scope.wrapping_mul(PER_SESSION),

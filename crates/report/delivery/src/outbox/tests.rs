@@ -241,9 +241,10 @@ impl Model {
 
     fn limit(&mut self, limits: Limits) {
         while self.aside.len() + self.waiting.len() > limits.ids || self.bytes() > limits.bytes {
-            match self.aside.is_empty() {
-                true => self.waiting.remove(0),
-                false => self.aside.remove(0),
+            if self.aside.is_empty() {
+                self.waiting.remove(0)
+            } else {
+                self.aside.remove(0)
             };
             self.dropped += 1;
         }

@@ -198,9 +198,10 @@ pub(super) fn is_not_finite(error: &io::Error) -> bool {
 /// Whether this process may write files of so many bytes. Else the system would end it, the server, with a signal.
 fn may_have(bytes: u64) -> io::Result<()> {
     let most = getrlimit(Resource::Fsize).current;
-    match most.is_some_and(|most| most < bytes) {
-        true => Err(io::ErrorKind::FileTooLarge.into()),
-        false => Ok(()),
+    if most.is_some_and(|most| most < bytes) {
+        Err(io::ErrorKind::FileTooLarge.into())
+    } else {
+        Ok(())
     }
 }
 

@@ -127,9 +127,10 @@ impl Spares {
         let room = SPARE.max(2 * expected).min(most);
         let small = self.shared.small.load(Ordering::Relaxed);
         let fits = if 2 * size >= expected {
-            let kept = match size < LARGE {
-                true => kept,
-                false => kept - small.min(kept),
+            let kept = if size < LARGE {
+                kept
+            } else {
+                kept - small.min(kept)
             };
             size > 0 && (kept == 0 || kept + size <= room)
         } else {

@@ -146,9 +146,10 @@ impl Mirror {
         };
         let size = whole.len() as u64;
         let (chunk, rows) = read_whole(whole).map_err(|_| Not::Damaged)?;
-        match chunk.name == *name && chunk.fingerprint == *of {
-            true => Ok((chunk, rows, size)),
-            false => Err(Not::Damaged),
+        if chunk.name == *name && chunk.fingerprint == *of {
+            Ok((chunk, rows, size))
+        } else {
+            Err(Not::Damaged)
         }
     }
 
@@ -156,9 +157,10 @@ impl Mirror {
     fn check_size(&self, at: usize, chunk: &Chunk) -> Result<(), Not> {
         let per_token = self.models.all[at].per_token.filter(|_| !chunk.is_tail());
         let needed = per_token.map(|bytes| bytes.saturating_mul(chunk.tokens.len() as u64));
-        match needed.is_none_or(|needed| chunk.bytes == needed || chunk.bytes == 0) {
-            true => Ok(()),
-            false => Err(Not::Refused(ODD_SIZE)),
+        if needed.is_none_or(|needed| chunk.bytes == needed || chunk.bytes == 0) {
+            Ok(())
+        } else {
+            Err(Not::Refused(ODD_SIZE))
         }
     }
 
@@ -169,23 +171,22 @@ impl Mirror {
         let (mut start, mut parent) = (chunk.start, chunk.parent);
         let mut bytes = chunk.cost();
         while let Some((name, take)) = parent {
-            let head = match self.here.contains_key(&name) {
+            let head = if self.here.contains_key(&name) {
                 // What it continues is here, too.
-                true => self.header(&name).ok_or(Not::Incomplete)?,
-                false => {
-                    if self.is_refused(&name) || all.len() >= MOST_BEFORE {
-                        return Err(Not::Refused(NO_CHAIN));
-                    }
-                    let head = match self.remote.0.head(&of, &name, LONGEST_HEADER)? {
-                        Body::Whole(bytes) => {
-                            read_header(&bytes).map_err(|_| Not::Refused(NO_CHAIN))?
-                        }
-                        Body::Nothing => return Err(Not::Incomplete),
-                        Body::TooLarge => return Err(Not::Refused(TOO_LARGE)),
-                    };
-                    self.check_size(at, &head)?;
-                    head
+                self.header(&name).ok_or(Not::Incomplete)?
+            } else {
+                if self.is_refused(&name) || all.len() >= MOST_BEFORE {
+                    return Err(Not::Refused(NO_CHAIN));
                 }
+                let head = match self.remote.0.head(&of, &name, LONGEST_HEADER)? {
+                    Body::Whole(bytes) => {
+                        read_header(&bytes).map_err(|_| Not::Refused(NO_CHAIN))?
+                    }
+                    Body::Nothing => return Err(Not::Incomplete),
+                    Body::TooLarge => return Err(Not::Refused(TOO_LARGE)),
+                };
+                self.check_size(at, &head)?;
+                head
             };
             let is_before = head.name == name
                 && head.fingerprint == of

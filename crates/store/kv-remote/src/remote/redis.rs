@@ -206,9 +206,10 @@ impl Holder for Redis {
             wire.ask(&questions)?;
             let epoch = wire.value(LONGEST_MEMBER)?;
             let time = wire.values(2, LONGEST_MEMBER)?;
-            let marks = match names.is_empty() {
-                true => Vec::new(),
-                false => wire.values(names.len(), LONGEST_MEMBER)?,
+            let marks = if names.is_empty() {
+                Vec::new()
+            } else {
+                wire.values(names.len(), LONGEST_MEMBER)?
             };
             Ok((epoch, time, marks))
         })?;

@@ -268,9 +268,10 @@ impl Holder for S3 {
     /// Writes what was sent into the news.
     fn publish(&mut self) -> Result<(), RemoteError> {
         let is_new = |(.., left): &(Fingerprint, Name, u64, u8)| *left == TIMES_TOLD;
-        match self.told.iter().any(is_new) {
-            true => self.exchange().map(drop),
-            false => Ok(()),
+        if self.told.iter().any(is_new) {
+            self.exchange().map(drop)
+        } else {
+            Ok(())
         }
     }
 

@@ -119,9 +119,10 @@ fn values_are_told_only_of_flags_that_are_known_to_be_harmless() {
     for flags in secrets {
         for engine in [ENGINE, &[0xfe; 16][..]] {
             // Without a server the digest of the engine stands first.
-            let fact = match engine == ENGINE {
-                true => program(flags, engine),
-                false => [engine, &program(flags, b"")].concat(),
+            let fact = if engine == ENGINE {
+                program(flags, engine)
+            } else {
+                [engine, &program(flags, b"")].concat()
             };
             let origin = of(&facts(1, fact));
             let bytes = origin.encode();

@@ -177,9 +177,10 @@ fn is_name(text: &str) -> bool {
 
 /// A value, if its flag is on the list and it is such a value; else a part of its digest.
 fn shown(flag: &str, value: &[u8]) -> String {
-    let flag = match flag.starts_with("--") {
-        true => flag.replace('_', "-"),
-        false => flag.to_owned(),
+    let flag = if flag.starts_with("--") {
+        flag.replace('_', "-")
+    } else {
+        flag.to_owned()
     };
     let is_plain = |c: &u8| c.is_ascii_alphanumeric() || b"._,+-".contains(c);
     match std::str::from_utf8(value) {
@@ -220,9 +221,10 @@ pub(super) fn difference(theirs: &[u8], ours: &[u8]) -> String {
     let list = |flags: &[String], without: &[String]| {
         let flags = flags.iter().filter(|flag| !without.contains(flag));
         let flags: Vec<&str> = flags.map(String::as_str).collect();
-        match flags.is_empty() {
-            true => "none".to_owned(),
-            false => flags.join(" "),
+        if flags.is_empty() {
+            "none".to_owned()
+        } else {
+            flags.join(" ")
         }
     };
     format!(

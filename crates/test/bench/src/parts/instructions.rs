@@ -190,11 +190,12 @@ fn see_that_it_is_hooked(lab: &Lab, driver: &Path) -> Result<()> {
     arguments(&mut command, &WORKS[0], 1, 0);
     let output = command.stderr(Stdio::piped()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    match said.contains("[ContextPilot] Active: ") {
-        true => Ok(()),
-        false => Err(failed(format!(
+    if said.contains("[ContextPilot] Active: ") {
+        Ok(())
+    } else {
+        Err(failed(format!(
             "the hook is not active in the driver: {said}"
-        ))),
+        )))
     }
 }
 

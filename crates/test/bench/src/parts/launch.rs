@@ -67,9 +67,10 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         ("Launcher, disabled", more[0], MORE_DISABLED),
         ("Launcher, enabled", more[1], MORE_ENABLED),
     ] {
-        let aim = match more.middle <= target {
-            false if more.low <= target => Aim::Noise,
-            met => Aim::met_if(met),
+        let aim = if more.middle > target && more.low <= target {
+            Aim::Noise
+        } else {
+            Aim::met_if(more.middle <= target)
         };
         let found = format!("{} ms", more.show(2));
         page.aim(name, &format!("at most {target} ms more"), &found, aim);

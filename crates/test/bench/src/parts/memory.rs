@@ -129,9 +129,10 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
         without[0], with[0], with[1]
     ));
     // Or the hooked server would not have done what is measured here.
-    match index.wait_until(|told| !told.is_empty(), PATIENCE) {
-        true => Ok(()),
-        false => Err(failed("the hooked server told of no eviction")),
+    if index.wait_until(|told| !told.is_empty(), PATIENCE) {
+        Ok(())
+    } else {
+        Err(failed("the hooked server told of no eviction"))
     }
 }
 

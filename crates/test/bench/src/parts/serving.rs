@@ -37,14 +37,15 @@ struct Load {
 
 pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     let tiny = Spec::new(Arch::Llama);
-    let large = match lab.quick {
-        true => tiny.clone(),
+    let large = if lab.quick {
+        tiny.clone()
+    } else {
         // 12 million parameters a layer, of 4 bytes each.
-        false => Spec {
+        Spec {
             layers: 8,
             width: 1024,
             ..tiny.clone()
-        },
+        }
     };
     let mebibytes = std::fs::metadata(Model::of(&large).path())?.len() >> 20;
     page.section("Serving");
@@ -123,9 +124,10 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
     page.say(first.table("ms"));
     page.say("Time to the end of the answer, which is what throughput follows from:");
     page.say(whole.table("ms"));
-    let figure = match load.tiny {
-        true => "first-token",
-        false => "first-token-large",
+    let figure = if load.tiny {
+        "first-token"
+    } else {
+        "first-token-large"
     };
     page.figure(
         figure,

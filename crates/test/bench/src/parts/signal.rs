@@ -40,13 +40,14 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     }
     let probe = Probe::build(lab)?;
     let tiny = Spec::new(Arch::Llama);
-    let slow = match lab.quick {
-        true => tiny.clone(),
-        false => Spec {
+    let slow = if lab.quick {
+        tiny.clone()
+    } else {
+        Spec {
             layers: 8,
             width: 512,
             ..tiny.clone()
-        },
+        }
     };
     page.say(
         "One slot is overwritten again and again. A library that is preloaded in front of the hook\n\
@@ -178,9 +179,10 @@ fn signal(
         log: &log,
         index: &index,
     };
-    match loaded {
-        true => under_load(&server, || watched.rounds(rounds)),
-        false => watched.rounds(rounds),
+    if loaded {
+        under_load(&server, || watched.rounds(rounds))
+    } else {
+        watched.rounds(rounds)
     }
 }
 

@@ -100,10 +100,7 @@ fn stored(program: &OsStr, hook: &OsStr) -> Result<()> {
         let folder = tempfile::tempdir()?;
         for life in ["stored", "stored, the next life", "stored, all damaged"] {
             let damaged = life.ends_with("damaged");
-            let files = match damaged {
-                true => damage(folder.path())?,
-                false => 0,
-            };
+            let files = if damaged { damage(folder.path())? } else { 0 };
             let mut server = Server::builder()
                 .model(&Model::tiny(arch))
                 .args(["--parallel", "2", "-c", "4096"])

@@ -95,15 +95,18 @@ impl Answers {
     fn may_ask(&self, request: &Request) -> Result<Access, Response> {
         if let Some(token) = &self.token {
             let probes = is_probe(request.path()) && !browser(request).from_a_page();
-            return match request.bears(token.expose()) {
-                true => Ok(Access::Whole),
-                false if wants_page(request) => Ok(Access::Page),
-                false if probes => Ok(Access::Probe),
-                false => Err(refuse(
+            return if request.bears(token.expose()) {
+                Ok(Access::Whole)
+            } else if wants_page(request) {
+                Ok(Access::Page)
+            } else if probes {
+                Ok(Access::Probe)
+            } else {
+                Err(refuse(
                     401,
                     "send the token of CONTEXTPILOT_LISTEN_TOKEN, as Authorization: Bearer …",
                 )
-                .with("WWW-Authenticate", "Bearer")),
+                .with("WWW-Authenticate", "Bearer"))
             };
         }
         let browser = browser(request);

@@ -9,9 +9,10 @@ pub(super) fn model(flags: &ServerFlags) -> Option<Model> {
     let model = flags.model()?;
     let name = model.name.to_string_lossy();
     // A path's last part; a repository has one slash, and is not a path.
-    let name = match name.ends_with(".gguf") {
-        true => name.rsplit('/').next().unwrap_or(&name),
-        false => &name,
+    let name = if name.ends_with(".gguf") {
+        name.rsplit('/').next().unwrap_or(&name)
+    } else {
+        &name
     };
     Some(Model {
         name: name.to_owned(),

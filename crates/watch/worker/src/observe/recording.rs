@@ -100,9 +100,10 @@ impl Recording {
             return;
         }
         let bytes = recorder.take();
-        let written = match bytes.is_empty() {
-            true => Ok(()),
-            false => file.write_all(&bytes),
+        let written = if bytes.is_empty() {
+            Ok(())
+        } else {
+            file.write_all(&bytes)
         };
         self.written += bytes.len() as u64;
         let path = self.path.display();

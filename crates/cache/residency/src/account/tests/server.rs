@@ -258,9 +258,10 @@ impl Server {
         }
         let last = ask.prompt.len() - 1;
         let own = common(&held, &ask.prompt);
-        let from = match ask.wishes.uncached {
-            true => 0,
-            false => own.min(last),
+        let from = if ask.wishes.uncached {
+            0
+        } else {
+            own.min(last)
         };
         // The last token is always evaluated.
         let loaded_end = last.min(from + ask.stored);
@@ -286,9 +287,10 @@ impl Server {
         let most = most.unwrap_or(0);
         let behind = all.iter().filter(|one| common(one, &ask.prompt) == most);
         let mut sources = Sources::default();
-        match loaded {
-            true => sources.host = from as u64,
-            false => sources.slot = from as u64,
+        if loaded {
+            sources.host = from as u64
+        } else {
+            sources.slot = from as u64
         }
         sources.store = (loaded_end - from) as u64;
         Some(Answer {

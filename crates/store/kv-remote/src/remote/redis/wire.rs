@@ -88,9 +88,10 @@ impl Timed {
     /// The time that is left.
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.end.saturating_duration_since(Instant::now());
-        match left.is_zero() {
-            true => Err(ErrorKind::TimedOut.into()),
-            false => Ok(Some(left)),
+        if left.is_zero() {
+            Err(ErrorKind::TimedOut.into())
+        } else {
+            Ok(Some(left))
         }
     }
 }
@@ -186,9 +187,10 @@ impl Wire {
             } => {
                 let socket = Socket::Tcp(connect(name, *port)?);
                 let timed = Timed { socket, end };
-                match with_tls {
-                    false => Stream::Plain(timed),
-                    true => Stream::Tls(Box::new(StreamOwned::new(tls(name)?, timed))),
+                if *with_tls {
+                    Stream::Tls(Box::new(StreamOwned::new(tls(name)?, timed)))
+                } else {
+                    Stream::Plain(timed)
                 }
             }
         };
@@ -289,9 +291,10 @@ impl Wire {
         self.stream.by_ref().take(size).read_to_end(&mut bytes)?;
         let mut end = [0; 2];
         self.stream.read_exact(&mut end)?;
-        match bytes.len() == room && end == *b"\r\n" {
-            true => Ok(Some(bytes)),
-            false => Err(Fault::Nonsense),
+        if bytes.len() == room && end == *b"\r\n" {
+            Ok(Some(bytes))
+        } else {
+            Err(Fault::Nonsense)
         }
     }
 

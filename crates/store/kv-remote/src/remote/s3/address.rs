@@ -59,9 +59,10 @@ impl Address {
         let endpoint = set("AWS_ENDPOINT_URL_S3").or_else(|| set("AWS_ENDPOINT_URL"));
         let at = endpoint.as_ref().map(|_| ());
         // A certificate for *.s3.… does not cover a name with a dot.
-        let style = match at.is_none() && !name.contains('.') {
-            true => UrlStyle::VirtualHost,
-            false => UrlStyle::Path,
+        let style = if at.is_none() && !name.contains('.') {
+            UrlStyle::VirtualHost
+        } else {
+            UrlStyle::Path
         };
         let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let no_endpoint = |why: &dyn Display| format!("AWS_ENDPOINT_URL is no address ({why})");

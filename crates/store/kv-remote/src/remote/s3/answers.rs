@@ -47,9 +47,10 @@ pub(super) fn page(text: &str) -> Option<Page> {
         return None;
     }
     let is_cut = text_of(list, "IsTruncated").is_some_and(|text| text.trim() == "true");
-    let next = match is_cut {
-        true => Some(text_of(list, "NextContinuationToken")?.to_owned()),
-        false => None,
+    let next = if is_cut {
+        Some(text_of(list, "NextContinuationToken")?.to_owned())
+    } else {
+        None
     };
     Some(Page { found, next })
 }

@@ -54,9 +54,10 @@ impl Requests {
         let tls = TlsConfig::builder()
             .unversioned_rustls_crypto_provider(provider)
             .root_certs(RootCerts::PlatformVerifier);
-        let proxy = match address.is_near {
-            true => None,
-            false => Proxy::try_from_env(),
+        let proxy = if address.is_near {
+            None
+        } else {
+            Proxy::try_from_env()
         };
         let config = Agent::config_builder()
             .tls_config(tls.build())

@@ -39,9 +39,10 @@ pub(super) fn dense(lab: &Lab, page: &mut Page) -> Result<()> {
 
 /// Sliding windows, whose batches are evaluated in parts. `also`: models to try besides a random one.
 pub(super) fn windowed(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()> {
-    let spec = match lab.quick {
-        true => Spec::new(Arch::Gemma2),
-        false => larger(Arch::Gemma2),
+    let spec = if lab.quick {
+        Spec::new(Arch::Gemma2)
+    } else {
+        larger(Arch::Gemma2)
     };
     let random = Load {
         name: "a random model with sliding windows".to_owned(),

@@ -75,9 +75,10 @@ pub(super) fn run(sessions: &Sessions, rows: &Rows, lab: &Lab, page: &mut Page) 
         }
         let plain = plain(slots, &need);
         let alone = |flags: &[&str]| play(&started(&plain.clone().args(flags))?, sessions, users);
-        let endless = match rows.tokens {
-            true => None,
-            false => Some(alone(&ENDLESS)?.seconds),
+        let endless = if rows.tokens {
+            None
+        } else {
+            Some(alone(&ENDLESS)?.seconds)
         };
         let time = |seconds: f64| endless.map(|endless| seconds / endless);
         if let (None, Some(_)) = (without, endless) {
@@ -129,12 +130,11 @@ pub(super) fn run(sessions: &Sessions, rows: &Rows, lab: &Lab, page: &mut Page) 
 }
 
 fn introduce(sessions: &Sessions, need: &Need, page: &mut Page) {
-    let origin = match sessions.are_recorded {
-        true => {
-            "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a\n\
+    let origin = if sessions.are_recorded {
+        "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a\n\
              block of 64 tokens played as 4"
-        }
-        false => "Made-up sessions of agents",
+    } else {
+        "Made-up sessions of agents"
     };
     page.say(format!(
         "{origin}: {} sessions, {} requests, {} prompt tokens, of which {} are needed: for each prompt, what is\n\
