@@ -3,11 +3,11 @@
 /// What is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A piece that needs the state: [`Index::proceed`].
+    /// A piece that needs the state: [`Index::proceed`](crate::Index::proceed).
     State,
-    /// A piece that needs no state, and may take long: [`Work::compute`].
+    /// A piece that needs no state, and may take long: [`Work::compute`](crate::Work::compute).
     Alone,
-    /// All is done: [`Work::answer`].
+    /// All is done: [`Work::answer`](crate::Work::answer).
     Answer,
 }
 
