@@ -136,7 +136,7 @@ impl Library for HookLibrary {
     }
 
     fn store(&self) -> Option<PrefixStore> {
-        store::figures::all()
+        store::figures()
     }
 
     fn has_store(&self) -> bool {

@@ -21,7 +21,7 @@
 //! | [`state`] | states that the server itself saves and restores |
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
-//! | [`hidden`] | hidden states of tokens, for drafts (MTP) |
+//! | [`hidden`], [`hidden_rows`] | hidden states of tokens, for drafts (MTP, EAGLE-3) |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
 //! | [`media`] | images and sounds |
 //! | [`metadata`] | what KV depends on by the model's metadata: the context's length, tokens behind |
@@ -82,6 +82,7 @@ pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
 pub(crate) mod hidden;
+mod hidden_rows;
 mod host;
 pub(crate) mod media;
 mod metadata;
@@ -104,6 +105,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use contextpilot_control::PrefixStore;
 use contextpilot_kv_publisher::Stored;
 use contextpilot_settings::StoreAt;
 
@@ -129,6 +131,11 @@ static TURN: Mutex<()> = Mutex::new(());
 pub(crate) fn engage() {
     ON.store(true, Ordering::SeqCst);
     uncached::engage();
+}
+
+/// What `/stats` says of the store; `None`: none is asked for.
+pub(crate) fn figures() -> Option<PrefixStore> {
+    figures::all(content::being_read())
 }
 
 /// Whether a store is asked for.

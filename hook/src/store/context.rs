@@ -13,7 +13,7 @@ use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content, Standing};
 use super::engine::Context;
 use super::figures;
-use super::hidden::Hidden;
+use super::hidden_rows::Hidden;
 use super::metadata::{self, Lengths};
 use super::rates::Rates;
 use super::surroundings;

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use contextpilot_control::{KeptPrompts, PrefixStore, StoreRemote, Timestamp};
+use contextpilot_control::{FilesRead, KeptPrompts, PrefixStore, StoreRemote, Timestamp};
 use contextpilot_kv_store::{Fingerprint, KEPT_SHARE};
 
-use super::content;
 use crate::capture::usage;
 
 /// All counters.
@@ -127,8 +126,8 @@ pub(crate) fn is_any_kept() -> bool {
     FIGURES.kept_prompts.load(Ordering::Relaxed) > 0
 }
 
-/// All figures; `None`: no store is asked for.
-pub(crate) fn all() -> Option<PrefixStore> {
+/// All figures, and how far files have been read; `None`: no store is asked for.
+pub(super) fn all(reading: Option<FilesRead>) -> Option<PrefixStore> {
     let folder = FOLDER.get()?.clone();
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e9;
@@ -136,7 +135,7 @@ pub(crate) fn all() -> Option<PrefixStore> {
     Some(PrefixStore {
         folder,
         ready: is_ready(),
-        reading: content::being_read(),
+        reading,
         bytes: get(&FIGURES.bytes),
         limit_bytes: get(&FIGURES.limit),
         chunks: get(&FIGURES.chunks),

@@ -12,7 +12,7 @@ use contextpilot_kv_engine::Journal;
 
 use super::context::{Basis, ContextStore};
 use super::engine::Context;
-use super::hidden;
+use super::hidden_rows::Batch;
 use crate::base::bounds::CONTEXTS;
 use crate::base::mode;
 
@@ -29,7 +29,7 @@ pub(super) struct Row {
     /// `None`: nothing was noted yet, or the library has stopped and the context is as its host believes.
     record: Mutex<Option<Box<ContextStore>>>,
     journal: Mutex<Journal>,
-    hidden: Mutex<hidden::Batch>,
+    hidden: Mutex<Batch>,
     /// What threads of ours may know.
     basis: Mutex<Option<Arc<Basis>>>,
 }
@@ -101,7 +101,7 @@ impl Row {
             patience: AtomicU32::new(0),
             record: Mutex::new(None),
             journal: Mutex::new(Journal::EMPTY),
-            hidden: Mutex::new(hidden::Batch::NONE),
+            hidden: Mutex::new(Batch::NONE),
             basis: Mutex::new(None),
         }
     }
@@ -131,7 +131,7 @@ impl Row {
     }
 
     /// Hidden states that the host gets.
-    pub(super) fn hidden(&self) -> Option<MutexGuard<'_, hidden::Batch>> {
+    pub(super) fn hidden(&self) -> Option<MutexGuard<'_, Batch>> {
         lock(&self.hidden)
     }
 
@@ -142,7 +142,7 @@ impl Row {
             *journal = Journal::EMPTY;
         }
         if let Some(mut hidden) = self.hidden() {
-            *hidden = hidden::Batch::NONE;
+            *hidden = Batch::NONE;
         }
         if let Some(mut basis) = try_lock(&self.basis) {
             *basis = None;
