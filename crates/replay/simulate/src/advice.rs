@@ -8,9 +8,10 @@ use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 use crate::client::{Client, suffix_first, without_swaps};
 use crate::point::{Outcome, Point};
 use crate::prefixes::Prefixes;
+use crate::replay::Replay;
 use crate::seen::Seen;
 use crate::setting::Setting;
-use crate::simulate::{COURSES, Replay};
+use crate::simulate::COURSES;
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;

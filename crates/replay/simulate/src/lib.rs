@@ -61,6 +61,7 @@ mod point;
 mod prefixes;
 mod put_right;
 mod rates;
+mod replay;
 mod reuse;
 mod seen;
 mod server;
@@ -79,7 +80,8 @@ pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens, with
 pub use point::{Outcome, Point};
 pub use put_right::{Difference, put_right};
 pub use rates::Rates;
+pub use replay::Replay;
 pub use seen::Seen;
 pub use setting::{Generation, STORE_SPEED, Setting, Unknown};
-pub use simulate::{Replay, Spread, simulate};
+pub use simulate::{Spread, simulate};
 pub use sizes::Sizes;

@@ -1,16 +1,12 @@
 //! The simulation of one setting.
 
 use contextpilot_random::Random;
-use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
+use contextpilot_traffic::Traffic;
 
-use crate::marks::Marks;
 use crate::point::Point;
-use crate::rates::Rates;
+use crate::replay::Replay;
 use crate::server::Server;
 use crate::setting::Setting;
-use crate::sizes::Sizes;
-use crate::timeline::Timeline;
-use crate::times::Times;
 
 /// Simulates a server with this setting under the recorded traffic. Of several settings, a [`Replay`] does it in half of
 /// the time.
@@ -28,54 +24,11 @@ pub struct Spread {
     pub highest: f64,
 }
 
-/// Recorded traffic, with what each simulation of it needs.
-#[derive(Debug)]
-pub struct Replay<'a> {
-    pub(crate) traffic: &'a Traffic,
-    pub(crate) sizes: Sizes,
-    pub(crate) rates: Rates,
-    pub(crate) timeline: Timeline,
-    pub(crate) times: Times,
-    pub(crate) marks: Marks,
-    /// Then no chunks are moved.
-    pub(crate) has_projector: bool,
-    /// All prompts begin with the same token, which a shift keeps.
-    pub(crate) begins_alike: bool,
-}
-
-impl<'a> Replay<'a> {
-    /// Of a recording.
-    #[must_use]
-    pub fn of(traffic: &'a Traffic) -> Self {
-        let recorded = Setting::recorded(traffic);
-        let recorded = recorded.as_ref();
-        let with_checkpoints = recorded.filter(|recorded| recorded.memory != Memory::Full);
-        Self {
-            traffic,
-            sizes: Sizes::new(&traffic.sizes),
-            rates: Rates::of(traffic),
-            timeline: Timeline::of(traffic),
-            times: Times::of(
-                traffic,
-                recorded.map_or(BATCH, |recorded| recorded.batch_size),
-            ),
-            marks: with_checkpoints
-                .map_or_else(Marks::default, |recorded| Marks::of(traffic, recorded)),
-            has_projector: traffic.has_projector(),
-            begins_alike: begins_alike(&traffic.requests),
-        }
-    }
-
+impl Replay<'_> {
     /// Simulates a server with this setting.
     #[must_use]
     pub fn simulate(&self, setting: &Setting) -> Point {
         point(self, setting, Course::Simulated)
-    }
-
-    /// Whether several clients asked without a pause: then their order decides.
-    #[must_use]
-    pub fn is_of_many(&self) -> bool {
-        self.timeline.haste.is_known()
     }
 
     /// What the recorded server did, in its own order and in the slots that it chose: the recorded setting's rules without
@@ -106,9 +59,7 @@ impl<'a> Replay<'a> {
             highest: spread.highest.max(share),
         }))
     }
-}
 
-impl Replay<'_> {
     /// Whether this share of the tokens, or more, is spared in one of the [`COURSES`] of a [spread](Self::spread). No more of
     /// the course is simulated than it takes to know that.
     pub(crate) fn spares(&self, setting: &Setting, nth: usize, share: f64) -> bool {
@@ -121,18 +72,6 @@ impl Replay<'_> {
         let is_enough = |spared: u64| all > 0 && spared as f64 / all as f64 >= share;
         server.run_until(is_enough) || result(self, setting, server).spared_share() >= share
     }
-}
-
-/// The most tokens of a batch, if the recording does not say: the server's default.
-const BATCH: u32 = 2048;
-
-fn begins_alike(requests: &[TrafficRequest]) -> bool {
-    let firsts = requests.iter().filter_map(|r| r.tokens.runs().first());
-    let mut firsts = firsts.map(|run| run.first);
-    let Some(first) = firsts.next() else {
-        return false;
-    };
-    requests.len() > 1 && firsts.all(|other| other == first)
 }
 
 /// In how many courses a spread is seen.

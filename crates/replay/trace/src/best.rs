@@ -9,7 +9,8 @@
 use std::collections::BinaryHeap;
 
 use crate::curve::{Reuse, scaled};
-use crate::trace::{NONE, Trace};
+use crate::request::NONE;
+use crate::trace::Trace;
 use crate::tree::Node;
 
 /// The next use of each node of each request's path.

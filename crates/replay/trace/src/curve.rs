@@ -5,7 +5,8 @@
 //! room for these. A request uses its blocks at once, and within a request what comes first stays longest, so no block stays
 //! without those before it. Blocks that were used last by the same request therefore need one sum between them.
 
-use crate::trace::{NONE, Trace};
+use crate::request::NONE;
+use crate::trace::Trace;
 
 /// What was reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,5 +184,30 @@ impl Sums {
             at &= at - 1;
         }
         self.all - until
+    }
+}
+
+impl Trace {
+    /// What is reused of a sample says what is reused of all once it is known which blocks are in it. A block that is in every
+    /// prompt is sampled or not, and both is wrong: what is sampled too little or too much counts as reused in any cache
+    /// (SHARDS's adjustment).
+    pub(crate) fn adjust(&self, reuse: &mut Reuse, warm_up: usize) {
+        if self.rate >= 1.0 {
+            return;
+        }
+        let counted = &self.requests[warm_up.min(self.requests.len())..];
+        let (mut tokens, mut blocks) = (0_u64, 0_u64);
+        for request in counted {
+            tokens += u64::from(request.input);
+            blocks += u64::from(request.input.div_ceil(self.block));
+        }
+        let corrected = |reused: &mut u64, sampled: &mut u64, all: u64| {
+            let expected = (all as f64 * self.rate).round() as i128;
+            let found = i128::from(*reused) + expected - i128::from(*sampled);
+            *reused = found.clamp(0, expected) as u64;
+            *sampled = expected as u64;
+        };
+        corrected(&mut reuse.reused_tokens, &mut reuse.tokens, tokens);
+        corrected(&mut reuse.reused_blocks, &mut reuse.blocks, blocks);
     }
 }

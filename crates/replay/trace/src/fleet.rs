@@ -14,7 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::curve::{Reuse, warm_up};
-use crate::trace::{NONE, Request, Trace};
+use crate::request::{NONE, Request};
+use crate::trace::Trace;
 use crate::tree::Node;
 
 mod looks;

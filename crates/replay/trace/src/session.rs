@@ -1,6 +1,6 @@
 //! Which requests belong together, where a trace does not say so.
 
-use crate::trace::{NONE, Request};
+use crate::request::{NONE, Request};
 use crate::tree::{Node, ROOT, Tree};
 
 /// A request goes on with the session of the latest request that it continues: it begins with all of that one's blocks, or all

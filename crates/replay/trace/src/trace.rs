@@ -3,37 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::curve::Reuse;
+use crate::request::{NONE, Request};
 use crate::session;
-use crate::tree::{Node, TooLarge, Tree};
-
-/// No request.
-pub const NONE: u32 = u32::MAX;
+use crate::tree::{TooLarge, Tree};
 
 /// How long a token of an answer takes where a trace does not say how long answers took, microseconds. Only the order of
 /// sessions that run side by side depends on it.
 pub(crate) const TOKEN: u64 = 20_000;
-
-/// A request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Microseconds since the trace began.
-    pub at: u64,
-    /// Where its chain of blocks ends.
-    pub end: Node,
-    /// Tokens of the prompt.
-    pub input: u32,
-    /// Tokens in the last block of its chain. The other blocks are full.
-    pub last: u32,
-    /// Tokens of the answer.
-    pub output: u32,
-    /// The session that it belongs to, from 0.
-    pub session: u32,
-    /// The request after whose answer it came, or [`NONE`]: then it comes at its time, whatever becomes of others.
-    pub after: u32,
-    /// How long after that answer, milliseconds.
-    pub pause: u32,
-}
 
 /// A request as it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -334,29 +310,6 @@ impl Trace {
 }
 
 impl Trace {
-    /// What is reused of a sample says what is reused of all once it is known which blocks are in it. A block that is in every
-    /// prompt is sampled or not, and both is wrong: what is sampled too little or too much counts as reused in any cache
-    /// (SHARDS's adjustment).
-    pub(crate) fn adjust(&self, reuse: &mut Reuse, warm_up: usize) {
-        if self.rate >= 1.0 {
-            return;
-        }
-        let counted = &self.requests[warm_up.min(self.requests.len())..];
-        let (mut tokens, mut blocks) = (0_u64, 0_u64);
-        for request in counted {
-            tokens += u64::from(request.input);
-            blocks += u64::from(request.input.div_ceil(self.block));
-        }
-        let corrected = |reused: &mut u64, sampled: &mut u64, all: u64| {
-            let expected = (all as f64 * self.rate).round() as i128;
-            let found = i128::from(*reused) + expected - i128::from(*sampled);
-            *reused = found.clamp(0, expected) as u64;
-            *sampled = expected as u64;
-        };
-        corrected(&mut reuse.reused_tokens, &mut reuse.tokens, tokens);
-        corrected(&mut reuse.reused_blocks, &mut reuse.blocks, blocks);
-    }
-
     /// The tokens that count of a request: all, or those of what is sampled.
     pub(crate) fn counted(&self, request: &Request) -> u64 {
         if self.rate < 1.0 {

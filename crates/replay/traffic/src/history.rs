@@ -6,21 +6,12 @@ use foldhash::fast::FixedState;
 
 use crate::gram::GramHash;
 use crate::key::{BLOCK, Key};
-use crate::row::Row;
+use crate::row::{Row, Segment};
 use crate::tokens::Run;
 
 /// The most tokens that are remembered. Before a row would exceed it, all of them are forgotten. It is
 /// what a hash table of 2²⁰ places takes before it doubles.
 pub const MOST_TOKENS: usize = 7 << 17;
-
-/// Part of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
-    /// This many tokens with new identities. Their numbers continue those of the last new segment.
-    New(u32),
-    /// The identities of tokens that were recorded before.
-    Known(Run),
-}
 
 /// A table by the hashes of grams. These depend on a secret already, so they are not hashed by another one: each token of each
 /// prompt is looked up.

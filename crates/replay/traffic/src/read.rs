@@ -9,10 +9,10 @@ use crate::bytes::Bytes;
 use crate::change::SlotChange;
 use crate::frame::{self, MAGIC, Next, VERSION};
 use crate::gram::GRAM;
-use crate::history::Segment;
 use crate::key::{BLOCK, Key};
 use crate::record::{self, Line, RequestRecord, SizeSample, Wished};
 use crate::row::Row;
+use crate::row::Segment;
 use crate::setup::Setup;
 use crate::tokens::{Run, Tokens};
 

@@ -1,12 +1,20 @@
 //! Tokens as they are written to a file.
 
 use crate::bytes::{Bytes, put};
-use crate::history::Segment;
 use crate::key::BLOCK;
 use crate::tokens::Run;
 
 /// Tokens in a row, and in a context: far more than any model has. Beyond it, a recording is damaged.
 pub(crate) const LONGEST_ROW: u32 = 1 << 26;
+
+/// Part of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// This many tokens with new identities. Their numbers continue those of the last new segment.
+    New(u32),
+    /// The identities of tokens that were recorded before.
+    Known(Run),
+}
 
 /// A row of tokens. It begins with whole blocks of an earlier row. Of the others it has the hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
