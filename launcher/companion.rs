@@ -35,6 +35,7 @@ mod open;
 mod plan;
 mod plot;
 mod progress;
+mod recorded;
 mod report;
 mod reset;
 mod run;

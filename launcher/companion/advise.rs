@@ -5,15 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 use contextpilot_client::Control;
 use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
-use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
-use super::adviser::{Adviser, ChangeData, MOVES, SUFFIX_FIRST, spared_by, words};
-use super::connect::{ControlAt, hook_says};
-use super::show::{bytes, count, counted, percent, print, print_json};
+use super::adviser::{ChangeData, MOVES, SUFFIX_FIRST, spared_by, words};
+use super::connect::ControlAt;
+use super::recorded::{of_running, of_server, open};
+use super::show::{bytes, count, percent, print, print_json};
+use super::simulate::PointOut;
 use super::simulate::many::Simulations;
-use super::simulate::{PointOut, open};
-use crate::say::say;
 
 /// Name the flags that would have saved the most evaluation of recorded traffic
 ///
@@ -57,61 +56,6 @@ pub(super) fn json_of(control: &Control) -> Result<String, String> {
     let advice = Simulations::of(&traffic).advise(&recorded);
     let advice = AdviceOut::of(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
-}
-
-/// The last requests of a running server, and where the others are. See [`of_running`].
-pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
-    let client = control.client()?;
-    let (traffic, recorded) = of_running(&client)?;
-    if let Some(recording) = recording(&client)? {
-        say(format_args!(
-            "Of the last {}: name {} to have all that was recorded",
-            counted(traffic.requests.len() as u64, "request"),
-            recording.display()
-        ));
-    }
-    Ok((traffic, recorded))
-}
-
-/// The last requests, which `why`, `top` and `report` replay, too, so that all say the same. If the server keeps none, what it
-/// is recording.
-fn of_running(control: &Control) -> Result<(Traffic, Setting), String> {
-    let why = match Adviser::of_server(control) {
-        Ok(adviser) => return Ok((adviser.traffic, adviser.recorded)),
-        Err(why) => why,
-    };
-    let recording = recording(control)?.ok_or_else(|| {
-        format!(
-            "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
-        )
-    })?;
-    open(&recording)
-}
-
-/// The file that a running server is recording to.
-pub(super) fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
-    let control = control.client()?;
-    recording(&control)?.ok_or_else(|| {
-        format!(
-            "The server at {} records no traffic: start it with CONTEXTPILOT_TRAFFIC_FILE=traffic, \
-             or say what it has evaluated again and why with contextpilot-llama why --last 20",
-            control.address()
-        )
-    })
-}
-
-/// The same; `None`: it records nothing.
-fn recording(control: &Control) -> Result<Option<PathBuf>, String> {
-    let stats = control.stats().map_err(|e| hook_says(control, &e))?;
-    let Some(recording) = stats.recording else {
-        return Ok(None);
-    };
-    if let Some(why) = recording.ended {
-        say(format!(
-            "The recording has ended ({why}): the advice is for what came before"
-        ));
-    }
-    Ok(Some(recording.file.into()))
 }
 
 #[derive(Serialize)]

@@ -1,7 +1,9 @@
-//! `--fail-above`: bounds of figures, for scripts and CI.
+//! `--fail-above`: bounds of figures, for scripts and CI; and sizes that are given.
 
 use std::process::ExitCode;
 use std::str::FromStr;
+
+use contextpilot_settings::read_gigabytes;
 
 use crate::say::say;
 
@@ -49,4 +51,8 @@ impl Limit {
         }
         Ok(code)
     }
+}
+
+pub(super) fn gigabytes(text: &str) -> Result<u64, String> {
+    read_gigabytes(text).ok_or_else(|| "a size is a number of 10⁹ bytes".to_owned())
 }

@@ -6,8 +6,8 @@ use clap::Args;
 use contextpilot_trace::Future;
 use contextpilot_trace::fleet::plan;
 
+use super::limit::gigabytes;
 use super::simulate::fleet::{Fleet, Row, Shown, seconds};
-use super::simulate::gigabytes;
 use super::traffic::open::Input;
 use crate::say::say;
 

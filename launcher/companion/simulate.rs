@@ -1,20 +1,17 @@
 //! `simulate`: how much of recorded traffic the server would have reused with other flags; and fleets of servers.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use contextpilot_settings::read_gigabytes;
 use contextpilot_simulate::{Point, STORE_SPEED, Setting, Spread, without_kept_tokens};
-use contextpilot_traffic::{MAGIC, Traffic, read};
+use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
-use super::advise::{self, under_way};
 use super::connect::ControlAt;
-use super::limit::Limit;
+use super::limit::{Limit, gigabytes};
 use super::plot::{Axis, Plot, lines};
+use super::recorded::{of_server as last_requests, open, under_way};
 use super::show::{bytes, count, counted, percent, print, print_json};
 use super::table::Table;
 use super::traffic::open::{Input, is_recording};
@@ -93,10 +90,6 @@ fn share(text: &str) -> Result<f32, String> {
     share.ok_or_else(|| "a share is from 0 to 1".to_owned())
 }
 
-pub(super) fn gigabytes(text: &str) -> Result<u64, String> {
-    read_gigabytes(text).ok_or_else(|| "a size is a number of 10⁹ bytes".to_owned())
-}
-
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut input = options.input.clone();
     let control = ControlAt {
@@ -106,7 +99,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         model: None,
     };
     match (input.files.as_slice(), options.servers.is_empty()) {
-        ([], true) => of_server(options, advise::of_server(&control)?),
+        ([], true) => of_server(options, last_requests(&control)?),
         ([file], true) if is_recording(file) => of_server(options, open(file)?),
         ([], false) => {
             input.files.push(under_way(&control)?);
@@ -217,59 +210,6 @@ fn at(point: &Point) -> (String, (f64, f64)) {
     let name = format!("cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
     let slots = f64::from(setting.parallel);
     (name, (slots, 100.0 * point.reused_share()))
-}
-
-/// The bytes of a file, if it begins as a recording does, else its beginning: what is something else may have no end.
-fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let mut bytes = Vec::new();
-    let magic = MAGIC.len() as u64;
-    file.by_ref().take(magic).read_to_end(&mut bytes)?;
-    if bytes == MAGIC {
-        let more = file.take(MOST_BYTES).read_to_end(&mut bytes)? as u64;
-        if more == MOST_BYTES {
-            let why = format!("it has more than {}", super::show::bytes(MOST_BYTES));
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        }
-    }
-    Ok(bytes)
-}
-
-/// A file that is larger is no recording: at 64 MiB it ends, if nothing else is set.
-const MOST_BYTES: u64 = 16 << 30;
-
-/// Reads a recording. Prints a message if it is damaged.
-pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
-    let shown = path.display();
-    let bytes =
-        bytes_of(path).map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
-    let traffic = read(&bytes);
-    let good = traffic.requests.len();
-    match (&traffic.damage, good) {
-        (Some(damage), 0) => return Err(format!("{shown}: {damage}")),
-        (Some(damage), _) => say(format!(
-            "{shown}: {damage}; the {good} requests before it are good"
-        )),
-        (None, 0) => {
-            return Err(format!(
-                "{shown} has no requests yet: each is recorded when its slot is used again, or the \
-                 server ends"
-            ));
-        }
-        (None, _) => {}
-    }
-    let recorded = Setting::recorded(&traffic);
-    let recorded = recorded.ok_or(format!("{shown} does not say what server it is of"))?;
-    let had_store = traffic.setup.as_ref().is_some_and(|s| s.store.is_some());
-    if had_store && !recorded.can_have_store() {
-        let loaded = traffic.requests.iter().map(|one| one.record.loaded);
-        say(format!(
-            "{shown} is of a server with a prefix store, which is simulated only for models whose cache can go back \
-             to any position: the {} that it loaded count as evaluated in what is simulated",
-            counted(loaded.map(u64::from).sum(), "token")
-        ));
-    }
-    Ok((traffic, recorded))
 }
 
 /// All combinations. A flag that is not given stays as it was recorded.

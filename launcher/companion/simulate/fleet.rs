@@ -9,8 +9,7 @@ use contextpilot_trace::fleet::{Outcome, Own, Route, Setting, Shared, fleet};
 use contextpilot_trace::{Future, Trace, best, ceiling, warm_up};
 use serde::Serialize;
 
-use super::gigabytes;
-use crate::companion::limit::Limit;
+use crate::companion::limit::{Limit, gigabytes};
 use crate::companion::plot::{Axis, Plot, lines};
 use crate::companion::show::{bytes, count, print, print_json};
 use crate::companion::table::Table;

@@ -32,7 +32,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "BLOCKS,…", value_delimiter = ',')]
     rooms: Vec<u64>,
     /// Sizes in 10⁹ bytes, by the KV of a token
-    #[arg(long, value_name = "GB,…", value_delimiter = ',', conflicts_with = "rooms", value_parser = crate::companion::simulate::gigabytes)]
+    #[arg(long, value_name = "GB,…", value_delimiter = ',', conflicts_with = "rooms", value_parser = crate::companion::limit::gigabytes)]
     rooms_gb: Vec<u64>,
     /// Which caches: lru, lfu, arc, store (as the prefix store does it), and best
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "lru", value_parser = Cache::from_str)]

@@ -7,8 +7,8 @@ use contextpilot_simulate::{Rates, Sizes};
 use contextpilot_traffic::Traffic;
 
 use super::model;
+use crate::companion::recorded;
 use crate::companion::show::{bytes, count, counted};
-use crate::companion::simulate;
 
 /// What a server is.
 #[derive(Args, Clone)]
@@ -141,7 +141,7 @@ impl Machine {
 
 impl Recorded {
     fn at(path: &Path) -> Result<Self, String> {
-        let (traffic, _) = simulate::open(path)?;
+        let (traffic, _) = recorded::open(path)?;
         Self::of(&traffic)
             .ok_or_else(|| format!("{} does not say what server it is of", path.display()))
     }

@@ -9,8 +9,8 @@ use contextpilot_traffic::{MAGIC, Traffic};
 
 use super::lines::Lines;
 use super::tokenizer::Tokenizer;
+use crate::companion::recorded;
 use crate::companion::show::{count, counted, percent};
-use crate::companion::simulate;
 use crate::say::say;
 
 /// What is read, and how.
@@ -94,7 +94,7 @@ impl Input {
 
     /// A recording, with an id for each block of token identities.
     fn of_recording(&self, file: &Path) -> Result<Opened, String> {
-        let (traffic, _) = simulate::open(file)?;
+        let (traffic, _) = recorded::open(file)?;
         let block = self.block_size.unwrap_or(64);
         let mut builder = Builder::new(block, Clock::Trace, self.sample);
         let (mut children, mut embeddings) = (0_u64, 0_u64);

@@ -1,0 +1,122 @@
+//! Recorded traffic: of a file, or the last requests of a running server.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use contextpilot_client::Control;
+use contextpilot_simulate::Setting;
+use contextpilot_traffic::{MAGIC, Traffic, read};
+
+use super::adviser::Adviser;
+use super::connect::{ControlAt, hook_says};
+use super::show::counted;
+use crate::say::say;
+
+/// The bytes of a file, if it begins as a recording does, else its beginning: what is something else may have no end.
+fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    let magic = MAGIC.len() as u64;
+    file.by_ref().take(magic).read_to_end(&mut bytes)?;
+    if bytes == MAGIC {
+        let more = file.take(MOST_BYTES).read_to_end(&mut bytes)? as u64;
+        if more == MOST_BYTES {
+            let why = format!("it has more than {}", super::show::bytes(MOST_BYTES));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+    }
+    Ok(bytes)
+}
+
+/// A file that is larger is no recording: at 64 MiB it ends, if nothing else is set.
+const MOST_BYTES: u64 = 16 << 30;
+
+/// Reads a recording. Prints a message if it is damaged.
+pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
+    let shown = path.display();
+    let bytes =
+        bytes_of(path).map_err(|e| format!("{shown} cannot be read ({e}): check the path"))?;
+    let traffic = read(&bytes);
+    let good = traffic.requests.len();
+    match (&traffic.damage, good) {
+        (Some(damage), 0) => return Err(format!("{shown}: {damage}")),
+        (Some(damage), _) => say(format!(
+            "{shown}: {damage}; the {good} requests before it are good"
+        )),
+        (None, 0) => {
+            return Err(format!(
+                "{shown} has no requests yet: each is recorded when its slot is used again, or the \
+                 server ends"
+            ));
+        }
+        (None, _) => {}
+    }
+    let recorded = Setting::recorded(&traffic);
+    let recorded = recorded.ok_or(format!("{shown} does not say what server it is of"))?;
+    let had_store = traffic.setup.as_ref().is_some_and(|s| s.store.is_some());
+    if had_store && !recorded.can_have_store() {
+        let loaded = traffic.requests.iter().map(|one| one.record.loaded);
+        say(format!(
+            "{shown} is of a server with a prefix store, which is simulated only for models whose cache can go back \
+             to any position: the {} that it loaded count as evaluated in what is simulated",
+            counted(loaded.map(u64::from).sum(), "token")
+        ));
+    }
+    Ok((traffic, recorded))
+}
+
+/// The last requests of a running server, and where the others are. See [`of_running`].
+pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
+    let client = control.client()?;
+    let (traffic, recorded) = of_running(&client)?;
+    if let Some(recording) = recording(&client)? {
+        say(format_args!(
+            "Of the last {}: name {} to have all that was recorded",
+            counted(traffic.requests.len() as u64, "request"),
+            recording.display()
+        ));
+    }
+    Ok((traffic, recorded))
+}
+
+/// The last requests, which `why`, `top` and `report` replay, too, so that all say the same. If the server keeps none, what it
+/// is recording.
+pub(super) fn of_running(control: &Control) -> Result<(Traffic, Setting), String> {
+    let why = match Adviser::of_server(control) {
+        Ok(adviser) => return Ok((adviser.traffic, adviser.recorded)),
+        Err(why) => why,
+    };
+    let recording = recording(control)?.ok_or_else(|| {
+        format!(
+            "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
+        )
+    })?;
+    open(&recording)
+}
+
+/// The file that a running server is recording to.
+pub(super) fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
+    let control = control.client()?;
+    recording(&control)?.ok_or_else(|| {
+        format!(
+            "The server at {} records no traffic: start it with CONTEXTPILOT_TRAFFIC_FILE=traffic, \
+             or say what it has evaluated again and why with contextpilot-llama why --last 20",
+            control.address()
+        )
+    })
+}
+
+/// The same; `None`: it records nothing.
+fn recording(control: &Control) -> Result<Option<PathBuf>, String> {
+    let stats = control.stats().map_err(|e| hook_says(control, &e))?;
+    let Some(recording) = stats.recording else {
+        return Ok(None);
+    };
+    if let Some(why) = recording.ended {
+        say(format!(
+            "The recording has ended ({why}): the advice is for what came before"
+        ));
+    }
+    Ok(Some(recording.file.into()))
+}
