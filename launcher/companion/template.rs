@@ -27,11 +27,13 @@ mod kind;
 mod measure;
 mod model;
 mod renderer;
+mod seen;
 mod show;
 mod study;
 
 use renderer::Program;
-use study::{Study, Subject, study};
+use seen::Study;
+use study::{Subject, study};
 
 /// Say whether a chat template lets a conversation go on where it stopped
 ///

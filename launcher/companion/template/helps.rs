@@ -3,50 +3,13 @@
 use std::collections::BTreeSet;
 
 use contextpilot_tiny_model::Chat;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::conversation::{Conversation, Form};
 use super::kind::Kind;
-use super::measure::{Outcome, common, play};
+use super::measure::{Outcome, at_midnight, common, play};
 use super::renderer::{Program, Rendered, Renderer, Trouble};
-use super::study::{Reasoning, Study, at_midnight};
-
-/// Fewer characters a request are no help.
-const SOME: f64 = 2.0;
-
-/// Something that was tried, and helps.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Help {
-    /// What to do.
-    pub(super) what: String,
-    /// In place of which conversation: its name in the JSON.
-    pub(super) instead_of: &'static str,
-    /// The share of all characters that was evaluated again without it, and with it.
-    pub(super) from: f64,
-    pub(super) to: f64,
-    /// The difference.
-    pub(super) saves: f64,
-}
-
-impl Help {
-    /// `with`: what was seen so. A longer prompt makes the share smaller, and saves nothing: the characters count.
-    fn seen(
-        what: impl Into<String>,
-        instead_of: &'static str,
-        without: &Outcome,
-        with: &Outcome,
-    ) -> Option<Self> {
-        let saved = without.again_characters - with.again_characters;
-        (saved >= SOME).then(|| Self {
-            what: what.into(),
-            instead_of,
-            from: without.again,
-            to: with.again,
-            saves: ((without.again - with.again) * 1e5).round() / 1e5,
-        })
-    }
-}
+use super::seen::{Help, Reasoning, Study};
 
 /// Of every template that knows of thinking, this is the parameter that turns it off: llama-server sees to that.
 pub(super) fn thinking_off() -> Value {

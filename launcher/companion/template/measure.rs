@@ -247,3 +247,48 @@ fn all_paths(form: Form) -> Vec<String> {
     let calls = (0..form.turns).flat_map(|turn| (0..form.calls).map(move |nth| (turn, nth)));
     calls.map(|(turn, nth)| path(turn, nth)).collect()
 }
+
+/// Whether prompts go on over midnight: with a system message, as agents have one, and without.
+pub(super) fn at_midnight(today: &Renderer, tomorrow: &Renderer, tools: bool) -> Rendered<Outcome> {
+    let mut outcome = Outcome::default();
+    let agent = if tools { Form::TOOLS } else { Form::PLAIN };
+    let conversations = [agent, Form::NO_SYSTEM].map(Conversation::new);
+    let mut dated = [false; 2];
+    for (dated, one) in dated.iter_mut().zip(&conversations) {
+        let tools = one.form.calls > 0;
+        *dated = today.prompt(&one.messages, tools)? != tomorrow.prompt(&one.messages, tools)?;
+    }
+    for (conversation, is_dated) in conversations.iter().zip(dated) {
+        let tools = conversation.form.calls > 0;
+        let whole = &conversation.messages;
+        let said = conversation.said();
+        for (nth, &at) in said.iter().enumerate() {
+            let end = said.get(nth + 1).copied().unwrap_or(whole.len());
+            let messages = conversation.sent(end, true);
+            let next = if dated.contains(&true) {
+                today.prompt(&messages, tools)?
+            } else {
+                String::new()
+            };
+            if !is_dated {
+                outcome.add(None, next.chars().count(), Vec::new());
+                continue;
+            }
+            let before = today.prompt(&conversation.sent(at, true), tools)?;
+            let dated = tomorrow.prompt(&messages, tools)?;
+            let from = common(&before, &dated);
+            let new = whole[at + 1]["content"].as_str().unwrap_or_default();
+            let to = dated.rfind(new).unwrap_or(dated.len()).max(from);
+            let differs = from < common(&before, &next);
+            let again = differs.then(|| dated[from..to].chars().count());
+            let kinds = match (differs, conversation.form.system) {
+                (false, _) => vec![],
+                (true, true) => vec![Kind::Date],
+                (true, false) if outcome.kinds.contains(&Kind::Date) => vec![],
+                (true, false) => vec![Kind::DateWithoutSystemMessage],
+            };
+            outcome.add(again, dated.chars().count(), kinds);
+        }
+    }
+    Ok(outcome)
+}

@@ -1,7 +1,7 @@
 //! What was seen, for people.
 
 use super::measure::Outcome;
-use super::study::{Reasoning, Study};
+use super::seen::{Reasoning, Study};
 use crate::companion::table::Table;
 
 /// The conversations, by their names in the JSON and for people.

@@ -1,50 +1,15 @@
 //! Everything that is tried with one template.
 
-use std::collections::BTreeMap;
-
 use contextpilot_tiny_model::Chat;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::conversation::{Conversation, Form, text};
-use super::helps::{self, Help};
+use super::helps;
 use super::kind::Kind;
-use super::measure::{Outcome, Played, common, play};
+use super::measure::{Outcome, Played, at_midnight, common, play};
 use super::renderer::{Call, Program, Rendered, Renderer, Trouble};
+use super::seen::{Reasoning, Study};
 use contextpilot_client::LlamaServer;
-
-/// What the template does with reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Reasoning {
-    /// It knows of none.
-    #[default]
-    None,
-    /// The model reasons, but `reasoning_content` is never rendered.
-    NeverRendered,
-    Rendered,
-}
-
-/// What was seen of a template.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Study {
-    pub(super) template: String,
-    pub(super) reasoning: Reasoning,
-    pub(super) plain: Option<Outcome>,
-    pub(super) tools: Option<Outcome>,
-    pub(super) reasoning_back: Option<Outcome>,
-    pub(super) reasoning_out: Option<Outcome>,
-    pub(super) parallel_calls: Option<Outcome>,
-    pub(super) another_day: Option<Outcome>,
-    /// An answer with white space at its ends, and a call without white space in its arguments.
-    pub(super) spelling: Option<Outcome>,
-    /// A call that the template spells otherwise, and what is evaluated again if that is not.
-    #[serde(skip)]
-    pub(super) call: Option<(Call, Outcome)>,
-    pub(super) helps: Vec<Help>,
-    /// Which conversations the server refuses, and its message.
-    pub(super) refused: BTreeMap<&'static str, String>,
-}
 
 /// A template, and where it is from.
 pub(super) struct Subject {
@@ -358,49 +323,4 @@ fn spelling(renderer: &Renderer, tools: bool) -> Rendered<(Outcome, Option<(Call
         outcome.add(again, all, kinds);
     }
     Ok((outcome, call.map(|call| (call, others))))
-}
-
-/// With a system message, as agents have one, and without.
-pub(super) fn at_midnight(today: &Renderer, tomorrow: &Renderer, tools: bool) -> Rendered<Outcome> {
-    let mut outcome = Outcome::default();
-    let agent = if tools { Form::TOOLS } else { Form::PLAIN };
-    let conversations = [agent, Form::NO_SYSTEM].map(Conversation::new);
-    let mut dated = [false; 2];
-    for (dated, one) in dated.iter_mut().zip(&conversations) {
-        let tools = one.form.calls > 0;
-        *dated = today.prompt(&one.messages, tools)? != tomorrow.prompt(&one.messages, tools)?;
-    }
-    for (conversation, is_dated) in conversations.iter().zip(dated) {
-        let tools = conversation.form.calls > 0;
-        let whole = &conversation.messages;
-        let said = conversation.said();
-        for (nth, &at) in said.iter().enumerate() {
-            let end = said.get(nth + 1).copied().unwrap_or(whole.len());
-            let messages = conversation.sent(end, true);
-            let next = if dated.contains(&true) {
-                today.prompt(&messages, tools)?
-            } else {
-                String::new()
-            };
-            if !is_dated {
-                outcome.add(None, next.chars().count(), Vec::new());
-                continue;
-            }
-            let before = today.prompt(&conversation.sent(at, true), tools)?;
-            let dated = tomorrow.prompt(&messages, tools)?;
-            let from = common(&before, &dated);
-            let new = whole[at + 1]["content"].as_str().unwrap_or_default();
-            let to = dated.rfind(new).unwrap_or(dated.len()).max(from);
-            let differs = from < common(&before, &next);
-            let again = differs.then(|| dated[from..to].chars().count());
-            let kinds = match (differs, conversation.form.system) {
-                (false, _) => vec![],
-                (true, true) => vec![Kind::Date],
-                (true, false) if outcome.kinds.contains(&Kind::Date) => vec![],
-                (true, false) => vec![Kind::DateWithoutSystemMessage],
-            };
-            outcome.add(again, dated.chars().count(), kinds);
-        }
-    }
-    Ok(outcome)
 }
