@@ -2,8 +2,8 @@
 
 use clap::Args;
 use contextpilot_client::control::{
-    Engine, FilesRead, HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext,
-    Reason, Recording, ReuseOver, Stats,
+    Engine, HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason,
+    Recording, ReuseOver, Stats,
 };
 
 use super::connect::{ControlAt, hook_says};
@@ -314,27 +314,6 @@ pub(super) fn index(stats: &Stats) -> String {
     format!("{}: {}", delivery.endpoint, parts.join(", "))
 }
 
-/// Why the prefix store is not in use, if it is not yet.
-pub(super) fn not_in_use(store: &PrefixStore) -> Option<String> {
-    let why = match (store.ready, store.reading) {
-        (true, _) => return None,
-        (
-            false,
-            Some(FilesRead {
-                bytes_read,
-                bytes: all,
-            }),
-        ) => {
-            let (read, all) = (bytes(bytes_read), bytes(all));
-            format!(
-                "{read} of {all} of the files of model and engine were read, to know which they are"
-            )
-        }
-        (false, None) => "its folder is still being read".to_owned(),
-    };
-    Some(format!("not in use yet: {why}"))
-}
-
 /// The prefix store, in words.
 pub(super) fn prefix_store(store: &PrefixStore) -> String {
     let mut parts = vec![
@@ -346,7 +325,7 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
         let prompts = counted(store.kept.prompts, "prompt");
         parts.push(format!("{prompts} kept ({})", bytes(store.kept.bytes)));
     }
-    parts.extend(not_in_use(store));
+    parts.extend(under_way::not_in_use(store));
     for (number, what, how) in [
         (store.fetched_chunks, "chunk", "fetched for a prompt"),
         (store.failed_loads, "state", "refused by the engine"),

@@ -1,9 +1,10 @@
-//! Prompts that are being evaluated, in words.
+//! What is going on, in words: prompts that are being evaluated, and what must be read before.
 
-use contextpilot_client::control::{ModelState, RequestName, Slot, Stats, UnfinishedPrompt};
+use contextpilot_client::control::{
+    ModelState, PrefixStore, RequestName, Slot, Stats, UnfinishedPrompt,
+};
 
-use super::show::{Visible, count, counted, duration, number, seconds_of, span};
-use super::stats::not_in_use;
+use super::show::{Visible, bytes, count, counted, duration, number, seconds_of, span};
 use super::words::{self, request};
 
 /// The slots that evaluate a prompt now, each with it.
@@ -107,6 +108,21 @@ fn rate(rate: f64) -> String {
         ..9.95 => format!("{rate:.1}"),
         _ => count(rate.round() as u64),
     }
+}
+
+/// Why the prefix store is not in use, if it is not yet.
+pub(super) fn not_in_use(store: &PrefixStore) -> Option<String> {
+    let why = match (store.ready, store.reading) {
+        (true, _) => return None,
+        (false, Some(files)) => {
+            let (read, all) = (bytes(files.bytes_read), bytes(files.bytes));
+            format!(
+                "{read} of {all} of the files of model and engine were read, to know which they are"
+            )
+        }
+        (false, None) => "its folder is still being read".to_owned(),
+    };
+    Some(format!("not in use yet: {why}"))
 }
 
 #[cfg(test)]

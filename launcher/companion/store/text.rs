@@ -10,8 +10,8 @@ use super::contents::{Contents, OfModel};
 use super::is_same;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, count, counted, span};
-use crate::companion::stats::not_in_use;
 use crate::companion::table::Table;
+use crate::companion::under_way::not_in_use;
 
 /// A server that uses the folder.
 pub(super) struct User<'a> {
