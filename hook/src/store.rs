@@ -266,15 +266,17 @@ pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
     let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
     // While the folder is read, this may find less than a prompt would: looking that up reads files.
     let shelf = shelf.as_mut()?;
-    let there = match (goes_back, tokens.split_last()) {
-        (true, _) => shelf.length_of(&fingerprint, tokens),
-        // A state behind the last token, which is always evaluated, is of no use.
-        (false, Some((_, before))) => shelf.last_state_in(&fingerprint, before),
-        (false, None) => 0,
+    // No more is loaded than there are hidden states of, if the server needs these.
+    let usable = match basis.fingerprint_of_hidden() {
+        Some(of_rows) => shelf.length_of(&of_rows, tokens),
+        None => tokens.len(),
     };
-    let there = match basis.fingerprint_of_hidden() {
-        Some(of_rows) => there.min(shelf.length_of(&of_rows, &tokens[..there])),
-        None => there,
+    let there = if goes_back {
+        shelf.length_of(&fingerprint, &tokens[..usable])
+    } else {
+        // A state behind the last token, which is always evaluated, is of no use.
+        let most = tokens.len().saturating_sub(1);
+        shelf.last_state_in(&fingerprint, &tokens[..usable.min(most)])
     };
     let kept = shelf.kept_of(&fingerprint, &tokens[..there]);
     Some(Beginning {

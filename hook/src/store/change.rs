@@ -108,18 +108,17 @@ fn save(context: Context<'_>, sequence: i32, kept: usize) {
 
 /// Returns false if another thread has the shelf.
 fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
-    let may_be = with_record(context, |one| may_be_worth(one, sequence, kept, margin));
-    let may_be = may_be == Some(true);
+    let may_be =
+        with_record(context, |one| may_be_worth(one, sequence, kept, margin)) == Some(true);
     let asked = if exact::is_exact(context) {
         exact::save(context, sequence, kept, margin)
     } else {
         !may_be || save_kv(context, sequence, kept, margin)
     };
-    if !may_be {
-        return asked;
+    if may_be {
+        // Also if all of its KV is there already: a server that drafts otherwise may have stored it.
+        hidden::save(context, sequence);
     }
-    // Also if all of its KV is there already: a server that drafts otherwise may have stored it.
-    with_shelf(context, |shelf, one| hidden::keep(shelf, one, sequence));
     asked
 }
 

@@ -57,7 +57,7 @@ pub(super) use self::show::checkpoint;
 pub(super) use self::take::{keep, keep_checkpoint, save, save_midway};
 pub(super) use self::turns::stop_at_turns;
 use super::context::ContextStore;
-use super::{Context, acts, is_on, with_record, with_shelf};
+use super::{Context, acts, hidden, is_on, with_record, with_shelf};
 use crate::attach::{self, original};
 
 /// Why one of these contexts has no store: the engine's states have the windows only, and the host may go back behind them.
@@ -222,11 +222,9 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
         if one.room(believed) < run.tokens.len() || !shelf.leads_to_state(&fingerprint, &wanted) {
             return None;
         }
-        if one.hidden().is_some() {
-            let of_rows = one.fingerprint_of_hidden(one.conditions(run.sequence))?;
-            if shelf.length_of(&of_rows, &wanted) < wanted.len() {
-                return None;
-            }
+        let conditions = one.conditions(run.sequence);
+        if hidden::length(shelf, one, conditions, &wanted)? < wanted.len() {
+            return None;
         }
         let last = shelf.last_state_in(&fingerprint, &wanted);
         let there = last.max(one.session.in_engine(run.sequence));

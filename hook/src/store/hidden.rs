@@ -18,9 +18,10 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_kv_engine::Part;
+use contextpilot_kv_store::{Conditions, common};
 
 use super::context::ContextStore;
-use super::hidden_rows::{Batch, Hidden, Ours, Rows, common};
+use super::hidden_rows::{Batch, Hidden, Ours, Rows};
 use super::shelf::Shelf;
 use super::{Context, hears, records, with_record, with_shelf};
 use crate::attach::original::original;
@@ -305,7 +306,29 @@ impl Evaluated<'_> {
     }
 }
 
-/// Stores the rows of a sequence, as far as the store has its KV.
+/// How many of these tokens may be loaded under these conditions: as many as there are rows of, if the host asks for rows.
+/// `None`: that is not known.
+pub(super) fn length(
+    shelf: &Shelf,
+    one: &mut ContextStore,
+    conditions: Conditions,
+    tokens: &[i32],
+) -> Option<usize> {
+    if one.hidden().is_none() {
+        return Some(tokens.len());
+    }
+    let of_rows = one.fingerprint_of_hidden(conditions)?;
+    Some(shelf.length_of(&of_rows, tokens))
+}
+
+/// Stores the rows of a sequence, if there are any, as far as the store has its KV.
+pub(super) fn save(context: Context<'_>, sequence: i32) {
+    if are_any() {
+        with_shelf(context, |shelf, one| keep(shelf, one, sequence));
+    }
+}
+
+/// The same, of a caller that has the shelf.
 pub(super) fn keep(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32) {
     let Some(mut hidden) = one.take_hidden() else {
         return;

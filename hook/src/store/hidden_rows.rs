@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use contextpilot_kv_store::Conditions;
+use contextpilot_kv_store::{Conditions, common};
 
 /// What the host asks for, a row for each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,17 +170,6 @@ impl Rows {
         let stored = position.saturating_sub(self.first).min(self.rows.len());
         self.rows.drain(..stored);
         self.first += stored;
-    }
-}
-
-/// The length of the common beginning.
-pub(super) fn common(a: &[i32], b: &[i32]) -> usize {
-    // What is compared is the same, as a rule.
-    let least = a.len().min(b.len());
-    if a[..least] == b[..least] {
-        least
-    } else {
-        a.iter().zip(b).take_while(|(a, b)| a == b).count()
     }
 }
 

@@ -145,3 +145,15 @@ impl Found {
         &self.pieces
     }
 }
+
+/// How many tokens at the beginning are the same.
+#[must_use]
+pub fn common(a: &[i32], b: &[i32]) -> usize {
+    // What is compared is the same, as a rule.
+    let least = a.len().min(b.len());
+    if a[..least] == b[..least] {
+        least
+    } else {
+        a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    }
+}

@@ -47,7 +47,7 @@ mod waiting;
 mod wanted;
 pub mod worth;
 
-pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail};
+pub use chunk::{Chunk, Found, GRID, HEADER_BYTES, Piece, TAIL, Tail, common};
 pub use compose::{ComposeError, Composer, Gap, make_room};
 pub use facts::{Facts, What};
 pub use kept::{KEPT_SHARE, MOST_KEPT};

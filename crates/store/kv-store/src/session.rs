@@ -27,6 +27,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::chunk::common;
 use crate::media;
 
 /// Under what tokens are evaluated, as far as that changes in the life of a context: the adapters. The number
@@ -861,9 +862,4 @@ impl Rest {
             self.tokens.pop();
         }
     }
-}
-
-/// The length of the common beginning.
-fn common(a: &[i32], b: &[i32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

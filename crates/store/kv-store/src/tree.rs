@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::chunk::Size;
+use crate::chunk::{Size, common};
 use crate::slab::{Key, Slab};
 use crate::{Chunk, Fingerprint, Found, Name, Piece, TAIL, Tail, media};
 
@@ -452,10 +452,4 @@ impl Chunk {
             _ => Site::Start(self.fingerprint),
         }
     }
-}
-
-/// How many tokens at the beginning are the same.
-fn common(one: &[i32], other: &[i32]) -> usize {
-    let pairs = one.iter().zip(other);
-    pairs.take_while(|(one, other)| one == other).count()
 }

@@ -8,7 +8,7 @@ use contextpilot_kv_store::{Run, media, worth};
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Offer;
-use crate::store::{Context, change, elsewhere, with_record, with_shelf};
+use crate::store::{Context, change, elsewhere, hidden, with_record, with_shelf};
 
 /// What the store has of a prompt, for a sequence that holds a beginning of it.
 pub(in crate::store) struct Stored<'a> {
@@ -180,10 +180,6 @@ fn search(
         let shelf = shelf.as_mut()?;
         let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let layout = one.layout().cloned()?;
-        let of_rows = match one.hidden() {
-            Some(_) => Some(one.fingerprint_of_hidden(one.conditions(run.sequence))?),
-            None => None,
-        };
         shelf.settle();
         let wanted = one.session.wanted(run);
         let room = one.room(held);
@@ -192,8 +188,10 @@ fn search(
         for _ in 0..ATTEMPTS {
             let more = room.saturating_sub(wanted.len().saturating_sub(held));
             let mut offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
-            if let Some(of_rows) = &of_rows {
-                offer.cut(shelf.length_of(of_rows, &offer.tokens));
+            let conditions = one.conditions(run.sequence);
+            let length = hidden::length(shelf, one, conditions, &offer.tokens)?;
+            if length < offer.tokens.len() {
+                offer.cut(length);
             }
             let gained = offer.wanted.saturating_sub(held);
             let all = offer.tokens.len();

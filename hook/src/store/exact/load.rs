@@ -16,7 +16,7 @@ use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::shelf::Shelf;
 use crate::store::shelf::exact::ExactOffer;
-use crate::store::{records, with_record, with_shelf};
+use crate::store::{hidden, records, with_record, with_shelf};
 
 /// The last state that lies within what is wanted.
 pub(in crate::store) struct StoredState<'a> {
@@ -173,14 +173,10 @@ fn search(
         }
         let fingerprint = one.fingerprint(one.conditions(sequence))?;
         shelf.settle();
-        let tokens = match one.hidden() {
-            // The host has had the rows of all that it believes in.
-            Some(_) => {
-                let of_rows = one.fingerprint_of_hidden(one.conditions(sequence))?;
-                &tokens[..shelf.length_of(&of_rows, tokens).max(believed)]
-            }
-            None => tokens,
-        };
+        let conditions = one.conditions(sequence);
+        let length = hidden::length(shelf, one, conditions, tokens)?;
+        // The host has had the rows of all that it believes in.
+        let tokens = tokens.get(..length.max(believed))?;
         for _ in 0..ATTEMPTS {
             let offer = shelf.offer_exact(&fingerprint, tokens, held)?;
             let position = offer.position();
