@@ -3,6 +3,7 @@
 #![cfg(debug_assertions)] // A release build has no errors on demand.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -10,23 +11,32 @@ use contextpilot_testbed::until;
 
 use super::{Stored, folder, one_slot, started, tokens};
 
+/// A server whose thread that tells routers keeps the tree as long as there is a file here.
+fn holding(held: &Path, folder: &Path) -> Stored {
+    let builder = one_slot()
+        .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
+        .env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
+    Stored::start(&builder, folder)
+}
+
+fn hold(held: &Path) {
+    fs::write(held, "").unwrap();
+    until("the thread that tells routers has the tree", || {
+        (fs::read(held).unwrap() == b"held").then_some(())
+    });
+}
+
 #[test]
 fn a_prompt_does_not_wait_for_ever_for_a_thread_that_keeps_the_tree() {
     let (folder, own) = (folder(), folder());
     let held = own.path().join("held");
-    let builder = one_slot()
-        .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
-        .env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
-    let mut stored = Stored::start(&builder, folder.path());
+    let mut stored = holding(&held, folder.path());
     let plain = started(&one_slot());
     let [tea, sea, owl] = [1, 2, 3].map(|seed| tokens(seed, 600));
     for prompt in [&tea, &sea] {
         stored.ask_as(&plain, prompt);
     }
-    fs::write(&held, "").unwrap();
-    until("the thread that tells routers has the tree", || {
-        (fs::read(&held).unwrap() == b"held").then_some(())
-    });
+    hold(&held);
     // What is stored is not found, and what is lost is not stored.
     for prompt in [&tea, &owl, &tea] {
         let account = stored.ask_as(&plain, prompt);
@@ -52,20 +62,14 @@ fn a_prompt_waits_for_a_thread_that_keeps_the_tree_for_a_moment() {
     const PAUSE: Duration = Duration::from_millis(40);
     let (folder, own) = (folder(), folder());
     let held = own.path().join("held");
-    let builder = one_slot()
-        .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
-        .env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
-    let mut stored = Stored::start(&builder, folder.path());
+    let mut stored = holding(&held, folder.path());
     let [tea, sea] = [1, 2].map(|seed| tokens(seed, 2000));
     stored.ask(&tea);
     // On a busy machine the pause may be over before the prompt is there, or last longer than the prompt waits.
     let mut rounds = 0..20;
     let is_loaded = rounds.any(|_| {
         stored.ask(&sea);
-        fs::write(&held, "").unwrap();
-        until("the thread that tells routers has the tree", || {
-            (fs::read(&held).unwrap() == b"held").then_some(())
-        });
+        hold(&held);
         let account = thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(PAUSE);

@@ -229,23 +229,15 @@ impl<'a> Curves<'a> {
 
     /// The table, and what was assumed.
     fn text(&self) -> String {
-        let Self {
-            opened,
-            rooms,
-            caches,
-            columns,
-            limit,
-            ..
-        } = self;
-        let trace = &opened.trace;
-        let names: Vec<String> = caches.iter().map(|cache| cache.name()).collect();
+        let trace = &self.opened.trace;
+        let names: Vec<String> = self.caches.iter().map(|cache| cache.name()).collect();
         let mut head = vec!["blocks", "tokens"];
         head.extend(names.iter().map(String::as_str));
         let mut table = Table::new(&head, &[]);
-        for (nth, room) in rooms.iter().enumerate() {
+        for (nth, room) in self.rooms.iter().enumerate() {
             let mut row = vec![count(*room), count(room.saturating_mul(trace.block.into()))];
             row.extend(
-                columns
+                self.columns
                     .iter()
                     .filter_map(|column| column.get(nth))
                     .map(|reuse| format!("{:.2} %", 100.0 * reuse.of_tokens())),
@@ -256,8 +248,8 @@ impl<'a> Curves<'a> {
         let _ = writeln!(
             text,
             "With room for all: {:.2} % of tokens, {:.2} % of blocks ({} different blocks).",
-            100.0 * limit.of_tokens(),
-            100.0 * limit.of_blocks(),
+            100.0 * self.limit.of_tokens(),
+            100.0 * self.limit.of_blocks(),
             count(trace.tree.blocks()),
         );
         let from = match self.warm {
@@ -273,7 +265,9 @@ impl<'a> Curves<'a> {
             .iter()
             .map(|one| trace.tree.depth(one.end))
             .max();
-        if let Some(largest) = largest.filter(|blocks| rooms.first() < Some(&u64::from(*blocks))) {
+        if let Some(largest) =
+            largest.filter(|blocks| self.rooms.first() < Some(&u64::from(*blocks)))
+        {
             let _ = writeln!(
                 text,
                 "The largest request has {}: of one that is larger than a cache, the first blocks stay, as many as have room.",
@@ -283,48 +277,36 @@ impl<'a> Curves<'a> {
         if trace.rate < 1.0 {
             let _ = writeln!(text, "Estimated by {} of the blocks.", trace.rate);
         }
-        for said in opened
-            .left_out
-            .iter()
-            .map(|what| format!("Left out: {what}."))
-        {
-            let _ = writeln!(text, "{said}");
+        for what in &self.opened.left_out {
+            let _ = writeln!(text, "Left out: {what}.");
         }
-        for note in &opened.notes {
+        for note in &self.opened.notes {
             let _ = writeln!(text, "Note: {note}.");
         }
         text
     }
 
     fn out(&self) -> Out<'_> {
-        let Self {
-            opened,
-            rooms,
-            caches,
-            columns,
-            limit,
-            warm,
-            ..
-        } = self;
-        let trace = &opened.trace;
-        let points = rooms.iter().enumerate().map(|(nth, room)| PointOut {
+        let trace = &self.opened.trace;
+        let points = self.rooms.iter().enumerate().map(|(nth, room)| PointOut {
             blocks: *room,
-            reuse: caches
+            reuse: self
+                .caches
                 .iter()
-                .zip(columns)
+                .zip(&self.columns)
                 .filter_map(|(cache, column)| Some((cache.name(), Shares::of(column.get(nth)?))))
                 .collect(),
         });
         Out {
-            format: &opened.format,
+            format: &self.opened.format,
             block_size: trace.block,
             requests: trace.requests.len(),
-            warm_up_requests: *warm,
+            warm_up_requests: self.warm,
             unique_blocks: trace.tree.blocks(),
             sampled: trace.rate,
-            ceiling: Shares::of(limit),
+            ceiling: Shares::of(&self.limit),
             points: points.collect(),
-            notes: &opened.notes,
+            notes: &self.opened.notes,
         }
     }
 }
