@@ -28,13 +28,13 @@
 //!
 //! | floor | files |
 //! |---|---|
-//! | what is given | [`engines`]: in which engine a thread is; [`table`]: every function to hook; [`replacement`]: our hooks; [`elf`]: the loaded objects |
+//! | what is given | [`kind`] of the process; [`engines`]: in which engine a thread is; [`table`]: every function to hook; [`replacement`]: our hooks; [`elf`]: the loaded objects |
 //! | a function | [`linker`] (on macOS `dyld`) finds it by name; [`slot`]: its address; [`evidence`]: its places and calls |
 //! | all functions | [`plain`]: those that we only call; [`row`]: one that we hook; [`original`]: all that we hook |
 //! | the ways | [`got`] and [`inline`]; on macOS, their stand-ins `got_elsewhere` and `inline_elsewhere` |
-//! | what follows | [`process`]: whether this is a llama-server; [`layout`]: whether its structures are the known ones; [`claims`]: what may be said; [`version`] of the engine; [`flags`] of the server |
+//! | what follows | [`process`]: whether this is a llama-server; [`layout`]: whether its structures are the known ones; [`claims`]: what may be said; [`version`] of the engine; [`flags`] of the server; [`hidden`]: why an engine's functions are not found |
 //! | the result | [`attached`]: what was attached to, as text |
-//! | the whole | [`host`]: finds the server and attaches to it; [`embedded`] does so in another program, when [`loading`] has seen its engine |
+//! | the whole | [`host`]: finds the server and attaches to it; [`embedded`] does so in another program, when [`loading`] has [`found`] its engine |
 
 #[macro_use]
 pub(crate) mod table;
@@ -48,6 +48,8 @@ mod embedded;
 pub(crate) mod engines;
 pub(crate) mod evidence;
 mod flags;
+#[cfg(target_os = "linux")]
+mod found;
 #[cfg_attr(not(target_os = "linux"), path = "got_elsewhere.rs")]
 mod got;
 #[cfg(target_os = "linux")]
@@ -55,6 +57,7 @@ mod hidden;
 mod host;
 #[cfg_attr(not(target_os = "linux"), path = "inline_elsewhere.rs")]
 mod inline;
+mod kind;
 mod layout;
 #[cfg_attr(target_os = "macos", path = "dyld.rs")]
 mod linker;
@@ -71,12 +74,11 @@ mod slot;
 mod version;
 
 pub(crate) use self::attached::{Attached, say_evaluated};
-pub(crate) use self::embedded::{
-    Answer, Embedded, is_embedded, is_program, serves_inside, unstorable, watch,
-};
+pub(crate) use self::embedded::{Answer, Embedded, is_program, serves_inside, unstorable, watch};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;
+pub(crate) use self::kind::is_embedded;
 pub(crate) use self::replacement::Replacement;
 pub(crate) use self::row::{want_store, want_tokens};
 pub(crate) use self::version::{ask_version, file_of_engine, version};

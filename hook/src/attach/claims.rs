@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use contextpilot_control as control;
 
-use super::embedded::is_embedded;
 use super::engines::{self, ENGINES};
+use super::kind::is_embedded;
 use super::original::ROWS;
 use super::row::Row;
 use super::table::{EVALUATION, Generations, LAUNCH, MEMORY, NUMBERS};

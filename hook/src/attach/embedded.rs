@@ -3,20 +3,16 @@
 //! Such a program has the engine in a library that it loads by itself, or is linked with it, or contains it. It
 //! calls functions through addresses that it has asked for, or directly, so all are hooked inline.
 
-use std::ffi::CString;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use super::attached::{self, Attached};
 use super::claims::{self, Claim};
-use super::elf::{Defined, gnu_hash, objects};
 use super::engines::{self, ENGINES};
+pub(crate) use super::found::Embedded;
 use super::got;
-use super::hidden;
+use super::hidden::{self, AS_EVER};
 use super::host::missing_of;
-use super::inline::Inside;
+use super::kind::{is_embedded, set_embedded};
 use super::layout;
 use super::loading;
 pub(crate) use super::loading::Answer;
@@ -25,20 +21,6 @@ use super::row::Row;
 use super::served;
 pub(crate) use super::served::serves_inside;
 use crate::base::environment;
-
-/// An engine of this program.
-pub(crate) struct Embedded {
-    inside: Inside,
-    /// The key of its library; `None`: it is in the program.
-    library: Option<usize>,
-    /// The file that contains it.
-    pub(crate) file: PathBuf,
-    /// When it was found.
-    since: Instant,
-}
-
-/// This program was attached to, and is no llama-server.
-static EMBEDDED: AtomicBool = AtomicBool::new(false);
 
 /// A function that the prefix store needs of each engine, and why it cannot be hooked.
 static UNSTORABLE: [OnceLock<String>; ENGINES] = [const { OnceLock::new() }; ENGINES];
@@ -49,12 +31,7 @@ pub(crate) fn unstorable() -> Option<&'static str> {
     why.map(String::as_str)
 }
 
-/// Whether this process was attached to, and is no llama-server. It has no flags then.
-pub(crate) fn is_embedded() -> bool {
-    EMBEDDED.load(Ordering::Relaxed)
-}
-
-/// The same, if it has no [server inside](served) either. It has no requests then.
+/// Whether this process was attached to, is no llama-server, and has no [server inside](served) either. It has no requests then.
 pub(crate) fn is_program() -> bool {
     is_embedded() && !serves_inside()
 }
@@ -73,15 +50,8 @@ pub(crate) unsafe fn watch(
     hidden: Option<fn(String)>,
 ) {
     replacement::set(replacements);
-    let since = Instant::now();
-    if let Some(inside) = Inside::with_engine() {
-        let file = environment::program();
-        found(Ok(Embedded {
-            inside,
-            library: None,
-            file,
-            since,
-        }));
+    if let Some(engine) = Embedded::in_program() {
+        found(Ok(engine));
         // SAFETY: the caller's promise.
         return unsafe { loading::watch(answers, found, hidden, true) };
     }
@@ -97,31 +67,6 @@ pub(crate) unsafe fn watch(
 }
 
 impl Embedded {
-    /// The engine in the library that this address lies in, whose file is this.
-    ///
-    /// # Errors
-    /// Why it cannot be hooked, as the rest of a message.
-    pub(super) fn in_library(address: usize, file: PathBuf) -> Result<Self, String> {
-        let since = Instant::now();
-        let shown = file.display();
-        match Inside::in_library(address) {
-            Ok(Some(inside)) => Ok(Self {
-                inside: if is_module(&file) {
-                    inside.with_members(exported_by(address))
-                } else {
-                    inside
-                },
-                library: Some(address),
-                file,
-                since,
-            }),
-            Ok(None) => Err(format!(
-                "the functions of {shown} cannot be found; {AS_EVER}"
-            )),
-            Err(error) => Err(format!("{shown} cannot be hooked: {error}; {AS_EVER}")),
-        }
-    }
-
     /// Hooks the engine's functions, of the engine that the thread has [entered](engines::enter_next).
     ///
     /// # Errors
@@ -159,7 +104,7 @@ impl Embedded {
         }
         attached::keep_file(&self.file);
         engines::keep_next();
-        EMBEDDED.store(true, Ordering::Relaxed);
+        set_embedded();
         claims::make(Claim::KvCache);
         // SAFETY: the caller's promise.
         let server = |engine| unsafe { served::attach(engine) };
@@ -169,24 +114,3 @@ impl Embedded {
         Ok(Attached::embedded(self.file, self.since.elapsed(), served))
     }
 }
-
-/// Whether it is more than llama.cpp: a module of Python or Node, which calls the llama.cpp inside.
-pub(super) fn is_module(file: &Path) -> bool {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    !name.starts_with("libllama")
-}
-
-/// Whether the object with this key exports a function.
-fn exported_by(key: usize) -> impl Fn(&str) -> bool {
-    let object = objects().into_iter().find(|object| object.key() == key);
-    move |name| {
-        let name = CString::new(name).unwrap_or_default();
-        let found = object
-            .as_ref()
-            .and_then(|object| object.defined(&name, gnu_hash(&name)));
-        matches!(found, Some(Defined::At(_)))
-    }
-}
-
-/// What follows if the engine cannot be hooked.
-pub(super) const AS_EVER: &str = "its prompts are evaluated as ever";

@@ -21,16 +21,11 @@ pub(crate) struct Embedded {
 }
 
 /// Always false: no program other than a llama-server is attached to here.
-pub(crate) fn is_embedded() -> bool {
-    false
-}
-
-/// Always false, as [`is_embedded`].
 pub(crate) fn is_program() -> bool {
     false
 }
 
-/// Always false, as [`is_embedded`].
+/// Always false, as [`is_program`].
 pub(crate) fn serves_inside() -> bool {
     false
 }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use contextpilot_server_flags::{Generation, ServerFlags};
 
-use super::embedded::is_embedded;
+use super::kind::is_embedded;
 use super::original::has;
 use super::plain;
 use super::table::HOST_CACHE;

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use contextpilot_inline::{REMOVED, functions_in, holds_engine};
 
-use super::embedded::{AS_EVER, is_module};
 use super::original::ROWS;
 use super::row::Row;
+
+/// What follows if the engine cannot be hooked.
+pub(super) const AS_EVER: &str = "its prompts are evaluated as ever";
 
 /// In bytes. Smaller files contain no engine; the smallest that was seen has four times as many.
 const SMALLEST: u64 = 1 << 20;
@@ -53,6 +55,12 @@ pub(super) fn lacks(file: &Path, functions: &[&str]) -> String {
         );
     }
     format!("{shown} has llama.cpp inside, and lacks {names}; {AS_EVER}: {REMOVED}")
+}
+
+/// Whether it is more than llama.cpp: a module of Python or Node, which calls the llama.cpp inside.
+pub(super) fn is_module(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    !name.starts_with("libllama")
 }
 
 /// Whether each llama.cpp since mid-2025 has it, and the hook needs it.

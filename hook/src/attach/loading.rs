@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use contextpilot_inline::Writable;
 
 use super::elf::{Changes, Defined, Object, changes, gnu_hash, program, visit_objects};
-use super::embedded::Embedded;
+use super::found::Embedded;
 use super::got::write;
 use super::hidden;
 use super::replacement;
