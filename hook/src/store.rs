@@ -7,10 +7,10 @@
 //! evaluated.
 //!
 //! ```text
-//!  server ── batch ──► evaluate ── search ──► shelf (tree, files)          crates/store
+//!  server ── batch ──► evaluate ── search ──► index (tree, files)          crates/store
 //!                         │ load: the sequence's state, composed of chunks
 //!                         ▼
-//!                       engine ── state of a sequence that is about to lose tokens ──► shelf
+//!                       engine ── state of a sequence that is about to lose tokens ──► index
 //! ```
 //!
 //! | module | what is in it |
@@ -31,7 +31,7 @@
 //! | [`records`] | where that is kept, and which thread may touch it |
 //! | [`repair`] | what puts a context right after an error |
 //! | [`host`] | all of this as `crates/store/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
-//! | [`shelf`] | the store itself: its tree, its folder, its writer |
+//! | [`index`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`tails`] | tails that wait for their rows |
 //! | [`elsewhere`] | what the folder does not have, and the remote may |
@@ -43,7 +43,7 @@
 //! | [`rates`] | how long evaluating and copying take here |
 //! | [`engine`] | a context of the engine, and the calls that are made of it |
 //! | [`own_batch`] | batches that the store makes |
-//! | [`told`] | what routers are told of the store |
+//! | [`announced`] | what is announced to routers of the store |
 //! | [`figures`] | counters |
 //! | [`busy`], [`clock`] | whether engines are at work; the time that all processes have |
 //!
@@ -53,12 +53,12 @@
 //! leave them out; at a token that differs they are cut off. Every other call that could see them cuts
 //! them off first.
 //!
-//! **Whose thread.** Everything here runs on the thread that called the engine, but for what the shelf's writer does with
+//! **Whose thread.** Everything here runs on the thread that called the engine, but for what the index's writer does with
 //! files; and while a large state is loaded, others read ahead for that thread. What is known of a context has a lock of its own,
 //! which no other thread takes ([`records`]).
-//! The shelf has one that threads of ours hold for some ten microseconds at a time ([`told`], [`neighbours`]), or for
+//! The index has one that threads of ours hold for some ten microseconds at a time ([`announced`], [`neighbours`]), or for
 //! longer if they lose the processor, which they get last. So a prompt waits for them a few milliseconds at most, a
-//! generated token not at all ([`ShelfHeld`]); a call that does not get the shelf goes on as before its folder was read. A
+//! generated token not at all ([`IndexHeld`]); a call that does not get the index goes on as before its folder was read. A
 //! server uses one context with one thread; in a program that uses several contexts at the same time, a prompt waits
 //! while a state of another context is put together or taken apart.
 //!
@@ -68,6 +68,7 @@
 //! After a failed load the hook itself evaluates what the engine lost.
 
 pub(crate) mod ahead;
+mod announced;
 mod busy;
 pub(crate) mod change;
 mod clock;
@@ -84,6 +85,7 @@ pub(crate) mod flow;
 pub(crate) mod hidden;
 mod hidden_rows;
 mod host;
+mod index;
 pub(crate) mod media;
 mod metadata;
 mod neighbours;
@@ -95,11 +97,9 @@ pub(crate) mod purpose;
 mod rates;
 mod records;
 mod repair;
-mod shelf;
 pub(crate) mod state;
 mod surroundings;
 mod tails;
-mod told;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -111,8 +111,8 @@ use contextpilot_settings::StoreAt;
 
 use self::context::ContextStore;
 pub(crate) use self::engine::Context;
+use self::index::StoreIndex;
 use self::records::{Row, try_lock};
-use self::shelf::Shelf;
 use crate::base::guard;
 use crate::base::{faults, mode};
 use crate::capture::uncached;
@@ -121,9 +121,9 @@ use crate::capture::uncached;
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// The store itself, once its folder has been read.
-static SHELF: Mutex<Option<Shelf>> = Mutex::new(None);
+static INDEX: Mutex<Option<StoreIndex>> = Mutex::new(None);
 
-/// The host's threads use the shelf in turn, and threads of ours do not take part: they have a lower priority, and
+/// The host's threads use the index in turn, and threads of ours do not take part: they have a lower priority, and
 /// a thread that waited for one of them would have the same.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -145,7 +145,7 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// Opens the folder and starts the threads. Called once, when the server begins to load its model. The
-/// folder is read on a thread of its own, and until that is done nothing is found. `routers`: tells routers what there is.
+/// folder is read on a thread of its own, and until that is done nothing is found. `routers`: what there is is announced to them.
 ///
 /// # Errors
 /// Why there is no store, as the rest of a message.
@@ -154,12 +154,12 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Resu
     context::want_bounded(at.bounded);
     surroundings::begin();
     // On a thread of ours, which needs no guard.
-    let ready = |shelf: Shelf| {
-        on_shelf(|ours| *ours = Some(shelf));
+    let ready = |index: StoreIndex| {
+        on_index(|ours| *ours = Some(index));
         figures::FOLDER_READ.store(true, Ordering::Release);
     };
-    let opened = Shelf::open(at, strict, ready, neighbours::follow);
-    let opened = opened.and_then(|()| routers.map_or(Ok(()), told::start));
+    let opened = StoreIndex::open(at, strict, ready, neighbours::follow);
+    let opened = opened.and_then(|()| routers.map_or(Ok(()), announced::start));
     if let Err(why) = &opened {
         ON.store(false, Ordering::SeqCst);
         figures::set_problem(figures::Kind::Start, why);
@@ -171,11 +171,11 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Resu
 pub(crate) fn finish(until: Instant) {
     guard::compute(|| {
         let mut left = until.saturating_duration_since(Instant::now());
-        let mut shelf = lock_within(&SHELF, &mut left);
-        if let Some(shelf) = shelf.as_mut().and_then(|shelf| shelf.as_mut()) {
-            shelf.flush(left);
+        let mut index = lock_within(&INDEX, &mut left);
+        if let Some(index) = index.as_mut().and_then(|index| index.as_mut()) {
+            index.flush(left);
             if Instant::now() < until {
-                shelf.write_index();
+                index.write_index();
             }
         }
     });
@@ -184,8 +184,8 @@ pub(crate) fn finish(until: Instant) {
 /// How long the end of the process may wait for the store's files.
 pub(crate) const FLUSH: Duration = Duration::from_secs(2);
 
-/// How long a call waits in all for a thread of ours that has the shelf, and on a busy machine may lose the processor: at least.
-/// If evaluating what depends on the shelf takes longer than this, the call waits so long.
+/// How long a call waits in all for a thread of ours that has the index, and on a busy machine may lose the processor: at least.
+/// If evaluating what depends on the index takes longer than this, the call waits so long.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// No call waits longer than this.
 const LONGEST: Duration = Duration::from_millis(100);
@@ -215,7 +215,7 @@ fn before(context: Context<'_>, work: impl FnOnce()) {
     }
 }
 
-/// How long the call that lasts may wait for the shelf, in all.
+/// How long the call that lasts may wait for the index, in all.
 fn be_patient(context: Context<'_>, patience: Duration) {
     if let Some(row) = records::row(context) {
         row.set_patience(patience);
@@ -229,11 +229,11 @@ fn be_patient_for(context: Context<'_>, tokens: usize) {
     be_patient(context, patience.clamp(PATIENCE, LONGEST));
 }
 
-/// Runs `work` on the shelf, on a thread of ours, which needs no guard.
-fn on_shelf<R>(work: impl FnOnce(&mut Option<Shelf>) -> R) -> R {
-    let mut shelf = SHELF.lock().unwrap_or_else(PoisonError::into_inner);
-    faults::hold_shelf();
-    work(&mut shelf)
+/// Runs `work` on the index, on a thread of ours, which needs no guard.
+fn on_index<R>(work: impl FnOnce(&mut Option<StoreIndex>) -> R) -> R {
+    let mut index = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
+    faults::hold_index();
+    work(&mut index)
 }
 
 /// Fewer tokens are not loaded.
@@ -261,24 +261,24 @@ pub(crate) fn beginning_of(tokens: &[i32]) -> Option<Beginning> {
     // No prompt has others; a chunk may.
     let of_vocabulary = tokens.iter().take_while(|token| **token >= 0).count();
     let tokens = &tokens[..of_vocabulary];
-    // This thread also reports evictions. A prompt that is being loaded may have the shelf for a second, and they do not
+    // This thread also reports evictions. A prompt that is being loaded may have the index for a second, and they do not
     // wait for that.
-    let mut shelf = lock_within(&SHELF, &mut Duration::from_millis(10))?;
+    let mut index = lock_within(&INDEX, &mut Duration::from_millis(10))?;
     // While the folder is read, this may find less than a prompt would: looking that up reads files.
-    let shelf = shelf.as_mut()?;
+    let index = index.as_mut()?;
     // No more is loaded than there are hidden states of, if the server needs these.
     let usable = match basis.fingerprint_of_hidden() {
-        Some(of_rows) => shelf.length_of(&of_rows, tokens),
+        Some(of_rows) => index.length_of(&of_rows, tokens),
         None => tokens.len(),
     };
     let there = if goes_back {
-        shelf.length_of(&fingerprint, &tokens[..usable])
+        index.length_of(&fingerprint, &tokens[..usable])
     } else {
         // A state behind the last token, which is always evaluated, is of no use.
         let most = tokens.len().saturating_sub(1);
-        shelf.last_state_in(&fingerprint, &tokens[..usable.min(most)])
+        index.last_state_in(&fingerprint, &tokens[..usable.min(most)])
     };
-    let kept = shelf.kept_of(&fingerprint, &tokens[..there]);
+    let kept = index.kept_of(&fingerprint, &tokens[..there]);
     Some(Beginning {
         tokens: there,
         goes_back,
@@ -304,13 +304,13 @@ fn lock_within<'a, T>(lock: &'a Mutex<T>, patience: &mut Duration) -> Option<Mut
     None
 }
 
-/// The shelf, on a thread of the host's.
-struct ShelfHeld {
-    shelf: MutexGuard<'static, Option<Shelf>>,
+/// The index, on a thread of the host's.
+struct IndexHeld {
+    index: MutexGuard<'static, Option<StoreIndex>>,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl ShelfHeld {
+impl IndexHeld {
     /// `None`: another thread has it, and the call has waited long enough. A call without any patience does not wait.
     fn take(row: &Row) -> Option<Self> {
         let mut patience = row.patience();
@@ -319,10 +319,10 @@ impl ShelfHeld {
         } else {
             TURN.lock().unwrap_or_else(PoisonError::into_inner)
         };
-        let shelf = lock_within(&SHELF, &mut patience);
+        let index = lock_within(&INDEX, &mut patience);
         row.set_patience(patience);
         Some(Self {
-            shelf: shelf?,
+            index: index?,
             _turn: turn,
         })
     }
@@ -334,13 +334,13 @@ fn with_record<R>(context: Context<'_>, work: impl FnOnce(&mut ContextStore) -> 
     in_row(context, |_, one| work(one))
 }
 
-/// As [`with_record`], with the shelf. It is `None` before its folder has been read, or if another thread has it.
-fn with_shelf<R>(
+/// As [`with_record`], with the index. It is `None` before its folder has been read, or if another thread has it.
+fn with_index<R>(
     context: Context<'_>,
-    work: impl FnOnce(&mut Option<Shelf>, &mut ContextStore) -> R,
+    work: impl FnOnce(&mut Option<StoreIndex>, &mut ContextStore) -> R,
 ) -> Option<R> {
-    in_row(context, |row, one| match ShelfHeld::take(row) {
-        Some(mut held) => work(&mut held.shelf, one),
+    in_row(context, |row, one| match IndexHeld::take(row) {
+        Some(mut held) => work(&mut held.index, one),
         None => work(&mut None, one),
     })
 }

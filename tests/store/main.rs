@@ -12,6 +12,7 @@ mod faults;
 mod finite;
 mod hidden;
 mod hints;
+mod index_held;
 mod indexed;
 mod kept;
 mod matching;
@@ -28,7 +29,6 @@ mod restart;
 mod reuse;
 mod salts;
 mod secrets;
-mod shelf;
 mod stale;
 #[path = "../support/store.rs"]
 mod store;

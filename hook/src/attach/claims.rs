@@ -91,11 +91,11 @@ pub(crate) fn not_followed() -> Option<&'static str> {
     NOT_FOLLOWED.get().map(String::as_str)
 }
 
-/// For each engine, whether an evaluation was seen, and whether that was told.
+/// For each engine, whether an evaluation was seen, and whether that was said.
 static EVALUATED: [AtomicU8; ENGINES] = [const { AtomicU8::new(UNSEEN) }; ENGINES];
 const UNSEEN: u8 = 0;
 const SEEN: u8 = 1;
-const TOLD: u8 = 2;
+const SAID: u8 = 2;
 
 /// The engine that the thread is in evaluates. `true` the first time.
 #[inline]
@@ -107,8 +107,8 @@ pub(crate) fn note_evaluation() -> bool {
 /// An engine in which an evaluation was seen. Each is returned once.
 pub(crate) fn newly_evaluated() -> Option<usize> {
     EVALUATED.iter().position(|state| {
-        let told = state.compare_exchange(SEEN, TOLD, Ordering::Relaxed, Ordering::Relaxed);
-        told.is_ok()
+        let said = state.compare_exchange(SEEN, SAID, Ordering::Relaxed, Ordering::Relaxed);
+        said.is_ok()
     })
 }
 

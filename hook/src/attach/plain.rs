@@ -95,17 +95,17 @@ plain! {
 /// The context is a living one.
 pub(crate) unsafe fn sequences(context: Pointer) -> Option<u32> {
     // SAFETY: the caller's promise, here and below.
-    let told = unsafe { sequences_or_cells(context) }?;
+    let answer = unsafe { sequences_or_cells(context) }?;
     // SAFETY: see above.
     let cells = unsafe { context_size(context) };
-    (!is_cells(told, cells)).then_some(told)
+    (!is_cells(answer, cells)).then_some(answer)
 }
 
 /// Until March 2025 (b4753 at least) engines answered with the number of cells when they were asked for sequences.
-fn is_cells(told: u32, cells: Option<u32>) -> bool {
+fn is_cells(answer: u32, cells: Option<u32>) -> bool {
     /// No engine has more.
     const MOST: u32 = 256;
-    told > MOST && Some(told) == cells
+    answer > MOST && Some(answer) == cells
 }
 
 /// Whether the host has the function with this name.
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn an_old_engine_that_answers_with_its_cells_does_not_tell_its_sequences() {
         assert!(is_cells(2048, Some(2048)));
-        for (told, cells) in [(1, 2048), (256, 2048), (4, 4), (64, 64), (512, 131_072)] {
-            assert!(!is_cells(told, Some(cells)), "{told} {cells}");
+        for (answer, cells) in [(1, 2048), (256, 2048), (4, 4), (64, 64), (512, 131_072)] {
+            assert!(!is_cells(answer, Some(cells)), "{answer} {cells}");
         }
         assert!(!is_cells(1, None));
     }

@@ -10,14 +10,14 @@
 //! - `record:N`: the prefix store panics before its Nth look at what it knows of a context;
 //! - `recorded:N`: the same, behind it;
 //! - `broken:FILE`: the same before each look, while this file exists;
-//! - `shelf:FILE`: while this file exists, a thread of ours that gets the prefix store's shelf keeps it, and says so in the file;
+//! - `index:FILE`: while this file exists, a thread of ours that gets the prefix store's index keeps it, and says so in the file;
 //! - `reading:FILE`: while this file exists, the prefix store's folder is not read, if it has an index;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 
 #[cfg(debug_assertions)]
 pub(crate) use on_demand::{
-    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_reading, hold_shelf,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_index, hold_reading,
     least_straight, room, stall,
 };
 
@@ -42,7 +42,7 @@ mod on_demand {
         record: Option<u64>,
         recorded: Option<u64>,
         broken: Option<PathBuf>,
-        shelf: Option<PathBuf>,
+        index: Option<PathBuf>,
         reading: Option<PathBuf>,
         room: Option<usize>,
         stall: Option<PathBuf>,
@@ -63,7 +63,7 @@ mod on_demand {
                     "record" => faults.record = value.parse().ok(),
                     "recorded" => faults.recorded = value.parse().ok(),
                     "broken" => faults.broken = Some(value.into()),
-                    "shelf" => faults.shelf = Some(value.into()),
+                    "index" => faults.index = Some(value.into()),
                     "reading" => faults.reading = Some(value.into()),
                     "room" => faults.room = value.parse().ok(),
                     "stall" => faults.stall = Some(value.into()),
@@ -123,8 +123,8 @@ mod on_demand {
         count(&RECORDS, faults().recorded);
     }
 
-    pub(crate) fn hold_shelf() {
-        let file = faults().shelf.as_ref();
+    pub(crate) fn hold_index() {
+        let file = faults().index.as_ref();
         if let Some(mut file) = file.and_then(|file| OpenOptions::new().write(true).open(file).ok())
         {
             let _ = file.write_all(b"held");
@@ -159,7 +159,7 @@ mod never {
     pub(crate) const fn at_request() {}
     pub(crate) const fn at_record() {}
     pub(crate) const fn behind_record() {}
-    pub(crate) const fn hold_shelf() {}
+    pub(crate) const fn hold_index() {}
     pub(crate) const fn hold_reading() {}
     pub(crate) const fn at_load(size: usize) -> usize {
         size
@@ -178,6 +178,6 @@ mod never {
 
 #[cfg(not(debug_assertions))]
 pub(crate) use never::{
-    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_reading, hold_shelf,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_index, hold_reading,
     least_straight, room, stall,
 };

@@ -37,7 +37,7 @@ unsafe impl Sync for StateCell {}
 const NONE: StateCell = StateCell(UnsafeCell::new(State {
     applied: Vec::new(),
     invocations: Vec::new(),
-    told: Vec::new(),
+    reported: Vec::new(),
     gaps: usize::MAX,
 }));
 /// By the context's [place](contexts::place_of).
@@ -51,7 +51,7 @@ struct State {
     /// The tokens that activate each adapter that was ever applied.
     invocations: Vec<(usize, Arc<[i32]>)>,
     /// The adapters that the worker knows of, and the number of gaps at that time.
-    told: Vec<Applied>,
+    reported: Vec<Applied>,
     gaps: usize,
 }
 
@@ -209,7 +209,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
         return true;
     };
     let gaps = channel::gaps();
-    if state.gaps == gaps && state.told == state.applied {
+    if state.gaps == gaps && state.reported == state.applied {
         return true;
     }
     let invocation = |wanted: usize| {
@@ -222,7 +222,7 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
         scale,
         invocation: invocation(address),
     });
-    let told = try_push(Event::Adapters {
+    let reported = try_push(Event::Adapters {
         context: contexts::id_of(context),
         adapters: adapters.collect(),
         compared: match newest(ADAPTERS, original::has) {
@@ -230,11 +230,11 @@ pub(crate) unsafe fn tell(context: Pointer) -> bool {
             _ => Compared::Always,
         },
     });
-    if told {
+    if reported {
         state.gaps = gaps;
-        state.told.clone_from(&state.applied);
+        state.reported.clone_from(&state.applied);
     }
-    told
+    reported
 }
 
 /// The adapters of a context, by address, and their scales. `None`: that is not known, as the context is not followed.
@@ -260,7 +260,7 @@ pub(crate) unsafe fn forget(context: Pointer) {
     if let Some(state) = unsafe { state(context) } {
         state.applied.clear();
         state.invocations.clear();
-        state.told.clear();
+        state.reported.clear();
         state.gaps = usize::MAX;
     }
 }

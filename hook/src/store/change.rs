@@ -9,11 +9,11 @@ use contextpilot_kv_store::{Run, State as SequenceState, Why, worth};
 
 use super::context::ContextStore;
 use super::figures;
+use super::index::StoreIndex;
 use super::only_new::Copied;
-use super::shelf::Shelf;
 use super::{
     Context, FLUSH, be_patient, be_patient_for, before, exact, hears, hidden, only_new, own_batch,
-    with_record, with_shelf,
+    with_index, with_record,
 };
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
@@ -106,7 +106,7 @@ fn save(context: Context<'_>, sequence: i32, kept: usize) {
     save_if(context, sequence, kept, 1);
 }
 
-/// Returns false if another thread has the shelf.
+/// Returns false if another thread has the index.
 fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
     let may_be =
         with_record(context, |one| may_be_worth(one, sequence, kept, margin)) == Some(true);
@@ -130,9 +130,9 @@ fn may_be_worth(one: &ContextStore, sequence: i32, kept: usize, margin: usize) -
 }
 
 fn save_kv(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
-    let wanted = with_shelf(context, |shelf, one| {
-        let wanted = is_worth_saving(shelf, one, sequence, kept, margin);
-        (shelf.is_some(), wanted)
+    let wanted = with_index(context, |index, one| {
+        let wanted = is_worth_saving(index, one, sequence, kept, margin);
+        (index.is_some(), wanted)
     });
     let Some((asked, wanted)) = wanted else {
         return true;
@@ -147,23 +147,23 @@ fn save_kv(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
             let Some(new) = only_new::copy_out(context, sequence, from, &layout) else {
                 return true;
             };
-            let kept = with_shelf(context, |shelf, one| {
-                keep(shelf, one, sequence, (new.bytes(), new.from), None);
-                shelf.is_some()
+            let kept = with_index(context, |index, one| {
+                keep(index, one, sequence, (new.bytes(), new.from), None);
+                index.is_some()
             });
             return kept != Some(false);
         }
     };
     let saved = only_new::copy_whole(context, sequence, &mut buffer);
-    let kept = with_shelf(context, |shelf, one| {
+    let kept = with_index(context, |index, one| {
         if saved {
             let state = Arc::new(buffer);
-            keep(shelf, one, sequence, (&state, 0), Some(&state));
+            keep(index, one, sequence, (&state, 0), Some(&state));
             // Else the writer has it.
             buffer = Arc::try_unwrap(state).unwrap_or_default();
         }
         one.buffer = buffer;
-        shelf.is_some()
+        index.is_some()
     });
     kept != Some(false)
 }
@@ -171,21 +171,21 @@ fn save_kv(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
 /// What is to be copied, if anything is: what the state has that the store has not must have taken `margin`
 /// times as long to evaluate as the state takes to copy.
 fn is_worth_saving(
-    shelf: &mut Option<Shelf>,
+    index: &mut Option<StoreIndex>,
     one: &mut ContextStore,
     sequence: i32,
     kept: usize,
     margin: usize,
 ) -> Option<Copied> {
-    let shelf = shelf.as_mut()?;
+    let index = index.as_mut()?;
     let bytes = one.layout()?.bytes_per_token();
     let conditions = one.session.conditions(sequence)?;
     let fingerprint = one.fingerprint(conditions)?;
     let tokens = one.session.believed(sequence)?;
     let ratio = one.rates.worth_saving();
-    let there = shelf.length_of(&fingerprint, tokens);
+    let there = index.length_of(&fingerprint, tokens);
     let is_worth = worth::saving(tokens.len(), kept, there, ratio, margin);
-    if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
+    if !is_worth || !index.has_room(&fingerprint, tokens, bytes) {
         return None;
     }
     let layout = one.layout()?;
@@ -193,13 +193,13 @@ fn is_worth_saving(
         return Some(Copied::From(there, layout.clone()));
     }
     let size = layout.state_size(tokens.len());
-    Some(Copied::Whole(shelf.buffer(&mut one.buffer, size)))
+    Some(Copied::Whole(index.buffer(&mut one.buffer, size)))
 }
 
 /// Takes what is new out of the state of a sequence, which has the rows from this position on.
 /// `ours`: its bytes, if they may be handed over.
 pub(super) fn keep(
-    shelf: &mut Option<Shelf>,
+    index: &mut Option<StoreIndex>,
     one: &mut ContextStore,
     sequence: i32,
     (state, rows_from): (&[u8], usize),
@@ -209,15 +209,15 @@ pub(super) fn keep(
         return;
     };
     let fingerprint = one.fingerprint(conditions);
-    let (Some(shelf), Some(layout), Some(fingerprint), Some(tokens)) = (
-        shelf,
+    let (Some(index), Some(layout), Some(fingerprint), Some(tokens)) = (
+        index,
         one.layout(),
         fingerprint,
         one.session.believed(sequence),
     ) else {
         return;
     };
-    if shelf.length_of(&fingerprint, tokens) == tokens.len() {
+    if index.length_of(&fingerprint, tokens) == tokens.len() {
         return;
     }
     match SequenceState::read(state) {
@@ -225,9 +225,9 @@ pub(super) fn keep(
             if state.layout() == layout && state.tokens() == tokens.len() && state.is_whole() =>
         {
             let state = state.with_rows_from(rows_from);
-            shelf.keep(&fingerprint, tokens, &state, ours);
-            if shelf.length_of(&fingerprint, tokens) > 0 {
-                shelf.note(fingerprint, || one.origin(conditions));
+            index.keep(&fingerprint, tokens, &state, ours);
+            if index.length_of(&fingerprint, tokens) > 0 {
+                index.note(fingerprint, || one.origin(conditions));
             }
         }
         // The engine holds something else than was seen: nothing is kept.

@@ -81,7 +81,7 @@ pub(crate) struct ContextStore {
     hidden_fact: Vec<u8>,
     /// Tokens do not see those behind them.
     pub(super) is_causal: bool,
-    /// Sequences that were to be copied out when another thread had the shelf.
+    /// Sequences that were to be copied out when another thread had the index.
     pub(super) postponed: BTreeSet<i32>,
     /// Its [basis](Self::basis) may have changed.
     pub(super) has_news: bool,

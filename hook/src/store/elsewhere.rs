@@ -17,8 +17,8 @@ use contextpilot_kv_store::{Fingerprint, GRID, Name, Run};
 
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
-use super::shelf::Shelf;
-use super::{Context, with_shelf};
+use super::index::StoreIndex;
+use super::{Context, with_index};
 use crate::base::guard;
 
 /// For fewer tokens the process is not asked.
@@ -43,21 +43,21 @@ struct Asked {
 
 impl Asked {
     /// `None`: the process cannot be asked, or there is nothing of use to ask for.
-    fn new(shelf: &Shelf, one: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
-        shelf
+    fn new(index: &StoreIndex, one: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
+        index
             .elsewhere
             .as_ref()
             .filter(|elsewhere| elsewhere.may_be_asked(Instant::now()))?;
         let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let tokens = one.session.wanted(run);
-        let (found, place, parent) = shelf.tree.place(&fingerprint, &tokens);
+        let (found, place, parent) = index.tree.place(&fingerprint, &tokens);
         let there = found.max(held);
         let missing = tokens.len().saturating_sub(there);
         // What the engine holds and the folder does not would have to be fetched, too.
         if missing < LEAST || there - found >= GRID || missing > one.room(held) {
             return None;
         }
-        if one.layout()?.state_size(tokens.len()) as u64 > shelf.tree.limit() {
+        if one.layout()?.state_size(tokens.len()) as u64 > index.tree.limit() {
             return None;
         }
         let wish = Wish {
@@ -66,7 +66,7 @@ impl Asked {
             tokens: tokens[found - place.skip..].to_vec(),
         };
         Some(Self {
-            answers: shelf.folder().ask(&wish)?,
+            answers: index.folder().ask(&wish)?,
             fingerprint,
             tokens,
             found,
@@ -102,17 +102,17 @@ impl Asked {
     }
 
     /// These chunks are in the folder now.
-    fn take(&self, shelf: &mut Shelf, names: &[Name], is_late: bool) {
-        let folder = shelf.folder();
+    fn take(&self, index: &mut StoreIndex, names: &[Name], is_late: bool) {
+        let folder = index.folder();
         let headers: Vec<_> = names
             .iter()
             .filter_map(|name| folder.header(name))
             .collect();
-        shelf.share(&headers);
+        index.share(&headers);
         figures::add(&FIGURES.fetched_chunks, headers.len());
-        let (found, ..) = shelf.tree.place(&self.fingerprint, &self.tokens);
+        let (found, ..) = index.tree.place(&self.fingerprint, &self.tokens);
         let is_in_vain = !names.is_empty() && found <= self.found;
-        if let Some(elsewhere) = &mut shelf.elsewhere {
+        if let Some(elsewhere) = &mut index.elsewhere {
             elsewhere.note(is_late || is_in_vain, Instant::now());
         }
     }
@@ -121,8 +121,8 @@ impl Asked {
 /// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine
 /// holds. Returns how long that was waited for.
 pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
-    let asked = with_shelf(context, |shelf, one| {
-        Asked::new(shelf.as_ref()?, one, run, held)
+    let asked = with_index(context, |index, one| {
+        Asked::new(index.as_ref()?, one, run, held)
     });
     let Some(mut asked) = asked.flatten() else {
         return Duration::ZERO;
@@ -132,9 +132,9 @@ pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
     let waited = start.elapsed();
     figures::add_time(&FIGURES.fetch_nanos, waited);
     if let Some((names, is_late)) = brought {
-        with_shelf(context, |shelf, _| {
-            if let Some(shelf) = shelf {
-                asked.take(shelf, &names, is_late);
+        with_index(context, |index, _| {
+            if let Some(index) = index {
+                asked.take(index, &names, is_late);
             }
         });
     }

@@ -20,11 +20,11 @@ use super::busy::Busy;
 use super::context::{ContextStore, Facts};
 use super::engine::{LOST, NO_ROOM, code};
 use super::figures::{self, FIGURES};
+use super::index::StoreIndex;
 use super::media::Media;
-use super::shelf::Shelf;
 use super::{
     Context, PATIENCE, be_patient, be_patient_for, change, exact, hears, hidden, only_new, outputs,
-    records, repair, with_record, with_shelf,
+    records, repair, with_index, with_record,
 };
 use crate::attach::is_embedded;
 use crate::base::guard;
@@ -206,7 +206,7 @@ fn evaluate_media(
 fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
     match parts.iter().map(|part| part.run.leading).sum() {
-        // Generated tokens do not wait for the shelf.
+        // Generated tokens do not wait for the index.
         0 => be_patient(context, Duration::ZERO),
         tokens => be_patient_for(context, tokens),
     }
@@ -337,11 +337,11 @@ fn see_to_hint(context: Context<'_>, run: &Run) {
     if seconds > 0 {
         change::share(context, run.sequence);
     }
-    let done = with_shelf(context, |shelf, one| {
+    let done = with_index(context, |index, one| {
         let conditions = one.session.conditions(run.sequence)?;
         let fingerprint = one.fingerprint(conditions)?;
         let tokens = one.session.believed(run.sequence)?;
-        Some(shelf.as_mut()?.keep_for(&fingerprint, tokens, seconds))
+        Some(index.as_mut()?.keep_for(&fingerprint, tokens, seconds))
     });
     if done.flatten() == Some(false) {
         figures::note_refusal(
@@ -398,17 +398,17 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
         .iter()
         .filter(|part| part.follows && part.run.leading > 0)
     {
-        with_shelf(context, |shelf, one| {
+        with_index(context, |index, one| {
             let conditions = one.conditions(part.run.sequence);
             let of_rows = match one.hidden() {
                 Some(_) => one.fingerprint_of_hidden(conditions),
                 None => None,
             };
-            if let (Some(shelf), Some(fingerprint)) = (shelf, one.fingerprint(conditions)) {
+            if let (Some(index), Some(fingerprint)) = (index, one.fingerprint(conditions)) {
                 let wanted = one.session.wanted(&part.run);
-                shelf.look_up(&fingerprint, &wanted);
+                index.look_up(&fingerprint, &wanted);
                 if let Some(of_rows) = &of_rows {
-                    shelf.look_up(of_rows, &wanted);
+                    index.look_up(of_rows, &wanted);
                 }
             }
         });
@@ -467,7 +467,7 @@ fn forget_all(context: Context<'_>, parts: &[Part]) {
 /// What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
 fn complete_for_room(context: Context<'_>, entries: usize) {
     let is_short = with_record(context, |one| {
-        one.session.owing().next().is_some() && one.session.held() + entries > one.size
+        one.session.pending_sequences().next().is_some() && one.session.held() + entries > one.size
     });
     if is_short == Some(true) {
         bounded::complete(&context, -1);
@@ -476,23 +476,23 @@ fn complete_for_room(context: Context<'_>, entries: usize) {
 
 /// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready, unless the
 /// store has most of it.
-pub(super) fn expect(shelf: Option<&Shelf>, one: &mut ContextStore, run: &Run) {
+pub(super) fn expect(index: Option<&StoreIndex>, one: &mut ContextStore, run: &Run) {
     let held = one.session.believed(run.sequence).map(<[_]>::len);
-    let (Some(shelf), Some(held)) = (shelf, held) else {
+    let (Some(index), Some(held)) = (index, held) else {
         return;
     };
     let tokens = held + run.tokens.len();
     let size = one.layout().map(|layout| layout.state_size(tokens));
-    let Some(size) = size.filter(|size| !shelf.expects(*size)) else {
+    let Some(size) = size.filter(|size| !index.expects(*size)) else {
         return;
     };
     let conditions = one.conditions(run.sequence);
     let there = one.fingerprint(conditions).map_or(0, |fingerprint| {
-        shelf.length_of(&fingerprint, &one.session.wanted(run))
+        index.length_of(&fingerprint, &one.session.wanted(run))
     });
     let layout = one.layout();
     if !layout.is_some_and(|layout| only_new::is_enough(one.flows, layout, tokens, there)) {
-        shelf.expect(size);
+        index.expect(size);
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) use self::show::checkpoint;
 pub(super) use self::take::{keep, keep_checkpoint, save, save_midway};
 pub(super) use self::turns::stop_at_turns;
 use super::context::ContextStore;
-use super::{Context, acts, hidden, is_on, with_record, with_shelf};
+use super::{Context, acts, hidden, is_on, with_index, with_record};
 use crate::attach::{self, original};
 
 /// Why one of these contexts has no store: the engine's states have the windows only, and the host may go back behind them.
@@ -84,7 +84,7 @@ pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
     if !is_on() {
         return None;
     }
-    with_record(context, |one| one.session.believed_on_credit(sequence)).flatten()
+    with_record(context, |one| one.session.believed_if_pending(sequence)).flatten()
 }
 
 /// The first and last position of a sequence as the host must see them, if the engine holds fewer.
@@ -108,7 +108,7 @@ pub(crate) fn removes_only_pending(
     };
     let only = with_record(context, |one| {
         let in_engine = one.session.in_engine(sequence);
-        one.session.believed_on_credit(sequence)?;
+        one.session.believed_if_pending(sequence)?;
         let only = usize::try_from(from).is_ok_and(|from| from > 0 && from >= in_engine);
         if only {
             one.session.removed(sequence, from, to);
@@ -192,7 +192,7 @@ pub(crate) fn forgive(context: Context<'_>, sequence: i32) {
     if acts(context) {
         with_record(context, |one| {
             let in_engine = one.session.in_engine(sequence);
-            if one.session.believed_on_credit(sequence).is_some() {
+            if one.session.believed_if_pending(sequence).is_some() {
                 one.session.cut(sequence, in_engine);
             }
         });
@@ -208,8 +208,8 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
     if !goes_on || !is_hidden() {
         return false;
     }
-    let may = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let may = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         // When it is evaluated, another adapter may be applied.
         let may = !one.has_embeddings() && one.is_always_the_same();
         if !may || !one.session.may_load(run.sequence) {
@@ -218,15 +218,15 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
         let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let wanted = one.session.wanted(run);
         let believed = wanted.len() - run.leading;
-        shelf.settle();
-        if one.room(believed) < run.tokens.len() || !shelf.leads_to_state(&fingerprint, &wanted) {
+        index.settle();
+        if one.room(believed) < run.tokens.len() || !index.leads_to_state(&fingerprint, &wanted) {
             return None;
         }
         let conditions = one.conditions(run.sequence);
-        if hidden::length(shelf, one, conditions, &wanted)? < wanted.len() {
+        if hidden::length(index, one, conditions, &wanted)? < wanted.len() {
             return None;
         }
-        let last = shelf.last_state_in(&fingerprint, &wanted);
+        let last = index.last_state_in(&fingerprint, &wanted);
         let there = last.max(one.session.in_engine(run.sequence));
         Some(wanted.len() - there <= MOST)
     });

@@ -22,8 +22,8 @@ use contextpilot_kv_store::{Conditions, common};
 
 use super::context::ContextStore;
 use super::hidden_rows::{Batch, Hidden, Ours, Rows};
-use super::shelf::Shelf;
-use super::{Context, hears, records, with_record, with_shelf};
+use super::index::StoreIndex;
+use super::{Context, hears, records, with_index, with_record};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 
@@ -219,8 +219,8 @@ pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, le
     if left_out.is_empty() {
         with_record(context, |one| evaluated.note(None, one, parts))
     } else {
-        with_shelf(context, |shelf, one| {
-            evaluated.note(shelf.as_mut(), one, parts);
+        with_index(context, |index, one| {
+            evaluated.note(index.as_mut(), one, parts);
         })
     };
 }
@@ -234,20 +234,20 @@ struct Evaluated<'a> {
 }
 
 impl Evaluated<'_> {
-    fn note(&self, shelf: Option<&mut Shelf>, one: &mut ContextStore, parts: &[Part]) {
+    fn note(&self, index: Option<&mut StoreIndex>, one: &mut ContextStore, parts: &[Part]) {
         let Some(mut hidden) = one.take_hidden() else {
             return;
         };
-        let mut shelf = shelf;
+        let mut index = index;
         for part in parts.iter().filter(|part| part.follows) {
-            self.note_part(shelf.as_deref_mut(), one, &mut hidden, part);
+            self.note_part(index.as_deref_mut(), one, &mut hidden, part);
         }
         one.set_hidden(hidden);
     }
 
     fn note_part(
         &self,
-        shelf: Option<&mut Shelf>,
+        index: Option<&mut StoreIndex>,
         one: &mut ContextStore,
         hidden: &mut Hidden,
         part: &Part,
@@ -269,9 +269,9 @@ impl Evaluated<'_> {
         if tokens.len() != first + part.run.tokens.len() {
             return None;
         }
-        if let (Some(shelf), Some(of_rows)) = (shelf, of_rows) {
+        if let (Some(index), Some(of_rows)) = (index, of_rows) {
             let tokens = &tokens[..first + stored];
-            shelf.read_rows(&of_rows, tokens, first, size, |nth, row| {
+            index.read_rows(&of_rows, tokens, first, size, |nth, row| {
                 self.give(part.indexes[nth], row);
             });
         }
@@ -309,7 +309,7 @@ impl Evaluated<'_> {
 /// How many of these tokens may be loaded under these conditions: as many as there are rows of, if the host asks for rows.
 /// `None`: that is not known.
 pub(super) fn length(
-    shelf: &Shelf,
+    index: &StoreIndex,
     one: &mut ContextStore,
     conditions: Conditions,
     tokens: &[i32],
@@ -318,30 +318,30 @@ pub(super) fn length(
         return Some(tokens.len());
     }
     let of_rows = one.fingerprint_of_hidden(conditions)?;
-    Some(shelf.length_of(&of_rows, tokens))
+    Some(index.length_of(&of_rows, tokens))
 }
 
 /// Stores the rows of a sequence, if there are any, as far as the store has its KV.
 pub(super) fn save(context: Context<'_>, sequence: i32) {
     if are_any() {
-        with_shelf(context, |shelf, one| keep(shelf, one, sequence));
+        with_index(context, |index, one| keep(index, one, sequence));
     }
 }
 
-/// The same, of a caller that has the shelf.
-pub(super) fn keep(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32) {
+/// The same, of a caller that has the index.
+pub(super) fn keep(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence: i32) {
     let Some(mut hidden) = one.take_hidden() else {
         return;
     };
     let size = hidden.size;
-    if let (Some(shelf), Some(rows)) = (shelf, hidden.of.get_mut(&sequence)) {
-        keep_rows(shelf, one, sequence, rows, size);
+    if let (Some(index), Some(rows)) = (index, hidden.of.get_mut(&sequence)) {
+        keep_rows(index, one, sequence, rows, size);
     }
     one.set_hidden(hidden);
 }
 
 fn keep_rows(
-    shelf: &mut Shelf,
+    index: &mut StoreIndex,
     one: &mut ContextStore,
     sequence: i32,
     rows: &mut Rows,
@@ -355,11 +355,11 @@ fn keep_rows(
         return None;
     }
     let end = common(&rows.tokens, tokens).min(rows.end());
-    let tokens = &tokens[..end.min(shelf.length_of(&fingerprint, tokens))];
-    shelf.keep_rows(&of_rows, tokens, size, |range| rows.of(range));
-    let stored = shelf.length_of(&of_rows, tokens);
+    let tokens = &tokens[..end.min(index.length_of(&fingerprint, tokens))];
+    index.keep_rows(&of_rows, tokens, size, |range| rows.of(range));
+    let stored = index.length_of(&of_rows, tokens);
     if stored > 0 {
-        shelf.note(of_rows, || one.origin_of_hidden(conditions));
+        index.note(of_rows, || one.origin_of_hidden(conditions));
     }
     rows.forget_before(stored);
     Some(())

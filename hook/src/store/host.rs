@@ -11,8 +11,8 @@ use super::evaluate::load::Stored;
 use super::exact::load::StoredState;
 use super::figures;
 use super::{
-    Context, PATIENCE, be_patient, change, evaluate, exact, own_batch, records, with_record,
-    with_shelf,
+    Context, PATIENCE, be_patient, change, evaluate, exact, own_batch, records, with_index,
+    with_record,
 };
 use crate::attach::original::{self, original};
 use crate::base::{faults, log};
@@ -130,9 +130,9 @@ impl Host for Context<'_> {
         part: &Part,
         work: impl FnOnce(&mut ContextStore) -> R,
     ) -> Option<R> {
-        with_shelf(*self, |shelf, one| {
+        with_index(*self, |index, one| {
             if part.follows {
-                evaluate::expect(shelf.as_ref(), one, &part.run);
+                evaluate::expect(index.as_ref(), one, &part.run);
             }
             work(one)
         })

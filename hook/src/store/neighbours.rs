@@ -24,10 +24,10 @@ use contextpilot_kv_files::Watch;
 
 use super::context::Basis;
 use super::figures::{self, Kind};
-use super::shelf::kept;
-use super::shelf::noted::AGAIN;
-use super::shelf::{Opened, Shelf, say_problem};
-use super::{clock, on_shelf, records, works};
+use super::index::kept;
+use super::index::noted::AGAIN;
+use super::index::{Opened, StoreIndex, say_problem};
+use super::{clock, on_index, records, works};
 use crate::base::faults;
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -60,14 +60,14 @@ fn read_rest(watch: &mut Watch, limit: Option<u64>) {
             } else {
                 some.push(header);
                 if some.len() == AT_A_TIME {
-                    with_shelf(|shelf| shelf.load_some(some.drain(..)));
+                    with_index(|index| index.load_some(some.drain(..)));
                 }
             }
         });
-        with_shelf(|shelf| shelf.load_some(some.drain(..)));
+        with_index(|index| index.load_some(some.drain(..)));
         match read {
             Ok(_) => {
-                with_shelf(|shelf| shelf.end_reading(future, limit));
+                with_index(|index| index.end_reading(future, limit));
                 figures::READING.store(false, Ordering::Release);
                 return;
             }
@@ -88,21 +88,21 @@ fn say_unreadable(error: &io::Error) {
 
 /// Writes down what is where, for the process that starts next.
 fn write_index() {
-    let Some((folder, changed)) = on_shelf(|shelf| {
-        let shelf = shelf.as_ref()?;
-        Some((shelf.folder(), shelf.must_write_index()?))
+    let Some((folder, changed)) = on_index(|index| {
+        let index = index.as_ref()?;
+        Some((index.folder(), index.must_write_index()?))
     }) else {
         return;
     };
     let (mut all, mut last) = (Vec::new(), None);
-    while let Some((some, now @ Some(_))) = with_shelf(|shelf| shelf.children_after(last, INDEXED))
+    while let Some((some, now @ Some(_))) = with_index(|index| index.children_after(last, INDEXED))
     {
         all.extend(some);
         last = now;
     }
     // What writes chunks reports a folder that cannot be written.
     let _ = folder.keep_index(all);
-    with_shelf(|shelf| shelf.has_written_index(changed));
+    with_index(|index| index.has_written_index(changed));
 }
 
 /// `has_remote`: a process keeps the folder and a remote alike.
@@ -125,7 +125,7 @@ fn look_for_life(mut watch: Watch, has_remote: bool) {
             look_at_remote();
         }
         // What could not be written is not there.
-        while with_shelf(|shelf| shelf.settle_some(AT_A_TIME)) == Some(true) {}
+        while with_index(|index| index.settle_some(AT_A_TIME)) == Some(true) {}
         let mut written = Vec::new();
         let changed = match watch.look(|header| written.push(header)) {
             Ok(changed) => changed,
@@ -138,15 +138,15 @@ fn look_for_life(mut watch: Watch, has_remote: bool) {
         figures::clear_problem(Kind::Looking, Duration::ZERO);
         figures::clear_problem(Kind::Reading, figures::TOLD);
         if watch.is_another() {
-            with_shelf(Shelf::begin_notes);
+            with_index(StoreIndex::begin_notes);
             noted = None;
         }
         for some in written.chunks(AT_A_TIME) {
-            with_shelf(|shelf| shelf.share(some));
+            with_index(|index| index.share(some));
         }
         look_at_kept();
         for one in &changed {
-            let unknown = with_shelf(|shelf| shelf.lose(one));
+            let unknown = with_index(|index| index.lose(one));
             watch.again(&unknown.unwrap_or_default());
         }
     }
@@ -154,16 +154,16 @@ fn look_for_life(mut watch: Watch, has_remote: bool) {
 
 /// Writes down which prompts are to be kept, and reads what others were asked to keep.
 fn look_at_kept() {
-    let Some((folder, news)) = with_shelf(Shelf::take_kept_news) else {
+    let Some((folder, news)) = with_index(StoreIndex::take_kept_news) else {
         return;
     };
     let there = kept::write_down(&folder, &news);
-    with_shelf(|shelf| shelf.share_kept(&there));
+    with_index(|index| index.share_kept(&there));
 }
 
 /// Removes what was written down of fingerprints of which there are no chunks any more.
 fn forget_unused() {
-    let there = with_shelf(|shelf| (shelf.folder(), shelf.fingerprints()));
+    let there = with_index(|index| (index.folder(), index.fingerprints()));
     if let Some((folder, used)) = there {
         folder.forget_unused(|of| used.contains(of));
     }
@@ -182,19 +182,19 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
         return;
     }
     if let Some(origin) = basis.origin() {
-        with_shelf(|shelf| shelf.tell_origin(origin));
+        with_index(|index| index.tell_origin(origin));
         *noted = Some((basis, Instant::now()));
     }
 }
 
 /// Looks at what the process that keeps the folder and the remote alike says.
 fn look_at_remote() {
-    let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder));
+    let folder = on_index(|index| index.as_ref().map(StoreIndex::folder));
     let note = folder.and_then(|folder| folder.remote_note());
     let now = Timestamp::from_unix_ms(clock::time() / 1_000_000);
     figures::set_remote(note.and_then(|note| StoreRemote::read(&note, now)));
 }
 
-fn with_shelf<T>(work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
-    on_shelf(|shelf| shelf.as_mut().map(work))
+fn with_index<T>(work: impl FnOnce(&mut StoreIndex) -> T) -> Option<T> {
+    on_index(|index| index.as_mut().map(work))
 }

@@ -24,7 +24,7 @@ pub(super) struct Row {
     age: AtomicU64,
     /// A batch of ours (`llama_batch_ext`), as an address; zero: there is none.
     pub(super) batch: AtomicUsize,
-    /// How long the call that lasts may still wait for the shelf, in microseconds.
+    /// How long the call that lasts may still wait for the index, in microseconds.
     patience: AtomicU32,
     /// `None`: nothing was noted yet, or the library has stopped and the context is as its host believes.
     record: Mutex<Option<Box<ContextStore>>>,
@@ -151,13 +151,13 @@ impl Row {
         self.context.store(0, Ordering::Release);
     }
 
-    /// How long the call that lasts may wait for the shelf, in all.
+    /// How long the call that lasts may wait for the index, in all.
     pub(super) fn set_patience(&self, patience: Duration) {
         let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
         self.patience.store(patience, Ordering::Relaxed);
     }
 
-    /// How long the call may still wait for the shelf.
+    /// How long the call may still wait for the index.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_micros(self.patience.load(Ordering::Relaxed).into())
     }

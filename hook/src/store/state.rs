@@ -6,7 +6,7 @@ use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::{Context, ahead, before, change, exact, hears, hidden, with_record, with_shelf};
+use super::{Context, ahead, before, change, exact, hears, hidden, with_index, with_record};
 
 /// The server has saved a whole sequence to its own memory.
 ///
@@ -22,11 +22,11 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
     if is_exact {
         exact::keep(context, sequence, (state, 0), None);
     }
-    with_shelf(context, |shelf, one| {
+    with_index(context, |index, one| {
         if !is_exact {
-            change::keep(shelf, one, sequence, (state, 0), None);
+            change::keep(index, one, sequence, (state, 0), None);
         }
-        hidden::keep(shelf, one, sequence);
+        hidden::keep(index, one, sequence);
         remember(one, sequence, target, state);
     });
 }

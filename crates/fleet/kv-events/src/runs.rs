@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{KvEvent, Medium, block_hash, event};
 
-/// The most blocks of a store that are told; a run counts as one more. That is a million tokens with the usual block.
+/// The most blocks of a store that are announced; a run counts as one more. That is a million tokens with the usual block.
 pub const MOST_BLOCKS: usize = 1 << 16;
 
 /// A run of tokens that a store has: a chunk.
@@ -28,14 +28,14 @@ pub struct Run {
 /// A block is on the run that has its last token, also if it begins on an earlier one. As there is one way through the
 /// tree for a prompt, each block is on one run, and comes and leaves with it.
 ///
-/// What would be too many is not told: of the runs that nothing continues, those that came first leave, and last those that
+/// What would be too many is not announced: of the runs that nothing continues, those that came first leave, and last those that
 /// are kept.
 #[derive(Debug)]
 pub struct Runs {
     /// Tokens of a block.
     block: u32,
     most: usize,
-    runs: HashMap<[u8; 16], Told>,
+    runs: HashMap<[u8; 16], Announced>,
     /// All runs in the order in which they came, so that each comes after what it continues.
     order: BTreeMap<u64, [u8; 16]>,
     /// The same of those that nothing continues, the kept ones at the end.
@@ -47,7 +47,7 @@ pub struct Runs {
 }
 
 #[derive(Debug)]
-struct Told {
+struct Announced {
     run: Run,
     /// Of the blocks whose last token is here.
     hashes: Vec<u64>,
@@ -55,7 +55,7 @@ struct Told {
     serial: u64,
 }
 
-impl Told {
+impl Announced {
     /// Its place among the leaves, if it is one.
     fn place(&self) -> (bool, u64) {
         (self.run.kept, self.serial)
@@ -83,13 +83,13 @@ impl Runs {
         }
     }
 
-    /// How many runs are told.
+    /// How many runs are announced.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether none is told.
+    /// Whether none is announced.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -121,14 +121,14 @@ impl Runs {
         let name = run.name;
         self.size += 1 + hashes.len();
         self.order.insert(serial, name);
-        let told = Told {
+        let known = Announced {
             run,
             hashes,
             children: 0,
             serial,
         };
-        self.leaves.insert(told.place(), name);
-        self.runs.insert(name, told);
+        self.leaves.insert(known.place(), name);
+        self.runs.insert(name, known);
         while self.size > self.most {
             let oldest = self.leaves.values().find(|other| **other != name);
             let Some(oldest) = oldest.copied() else {
@@ -144,9 +144,15 @@ impl Runs {
         let mut next = 0;
         while let Some(name) = family.get(next).copied() {
             // A store lets what continues a run leave before it, so this is not looked for as a rule.
-            if self.runs.get(&name).is_some_and(|told| told.children > 0) {
-                let behind = |told: &&Told| told.run.behind.is_some_and(|(of, _)| of == name);
-                family.extend(self.runs.values().filter(behind).map(|told| told.run.name));
+            if self.runs.get(&name).is_some_and(|known| known.children > 0) {
+                let behind =
+                    |known: &&Announced| known.run.behind.is_some_and(|(of, _)| of == name);
+                family.extend(
+                    self.runs
+                        .values()
+                        .filter(behind)
+                        .map(|known| known.run.name),
+                );
             }
             next += 1;
         }
@@ -155,7 +161,7 @@ impl Runs {
         }
     }
 
-    /// All of it is told from the beginning.
+    /// All of it is announced from the beginning.
     pub fn tell_all(&self, events: &mut Vec<KvEvent>) {
         for name in self.order.values() {
             self.tell(&self.runs[name].run, events);
@@ -172,17 +178,17 @@ impl Runs {
 
     /// Takes out a run that nothing continues.
     fn take_out(&mut self, name: &[u8; 16], events: &mut Vec<KvEvent>) {
-        let Some(told) = self.runs.remove(name) else {
+        let Some(known) = self.runs.remove(name) else {
             return;
         };
-        debug_assert_eq!(told.children, 0, "what continues a run leaves first");
-        self.size -= 1 + told.hashes.len();
-        self.order.remove(&told.serial);
-        self.leaves.remove(&told.place());
-        for hash in told.hashes.into_iter().rev() {
+        debug_assert_eq!(known.children, 0, "what continues a run leaves first");
+        self.size -= 1 + known.hashes.len();
+        self.order.remove(&known.serial);
+        self.leaves.remove(&known.place());
+        for hash in known.hashes.into_iter().rev() {
             event::remove(hash, Medium::Disk, events);
         }
-        if let Some((above, _)) = told.run.behind {
+        if let Some((above, _)) = known.run.behind {
             if let Some(parent) = self.runs.get_mut(&above) {
                 parent.children -= 1;
                 if parent.children == 0 {
@@ -213,16 +219,17 @@ impl Runs {
         let mut pieces: Vec<&[i32]> = Vec::new();
         let mut above = None;
         let mut next = run.behind;
-        while let Some((told, take)) = next.and_then(|(name, n)| Some((self.runs.get(&name)?, n))) {
-            let (start, end) = (told.run.start, told.run.start + take);
+        while let Some((known, take)) = next.and_then(|(name, n)| Some((self.runs.get(&name)?, n)))
+        {
+            let (start, end) = (known.run.start, known.run.start + take);
             let from = first.clamp(start, end) - start;
-            pieces.push(&told.run.tokens[from as usize..take as usize]);
+            pieces.push(&known.run.tokens[from as usize..take as usize]);
             if start < first {
                 let nth = first / self.block - 1 - start / self.block;
-                above = told.hashes.get(nth as usize).copied();
+                above = known.hashes.get(nth as usize).copied();
                 break;
             }
-            next = told.run.behind;
+            next = known.run.behind;
         }
         let tokens = pieces.into_iter().rev().flatten();
         (tokens.map(|token| token.unsigned_abs()).collect(), above)

@@ -13,7 +13,7 @@ mod support;
 const OURS: Fingerprint = Fingerprint([1; 16]);
 const BYTES: usize = 64;
 
-/// A store, and what is told of it.
+/// A store, and what is announced of it.
 struct Scene {
     store: Store,
     runs: Runs,
@@ -95,7 +95,7 @@ impl Scene {
         all
     }
 
-    fn told(&self) -> BTreeSet<u64> {
+    fn announced(&self) -> BTreeSet<u64> {
         self.live.blocks(Medium::Disk, None)
     }
 
@@ -134,21 +134,21 @@ fn what_is_told_is_what_the_store_has() {
             scene.tell();
             if round % 4 == 3 {
                 let truth = scene.truth();
-                assert_eq!(scene.told(), truth, "seed {seed}");
+                assert_eq!(scene.announced(), truth, "seed {seed}");
             }
         }
         assert!(left > 0 && scene.store.chunks() == scene.runs.len());
         // From the beginning, and then nothing.
-        let before = scene.told();
+        let before = scene.announced();
         assert!(!before.is_empty());
         let mut events = vec![KvEvent::Cleared];
         scene.runs.tell_all(&mut events);
         scene.send(&events);
-        assert_eq!(scene.told(), before);
+        assert_eq!(scene.announced(), before);
         events.clear();
         scene.runs.clear(&mut events);
         scene.send(&events);
-        assert!(scene.told().is_empty() && scene.runs.is_empty());
+        assert!(scene.announced().is_empty() && scene.runs.is_empty());
     }
 }
 
@@ -162,11 +162,15 @@ fn no_more_is_told_than_may_be() {
         let prompt = scene.prompt(&mut random);
         scene.keep(&prompt);
         scene.tell();
-        let (told, truth) = (scene.told(), scene.truth());
-        assert!(told.len() + scene.runs.len() <= MOST, "{}", told.len());
-        assert!(told.is_subset(&truth));
-        fewer += usize::from(told.len() < truth.len());
-        assert_eq!(scene.feed.blocks(Medium::Disk), told.len());
+        let (announced, truth) = (scene.announced(), scene.truth());
+        assert!(
+            announced.len() + scene.runs.len() <= MOST,
+            "{}",
+            announced.len()
+        );
+        assert!(announced.is_subset(&truth));
+        fewer += usize::from(announced.len() < truth.len());
+        assert_eq!(scene.feed.blocks(Medium::Disk), announced.len());
     }
     assert!(fewer > 0);
 }
@@ -181,7 +185,7 @@ fn run(name: u8, behind: Option<([u8; 16], u32)>, start: u32, tokens: &[i32]) ->
     }
 }
 
-/// The one that came first of those that nothing continues. What came last stays, or a full store would never be told
+/// The one that came first of those that nothing continues. What came last stays, or a full store would never be announced
 /// of again.
 #[test]
 fn what_is_too_much_leaves_in_the_order_in_which_it_came() {
@@ -221,7 +225,7 @@ fn what_is_kept_stays_told_as_long_as_anything_else_may_leave() {
     for name in 2..=6 {
         runs.add(run(name, None, 0, &[i32::from(name)]), &mut events);
     }
-    let told = |runs: &Runs| {
+    let announced = |runs: &Runs| {
         let mut events = Vec::new();
         runs.tell_all(&mut events);
         let tokens = events.into_iter().flat_map(|event| match event {
@@ -230,11 +234,15 @@ fn what_is_kept_stays_told_as_long_as_anything_else_may_leave() {
         });
         tokens.collect::<Vec<_>>()
     };
-    assert_eq!(told(&runs), [1, 5, 6]);
+    assert_eq!(announced(&runs), [1, 5, 6]);
     for name in 7..=9 {
         runs.add(kept(run(name, None, 0, &[i32::from(name)])), &mut events);
     }
-    assert_eq!(told(&runs), [7, 8, 9], "too many of them: the first leave");
+    assert_eq!(
+        announced(&runs),
+        [7, 8, 9],
+        "too many of them: the first leave"
+    );
 }
 
 #[test]

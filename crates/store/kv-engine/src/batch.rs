@@ -43,7 +43,7 @@ pub fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
         for part in parts {
             let sequence = part.run.sequence;
             match result {
-                0 if part.pending.get() => one.session_mut().owe(&part.run),
+                0 if part.pending.get() => one.session_mut().leave_pending(&part.run),
                 0 => {
                     one.session_mut().evaluated(&part.run);
                     one.note_evaluated(&part.run);
@@ -52,7 +52,7 @@ pub fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
                 _ if part.pending.get() => {}
                 _ => {
                     let session = one.session_mut();
-                    let is_pending = session.believed_on_credit(sequence).is_some();
+                    let is_pending = session.believed_if_pending(sequence).is_some();
                     session.obscure(sequence);
                     if is_pending {
                         session.lose(sequence);

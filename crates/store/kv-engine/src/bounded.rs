@@ -46,7 +46,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
 /// fails, the sequence is lost: the host hears of it at its next evaluation.
 pub fn complete<H: Host>(host: &H, sequence: i32) {
     let all = host.record(|one| {
-        let all = one.session().owing();
+        let all = one.session().pending_sequences();
         let all = all.filter(|id| sequence < 0 || *id == sequence);
         all.collect::<Vec<_>>()
     });
@@ -88,7 +88,7 @@ pub fn begin_anew<H: Host>(host: &H, sequences: &[i32], kept: usize) {
     for &sequence in sequences {
         host.journal(|journal| journal.uncertain(sequence, kept, ANYTHING));
         host.cut(sequence, 0);
-        let noted = host.record(|one| one.session_mut().owe_all(sequence, kept));
+        let noted = host.record(|one| one.session_mut().leave_all_pending(sequence, kept));
         if noted.is_some() {
             host.journal(|journal| journal.settled(sequence));
         }
@@ -125,7 +125,7 @@ fn reach<H: Host>(
 ) -> Result<(), Refusal> {
     let goal = host.record(|one| {
         let session = one.session();
-        let is_pending = session.believed_on_credit(sequence).is_some();
+        let is_pending = session.believed_if_pending(sequence).is_some();
         let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
         if !is_pending && !is_long {
             return None;

@@ -76,7 +76,7 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
             Some(_) => 0,
             None => session.in_engine(sequence),
         };
-        let is_pending = session.believed_on_credit(sequence).is_some();
+        let is_pending = session.believed_if_pending(sequence).is_some();
         let pending = || {
             let all = journal.pending.iter();
             all.filter(|pending| pending.sequence == sequence)

@@ -208,7 +208,7 @@ impl Traffic {
                 if self.acts() {
                     self.memory.record(|one| {
                         let in_engine = one.session.in_engine(sequence);
-                        if one.session.believed_on_credit(sequence).is_some() {
+                        if one.session.believed_if_pending(sequence).is_some() {
                             one.session.cut(sequence, in_engine);
                         }
                     });

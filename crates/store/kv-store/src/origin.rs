@@ -1,9 +1,9 @@
 //! What is written down of a fingerprint, for a person and for users of the same model elsewhere.
 //!
 //! A [`Fingerprint`] is a hash, and two that differ do not say in what. Of what it was made is written down, too, but
-//! without secrets (`told.rs`).
+//! without secrets (`shown.rs`).
 
-mod told;
+mod shown;
 
 use sha2::{Digest, Sha256};
 
@@ -36,7 +36,7 @@ impl Origin {
         let mut without_secrets = Facts::default();
         for (what, fact) in facts.parts() {
             let fact = match what {
-                What::Program => told::program(fact),
+                What::Program => shown::program(fact),
                 _ => fact.clone(),
             };
             without_secrets.push(*what, fact);
@@ -88,7 +88,7 @@ impl Origin {
         let differs = |what: What| !self.all(what).eq(other.all(what));
         let found = order.into_iter().find(|(what, _)| differs(*what));
         Some(match found {
-            Some((What::Program, _)) => told::difference(
+            Some((What::Program, _)) => shown::difference(
                 self.all(What::Program).next().unwrap_or_default(),
                 other.all(What::Program).next().unwrap_or_default(),
             ),

@@ -8,8 +8,8 @@
 //!
 //! Of a context that cannot go back to any position (see [`crate::Shape`]), the engine never holds more than the
 //! server's view when a call ends, but it may hold less: while a prompt goes on along what is stored, its tokens are
-//! *owed* ([`Session::owe`]). A caller that is about to ask for anything but evaluations, and for which the store has no
-//! answer, first pays them: loads the state that is nearest, and evaluates the rest.
+//! *pending* ([`Session::leave_pending`]). A caller that is about to ask for anything but evaluations, and for which the store has no
+//! answer, first makes up for them: loads the state that is nearest, and evaluates the rest.
 //!
 //! A sequence is *known* while its tokens stand at the positions 0, 1, 2, … and all of them were seen,
 //! evaluated under the same [`Conditions`]. The store neither reads nor writes other sequences. An empty
@@ -113,7 +113,7 @@ struct Sequence {
     /// How many of them the server believes in.
     believed: usize,
     /// How many of the last tokens the engine does not hold. If there are any, the server believes in all tokens.
-    owed: usize,
+    pending: usize,
     /// The engine could not be given what the server believes in, and the server has not heard of it yet.
     lost: bool,
     /// Under what the tokens were evaluated. Of no meaning for an empty sequence.
@@ -210,7 +210,7 @@ impl Session {
     /// What the server saves of a sequence when it takes a copy of its state. `None`: there is nothing to tell.
     pub fn copy_out(&self, sequence: i32) -> Option<Held> {
         let one = self.sequences.get(&sequence)?;
-        let is_there = !self.lacks_rows(sequence) && one.owed == 0 && !one.lost && !one.ahead();
+        let is_there = !self.lacks_rows(sequence) && one.pending == 0 && !one.lost && !one.ahead();
         (is_there && (!one.tokens.is_empty() || one.rest.is_some())).then(|| Held {
             tokens: one.tokens.clone(),
             conditions: one.conditions,
@@ -240,26 +240,26 @@ impl Session {
     }
 
     /// The run was not evaluated, though the server believes that it was.
-    pub fn owe(&mut self, run: &Run) {
+    pub fn leave_pending(&mut self, run: &Run) {
         let sequence = self.sequences.entry(run.sequence).or_default();
         debug_assert!(sequence.is_known() && !sequence.ahead());
         sequence.tokens.extend_from_slice(&run.tokens);
         sequence.believed = sequence.tokens.len();
-        sequence.owed += run.tokens.len();
+        sequence.pending += run.tokens.len();
         (sequence.draft, sequence.steps) = (sequence.believed, 0);
     }
 
     /// How many tokens of a sequence the engine holds.
     pub fn in_engine(&self, sequence: i32) -> usize {
         let sequence = self.sequences.get(&sequence);
-        sequence.map_or(0, |sequence| sequence.tokens.len() - sequence.owed)
+        sequence.map_or(0, |sequence| sequence.tokens.len() - sequence.pending)
     }
 
     /// The engine now holds the first `len` tokens of those that the server believes in, and no others.
     pub fn set_in_engine(&mut self, sequence: i32, len: usize) {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.tokens.truncate(sequence.believed);
-            sequence.owed = sequence.tokens.len().saturating_sub(len);
+            sequence.pending = sequence.tokens.len().saturating_sub(len);
             if len == 0 {
                 sequence.first = 0;
             }
@@ -299,14 +299,14 @@ impl Session {
     }
 
     /// The server is about to remove what is behind the first `kept` tokens, and the engine holds nothing of the sequence any
-    /// more: these tokens are [owed](Session::owe).
-    pub fn owe_all(&mut self, sequence: i32, kept: usize) {
+    /// more: these tokens are [pending](Session::leave_pending).
+    pub fn leave_all_pending(&mut self, sequence: i32, kept: usize) {
         if let Some(one) = self.sequences.get_mut(&sequence) {
             let mut tokens = one.beginning().to_vec();
             tokens.truncate(kept);
             *one = Sequence {
                 believed: tokens.len(),
-                owed: tokens.len(),
+                pending: tokens.len(),
                 draft: tokens.len(),
                 tokens,
                 conditions: one.conditions,
@@ -327,20 +327,20 @@ impl Session {
         self.sequences.entry(sequence).or_default().conditions = conditions;
     }
 
-    /// The sequences of which tokens are owed.
-    pub fn owing(&self) -> impl Iterator<Item = i32> {
+    /// The sequences of which tokens are pending.
+    pub fn pending_sequences(&self) -> impl Iterator<Item = i32> {
         let all = self.sequences.iter();
-        all.filter(|(_, sequence)| sequence.owed > 0)
+        all.filter(|(_, sequence)| sequence.pending > 0)
             .map(|(&id, _)| id)
     }
 
-    /// How many tokens the server believes in, if some of them are owed.
-    pub fn believed_on_credit(&self, sequence: i32) -> Option<usize> {
+    /// How many tokens the server believes in, if some of them are pending.
+    pub fn believed_if_pending(&self, sequence: i32) -> Option<usize> {
         let sequence = self.sequences.get(&sequence)?;
-        (sequence.owed > 0).then_some(sequence.believed)
+        (sequence.pending > 0).then_some(sequence.believed)
     }
 
-    /// What is owed of a sequence could not be paid when the server asked for it.
+    /// What is pending of a sequence could not be given to the engine when the server asked for it.
     pub fn lose(&mut self, sequence: i32) {
         self.sequences.entry(sequence).or_default().lost = true;
     }
@@ -363,7 +363,7 @@ impl Session {
             return;
         };
         let same = one.conditions == conditions && one.tokens.starts_with(tokens);
-        if !one.is_known() || one.owed > 0 || !same {
+        if !one.is_known() || one.pending > 0 || !same {
             return self.obscure(sequence);
         }
         one.tokens.truncate(tokens.len());
@@ -470,7 +470,7 @@ impl Session {
                 && one.is_known()
                 && one.conditions == conditions
                 && !one.ahead()
-                && one.owed == 0
+                && one.pending == 0
                 && !one.lost
                 && !self.lacks_rows(id)
         });
@@ -483,7 +483,7 @@ impl Session {
         let sequence = self.sequences.entry(sequence).or_default();
         debug_assert!(tokens.len() >= sequence.believed);
         sequence.tokens = tokens;
-        sequence.owed = 0;
+        sequence.pending = 0;
     }
 
     /// The engine's sequence has been cut to this length.
@@ -491,7 +491,7 @@ impl Session {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.tokens.truncate(len);
             sequence.believed = sequence.believed.min(len);
-            sequence.owed = 0;
+            sequence.pending = 0;
         }
     }
 
@@ -523,7 +523,7 @@ impl Session {
     pub fn conditions(&self, sequence: i32) -> Option<Conditions> {
         let one = self.sequences.get(&sequence)?;
         let known = one.is_known() && !one.tokens.is_empty() && !self.lacks_rows(sequence);
-        let known = known && one.owed == 0 && !one.lost;
+        let known = known && one.pending == 0 && !one.lost;
         known.then_some(one.conditions)
     }
 
@@ -628,10 +628,10 @@ impl Session {
                     }
                 }
             } else if to >= one.tokens.len() {
-                let in_engine = one.tokens.len() - one.owed;
+                let in_engine = one.tokens.len() - one.pending;
                 one.tokens.truncate(from);
                 one.believed = one.believed.min(from);
-                one.owed = one.tokens.len().saturating_sub(in_engine);
+                one.pending = one.tokens.len().saturating_sub(in_engine);
                 if from == 0 {
                     *one = Sequence::default();
                 }
@@ -666,7 +666,7 @@ impl Session {
             .sequences
             .get(&target)
             .is_none_or(|one| one.tokens.is_empty() && one.is_known());
-        let mut is_unseen = from > 0 || !was_empty || copy.owed > 0;
+        let mut is_unseen = from > 0 || !was_empty || copy.pending > 0;
         if let Ok(to) = usize::try_from(to) {
             is_unseen |= self.is_bound && to < copy.tokens.len();
             copy.cut_to(to);
@@ -776,7 +776,7 @@ impl Sequence {
     /// Only what the server believes of the first `len` tokens is known from now on.
     fn forget_from(&mut self, len: usize, why: Why) {
         let known = match self.rest {
-            None => self.believed.min(self.tokens.len() - self.owed),
+            None => self.believed.min(self.tokens.len() - self.pending),
             Some(_) => self.tokens.len(),
         };
         self.tokens.truncate(known);
@@ -789,7 +789,7 @@ impl Sequence {
             }
             None => self.rest = Some(Rest { why, tokens }),
         }
-        self.owed = 0;
+        self.pending = 0;
         self.settle();
     }
 

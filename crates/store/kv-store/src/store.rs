@@ -34,7 +34,7 @@ pub struct Store {
     /// The number of the last use.
     clock: u64,
     /// The time that was told last, and by how much the clock was set back in all.
-    told: u64,
+    last_time: u64,
     set_back: u64,
     /// Loaded chunks whose parents are not there.
     waiting: Waiting,
@@ -133,7 +133,7 @@ impl Store {
             models: BTreeMap::new(),
             kept: Kept::default(),
             clock: 0,
-            told: 0,
+            last_time: 0,
             set_back: 0,
             waiting: Waiting::default(),
             stray: Vec::new(),
@@ -318,9 +318,9 @@ impl Store {
     /// says so. The order of uses stays, but for what they wrote between the two.
     pub fn now(&mut self, time: u64) {
         let time = time.min(LATEST);
-        let back = self.told.saturating_sub(time);
+        let back = self.last_time.saturating_sub(time);
         self.set_back = self.set_back.saturating_add(back);
-        self.told = time;
+        self.last_time = time;
         self.clock = self.clock.max(time.saturating_add(self.set_back));
     }
 

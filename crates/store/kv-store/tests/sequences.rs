@@ -519,10 +519,10 @@ fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
     session.removed(1, 5, -1);
 
     for (sequence, kept) in [(0, 3), (1, 5)] {
-        session.owe_all(sequence, kept);
+        session.leave_all_pending(sequence, kept);
         session.removed(sequence, kept as i32, -1);
         assert_eq!(session.believed(sequence), Some(&[1, 2, 3, 4, 5][..kept]));
-        assert_eq!(session.believed_on_credit(sequence), Some(kept));
+        assert_eq!(session.believed_if_pending(sequence), Some(kept));
         assert_eq!(
             (session.in_engine(sequence), session.under(sequence)),
             (0, NOW)

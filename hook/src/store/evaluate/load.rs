@@ -7,8 +7,8 @@ use contextpilot_kv_store::{Run, media, worth};
 
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
-use crate::store::shelf::Offer;
-use crate::store::{Context, change, elsewhere, hidden, with_record, with_shelf};
+use crate::store::index::Offer;
+use crate::store::{Context, change, elsewhere, hidden, with_index, with_record};
 
 /// What the store has of a prompt, for a sequence that holds a beginning of it.
 pub(in crate::store) struct Stored<'a> {
@@ -151,8 +151,8 @@ impl Supply for Stored<'_> {
 /// worth copying it out and in. (A server with several free slots may take the one that does not hold the
 /// prompt, and so it does if the other one was just given away.)
 fn better_than_stored(context: Context<'_>, run: &Run, held: usize) -> Option<i32> {
-    let better = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let better = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         let conditions = one.conditions(run.sequence);
         let wanted = one.session.wanted(run);
         let (sequence, shared) = one.session.sharing(run, &wanted, conditions)?;
@@ -160,7 +160,7 @@ fn better_than_stored(context: Context<'_>, run: &Run, held: usize) -> Option<i3
             return None;
         }
         let fingerprint = one.fingerprint(conditions)?;
-        let stored = shelf.length_of(&fingerprint, &wanted).max(held);
+        let stored = index.length_of(&fingerprint, &wanted).max(held);
         let all = one.session.believed(sequence)?.len();
         worth::sharing(all, shared, stored, one.rates.worth_saving()).then_some(sequence)
     });
@@ -176,20 +176,20 @@ fn search(
 ) -> Option<(Offer, Prepared)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
-    let found = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let found = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
         let layout = one.layout().cloned()?;
-        shelf.settle();
+        index.settle();
         let wanted = one.session.wanted(run);
         let room = one.room(held);
         // If the prompt ends in this batch, nothing of it is left to be loaded.
         let goes_on = run.leading == run.tokens.len();
         for _ in 0..ATTEMPTS {
             let more = room.saturating_sub(wanted.len().saturating_sub(held));
-            let mut offer = shelf.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
+            let mut offer = index.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
             let conditions = one.conditions(run.sequence);
-            let length = hidden::length(shelf, one, conditions, &offer.tokens)?;
+            let length = hidden::length(index, one, conditions, &offer.tokens)?;
             if length < offer.tokens.len() {
                 offer.cut(length);
             }
@@ -199,16 +199,16 @@ fn search(
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            shelf.note(fingerprint, || one.origin(one.conditions(run.sequence)));
-            let region = shelf.region_for(may_flow && one.flows, &layout, &offer);
+            index.note(fingerprint, || one.origin(one.conditions(run.sequence)));
+            let region = index.region_for(may_flow && one.flows, &layout, &offer);
             if let Some(region) = region {
-                match shelf.outline(&offer, &layout, run.sequence, region) {
+                match index.outline(&offer, &layout, run.sequence, region) {
                     Some(outline) => return Some((offer, Prepared::Outline(outline))),
                     None => continue,
                 }
             }
-            let mut state = shelf.buffer(&mut one.buffer, layout.state_size(all));
-            if shelf.compose(&offer, all, &layout, run.sequence, &mut state) {
+            let mut state = index.buffer(&mut one.buffer, layout.state_size(all));
+            if index.compose(&offer, all, &layout, run.sequence, &mut state) {
                 return Some((offer, Prepared::Composed(state)));
             }
             one.buffer = state;
@@ -225,10 +225,10 @@ fn compose(
     sequence: i32,
     state: &mut Vec<u8>,
 ) -> bool {
-    let composed = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let composed = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         let layout = one.layout().cloned()?;
-        Some(shelf.compose(offer, length, &layout, sequence, state))
+        Some(index.compose(offer, length, &layout, sequence, state))
     });
     composed.flatten() == Some(true)
 }

@@ -14,9 +14,9 @@ use crate::store::context::ContextStore;
 use crate::store::engine::Context;
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
-use crate::store::shelf::Shelf;
-use crate::store::shelf::exact::ExactOffer;
-use crate::store::{hidden, records, with_record, with_shelf};
+use crate::store::index::StoreIndex;
+use crate::store::index::exact::ExactOffer;
+use crate::store::{hidden, records, with_index, with_record};
 
 /// The last state that lies within what is wanted.
 pub(in crate::store) struct StoredState<'a> {
@@ -166,25 +166,25 @@ fn search(
     } = *wanted;
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
-    let found = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let found = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         if one.has_embeddings() || !one.session.may_load(sequence) {
             return None;
         }
         let fingerprint = one.fingerprint(one.conditions(sequence))?;
-        shelf.settle();
+        index.settle();
         let conditions = one.conditions(sequence);
-        let length = hidden::length(shelf, one, conditions, tokens)?;
+        let length = hidden::length(index, one, conditions, tokens)?;
         // The host has had the rows of all that it believes in.
         let tokens = tokens.get(..length.max(believed))?;
         for _ in 0..ATTEMPTS {
-            let offer = shelf.offer_exact(&fingerprint, tokens, held)?;
+            let offer = index.offer_exact(&fingerprint, tokens, held)?;
             let position = offer.position();
             if !is_worth_loading(one, position, held, believed) {
                 return None;
             }
-            shelf.note(fingerprint, || one.origin(one.conditions(sequence)));
-            if let Some(state) = prepare_state(shelf, one, &offer, sequence, may_flow) {
+            index.note(fingerprint, || one.origin(one.conditions(sequence)));
+            if let Some(state) = prepare_state(index, one, &offer, sequence, may_flow) {
                 return Some((position, state));
             }
         }
@@ -202,20 +202,20 @@ fn is_worth_loading(one: &ContextStore, position: usize, held: usize, believed: 
 }
 
 fn prepare_state(
-    shelf: &mut Shelf,
+    index: &mut StoreIndex,
     one: &mut ContextStore,
     offer: &ExactOffer,
     sequence: i32,
     may_flow: bool,
 ) -> Option<Prepared> {
     let shape = one.shape().cloned()?;
-    let region = shelf.region_for_exact(may_flow && one.flows, &shape, offer);
+    let region = index.region_for_exact(may_flow && one.flows, &shape, offer);
     if let (Some(layout), Some(region)) = (shape.dense(), region) {
-        let outline = shelf.outline_exact(offer, layout, sequence, region);
+        let outline = index.outline_exact(offer, layout, sequence, region);
         return outline.map(Prepared::Outline);
     }
     let mut state = std::mem::take(&mut one.buffer);
-    if shelf.compose_exact(offer, &shape, sequence, &mut state) {
+    if index.compose_exact(offer, &shape, sequence, &mut state) {
         return Some(Prepared::Composed(state));
     }
     one.buffer = state;
@@ -229,8 +229,8 @@ pub(in crate::store) fn better_than_stored(
     run: &Run,
     wanted: &[i32],
 ) -> Option<i32> {
-    let better = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let better = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         let conditions = one.conditions(run.sequence);
         let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;
         let all = one.session.believed(sequence)?.len();
@@ -239,7 +239,7 @@ pub(in crate::store) fn better_than_stored(
             return None;
         }
         let fingerprint = one.fingerprint(conditions)?;
-        let stored = shelf.last_state_in(&fingerprint, wanted).max(held);
+        let stored = index.last_state_in(&fingerprint, wanted).max(held);
         let more = shared.saturating_sub(stored);
         (more >= worth::LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
     });

@@ -3,25 +3,25 @@
 use contextpilot_kv_engine::Checkpoint;
 
 use crate::store::context::ContextStore;
-use crate::store::{Context, with_record, with_shelf};
+use crate::store::{Context, with_index, with_record};
 
 /// The server takes a checkpoint of a sequence of which tokens are pending. What it gets, if the store has a state of exactly this
 /// position; else the engine is to get them.
 pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Option<Checkpoint> {
-    // Servers take checkpoints while they generate, too: the call does not wait for the shelf then.
+    // Servers take checkpoints while they generate, too: the call does not wait for the index then.
     if with_record(context, |one| may_come_from_store(one, sequence)) != Some(true) {
         return None;
     }
-    let found = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let found = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         let conditions = one.conditions(sequence);
         let fingerprint = one.fingerprint(conditions)?;
         let (shape, tokens) = (one.shape()?, one.session.believed(sequence)?);
         let mut bytes = Vec::new();
         shape.begin(sequence, &mut bytes);
         let begins_at = bytes.len();
-        shelf.settle();
-        if !shelf.append_tail_at(&fingerprint, tokens, &mut bytes) {
+        index.settle();
+        if !index.append_tail_at(&fingerprint, tokens, &mut bytes) {
             return None;
         }
         // Another sequence may have had it. A recurrent state names none.
@@ -39,7 +39,7 @@ pub(in crate::store) fn checkpoint(context: Context<'_>, sequence: i32) -> Optio
 
 /// Whether tokens of the sequence are pending, and its tails are understood as far as that is needed.
 fn may_come_from_store(one: &ContextStore, sequence: i32) -> bool {
-    let is_pending = one.session.believed_on_credit(sequence).is_some();
+    let is_pending = one.session.believed_if_pending(sequence).is_some();
     // Else evaluating them fails, and the server is to hear of it.
     let can_be_evaluated = !one.session.is_lost(sequence) && one.is_under_these(sequence);
     let has_dense = || one.shape().is_some_and(|shape| shape.dense().is_some());

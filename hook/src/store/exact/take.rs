@@ -6,10 +6,10 @@ use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Conditions, Layout, Run, worth};
 
 use crate::store::context::ContextStore;
+use crate::store::index::StoreIndex;
 use crate::store::only_new::{self, Copied};
-use crate::store::shelf::Shelf;
 use crate::store::tails::Tail;
-use crate::store::{Context, with_record, with_shelf};
+use crate::store::{Context, with_index, with_record};
 
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
@@ -48,8 +48,8 @@ pub(super) fn keep_partial(
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
 /// sequence holds now are dropped.
-fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32) {
-    let (Some(shelf), Some(tokens)) = (shelf, one.session.believed(sequence)) else {
+fn keep_waiting(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence: i32) {
+    let (Some(index), Some(tokens)) = (index, one.session.believed(sequence)) else {
         return;
     };
     let tokens = tokens.to_vec();
@@ -58,7 +58,7 @@ fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32
             && one
                 .fingerprint(waiting.conditions)
                 .is_some_and(|fingerprint| {
-                    shelf.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
+                    index.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
                 });
         if !kept && tokens.starts_with(&waiting.tokens) {
             one.waiting.put_back(waiting);
@@ -70,14 +70,14 @@ fn keep_waiting(shelf: &mut Option<Shelf>, one: &mut ContextStore, sequence: i32
 pub(in crate::store) fn save_midway(context: Context<'_>, run: &Run) {
     let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
     let is_far = || {
-        with_shelf(context, |shelf, one| {
+        with_index(context, |index, one| {
             let conditions = one.session.conditions(run.sequence)?;
             let fingerprint = one.fingerprint(conditions)?;
             let tokens = one.session.believed(run.sequence)?;
             if tokens.len() < MIDWAY {
                 return None;
             }
-            let last = shelf.as_ref()?.last_state_in(&fingerprint, tokens);
+            let last = index.as_ref()?.last_state_in(&fingerprint, tokens);
             Some(tokens.len() - last >= MIDWAY)
         })
     };
@@ -87,17 +87,17 @@ pub(in crate::store) fn save_midway(context: Context<'_>, run: &Run) {
 }
 
 /// Takes the state of a sequence that is about to keep only its first `kept` tokens. What is new must have taken `margin`
-/// times as long to evaluate as copying all of it takes. Returns false if another thread has the shelf.
+/// times as long to evaluate as copying all of it takes. Returns false if another thread has the index.
 pub(in crate::store) fn save(
     context: Context<'_>,
     sequence: i32,
     kept: usize,
     margin: usize,
 ) -> bool {
-    let wanted = with_shelf(context, |shelf, one| {
-        keep_waiting(shelf, one, sequence);
-        let wanted = is_worth_saving(shelf, one, sequence, kept, margin);
-        (shelf.is_some(), wanted)
+    let wanted = with_index(context, |index, one| {
+        keep_waiting(index, one, sequence);
+        let wanted = is_worth_saving(index, one, sequence, kept, margin);
+        (index.is_some(), wanted)
     });
     let Some((asked, wanted)) = wanted else {
         return true;
@@ -122,7 +122,7 @@ pub(in crate::store) fn save(
 }
 
 /// Keeps what is new in the state that a sequence has now, with the rows from this position on. `ours`: its bytes, if they
-/// may be handed over. Returns false if another thread has the shelf.
+/// may be handed over. Returns false if another thread has the index.
 pub(in crate::store) fn keep(
     context: Context<'_>,
     sequence: i32,
@@ -134,16 +134,16 @@ pub(in crate::store) fn keep(
     let Some(partial) = partial else {
         return true;
     };
-    let asked = with_shelf(context, |shelf, one| {
-        keep_new(shelf, one, sequence, state, ours, (partial, length));
-        keep_waiting(shelf, one, sequence);
-        shelf.is_some()
+    let asked = with_index(context, |index, one| {
+        keep_new(index, one, sequence, state, ours, (partial, length));
+        keep_waiting(index, one, sequence);
+        index.is_some()
     });
     asked != Some(false)
 }
 
 fn keep_new(
-    shelf: &mut Option<Shelf>,
+    index: &mut Option<StoreIndex>,
     one: &mut ContextStore,
     sequence: i32,
     (state, rows_from): (&[u8], usize),
@@ -154,29 +154,29 @@ fn keep_new(
     let fingerprint = one.fingerprint(conditions)?;
     let shape = one.shape()?;
     let tokens = one.session.believed(sequence)?;
-    let shelf = shelf.as_mut()?;
-    if length != Some(tokens.len()) || shelf.last_state_in(&fingerprint, tokens) == tokens.len() {
+    let index = index.as_mut()?;
+    if length != Some(tokens.len()) || index.last_state_in(&fingerprint, tokens) == tokens.len() {
         return None;
     }
     // Else the engine holds something else than was seen: nothing is kept.
     let (dense, tail) = shape.divide(state, partial, tokens.len())?;
     let dense = dense.map(|state| state.with_rows_from(rows_from));
-    shelf.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
-    if shelf.length_of(&fingerprint, tokens) > 0 {
-        shelf.note(fingerprint, || one.origin(conditions));
+    index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
+    if index.length_of(&fingerprint, tokens) > 0 {
+        index.note(fingerprint, || one.origin(conditions));
     }
     Some(())
 }
 
 /// What is to be copied, if anything is.
 fn is_worth_saving(
-    shelf: &mut Option<Shelf>,
+    index: &mut Option<StoreIndex>,
     one: &mut ContextStore,
     sequence: i32,
     kept: usize,
     margin: usize,
 ) -> Option<Copied> {
-    let shelf = shelf.as_mut()?;
+    let index = index.as_mut()?;
     let dense = one.shape()?.dense().cloned();
     let bytes = dense.as_ref().map_or(0, Layout::bytes_per_token);
     let conditions = one.session.conditions(sequence)?;
@@ -185,18 +185,18 @@ fn is_worth_saving(
     if tokens.len() < kept + worth::LEAST_LOST || one.session.is_draft(sequence, kept) {
         return None;
     }
-    let missing = tokens.len() - shelf.last_state_in(&fingerprint, tokens);
+    let missing = tokens.len() - index.last_state_in(&fingerprint, tokens);
     let is_worth = missing * one.rates.worth_saving() >= margin * tokens.len();
     let is_worth = is_worth && missing >= worth::LEAST_LOST;
-    if !is_worth || !shelf.has_room(&fingerprint, tokens, bytes) {
+    if !is_worth || !index.has_room(&fingerprint, tokens, bytes) {
         return None;
     }
     if let Some(layout) = dense {
-        let there = shelf.length_of(&fingerprint, tokens);
+        let there = index.length_of(&fingerprint, tokens);
         if only_new::is_enough(one.flows, &layout, tokens.len(), there) {
             return Some(Copied::From(there, layout));
         }
     }
-    let buffer = shelf.buffer(&mut one.buffer, bytes * tokens.len());
+    let buffer = index.buffer(&mut one.buffer, bytes * tokens.len());
     Some(Copied::Whole(buffer))
 }

@@ -5,7 +5,7 @@ use contextpilot_kv_store::{Run, worth};
 
 use super::pieces::evaluate_to;
 use super::take::keep_partial;
-use super::{Context, with_record, with_shelf};
+use super::{Context, with_index, with_record};
 use crate::capture::contexts;
 use crate::store::tails::MOST_BYTES;
 
@@ -69,8 +69,8 @@ fn stops(
     message: Option<usize>,
 ) -> Option<(usize, usize, Vec<usize>)> {
     let at_once = contexts::at_once_in(context.pointer())? as usize;
-    let found = with_shelf(context, |shelf, one| {
-        let shelf = shelf.as_mut()?;
+    let found = with_index(context, |index, one| {
+        let index = index.as_mut()?;
         let sequence = run.sequence;
         let conditions = one.conditions(sequence);
         let believed = one.session.believed(sequence)?.len();
@@ -86,7 +86,7 @@ fn stops(
         }
         let fingerprint = one.fingerprint(conditions)?;
         let wanted = one.session.wanted(run);
-        let leaves = shelf.length_of(&fingerprint, &wanted);
+        let leaves = index.length_of(&fingerprint, &wanted);
         let mut places = vec![leaves];
         places.extend(message.map(|at| believed + at));
         places.retain(|place| (from..wanted.len()).contains(place));
@@ -95,7 +95,7 @@ fn stops(
         for place in places {
             let stop = from + (place - from) / at_once * at_once;
             let before = &wanted[..place];
-            let last = shelf.last_state_in(&fingerprint, before);
+            let last = index.last_state_in(&fingerprint, before);
             let last = last.max(one.waiting.last(sequence, before));
             let last = last.max(stops.last().copied().unwrap_or(0));
             if stop > last && place - last >= at_once {

@@ -31,10 +31,10 @@ const FRESH: Duration = Duration::from_secs(60);
 const LISTING: Duration = Duration::from_secs(300);
 /// So many chunks are known, of all models together.
 const MOST_LISTED: usize = 1 << 20;
-/// How often a chunk is told.
-const TIMES_TOLD: u8 = 2;
-/// So many wait to be told: the news have no room for more.
-const MOST_TOLD: usize = 4096;
+/// How often a chunk is announced.
+const TIMES_ANNOUNCED: u8 = 2;
+/// So many wait to be announced: the news have no room for more.
+const MOST_ANNOUNCED: usize = 4096;
 
 /// It keeps in memory what each model's folder of the bucket has. After an error all is listed again.
 pub(super) struct S3 {
@@ -46,7 +46,7 @@ pub(super) struct S3 {
     /// The version of the news that were read or written last.
     version: Option<String>,
     /// What was sent and may not stand in the news, and how often it will be written there.
-    told: Vec<(Fingerprint, Name, u64, u8)>,
+    announced: Vec<(Fingerprint, Name, u64, u8)>,
     /// One model is listed in a turn, so that many cost no more at a time than one.
     may_list: bool,
 }
@@ -58,7 +58,7 @@ struct Model {
     there: HashMap<Name, u64>,
     /// What was found there, in the order in which it was. A name may come again.
     found: Vec<(Name, u64)>,
-    /// What is not there although it was told. The news may tell it for long, so only a list can bring it back.
+    /// What is not there although it was announced. The news may announce it for long, so only a list can bring it back.
     gone: HashSet<Name>,
     /// When all was listed. `None`: it was not.
     listed: Option<Instant>,
@@ -81,7 +81,7 @@ impl S3 {
             models: HashMap::new(),
             news: News::default(),
             version: None,
-            told: Vec::new(),
+            announced: Vec::new(),
             may_list: true,
         })
     }
@@ -162,12 +162,12 @@ impl S3 {
             }
         }
         let known: HashSet<Name> = self.news.chunks().map(|(_, name, _)| name).collect();
-        self.told
+        self.announced
             .retain(|(_, name, _, left)| *left > 0 && !known.contains(name));
-        if self.told.is_empty() {
+        if self.announced.is_empty() {
             return Ok(is_anew);
         }
-        for (of, name, size, left) in &mut self.told {
+        for (of, name, size, left) in &mut self.announced {
             self.news.add(*of, *name, *size);
             *left -= 1;
         }
@@ -258,8 +258,8 @@ impl Holder for S3 {
             self.note(sent)?;
             let size = whole.len() as u64;
             self.models.entry(*of).or_default().add(*name, size);
-            if self.told.len() < MOST_TOLD {
-                self.told.push((*of, *name, size, TIMES_TOLD));
+            if self.announced.len() < MOST_ANNOUNCED {
+                self.announced.push((*of, *name, size, TIMES_ANNOUNCED));
             }
         }
         Ok(())
@@ -267,8 +267,8 @@ impl Holder for S3 {
 
     /// Writes what was sent into the news.
     fn publish(&mut self) -> Result<(), RemoteError> {
-        let is_new = |(.., left): &(Fingerprint, Name, u64, u8)| *left == TIMES_TOLD;
-        if self.told.iter().any(is_new) {
+        let is_new = |(.., left): &(Fingerprint, Name, u64, u8)| *left == TIMES_ANNOUNCED;
+        if self.announced.iter().any(is_new) {
             self.exchange().map(drop)
         } else {
             Ok(())

@@ -1,13 +1,13 @@
-//! Tells routers what the store has (KV cache events), on a thread of its own.
+//! Announces to routers what the store has (KV cache events), on a thread of its own.
 //!
 //! The tree notes the names of chunks that come and leave. This thread takes the notes, looks the chunks up, some at a
 //! time, and makes blocks of their tokens. So it does not matter what changed the tree: the server's thread, a
 //! neighbour, or a damaged file. At the start, or after more changes than are noted, it looks at all chunks.
 //!
-//! What an earlier server left is told before the first prompt, if that server was like this one ([`Origin`]).
+//! What an earlier server left is announced before the first prompt, if that server was like this one ([`Origin`]).
 //!
-//! Routers are told what the server would load for a request that names no adapter. That is known only of
-//! a server without adapters. Nothing is told of a context that cannot go back to any position: there a prompt is
+//! Announced is what the server would load for a request that names no adapter. That is known only of
+//! a server without adapters. Nothing is announced of a context that cannot go back to any position: there a prompt is
 //! loaded up to a tail that lies on its way, and blocks have no words for that.
 
 use std::thread;
@@ -17,8 +17,8 @@ use contextpilot_admission::STACK;
 use contextpilot_kv_publisher::{MOST_BLOCKS, Run, Stored};
 use contextpilot_kv_store::{Change, Changes, Chunk, Fingerprint, Name, Origin};
 
-use super::shelf::Shelf;
-use super::{figures, on_shelf, records, works};
+use super::index::StoreIndex;
+use super::{figures, on_index, records, works};
 use crate::base::guard;
 
 /// How often the thread looks at what has changed.
@@ -31,24 +31,24 @@ const AT_A_TIME: usize = 64;
 /// # Errors
 /// Why it cannot be started, as the rest of a message.
 pub(super) fn start(stored: Stored) -> Result<(), String> {
-    let tell = move || {
+    let announce = move || {
         guard::enter_for_life();
         contextpilot_admission::give_way();
-        tell_for_life(stored);
+        announce_for_life(stored);
     };
     let thread = thread::Builder::new()
-        .name("contextpilot-told".to_owned())
+        .name("contextpilot-announce".to_owned())
         .stack_size(STACK);
-    let started = thread.spawn(tell).map(drop);
+    let started = thread.spawn(announce).map(drop);
     started.map_err(|e| format!("no thread can be started ({e})"))
 }
 
-fn tell_for_life(mut stored: Stored) {
-    let mut told = None;
+fn announce_for_life(mut stored: Stored) {
+    let mut announced = None;
     let mut origins: Option<Vec<Origin>> = None;
     while works() {
         thread::sleep(TURN);
-        // Until all is said, further changes wait in the tree, which bounds them.
+        // Until all is announced, further changes wait in the tree, which bounds them.
         if !stored.publish() || figures::is_reading() {
             continue;
         }
@@ -58,9 +58,9 @@ fn tell_for_life(mut stored: Stored) {
             // One may have been written since, by a neighbour.
             origins = read_origins();
         }
-        if now != told || changes.too_many {
+        if now != announced || changes.too_many {
             stored.clear();
-            told = now;
+            announced = now;
             if let Some(fingerprint) = &now {
                 read_all(fingerprint, &mut stored);
             }
@@ -77,7 +77,7 @@ fn tell_for_life(mut stored: Stored) {
 
 /// What the server would load now, and what has changed.
 fn changes(origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
-    let changes = on_shelf(|shelf| shelf.as_mut().map(Shelf::changes));
+    let changes = on_index(|index| index.as_mut().map(StoreIndex::changes));
     let Some(changes) = changes else {
         return Default::default();
     };
@@ -87,16 +87,16 @@ fn changes(origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
 
 /// `None`: the folder has not been read yet.
 fn read_origins() -> Option<Vec<Origin>> {
-    let folder = on_shelf(|shelf| shelf.as_ref().map(Shelf::folder))?;
+    let folder = on_index(|index| index.as_ref().map(StoreIndex::folder))?;
     Some(folder.origins())
 }
 
-/// Tells all chunks: those that are kept and those used last, if there are too many.
+/// Announces all chunks: those that are kept and those used last, if there are too many.
 fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
     let mut all: Vec<((bool, u64), Chunk)> = Vec::new();
     let mut last = None;
     loop {
-        let some = on_shelf(|shelf| Some(shelf.as_ref()?.chunks_after(last, AT_A_TIME)));
+        let some = on_index(|index| Some(index.as_ref()?.chunks_after(last, AT_A_TIME)));
         let Some(some) = some.filter(|some| !some.is_empty()) else {
             break;
         };
@@ -123,11 +123,11 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
 
 fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
     for some in changes.chunks.chunks(AT_A_TIME) {
-        let found = on_shelf(|shelf| {
-            let shelf = shelf.as_ref();
+        let found = on_index(|index| {
+            let index = index.as_ref();
             let find = |name: &Name| {
-                let shelf = shelf?;
-                Some((shelf.chunk(name)?.clone(), shelf.is_kept(name)))
+                let index = index?;
+                Some((index.chunk(name)?.clone(), index.is_kept(name)))
             };
             let each = some.iter().map(|change| match change {
                 // It may have left again.

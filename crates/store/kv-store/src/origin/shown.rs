@@ -1,4 +1,4 @@
-//! What a person may be told of a server's flags.
+//! What a person may be shown of a server's flags.
 //!
 //! A flag's name is no secret. Its value may be: `--hf-token`, `--mcp-servers-json`, an address with a password in it, and
 //! whatever a later server takes. So a value is kept only if its flag is on a list, and it looks as such a value does. Of
@@ -69,7 +69,7 @@ const LONGEST: usize = 40;
 /// Bytes of an engine's digest, which stands first where there is no server.
 const ENGINE: usize = 16;
 
-/// The same as a fact [`What::Program`](crate::What::Program), with flags and their values as words that may be told.
+/// The same as a fact [`What::Program`](crate::What::Program), with flags and their values as words that may be shown.
 pub(super) fn program(fact: &[u8]) -> Vec<u8> {
     let (parts, engine) = of_server(fact)
         .or_else(|| of_program(fact))
@@ -116,7 +116,7 @@ fn divided(fact: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     (parts, rest)
 }
 
-/// A word for each flag, with what may be told of its values.
+/// A word for each flag, with what may be shown of its values.
 fn words(parts: &[&[u8]]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     // The flag whose values come next.
@@ -203,7 +203,7 @@ fn shown_digest(flag: &str, value: &[u8]) -> String {
     format!("(digest {digest})")
 }
 
-/// In what two programs differ, as they are told.
+/// In what two programs differ, as they are shown.
 pub(super) fn difference(theirs: &[u8], ours: &[u8]) -> String {
     let text = |parts: &[&[u8]]| -> Vec<String> {
         let parts = parts.iter();

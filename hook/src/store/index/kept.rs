@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use contextpilot_kv_files::Folder;
 use contextpilot_kv_store::{Fingerprint, Name};
 
-use super::Shelf;
+use super::StoreIndex;
 use crate::capture::hints::Lifetime;
 use crate::store::clock;
 use crate::store::figures::FIGURES;
@@ -15,7 +15,7 @@ use crate::store::figures::FIGURES;
 /// What this process was asked, and has not written down yet: until when, or no longer.
 pub(super) type News = BTreeMap<Name, Option<u64>>;
 
-impl Shelf {
+impl StoreIndex {
     /// These tokens are kept for so many seconds from now on; for none: they, and what is kept of their beginnings, are not
     /// any more. False if what is kept would be more than its share of the budget.
     pub(in crate::store) fn keep_for(

@@ -37,7 +37,7 @@ const QUEUE: u64 = 512 << 20;
 const NOT_FINITE: &str = "rows have values that are no numbers (NaN or infinite)";
 
 /// The store itself.
-pub(super) struct Shelf {
+pub(super) struct StoreIndex {
     pub(super) tree: Store,
     folder: Folder,
     writer: Writer,
@@ -47,8 +47,8 @@ pub(super) struct Shelf {
     /// Prompts that are to be kept or released, which is not written down yet.
     kept_news: kept::News,
     /// What is in the folder, by which prompts are looked up until all of it has been read.
-    index: Option<Index>,
-    /// How often something has changed, and what that was when the index was read or written.
+    folder_index: Option<Index>,
+    /// How often something has changed, and what that was when the folder's index was read or written.
     changed: u64,
     indexed: u64,
     /// `None`: there is no remote.
@@ -100,7 +100,7 @@ fn cut_to(pieces: &[Piece], length: usize) -> Vec<Piece> {
 
 /// A folder that was opened.
 pub(super) struct Opened {
-    /// All of it has been read. Else prompts are looked up by its index.
+    /// All of it has been read. Else prompts are looked up by the folder's index.
     pub(super) is_read: bool,
     /// The budget, if the settings give one.
     pub(super) limit: Option<u64>,
@@ -108,10 +108,10 @@ pub(super) struct Opened {
     pub(super) has_remote: bool,
 }
 
-impl Shelf {
-    /// Opens the folder. What is in it is read on a thread of its own, which then passes the shelf to
-    /// `ready`; before, if there is an index by which prompts can be looked up meanwhile. `must_write`: a folder that can be read only is none. Then that
-    /// thread follows what others write into the folder.
+impl StoreIndex {
+    /// Opens the folder. What is in it is read on a thread of its own, which then passes the index to
+    /// `ready`; before, if the folder has an index of its own, by which prompts can be looked up meanwhile. `must_write`: a folder that can be read
+    /// only is none. Then that thread follows what others write into the folder.
     ///
     /// # Errors
     /// Why the folder cannot be used, as the rest of a message.
@@ -131,18 +131,18 @@ impl Shelf {
         let read = move || {
             guard::enter_for_life();
             let mut watch = Watch::new(folder.clone());
-            let index = folder.index();
-            let is_indexed = index.is_some();
+            let folder_index = folder.index();
+            let is_indexed = folder_index.is_some();
             figures::READING.store(is_indexed, Ordering::Release);
             let opened = if is_indexed {
-                Self::new(folder, limit, index)
+                Self::new(folder, limit, folder_index)
             } else {
                 Self::load(folder, limit, &mut watch)
             };
             match opened {
-                Ok(mut shelf) => {
-                    shelf.elsewhere = has_remote.then(Elsewhere::new);
-                    ready(shelf);
+                Ok(mut index) => {
+                    index.elsewhere = has_remote.then(Elsewhere::new);
+                    ready(index);
                     give_way();
                     follow(
                         watch,
@@ -168,9 +168,9 @@ impl Shelf {
     }
 
     /// Nothing has been read yet. `limit`: the budget, if the settings give one.
-    fn new(folder: Folder, limit: Option<u64>, index: Option<Index>) -> io::Result<Self> {
+    fn new(folder: Folder, limit: Option<u64>, folder_index: Option<Index>) -> io::Result<Self> {
         let writer = Writer::start(folder.clone(), QUEUE, guard::enter_for_life, busy::is_busy)?;
-        let shelf = Self {
+        let index = Self {
             tree: Store::new(limit.unwrap_or(u64::MAX)),
             folder,
             writer,
@@ -179,26 +179,26 @@ impl Shelf {
             kept_news: kept::News::new(),
             changed: 1,
             indexed: 0,
-            index,
+            folder_index,
             elsewhere: None,
         };
-        shelf.count();
-        Ok(shelf)
+        index.count();
+        Ok(index)
     }
 
     /// All of the folder is read.
     fn load(folder: Folder, limit: Option<u64>, watch: &mut Watch) -> io::Result<Self> {
-        let mut shelf = Self::new(folder, limit, None)?;
+        let mut index = Self::new(folder, limit, None)?;
         let mut future = Vec::new();
         watch.look(|header| {
             if header.last_used > clock::time() {
                 future.push(header)
             } else {
-                shelf.tree.load(header.chunk, header.last_used)
+                index.tree.load(header.chunk, header.last_used)
             }
         })?;
-        shelf.end_reading(future, limit);
-        Ok(shelf)
+        index.end_reading(future, limit);
+        Ok(index)
     }
 
     /// These chunks were in the folder a moment ago.
@@ -221,7 +221,7 @@ impl Shelf {
     pub(super) fn end_reading(&mut self, mut future: Vec<Header>, limit: Option<u64>) {
         self.folder.bring_back(&mut future, clock::time());
         self.load_some(future.into_iter());
-        let read = self.index.take().map(|index| index.len());
+        let read = self.folder_index.take().map(|known| known.len());
         if read == Some(self.tree.chunks()) {
             self.indexed = self.changed;
         }
@@ -244,15 +244,15 @@ impl Shelf {
 
     /// Until the folder has been read: reads what it has of these tokens.
     pub(super) fn look_up(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) {
-        if let Some(index) = &self.index {
+        if let Some(known) = &self.folder_index {
             let now = clock::time();
-            index.look_up(&self.folder, &mut self.tree, fingerprint, tokens, now);
+            known.look_up(&self.folder, &mut self.tree, fingerprint, tokens, now);
         }
     }
 
-    /// Whether the index should be written while the process goes on: how often something has changed.
+    /// Whether the folder's index should be written while the process goes on: how often something has changed.
     pub(super) fn must_write_index(&self) -> Option<u64> {
-        (self.index.is_none() && self.changed != self.indexed).then_some(self.changed)
+        (self.folder_index.is_none() && self.changed != self.indexed).then_some(self.changed)
     }
 
     /// It was written when something had changed so often.
@@ -260,7 +260,7 @@ impl Shelf {
         self.indexed = changed;
     }
 
-    /// Some chunks in the order of their names, behind this one, as the index has them, and the last name.
+    /// Some chunks in the order of their names, behind this one, as the folder's index has them, and the last name.
     pub(super) fn children_after(
         &self,
         name: Option<Name>,
@@ -280,7 +280,7 @@ impl Shelf {
         self.indexed = self.changed;
         let (mut children, _) = self.children_after(None, usize::MAX);
         // What has not been read since is there, or is found to be gone.
-        children.extend(self.index.iter().flat_map(Index::children));
+        children.extend(self.folder_index.iter().flat_map(Index::children));
         let _ = self.folder.keep_index(children);
     }
 

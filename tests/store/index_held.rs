@@ -15,7 +15,7 @@ use super::{Stored, folder, one_slot, started, tokens};
 fn holding(held: &Path, folder: &Path) -> Stored {
     let builder = one_slot()
         .env("CONTEXTPILOT_KV_EVENTS", "tcp://127.0.0.1:0")
-        .env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
+        .env("CONTEXTPILOT_FAULT", format!("index:{}", held.display()));
     Stored::start(&builder, folder)
 }
 
@@ -87,7 +87,7 @@ fn a_prompt_waits_for_a_thread_that_keeps_the_tree_for_a_moment() {
 fn the_end_does_not_wait_for_a_thread_that_keeps_the_tree() {
     let (folder, own) = (folder(), folder());
     let held = own.path().join("held");
-    let builder = one_slot().env("CONTEXTPILOT_FAULT", format!("shelf:{}", held.display()));
+    let builder = one_slot().env("CONTEXTPILOT_FAULT", format!("index:{}", held.display()));
     let mut stored = Stored::start(&builder, folder.path());
     stored.ask(&tokens(1, 600));
     fs::write(&held, "").unwrap();

@@ -6,7 +6,7 @@ use contextpilot_kv_store::{
     Composer, Fingerprint, Found, Layout, Piece, Shape, Tail, is_tail_finite, make_room,
 };
 
-use super::{Shelf, cut_to};
+use super::{StoreIndex, cut_to};
 use crate::base::region::Region;
 use crate::store::flow::Outline;
 
@@ -33,7 +33,7 @@ impl ExactOffer {
     }
 }
 
-impl Shelf {
+impl StoreIndex {
     /// The state behind the most of these tokens, and behind more than `held` of them.
     pub(in crate::store) fn offer_exact(
         &self,

@@ -7,7 +7,7 @@ use contextpilot_kv_store::{
     Chunk, Fingerprint, Numbers, Refused, State, StateMap, is_tail_finite,
 };
 
-use super::{NOT_FINITE, Shelf};
+use super::{NOT_FINITE, StoreIndex};
 use crate::store::clock;
 use crate::store::figures::{self, FIGURES};
 
@@ -28,7 +28,7 @@ enum Lost {
     Unfit,
 }
 
-impl Shelf {
+impl StoreIndex {
     /// Keeps what is new in a state that holds these tokens. `ours`: memory that begins with the bytes of the state, if it
     /// may be kept until they are written.
     pub(in crate::store) fn keep(

@@ -13,66 +13,66 @@ mod engine;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The watch reads a folder, then tells the shelf what is there. In between this process may have written more, and
+/// The watch reads a folder, then tells the index what is there. In between this process may have written more, and
 /// not be about to write it any more. All of that was taken for removed, and was removed, with what continues it.
 #[test]
 fn what_was_written_after_the_folder_was_read_stays() {
     let home = private_folder();
-    let mut shelf = empty_shelf(home.path());
+    let mut index = empty_index(home.path());
     let tokens: Vec<i32> = (0..1000).collect();
-    let chunks = shelf.tree.missing(&Fingerprint([5; 16]), &tokens, 8);
+    let chunks = index.tree.missing(&Fingerprint([5; 16]), &tokens, 8);
     assert!(chunks.len() > 2);
     let folders_were_read: Vec<Listing> = chunks.iter().map(|chunk| empty(&chunk.name)).collect();
     for chunk in &chunks {
-        shelf.tree.insert(chunk.clone()).expect("it is new");
+        index.tree.insert(chunk.clone()).expect("it is new");
         let rows = Arc::new(vec![7; usize::try_from(chunk.bytes).expect("small")]);
-        shelf.writer.write(chunk, rows).expect("it is taken");
+        index.writer.write(chunk, rows).expect("it is taken");
     }
-    shelf.flush(LONG);
+    index.flush(LONG);
     for there in &folders_were_read {
-        shelf.lose(there);
+        index.lose(there);
     }
     for chunk in &chunks {
-        assert!(shelf.tree.has(&chunk.name) && !shelf.folder.lacks(&chunk.name));
+        assert!(index.tree.has(&chunk.name) && !index.folder.lacks(&chunk.name));
     }
     // What another process removed is gone, and so is what continues it.
-    let removed = shelf.folder.remove(&chunks[1].name);
+    let removed = index.folder.remove(&chunks[1].name);
     removed.expect("it may be removed");
-    shelf.lose(&empty(&chunks[1].name));
-    assert!(shelf.tree.has(&chunks[0].name));
-    assert!(!shelf.tree.has(&chunks[1].name) && !shelf.tree.has(&chunks[2].name));
-    shelf.flush(LONG);
-    assert!(shelf.folder.lacks(&chunks[2].name));
+    index.lose(&empty(&chunks[1].name));
+    assert!(index.tree.has(&chunks[0].name));
+    assert!(!index.tree.has(&chunks[1].name) && !index.tree.has(&chunks[2].name));
+    index.flush(LONG);
+    assert!(index.folder.lacks(&chunks[2].name));
 }
 
-/// The watch reads headers, then tells the shelf some at a time. What left by the first of them was taken for there by the later ones:
+/// The watch reads headers, then tells the index some at a time. What left by the first of them was taken for there by the later ones:
 /// then a prompt was to be loaded from files that were gone.
 #[test]
 fn what_is_being_removed_is_not_there_by_what_was_read_before() {
     let home = private_folder();
-    let mut shelf = empty_shelf(home.path());
+    let mut index = empty_index(home.path());
     let (model, tokens) = (Fingerprint([5; 16]), (0..700).collect::<Vec<i32>>());
     let bytes = Engine::dense(2, 64).state(0, &(0..700).collect::<Vec<_>>());
     let state = State::read(&bytes).expect("a state");
-    shelf.keep(&model, &tokens, &state, None);
-    shelf.flush(LONG);
+    index.keep(&model, &tokens, &state, None);
+    index.flush(LONG);
     let mut read = Vec::new();
-    let watched = Watch::new(shelf.folder.clone()).look(|header| read.push(header));
+    let watched = Watch::new(index.folder.clone()).look(|header| read.push(header));
     watched.expect("it can be read");
     read.sort_by_key(|header| header.chunk.start);
     for is_done in [false, true] {
-        shelf.drop_chunk(read[0].chunk.name);
+        index.drop_chunk(read[0].chunk.name);
         if is_done {
-            shelf.flush(LONG);
+            index.flush(LONG);
         }
-        shelf.share(&read[1..]);
-        assert_eq!(shelf.tree.bytes(), 0, "none of them waits");
+        index.share(&read[1..]);
+        assert_eq!(index.tree.bytes(), 0, "none of them waits");
         // It is evaluated again, and all of it is kept.
-        shelf.keep(&model, &tokens, &state, None);
-        shelf.flush(LONG);
-        let there = |header: &Header| !shelf.folder.lacks(&header.chunk.name);
+        index.keep(&model, &tokens, &state, None);
+        index.flush(LONG);
+        let there = |header: &Header| !index.folder.lacks(&header.chunk.name);
         assert!(read.iter().all(there), "{is_done}");
-        assert_eq!(shelf.length_of(&model, &tokens), 700);
+        assert_eq!(index.length_of(&model, &tokens), 700);
     }
 }
 
@@ -80,7 +80,7 @@ fn what_is_being_removed_is_not_there_by_what_was_read_before() {
 #[test]
 fn rows_that_were_not_copied_are_not_kept() {
     let home = private_folder();
-    let mut shelf = empty_shelf(home.path());
+    let mut index = empty_index(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
     let ours = Arc::new(bytes.clone());
     let whole = State::read(&bytes).expect("a state");
@@ -89,21 +89,21 @@ fn rows_that_were_not_copied_are_not_kept() {
     for rows_from in [1, 256, 300, 600] {
         let lacking = whole.clone().with_rows_from(rows_from);
         for ours in [None, Some(&ours)] {
-            shelf.keep(&model, &tokens, &lacking, ours);
-            shelf.keep_exact(&model, &tokens, Some(&lacking), &[1, 2, 3], ours);
-            assert_eq!(shelf.length_of(&model, &tokens), 0, "{rows_from}");
+            index.keep(&model, &tokens, &lacking, ours);
+            index.keep_exact(&model, &tokens, Some(&lacking), &[1, 2, 3], ours);
+            assert_eq!(index.length_of(&model, &tokens), 0, "{rows_from}");
         }
     }
     // What is there up to where the rows begin is gone on with.
     let first = State::read(&bytes).expect("a state");
-    shelf.keep(&model, &tokens[..256], &first, None);
-    assert_eq!(shelf.length_of(&model, &tokens), 256);
+    index.keep(&model, &tokens[..256], &first, None);
+    assert_eq!(index.length_of(&model, &tokens), 256);
     let lacking = whole.clone().with_rows_from(257);
-    shelf.keep(&model, &tokens, &lacking, None);
-    assert_eq!(shelf.length_of(&model, &tokens), 256);
-    shelf.keep(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
-    assert_eq!(shelf.length_of(&model, &tokens), 600);
-    shelf.flush(LONG);
+    index.keep(&model, &tokens, &lacking, None);
+    assert_eq!(index.length_of(&model, &tokens), 256);
+    index.keep(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
+    assert_eq!(index.length_of(&model, &tokens), 600);
+    index.flush(LONG);
 }
 
 /// Its memory is there anyway until the last of it is written. Of a large prompt only the beginning was kept.
@@ -111,7 +111,7 @@ fn rows_that_were_not_copied_are_not_kept() {
 fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     static GO: Mutex<()> = Mutex::new(());
     let home = private_folder();
-    let mut shelf = empty_shelf(home.path());
+    let mut index = empty_index(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..1000).collect::<Vec<_>>());
     let ours = Arc::new(bytes);
     let state = State::read(&ours).expect("a state");
@@ -119,26 +119,26 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     let queue = 300 * state.layout().bytes_per_token() as u64;
     let stop = GO.lock().expect("a lock");
     let stopped = || drop(GO.lock());
-    shelf.writer = Writer::start(shelf.folder.clone(), queue, stopped, || false).expect("a thread");
+    index.writer = Writer::start(index.folder.clone(), queue, stopped, || false).expect("a thread");
     let [first, second, third] = [5, 6, 7].map(|n| Fingerprint([n; 16]));
-    shelf.keep_exact(&first, &tokens, Some(&state), &[1, 2, 3], Some(&ours));
-    assert_eq!(shelf.length_of(&first, &tokens), 1000);
-    assert_eq!(shelf.last_state_in(&first, &tokens), 1000);
+    index.keep_exact(&first, &tokens, Some(&state), &[1, 2, 3], Some(&ours));
+    assert_eq!(index.length_of(&first, &tokens), 1000);
+    assert_eq!(index.last_state_in(&first, &tokens), 1000);
     // While that waits, there is room for no other.
-    shelf.keep(&second, &tokens, &state, Some(&ours));
-    assert_eq!(shelf.length_of(&second, &tokens), 0);
+    index.keep(&second, &tokens, &state, Some(&ours));
+    assert_eq!(index.length_of(&second, &tokens), 0);
     drop(stop);
-    shelf.flush(LONG);
+    index.flush(LONG);
     // What is somebody else's takes memory beside it.
     let stop = GO.lock().expect("a lock");
-    shelf.writer = Writer::start(shelf.folder.clone(), queue, stopped, || false).expect("a thread");
-    shelf.keep(&third, &tokens, &state, None);
-    assert_eq!(shelf.length_of(&third, &tokens), 256);
+    index.writer = Writer::start(index.folder.clone(), queue, stopped, || false).expect("a thread");
+    index.keep(&third, &tokens, &state, None);
+    assert_eq!(index.length_of(&third, &tokens), 256);
     drop(stop);
-    shelf.flush(LONG);
-    shelf.keep(&second, &tokens, &state, Some(&ours));
-    shelf.flush(LONG);
-    let again = empty_shelf(home.path());
+    index.flush(LONG);
+    index.keep(&second, &tokens, &state, Some(&ours));
+    index.flush(LONG);
+    let again = empty_index(home.path());
     assert_eq!(again.length_of(&first, &tokens), 1000);
     assert_eq!(again.length_of(&second, &tokens), 1000);
 }
@@ -148,7 +148,7 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
 #[test]
 fn by_an_index_a_prompt_is_found_before_the_folder_has_been_read() {
     let home = private_folder();
-    let mut before = empty_shelf(home.path());
+    let mut before = empty_index(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
     let state = State::read(&bytes).expect("a state");
     let tokens: Vec<i32> = (0..600).collect();
@@ -168,40 +168,40 @@ fn by_an_index_a_prompt_is_found_before_the_folder_has_been_read() {
     let folder = Folder::open(home.path()).expect("a folder");
     let mut watch = Watch::new(folder.clone());
     let index = folder.index();
-    let mut shelf = Shelf::new(folder, None, index).expect("a shelf");
-    assert_eq!(shelf.length_of(&model, &tokens), 0);
-    shelf.look_up(&model, &tokens);
-    assert_eq!(shelf.length_of(&model, &tokens), 300);
-    let offer = shelf.offer(&model, &tokens, 0);
+    let mut index = StoreIndex::new(folder, None, index).expect("an index");
+    assert_eq!(index.length_of(&model, &tokens), 0);
+    index.look_up(&model, &tokens);
+    assert_eq!(index.length_of(&model, &tokens), 300);
+    let offer = index.offer(&model, &tokens, 0);
     let mut composed = Vec::new();
-    assert!(shelf.compose(&offer, 300, state.layout(), 0, &mut composed));
-    shelf.keep(&model, &tokens, &state, None);
-    assert_eq!(shelf.length_of(&model, &tokens), 600);
+    assert!(index.compose(&offer, 300, state.layout(), 0, &mut composed));
+    index.keep(&model, &tokens, &state, None);
+    assert_eq!(index.length_of(&model, &tokens), 600);
     // It ends before all was read: nothing that is there is left out.
-    assert_eq!(shelf.must_write_index(), None);
-    shelf.flush(LONG);
+    assert_eq!(index.must_write_index(), None);
+    index.flush(LONG);
     let mut read = Vec::new();
     watch
         .look(|header| read.push(header))
         .expect("it can be read");
     let chunks = read.len();
-    shelf.load_some(read.into_iter());
-    shelf.end_reading(Vec::new(), Some(1 << 30));
-    assert_eq!((shelf.tree.chunks(), shelf.tree.limit()), (chunks, 1 << 30));
-    let changed = shelf
+    index.load_some(read.into_iter());
+    index.end_reading(Vec::new(), Some(1 << 30));
+    assert_eq!((index.tree.chunks(), index.tree.limit()), (chunks, 1 << 30));
+    let changed = index
         .must_write_index()
         .expect("there is more than in the index");
     // A process that ends before it has written it writes it then.
-    assert_eq!(shelf.must_write_index(), Some(changed));
-    shelf.has_written_index(changed);
-    assert_eq!(shelf.must_write_index(), None);
-    assert_eq!(empty_shelf(home.path()).length_of(&model, &tokens), 600);
+    assert_eq!(index.must_write_index(), Some(changed));
+    index.has_written_index(changed);
+    assert_eq!(index.must_write_index(), None);
+    assert_eq!(empty_index(home.path()).length_of(&model, &tokens), 600);
 }
 
-fn empty_shelf(at: &Path) -> Shelf {
+fn empty_index(at: &Path) -> StoreIndex {
     let folder = Folder::open(at).expect("a folder");
     let mut watch = Watch::new(folder.clone());
-    Shelf::load(folder, Some(u64::MAX), &mut watch).expect("a shelf")
+    StoreIndex::load(folder, Some(u64::MAX), &mut watch).expect("an index")
 }
 
 /// Nothing is there.
