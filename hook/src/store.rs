@@ -33,7 +33,6 @@
 //! | [`host`] | all of this as `crates/store/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
 //! | [`index`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
-//! | [`tails`] | tails that wait for their rows |
 //! | [`elsewhere`] | what the folder does not have, and the remote may |
 //! | [`content`] | digests of models, adapters and engines |
 //! | [`surroundings`] | the engine's version, and flags, on which KV may depend |
@@ -99,7 +98,6 @@ mod records;
 mod repair;
 pub(crate) mod state;
 mod surroundings;
-mod tails;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use contextpilot_kv_engine::Bounds;
+use contextpilot_kv_engine::{Bounds, Tails};
 use contextpilot_kv_store::{
     self as kv, Conditions, Fingerprint, Held, Layout, Origin, Session, Shape, What,
 };
@@ -17,7 +17,6 @@ use super::hidden_rows::Hidden;
 use super::metadata::{self, Lengths};
 use super::rates::Rates;
 use super::surroundings;
-use super::tails::Tails;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
@@ -65,7 +64,7 @@ pub(crate) struct ContextStore {
     shape: Option<Shape>,
     pub(super) bounds: Option<Bounds>,
     /// Tails that the server has taken there.
-    pub(super) waiting: Tails,
+    pub(super) tails: Tails,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
     /// How often that file was in doubt.
@@ -172,7 +171,7 @@ impl ContextStore {
             layout: None,
             shape: None,
             bounds: None,
-            waiting: Tails::default(),
+            tails: Tails::default(),
             model: None,
             doubts: 0,
             conditions: AllConditions::new(),

@@ -1,8 +1,6 @@
 //! A context of the engine, as the store uses it. None of its functions is called within the
 //! [guard](crate::base::guard).
 
-use contextpilot_kv_engine::Refusal;
-
 use crate::attach::original::{self, original};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
@@ -108,21 +106,3 @@ impl<'call> Context<'call> {
 
 /// `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`: of a state, what cannot be cut back.
 pub(crate) const PARTIAL: u32 = 1;
-
-/// What the engine says if there is no room for a batch.
-pub(super) const NO_ROOM: i32 = 1;
-
-/// What the engine says if the host's own callback has stopped it: the parts of the batch that it had computed stay.
-pub(super) const ABORTED: i32 = 2;
-
-/// What the server is told if a sequence was lost: "compute error". It then clears its slots.
-pub(super) const LOST: i32 = -3;
-
-/// What the server is told if the engine has refused tokens that are needed before its batch.
-pub(super) fn code(refusal: Refusal) -> i32 {
-    match refusal {
-        Refusal::NoRoom => NO_ROOM,
-        Refusal::Stopped => ABORTED,
-        Refusal::Failed => LOST,
-    }
-}

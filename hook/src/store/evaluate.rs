@@ -8,7 +8,8 @@ mod parts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_engine::{Host as _, Part, batch, bounded, dense, is_bounded, synchronise};
+use contextpilot_kv_engine::batch::{self, Ready};
+use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, is_bounded, synchronise};
 use contextpilot_kv_store::Run;
 use contextpilot_residency::{Entry, Event};
 
@@ -18,7 +19,6 @@ use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
 use self::parts::{part_of_media, parts};
 use super::busy::Busy;
 use super::context::{ContextStore, Facts};
-use super::engine::{LOST, NO_ROOM, code};
 use super::figures::{self, FIGURES};
 use super::index::StoreIndex;
 use super::media::Media;
@@ -138,7 +138,7 @@ fn evaluate_other(
     for &sequence in sequences.unwrap_or(&[-1]) {
         synchronise(&context, sequence);
         if is_embedded() {
-            exact::make_whole_in(context, sequence);
+            bounded::make_whole(&context, sequence);
         }
         let media = media.filter(|media| media.sequence == sequence);
         if media.is_some() {
@@ -195,12 +195,15 @@ fn evaluate_media(
         }
     }
     let part = part_of_media(media, from, &tokens[from..media.done.get()]);
-    let left_out = if media.is_there.get() {
-        part.indexes.clone()
-    } else {
-        Vec::new()
+    let mut left_out = Vec::new();
+    if media.is_there.get() {
+        left_out.clone_from(&part.indexes);
+    }
+    let ready = Ready {
+        left_out,
+        is_whole: true,
     };
-    evaluate_rest(context, entries, &[part], left_out, true, batch)
+    evaluate_ready(context, entries, &[part], ready, batch)
 }
 
 fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
@@ -213,90 +216,33 @@ fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches
     await_ready(context, &parts);
     learn_layout(context, &parts);
     look_up(context, &parts);
-    let is_exact = is_bounded(&context);
-    let mut whole = true;
-    let result = prepare_all(context, &parts, entries.len(), is_exact, &mut whole);
-    if result != 0 {
-        undo(context, is_exact);
-        return result;
+    match batch::prepare(&context, &parts, entries.len()) {
+        Ok(ready) => evaluate_ready(context, entries, &parts, ready, batch),
+        Err(refusal) => refusal.code(),
     }
-    let left_out = batch::left_out(&context, &parts).unwrap_or_default();
-    evaluate_rest(context, entries, &parts, left_out, whole, batch)
 }
 
-/// Evaluates a batch but for these entries, when all is prepared. `whole`: no more than may be is left for one call.
-fn evaluate_rest(
+/// Evaluates a batch that is ready.
+fn evaluate_ready(
     context: Context<'_>,
     entries: &[Entry],
     parts: &[Part],
-    mut left_out: Vec<u32>,
-    whole: bool,
+    ready: Ready,
     batch: &impl Batches,
 ) -> i32 {
-    let is_exact = is_bounded(&context);
-    // After this, nothing is asked of the record until the engine has evaluated.
-    if !repair::goes_on(context) {
-        if repair::is_any_lost(context) {
-            return LOST;
-        }
-        left_out.clear();
-        for part in parts {
-            part.pending.set(false);
-            part.ours.set(0);
-        }
-    }
-    outputs::set(context, left_out.clone());
-    hidden::begin(context, entries.len(), !left_out.is_empty());
-    // Ends as "not known" if the engine throws.
-    let mut open = Open {
+    let mut evaluation = Evaluation {
         context,
-        parts,
-        ended: false,
+        entries,
+        batch,
+        left_out: Vec::new(),
+        took: Duration::ZERO,
     };
-    let start = Instant::now();
-    let mut result = match left_out.len() {
-        0 => batch.whole(),
-        all if all == entries.len() => 0,
-        _ => batch.without(entries, &left_out),
-    };
-    let took = start.elapsed();
-    if result == 0 {
-        batch::evaluated(&context, parts);
-    }
-    let evaluated = entries.len() - left_out.len();
-    if result == 0 && evaluated > 0 {
-        with_record(context, |one| {
-            one.rates.evaluated(evaluated, took);
-            one.session.updated();
-        });
-    }
-    if is_exact && result != 0 {
-        bounded::undo(&context, -1);
-    } else if result != 0 {
-        let was_uncertain = context.journal(|journal| journal.is_any_uncertain());
-        dense::cut_ahead(&context, -1);
-        repair::goes_on(context);
-        // After any other error a part of the batch may be there.
-        if was_uncertain == Some(true) && result == NO_ROOM {
-            // What was ahead took room that the server believes to be free.
-            outputs::set(context, Vec::new());
-            hidden::begin(context, entries.len(), false);
-            left_out.clear();
-            result = batch.whole();
-        }
-    }
-    open.ended = true;
-    if result == 0 {
-        note_loaded(context, entries, parts);
-    }
-    batch::end(&context, parts, result);
-    if !whole {
-        forget_all(context, parts);
-    }
+    let result = batch::evaluate(&context, parts, entries.len(), ready, &mut evaluation);
     if result == 0 {
         // Before the engine is asked for anything else.
-        hidden::evaluated(context, parts, entries.len(), &left_out);
+        hidden::evaluated(context, parts, entries.len(), &evaluation.left_out);
         prove_layout(context, parts);
+        let is_exact = is_bounded(&context);
         for part in parts {
             note_submitted(context, &part.run);
             change::save_early(context, &part.run);
@@ -307,6 +253,64 @@ fn evaluate_rest(
         }
     }
     result
+}
+
+/// A batch of the host's that is being evaluated.
+struct Evaluation<'a, B> {
+    context: Context<'a>,
+    entries: &'a [Entry],
+    batch: &'a B,
+    /// The indexes of the entries that the last evaluation was without, in order.
+    left_out: Vec<u32>,
+    /// How long that took.
+    took: Duration,
+}
+
+impl<B: Batches> HostBatch<ContextStore> for Evaluation<'_, B> {
+    fn leave_out(&mut self, left_out: &[u32]) {
+        self.left_out = left_out.to_vec();
+        outputs::set(self.context, left_out.to_vec());
+        hidden::begin(self.context, self.entries.len(), !left_out.is_empty());
+    }
+
+    fn evaluate(&mut self, left_out: &[u32]) -> i32 {
+        let start = Instant::now();
+        let result = if left_out.is_empty() {
+            self.batch.whole()
+        } else {
+            self.batch.without(self.entries, left_out)
+        };
+        self.took = start.elapsed();
+        result
+    }
+
+    fn evaluated(&mut self, record: &mut ContextStore, entries: usize) {
+        record.rates.evaluated(entries, self.took);
+    }
+
+    /// Tells the worker which entries were not evaluated.
+    fn loaded(&mut self, loaded: &[u32]) {
+        figures::add(&FIGURES.loaded_tokens, loaded.len());
+        let at = |&index: &u32| &self.entries[index as usize];
+        let loaded: Vec<&Entry> = loaded.iter().map(at).collect();
+        guard::compute(|| {
+            let is_oldest = records::is_oldest(self.context);
+            let context = contexts::id_of(self.context.pointer());
+            let goes_on =
+                |a: &&Entry, b: &&Entry| a.sequence == b.sequence && a.position + 1 == b.position;
+            for run in loaded.chunk_by(goes_on) {
+                if is_oldest {
+                    usage::loaded(run[0].sequence, run.len());
+                }
+                push(Event::Loaded {
+                    context,
+                    sequence: run[0].sequence,
+                    from: run[0].position,
+                    to: run[run.len() - 1].position + 1,
+                });
+            }
+        });
+    }
 }
 
 /// The server has submitted these tokens, and the engine holds them, or the store has them for it.
@@ -415,65 +419,6 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
     }
 }
 
-/// A batch was not evaluated: what was loaded or evaluated of it must not stay.
-fn undo(context: Context<'_>, is_exact: bool) {
-    if is_exact {
-        bounded::undo(&context, -1);
-    } else {
-        dense::cut_ahead(&context, -1);
-    }
-}
-
-/// Does what is to be done before a batch is evaluated. Returns the result that the server gets if that is not possible; 0: it
-/// is done. `whole` is set to false if more is left for one call than may be.
-fn prepare_all(
-    context: Context<'_>,
-    parts: &[Part],
-    entries: usize,
-    is_exact: bool,
-    whole: &mut bool,
-) -> i32 {
-    if is_exact {
-        complete_for_room(context, entries);
-    }
-    for part in parts {
-        let prepared = if is_exact {
-            bounded::prepare(&context, part)
-        } else {
-            dense::prepare(&context, part)
-        };
-        if let Err(refusal) = prepared {
-            return code(refusal);
-        }
-    }
-    if !is_exact {
-        return 0;
-    }
-    match exact::stop_at_turns(context, parts) {
-        0 => exact::in_pieces(context, parts, entries, whole),
-        result => result,
-    }
-}
-
-/// More was evaluated by one call than may be: what became of it is not for the store.
-fn forget_all(context: Context<'_>, parts: &[Part]) {
-    with_record(context, |one| {
-        for part in parts.iter().filter(|part| !part.pending.get()) {
-            one.session.obscure(part.run.sequence);
-        }
-    });
-}
-
-/// What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
-fn complete_for_room(context: Context<'_>, entries: usize) {
-    let is_short = with_record(context, |one| {
-        one.session.pending_sequences().next().is_some() && one.session.held() + entries > one.size
-    });
-    if is_short == Some(true) {
-        bounded::complete(&context, -1);
-    }
-}
-
 /// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready, unless the
 /// store has most of it.
 pub(super) fn expect(index: Option<&StoreIndex>, one: &mut ContextStore, run: &Run) {
@@ -493,59 +438,6 @@ pub(super) fn expect(index: Option<&StoreIndex>, one: &mut ContextStore, run: &R
     let layout = one.layout();
     if !layout.is_some_and(|layout| only_new::is_enough(one.flows, layout, tokens, there)) {
         index.expect(size);
-    }
-}
-
-/// Tells the worker which entries were not evaluated because the engine held them. (Of those that wait it is not
-/// known yet.)
-fn note_loaded(context: Context<'_>, entries: &[Entry], parts: &[Part]) {
-    if !outputs::are_left_out(context) {
-        return;
-    }
-    let ours: usize = parts.iter().map(|part| part.ours.get()).sum();
-    let held = parts.iter().filter(|part| !part.pending.get());
-    let held = match ours {
-        0 => batch::left_out(&context, held).unwrap_or_default(),
-        _ => with_record(context, |one| {
-            let of_store = |part: &Part| {
-                let there = one.session.there(&part.run) - part.ours.get();
-                part.indexes[..there].to_vec()
-            };
-            held.flat_map(of_store).collect()
-        })
-        .unwrap_or_default(),
-    };
-    figures::add(&FIGURES.loaded_tokens, held.len());
-    let loaded: Vec<&Entry> = held.iter().map(|&index| &entries[index as usize]).collect();
-    guard::compute(|| {
-        let is_oldest = records::is_oldest(context);
-        for run in loaded.chunk_by(|a, b| a.sequence == b.sequence && a.position + 1 == b.position)
-        {
-            if is_oldest {
-                usage::loaded(run[0].sequence, run.len());
-            }
-            push(Event::Loaded {
-                context: contexts::id_of(context.pointer()),
-                sequence: run[0].sequence,
-                from: run[0].position,
-                to: run[run.len() - 1].position + 1,
-            });
-        }
-    });
-}
-
-/// An evaluation that has not ended yet. If the engine throws an exception, it is not known what the engine did.
-struct Open<'a> {
-    context: Context<'a>,
-    parts: &'a [Part],
-    ended: bool,
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if !self.ended {
-            batch::end(&self.context, self.parts, -2);
-        }
     }
 }
 

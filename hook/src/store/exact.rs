@@ -26,12 +26,12 @@
 //! further cells, which are not put back (seen in 0.7.0, and in the sources of 2026): then the first parts miss some of
 //! their window. That makes a plain server answer wrongly now and then, if slots share a cache that is small beside the
 //! batch. What is stored would be wrong for good. So with a store, such a context evaluates one part at a time
-//! ([`pieces`]), as a server does whose `--batch-size` is its `--ubatch-size`.
+//! (`kv-engine/pieces.rs`), as a server does whose `--batch-size` is its `--ubatch-size`.
 //!
 //! **Where states are taken.** Where an answer begins, on the way through a long prompt, when tokens are about to be lost,
 //! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
 //! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons. So do tails
-//! that are taken where other prompts may turn off ([`turns`]).
+//! that are taken where other prompts may turn off (`kv-engine/turns.rs`).
 //!
 //! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
 //! own decision, without asking. A load brings the windows only. So of a sequence that was loaded it is known from where on
@@ -44,19 +44,14 @@
 //! it, the next evaluation is refused as an error.
 
 pub(super) mod load;
-mod pieces;
 mod show;
 mod take;
-mod turns;
 
 use contextpilot_kv_engine::{bounded, is_bounded};
 use contextpilot_kv_store::Run;
 
-pub(super) use self::pieces::in_pieces;
 pub(super) use self::show::checkpoint;
-pub(super) use self::take::{keep, keep_checkpoint, save, save_midway};
-pub(super) use self::turns::stop_at_turns;
-use super::context::ContextStore;
+pub(super) use self::take::{keep, save, save_midway};
 use super::{Context, acts, hidden, is_on, with_index, with_record};
 use crate::attach::{self, original};
 
@@ -65,7 +60,7 @@ pub(super) const WHOLE_WINDOWS: &str = "its sliding windows keep every position 
                                         not: use swa_full=False, or no --swa-full";
 
 /// Why one of these contexts has no store. A batch of several parts computes some of them without their window in such a cache
-/// (see [`pieces`]), and whether it finds room depends on each cell: with a store a program would be answered otherwise.
+/// (see above), and whether it finds room depends on each cell: with a store a program would be answered otherwise.
 /// A server that finds no room makes some.
 pub(super) const SHARED_WINDOWS: &str = "its sequences share one small cache of its sliding windows: use kv_unified=False, \
                                          or one sequence";
@@ -106,18 +101,7 @@ pub(crate) fn removes_only_pending(
     let Some(context) = context.filter(|context| acts(*context) && sequence >= 0 && to < 0) else {
         return false;
     };
-    let only = with_record(context, |one| {
-        let in_engine = one.session.in_engine(sequence);
-        one.session.believed_if_pending(sequence)?;
-        let only = usize::try_from(from).is_ok_and(|from| from > 0 && from >= in_engine);
-        if only {
-            one.session.removed(sequence, from, to);
-        } else {
-            one.session.cut(sequence, in_engine);
-        }
-        Some(only)
-    });
-    only.flatten() == Some(true)
+    usize::try_from(from).is_ok_and(|from| bounded::removes_only_pending(&context, sequence, from))
 }
 
 /// The host is about to remove positions of a sequence; negative: of all. If it goes back behind what a load has brought,
@@ -132,8 +116,7 @@ pub(crate) fn about_to_go_back(
     let Some(context) = context.filter(|context| acts(*context)) else {
         return Vec::new();
     };
-    let window = with_record(context, |one| one.bounds.map_or(0, |bounds| bounds.window));
-    let (Some(window @ 1..), Ok(kept @ 1..)) = (window, usize::try_from(from)) else {
+    let Ok(kept @ 1..) = usize::try_from(from) else {
         return Vec::new();
     };
     if to >= 0 {
@@ -141,14 +124,7 @@ pub(crate) fn about_to_go_back(
         make_whole(context, sequence);
         return Vec::new();
     }
-    let needed = (kept + 1).saturating_sub(window);
-    let lacking = |one: &mut ContextStore| {
-        let are_these = |of| one.are_these(of);
-        one.session.lacking(sequence, needed, are_these)
-    };
-    let lacking = with_record(context, lacking).unwrap_or_default();
-    bounded::begin_anew(&context, &lacking, kept);
-    lacking
+    bounded::about_to_go_back(&context, sequence, kept)
 }
 
 /// The host has gone back in these sequences. What is pending of them is evaluated now if it may not wait.
@@ -167,36 +143,13 @@ pub(crate) fn went_back(context: Option<Context<'_>>, sequences: &[i32]) {
 /// evaluated again. Negative: of all. (Servers ask which positions are there.)
 pub(crate) fn make_whole(context: Context<'_>, sequence: i32) {
     if attach::is_embedded() && acts(context) {
-        make_whole_in(context, sequence);
-    }
-}
-
-/// As [`make_whole`], in a program.
-pub(super) fn make_whole_in(context: Context<'_>, sequence: i32) {
-    let lacking = |one: &mut ContextStore| {
-        let are_these = |of| one.are_these(of);
-        one.session.lacking(sequence, 0, are_these)
-    };
-    for sequence in with_record(context, lacking).unwrap_or_default() {
-        bounded::evaluate_again(&context, sequence);
+        bounded::make_whole(&context, sequence);
     }
 }
 
 /// Whether the host does not see the engine's own answers for what is pending.
 fn is_hidden() -> bool {
     original::llama_memory_seq_pos_min().is_some() && original::llama_memory_seq_pos_max().is_some()
-}
-
-/// The host replaces a sequence: what is pending of it is not pending any more.
-pub(crate) fn forgive(context: Context<'_>, sequence: i32) {
-    if acts(context) {
-        with_record(context, |one| {
-            let in_engine = one.session.in_engine(sequence);
-            if one.session.believed_if_pending(sequence).is_some() {
-                one.session.cut(sequence, in_engine);
-            }
-        });
-    }
 }
 
 /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and the

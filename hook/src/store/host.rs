@@ -1,17 +1,21 @@
 //! A context of the engine with its record, its journal and the store, as `crates/store/kv-engine` sees them.
 
+use std::time::Instant;
+
 use contextpilot_kv_engine::{
-    Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, Supply, Wanted,
+    Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, States, Supply, Tails, Wanted,
+    last_message,
 };
-use contextpilot_kv_store::{Conditions, Run, Session, worth};
+use contextpilot_kv_store::{Conditions, Fingerprint, Run, Session, worth};
 
 use super::context::ContextStore;
-use super::engine::{ABORTED, NO_ROOM, PARTIAL};
+use super::engine::PARTIAL;
 use super::evaluate::load::Stored;
 use super::exact::load::StoredState;
 use super::figures;
+use super::index::StoreIndex;
 use super::{
-    Context, PATIENCE, be_patient, change, evaluate, exact, own_batch, records, with_index,
+    Context, PATIENCE, be_patient, change, evaluate, exact, own_batch, records, repair, with_index,
     with_record,
 };
 use crate::attach::original::{self, original};
@@ -45,6 +49,26 @@ impl Record for ContextStore {
         let most = contexts::batch_of(self.pointer()).map_or(FEW, |batch| batch as usize);
         let at_once = self.bounds.and_then(|bounds| bounds.at_once);
         at_once.unwrap_or(most).min(self.size).max(1)
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn tails(&self) -> &Tails {
+        &self.tails
+    }
+
+    fn tails_mut(&mut self) -> &mut Tails {
+        &mut self.tails
+    }
+
+    fn tail_of<'a>(&self, part: &'a [u8]) -> Option<&'a [u8]> {
+        self.shape()?.tail_of(part)
+    }
+
+    fn are_these(&self, conditions: Conditions) -> bool {
+        self.are_these(conditions)
     }
 
     fn has_embeddings(&self) -> bool {
@@ -118,6 +142,22 @@ impl Supply for Found<'_> {
     }
 }
 
+/// What the store has under one fingerprint.
+struct StatesOf<'a> {
+    index: &'a StoreIndex,
+    fingerprint: Fingerprint,
+}
+
+impl States for StatesOf<'_> {
+    fn length_of(&self, tokens: &[i32]) -> usize {
+        self.index.length_of(&self.fingerprint, tokens)
+    }
+
+    fn last_state_in(&self, tokens: &[i32]) -> usize {
+        self.index.last_state_in(&self.fingerprint, tokens)
+    }
+}
+
 impl Host for Context<'_> {
     type Record = ContextStore;
 
@@ -136,6 +176,10 @@ impl Host for Context<'_> {
             }
             work(one)
         })
+    }
+
+    fn goes_on(&self) -> bool {
+        repair::goes_on(*self)
     }
 
     fn journal<R>(&self, work: impl FnOnce(&mut Journal) -> R) -> Option<R> {
@@ -165,6 +209,44 @@ impl Host for Context<'_> {
 
     fn may_wait(&self, run: &Run) -> bool {
         exact::may_wait(*self, run)
+    }
+
+    fn at_once(&self) -> Option<usize> {
+        contexts::at_once_in(self.pointer()).map(|count| count as usize)
+    }
+
+    fn with_states<R>(
+        &self,
+        sequence: i32,
+        work: impl FnOnce(&ContextStore, &dyn States) -> Option<R>,
+    ) -> Option<R> {
+        let found = with_index(*self, |index, one| {
+            let index = index.as_ref()?;
+            if one.shape().is_none() || one.has_embeddings() {
+                return None;
+            }
+            let fingerprint = one.fingerprint(one.conditions(sequence))?;
+            work(one, &StatesOf { index, fingerprint })
+        });
+        found.flatten()
+    }
+
+    fn last_message(&self, run: &Run) -> Option<usize> {
+        last_message(&run.tokens[..run.leading], self.is_control()?)
+    }
+
+    fn evaluate_of_batch(
+        &self,
+        sequence: i32,
+        from: usize,
+        tokens: &[i32],
+        most: usize,
+    ) -> Result<(), Refusal> {
+        let start = Instant::now();
+        self.evaluate(sequence, from, tokens, most)?;
+        let took = start.elapsed();
+        with_record(*self, |one| one.rates.evaluated(tokens.len(), took));
+        Ok(())
     }
 
     fn about_to_reach(&self) {
@@ -260,11 +342,8 @@ impl Engine for Context<'_> {
         tokens: &[i32],
         most: usize,
     ) -> Result<(), Refusal> {
-        match own_batch::evaluate_tokens(*self, sequence, from, tokens, most) {
-            0 => Ok(()),
-            NO_ROOM => Err(Refusal::NoRoom),
-            ABORTED => Err(Refusal::Stopped),
-            _ => Err(Refusal::Failed),
-        }
+        Refusal::of_code(own_batch::evaluate_tokens(
+            *self, sequence, from, tokens, most,
+        ))
     }
 }

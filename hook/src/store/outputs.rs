@@ -22,11 +22,6 @@ pub(super) fn set(context: Context<'_>, left_out: Vec<u32>) {
     }
 }
 
-/// Whether entries were left out of the last evaluation of a context.
-pub(super) fn are_left_out(context: Context<'_>) -> bool {
-    context.journal(|journal| !journal.left_out().is_empty()) == Some(true)
-}
-
 /// The engine's index for an entry of the host's batch. Negative indexes count outputs from the end, and
 /// all outputs are evaluated.
 pub(crate) fn index_in_engine(context: Context<'_>, index: i32) -> i32 {

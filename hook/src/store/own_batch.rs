@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use contextpilot_kv_engine::NO_ROOM;
 use contextpilot_residency::Entry;
 
-use super::engine::{Context, NO_ROOM};
+use super::engine::Context;
 use super::{hidden, records};
 use crate::attach::original::{self, original};
 use crate::base::abi::{Batch, Pointer};

@@ -1,12 +1,12 @@
 //! States that the server itself saves and restores, for its host prompt cache. They are taken apart as
 //! well, so that nothing has to be copied twice.
 
-use contextpilot_kv_engine::{Change, Checkpoint, Host as _, changed};
+use contextpilot_kv_engine::{Change, Checkpoint, Host as _, bounded, changed, keep_checkpoint};
 use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::{Context, ahead, before, change, exact, hears, hidden, with_index, with_record};
+use super::{Context, acts, ahead, before, change, exact, hears, hidden, with_index, with_record};
 
 /// The server has saved a whole sequence to its own memory.
 ///
@@ -109,7 +109,7 @@ pub(crate) unsafe fn checkpointed(
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     with_record(context, |one| {
         remember(one, sequence, target, state);
-        exact::keep_checkpoint(one, sequence, state);
+        keep_checkpoint(one, sequence, state);
     });
 }
 
@@ -186,7 +186,9 @@ pub(crate) fn restored_from_file(context: Context<'_>, sequence: i32, tokens: Op
 
 /// The engine removes a sequence before it replaces it.
 pub(crate) fn about_to_restore(context: Context<'_>, sequence: i32) {
-    exact::forgive(context, sequence);
+    if acts(context) {
+        bounded::forget_pending(&context, sequence);
+    }
     change::about_to_lose(Some(context), sequence, 0);
 }
 

@@ -1,31 +1,182 @@
-//! What is noted before and after a batch of the host is evaluated.
+//! A batch of the host: what is done before, and what is noted behind.
 
-use crate::host::{Host, Part, Record};
+use crate::Refusal;
+use crate::engine::{LOST, NO_ROOM};
+use crate::host::{Host, HostBatch, Part, Record, is_bounded};
+use crate::journal::Journal;
+use crate::{bounded, dense, pieces, turns};
 
-/// The indexes of the entries that are left out of the batch, in order: those that the engine holds already, and those that
-/// wait. `None`: the library has stopped.
-pub fn left_out<'a, H: Host>(
-    host: &H,
-    parts: impl IntoIterator<Item = &'a Part>,
-) -> Option<Vec<u32>> {
-    host.record(|one| {
+/// A batch that can be evaluated.
+#[derive(Debug)]
+pub struct Ready {
+    /// The indexes of the entries that are left out of it, in order: those that the engine holds already, and those that wait.
+    pub left_out: Vec<u32>,
+    /// No more is left for one call than the context computes at once, if that matters.
+    pub is_whole: bool,
+}
+
+/// Does what is to be done before a batch of so many entries is evaluated.
+///
+/// # Errors
+/// Why that is not possible. What was done of it is undone.
+pub fn prepare<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<Ready, Refusal> {
+    match prepare_all(host, parts, entries) {
+        Ok(is_whole) => Ok(Ready {
+            left_out: left_out(host, parts),
+            is_whole,
+        }),
+        Err(refusal) => {
+            undo(host);
+            Err(refusal)
+        }
+    }
+}
+
+/// See [`Ready::is_whole`].
+fn prepare_all<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<bool, Refusal> {
+    if !is_bounded(host) {
+        for part in parts {
+            dense::prepare(host, part)?;
+        }
+        return Ok(true);
+    }
+    complete_for_room(host, entries);
+    for part in parts {
+        bounded::prepare(host, part)?;
+    }
+    turns::stop_at_turns(host, parts)?;
+    pieces::in_pieces(host, parts, entries)
+}
+
+/// A batch was not evaluated: what was loaded or evaluated of it must not stay.
+fn undo<H: Host>(host: &H) {
+    if is_bounded(host) {
+        bounded::undo(host, -1);
+    } else {
+        dense::cut_ahead(host, -1);
+    }
+}
+
+/// What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
+fn complete_for_room<H: Host>(host: &H, entries: usize) {
+    let is_short = host.record(|one| {
+        let session = one.session();
+        session.pending_sequences().next().is_some() && session.held() + entries > one.size()
+    });
+    if is_short == Some(true) {
+        bounded::complete(host, -1);
+    }
+}
+
+/// See [`Ready::left_out`]. None if the library has stopped.
+fn left_out<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
+    let all = host.record(|one| {
         let mut all = Vec::new();
         for part in parts {
-            let there = if part.pending.get() {
-                part.indexes.len()
-            } else {
-                one.session().there(&part.run)
-            };
-            all.extend_from_slice(&part.indexes[..there]);
+            all.extend_from_slice(&part.indexes[..there(one, part)]);
         }
         all.sort_unstable();
         all
-    })
+    });
+    all.unwrap_or_default()
+}
+
+/// How many entries of a part are left out of the batch.
+pub(crate) fn there(record: &impl Record, part: &Part) -> usize {
+    if part.pending.get() {
+        part.indexes.len()
+    } else {
+        record.session().there(&part.run)
+    }
+}
+
+/// Evaluates a batch of so many entries that is [ready](prepare), and notes what came of it. Returns the result that the host gets.
+pub fn evaluate<H: Host>(
+    host: &H,
+    parts: &[Part],
+    entries: usize,
+    Ready {
+        mut left_out,
+        is_whole,
+    }: Ready,
+    batch: &mut impl HostBatch<H::Record>,
+) -> i32 {
+    let is_bounded = is_bounded(host);
+    // After this, nothing is asked of the record until the engine has evaluated.
+    if !host.goes_on() {
+        if host.journal(|journal| journal.is_any_lost()) == Some(true) {
+            return LOST;
+        }
+        left_out.clear();
+        for part in parts {
+            part.pending.set(false);
+            part.ours.set(0);
+        }
+    }
+    batch.leave_out(&left_out);
+    // Ends as "not known" if the engine throws.
+    let mut open = Open {
+        host,
+        parts,
+        ended: false,
+    };
+    let mut result = 0;
+    if left_out.is_empty() || left_out.len() < entries {
+        result = batch.evaluate(&left_out);
+    }
+    if result == 0 {
+        believe(host, parts);
+    }
+    let count = entries - left_out.len();
+    if result == 0 && count > 0 {
+        host.record(|one| {
+            batch.evaluated(one, count);
+            one.session_mut().updated();
+        });
+    }
+    if result != 0 && is_bounded {
+        bounded::undo(host, -1);
+    } else if result != 0 {
+        let was_uncertain = host.journal(|journal| Journal::is_any_uncertain(journal));
+        dense::cut_ahead(host, -1);
+        host.goes_on();
+        // After any other error a part of the batch may be there.
+        if was_uncertain == Some(true) && result == NO_ROOM {
+            // What was ahead took room that the server believes to be free.
+            left_out.clear();
+            batch.leave_out(&[]);
+            result = batch.evaluate(&[]);
+        }
+    }
+    open.ended = true;
+    if result == 0 && !left_out.is_empty() {
+        batch.loaded(&loaded(host, parts));
+    }
+    end(host, parts, result);
+    if !is_whole {
+        forget(host, parts);
+    }
+    result
+}
+
+/// An evaluation that has not ended yet. If the engine throws an exception, it is not known what the engine did.
+struct Open<'a, H: Host> {
+    host: &'a H,
+    parts: &'a [Part],
+    ended: bool,
+}
+
+impl<H: Host> Drop for Open<'_, H> {
+    fn drop(&mut self) {
+        if !self.ended {
+            end(self.host, self.parts, -2);
+        }
+    }
 }
 
 /// The engine has evaluated the batch, but for what was left out: the host believes in the tokens of these parts now. (Those
 /// that wait are noted by [`end`].)
-pub fn evaluated<H: Host>(host: &H, parts: &[Part]) {
+fn believe<H: Host>(host: &H, parts: &[Part]) {
     for part in parts.iter().filter(|part| !part.pending.get()) {
         let first = usize::try_from(part.run.first).unwrap_or(0);
         let end = first + part.run.tokens.len();
@@ -33,10 +184,25 @@ pub fn evaluated<H: Host>(host: &H, parts: &[Part]) {
     }
 }
 
+/// The entries that were left out because the engine has them from the store, in order. (Of those that wait it is not known yet.)
+fn loaded<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
+    let all = host.record(|one| {
+        let held = parts.iter().filter(|part| !part.pending.get());
+        let of_store = |part: &Part| {
+            let there = one.session().there(&part.run) - part.ours.get();
+            part.indexes[..there].to_vec()
+        };
+        let mut all: Vec<u32> = held.flat_map(of_store).collect();
+        all.sort_unstable();
+        all
+    });
+    all.unwrap_or_default()
+}
+
 /// The engine has evaluated the batch (0), or refused to.
-pub fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
+fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
     // There was no room, or the batch was invalid: all is as before.
-    if matches!(result, 1 | -1) {
+    if matches!(result, NO_ROOM | -1) {
         return;
     }
     let noted = host.record(|one| {
@@ -66,4 +232,13 @@ pub fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
             host.journal(|journal| journal.left_pending(&part.run));
         }
     }
+}
+
+/// More was evaluated by one call than may be: what became of it is not for the store.
+fn forget<H: Host>(host: &H, parts: &[Part]) {
+    host.record(|one| {
+        for part in parts.iter().filter(|part| !part.pending.get()) {
+            one.session_mut().obscure(part.run.sequence);
+        }
+    });
 }

@@ -8,9 +8,9 @@
 use contextpilot_kv_store::{Run, worth};
 
 use crate::Refusal;
+use crate::change::change_engine;
 use crate::host::{Host, Part, Record, Supply, Wanted};
-use crate::journal::ANYTHING;
-use crate::plan::{Plan, carry_out, settle};
+use crate::plan::{Plan, carry_out};
 
 /// Does what is to be done before a part of a batch is evaluated.
 ///
@@ -72,34 +72,75 @@ pub fn undo<H: Host>(host: &H, sequence: i32) {
 
 fn empty<H: Host>(host: &H, sequence: i32) {
     let believed = host.record(|one| one.session().believed(sequence).map(<[_]>::len));
-    if let Some(believed) = believed.flatten() {
-        host.journal(|journal| journal.uncertain(sequence, believed, ANYTHING));
-    }
-    host.cut(sequence, 0);
-    let noted = host.record(|one| one.session_mut().set_in_engine(sequence, 0));
-    if noted.is_some() {
-        host.journal(|journal| journal.settled(sequence));
-    }
+    let believed = believed.flatten().unwrap_or(0);
+    let cut = || host.cut(sequence, 0);
+    change_engine(host, sequence, believed, cut, |one, ()| {
+        one.session_mut().set_in_engine(sequence, 0);
+        0
+    });
 }
 
-/// The host is about to remove what is behind the first `kept` tokens of these sequences, of which rows are missing that
-/// might be there without a load: the engine's sequences are emptied, and what the host keeps is pending.
-pub fn begin_anew<H: Host>(host: &H, sequences: &[i32], kept: usize) {
-    for &sequence in sequences {
-        host.journal(|journal| journal.uncertain(sequence, kept, ANYTHING));
-        host.cut(sequence, 0);
-        let noted = host.record(|one| one.session_mut().leave_all_pending(sequence, kept));
-        if noted.is_some() {
-            host.journal(|journal| journal.settled(sequence));
+/// The host is about to remove what is behind the first `kept` tokens of a sequence; negative: of all. If it goes back behind what
+/// a load has brought, rows are missing that might be there without a load: the engine's sequence is emptied, and what the host keeps
+/// of it is pending. Returns these sequences.
+pub fn about_to_go_back<H: Host>(host: &H, sequence: i32, kept: usize) -> Vec<i32> {
+    let lacking = host.record(|one| {
+        let window = one.bounds().map_or(0, |bounds| bounds.window);
+        if window == 0 || kept == 0 {
+            return Vec::new();
         }
+        let needed = (kept + 1).saturating_sub(window);
+        one.session()
+            .lacking(sequence, needed, |of| one.are_these(of))
+    });
+    let lacking = lacking.unwrap_or_default();
+    for &sequence in &lacking {
+        let cut = || host.cut(sequence, 0);
+        change_engine(host, sequence, kept, cut, |one, ()| {
+            one.session_mut().leave_all_pending(sequence, kept);
+            0
+        });
     }
+    lacking
 }
 
-/// Evaluates all of a sequence again: nothing of it is loaded.
-pub fn evaluate_again<H: Host>(host: &H, sequence: i32) {
-    empty(host, sequence);
-    if reach(host, sequence, None, false).is_err() {
-        host.record(|one| one.session_mut().lose(sequence));
+/// The host removes all tokens of a sequence from a position on. True if the engine holds none of them: they are not pending any
+/// more. Else, what is pending of them is forgotten, so that it is not evaluated.
+pub fn removes_only_pending<H: Host>(host: &H, sequence: i32, from: usize) -> bool {
+    let only = host.record(|one| {
+        let session = one.session_mut();
+        session.believed_if_pending(sequence)?;
+        let in_engine = session.in_engine(sequence);
+        let only = from > 0 && from >= in_engine;
+        if only {
+            session.removed(sequence, i32::try_from(from).ok()?, -1);
+        } else {
+            session.cut(sequence, in_engine);
+        }
+        Some(only)
+    });
+    only.flatten() == Some(true)
+}
+
+/// The host is about to replace a sequence: what is pending of it is not pending any more.
+pub fn forget_pending<H: Host>(host: &H, sequence: i32) {
+    removes_only_pending(host, sequence, 0);
+}
+
+/// Evaluates what a load has left out of a sequence; negative: of all. Nothing of it is loaded.
+pub fn make_whole<H: Host>(host: &H, sequence: i32) {
+    let lacking = host.record(|one| {
+        let session = one.session();
+        let mut all = session.lacking(sequence, 0, |of| one.are_these(of));
+        // What follows what is known of another one cannot be evaluated again.
+        all.retain(|id| session.believed(*id).is_some());
+        all
+    });
+    for sequence in lacking.unwrap_or_default() {
+        empty(host, sequence);
+        if reach(host, sequence, None, false).is_err() {
+            host.record(|one| one.session_mut().lose(sequence));
+        }
     }
 }
 
@@ -165,8 +206,8 @@ fn reach<H: Host>(
         return Ok(());
     }
     let plan = Plan::to_reach(&wanted, supply.as_ref(), goal.most);
-    let done = carry_out(host, &plan, &goal.wanted, supply.as_mut());
-    let noted = host.record(|one| {
+    let work = || carry_out(host, &plan, &goal.wanted, supply.as_mut());
+    let done = change_engine(host, sequence, goal.believed, work, |one, done| {
         let first = |position| one.bounds().map_or(0, |bounds| bounds.first_row(position));
         let loaded = done.loaded.map(|position| (position, first(position)));
         let session = one.session_mut();
@@ -183,11 +224,8 @@ fn reach<H: Host>(
         if done.held <= goal.believed {
             session.set_in_engine(sequence, done.held);
         }
+        done.held
     });
-    // Else the code that puts the context right begins anew.
-    if noted.is_some() {
-        settle(host, &plan, &done);
-    }
     if let Some(supply) = supply {
         supply.finish(&done);
     }

@@ -6,28 +6,31 @@
 use contextpilot_kv_store::{Advice, Run, worth};
 
 use crate::Refusal;
+use crate::change::change_engine;
 use crate::host::{Host, Part, Record, Supply, Wanted};
-use crate::journal::ANYTHING;
-use crate::plan::{Plan, carry_out, settle};
+use crate::plan::{Plan, carry_out};
 
 /// Cuts off what a sequence has ahead; a negative sequence stands for all. Returns whether there was anything.
 pub fn cut_ahead<H: Host>(host: &H, sequence: i32) -> bool {
     let all = host.record(|one| {
         let all = one.session().ahead();
-        let all: Vec<_> = all
-            .filter(|(id, _)| sequence < 0 || *id == sequence)
-            .collect();
-        for &(id, believed) in &all {
-            one.session_mut().cut(id, believed);
-        }
-        all
+        all.filter(|(id, _)| sequence < 0 || *id == sequence)
+            .collect::<Vec<_>>()
     });
     let all = all.unwrap_or_default();
     for &(sequence, believed) in &all {
-        host.cut(sequence, believed);
-        host.journal(|journal| journal.settled(sequence));
+        cut(host, sequence, believed, believed);
     }
     !all.is_empty()
+}
+
+/// Cuts what the engine holds of a sequence to so many tokens; the host believes in `believed`.
+fn cut<H: Host>(host: &H, sequence: i32, believed: usize, held: usize) {
+    let cut = || host.cut(sequence, held);
+    change_engine(host, sequence, believed, cut, |one, ()| {
+        one.session_mut().cut(sequence, held);
+        held
+    });
 }
 
 /// Does what is to be done before a part of a batch is evaluated.
@@ -58,10 +61,8 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
         return Ok(());
     };
     if let Some(length) = advice.cut {
-        host.cut(sequence, length);
         let believed = usize::try_from(part.run.first).unwrap_or(0);
-        host.journal(|journal| journal.uncertain(sequence, believed, length));
-        host.record(|one| one.session_mut().cut(sequence, length));
+        cut(host, sequence, believed, length);
     }
     if !part.follows {
         host.record(|one| one.session_mut().obscure(sequence));
@@ -83,11 +84,11 @@ fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
         return Ok(());
     };
     let believed = from + tokens.len();
-    host.journal(|journal| journal.uncertain(sequence, believed, ANYTHING));
-    host.cut(sequence, from);
-    let done = host.evaluate(sequence, from, &tokens, tokens.len());
-    host.journal(|journal| journal.settled(sequence));
-    host.record(|one| {
+    let evaluate = || {
+        host.cut(sequence, from);
+        host.evaluate(sequence, from, &tokens, tokens.len())
+    };
+    let done = change_engine(host, sequence, believed, evaluate, |one, done| {
         let conditions = one.conditions(sequence);
         let session = one.session_mut();
         if done.is_ok() {
@@ -96,6 +97,7 @@ fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
             session.removed(sequence, -1, -1);
             session.obscure(sequence);
         }
+        believed
     });
     done.map_err(|_| Refusal::Failed)
 }
@@ -118,20 +120,28 @@ fn load<H: Host>(host: &H, run: &Run, held: usize) -> Result<(), Refusal> {
     };
     // The engine takes as many tokens at a time as the server's batch has.
     let plan = Plan::to_load(&wanted, &supply, run.tokens.len());
-    let done = carry_out(host, &plan, wanted.tokens, Some(&mut supply));
-    let is_lost = done.held < plan.least;
-    host.record(|one| {
-        let session = one.session_mut();
-        if is_lost {
-            session.removed(sequence, -1, -1);
-            session.obscure(sequence);
-        } else {
-            session.loaded(sequence, supply.tokens()[..done.held].to_vec());
-        }
-    });
-    settle(host, &plan, &done);
+    let work = || {
+        let done = carry_out(host, &plan, wanted.tokens, Some(&mut supply));
+        (done, supply)
+    };
+    let (done, supply) = change_engine(
+        host,
+        sequence,
+        wanted.believed,
+        work,
+        |one, (done, supply)| {
+            let session = one.session_mut();
+            if done.held < plan.least {
+                session.removed(sequence, -1, -1);
+                session.obscure(sequence);
+            } else {
+                session.loaded(sequence, supply.tokens()[..done.held].to_vec());
+            }
+            done.held
+        },
+    );
     supply.finish(&done);
-    if is_lost {
+    if done.held < plan.least {
         return Err(Refusal::Failed);
     }
     Ok(())

@@ -53,6 +53,15 @@ pub trait Engine {
     }
 }
 
+/// What an engine says if there is no room for a batch.
+pub const NO_ROOM: i32 = 1;
+
+/// What it says if the host's own callback has stopped it: the parts of the batch that it had computed stay.
+pub const STOPPED: i32 = 2;
+
+/// What the host hears if a sequence was lost: "compute error". A server then clears its slots.
+pub const LOST: i32 = -3;
+
 /// Why an engine does not evaluate tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -62,4 +71,28 @@ pub enum Refusal {
     Stopped,
     /// Any other error.
     Failed,
+}
+
+impl Refusal {
+    /// What the host hears if the engine has refused tokens that are needed before its batch.
+    pub fn code(self) -> i32 {
+        match self {
+            Self::NoRoom => NO_ROOM,
+            Self::Stopped => STOPPED,
+            Self::Failed => LOST,
+        }
+    }
+
+    /// Why the engine has evaluated nothing, or not all; 0: it has.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn of_code(code: i32) -> Result<(), Self> {
+        match code {
+            0 => Ok(()),
+            NO_ROOM => Err(Self::NoRoom),
+            STOPPED => Err(Self::Stopped),
+            _ => Err(Self::Failed),
+        }
+    }
 }

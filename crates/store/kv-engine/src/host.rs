@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use contextpilot_kv_store::{Conditions, Run, Session};
 
-use crate::{Done, Engine, Journal};
+use crate::tails::Tails;
+use crate::{Done, Engine, Journal, Refusal};
 
 /// What the engine says of a context that cannot go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,22 @@ pub trait Record {
 
     /// How many tokens the engine takes by one call of ours.
     fn at_a_time(&self) -> usize;
+
+    /// How many tokens the context has room for.
+    fn size(&self) -> usize;
+
+    /// Tails that wait for the rows of their tokens.
+    fn tails(&self) -> &Tails;
+
+    /// The same, to be changed.
+    fn tails_mut(&mut self) -> &mut Tails;
+
+    /// The tail in what the engine gives as the [part](Engine::save_part) of a state that cannot be cut back. `None`: states of
+    /// this context are not understood, or this is none.
+    fn tail_of<'a>(&self, part: &'a [u8]) -> Option<&'a [u8]>;
+
+    /// Whether a sequence was evaluated under the adapters that are applied now, by what it was evaluated under.
+    fn are_these(&self, conditions: Conditions) -> bool;
 
     /// All tokens of a batch may be needed: nothing may be left out.
     fn has_embeddings(&self) -> bool;
@@ -129,6 +146,10 @@ pub trait Host: Engine {
         self.record(work)
     }
 
+    /// Whether the store goes on. If the library has stopped, the context is [put right](crate::repair()) first, once; then there is
+    /// nothing to do for it any more. The engine's function must be still to come: this may evaluate.
+    fn goes_on(&self) -> bool;
+
     /// Runs `work`, which cannot panic, on the journal.
     fn journal<R>(&self, work: impl FnOnce(&mut Journal) -> R) -> Option<R>;
 
@@ -142,11 +163,67 @@ pub trait Host: Engine {
     /// sees that the engine lacks them.
     fn may_wait(&self, run: &Run) -> bool;
 
+    /// How many tokens the engine computes at once. `None`: not known.
+    fn at_once(&self) -> Option<usize>;
+
+    /// Runs `work` on the record and on what the store has under what a sequence is evaluated under now. `None`: states of the
+    /// context are not understood, all of its tokens are needed, or the store cannot be asked.
+    fn with_states<R>(
+        &self,
+        sequence: i32,
+        work: impl FnOnce(&Self::Record, &dyn States) -> Option<R>,
+    ) -> Option<R>;
+
+    /// Where the last message that begins in the leading tokens of a run begins: see [`last_message`](crate::last_message).
+    fn last_message(&self, run: &Run) -> Option<usize>;
+
+    /// As [`Engine::evaluate`], of tokens of the host's batch: how long that takes says how long evaluating takes.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    fn evaluate_of_batch(
+        &self,
+        sequence: i32,
+        from: usize,
+        tokens: &[i32],
+        most: usize,
+    ) -> Result<(), Refusal> {
+        self.evaluate(sequence, from, tokens, most)
+    }
+
     /// Tokens that wait are about to be loaded or evaluated, whatever asks for them.
     fn about_to_reach(&self);
 
     /// The engine refused a state, and so many tokens are evaluated again.
     fn note_refused_state(&self, tokens: usize);
+}
+
+/// What the store has, of tokens that were all evaluated under the same.
+pub trait States {
+    /// How many of the first of these tokens it has rows of.
+    fn length_of(&self, tokens: &[i32]) -> usize;
+
+    /// The longest beginning of these tokens that it has a whole state of; 0: it has none.
+    fn last_state_in(&self, tokens: &[i32]) -> usize;
+}
+
+/// A batch of the host, and what evaluates it.
+pub trait HostBatch<R> {
+    /// These entries, in order, are left out of the evaluation that follows. This cannot panic.
+    fn leave_out(&mut self, left_out: &[u32]);
+
+    /// Evaluates the batch without these entries. Returns the engine's result.
+    fn evaluate(&mut self, left_out: &[u32]) -> i32;
+
+    /// So many entries were evaluated by the last call.
+    fn evaluated(&mut self, record: &mut R, entries: usize) {
+        let _ = (record, entries);
+    }
+
+    /// These entries were left out, because the engine has them from the store.
+    fn loaded(&mut self, entries: &[u32]) {
+        let _ = entries;
+    }
 }
 
 /// The entries of one sequence in a batch of the host.

@@ -70,7 +70,7 @@ pub enum Change {
 }
 
 /// A number of tokens that stands for anything: see [`Journal::uncertain`].
-pub const ANYTHING: usize = usize::MAX;
+pub(crate) const ANYTHING: usize = usize::MAX;
 
 impl Journal {
     /// Nothing is noted.
@@ -86,7 +86,7 @@ impl Journal {
 
     /// The engine may soon hold `held` tokens of a sequence, or [`ANYTHING`]; the host believes in so many. Call this before the
     /// engine is changed. If `held` is not more, the two agree from now on.
-    pub fn uncertain(&mut self, sequence: i32, believed: usize, held: usize) {
+    pub(crate) fn uncertain(&mut self, sequence: i32, believed: usize, held: usize) {
         self.settled(sequence);
         if held > believed {
             self.uncertain.push(Uncertain {
@@ -98,13 +98,13 @@ impl Journal {
     }
 
     /// The engine holds what the host believes, and the record knows how much of it; negative: of all sequences.
-    pub fn settled(&mut self, sequence: i32) {
+    pub(crate) fn settled(&mut self, sequence: i32) {
         self.uncertain
             .retain(|known| sequence >= 0 && known.sequence != sequence);
     }
 
     /// The host's batch was evaluated, and it believes in so many tokens of this sequence now.
-    pub fn evaluated(&mut self, sequence: i32, end: usize) {
+    pub(crate) fn evaluated(&mut self, sequence: i32, end: usize) {
         self.withdraw(sequence);
         for known in &mut self.uncertain {
             if known.sequence == sequence {
@@ -115,7 +115,7 @@ impl Journal {
     }
 
     /// The host has changed sequences. `heard`: the record knows of it.
-    pub fn changed(&mut self, change: Change, heard: bool) {
+    pub(crate) fn changed(&mut self, change: Change, heard: bool) {
         match change {
             Change::Shortened(_) => {}
             Change::Removed(sequence) => {
@@ -139,7 +139,7 @@ impl Journal {
     }
 
     /// A run was left out, and the record could not note that it is pending.
-    pub fn left_pending(&mut self, run: &Run) {
+    pub(crate) fn left_pending(&mut self, run: &Run) {
         self.pending.push(Pending {
             sequence: run.sequence,
             from: usize::try_from(run.first).unwrap_or(0),
@@ -176,7 +176,7 @@ impl Journal {
     }
 
     /// Whether the engine may hold something else of any sequence than the host believes.
-    pub fn is_any_uncertain(&self) -> bool {
+    pub(crate) fn is_any_uncertain(&self) -> bool {
         !self.uncertain.is_empty()
     }
 

@@ -14,7 +14,10 @@
 //! | [`Plan`] | what is done to one sequence, as a list of steps |
 //! | [`dense`] | contexts that can go back to any position |
 //! | [`bounded`] | those that cannot |
-//! | [`batch`] | what is noted before and after the host's batch is evaluated |
+//! | [`batch`] | the host's batch: what comes before and after the engine evaluates it |
+//! | `pieces`, `turns` | of bounded contexts: a batch by several calls; tails where other prompts may turn off |
+//! | [`Tails`] | tails that wait in memory for their tokens' rows |
+//! | [`changed`] | how the record and the journal of a sequence are kept alike |
 //! | [`repair`](repair()) | puts a context right after an error of ours |
 //!
 //! The hook implements the traits once, by a value that only unsafe code can make: the context is alive, and this thread
@@ -24,18 +27,25 @@
 
 pub mod batch;
 pub mod bounded;
+mod change;
 pub mod dense;
 mod engine;
 mod host;
 mod journal;
+mod pieces;
 mod plan;
 mod repair;
+mod tails;
+mod turns;
 
-pub use engine::{Engine, Refusal};
-pub use host::{Bounds, Host, Part, Record, Supply, Wanted, is_bounded};
-pub use journal::{ANYTHING, Change, Checkpoint, Journal};
-pub use plan::{Done, Plan, Step, carry_out};
+pub use change::changed;
+pub use engine::{Engine, LOST, NO_ROOM, Refusal, STOPPED};
+pub use host::{Bounds, Host, HostBatch, Part, Record, States, Supply, Wanted, is_bounded};
+pub use journal::{Change, Checkpoint, Journal};
+pub use plan::Done;
 pub use repair::repair;
+pub use tails::{Tail, Tails};
+pub use turns::{keep_checkpoint, last_message};
 
 /// Puts the engine at what the host believes of a sequence: what is ahead is cut off, and what is pending is given to it.
 /// Negative: of all. A caller that is about to read or change a sequence calls this first. Returns whether anything was cut off.
@@ -46,10 +56,4 @@ pub fn synchronise<H: Host>(host: &H, sequence: i32) -> bool {
     bounded::undo(host, sequence);
     bounded::complete(host, sequence);
     false
-}
-
-/// The host has changed sequences: `work` notes it in the record.
-pub fn changed<H: Host>(host: &H, change: Change, work: impl FnOnce(&mut H::Record)) {
-    let heard = host.record(work).is_some();
-    host.journal(|journal| journal.changed(change, heard));
 }

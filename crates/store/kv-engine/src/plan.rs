@@ -1,12 +1,11 @@
 //! What is done to one sequence of the engine so that it holds certain tokens, as a list of steps.
 
 use crate::host::{Host, Supply, Wanted};
-use crate::journal::ANYTHING;
 use crate::{Engine, Refusal};
 
 /// A step of a [`Plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Load the state of so many tokens. If that fails, the sequence is emptied. Not taken if a state was loaded.
     Load(usize),
     /// Give the engine what it held before. Not taken if the engine holds enough.
@@ -17,17 +16,15 @@ pub enum Step {
 
 /// What is done to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The sequence.
-    pub sequence: i32,
-    /// How many tokens the host believes in.
-    pub believed: usize,
+    pub(crate) sequence: i32,
     /// How many of the tokens the engine holds before the first step.
-    pub held: usize,
+    pub(crate) held: usize,
     /// How many of the tokens it must hold behind the last one.
-    pub least: usize,
+    pub(crate) least: usize,
     /// In this order.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// What became of a [`Plan`].
@@ -46,7 +43,7 @@ pub struct Done {
 impl Plan {
     /// Nothing is to be done for what is wanted but to load what the store has. If that is refused, the engine gets back what it
     /// held.
-    pub fn to_load(wanted: &Wanted<'_>, supply: &impl Supply, most: usize) -> Self {
+    pub(crate) fn to_load(wanted: &Wanted<'_>, supply: &impl Supply, most: usize) -> Self {
         let lengths = supply.lengths().into_iter();
         let mut steps: Vec<_> = lengths.filter(|len| *len > 0).map(Step::Load).collect();
         steps.push(if supply.is_aside() {
@@ -56,7 +53,6 @@ impl Plan {
         });
         Self {
             sequence: wanted.sequence,
-            believed: wanted.believed,
             held: wanted.held,
             least: wanted.held,
             steps,
@@ -64,13 +60,12 @@ impl Plan {
     }
 
     /// The engine is to hold all that the host believes in.
-    pub fn to_reach(wanted: &Wanted<'_>, supply: Option<&impl Supply>, most: usize) -> Self {
+    pub(crate) fn to_reach(wanted: &Wanted<'_>, supply: Option<&impl Supply>, most: usize) -> Self {
         let lengths = supply.map(Supply::lengths).unwrap_or_default();
         let mut steps: Vec<_> = lengths.into_iter().map(Step::Load).collect();
         steps.push(Step::Evaluate(most));
         Self {
             sequence: wanted.sequence,
-            believed: wanted.believed,
             held: wanted.held,
             least: wanted.believed,
             steps,
@@ -78,18 +73,17 @@ impl Plan {
     }
 }
 
-/// Carries a plan out. The journal knows of it before the first step, and until the record does.
+/// Carries a plan out. The journal knows of it: see [`change_engine`](crate::change::change_engine).
 ///
 /// `tokens`: at least those that the engine holds, and those that it is to hold. This asks nothing of the record, so it comes
 /// to its end even if the library stops.
-pub fn carry_out<H: Host>(
+pub(crate) fn carry_out<H: Host>(
     host: &H,
     plan: &Plan,
     tokens: &[i32],
     mut supply: Option<&mut impl Supply>,
 ) -> Done {
     let sequence = plan.sequence;
-    host.journal(|journal| journal.uncertain(sequence, plan.believed, ANYTHING));
     let mut done = Done {
         held: plan.held,
         loaded: None,
@@ -146,9 +140,4 @@ fn evaluate(host: &impl Engine, sequence: i32, rest: &[i32], most: usize, done: 
         host.cut(sequence, 0);
     }
     done.held = there.unwrap_or(0);
-}
-
-/// The record knows what became of a plan.
-pub(crate) fn settle<H: Host>(host: &H, plan: &Plan, done: &Done) {
-    host.journal(|journal| journal.uncertain(plan.sequence, plan.believed, done.held));
 }

@@ -5,7 +5,8 @@
 mod memory;
 
 use contextpilot_kv_engine::{
-    Change, Engine, Host, Journal, batch, bounded, changed, dense, is_bounded, synchronise,
+    Change, Engine, Host, HostBatch, LOST, NO_ROOM, Record, STOPPED, batch, bounded, changed,
+    is_bounded, synchronise,
 };
 use contextpilot_kv_store::{Conditions, Held};
 use std::cell::Cell;
@@ -13,7 +14,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use memory::{DROPS, Fault, Kind, Memory, Rows, computed, part};
+use memory::{DROPS, Fault, Kind, Known, Memory, Rows, computed, part};
 
 const SEQUENCES: i32 = 4;
 /// Tokens of a batch.
@@ -46,6 +47,8 @@ enum Act {
     Adapter(u32),
     /// Tokens are moved.
     Move(i32, usize),
+    /// The host is about to do something after which it is not known what a load has left out.
+    MakeWhole(i32),
 }
 
 /// A state that the host has saved.
@@ -69,6 +72,7 @@ struct Traffic {
     own: i32,
     outputs: usize,
     lost: usize,
+    tails: Cell<usize>,
 }
 
 impl Traffic {
@@ -82,6 +86,7 @@ impl Traffic {
             own: 10_000,
             outputs: 0,
             lost: 0,
+            tails: Cell::new(0),
         }
     }
 
@@ -206,12 +211,7 @@ impl Traffic {
                     return;
                 };
                 if self.acts() {
-                    self.memory.record(|one| {
-                        let in_engine = one.session.in_engine(sequence);
-                        if one.session.believed_if_pending(sequence).is_some() {
-                            one.session.cut(sequence, in_engine);
-                        }
-                    });
+                    bounded::forget_pending(&self.memory, sequence);
                 }
                 self.store(sequence, 0);
                 self.memory.goes_on();
@@ -233,6 +233,13 @@ impl Traffic {
                 if under != self.memory.under.get() {
                     self.memory.is_mixed.set(true);
                     self.memory.under.set(under);
+                }
+            }
+            Act::MakeWhole(sequence) => {
+                self.before(sequence);
+                if self.acts() {
+                    bounded::make_whole(&self.memory, sequence);
+                    self.memory.goes_on();
                 }
             }
             Act::Move(sequence, count) => {
@@ -299,7 +306,9 @@ impl Traffic {
             (tokens.len() >= kept + 8).then(|| (under, tokens.to_vec()))
         });
         if let Some((under, tokens)) = wanted.flatten() {
-            if !is_bounded(&self.memory) {
+            if is_bounded(&self.memory) {
+                self.store_tails(sequence, &tokens);
+            } else {
                 synchronise(&self.memory, sequence);
             }
             let mut state = Vec::new();
@@ -307,13 +316,39 @@ impl Traffic {
                 let all: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
                 let right = computed(&all).into_iter().flat_map(u64::to_le_bytes);
                 assert!(right.eq(state), "what is stored is what was evaluated");
-                let mut stored = self.memory.stored.borrow_mut();
-                if !stored.contains(&(under, tokens.clone())) {
-                    stored.push((under, tokens));
-                }
+                self.put(under, tokens);
             }
         }
         self.memory.goes_on();
+    }
+
+    fn put(&self, under: Conditions, tokens: Vec<i32>) {
+        let mut stored = self.memory.stored.borrow_mut();
+        if !stored.contains(&(under, tokens.clone())) {
+            stored.push((under, tokens));
+        }
+    }
+
+    /// The rows of these tokens are stored, and so are the tails that wait for them.
+    fn store_tails(&self, sequence: i32, tokens: &[i32]) {
+        let waiting = self.memory.record(|one| one.tails_mut().take_of(sequence));
+        for tail in waiting.unwrap_or_default() {
+            if !tokens.starts_with(&tail.tokens) {
+                continue;
+            }
+            let all: Vec<_> = tail
+                .tokens
+                .iter()
+                .map(|token| (*token, tail.conditions))
+                .collect();
+            let right = computed(&all).into_iter().flat_map(u64::to_le_bytes);
+            assert!(
+                right.eq(tail.bytes.iter().copied()),
+                "a tail is of its tokens"
+            );
+            self.tails.set(self.tails.get() + 1);
+            self.put(tail.conditions, tail.tokens);
+        }
     }
 
     fn forget(&mut self, sequence: i32) {
@@ -323,17 +358,15 @@ impl Traffic {
     }
 
     fn remove(&mut self, sequence: i32, from: usize) {
+        if self.acts() && bounded::removes_only_pending(&self.memory, sequence, from) {
+            self.plain[sequence as usize].truncate(from);
+            return;
+        }
         self.store(sequence, from);
         self.before(sequence);
         let mut lacking = Vec::new();
-        if let (Kind::Window(window), 1.., true) = (self.memory.kind, from, self.acts()) {
-            let needed = (from + 1).saturating_sub(window);
-            let found = self.memory.record(|one| {
-                let under = one.under;
-                one.session.lacking(sequence, needed, |of| of == under)
-            });
-            lacking = found.unwrap_or_default();
-            bounded::begin_anew(&self.memory, &lacking, from);
+        if self.acts() {
+            lacking = bounded::about_to_go_back(&self.memory, sequence, from);
         }
         {
             let mut rows = self.memory.rows.borrow_mut();
@@ -402,8 +435,8 @@ impl Traffic {
         for _ in 0..2 {
             match self.try_decode(parts) {
                 0 => return true,
-                1 => {}
-                2 => {
+                NO_ROOM => {}
+                STOPPED => {
                     // It asks what is there.
                     for &(sequence, ..) in parts {
                         self.before(sequence);
@@ -425,83 +458,81 @@ impl Traffic {
     }
 
     fn try_decode(&mut self, given: &[(i32, &[i32], usize)]) -> i32 {
-        const LOST: i32 = -3;
-        let code = |refusal| match refusal {
-            contextpilot_kv_engine::Refusal::NoRoom => 1,
-            contextpilot_kv_engine::Refusal::Stopped => 2,
-            contextpilot_kv_engine::Refusal::Failed => LOST,
-        };
         let mut parts = Vec::new();
-        let mut at = 0;
+        let mut entries = 0;
         for &(sequence, tokens, leading) in given {
             let first = self.plain[sequence as usize].len();
-            parts.push(part(sequence, first, tokens, leading, at));
-            at += tokens.len();
+            parts.push(part(sequence, first, tokens, leading, entries));
+            entries += tokens.len();
         }
         let memory = &self.memory;
-        let is_lost = |memory: &Memory| memory.journal.borrow().is_any_lost();
+        let mut batch = Given {
+            memory,
+            given,
+            plain: &mut self.plain,
+            is_moved: &self.is_moved,
+            dropped: &mut self.dropped,
+            outputs: &mut self.outputs,
+            is_called: false,
+        };
         if !memory.goes_on() {
-            if is_lost(memory) {
+            if memory.journal.borrow().is_any_lost() {
                 return LOST;
             }
-            return self.evaluate(given, &[]);
+            return batch.evaluate(&[]);
         }
-        let is_exact = is_bounded(memory);
-        for part in &parts {
-            let result = if is_exact {
-                bounded::prepare(memory, part)
-            } else {
-                dense::prepare(memory, part)
-            };
-            if let Err(refusal) = result {
-                if is_exact {
-                    bounded::undo(memory, -1);
-                } else {
-                    dense::cut_ahead(memory, -1);
+        match batch::prepare(memory, &parts, entries) {
+            Ok(ready) => {
+                let bounds = memory.record(|one| one.bounds()).flatten();
+                if let Some(at_once) = bounds.and_then(|bounds| bounds.at_once) {
+                    let left = entries - ready.left_out.len();
+                    assert!(left <= at_once || !ready.is_whole, "one call has too many");
                 }
-                return code(refusal);
+                let left_out = ready.left_out.clone();
+                let result = batch::evaluate(memory, &parts, entries, ready, &mut batch);
+                if result == 0 && !batch.is_called {
+                    batch.go_on(&left_out, false);
+                }
+                result
             }
+            Err(refusal) => refusal.code(),
         }
-        let mut left_out = batch::left_out(memory, &parts).unwrap_or_default();
-        if !memory.goes_on() {
-            if is_lost(memory) {
-                return LOST;
-            }
-            left_out.clear();
-            parts.iter().for_each(|part| part.pending.set(false));
-        }
-        let mut result = self.evaluate(given, &left_out);
-        let memory = &self.memory;
-        if result == 0 {
-            batch::evaluated(memory, &parts);
-        }
-        if result == 0 && left_out.len() < at {
-            memory.record(|one| one.session.updated());
-        }
-        if result != 0 && is_exact {
-            bounded::undo(memory, -1);
-        } else if result != 0 {
-            let was_uncertain = memory.journal(|journal| Journal::is_any_uncertain(journal));
-            dense::cut_ahead(memory, -1);
-            memory.goes_on();
-            if was_uncertain == Some(true) && result == 1 {
-                result = self.evaluate(given, &[]);
-            }
-        }
-        batch::end(&self.memory, &parts, result);
-        result
     }
+}
 
-    /// The engine evaluates the host's batch without these entries, and every output is looked at.
-    fn evaluate(&mut self, given: &[(i32, &[i32], usize)], left_out: &[u32]) -> i32 {
+/// A batch of the host's: sequences, tokens, and how many of these want no output.
+struct Given<'a> {
+    memory: &'a Memory,
+    given: &'a [(i32, &'a [i32], usize)],
+    plain: &'a mut [Vec<(i32, Conditions)>; SEQUENCES as usize],
+    is_moved: &'a [bool; SEQUENCES as usize],
+    dropped: &'a mut [usize; SEQUENCES as usize],
+    outputs: &'a mut usize,
+    /// The engine has evaluated it, or refused to.
+    is_called: bool,
+}
+
+impl HostBatch<Known> for Given<'_> {
+    fn leave_out(&mut self, _: &[u32]) {}
+
+    fn evaluate(&mut self, left_out: &[u32]) -> i32 {
+        self.is_called = true;
         let refused = self.memory.refuses_batch();
-        let under = self.memory.under.get();
         // No room: nothing was evaluated. Else all but the last entry was.
         if refused.is_some_and(|part| part % 2 == 0) {
-            return 1;
+            return NO_ROOM;
         }
+        self.go_on(left_out, refused.is_some());
+        if refused.is_some() { LOST } else { 0 }
+    }
+}
+
+impl Given<'_> {
+    /// The host believes in its tokens, if they are not refused, and looks at every output.
+    fn go_on(&mut self, left_out: &[u32], is_refused: bool) {
+        let under = self.memory.under.get();
         let mut index = 0;
-        for &(sequence, tokens, leading) in given {
+        for &(sequence, tokens, leading) in self.given {
             let plain = &mut self.plain[sequence as usize];
             let before = plain.len();
             for (nth, &token) in tokens.iter().enumerate() {
@@ -522,16 +553,15 @@ impl Traffic {
                     continue;
                 }
                 assert_eq!(there, plain.len() - 1, "the position of an output");
-                self.outputs += 1;
+                *self.outputs += 1;
                 if !self.is_moved[sequence as usize] {
                     assert_eq!(Some(&rows), computed(plain).last(), "an output");
                 }
             }
-            if refused.is_some() {
+            if is_refused {
                 plain.truncate(before);
             }
         }
-        if refused.is_some() { -3 } else { 0 }
     }
 }
 
@@ -557,6 +587,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         2 => sequence().prop_map(Act::Restore),
         1 => (0..3_u32).prop_map(Act::Adapter),
         1 => (sequence(), 1..20_usize).prop_map(|(a, b)| Act::Move(a, b)),
+        1 => sequence().prop_map(Act::MakeWhole),
     ];
     prop::collection::vec(one, 1..24)
 }
@@ -609,6 +640,7 @@ fn every_output_is_that_of_an_engine_without_a_store() {
     let mut runner = TestRunner::new(config);
     let all = (kinds(), faults(), acts());
     let (seen, loaded, bounded) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let tails = Cell::new(0);
     let result = runner.run(&all, |(kind, fault, acts)| {
         let traffic = play(kind, None, &acts);
         prop_assert_eq!(traffic.lost, 0, "nothing is lost without an error");
@@ -618,15 +650,19 @@ fn every_output_is_that_of_an_engine_without_a_store() {
         if kind != Kind::Dense {
             bounded.set(bounded.get() + loads);
         }
+        tails.set(tails.get() + traffic.tails.get());
         if let Some(fault) = fault {
             play(kind, Some(fault.within(traffic.memory.counts())), &acts);
         }
         Ok(())
     });
     let (outputs, loads, bounded) = (seen.get(), loaded.get(), bounded.get());
-    println!("{cases} traces, {outputs} outputs, {loads} loads, {bounded} of them exact");
+    let tails = tails.get();
+    println!(
+        "{cases} traces, {outputs} outputs, {loads} loads, {bounded} of them exact, {tails} tails"
+    );
     if let Err(error) = result {
         panic!("{error}");
     }
-    assert!(outputs > cases && loads > cases / 2 && bounded > cases / 8);
+    assert!(outputs > cases && loads > cases / 2 && bounded > cases / 8 && tails > cases / 8);
 }

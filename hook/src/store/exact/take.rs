@@ -3,48 +3,15 @@
 use std::sync::Arc;
 
 use contextpilot_kv_engine::Engine as _;
-use contextpilot_kv_store::{Conditions, Layout, Run, worth};
+use contextpilot_kv_store::{Layout, Run, worth};
 
 use crate::store::context::ContextStore;
 use crate::store::index::StoreIndex;
 use crate::store::only_new::{self, Copied};
-use crate::store::tails::Tail;
 use crate::store::{Context, with_index, with_record};
 
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
-
-/// The server has taken a checkpoint. Its tail is kept until the rows are copied out as well, so that the server does not
-/// wait for them now.
-pub(in crate::store) fn keep_checkpoint(one: &mut ContextStore, sequence: i32, partial: &[u8]) {
-    let (Some(conditions), Some(tokens)) = (
-        one.session.conditions(sequence),
-        one.session.believed(sequence),
-    ) else {
-        return;
-    };
-    if one.session.is_in_prompt(sequence) {
-        let tokens = tokens.to_vec();
-        keep_partial(one, sequence, (tokens, conditions), partial);
-    }
-}
-
-/// The engine holds these tokens of a sequence, and this is their partial state.
-pub(super) fn keep_partial(
-    one: &mut ContextStore,
-    sequence: i32,
-    (tokens, conditions): (Vec<i32>, Conditions),
-    partial: &[u8],
-) -> Option<()> {
-    let tail = one.shape()?.tail_of(partial)?;
-    one.waiting.add(Tail {
-        sequence,
-        tokens,
-        conditions,
-        bytes: Arc::new(tail.to_vec()),
-    });
-    Some(())
-}
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
 /// sequence holds now are dropped.
@@ -53,7 +20,7 @@ fn keep_waiting(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence
         return;
     };
     let tokens = tokens.to_vec();
-    for waiting in one.waiting.take(sequence) {
+    for waiting in one.tails.take_of(sequence) {
         let kept = tokens.starts_with(&waiting.tokens)
             && one
                 .fingerprint(waiting.conditions)
@@ -61,7 +28,7 @@ fn keep_waiting(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence
                     index.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
                 });
         if !kept && tokens.starts_with(&waiting.tokens) {
-            one.waiting.put_back(waiting);
+            one.tails.put_back(waiting);
         }
     }
 }

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use contextpilot_kv_engine::{
-    Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, Supply, Wanted, repair,
+    Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, States, Supply, Tails, Wanted,
+    repair,
 };
 use contextpilot_kv_store::{Conditions, Run, Session};
 
@@ -35,6 +36,9 @@ pub(crate) fn computed(tokens: &[(i32, Conditions)]) -> Vec<u64> {
     };
     tokens.iter().map(next).collect()
 }
+
+/// So many tokens have room, as far as the store knows.
+const ROOM: usize = 150;
 
 /// What is behind the windows is dropped whenever so many tokens more are there.
 pub(crate) const DROPS: usize = 11;
@@ -81,6 +85,7 @@ pub(crate) struct Known {
     pub(crate) session: Session,
     pub(crate) bounds: Option<Bounds>,
     pub(crate) under: Conditions,
+    tails: Tails,
 }
 
 impl Record for Known {
@@ -100,7 +105,22 @@ impl Record for Known {
         self.bounds
     }
     fn at_a_time(&self) -> usize {
-        7
+        self.bounds.and_then(|bounds| bounds.at_once).unwrap_or(7)
+    }
+    fn size(&self) -> usize {
+        ROOM
+    }
+    fn tails(&self) -> &Tails {
+        &self.tails
+    }
+    fn tails_mut(&mut self) -> &mut Tails {
+        &mut self.tails
+    }
+    fn tail_of<'a>(&self, part: &'a [u8]) -> Option<&'a [u8]> {
+        Some(part)
+    }
+    fn are_these(&self, conditions: Conditions) -> bool {
+        conditions == self.under
     }
     fn has_embeddings(&self) -> bool {
         false
@@ -134,7 +154,8 @@ impl Memory {
             Kind::Dense => None,
             Kind::Window(window) => Some(Bounds {
                 window,
-                at_once: None,
+                // Some of them share a cache.
+                at_once: (window % 2 == 0).then_some(3 + window / 2),
             }),
             Kind::Recurrent => Some(Bounds {
                 window: 0,
@@ -154,6 +175,7 @@ impl Memory {
                 session,
                 bounds,
                 under: Conditions::default(),
+                tails: Tails::default(),
             })),
             journal: RefCell::new(Journal::EMPTY),
             is_active: Cell::new(true),
@@ -198,18 +220,6 @@ impl Memory {
     fn is_gone(&self) -> bool {
         self.count(3);
         matches!(self.fault.get(), Some(Fault::Gone(at)) if self.is_due(3, at))
-    }
-
-    /// Whether the store goes on. If not, the context is put right first.
-    pub(crate) fn goes_on(&self) -> bool {
-        if self.is_active.get() {
-            return true;
-        }
-        let record = self.record.borrow_mut().take();
-        let found = self.journal.borrow_mut().take();
-        let lost = repair(self, record.as_ref(), found, |work| work());
-        self.journal.borrow_mut().set_lost(lost);
-        false
     }
 
     /// The engine evaluates a token behind those of a sequence.
@@ -304,11 +314,12 @@ impl Engine for Memory {
     }
 
     fn part_size(&self, _: i32) -> Option<usize> {
-        None
+        Some(8)
     }
 
-    fn save_part(&self, _: i32, _: &mut Vec<u8>) -> bool {
-        false
+    /// For the test it has all rows.
+    fn save_part(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
+        self.save(sequence, state)
     }
 
     fn load(&self, _: i32, _: &[u8]) -> bool {
@@ -400,6 +411,21 @@ fn common(a: &[i32], b: &[i32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Tokens of which there is a state.
+struct All<'a>(Vec<&'a [i32]>);
+
+impl States for All<'_> {
+    fn length_of(&self, tokens: &[i32]) -> usize {
+        let all = self.0.iter().map(|stored| common(stored, tokens));
+        all.max().unwrap_or(0)
+    }
+
+    fn last_state_in(&self, tokens: &[i32]) -> usize {
+        let all = self.0.iter().filter(|stored| tokens.starts_with(stored));
+        all.map(|stored| stored.len()).max().unwrap_or(0)
+    }
+}
+
 impl Host for Memory {
     type Record = Known;
 
@@ -422,6 +448,17 @@ impl Host for Memory {
             return None;
         }
         Some(result)
+    }
+
+    fn goes_on(&self) -> bool {
+        if self.is_active.get() {
+            return true;
+        }
+        let record = self.record.borrow_mut().take();
+        let found = self.journal.borrow_mut().take();
+        let lost = repair(self, record.as_ref(), found, |work| work());
+        self.journal.borrow_mut().set_lost(lost);
+        false
     }
 
     fn journal<R>(&self, work: impl FnOnce(&mut Journal) -> R) -> Option<R> {
@@ -481,6 +518,28 @@ impl Host for Memory {
         let mut stored = stored.iter().map(|(_, tokens)| tokens);
         let mut leads = |wanted: &Vec<i32>| stored.any(|tokens| tokens.starts_with(wanted));
         may == Some(true) && wanted.is_some_and(|wanted| leads(&wanted))
+    }
+
+    fn at_once(&self) -> Option<usize> {
+        let bounds = self.record(|one| one.bounds);
+        Some(bounds.flatten()?.at_once.unwrap_or(5))
+    }
+
+    fn with_states<R>(
+        &self,
+        _: i32,
+        work: impl FnOnce(&Known, &dyn States) -> Option<R>,
+    ) -> Option<R> {
+        let under = self.under.get();
+        let stored = self.stored.borrow();
+        let of_these = stored.iter().filter(|(of, _)| *of == under);
+        let states = All(of_these.map(|(_, tokens)| &tokens[..]).collect());
+        self.record(|one| work(one, &states)).flatten()
+    }
+
+    fn last_message(&self, run: &Run) -> Option<usize> {
+        let found = contextpilot_kv_engine::last_message(&run.tokens, |token| token % 9 == 0);
+        found.filter(|at| *at < run.leading)
     }
 
     fn about_to_reach(&self) {}

@@ -1,4 +1,4 @@
-//! Tails that wait in memory for their tokens' rows: see [`exact`](super::exact), *Where states are taken*.
+//! Tails that wait in memory for their tokens' rows.
 
 use std::sync::Arc;
 
@@ -7,23 +7,28 @@ use contextpilot_kv_store::Conditions;
 /// At most so many tails wait.
 const MOST: usize = 16;
 /// At most so many bytes of tails wait.
-pub(super) const MOST_BYTES: usize = 256 << 20;
+pub(crate) const MOST_BYTES: usize = 256 << 20;
 
 /// A tail that was taken while the rows of its tokens are not in the store.
-pub(super) struct Tail {
-    pub(super) sequence: i32,
-    pub(super) tokens: Vec<i32>,
-    pub(super) conditions: Conditions,
-    pub(super) bytes: Arc<Vec<u8>>,
+#[derive(Debug)]
+pub struct Tail {
+    /// The sequence that it was taken of.
+    pub sequence: i32,
+    /// Those that it stands behind.
+    pub tokens: Vec<i32>,
+    /// Under what they were evaluated.
+    pub conditions: Conditions,
+    /// The tail.
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// The tails of a context, the oldest first.
-#[derive(Default)]
-pub(super) struct Tails(Vec<Tail>);
+#[derive(Debug, Default)]
+pub struct Tails(Vec<Tail>);
 
 impl Tails {
     /// If there are too many then, the oldest are dropped.
-    pub(super) fn add(&mut self, tail: Tail) {
+    pub fn add(&mut self, tail: Tail) {
         if tail.bytes.len() > MOST_BYTES {
             return;
         }
@@ -35,7 +40,7 @@ impl Tails {
     }
 
     /// The tails of a sequence, which do not wait any more.
-    pub(super) fn take(&mut self, sequence: i32) -> Vec<Tail> {
+    pub fn take_of(&mut self, sequence: i32) -> Vec<Tail> {
         let (of_this, others) = std::mem::take(&mut self.0)
             .into_iter()
             .partition(|tail| tail.sequence == sequence);
@@ -43,13 +48,13 @@ impl Tails {
         of_this
     }
 
-    /// A tail that was [taken](Self::take) goes on waiting.
-    pub(super) fn put_back(&mut self, tail: Tail) {
+    /// A tail that was [taken](Self::take_of) goes on waiting.
+    pub fn put_back(&mut self, tail: Tail) {
         self.0.push(tail);
     }
 
     /// How many tokens the longest beginning of these has for which a tail of the sequence waits; 0: no tail waits.
-    pub(super) fn last(&self, sequence: i32, tokens: &[i32]) -> usize {
+    pub fn last(&self, sequence: i32, tokens: &[i32]) -> usize {
         let tails = self.0.iter();
         let of_these =
             tails.filter(|tail| tail.sequence == sequence && tokens.starts_with(&tail.tokens));
@@ -81,7 +86,7 @@ mod tests {
         assert_eq!((tails.last(0, &all), tails.last(1, &all)), (20, 19));
         assert_eq!((tails.last(0, &all[..5]), tails.last(0, &all[..4])), (0, 0));
         assert_eq!(tails.last(0, &all[..6]), 6, "the first four are gone");
-        let mut of_one = tails.take(1);
+        let mut of_one = tails.take_of(1);
         assert_eq!((of_one.len(), tails.last(1, &all)), (8, 0));
         tails.put_back(of_one.remove(0));
         assert_eq!(tails.last(1, &all), 5);

@@ -1,0 +1,154 @@
+//! Tails where other prompts may turn off: before the last message of a prompt, and where it leaves what is stored.
+
+use contextpilot_kv_store::{Run, worth};
+
+use crate::Refusal;
+use crate::host::{Host, Part, Record};
+use crate::pieces::evaluate_to;
+use crate::tails::{MOST_BYTES, Tail};
+
+/// Evaluates the beginnings of parts up to where other prompts may turn off, and takes tails there: before the last message
+/// that begins in the batch, and where the prompt leaves what is stored. Not at exactly these places, but where the engine would
+/// divide the batch, which is less than a `--ubatch-size` before: so the engine computes the same parts as without that.
+///
+/// # Errors
+/// The engine refuses.
+pub(crate) fn stop_at_turns<H: Host>(host: &H, parts: &[Part]) -> Result<(), Refusal> {
+    let all = parts.iter();
+    let prompts =
+        all.filter(|part| part.follows && !part.pending.get() && part.run.leading >= worth::LEAST);
+    for part in prompts {
+        let message = host.last_message(&part.run);
+        let Some((believed, most, stops)) = stops(host, &part.run, message) else {
+            continue;
+        };
+        for stop in stops {
+            let Some(there) = host.record(|one| one.session().there(&part.run)) else {
+                return Ok(());
+            };
+            let end = stop - believed;
+            if end > there {
+                evaluate_to(host, parts, part, (believed, there), end, most)?;
+            }
+            take_tail(host, &part.run, end);
+        }
+    }
+    Ok(())
+}
+
+/// Where the last message that has its first tokens among these begins: at the last special token with some tokens of text
+/// behind it.
+pub fn last_message(tokens: &[i32], is_special: impl Fn(i32) -> bool) -> Option<usize> {
+    let mut text = 0;
+    for (at, &token) in tokens.iter().enumerate().rev() {
+        if !is_special(token) {
+            text += 1;
+        } else if text >= worth::LEAST {
+            return Some(at);
+        } else {
+            text = 0;
+        }
+    }
+    None
+}
+
+/// How many tokens the server believes in, how many are evaluated by one call, and the positions at which tails are to be
+/// taken, in order. `message`: where in the run one begins.
+fn stops<H: Host>(
+    host: &H,
+    run: &Run,
+    message: Option<usize>,
+) -> Option<(usize, usize, Vec<usize>)> {
+    let at_once = host.at_once()?;
+    let sequence = run.sequence;
+    host.with_states(sequence, |one, states| {
+        let session = one.session();
+        let believed = session.believed(sequence)?.len();
+        let from = believed + session.there(run);
+        let is_known = usize::try_from(run.first) == Ok(believed)
+            && session.in_engine(sequence) == from
+            && (from == 0 || session.under(sequence) == one.conditions(sequence))
+            && session.may_load(sequence);
+        if !is_known {
+            return None;
+        }
+        let wanted = session.wanted(run);
+        let mut places = vec![states.length_of(&wanted)];
+        places.extend(message.map(|at| believed + at));
+        places.retain(|place| (from..wanted.len()).contains(place));
+        places.sort_unstable();
+        let mut stops: Vec<usize> = Vec::new();
+        for place in places {
+            let stop = from + (place - from) / at_once * at_once;
+            let before = &wanted[..place];
+            let last = states.last_state_in(before);
+            let last = last.max(one.tails().last(sequence, before));
+            let last = last.max(stops.last().copied().unwrap_or(0));
+            if stop > last && place - last >= at_once {
+                stops.push(stop);
+            }
+        }
+        let most = one.at_a_time();
+        (!stops.is_empty()).then_some((believed, most, stops))
+    })
+}
+
+/// The engine holds the run up to this entry: its tail is kept until the rows are copied out, too.
+fn take_tail<H: Host>(host: &H, run: &Run, end: usize) {
+    let size = host.part_size(run.sequence);
+    if size.is_none_or(|size| size > MOST_BYTES) {
+        return;
+    }
+    let mut part = Vec::new();
+    if host.save_part(run.sequence, &mut part) {
+        host.record(|one| {
+            let tokens = one.session().after(run, end);
+            keep_tail(one, run.sequence, tokens, &part)
+        });
+    }
+}
+
+/// The host has taken a checkpoint. Its tail is kept until the rows are copied out as well, so that the host does not wait for
+/// them now.
+pub fn keep_checkpoint(record: &mut impl Record, sequence: i32, part: &[u8]) {
+    let session = record.session();
+    let Some(tokens) = session.believed(sequence).map(<[_]>::to_vec) else {
+        return;
+    };
+    if session.is_in_prompt(sequence) {
+        keep_tail(record, sequence, tokens, part);
+    }
+}
+
+/// The engine holds these tokens of a sequence, and this is its part that cannot be cut back.
+fn keep_tail(record: &mut impl Record, sequence: i32, tokens: Vec<i32>, part: &[u8]) -> Option<()> {
+    let conditions = record.session().conditions(sequence)?;
+    let bytes = std::sync::Arc::new(record.tail_of(part)?.to_vec());
+    record.tails_mut().add(Tail {
+        sequence,
+        tokens,
+        conditions,
+        bytes,
+    });
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_message_with_text_is_found() {
+        let text = [9; 20];
+        let found = |parts: &[&[i32]]| last_message(&parts.concat(), |token| token < 3);
+        // System, user, and what an answer begins with.
+        assert_eq!(
+            found(&[&[1], &text, &[2, 7, 1], &text, &[2, 7, 1, 8, 7]]),
+            Some(23)
+        );
+        assert_eq!(found(&[&[1], &text[..7], &[2]]), None);
+        assert_eq!(found(&[&text]), None);
+        assert_eq!(found(&[&text, &[1], &text[..8]]), Some(20));
+        assert_eq!(found(&[]), None);
+    }
+}
