@@ -24,6 +24,7 @@
 //! | [`hidden`], [`hidden_rows`] | hidden states of tokens, for drafts (MTP, EAGLE-3) |
 //! | [`purpose`] | contexts and batches from which nothing may be left out |
 //! | [`media`] | images and sounds |
+//! | [`encodings`] | what the encoder has made of them |
 //! | [`metadata`] | what KV depends on by the model's metadata: the context's length, tokens behind |
 //! | [`params`] | what a program that is no llama-server creates its contexts and models with |
 //! | [`context`] | what is known of each context: its sequences, and what its KV depends on |
@@ -76,6 +77,7 @@ mod config;
 pub(crate) mod content;
 mod context;
 mod elsewhere;
+pub(crate) mod encodings;
 pub(crate) mod engine;
 pub(crate) mod evaluate;
 pub(crate) mod exact;
@@ -312,17 +314,20 @@ impl IndexHeld {
     /// `None`: another thread has it, and the call has waited long enough. A call without any patience does not wait.
     fn take(row: &Row) -> Option<Self> {
         let mut patience = row.patience();
+        let held = Self::within(&mut patience);
+        row.set_patience(patience);
+        held
+    }
+
+    /// The same, of a call that may wait so long.
+    fn within(patience: &mut Duration) -> Option<Self> {
         let turn = if patience.is_zero() {
             try_lock(&TURN)?
         } else {
             TURN.lock().unwrap_or_else(PoisonError::into_inner)
         };
-        let index = lock_within(&INDEX, &mut patience);
-        row.set_patience(patience);
-        Some(Self {
-            index: index?,
-            _turn: turn,
-        })
+        let index = lock_within(&INDEX, patience)?;
+        Some(Self { index, _turn: turn })
     }
 }
 

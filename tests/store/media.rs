@@ -1,5 +1,6 @@
 //! Prompts with images.
 
+mod encodings;
 mod random;
 
 use contextpilot_control::{Evaluated, Evaluation};

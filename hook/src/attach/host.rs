@@ -11,9 +11,8 @@ use super::plain;
 use super::process::{self, Engine};
 use super::replacement::{self, Replacement};
 use super::row::Row;
-use super::row::are_tokens_wanted;
 use super::table::{
-    FORGOTTEN, HOST_CACHE, LAUNCH, NUMBERS, PROMPTS, SESSIONS_SOCKET, UNCACHED, is_called, newest,
+    FORGOTTEN, HOST_CACHE, LAUNCH, NUMBERS, SESSIONS_SOCKET, UNCACHED, is_called, newest,
     ties_by_prompts,
 };
 
@@ -143,9 +142,7 @@ unsafe fn finish(
         && plain::set(SESSIONS_SOCKET, |name| survey.beside("SSL_read", name));
     let wanted = |row: &Row| match row.generation {
         "openssl" => tls_by_words,
-        generation => {
-            row.is_wanted() && (generation != PROMPTS.0 || by_prompts || are_tokens_wanted())
-        }
+        _ => row.is_wanted() && !row.is_idle(by_prompts),
     };
     // SAFETY: the slots were set by the survey and by what was hooked inline.
     unsafe { survey.patch(wanted) }.map_err(|name| {

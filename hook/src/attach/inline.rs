@@ -12,11 +12,11 @@ use super::evidence::Counts;
 use super::original::ROWS;
 use super::plain;
 use super::replacement::{self, Replacement};
-use super::row::{Row, are_tokens_wanted};
+use super::row::Row;
 use super::slot::Slot;
 use super::table::{
-    MEMBER, MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called, is_seen_elsewhere,
-    is_seen_in_program,
+    ENCODER, MEMBER, MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called,
+    is_seen_elsewhere, is_seen_in_program,
 };
 
 /// The functions of the table that are in the executable, or in one library.
@@ -167,15 +167,11 @@ impl Inside {
         let mut ready = Ready::default();
         for (row, replacement, function) in self.candidates().filter(|(row, ..)| wanted(row)) {
             // If requests need not be tied by their prompts, this function is not hooked.
-            if !row.is_wanted()
-                || row.generation == PROMPTS.0
-                    && !are_tokens_wanted()
-                    && !is_called(PROMPTS.0, |name| self.has(name))
-            {
+            if !row.is_wanted() || row.is_idle(is_called(PROMPTS.0, |name| self.has(name))) {
                 continue;
             }
             if let Err(refusal) = ready.add(&self.image, row, function, replacement) {
-                if row.generation == STRAIGHT {
+                if matches!(row.generation, STRAIGHT | ENCODER) {
                     continue;
                 }
                 // The functions of the runtime may be called by others. The code that relies on

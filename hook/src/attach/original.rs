@@ -7,7 +7,7 @@ use std::ptr;
 use super::evidence::{Called, Places};
 use super::row::Row;
 use super::slot::Slot;
-use super::table::{Generations, newest};
+use super::table::{ENCODER, Generations, WITH_MEDIA, newest};
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
 /// What a hook returns if it was called although there is no original.
@@ -45,6 +45,15 @@ pub(crate) fn has(name: &str) -> bool {
 /// Whether the host has any of these.
 pub(crate) fn has_any(generations: Generations) -> bool {
     newest(generations, has).is_some()
+}
+
+/// Whether all calls are seen that have images and sounds encoded, and say which.
+pub(crate) fn sees_encoding() -> bool {
+    let mut all = ROWS.iter();
+    all.all(|row| {
+        let is_needed = row.generation == ENCODER || row.name == WITH_MEDIA;
+        !is_needed || row.places.patched() > 0
+    })
 }
 
 macro_rules! slots {

@@ -68,6 +68,12 @@ plain! {
     chunk_text, "mtmd_input_chunk_get_tokens_text", fn(chunk: Pointer, count: *mut usize) -> *const i32;
     chunk_rows, "mtmd_input_chunk_get_n_tokens", fn(chunk: Pointer) -> usize;
     chunk_positions, "mtmd_input_chunk_get_n_pos", fn(chunk: Pointer) -> i32;
+    bitmap_name, "mtmd_bitmap_get_id", fn(bitmap: Pointer) -> *const c_char;
+    bitmap_data, "mtmd_bitmap_get_data", fn(bitmap: Pointer) -> Pointer;
+    bitmap_bytes, "mtmd_bitmap_get_n_bytes", fn(bitmap: Pointer) -> usize;
+    bitmap_width, "mtmd_bitmap_get_nx", fn(bitmap: Pointer) -> u32;
+    bitmap_height, "mtmd_bitmap_get_ny", fn(bitmap: Pointer) -> u32;
+    is_sound, "mtmd_bitmap_is_audio", fn(bitmap: Pointer) -> bool;
     shares_positions, "mtmd_decode_use_mrope", fn(projector: Pointer) -> bool;
     infill_prefix, "llama_vocab_fim_pre", fn(vocabulary: Pointer) -> i32;
     infill_suffix, "llama_vocab_fim_suf", fn(vocabulary: Pointer) -> i32;
@@ -87,6 +93,36 @@ plain! {
     batch_of_tokens, "llama_batch_get_one", fn(tokens: *const i32, count: i32) -> Batch;
     batch_with_room, "llama_batch_init", fn(count: i32, width: i32, sequences: i32) -> Batch;
     socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
+}
+
+/// The name by which the server identifies a chunk: the hash of the file that it came from. Do not call this
+/// within the guard.
+///
+/// # Safety
+/// The chunk is alive, and longer than the name is used.
+pub(crate) unsafe fn name_of_chunk<'a>(chunk: Pointer) -> Option<&'a [u8]> {
+    // SAFETY: the caller's promise, and a C string that belongs to the chunk.
+    unsafe { words(media_name(chunk)?) }
+}
+
+/// The same of an image or a sound before its prompt is tokenized.
+///
+/// # Safety
+/// The image is alive, and longer than the name is used.
+pub(crate) unsafe fn name_of_bitmap<'a>(bitmap: Pointer) -> Option<&'a [u8]> {
+    // SAFETY: the caller's promise, and a C string that belongs to the image.
+    unsafe { words(bitmap_name(bitmap)?) }
+}
+
+/// # Safety
+/// If it is not null, a C string that lives long enough.
+unsafe fn words<'a>(text: *const c_char) -> Option<&'a [u8]> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+    (!text.is_empty()).then_some(text)
 }
 
 /// How many sequences a context may have. `None`: the engine does not tell.

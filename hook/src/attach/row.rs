@@ -6,11 +6,10 @@ use super::evidence::{Called, Places};
 #[cfg(target_os = "macos")]
 use super::linker;
 use super::slot::Slot;
-#[cfg(target_os = "linux")]
 use super::table::PROMPTS;
+use super::table::{ENCODER, MEMBER, STORE, STRAIGHT, WITH_MEDIA};
 #[cfg(not(target_os = "macos"))]
 use super::table::{EVALUATION, Generations, MEMORY};
-use super::table::{MEMBER, STORE, STRAIGHT};
 
 /// Functions of the prefix store are hooked.
 static STORE_WANTED: AtomicBool = AtomicBool::new(false);
@@ -24,13 +23,17 @@ pub(crate) fn want_tokens() {
 }
 
 /// See [`want_tokens`].
-pub(super) fn are_tokens_wanted() -> bool {
+fn are_tokens_wanted() -> bool {
     TOKENS_WANTED.load(Ordering::Relaxed)
 }
 
 /// The functions of the prefix store are to be hooked, too. Call this before anything is patched.
 pub(crate) fn want_store() {
     STORE_WANTED.store(true, Ordering::Relaxed);
+}
+
+fn is_store_wanted() -> bool {
+    STORE_WANTED.load(Ordering::Relaxed)
 }
 
 /// One hooked function.
@@ -69,9 +72,15 @@ impl Row {
 
     /// Whether it is hooked in this process: functions of the prefix store only if there is one.
     pub(crate) fn is_wanted(&self) -> bool {
-        let is_stores = self.generation == STORE || self.generation == STRAIGHT;
+        let is_stores = matches!(self.generation, STORE | STRAIGHT | ENCODER);
         let is_members = self.generation == MEMBER;
-        !is_members && (!is_stores || STORE_WANTED.load(Ordering::Relaxed))
+        !is_members && (!is_stores || is_store_wanted())
+    }
+
+    /// Whether it tokenizes prompts, and nobody needs to know. `by_prompts`: requests are tied by their prompts.
+    pub(super) fn is_idle(&self, by_prompts: bool) -> bool {
+        let is_for_encoder = self.name == WITH_MEDIA && is_store_wanted();
+        self.generation == PROMPTS.0 && !by_prompts && !are_tokens_wanted() && !is_for_encoder
     }
 
     /// Whether the library attaches without it.

@@ -6,8 +6,8 @@
 //! - **generation**: which versions have the function. `any`: llama.cpp since 2025. [`MEMORY`],
 //!   [`EVALUATION`], [`NUMBERS`], [`LAUNCH`] and others: the versions listed below. `prompts`: used if
 //!   functions of `NUMBERS` or `LAUNCH` cannot be hooked ([`ties_by_prompts`]). `cxx`: the C++ runtime.
-//!   `libc`: the C library. `store`, `straight`: hooked only if a prefix store is asked for ([`STORE`],
-//!   [`STRAIGHT`]);
+//!   `libc`: the C library. `store`, `straight`, `encoder`: hooked only if a prefix store is asked for ([`STORE`],
+//!   [`STRAIGHT`], [`ENCODER`]);
 //! - **need**: without a `required` function the library does not attach (of several
 //!   generations, those of the newest that the engine has count). It attaches without `optional`
 //!   functions, and the banner says what is missing.
@@ -98,6 +98,15 @@ pub(crate) const STORE: &str = "store";
 /// less memory.
 #[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
 pub(crate) const STRAIGHT: &str = "straight";
+
+/// Functions that encode images and sounds (since 2026). They are hooked only for the prefix store, and used if all of them are:
+/// then it also saves encoding.
+#[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
+pub(crate) const ENCODER: &str = "encoder";
+
+/// Makes tokens of a prompt with images. For [`ENCODER`], it is hooked also where requests need not be tied by their prompts.
+#[allow(dead_code, reason = "`contextpilot-llama doctor` has the table, too")]
+pub(crate) const WITH_MEDIA: &str = "mtmd_tokenize";
 
 /// Functions behind those of llama.cpp's interface. Where link-time optimisation has copied an interface function into its
 /// callers, the calls of these are left. They are hooked in a module that a program loads ([`of_modules`]), and in nothing
@@ -336,6 +345,12 @@ macro_rules! for_each_hooked {
             lengths   store     optional fn llama_state_get_size(context: Pointer) -> usize;
             lengths   store     optional fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize;
             lengths   store     optional fn llama_state_save_file(context: Pointer, path: *const c_char, tokens: *const i32, count: usize) -> bool;
+
+            media     encoder   optional fn mtmd_batch_init(projector: Pointer) -> Pointer;
+            media     encoder   optional fn mtmd_batch_add_chunk(batch: Pointer, chunk: Pointer) -> i32;
+            media     encoder   optional fn mtmd_batch_encode(batch: Pointer) -> i32;
+            media     encoder   optional fn mtmd_batch_get_output_embd(batch: Pointer, chunk: Pointer) -> Pointer;
+            media     encoder   optional fn mtmd_batch_free(batch: Pointer);
 
             rows      straight  optional fn ggml_backend_tensor_set(tensor: Pointer, source: *const u8, offset: usize, size: usize);
             rows      straight  optional fn ggml_backend_tensor_get(tensor: Pointer, target: *mut u8, offset: usize, size: usize);

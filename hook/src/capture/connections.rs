@@ -147,6 +147,13 @@ pub(crate) fn tokenized(special: bool, text: &[u8], tokens: &[Token], infill: Op
     current(|current| current.tokenized(special, text, tokens, infill));
 }
 
+/// The salt of the request that this thread serves.
+pub(crate) fn salt() -> Salt {
+    let mut salt = Salt::None;
+    current(|current| salt = current.salt());
+    salt
+}
+
 /// A prompt that may have media is being tokenized on this thread. The single texts in it do not count.
 pub(crate) fn tokenizing_media() {
     current(Current::tokenizing_media);

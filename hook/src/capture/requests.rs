@@ -317,6 +317,11 @@ impl Current {
         }
     }
 
+    /// Which requests share its prompts in a prefix store.
+    pub(super) fn salt(&self) -> Salt {
+        self.salt
+    }
+
     /// From now on the server tokenizes parts of a prompt with media, which is sent as a whole later.
     pub(super) fn tokenizing_media(&mut self) {
         self.within_media = true;

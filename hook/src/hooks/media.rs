@@ -1,6 +1,6 @@
-//! Hooks for evaluating the rows of an image or a sound.
+//! Hooks for encoding images and sounds, and for evaluating the rows that come of it.
 
-use std::ffi::CStr;
+use std::time::Instant;
 
 use crate::attach::original::original;
 use crate::attach::plain;
@@ -9,6 +9,7 @@ use crate::base::guard::guarded;
 use crate::base::mode;
 use crate::capture::shadow::Named;
 use crate::store;
+use crate::store::encodings;
 
 /// Fills batches with the rows of one chunk and evaluates them, on this thread. Older versions
 /// have no `callback` and no `data`, and ignore what we pass in their place.
@@ -26,7 +27,9 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     data: Pointer,
 ) -> i32 {
     // SAFETY: the caller hands over a living chunk.
-    let name = mode::is_active().then(|| unsafe { name(chunk) }).flatten();
+    let name = mode::is_active()
+        .then(|| unsafe { plain::name_of_chunk(chunk) })
+        .flatten();
     let mut named = None;
     guarded(|| named = name.map(Named::begin));
     let decode = || {
@@ -38,15 +41,47 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     unsafe { store::media::during(context, chunk, rows, (sequence, position), decode) }
 }
 
-/// The name by which the server identifies a chunk: the hash of the file that it came from. Do not call this
-/// within the guard.
-///
-/// # Safety
-/// The chunk is alive.
-pub(crate) unsafe fn name<'a>(chunk: Pointer) -> Option<&'a [u8]> {
-    // SAFETY: the caller's promise.
-    let name = unsafe { plain::media_name(chunk) }.filter(|name| !name.is_null())?;
-    // SAFETY: a C string that belongs to the chunk.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    (!name.is_empty()).then_some(name)
+/// Makes a batch of images that are encoded together.
+pub(crate) unsafe fn mtmd_batch_init(projector: Pointer) -> Pointer {
+    let batch = original!(mtmd_batch_init(projector));
+    encodings::begin(batch, projector);
+    batch
+}
+
+/// Adds an image to a batch. 0: it was added.
+pub(crate) unsafe fn mtmd_batch_add_chunk(batch: Pointer, chunk: Pointer) -> i32 {
+    // SAFETY: the caller hands over a living chunk.
+    if let Some(result) = unsafe { encodings::add(batch, chunk) } {
+        return result;
+    }
+    let result = original!(mtmd_batch_add_chunk(batch, chunk));
+    if result != 0 {
+        encodings::refused(batch);
+    }
+    result
+}
+
+/// Encodes what is in a batch. 0: it was encoded.
+pub(crate) unsafe fn mtmd_batch_encode(batch: Pointer) -> i32 {
+    if encodings::is_given(batch) {
+        return 0;
+    }
+    let start = Instant::now();
+    let result = original!(mtmd_batch_encode(batch));
+    if result == 0 {
+        // SAFETY: the caller has the batch with its chunks.
+        unsafe { encodings::encoded(batch, start.elapsed()) };
+    }
+    result
+}
+
+/// The rows of an image in a batch that was encoded. Null: it is not in the batch.
+pub(crate) unsafe fn mtmd_batch_get_output_embd(batch: Pointer, chunk: Pointer) -> Pointer {
+    encodings::rows(batch, chunk)
+        .unwrap_or_else(|| original!(mtmd_batch_get_output_embd(batch, chunk)))
+}
+
+pub(crate) unsafe fn mtmd_batch_free(batch: Pointer) {
+    encodings::forget(batch);
+    original!(mtmd_batch_free(batch));
 }

@@ -34,8 +34,13 @@ pub(crate) unsafe fn mtmd_init_from_file(
     model: Pointer,
     params: ContextParams,
 ) -> Pointer {
-    let _loading = begin();
-    original!(mtmd_init_from_file(path, model, params))
+    let (call, _loading) = begin();
+    // SAFETY: the library is about to read the path.
+    let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let opening = purpose::open_projector(&call, name);
+    let projector = original!(mtmd_init_from_file(path, model, params));
+    purpose::note_projector(opening, projector, model);
+    projector
 }
 
 /// Notes that something is being loaded, until the result is dropped.

@@ -4,7 +4,6 @@ use std::ffi::c_char;
 
 use contextpilot_residency::{Token, media_run};
 
-use super::media;
 use crate::attach::is_embedded;
 use crate::attach::original::original;
 use crate::attach::plain;
@@ -13,6 +12,7 @@ use crate::base::guard::{compute, guarded};
 use crate::base::mode;
 use crate::capture::connections;
 use crate::capture::{infill, kept, prompts, shadow};
+use crate::store::encodings;
 
 /// Prompts with media that take more positions are not followed. No slot is as long.
 const LONGEST: usize = 1 << 22;
@@ -116,6 +116,12 @@ pub(crate) unsafe fn mtmd_tokenize(
         guarded(connections::tokenizing_media);
     }
     let result = original!(mtmd_tokenize(projector, chunks, text, media, count));
+    if result == 0 {
+        // SAFETY: our caller has so many images, and the chunks, which the engine has just filled.
+        unsafe {
+            encodings::note_tokenized(media.cast(), count, || names(chunks));
+        }
+    }
     if prompts::are_engaged() {
         let is_read = result == 0 && mode::is_active();
         // SAFETY: both belong to the caller, which waits for us. The engine has just filled the chunks.
@@ -127,6 +133,27 @@ pub(crate) unsafe fn mtmd_tokenize(
         });
     }
     result
+}
+
+/// The names of all chunks that are no text; `None` if they cannot be known.
+///
+/// # Safety
+/// They are alive, and no thread changes them.
+unsafe fn names(chunks: Pointer) -> Option<Vec<Box<[u8]>>> {
+    // SAFETY: the caller's promise, here and below.
+    let count = unsafe { plain::chunk_count(chunks) }?;
+    let mut all = Vec::new();
+    for index in 0..count {
+        // SAFETY: `index` is less than the number of chunks.
+        let chunk = unsafe { plain::chunk(chunks, index) }.filter(|chunk| !chunk.is_null())?;
+        let mut tokens = 0;
+        // SAFETY: one of the chunks. The result is null if the chunk is not text.
+        if unsafe { plain::chunk_text(chunk, &raw mut tokens) }?.is_null() {
+            // SAFETY: one of the chunks.
+            all.push(unsafe { plain::name_of_chunk(chunk) }?.into());
+        }
+    }
+    Some(all)
 }
 
 /// A part of a prompt with media.
@@ -156,7 +183,7 @@ unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>
         all.push(if text.is_null() {
             Chunk::Media(
                 // SAFETY: one of the chunks.
-                unsafe { media::name(chunk) }?,
+                unsafe { plain::name_of_chunk(chunk) }?,
                 // SAFETY: as above.
                 unsafe { plain::chunk_positions(chunk) }?,
             )

@@ -37,6 +37,12 @@ pub(crate) struct Figures {
     pub(crate) fetched_chunks: AtomicU64,
     /// Time that prompts have waited for chunks that are elsewhere, in nanoseconds.
     pub(crate) fetch_nanos: AtomicU64,
+    /// Images and sounds that were encoded, and the time that this took, in nanoseconds.
+    pub(crate) encoded: AtomicU64,
+    pub(crate) encode_nanos: AtomicU64,
+    /// Those that were not, because what the encoder makes of them was loaded, and the time that loading took, in nanoseconds.
+    pub(crate) encodings_loaded: AtomicU64,
+    pub(crate) encodings_load_nanos: AtomicU64,
     /// What the store holds now.
     pub(crate) bytes: AtomicU64,
     pub(crate) chunks: AtomicU64,
@@ -61,6 +67,10 @@ pub(crate) static FIGURES: Figures = Figures {
     lost_chunks: AtomicU64::new(0),
     fetched_chunks: AtomicU64::new(0),
     fetch_nanos: AtomicU64::new(0),
+    encoded: AtomicU64::new(0),
+    encode_nanos: AtomicU64::new(0),
+    encodings_loaded: AtomicU64::new(0),
+    encodings_load_nanos: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
     limit: AtomicU64::new(0),
@@ -162,6 +172,10 @@ pub(super) fn all(reading: Option<FilesRead>) -> Option<PrefixStore> {
         lost_chunks: get(&FIGURES.lost_chunks),
         fetched_chunks: get(&FIGURES.fetched_chunks),
         fetch_seconds: seconds(&FIGURES.fetch_nanos),
+        encoded: get(&FIGURES.encoded),
+        encode_seconds: seconds(&FIGURES.encode_nanos),
+        encodings_loaded: get(&FIGURES.encodings_loaded),
+        encodings_load_seconds: seconds(&FIGURES.encodings_load_nanos),
         refused,
         refused_times,
         fingerprints: lock(&USED).iter().map(ToString::to_string).collect(),

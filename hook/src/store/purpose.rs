@@ -7,7 +7,7 @@ use contextpilot_kv_engine::synchronise;
 
 use super::content::{self, Content};
 use super::hidden::{self, Source};
-use super::{Context, ahead, before, metadata, with_record, works};
+use super::{Context, ahead, before, encodings, metadata, with_record, works};
 use crate::attach::original;
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
@@ -132,6 +132,19 @@ pub(crate) fn open_model(call: &EngineCall, path: Option<&CStr>) -> Opening {
 pub(crate) fn open_adapter(call: &EngineCall, path: Option<&CStr>) -> Opening {
     let wanted = path.filter(|_| notes(call));
     Opening(wanted.and_then(|path| guard::compute(|| content::begin(path))))
+}
+
+/// libmtmd is about to load a projector from this file.
+pub(crate) fn open_projector(call: &EngineCall, path: Option<&CStr>) -> Opening {
+    let wanted = path.filter(|_| notes(call) && encodings::can_be_seen());
+    Opening(wanted.and_then(|path| guard::compute(|| content::begin(path))))
+}
+
+/// The projector has been loaded, for this model.
+pub(crate) fn note_projector(opening: Opening, projector: Pointer, model: Pointer) {
+    if let Some(content) = opening.0 {
+        encodings::note_projector(projector, model, content);
+    }
 }
 
 /// The model or the adapter has been loaded.

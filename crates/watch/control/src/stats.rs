@@ -156,6 +156,14 @@ pub struct PrefixStore {
     pub fetched_chunks: u64,
     /// Seconds that prompts have waited for such chunks.
     pub fetch_seconds: f64,
+    /// Images and sounds that the server has encoded.
+    pub encoded: u64,
+    /// Seconds that this took.
+    pub encode_seconds: f64,
+    /// Images and sounds that it did not encode, because what its encoder makes of them was loaded.
+    pub encodings_loaded: u64,
+    /// Seconds that loading took.
+    pub encodings_load_seconds: f64,
     /// Why contexts have no store, or some prompts are neither loaded nor kept, each reason once. They are evaluated as ever.
     pub refused: Vec<String>,
     /// How often each of these was met, in the same order: once for a context, or for each batch of a prompt.

@@ -1,0 +1,492 @@
+//! What the encoder of a projector (`--mmproj`) has made of images and sounds: rows of numbers, which the model takes in
+//! place of tokens.
+//!
+//! The server encodes each image that its slot does not have, also if the KV behind it is loaded; on a processor that takes
+//! longer than anything else. So the rows are stored, and the server gets them in place of encoding, for whatever prompt. They
+//! stand in chunks of their own, under a fingerprint of the projector's file, as rows of a run of tokens that are a digest of the
+//! image.
+//!
+//! *Which image is it?* With the encoder, an image has just the name that the server has given it: a hash of its file, of
+//! 64 bits, which is easy to make alike for two files. So its pixels (a sound's samples) are digested when its prompt is tokenized, on the
+//! thread of the request, and remembered with its name. A name that two images had stands for none of them, as long as the process
+//! lives. Nor does the name of an image of which the server makes several runs of rows (tiles), or one together with another
+//! image (frames of a video): these are encoded as ever.
+//!
+//! *In place of encoding.* The server puts images into a batch, has that encoded, and asks for the rows of each. A batch whose first
+//! image is stored stays empty for the engine, and takes no other; the server makes another one for the next image.
+//!
+//! Only in a server, whose flags say how images are prepared.
+
+use std::collections::BTreeMap;
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use contextpilot_kv_store::{Facts, Fingerprint, Origin, What, media};
+
+use super::content::{Content, Standing};
+use super::figures::{self, FIGURES};
+use super::index::StoreIndex;
+use super::{IndexHeld, LONGEST, surroundings, works};
+use crate::attach::is_embedded;
+use crate::attach::original::{original, sees_encoding};
+use crate::attach::plain;
+use crate::base::abi::Pointer;
+use crate::base::guard;
+use crate::capture::connections;
+use crate::capture::salts::Salt;
+
+/// So many names are remembered. Images that come later are encoded as ever: one that was forgotten could be taken for another.
+const MOST: usize = 1 << 16;
+
+/// What the server returns to itself if a batch is too large for another image.
+const TOO_LARGE: i32 = 2;
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// The digest of the image, and of the salt that came with it.
+    Image([u8; 32]),
+    /// Several images had it, or it is one of which no single run of rows is made.
+    Several,
+}
+
+type Names = BTreeMap<Box<[u8]>, Named>;
+
+static NAMES: Mutex<Names> = Mutex::new(BTreeMap::new());
+static PROJECTORS: Mutex<Vec<Projector>> = Mutex::new(Vec::new());
+static BATCHES: Mutex<Vec<Batch>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A projector that was loaded.
+struct Projector {
+    address: usize,
+    content: Arc<Content>,
+    /// Numbers in a row.
+    width: usize,
+}
+
+/// A batch of the server's.
+struct Batch {
+    address: usize,
+    projector: usize,
+    /// What the engine encodes: the addresses of the chunks, and what is known of them.
+    encoded: Vec<(usize, Option<Known>)>,
+    /// What it need not encode. Then nothing else is in the batch.
+    given: Option<Given>,
+}
+
+/// The rows of an image, which the server reads from here as long as it has the batch.
+struct Given {
+    chunk: usize,
+    rows: Vec<f32>,
+}
+
+/// An image that can be looked up, and where.
+#[derive(Clone)]
+struct Known {
+    fingerprint: Fingerprint,
+    tokens: Vec<i32>,
+    width: usize,
+    projector: Arc<Content>,
+}
+
+/// The server has loaded a projector for this model from a file.
+pub(super) fn note_projector(address: Pointer, model: Pointer, content: Arc<Content>) {
+    // SAFETY: the server has just passed the model on.
+    let inputs = unsafe { plain::embedding_size_in(model) };
+    // SAFETY: see above.
+    let width = inputs.or_else(|| unsafe { plain::embedding_size(model) });
+    let width = width.and_then(|width| usize::try_from(width).ok());
+    let (Some(width), false) = (width, address.is_null()) else {
+        return;
+    };
+    guard::compute(|| {
+        let mut all = lock(&PROJECTORS);
+        all.retain(|one| one.address != address.addr());
+        if width > 0 && content.is_still_there() {
+            all.push(Projector {
+                address: address.addr(),
+                content,
+                width,
+            });
+        }
+    });
+}
+
+/// Whether the process is a server, and what it has encoded is seen.
+pub(super) fn can_be_seen() -> bool {
+    !is_embedded() && sees_encoding()
+}
+
+/// Whether there is a projector whose rows are stored.
+fn are_any() -> bool {
+    works() && !lock(&PROJECTORS).is_empty()
+}
+
+/// An image or a sound as the server passes it on.
+struct Bitmap {
+    name: Box<[u8]>,
+    digest: [u8; 32],
+}
+
+/// A prompt with these images and sounds was tokenized, of which the chunks of media have these names.
+///
+/// # Safety
+/// There are so many at `bitmaps`, and all of them are alive.
+pub(crate) unsafe fn note_tokenized(
+    bitmaps: *const Pointer,
+    count: usize,
+    chunks: impl FnOnce() -> Option<Vec<Box<[u8]>>>,
+) {
+    if count == 0 || bitmaps.is_null() || guard::compute(are_any) != Some(true) {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let bitmaps = unsafe { slice::from_raw_parts(bitmaps, count) };
+    // SAFETY: see above.
+    let read = bitmaps.iter().map(|bitmap| unsafe { read(*bitmap) });
+    // Those without pixels are counted only, or read later.
+    let Some(images) = read.collect::<Option<Vec<Bitmap>>>() else {
+        return;
+    };
+    let names = chunks();
+    guard::compute(|| {
+        let salt = connections::salt();
+        let names = names.unwrap_or_default();
+        let is_each_one = images.iter().map(|image| &image.name).eq(names.iter());
+        let mut known = lock(&NAMES);
+        for image in images {
+            let named = match salt {
+                Salt::None if is_each_one => Named::Image(image.digest),
+                Salt::Of(salt) if is_each_one => {
+                    let mut hash = blake3::Hasher::new();
+                    hash.update(&image.digest).update(&salt);
+                    Named::Image(*hash.finalize().as_bytes())
+                }
+                _ => Named::Several,
+            };
+            learn(&mut known, image.name, named);
+        }
+    });
+}
+
+fn learn(known: &mut Names, name: Box<[u8]>, named: Named) {
+    if let Some(before) = known.get_mut(&name) {
+        if *before != named {
+            *before = Named::Several;
+        }
+    } else if known.len() < MOST {
+        known.insert(name, named);
+    }
+}
+
+/// `None`: it has no pixels, or the server cannot say.
+///
+/// # Safety
+/// The bitmap is alive.
+unsafe fn read(bitmap: Pointer) -> Option<Bitmap> {
+    if bitmap.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise, here and below.
+    let data = unsafe { plain::bitmap_data(bitmap) }.filter(|data| !data.is_null())?;
+    // SAFETY: see above.
+    let bytes = unsafe { plain::bitmap_bytes(bitmap) }?;
+    // SAFETY: see above.
+    let [wide, high] = [unsafe { plain::bitmap_width(bitmap) }, unsafe {
+        plain::bitmap_height(bitmap)
+    }];
+    // SAFETY: see above.
+    let is_sound = unsafe { plain::is_sound(bitmap) }?;
+    // SAFETY: see above.
+    let name = unsafe { plain::name_of_bitmap(bitmap) }?;
+    // SAFETY: the bitmap has so many bytes.
+    let data = unsafe { slice::from_raw_parts(data.cast::<u8>().cast_const(), bytes) };
+    let mut hash = blake3::Hasher::new();
+    for number in [wide?, high?, u32::from(is_sound)] {
+        hash.update(&number.to_le_bytes());
+    }
+    hash.update(data);
+    Some(Bitmap {
+        name: name.into(),
+        digest: *hash.finalize().as_bytes(),
+    })
+}
+
+/// The server makes a batch for this projector.
+pub(crate) fn begin(batch: Pointer, projector: Pointer) {
+    if batch.is_null() {
+        return;
+    }
+    guard::compute(|| {
+        let mut all = lock(&BATCHES);
+        all.retain(|one| one.address != batch.addr());
+        if are_any() {
+            all.push(Batch {
+                address: batch.addr(),
+                projector: projector.addr(),
+                encoded: Vec::new(),
+                given: None,
+            });
+        }
+    });
+}
+
+/// The server puts a chunk into a batch. `Some`: what it is told, without the engine: the rows are here, or the batch takes no
+/// more. Before the engine gets it.
+///
+/// # Safety
+/// The chunk is alive.
+pub(crate) unsafe fn add(batch: Pointer, chunk: Pointer) -> Option<i32> {
+    // SAFETY: the caller's promise.
+    let known = unsafe { known(batch, chunk) };
+    guard::compute(|| {
+        let (is_given, is_first) = with(batch, |batch| {
+            (batch.given.is_some(), batch.encoded.is_empty())
+        })?;
+        let is_stored = !is_given && known.as_ref().is_some_and(is_stored);
+        if is_given || is_stored && !is_first {
+            return Some(TOO_LARGE);
+        }
+        let rows = known.as_ref().filter(|_| is_stored).and_then(load);
+        with(batch, |batch| {
+            let Some(rows) = rows else {
+                batch.encoded.push((chunk.addr(), known));
+                return None;
+            };
+            batch.given = Some(Given {
+                chunk: chunk.addr(),
+                rows,
+            });
+            Some(0)
+        })?
+    })?
+}
+
+/// The engine has not taken the chunk that was added last.
+pub(crate) fn refused(batch: Pointer) {
+    guard::compute(|| with(batch, |batch| batch.encoded.pop()));
+}
+
+fn with<R>(batch: Pointer, work: impl FnOnce(&mut Batch) -> R) -> Option<R> {
+    let mut all = lock(&BATCHES);
+    let found = all.iter_mut().find(|one| one.address == batch.addr());
+    found.map(work)
+}
+
+/// Whether the engine has nothing to encode in a batch.
+pub(crate) fn is_given(batch: Pointer) -> bool {
+    let given = || with(batch, |batch| batch.given.is_some());
+    guard::compute(given).flatten() == Some(true)
+}
+
+/// The rows of a chunk; null, if the batch has others. `None`: the engine has them.
+pub(crate) fn rows(batch: Pointer, chunk: Pointer) -> Option<Pointer> {
+    let rows = || {
+        with(batch, |batch| {
+            let given = batch.given.as_mut()?;
+            Some(if given.chunk == chunk.addr() {
+                given.rows.as_mut_ptr().cast()
+            } else {
+                std::ptr::null_mut()
+            })
+        })
+    };
+    guard::compute(rows)??
+}
+
+/// The batch is about to be freed.
+pub(crate) fn forget(batch: Pointer) {
+    guard::compute(|| lock(&BATCHES).retain(|one| one.address != batch.addr()));
+}
+
+/// The engine has encoded a batch, in this time.
+///
+/// # Safety
+/// The batch and its chunks are alive.
+pub(crate) unsafe fn encoded(batch: Pointer, time: Duration) {
+    let encoded = guard::compute(|| with(batch, |batch| std::mem::take(&mut batch.encoded)));
+    let encoded = encoded.flatten().unwrap_or_default();
+    guard::compute(|| {
+        figures::add(&FIGURES.encoded, encoded.len());
+        figures::add_time(&FIGURES.encode_nanos, time);
+    });
+    for (chunk, known) in encoded {
+        let Some(known) = known else { continue };
+        let chunk = std::ptr::with_exposed_provenance_mut(chunk);
+        let rows: Pointer = original!(mtmd_batch_get_output_embd(batch, chunk));
+        let numbers = known.tokens.len().checked_mul(known.width);
+        let (Some(numbers), false) = (numbers, rows.is_null()) else {
+            continue;
+        };
+        // SAFETY: the engine has so many rows of so many numbers for the chunk, until the batch is freed.
+        let rows = unsafe { slice::from_raw_parts(rows.cast::<f32>().cast_const(), numbers) };
+        guard::compute(|| keep(&known, rows));
+    }
+}
+
+/// What is known of a chunk that the server puts into a batch.
+///
+/// # Safety
+/// The chunk is alive.
+unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
+    // SAFETY: the caller's promise, here and below.
+    let name = unsafe { plain::name_of_chunk(chunk) }?;
+    // SAFETY: see above.
+    let rows = unsafe { plain::chunk_rows(chunk) }?;
+    // SAFETY: see above.
+    let positions = unsafe { plain::chunk_positions(chunk) }?;
+    let find = || {
+        let Some(&Named::Image(image)) = lock(&NAMES).get(name) else {
+            return None;
+        };
+        let projector = with(batch, |batch| batch.projector)?;
+        let all = lock(&PROJECTORS);
+        let projector = all.iter().find(|one| one.address == projector)?;
+        let mut hash = blake3::Hasher::new();
+        hash.update(&image);
+        hash.update(&(rows as u64).to_le_bytes());
+        hash.update(&positions.to_le_bytes());
+        Some(Known {
+            fingerprint: projector.facts()?.fingerprint(),
+            tokens: media::run(hash.finalize().as_bytes(), rows)?,
+            width: projector.width,
+            projector: Arc::clone(&projector.content),
+        })
+    };
+    guard::compute(find)?
+}
+
+impl Projector {
+    /// What its rows depend on besides the image. `None`: not known, or not yet.
+    fn facts(&self) -> Option<Facts> {
+        facts(&self.content, self.width)
+    }
+}
+
+fn facts(projector: &Arc<Content>, width: usize) -> Option<Facts> {
+    if projector.standing() != Standing::Same {
+        return None;
+    }
+    let mut facts = Facts::default();
+    facts.push(What::Program, surroundings::all()?);
+    facts.push(What::Model, projector.digest()?.to_vec());
+    let rows = format!("encoder's output, {width}");
+    facts.push(What::Rows, rows.into_bytes());
+    Some(facts)
+}
+
+impl Known {
+    /// Bytes of a row.
+    fn size(&self) -> usize {
+        self.width * size_of::<f32>()
+    }
+
+    fn is_in(&self, index: &StoreIndex) -> bool {
+        index.length_of(&self.fingerprint, &self.tokens) == self.tokens.len()
+    }
+
+    fn read(&self, index: &mut StoreIndex) -> Option<Vec<f32>> {
+        let count = self.tokens.len() * self.width;
+        let mut all = Vec::new();
+        all.try_reserve_exact(count).ok()?;
+        index.read_rows(&self.fingerprint, &self.tokens, 0, self.size(), |_, row| {
+            let numbers = row.chunks_exact(size_of::<f32>());
+            let number = |bytes: &[u8]| f32::from_ne_bytes([0, 1, 2, 3].map(|at| bytes[at]));
+            all.extend(numbers.map(number));
+        });
+        (all.len() == count && all.iter().all(|number| number.is_finite())).then_some(all)
+    }
+}
+
+/// Whether the store has all rows of an image.
+fn is_stored(known: &Known) -> bool {
+    let mut held = IndexHeld::within(&mut LONGEST.clone());
+    let index = held.as_mut().and_then(|held| held.index.as_mut());
+    index.is_some_and(|index| {
+        index.look_up(&known.fingerprint, &known.tokens);
+        known.is_in(index)
+    })
+}
+
+/// The rows of an image. `None`: something of it is gone or damaged.
+fn load(known: &Known) -> Option<Vec<f32>> {
+    let start = Instant::now();
+    let mut held = IndexHeld::within(&mut LONGEST.clone())?;
+    let rows = known.read(held.index.as_mut()?)?;
+    figures::add(&FIGURES.encodings_loaded, 1);
+    figures::add_time(&FIGURES.encodings_load_nanos, start.elapsed());
+    Some(rows)
+}
+
+/// Stores the rows of an image.
+fn keep(known: &Known, rows: &[f32]) {
+    if !rows.iter().all(|number| number.is_finite()) {
+        return;
+    }
+    let mut held = IndexHeld::within(&mut LONGEST.clone());
+    let Some(index) = held.as_mut().and_then(|held| held.index.as_mut()) else {
+        return;
+    };
+    let (fingerprint, tokens) = (&known.fingerprint, &known.tokens);
+    index.keep_rows(fingerprint, tokens, known.size(), |range| {
+        let rows = rows.get(range.start * known.width..range.end * known.width)?;
+        Some(
+            rows.iter()
+                .flat_map(|number| number.to_ne_bytes())
+                .collect(),
+        )
+    });
+    if known.is_in(index) {
+        figures::used(*fingerprint);
+        let origin = || {
+            let name = format!("{}, encoded", known.projector.name);
+            Some(Origin::new(
+                name,
+                &facts(&known.projector, known.width)?,
+                None,
+            ))
+        };
+        index.note(*fingerprint, origin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_several_images_stands_for_none() {
+        let mut known = Names::new();
+        let [one, other] = [1, 2].map(|n| Named::Image([n; 32]));
+        let name = || Box::from(*b"name");
+        learn(&mut known, name(), one);
+        learn(&mut known, name(), one);
+        assert_eq!(known[&name()], one);
+        learn(&mut known, name(), other);
+        assert_eq!(known[&name()], Named::Several);
+        learn(&mut known, name(), one);
+        assert_eq!(known[&name()], Named::Several);
+    }
+
+    #[test]
+    fn no_more_names_are_remembered_than_there_is_room_for_and_none_is_forgotten() {
+        let mut known = Names::new();
+        for nth in 0..MOST + 10 {
+            let name = nth.to_le_bytes().into();
+            learn(&mut known, name, Named::Image([0; 32]));
+        }
+        assert_eq!(known.len(), MOST);
+        learn(
+            &mut known,
+            0_usize.to_le_bytes().into(),
+            Named::Image([1; 32]),
+        );
+        let first: Box<[u8]> = 0_usize.to_le_bytes().into();
+        assert_eq!(known[&first], Named::Several);
+    }
+}
