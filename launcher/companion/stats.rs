@@ -327,6 +327,11 @@ pub(super) fn prefix_store(store: &PrefixStore) -> String {
     }
     parts.extend(under_way::not_in_use(store));
     for (number, what, how) in [
+        (
+            store.encodings_loaded,
+            "image",
+            "loaded in place of encoding",
+        ),
         (store.fetched_chunks, "chunk", "fetched for a prompt"),
         (store.failed_loads, "state", "refused by the engine"),
         (store.lost_chunks, "chunk", "not kept"),

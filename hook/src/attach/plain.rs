@@ -101,8 +101,10 @@ plain! {
 /// # Safety
 /// The chunk is alive, and longer than the name is used.
 pub(crate) unsafe fn name_of_chunk<'a>(chunk: Pointer) -> Option<&'a [u8]> {
-    // SAFETY: the caller's promise, and a C string that belongs to the chunk.
-    unsafe { words(media_name(chunk)?) }
+    // SAFETY: the caller's promise.
+    let name = unsafe { media_name(chunk) }?;
+    // SAFETY: a C string that belongs to the chunk.
+    unsafe { words(name) }
 }
 
 /// The same of an image or a sound before its prompt is tokenized.
@@ -110,8 +112,10 @@ pub(crate) unsafe fn name_of_chunk<'a>(chunk: Pointer) -> Option<&'a [u8]> {
 /// # Safety
 /// The image is alive, and longer than the name is used.
 pub(crate) unsafe fn name_of_bitmap<'a>(bitmap: Pointer) -> Option<&'a [u8]> {
-    // SAFETY: the caller's promise, and a C string that belongs to the image.
-    unsafe { words(bitmap_name(bitmap)?) }
+    // SAFETY: the caller's promise.
+    let name = unsafe { bitmap_name(bitmap) }?;
+    // SAFETY: a C string that belongs to the image.
+    unsafe { words(name) }
 }
 
 /// # Safety

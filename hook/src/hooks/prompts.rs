@@ -117,10 +117,10 @@ pub(crate) unsafe fn mtmd_tokenize(
     }
     let result = original!(mtmd_tokenize(projector, chunks, text, media, count));
     if result == 0 {
-        // SAFETY: our caller has so many images, and the chunks, which the engine has just filled.
-        unsafe {
-            encodings::note_tokenized(media.cast(), count, || names(chunks));
-        }
+        // SAFETY: our caller has the chunks, which the engine has just filled.
+        let names = || unsafe { names(chunks) };
+        // SAFETY: our caller has so many images.
+        unsafe { encodings::note_tokenized(media.cast(), count, names) };
     }
     if prompts::are_engaged() {
         let is_read = result == 0 && mode::is_active();

@@ -188,3 +188,25 @@ fn an_image_whose_rows_are_damaged_is_encoded() {
     ask(&mut next, &plain, &picture);
     assert_eq!(encoded(&next), [2, 1]);
 }
+
+/// The figures of docs/store.md.
+#[test]
+#[ignore = "prints figures, for docs/store.md"]
+fn how_long_encoding_twelve_screenshots_takes_and_loading_them() {
+    let builder = qwen().args(["-c", "16384"]);
+    let plain = started(&builder);
+    let folder = folder();
+    let list: Vec<Part> = (0..12)
+        .flat_map(|seed| [Text(seed, 10), Image(seed, 896)])
+        .chain([Text(12, 10)])
+        .collect();
+    for life in ["first", "second"] {
+        let mut stored = Stored::start(&builder, folder.path());
+        ask(&mut stored, &plain, &list);
+        let figures = stored.figures();
+        let (encoded, loaded) = (figures.encoded, figures.encodings_loaded);
+        let seconds = [figures.encode_seconds, figures.encodings_load_seconds];
+        println!("{life} life: encoded {encoded}, loaded {loaded}; seconds: {seconds:.2?}");
+        stored.end();
+    }
+}

@@ -27,7 +27,7 @@ pub enum What {
     Scale = 7,
     /// A digest of the salt that a request names: prompts of another one share nothing with it.
     Salt = 8,
-    /// What the rows are, if they are not KV.
+    /// What the rows are, if they are not KV: hidden states, or what an encoder has made of images.
     Rows = 9,
 }
 

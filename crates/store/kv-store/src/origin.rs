@@ -83,7 +83,10 @@ impl Origin {
                 "the program's parameters of the context are others",
             ),
             (What::Salt, "the requests named another cache_salt"),
-            (What::Rows, "only one of both has hidden states, for drafts"),
+            (
+                What::Rows,
+                "the rows are not of one kind: KV, hidden states for drafts, or what an encoder has made of images",
+            ),
         ];
         let differs = |what: What| !self.all(what).eq(other.all(what));
         let found = order.into_iter().find(|(what, _)| differs(*what));

@@ -60,6 +60,15 @@ impl Page {
                 ("saved", store.saved_tokens),
             ],
         );
+        self.counters(
+            "prefix_store_images_total",
+            "Images and sounds that the server has encoded, or that were loaded from the prefix store in place of encoding",
+            "change",
+            &[
+                ("encoded", store.encoded),
+                ("loaded", store.encodings_loaded),
+            ],
+        );
         self.family(
             "prefix_store_seconds_total",
             "counter",
