@@ -19,6 +19,7 @@ mod agent;
 mod bounds;
 mod connect;
 mod demo;
+mod differs;
 mod doctor;
 mod engine;
 mod events;

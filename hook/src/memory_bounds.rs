@@ -13,8 +13,8 @@ use contextpilot_journal::{MAX_CHANGES, MAX_IDS, RECENT_BYTES};
 use contextpilot_kv_publisher::{
     CONNECTIONS as ROUTERS, MOST_WAITING as MOST_PUBLISHED, QUEUED_BYTES_OF_ALL,
 };
-use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS};
-use contextpilot_request::{MAX_ID_BYTES, MOST_AGENT, MOST_WORDS};
+use contextpilot_observer::{MOST_EVALUATIONS, MOST_EVENTS, MOST_GONE, MOST_IDS, MOST_SENT};
+use contextpilot_request::{MAX_ID_BYTES, MOST_AGENT, MOST_WORDS, Sent};
 use contextpilot_residency::{
     Around, Arrival, Entry, LIVE_BYTES, MOST_LIVE, MOST_REMEMBERED, MOST_TAIL_TOKENS,
     MOST_UNCACHED, MOST_WAITING, MOST_WAITING_TOKENS, REMEMBERED_BYTES, REMEMBERED_EACH, RequestId,
@@ -228,6 +228,12 @@ pub(crate) const ALL: &[Bound] = &[
         most: MOST_EVALUATIONS,
         each: MOST_WORDS + MOST_AGENT + 2 * ALLOCATION,
         beyond: "the oldest is forgotten: `title` is left out",
+    },
+    Bound {
+        what: "with `CONTEXTPILOT_EXPLAIN_TEXT`, which dates and numbers their requests have (no text)",
+        most: MOST_SENT,
+        each: Sent::BYTES + 2 * size_of::<usize>() + 2 * ALLOCATION,
+        beyond: "the oldest is forgotten: `diverged.sent` is left out",
     },
     Bound {
         what: "with `CONTEXTPILOT_KEEP_TOKENS`, tokens of answers, and of what came before them",

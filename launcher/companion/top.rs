@@ -140,6 +140,7 @@ fn next(messages: &Receiver<Message>, state: &mut State, deadline: Option<Instan
             Ok(Message::Stats(stats)) => state.stats(*stats),
             Ok(Message::Update(update)) => state.update(update),
             Ok(Message::Advice(advice)) => state.advice = advice,
+            Ok(Message::Differences(all)) => state.differences = all,
             Ok(Message::Trouble(why)) => state.trouble(why),
             Ok(Message::Resized) => {}
             Ok(Message::Key(Key::Quit)) | Err(_) => return Next::Quit,

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::adviser::{Adviser, Swap};
 use super::connect::{ControlAt, hook_says, request};
+use super::differs::Differs;
 use super::show::{
     Moment, Reader, Visible, count, number, offer_coloured, offer_json, print, print_json,
 };
@@ -24,7 +25,7 @@ mod advice;
 mod propose;
 mod sentence;
 
-use advice::{Advised, Case, Differs, SECONDS};
+use advice::{Advised, Case, SECONDS};
 
 /// How often `--watch` asks.
 const PAUSE: Duration = Duration::from_millis(300);

@@ -1,31 +1,26 @@
 // What `contextpilot-llama why` says, in the same words: page/test/words.json has examples, which
 // launcher/companion/why/sentence.rs writes and page/test/words.mjs compares.
 import { reason } from "./causes";
+import { KINDS, type Kind, kindOf } from "./differs";
 import { clock, count, name, plural } from "./format";
-import type { Diverged, DivergedText, Lost } from "./types";
+import type { Diverged, Lost } from "./types";
 
-// As in launcher/companion/why/advice.rs, which says why.
-const SHARED = 32;
-const REORDERED = 16;
-const UNMATCHED = 4;
+/** Kinds whose word stands in the sentence; of others it says the same. */
+const NAMED: Kind[] = ["dated", "retokenized", "spelled", "left_out", "left_out_later", "block"];
 
 const tokens = (number: number) => plural(number, "token");
 
 /** Where a prompt left an earlier one, from ` at token` on. */
 export function left(of: Diverged, all: number, evaluated: number): string {
     const where = of.answer ? ", in the answer that was generated there" : of.earlier_answer ? ", in an answer that had come back before" : "";
-    const at = ` at token ${count(of.at)} of ${count(all)}${where}`;
-    const unmatched = of.unmatched ?? 0;
-    if (of.media) return `${at}: the image (or other media) there is not the same file: its bytes differ, also if it looks the same`;
-    const isLeftOut = of.inserted < UNMATCHED && of.deleted > 4 * of.inserted;
-    if (!of.answer && !(of.earlier_answer && isLeftOut)) {
-        if (of.block) return `${at}: a block of ${tokens(of.block)} that stood there stands further back, behind what came behind it`;
-        if (of.at < SHARED && of.differing > SHARED && unmatched > SHARED) return `${at}: it is another prompt`;
-        if (of.reordered >= REORDERED) {
-            if (unmatched < UNMATCHED) return `${at}: ${tokens(of.repeated)} from there on are the same in another order`;
-            return `${at}: ${tokens(unmatched)} differ, and ${tokens(of.repeated)} behind are the same in another order`;
-        }
-    }
+    const kind = kindOf(of);
+    const named = NAMED.includes(kind) ? ` (${KINDS[kind].word})` : "";
+    const at = ` at token ${count(of.at)} of ${count(all)}${where}${named}`;
+    if (kind === "media") return `${at}: the image (or other media) there is not the same file: its bytes differ, also if it looks the same`;
+    if (kind === "block") return `${at}: a block of ${tokens(of.block ?? 0)} that stood there stands further back, behind what came behind it`;
+    if (kind === "prompt") return `${at}: it is another prompt`;
+    if (kind === "order") return `${at}: ${tokens(of.repeated)} from there on are the same in another order`;
+    if (kind === "both") return `${at}: ${tokens(of.unmatched ?? 0)} differ, and ${tokens(of.repeated)} behind are the same in another order`;
     const same = of.same_after === 0 ? "nothing behind is the same" : of.same_after === 1 ? "the one behind is the same" : `the ${count(of.same_after)} behind are the same`;
     const rest = of.inserted + of.same_after;
     const isAll = of.at + rest >= all && evaluated >= rest && of.same_after > 0;
@@ -56,11 +51,6 @@ export function through(of: Lost): string | null {
     if (of.through === "restore") return "a client restored something else into the slot";
     if (of.through === "no_room") return "the context of all slots was full, and the server emptied this one";
     return null;
-}
-
-/** Whether the text at a difference is the same, as far as it is known. */
-export function sameText({ old, new: now }: DivergedText): boolean {
-    return old !== "" && now !== "" && (old.startsWith(now) || now.startsWith(old));
 }
 
 /** Whose prompt it left. */

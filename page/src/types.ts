@@ -57,6 +57,7 @@ export interface Diverged {
     unmatched?: number;
     answer?: boolean;
     earlier_answer?: boolean;
+    sent?: boolean;
     block?: number;
     media?: boolean;
     text?: DivergedText;

@@ -118,7 +118,10 @@ async function endpoint(browser, url, address) {
         assert.equal(row[2], String(slot));
         assert.equal(row[3], count(evaluation.prompt_tokens));
         assert.equal(row[4], `${count(evaluation.reused - store)} reused, ${count(store)} loaded, ${count(evaluation.evaluated)} evaluated`);
-        if (evaluation.diverged) assert.equal(row[7], `${evaluation.diverged.request ?? "a request that is not known"} at ${count(evaluation.diverged.at)}`.replace(/^(\d)/, "#$1"));
+        if (evaluation.diverged) {
+            const where = `${evaluation.diverged.request ?? "a request that is not known"} at ${count(evaluation.diverged.at)}: `.replace(/^(\d)/, "#$1");
+            assert.ok(row[7].startsWith(where) && row[7].length > where.length, row[7]);
+        }
     });
     say(`the table has the ${requests.length} requests of /requests/last`);
 

@@ -135,6 +135,91 @@ fn requests_are_named_by_their_first_words_and_their_program() {
     }
 }
 
+/// A chat about the zebra crossing, which the server ends after a token.
+fn asked(watched: &Watched, id: &str, system: &str) {
+    let question = format!("What is {SECRET}, and who goes over it? ").repeat(8);
+    let body = json!({
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
+        "max_tokens": 1, "rid": id,
+    });
+    let answer = watched.server.post("/v1/chat/completions", &body).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    watched.wait_state(id, "cached");
+}
+
+/// The time that the server's own template writes is told from one that a client sends.
+#[test]
+fn a_date_that_no_client_sent_is_named() {
+    let template = |head: &str| {
+        let messages = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        let builder = showing().args(["-np", "1", "--cache-ram", "0", "--jinja"]);
+        Watched::start(builder.args(["--chat-template", &format!("{head}{messages}")]))
+    };
+    let client = |watched: &Watched| -> (Value, Vec<String>, String) {
+        let named = watched.json(&["why", "second", "--worth", "0"]);
+        let advice = named["advice"].as_array().expect("advice").iter();
+        let client = advice.filter_map(|one| one["client"].as_str());
+        let changes = client.map(str::to_owned).collect();
+        let diverged = named["evaluation"]["diverged"].clone();
+        (
+            diverged,
+            changes,
+            watched.text(&["why", "second", "--worth", "0"]),
+        )
+    };
+    let watched = template("It is {{ strftime_now('%d %b %Y %H:%M:%S') }}.\n\n");
+    asked(&watched, "first", "You are brief.");
+    // Until it is another second.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    asked(&watched, "second", "You are brief.");
+    let (diverged, changes, said) = client(&watched);
+    assert_eq!(diverged["sent"], false, "{diverged}");
+    assert_eq!(changes, ["same_date"], "{said}");
+    assert!(said.contains(" (dated by the template): "), "{said}");
+    assert!(
+        said.contains("no client sent it, but the server's chat template wrote it"),
+        "{said}"
+    );
+
+    let watched = template("");
+    asked(
+        &watched,
+        "first",
+        "You are brief. It is 30 Nov 2026, 17:01:05. The day is long.",
+    );
+    asked(
+        &watched,
+        "second",
+        "You are brief. It is 30 Nov 2026, 17:01:06. The day is long.",
+    );
+    let (diverged, changes, said) = client(&watched);
+    assert_eq!(diverged["sent"], true, "{diverged}");
+    assert_eq!(changes, ["changes_last"], "{said}");
+    assert!(!said.contains("template"), "{said}");
+    // Of a prompt that is no chat, nothing is said: it may come as tokens.
+    watched.complete(
+        Request::completion("It is 7 o'clock")
+            .predict(1)
+            .id("third"),
+    );
+    watched.complete(
+        Request::completion("It is 8 o'clock")
+            .predict(1)
+            .id("fourth"),
+    );
+    watched.wait_state("fourth", "cached");
+    let fourth = watched.json(&["why", "fourth"]);
+    assert_eq!(
+        fourth["evaluation"]["diverged"]["text"]["new"], "8 o'clock",
+        "{fourth}"
+    );
+    assert_eq!(
+        fourth["evaluation"]["diverged"]["sent"],
+        Value::Null,
+        "{fourth}"
+    );
+}
+
 #[test]
 fn a_difference_is_shown_at_a_unix_socket_too() {
     let folder = tempfile::tempdir().unwrap();

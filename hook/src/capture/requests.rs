@@ -214,6 +214,10 @@ impl Current {
                 });
                 note(|| Note::Titled { arrival, title });
             }
+            if let Some(sent) = request.sent {
+                let sent = Arc::new(sent);
+                note(|| Note::Sent { arrival, sent });
+            }
         }
         let mut current = Self {
             arrival,

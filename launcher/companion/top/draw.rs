@@ -30,14 +30,27 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
         + stored(state).is_some() as u16;
     // If the server does not explain evaluations, there is no line for that.
     let says_why = u16::from(causes::are_known(state));
+    let differs = u16::from(!state.differences.is_empty());
     let advises = u16::from(state.advice.is_some());
-    let room = area.height.saturating_sub(2 + says_why + advises + FIGURES);
+    let room = area
+        .height
+        .saturating_sub(2 + says_why + differs + advises + FIGURES);
     let upper = wanted.min(room - room / 3);
-    let [heading, slots, figures, causes, advice, evictions, footer] = Layout::vertical([
+    let [
+        heading,
+        slots,
+        figures,
+        causes,
+        differences,
+        advice,
+        evictions,
+        footer,
+    ] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(upper),
         Constraint::Length(FIGURES),
         Constraint::Length(says_why),
+        Constraint::Length(differs),
         Constraint::Length(advises),
         Constraint::Fill(1),
         Constraint::Length(1),
@@ -47,6 +60,8 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     self::slots(state, frame, slots);
     self::figures(state, frame, figures);
     frame.render_widget(Paragraph::new(causes::line(state, causes.width)), causes);
+    let line = causes::differences(state, differences.width);
+    frame.render_widget(Paragraph::new(line), differences);
     if let Some(text) = &state.advice {
         let line = Text::styled(format!(" Try {text}"), colour(state, Color::Green));
         frame.render_widget(Paragraph::new(line), advice);

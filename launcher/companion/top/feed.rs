@@ -15,7 +15,10 @@ use signal_hook::iterator::Signals;
 use super::state::Key;
 use crate::companion::adviser::Adviser;
 use crate::companion::connect::hook_says;
+use crate::companion::differs::Differs;
 
+/// Of so many prompts is counted what differs.
+const LATEST: usize = 200;
 /// How long an advice stands at least.
 const ADVICE: Duration = Duration::from_secs(10);
 
@@ -24,6 +27,8 @@ pub(super) enum Message {
     Update(Update),
     /// What would have saved the most evaluation of its last requests; `None`: nothing.
     Advice(Option<String>),
+    /// What differed where the last prompts left earlier ones.
+    Differences(Vec<Differs>),
     /// The hook does not answer.
     Trouble(String),
     Key(Key),
@@ -65,7 +70,7 @@ pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Messa
     });
 }
 
-/// Replays the last requests every so often, if there are others.
+/// Looks at the last requests, and replays them, every so often, if there are others.
 fn advise(control: &Control, sender: &Sender<Message>) {
     let (control, out) = (control.clone(), sender.clone());
     thread::spawn(move || {
@@ -75,6 +80,14 @@ fn advise(control: &Control, sender: &Sender<Message>) {
             let evaluated = control.stats().ok().map(|now| (now.epoch, now.reuse.total));
             if evaluated.is_some() && evaluated != last {
                 last = evaluated;
+                if let Ok(latest) = control.latest(LATEST) {
+                    let all = latest.requests.iter();
+                    let left = all.filter_map(|one| one.evaluation.diverged.as_ref());
+                    let differences = left.map(Differs::of).collect();
+                    if out.send(Message::Differences(differences)).is_err() {
+                        return;
+                    }
+                }
                 if let Ok(adviser) = Adviser::of_server(&control) {
                     if out.send(Message::Advice(adviser.best())).is_err() {
                         return;

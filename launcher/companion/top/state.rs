@@ -8,6 +8,7 @@ use contextpilot_client::control::{
     Change, Place, Reason, Slot, Stats, Timestamp, UnfinishedPrompt,
 };
 
+use crate::companion::differs::Differs;
 use crate::companion::under_way;
 
 /// How many figures of the past are kept: more than a screen is wide.
@@ -65,6 +66,8 @@ pub(super) struct State {
     pub(super) trouble: Option<String>,
     /// What would have saved the most evaluation.
     pub(super) advice: Option<String>,
+    /// What differed where the last prompts left earlier ones.
+    pub(super) differences: Vec<Differs>,
     /// The oldest first.
     pub(super) past: VecDeque<Point>,
     /// The latest first.
@@ -90,6 +93,7 @@ impl State {
             now: None,
             trouble: None,
             advice: None,
+            differences: Vec::new(),
             past: VecDeque::new(),
             lines: VecDeque::new(),
             order: Order::Id,

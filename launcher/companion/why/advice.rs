@@ -5,6 +5,7 @@ use contextpilot_simulate::{GivenUp, Kind, Point, given_up};
 use serde::Serialize;
 
 use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, words};
+use crate::companion::differs::{Differs, is_left_out};
 use crate::companion::show::{bytes, count, counted, duration};
 
 /// The least tokens that are worth a piece of advice.
@@ -15,13 +16,9 @@ const OF_ANSWERS: u64 = 16;
 const SHARE: u64 = 20;
 /// The least time, seconds, unless `--worth` says otherwise.
 pub(super) const SECONDS: f64 = 0.1;
-/// From so many on, tokens in another order are no coincidence.
-const REORDERED: u64 = 16;
-/// Prompts that share fewer tokens are two prompts, if more differ: what they share is the template's.
-const SHARED: u64 = 32;
-/// From so many on, tokens at a difference are text of their own, and not the joint of two parts that
-/// were exchanged.
-const UNMATCHED: u64 = 4;
+/// Changes that are settings of the hook.
+const KEEP_TOKENS: &str = "keep_tokens";
+const KEEP_CALLS: &str = "keep_calls";
 
 /// Said where a context was freed of a server that sleeps.
 const SLEPT: &str = "the server slept then (--sleep-idle-seconds), which frees all that it holds";
@@ -238,13 +235,14 @@ impl Case<'_> {
         };
         let point = adviser.continued(nth, media + repeated)?;
         let gain = adviser.gain(nth, &point);
-        let keeps = name == "keep_tokens";
+        let setting = match name {
+            KEEP_TOKENS => Some("CONTEXTPILOT_KEEP_TOKENS=1"),
+            KEEP_CALLS => Some("CONTEXTPILOT_KEEP_TOKENS=calls"),
+            _ => None,
+        };
         let data = ChangeData {
-            setting: keeps
-                .then(|| "CONTEXTPILOT_KEEP_TOKENS=1".to_owned())
-                .into_iter()
-                .collect(),
-            client: (!keeps).then_some(name),
+            client: setting.is_none().then_some(name),
+            setting: setting.map(str::to_owned).into_iter().collect(),
             ..ChangeData::default()
         };
         let helps = gain.all > 0;
@@ -355,72 +353,6 @@ fn cost(gain: &Gain, memory: Memory) -> String {
     text
 }
 
-/// What differs between a prompt and an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Differs {
-    Text,
-    /// The answer to the earlier prompt comes back otherwise than it was generated.
-    Answer,
-    /// It is left out, or a part of it, and nothing took its place.
-    LeftOut,
-    /// The same of an answer that the earlier prompt had sent back.
-    LeftOutLater,
-    /// A block stands further back.
-    Block,
-    /// There is other media.
-    Media,
-    /// It is another prompt altogether.
-    Prompt,
-    /// What follows was sent before, in another order.
-    Order,
-    Both,
-}
-
-impl Differs {
-    pub(super) fn of(diverged: &Diverged) -> Self {
-        if diverged.media {
-            return Self::Media;
-        }
-        let is_left_out = is_left_out(diverged);
-        match (diverged.answer, diverged.earlier_answer) {
-            (true, _) if is_left_out => return Self::LeftOut,
-            (_, true) if is_left_out => return Self::LeftOutLater,
-            (true, _) => return Self::Answer,
-            _ => {}
-        }
-        if diverged.block > 0 {
-            return Self::Block;
-        }
-        if diverged.at < SHARED && diverged.differing > SHARED && diverged.unmatched > SHARED {
-            return Self::Prompt;
-        }
-        if diverged.reordered < REORDERED {
-            Self::Text
-        } else if diverged.unmatched < UNMATCHED {
-            Self::Order
-        } else {
-            Self::Both
-        }
-    }
-}
-
-impl Differs {
-    /// Its colour, as terminals count them.
-    pub(super) fn colour(self) -> u8 {
-        match self {
-            Self::Text => 33,
-            Self::Answer => 35,
-            Self::LeftOut => 31,
-            Self::LeftOutLater => 91,
-            Self::Block => 36,
-            Self::Order => 34,
-            Self::Both => 94,
-            Self::Media => 32,
-            Self::Prompt => 90,
-        }
-    }
-}
-
 /// Whether the difference is in the line with which Claude Code begins its system prompt:
 /// `x-anthropic-billing-header: cc_version=2.1.197.3f2; …`
 fn is_version_of_claude(text: &DivergedText) -> bool {
@@ -433,17 +365,6 @@ fn is_version_of_claude(text: &DivergedText) -> bool {
             .chars()
             .all(|one| one.is_ascii_alphanumeric() || one == '.')
     })
-}
-
-/// Whether something is left out, and nothing took its place (but for a token where the rest joins).
-fn is_left_out(diverged: &Diverged) -> bool {
-    diverged.inserted < UNMATCHED && diverged.deleted > 4 * diverged.inserted
-}
-
-/// Whether the text at a difference is the same, as far as it is known.
-pub(super) fn same_text(text: &DivergedText) -> bool {
-    let (old, new) = (&text.old, &text.new);
-    !old.is_empty() && !new.is_empty() && (old.starts_with(&**new) || new.starts_with(&**old))
 }
 
 /// What chat templates write before a date that they put in a prompt, and what helps: the templates of Llama 3, of gpt-oss, and others
@@ -483,14 +404,28 @@ fn of_date(text: &DivergedText) -> Option<&'static str> {
 fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
     let last = "put what changes (a date, an id) behind what stays the same";
     let order = "in the same order each time (a list of tools, the keys of a JSON object)";
-    let same = diverged.text.as_ref().is_some_and(same_text);
     let date = diverged.text.as_ref().and_then(of_date);
     Some(match Differs::of(diverged) {
         Differs::Prompt => return None,
         Differs::Media => ("same_media", "send media as the same file each time".to_owned()),
-        Differs::Answer if same => (
-            "keep_tokens",
+        Differs::Retokenized => (
+            KEEP_TOKENS,
             "start the server with CONTEXTPILOT_KEEP_TOKENS=1: the answer comes back in other tokens".to_owned(),
+        ),
+        Differs::Spelled => (
+            KEEP_CALLS,
+            "start the server with CONTEXTPILOT_KEEP_TOKENS=calls: JSON that was generated comes back with other white space"
+                .to_owned(),
+        ),
+        Differs::Dated => (
+            "same_date",
+            format!(
+                "keep what changes there; no client sent it, but the server's chat template wrote it: {}",
+                date.unwrap_or(
+                    "the time, as a rule, which a copy of the template without it does not have (--chat-template-file); \
+                     contextpilot-llama template says what else helps"
+                )
+            ),
         ),
         Differs::LeftOut => (
             "left_out",
@@ -525,6 +460,10 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
             "start Claude Code with CLAUDE_CODE_ATTRIBUTION_HEADER=0, so that its system prompt does not begin with a line \
              of its version, which changes"
                 .to_owned(),
+        ),
+        Differs::Text if date.is_some() && diverged.sent == Some(true) => (
+            "same_date",
+            "keep the date there, which the request has: in a message, or as date_string in its chat_template_kwargs".to_owned(),
         ),
         Differs::Text if date.is_some() => (
             "same_date",

@@ -7,7 +7,7 @@ use contextpilot_proxy::{Proposal, propose, propose_order};
 use contextpilot_simulate::Difference;
 
 use super::Advisers;
-use super::advice::Differs;
+use crate::companion::differs::Differs;
 use crate::companion::show::{Visible, count, counted, duration};
 
 /// How often something must have been seen.
@@ -49,7 +49,10 @@ pub(super) fn rules(advisers: &Advisers) -> String {
                     continue;
                 }
             },
-            Differs::Answer
+            Differs::Dated
+            | Differs::Retokenized
+            | Differs::Spelled
+            | Differs::Answer
             | Differs::LeftOut
             | Differs::LeftOutLater
             | Differs::Block

@@ -4,7 +4,8 @@ use contextpilot_client::control::{
     AppliedAdapter, Causes, Diverged, DivergedText, Evaluation, Lost, RequestName, Sources, Through,
 };
 
-use super::advice::{Advised, Differs, same_text};
+use super::advice::Advised;
+use crate::companion::differs::{Differs, same_text};
 use crate::companion::show::{Moment, Visible, count, counted, duration};
 use crate::companion::words::{self, cause, lost as how, request};
 
@@ -177,8 +178,24 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     } else {
         at
     };
-    match Differs::of(diverged) {
-        Differs::Text | Differs::Answer | Differs::LeftOut | Differs::LeftOutLater => {}
+    let differs = Differs::of(diverged);
+    let at = match differs {
+        Differs::Dated
+        | Differs::Retokenized
+        | Differs::Spelled
+        | Differs::LeftOut
+        | Differs::LeftOutLater
+        | Differs::Block => format!("{at} ({})", differs.word()),
+        _ => at,
+    };
+    match differs {
+        Differs::Text
+        | Differs::Dated
+        | Differs::Retokenized
+        | Differs::Spelled
+        | Differs::Answer
+        | Differs::LeftOut
+        | Differs::LeftOutLater => {}
         Differs::Block => {
             let block = of_tokens(diverged.block);
             return format!(
@@ -453,6 +470,27 @@ mod tests {
                 };
                 all.extend([earlier, block, answer]);
             }
+        }
+        for sent in [true, false] {
+            all.push(Diverged {
+                sent: Some(sent),
+                ..base.clone()
+            });
+        }
+        for (old, new) in [
+            ("a text and", "a text"),
+            ("\"a\":1,\"b", "\"a\": 1"),
+            ("a text", "atext"),
+        ] {
+            all.push(Diverged {
+                answer: true,
+                text: Some(DivergedText {
+                    old: old.to_owned(),
+                    new: new.to_owned(),
+                    ..DivergedText::default()
+                }),
+                ..base.clone()
+            });
         }
         let mut lefts: Vec<Value> = Vec::new();
         for diverged in all {

@@ -2,7 +2,8 @@ import { CAUSES, SOURCES, colour, evicted } from "../causes";
 import { add, button, el, fill } from "../dom";
 import { adapters, bytes, clock, count, name, percent, plural, seconds, title } from "../format";
 import type { Model } from "../model";
-import { asGenerated, left, lost, sameText, through, whose } from "../sentence";
+import { KINDS, kindOf, sameText } from "../differs";
+import { asGenerated, left, lost, through, whose } from "../sentence";
 import type { Diverged, DivergedText, Evaluation, Lost, Name, RequestState, Sections } from "../types";
 
 /** What became of one request, and why its prompt was evaluated. */
@@ -130,7 +131,7 @@ export class Account {
 
     private diverged(of: Diverged, { prompt_tokens, evaluated }: Evaluation): HTMLElement {
         const from = of.request === null ? [whose(of)] : [this.link(of.request), "'s"];
-        const block = el("div", { class: "left" }, el("h3", {}, "Where it left the nearest earlier prompt"), el("p", {}, "It left ", ...from, `${left(of, prompt_tokens, evaluated)}.`));
+        const block = el("div", { class: "left" }, el("h3", {}, "Where it left the nearest earlier prompt"), el("p", { class: `ansi-${KINDS[kindOf(of)].ansi}` }, "It left ", ...from, `${left(of, prompt_tokens, evaluated)}.`));
         if (of.text) add(block, this.difference(of.text));
         return block;
     }

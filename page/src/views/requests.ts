@@ -1,4 +1,5 @@
 import { CAUSES } from "../causes";
+import { KINDS, kindOf } from "../differs";
 import { el, text } from "../dom";
 import { adapters, called, clock, count, name, seconds } from "../format";
 import type { Model, Req } from "../model";
@@ -193,18 +194,21 @@ export class RequestsView implements View {
         const store = evaluation.from.store ?? 0;
         const kept = evaluation.reused - store;
         const left = evaluation.diverged;
+        const kind = left ? KINDS[kindOf(left)] : null;
         const cells: [number, string][] = [
             [1, clock(req.at)],
             [2, String(req.slot)],
             [3, count(prompt_tokens)],
             [5, evaluated <= 1 ? "–" : (CAUSES.find((cause) => cause.key === req.cause)?.label ?? req.cause)],
             [6, seconds(req.ttft ?? evaluation.seconds)],
-            [7, left ? `${name(left.request)} at ${count(left.at)}` : ""],
+            [7, left && kind ? `${name(left.request)} at ${count(left.at)}: ${kind.word}` : ""],
         ];
         for (const [nth, value] of cells) {
             const cell = row.cells[nth];
             if (cell) text(cell, value);
         }
+        const differs = row.cells[7];
+        if (differs) differs.className = kind ? `ansi-${kind.ansi}` : "";
         row.cells[5]?.classList.toggle("again", req.again > evaluated / 2);
         const unseen = row.cells[4]?.lastElementChild;
         if (unseen) text(unseen, `${count(kept)} reused, ${count(store)} loaded, ${count(evaluated)} evaluated`);

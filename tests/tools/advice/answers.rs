@@ -41,7 +41,7 @@ fn reasoning_that_does_not_come_back() {
     follows_to(&scene, "left_out");
     let before = scene.play().said;
     assert!(
-        before.contains(", in the answer that was generated there: 35 tokens left out"),
+        before.contains(", in the answer that was generated there (left out): 35 tokens left out"),
         "{before}"
     );
     assert!(before.contains("nothing took its place"), "{before}");
@@ -64,7 +64,9 @@ fn reasoning_that_came_back_once_and_is_left_out_later() {
     follows_to(&scene, "left_out_later");
     let before = scene.play().said;
     assert!(
-        before.contains(", in an answer that had come back before: 35 tokens left out"),
+        before.contains(
+            ", in an answer that had come back before (left out later): 35 tokens left out"
+        ),
         "{before}"
     );
 }
@@ -95,7 +97,8 @@ fn tools_that_move_to_the_last_message() {
     let scene = scene("tools that move", FLAGS, steps).better(better);
     follows_to(&scene, "same_place");
     let before = scene.play().said;
-    let block = "at token 40 of 420: a block of 300 tokens that stood there stands further back";
+    let block =
+        "at token 40 of 420 (moved): a block of 300 tokens that stood there stands further back";
     assert!(before.contains(block), "{before}");
 }
 
@@ -167,6 +170,11 @@ fn an_answer_that_comes_back_in_other_tokens() {
     let before = scene.play();
     let same = "it is the same text in other tokens";
     assert!(before.said.contains(same), "{}", before.said);
+    assert!(
+        before.said.contains(" (tokenized otherwise): "),
+        "{}",
+        before.said
+    );
     let advice = before
         .advice()
         .iter()

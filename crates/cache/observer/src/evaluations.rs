@@ -1,17 +1,22 @@
 //! The last evaluations of prompts, and why each was necessary.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use contextpilot_control::{
     AppliedAdapter, Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName,
     Sections, Sources, Timestamp, Title,
 };
-use contextpilot_residency::{self as residency, Account, Around, Asker, RequestId, Taking};
+use contextpilot_request::Sent;
+use contextpilot_residency::{self as residency, Account, Asker, RequestId, Taking};
 
+use crate::difference::Difference;
 use crate::names::{choice_out, reason_out, through_out};
 
 /// The evaluations of this many requests are remembered.
 pub const MOST_EVALUATIONS: usize = 10_000;
+/// Which dates and numbers were sent is remembered of so many requests whose prompts differ from earlier ones.
+pub const MOST_SENT: usize = 256;
 
 /// A request's evaluation.
 #[derive(Debug)]
@@ -21,8 +26,8 @@ struct Known {
     /// The most tokens that were evaluated of one of its prompts.
     most: u64,
     evaluated: Evaluated,
-    /// The tokens around the place where its prompt differs from an earlier one.
-    around: Option<Box<Around>>,
+    /// The place where its prompt differs from an earlier one.
+    difference: Option<Difference>,
 }
 
 /// A bounded memory of evaluations.
@@ -32,6 +37,8 @@ pub(crate) struct Evaluations {
     all: VecDeque<Known>,
     /// How many were forgotten: the number of the first one in `all`.
     before: u64,
+    /// The entries of which is known what was sent, the oldest first.
+    sent: VecDeque<u64>,
     by_id: HashMap<RequestId, u64>,
     /// All evaluated prompt tokens, by cause.
     pub(crate) causes: Causes,
@@ -79,6 +86,28 @@ impl Evaluations {
         }
     }
 
+    /// The request at this entry has these dates and numbers.
+    pub(crate) fn sent(&mut self, entry: u64, sent: &Arc<Sent>) {
+        let place = entry.checked_sub(self.before);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        let known = place.and_then(|place| self.all.get_mut(place));
+        let Some(difference) = known.and_then(|known| known.difference.as_mut()) else {
+            return;
+        };
+        if difference.sent.replace(Arc::clone(sent)).is_none() {
+            self.sent.push_back(entry);
+        }
+        if self.sent.len() > MOST_SENT {
+            let oldest = self.sent.pop_front();
+            let place = oldest.and_then(|oldest| oldest.checked_sub(self.before));
+            let place = place.and_then(|place| usize::try_from(place).ok());
+            let known = place.and_then(|place| self.all.get_mut(place));
+            if let Some(difference) = known.and_then(|known| known.difference.as_mut()) {
+                difference.sent = None;
+            }
+        }
+    }
+
     /// The evaluation at this entry belongs to another request.
     pub(crate) fn rename(&mut self, entry: u64, asker: &Asker) {
         let place = entry.checked_sub(self.before);
@@ -113,7 +142,7 @@ impl Evaluations {
             let is_largest = account.evaluated > known.most;
             if is_largest {
                 known.most = account.evaluated;
-                known.around = around(account);
+                known.difference = difference(account);
             }
             known.nth = account.nth;
             known.evaluated.at = at;
@@ -129,7 +158,7 @@ impl Evaluations {
         self.all.push_back(Known {
             nth: account.nth,
             most: account.evaluated,
-            around: around(account),
+            difference: difference(account),
             evaluated: Evaluated {
                 number: *number,
                 id: id.as_deref().map(str::to_owned),
@@ -166,25 +195,25 @@ impl Evaluations {
         Some((known.nth, &known.evaluated))
     }
 
-    /// The tokens around the place where the prompt of the last request with this id differs from an
-    /// earlier one.
-    pub(crate) fn around(&self, id: &str) -> Option<Box<Around>> {
+    /// The place where the prompt of the last request with this id differs from an earlier one.
+    pub(crate) fn difference(&self, id: &str) -> Option<Difference> {
         let place = self.by_id.get(id)?.checked_sub(self.before)?;
         let known = self.all.get(usize::try_from(place).ok()?)?;
-        known.around.clone()
+        known.difference.clone()
     }
 
-    /// The latest first. Each comes with the tokens around the place where its prompt differs.
-    pub(crate) fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
+    /// The latest first. Each comes with the place where its prompt differs.
+    pub(crate) fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Difference>)> {
         let latest = self.all.iter().rev().take(most);
         latest
-            .map(|known| (known.evaluated.clone(), known.around.clone()))
+            .map(|known| (known.evaluated.clone(), known.difference.clone()))
             .collect()
     }
 }
 
-fn around(account: &Account) -> Option<Box<Around>> {
-    account.diverged.as_ref()?.around.clone()
+fn difference(account: &Account) -> Option<Difference> {
+    let around = account.diverged.as_ref()?.around.clone()?;
+    Some(Difference { around, sent: None })
 }
 
 /// Converts an account to the control endpoint's type.
@@ -220,6 +249,7 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             earlier_answer: diverged.earlier_answer,
             block: diverged.block.into(),
             media: diverged.media,
+            sent: None,
             text: None,
         }),
         lost: account.lost.as_ref().map(|lost| {

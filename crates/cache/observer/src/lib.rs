@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod difference;
 mod evaluations;
 mod gone;
 mod histogram;
@@ -47,13 +48,13 @@ mod tree;
 mod work;
 
 pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;
-pub use evaluations::MOST_EVALUATIONS;
+pub use difference::Difference;
+pub use evaluations::{MOST_EVALUATIONS, MOST_SENT};
 pub use gone::MOST_GONE;
 pub use matching::Stored;
 pub use names::{MOST_MOVED, MOST_NAMED};
 pub use note::{KeptPrompt, Note, Now, Stamp};
 pub use observer::{Observer, Output};
-pub use quote::quote;
 pub use recorder::{MOST_OTHER_TOKENS, MOST_WAITING, Recorder};
 pub use ring::{MOST_EVENTS, MOST_IDS, Ring, Since};
 pub use stats::Outside;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use contextpilot_control::Title;
 use contextpilot_kept_tokens::Other;
+use contextpilot_request::Sent;
 use contextpilot_residency::{Arrival, BufferId, ContextId, SequenceId, Token, Wishes};
 
 /// A moment, in nanoseconds of a monotonic clock. Zero: the time was not taken.
@@ -86,6 +87,13 @@ pub enum Note {
         arrival: Arrival,
         /// Its title.
         title: Arc<Title>,
+    },
+    /// Which dates and numbers a request for a chat has, if text may be shown. Sent before its first task is numbered.
+    Sent {
+        /// The request.
+        arrival: Arrival,
+        /// What it has.
+        sent: Arc<Sent>,
     },
     /// A prompt of a request got tokens of earlier answers. Sent before its task is numbered.
     Kept {

@@ -131,6 +131,9 @@ impl Observer {
             Note::Titled { arrival, title } => {
                 self.works.entry(arrival).or_default().title = Some(title);
             }
+            Note::Sent { arrival, sent } => {
+                self.works.entry(arrival).or_default().sent = Some(sent);
+            }
             Note::Kept { arrival, kept } => {
                 self.works.entry(arrival).or_default().kept += u64::from(kept.kept);
             }

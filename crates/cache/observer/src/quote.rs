@@ -12,7 +12,7 @@ const MEDIA: &[u8] = b"[media]";
 /// The difference may be within a character that consists of several tokens. Then the first bytes of
 /// the character, which both prompts share, are shown with the rest of it. If the tokens were cut off
 /// within a character, that character is left out. Other bytes that are no UTF-8 are replaced.
-pub fn quote(
+pub(crate) fn quote(
     around: &Around,
     edit: (u64, u64),
     mut piece: impl FnMut(Token) -> Option<Vec<u8>>,

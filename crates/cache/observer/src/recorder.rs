@@ -192,6 +192,7 @@ impl Recorder {
             | Note::Counted { .. }
             | Note::Titled { .. }
             | Note::Erasing { .. }
+            | Note::Sent { .. }
             | Note::ContextFreed { .. } => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use contextpilot_control::{Evaluation, Evicted, LogLine, Outcome, Sections, Timestamp, Title};
+use contextpilot_request::Sent;
 use contextpilot_residency::{Account, RequestId, TokenCounts, Wishes};
 
 use crate::evaluations::evaluation;
@@ -25,6 +26,8 @@ pub(crate) struct Work {
     pub(crate) prompt_tokens: Option<u32>,
     /// The title. It is not for the log file, which others may read.
     pub(crate) title: Option<Arc<Title>>,
+    /// Which dates and numbers it has.
+    pub(crate) sent: Option<Arc<Sent>>,
     /// Tokens of its prompts that were kept as they were generated.
     pub(crate) kept: u64,
     /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).

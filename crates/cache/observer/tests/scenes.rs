@@ -918,13 +918,14 @@ fn the_tokens_around_a_difference_are_kept_if_somebody_wants_them() {
     };
     let accounts = || Accounts::new(Rules::default(), 1 << 20);
     let quoting = scene(accounts().quoting());
-    let around = quoting.observer.around("sea").expect("it differs");
-    assert_eq!(around.before, [7; 16]);
-    assert_eq!((around.old, around.new), (vec![7; 2], vec![8; 7]));
-    assert_eq!(quoting.observer.around("tea"), None, "the first of all");
-    assert_eq!(quoting.observer.around("cup"), None, "never seen");
+    let around = |scene: &Scene, id: &str| Some(scene.observer.difference(id)?.around().clone());
+    let sea = around(&quoting, "sea").expect("it differs");
+    assert_eq!(sea.before, [7; 16]);
+    assert_eq!((sea.old, sea.new), (vec![7; 2], vec![8; 7]));
+    assert_eq!(around(&quoting, "tea"), None, "the first of all");
+    assert_eq!(around(&quoting, "cup"), None, "never seen");
     let silent = scene(accounts());
-    assert_eq!(silent.observer.around("sea"), None, "nobody wants them");
+    assert_eq!(around(&silent, "sea"), None, "nobody wants them");
 }
 
 /// The longest sequence counts: what a state has besides its tokens weighs least there. One without tokens has nothing

@@ -49,6 +49,7 @@ mod json;
 mod loss;
 mod reader;
 mod scan;
+mod sent;
 mod title;
 
 pub use assembled::Assembled;
@@ -63,4 +64,5 @@ pub use json::{
 };
 pub use loss::Loss;
 pub use reader::{Request, RequestReader, Step};
+pub use sent::Sent;
 pub use title::{MOST_AGENT, MOST_WORDS, Title};

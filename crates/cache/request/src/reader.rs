@@ -8,6 +8,7 @@ use crate::json::{
     Adapters, CacheSalt, Identity, InfillParts, JsonScanner, Numbers, Piece, Refusal, Sections,
 };
 use crate::loss::Loss;
+use crate::sent::{Sent, SentReader};
 use crate::title::{Title, TitleReader};
 
 /// A request whose last byte has been received.
@@ -42,6 +43,9 @@ pub struct Request {
     pub infill: Option<InfillParts>,
     /// What it is about; `None` if nothing says that, or the reader was not made [with titles](RequestReader::with_titles).
     pub title: Option<Box<Title>>,
+    /// Which dates and numbers a request for a chat has; `None` if it is for something else, or the reader was not made
+    /// [with titles](RequestReader::with_titles).
+    pub sent: Option<Sent>,
 }
 
 impl Request {
@@ -132,10 +136,38 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct RequestReader {
     phase: Phase,
-    json: JsonScanner,
-    titles: Option<Box<TitleReader>>,
+    body: BodyScanner,
     /// The last request's method allows a body, but it announced none.
     unannounced: bool,
+}
+
+/// All that reads a body as it streams past.
+#[derive(Debug, Clone)]
+struct BodyScanner {
+    json: JsonScanner,
+    titles: Option<Box<TitleReader>>,
+    sent: Option<Box<SentReader>>,
+}
+
+impl BodyScanner {
+    const fn new(json: JsonScanner) -> Self {
+        Self {
+            json,
+            titles: None,
+            sent: None,
+        }
+    }
+
+    /// Takes some bytes of a body.
+    fn scan(&mut self, bytes: &[u8]) {
+        self.json.feed(bytes);
+        if let Some(titles) = &mut self.titles {
+            titles.feed(bytes);
+        }
+        if let Some(sent) = &mut self.sent {
+            sent.feed(bytes);
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -159,8 +191,7 @@ impl RequestReader {
     pub const fn new() -> Self {
         Self {
             phase: Phase::Line(RequestLine::new()),
-            json: JsonScanner::new(),
-            titles: None,
+            body: BodyScanner::new(JsonScanner::new()),
             unannounced: false,
         }
     }
@@ -168,15 +199,19 @@ impl RequestReader {
     /// The same, but also reads the prompts in the bodies, for [`Assembly`](crate::Assembly).
     pub fn with_prompts() -> Self {
         Self {
-            json: JsonScanner::with_prompts(),
+            body: BodyScanner::new(JsonScanner::with_prompts()),
             ..Self::new()
         }
     }
 
-    /// The same, but also says what requests are about.
+    /// The same, but also says what requests are about, and which dates and numbers they have.
     pub fn with_titles(self) -> Self {
         Self {
-            titles: Some(Box::default()),
+            body: BodyScanner {
+                titles: Some(Box::default()),
+                sent: Some(Box::default()),
+                ..self.body
+            },
             ..self
         }
     }
@@ -184,8 +219,11 @@ impl RequestReader {
     /// A reader of the same kind for a connection on which nothing was received yet.
     pub(crate) fn renewed(&self) -> Self {
         Self {
-            json: self.json.renewed(),
-            titles: self.titles.as_ref().map(|_| Box::default()),
+            body: BodyScanner {
+                json: self.body.json.renewed(),
+                titles: self.body.titles.as_ref().map(|_| Box::default()),
+                sent: self.body.sent.as_ref().map(|_| Box::default()),
+            },
             ..Self::new()
         }
     }
@@ -238,7 +276,8 @@ impl RequestReader {
                         None => {}
                         Some(Event::Line) => {
                             head.field(fields)?;
-                            if let (Some(titles), b"user-agent") = (&mut self.titles, fields.name())
+                            if let (Some(titles), b"user-agent") =
+                                (&mut self.body.titles, fields.name())
                             {
                                 titles.agent(fields.value_start());
                             }
@@ -257,10 +296,7 @@ impl RequestReader {
                     .min(bytes.len());
                 *left -= here as u64;
                 if head.scanned() {
-                    self.json.feed(&bytes[..here]);
-                    if let Some(titles) = &mut self.titles {
-                        titles.feed(&bytes[..here]);
-                    }
+                    self.body.scan(&bytes[..here]);
                 }
                 if *left > 0 {
                     return Ok((here, None));
@@ -272,10 +308,7 @@ impl RequestReader {
                 Part::Framing(used) => Ok((used, None)),
                 Part::Content(used) => {
                     if head.scanned() {
-                        self.json.feed(&bytes[..used]);
-                        if let Some(titles) = &mut self.titles {
-                            titles.feed(&bytes[..used]);
-                        }
+                        self.body.scan(&bytes[..used]);
                     }
                     Ok((used, None))
                 }
@@ -303,14 +336,17 @@ impl RequestReader {
     }
 
     fn complete(&mut self, head: &Head) -> Request {
-        let next = self.json.renewed();
-        let mut json = std::mem::replace(&mut self.json, next);
+        let next = self.body.json.renewed();
+        let mut json = std::mem::replace(&mut self.body.json, next);
         self.phase = if head.closes() {
             Phase::Lost(Loss::Closed)
         } else {
             Phase::Line(RequestLine::new())
         };
         let is_compressed = head.compressed && head.method == Method::Post;
+        let sections = json.sections(head.endpoint);
+        // The next body begins with nothing.
+        let sent = self.body.sent.as_mut().map(|sent| sent.take());
         Request {
             method: head.method,
             endpoint: head.endpoint,
@@ -323,10 +359,12 @@ impl RequestReader {
             },
             numbers: json.numbers(),
             lora: json.take_adapters(),
-            sections: json.sections(head.endpoint),
+            sent: sent.filter(|_| sections.is_some() && !is_compressed),
+            sections,
             prompts: json.take_prompts(),
             infill: json.take_infill(),
             title: self
+                .body
                 .titles
                 .as_mut()
                 .and_then(|titles| titles.take())
@@ -343,8 +381,7 @@ impl RequestReader {
     pub(crate) fn lose(&mut self, loss: Loss) -> Loss {
         self.phase = Phase::Lost(loss);
         // Frees what was collected.
-        self.json = JsonScanner::new();
-        self.titles = None;
+        self.body = BodyScanner::new(JsonScanner::new());
         loss
     }
 }

@@ -55,6 +55,7 @@ fn complete(identity: Identity) -> Step {
         prompts: None,
         infill: None,
         title: None,
+        sent: None,
     })
 }
 
@@ -153,6 +154,7 @@ fn all_requests_on_one_connection_are_found() {
             prompts: None,
             infill: None,
             title: None,
+            sent: None,
         })
     };
     assert_eq!(

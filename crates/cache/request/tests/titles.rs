@@ -131,3 +131,29 @@ fn without_being_asked_the_reader_takes_no_text() {
         assert_eq!(request.title, None);
     }
 }
+
+#[test]
+fn which_numbers_a_request_for_a_chat_has_is_known() {
+    let sent = |path: &str, head: &str| {
+        let body = r#"{"prompt": "on 30 Nov", "messages": [{"role": "user", "content": "It is\n30 Nov 2026."}]}"#;
+        let bytes = format!(
+            "POST {path} HTTP/1.1\r\nContent-Length: {}\r\n{head}\r\n{body}",
+            body.len()
+        );
+        let mut reader = ConnectionReader::new().with_titles();
+        match reader.received(bytes.as_bytes()) {
+            Step::Complete(request) => request.sent,
+            other => panic!("{other:?}"),
+        }
+    };
+    for path in ["/v1/chat/completions", "/v1/messages"] {
+        let sent = sent(path, "").expect("a chat");
+        assert_eq!(sent.may_have("30 Nov 2026"), Some(true));
+        assert_eq!(sent.may_have("29 Nov 2026"), Some(false));
+        assert_eq!(sent.may_have("Nov"), None);
+    }
+    // A prompt may come as tokens, and a compressed body is not read.
+    assert_eq!(sent("/completion", ""), None);
+    let compressed = sent("/v1/chat/completions", "Content-Encoding: gzip\r\n");
+    assert_eq!(compressed, None);
+}

@@ -278,6 +278,11 @@ pub struct Diverged {
     /// Both prompts have media there (an image), and the server does not take them for the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub media: bool,
+    /// Whether the request may have what is new at the difference, with `CONTEXTPILOT_EXPLAIN_TEXT=1`: a date or another
+    /// text with digits. `Some(false)`: no client sent it, but the server's chat template wrote it. `None`: not known, or there
+    /// is no such text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<bool>,
     /// The tokens around the difference as text, with `CONTEXTPILOT_EXPLAIN_TEXT=1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<DivergedText>,

@@ -203,6 +203,7 @@ fn evaluation() -> Evaluation {
             earlier_answer: true,
             block: 200,
             media: true,
+            sent: Some(false),
             text: None,
         }),
         lost: Some(Lost {

@@ -1,12 +1,22 @@
-//! Evaluated tokens by cause: a bar.
+//! Evaluated tokens by cause, and prompts by what differs from an earlier one: bars.
 
 use ratatui::style::Color;
 use ratatui::text::{Line as Text, Span};
 
 use super::{bar_width, colour};
+use crate::companion::differs::Differs;
 use crate::companion::show::percent;
 use crate::companion::top::state::State;
 use crate::companion::words;
+
+/// A part of a bar.
+struct Part {
+    word: &'static str,
+    /// It fills the part where there are no colours.
+    letter: char,
+    colour: Color,
+    size: u64,
+}
 
 /// The [kinds](words::kind) of causes as the bar has them, with a letter that fills it where there are no colours.
 const PARTS: [(&str, char, Color); 7] = [
@@ -31,32 +41,86 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
         return Text::default();
     };
     let causes = now.reuse.causes.all();
-    let tokens = PARTS.map(|(part, ..)| {
-        let of = causes.iter().filter(|(name, _)| words::kind(name) == part);
-        of.map(|(_, tokens)| *tokens).fold(0, u64::saturating_add)
+    let parts = PARTS.map(|(word, letter, colour)| {
+        let of = causes.iter().filter(|(name, _)| words::kind(name) == word);
+        let size = of.map(|(_, tokens)| *tokens).fold(0, u64::saturating_add);
+        Part {
+            word,
+            letter,
+            colour,
+            size,
+        }
     });
-    let all = tokens.into_iter().fold(0, u64::saturating_add);
+    bar(state, " Why ", width, &parts)
+}
+
+/// `Left ███████  left out 61 %, tokenized otherwise 39 %`: of the last prompts that left an earlier one.
+pub(super) fn differences(state: &State, width: u16) -> Text<'static> {
+    let parts = Differs::ALL.map(|one| {
+        let of = state.differences.iter().filter(|differs| **differs == one);
+        Part {
+            word: one.word(),
+            letter: letter(one),
+            colour: terminal(one.colour()),
+            size: of.count() as u64,
+        }
+    });
+    bar(state, " Left ", width, &parts)
+}
+
+/// Each has a letter of its word.
+fn letter(of: Differs) -> char {
+    match of {
+        Differs::LeftOut => 'o',
+        Differs::LeftOutLater => 'l',
+        Differs::Retokenized => 't',
+        Differs::Spelled => 's',
+        Differs::Answer => 'a',
+        Differs::Block => 'm',
+        Differs::Dated => 'd',
+        Differs::Text => 'x',
+        Differs::Order => 'r',
+        Differs::Both => 'b',
+        Differs::Media => 'i',
+        Differs::Prompt => 'p',
+    }
+}
+
+/// A colour as terminals count them: 31 is the second of the sixteen, 91 the tenth.
+fn terminal(number: u8) -> Color {
+    Color::Indexed(match number {
+        90.. => number - 82,
+        _ => number - 30,
+    })
+}
+
+fn bar(state: &State, label: &'static str, width: u16, parts: &[Part]) -> Text<'static> {
+    let all = parts
+        .iter()
+        .fold(0_u64, |all, part| all.saturating_add(part.size));
     if all == 0 {
         return Text::default();
     }
     let width = bar_width(width) as u64;
-    let mut spans = vec![Span::raw(" Why ")];
+    let mut spans = vec![Span::raw(label)];
     let (mut sum, mut drawn) = (0, 0);
-    for ((_, letter, shade), tokens) in PARTS.iter().zip(tokens) {
-        sum += tokens;
+    for part in parts {
+        sum += part.size;
         let end = sum * width / all;
-        let filling = if state.colours { '█' } else { *letter };
-        let part = filling.to_string().repeat((end - drawn) as usize);
-        spans.push(Span::styled(part, colour(state, *shade)));
+        let filling = if state.colours { '█' } else { part.letter };
+        let drawing = filling.to_string().repeat((end - drawn) as usize);
+        spans.push(Span::styled(drawing, colour(state, part.colour)));
         drawn = end;
     }
-    let mut shares: Vec<(u64, &str)> = tokens.into_iter().zip(PARTS.map(|part| part.0)).collect();
-    shares.retain(|(tokens, _)| *tokens > 0);
-    shares.sort_by_key(|&(tokens, _)| std::cmp::Reverse(tokens));
-    let shares: Vec<String> = shares
-        .into_iter()
-        .map(|(tokens, cause)| format!("{cause} {}", percent(Some(tokens as f64 / all as f64))))
-        .collect();
-    spans.push(Span::raw(format!(" {}", shares.join(", "))));
+    let mut shown: Vec<&Part> = parts.iter().filter(|part| part.size > 0).collect();
+    shown.sort_by_key(|part| std::cmp::Reverse(part.size));
+    let share = |part: &Part| percent(Some(part.size as f64 / all as f64));
+    let shares = shown
+        .iter()
+        .map(|part| format!("{} {}", part.word, share(part)));
+    spans.push(Span::raw(format!(
+        " {}",
+        shares.collect::<Vec<_>>().join(", ")
+    )));
     Text::from(spans)
 }

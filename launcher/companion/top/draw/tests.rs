@@ -5,10 +5,12 @@ use contextpilot_client::control::{
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
+use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::super::state::{Key, State};
 use super::screen;
+use crate::companion::differs::Differs;
 
 fn stats(at: &str, slots: Value, reused: u64, evaluated: u64) -> Stats {
     let stats = json!({
@@ -312,6 +314,46 @@ fn a_bar_says_why_tokens_were_evaluated() {
         line.ends_with("new 40 %, evicted 30 %, repeated 20 %, elsewhere 10 %"),
         "{line}"
     );
+}
+
+#[test]
+fn a_bar_says_how_prompts_left_earlier_ones() {
+    let mut state = state(false);
+    let shown = |state: &State| {
+        let lines = lines(&drawn(state, 80, 24));
+        lines.into_iter().find(|line| line.starts_with(" Left "))
+    };
+    assert_eq!(shown(&state), None);
+    state.differences = vec![
+        Differs::Dated,
+        Differs::LeftOut,
+        Differs::Retokenized,
+        Differs::LeftOut,
+    ];
+    let bar = format!(
+        " Left {}{}{} ",
+        "o".repeat(10),
+        "t".repeat(5),
+        "d".repeat(5)
+    );
+    let line = format!("{bar}left out 50 %, tokenized otherwise 25 %, dated by the");
+    assert_eq!(
+        shown(&state).map(|shown| shown[..line.len()].to_owned()),
+        Some(line)
+    );
+    // The colour is that of `why`.
+    state.colours = true;
+    let screen = drawn(&state, 80, 24);
+    let y = (0..24).find(|y| {
+        screen
+            .cell((1, *y))
+            .is_some_and(|cell| cell.symbol() == "L")
+    });
+    let cell = screen
+        .cell((6, y.expect("the bar")))
+        .expect("its first cell");
+    assert_eq!((cell.symbol(), cell.fg), ("█", Color::Indexed(1)));
+    assert_eq!(Differs::LeftOut.colour(), 31);
 }
 
 #[test]

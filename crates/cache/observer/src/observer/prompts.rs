@@ -371,6 +371,9 @@ impl Observer {
             if let Some(work) = &mut work {
                 work.accounted(&account, place);
                 evaluations.describe(place, work.sections, work.title.as_deref(), work.kept);
+                if let Some(sent) = &work.sent {
+                    evaluations.sent(place, sent);
+                }
             }
         }
         if let Some(seconds) = given_up {

@@ -3,9 +3,10 @@
 use contextpilot_control::{
     Change, Evaluated, Evaluation, Evicted, Place as PlaceOut, RequestName, RequestState, Timestamp,
 };
-use contextpilot_residency::{Around, Asker, Ledger, Place, Reason, RequestId, SequenceId};
+use contextpilot_residency::{Asker, Ledger, Place, Reason, RequestId, SequenceId};
 
 use super::Observer;
+use crate::difference::Difference;
 use crate::gone::{Gone, MOST_GONE};
 use crate::names::{place_out, reason_out};
 use crate::note::Now;
@@ -104,18 +105,18 @@ impl Observer {
         }
     }
 
-    /// The last requests whose prompts were evaluated, the latest first. Each comes with the tokens around
-    /// the place where its prompt differs from an earlier one, if accounts keep those.
+    /// The last requests whose prompts were evaluated, the latest first. Each comes with the place where its
+    /// prompt differs from an earlier one, if accounts keep the tokens there.
     #[must_use]
-    pub fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Box<Around>>)> {
+    pub fn latest(&self, most: usize) -> Vec<(Evaluated, Option<Difference>)> {
         self.evaluations.latest(most)
     }
 
-    /// The tokens around the place where the prompt of this request differs from an earlier one, if
-    /// accounts keep those.
+    /// The place where the prompt of this request differs from an earlier one, if accounts keep the tokens
+    /// there.
     #[must_use]
-    pub fn around(&self, id: &str) -> Option<Box<Around>> {
-        self.evaluations.around(id)
+    pub fn difference(&self, id: &str) -> Option<Difference> {
+        self.evaluations.difference(id)
     }
 
     pub(super) fn cached(&mut self, id: &RequestId, slot: SequenceId, tokens: u32, now: Now) {

@@ -22,8 +22,7 @@ use contextpilot_control::{
 };
 use contextpilot_delivery::Sender;
 use contextpilot_http_server::{Body, Follow, Request, Response};
-use contextpilot_observer::quote;
-use contextpilot_residency::Around;
+use contextpilot_observer::Difference;
 use contextpilot_settings::{BrowserHeaders, Secret, percent};
 use serde::Serialize;
 
@@ -52,10 +51,9 @@ pub(crate) struct Answers {
 impl Answers {
     /// Adds the text around a divergence to an evaluation. This runs on the connection's thread, so that it
     /// does not hold up the worker.
-    fn quote(&self, evaluation: &mut Evaluation, around: Option<Box<Around>>) {
-        if let (Some(diverged), Some(around)) = (&mut evaluation.diverged, around) {
-            let edit = (diverged.inserted, diverged.deleted);
-            diverged.text = quote(&around, edit, |token| self.library.piece(token));
+    fn quote(&self, evaluation: &mut Evaluation, difference: Option<Difference>) {
+        if let (Some(diverged), Some(difference)) = (&mut evaluation.diverged, difference) {
+            difference.describe(diverged, |token| self.library.piece(token));
         }
     }
 }
@@ -192,8 +190,8 @@ impl Answers {
             Some(Err(_)) => return Ok(refuse(400, "n is how many: a whole number")),
         };
         let latest = self.asker.ask(|to| Question::Latest(most, to))?.into_iter();
-        let requests = latest.map(|(mut one, around)| {
-            self.quote(&mut one.evaluation, around);
+        let requests = latest.map(|(mut one, difference)| {
+            self.quote(&mut one.evaluation, difference);
             one
         });
         let requests = requests.collect();
@@ -241,9 +239,9 @@ impl Answers {
         let Ok(id) = percent::decode(encoded) else {
             return Ok(refuse(400, "the id is not percent-encoded UTF-8"));
         };
-        let (mut state, around) = self.asker.ask(|to| Question::Request(id, to))?;
+        let (mut state, difference) = self.asker.ask(|to| Question::Request(id, to))?;
         if let Some(evaluation) = state.evaluation_mut() {
-            self.quote(evaluation, around);
+            self.quote(evaluation, difference);
         }
         let status = match state {
             RequestState::Unknown { .. } => 404,

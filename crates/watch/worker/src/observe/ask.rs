@@ -8,7 +8,7 @@ use contextpilot_admission::Work;
 use contextpilot_control::{
     ControlEndpoint, Evaluated, Match, MatchRequest, RequestState, Stats, Tree,
 };
-use contextpilot_residency::Around;
+use contextpilot_observer::Difference;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::bounds::{QUESTIONS, WORK_OF_ALL, WORK_OF_EACH};
@@ -77,7 +77,7 @@ impl Clients {
 }
 
 /// The tokens around a divergence, if text is to be shown.
-pub(crate) type Quoted = Option<Box<Around>>;
+pub(crate) type Quoted = Option<Difference>;
 
 /// The worker did not answer in time, or has ended.
 pub(crate) struct NoAnswer;

@@ -185,7 +185,7 @@ impl Telemetry {
                     let prompt = observer.remembered(&id);
                     *kept = prompt.and_then(|prompt| library.stored(&prompt)?.kept);
                 }
-                let _ = to.send((state, observer.around(&id)));
+                let _ = to.send((state, observer.difference(&id)));
             }
             Question::Requests(ids, to) => {
                 let _ = to.send(observer.requests(ids, ledger));

@@ -1,0 +1,249 @@
+//! What kind of thing differs between a prompt and an earlier one: one word and one colour for it in `why`, in `top` and on the
+//! page (page/src/differs.ts, which a test compares).
+
+use contextpilot_client::control::{Diverged, DivergedText};
+
+/// From so many on, tokens in another order are no coincidence.
+const REORDERED: u64 = 16;
+/// Prompts that share fewer tokens are two prompts, if more differ: what they share is the template's.
+const SHARED: u64 = 32;
+/// From so many on, tokens at a difference are text of their own, and not the joint of two parts that
+/// were exchanged.
+const UNMATCHED: u64 = 4;
+
+/// What differs between a prompt and an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Differs {
+    Text,
+    /// A date, or another text with digits, that no client has sent: the chat template wrote it.
+    Dated,
+    /// The answer to the earlier prompt comes back as the same text, in other tokens.
+    Retokenized,
+    /// It comes back as the same JSON, with other white space.
+    Spelled,
+    /// It comes back otherwise than it was generated.
+    Answer,
+    /// It is left out, or a part of it, and nothing took its place.
+    LeftOut,
+    /// The same of an answer that the earlier prompt had sent back.
+    LeftOutLater,
+    /// A block stands further back.
+    Block,
+    /// What follows was sent before, in another order.
+    Order,
+    Both,
+    /// There is other media.
+    Media,
+    /// It is another prompt altogether.
+    Prompt,
+}
+
+impl Differs {
+    pub(super) const ALL: [Self; 12] = [
+        Self::LeftOut,
+        Self::LeftOutLater,
+        Self::Retokenized,
+        Self::Spelled,
+        Self::Answer,
+        Self::Block,
+        Self::Dated,
+        Self::Text,
+        Self::Order,
+        Self::Both,
+        Self::Media,
+        Self::Prompt,
+    ];
+
+    pub(super) fn of(diverged: &Diverged) -> Self {
+        if diverged.media {
+            return Self::Media;
+        }
+        let is_left_out = is_left_out(diverged);
+        let text = diverged.text.as_ref();
+        match (diverged.answer, diverged.earlier_answer) {
+            (true, _) if is_left_out => return Self::LeftOut,
+            (_, true) if is_left_out => return Self::LeftOutLater,
+            (true, _) if text.is_some_and(same_text) => return Self::Retokenized,
+            (true, _) if text.is_some_and(same_json) => return Self::Spelled,
+            (true, _) => return Self::Answer,
+            _ => {}
+        }
+        if diverged.block > 0 {
+            return Self::Block;
+        }
+        if diverged.at < SHARED && diverged.differing > SHARED && diverged.unmatched > SHARED {
+            return Self::Prompt;
+        }
+        if diverged.reordered < REORDERED {
+            match diverged.sent {
+                Some(false) => Self::Dated,
+                _ => Self::Text,
+            }
+        } else if diverged.unmatched < UNMATCHED {
+            Self::Order
+        } else {
+            Self::Both
+        }
+    }
+
+    /// In a word or two.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Text => "other text",
+            Self::Dated => "dated by the template",
+            Self::Retokenized => "tokenized otherwise",
+            Self::Spelled => "spelled otherwise",
+            Self::Answer => "another answer",
+            Self::LeftOut => "left out",
+            Self::LeftOutLater => "left out later",
+            Self::Block => "moved",
+            Self::Order => "in another order",
+            Self::Both => "other text and order",
+            Self::Media => "other media",
+            Self::Prompt => "another prompt",
+        }
+    }
+
+    /// Its colour, as terminals count them.
+    pub(super) fn colour(self) -> u8 {
+        match self {
+            Self::Text => 33,
+            Self::Dated => 93,
+            Self::Retokenized => 95,
+            Self::Spelled => 96,
+            Self::Answer => 35,
+            Self::LeftOut => 31,
+            Self::LeftOutLater => 91,
+            Self::Block => 36,
+            Self::Order => 34,
+            Self::Both => 94,
+            Self::Media => 32,
+            Self::Prompt => 90,
+        }
+    }
+}
+
+/// Whether something is left out, and nothing took its place (but for a token where the rest joins).
+pub(super) fn is_left_out(diverged: &Diverged) -> bool {
+    diverged.inserted < UNMATCHED && diverged.deleted > 4 * diverged.inserted
+}
+
+/// Whether the text at a difference is the same, as far as it is known.
+pub(super) fn same_text(text: &DivergedText) -> bool {
+    are_same(&text.old, &text.new)
+}
+
+/// Whether the text at a difference is the same but for white space, and is JSON by its look.
+fn same_json(text: &DivergedText) -> bool {
+    let [old, new] = [&text.old, &text.new].map(|text| {
+        let shown = text.chars().filter(|one| !one.is_whitespace());
+        shown.collect::<String>()
+    });
+    let looks_like_json = |text: &String| text.contains(['"', ':', ',', '{']);
+    [&old, &new].into_iter().all(looks_like_json) && are_same(&old, &new)
+}
+
+/// Both are cut off somewhere.
+fn are_same(old: &str, new: &str) -> bool {
+    !old.is_empty() && !new.is_empty() && (old.starts_with(new) || new.starts_with(old))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_in_other_tokens_is_told_from_json_that_is_spelled_otherwise() {
+        let of = |old: &str, new: &str| {
+            Differs::of(&Diverged {
+                answer: true,
+                inserted: 5,
+                deleted: 5,
+                text: Some(DivergedText {
+                    old: old.to_owned(),
+                    new: new.to_owned(),
+                    ..DivergedText::default()
+                }),
+                ..Diverged::default()
+            })
+        };
+        assert_eq!(of("a text and", "a text"), Differs::Retokenized);
+        assert_eq!(of("\"a\":1,\"b", "\"a\": 1, \""), Differs::Spelled);
+        assert_eq!(of(":{\"a\":1}}", ": {\"a\": 1}"), Differs::Spelled);
+        for (old, new) in [
+            ("\"a\":1", "\"a\": 2"),
+            ("two words", "twowords"),
+            ("", "a"),
+        ] {
+            assert_eq!(of(old, new), Differs::Answer, "{old} {new}");
+        }
+    }
+
+    #[test]
+    fn a_date_counts_as_the_templates_only_if_no_client_sent_it() {
+        let of = |sent| {
+            Differs::of(&Diverged {
+                at: 100,
+                sent,
+                ..Diverged::default()
+            })
+        };
+        assert_eq!(of(Some(false)), Differs::Dated);
+        assert_eq!(of(Some(true)), Differs::Text);
+        assert_eq!(of(None), Differs::Text);
+    }
+
+    #[test]
+    fn the_words_are_in_the_documentation() {
+        let page = include_str!("../../docs/tools.md");
+        for one in Differs::ALL {
+            let colour = one.colour();
+            let name =
+                ["", "red", "green", "yellow", "blue", "magenta", "cyan"][usize::from(colour % 10)];
+            let row = match colour {
+                90 => format!("| {} | grey |", one.word()),
+                91.. => format!("| {} | bright {name} |", one.word()),
+                _ => format!("| {} | {name} |", one.word()),
+            };
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
+    /// Of one line in `KINDS`: `    left_out: { word: "left out", ansi: 31 },`
+    fn line(of: Differs) -> String {
+        let name = format!("{of:?}");
+        let mut key = String::new();
+        for (at, one) in name.char_indices() {
+            if one.is_uppercase() && at > 0 {
+                key.push('_');
+            }
+            key.extend(one.to_lowercase());
+        }
+        format!(
+            "    {key}: {{ word: {:?}, ansi: {} }},\n",
+            of.word(),
+            of.colour()
+        )
+    }
+
+    #[test]
+    fn the_page_has_the_same_words_and_colours() {
+        let source = include_str!("../../page/src/differs.ts");
+        let kinds: String = Differs::ALL.map(line).concat();
+        assert!(
+            source.contains(&format!("KINDS = {{\n{kinds}}}")),
+            "{kinds}"
+        );
+        let style = include_str!("../../page/src/style.css");
+        for one in Differs::ALL {
+            let class = format!(".ansi-{} {{", one.colour());
+            assert!(style.contains(&class), "{class}");
+        }
+        let all: std::collections::HashSet<u8> = Differs::ALL.map(Differs::colour).into();
+        assert_eq!(
+            all.len(),
+            Differs::ALL.len(),
+            "each has a colour of its own"
+        );
+    }
+}
