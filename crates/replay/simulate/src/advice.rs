@@ -193,11 +193,11 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     if let Some(best) = sure_ones.iter().find(|one| is_best(one)) {
         let best = Change::of(best);
         let base = &best.point;
-        let round = Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty);
         // With other traffic, what else would help is not known.
-        let second = round
-            .best_flags(base)
-            .filter(|_| !best.kind.changes_traffic());
+        let goes_on = !best.kind.changes_traffic() && (!is_thrifty || may_any_gain(base, &tokens));
+        let round =
+            goes_on.then(|| Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty));
+        let second = round.as_ref().and_then(|round| round.best_flags(base));
         let second = sure(replay, second.into_iter().collect(), base, each);
         let both = second.into_iter().map(|second| {
             let second = Change::of(second);
@@ -245,10 +245,20 @@ impl Round {
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
         is_thrifty: bool,
     ) -> Self {
-        let mut promising = candidates(setting, traffic, many);
+        let (mut promising, holds_all) = candidates(setting, traffic, many);
+        let holds_all = holds_all.filter(|_| is_thrifty);
         let candidates = promising.len();
-        promising.retain(|candidate| !is_thrifty || may_gain(candidate, base, tokens));
-        let tried = try_all(promising, many, is_thrifty);
+        promising.retain(|one| !is_thrifty || may_gain(&one.setting, base, tokens));
+        // A store that lets nothing go does what one without a limit does.
+        let known = |one: &Candidate| {
+            let all = holds_all.as_ref()?;
+            let limit = one.store_limit.filter(|limit| *limit >= all.store_bytes);
+            limit.map(|_| Point {
+                setting: one.setting.clone(),
+                ..all.clone()
+            })
+        };
+        let tried = try_all(promising, &known, many, is_thrifty);
         Self { tried, candidates }
     }
 
@@ -296,7 +306,20 @@ impl Round {
 
 /// Whether a change can gain enough, with all that it could reuse at best. What is no prefix of an earlier request is reused
 /// only if it is moved.
-fn may_gain(candidate: &Candidate, base: &Point, tokens: &Repeated) -> bool {
+fn may_gain(setting: &Setting, base: &Point, tokens: &Repeated) -> bool {
+    match setting.cache_reuse {
+        0 => may_reuse(tokens.prefix, base, tokens),
+        _ => may_any_gain(base, tokens),
+    }
+}
+
+/// The same, if chunks are moved: more cannot be reused.
+fn may_any_gain(base: &Point, tokens: &Repeated) -> bool {
+    may_reuse(tokens.prefix + tokens.behind_a_difference, base, tokens)
+}
+
+/// The same, if so many tokens could be reused at best.
+fn may_reuse(most: u64, base: &Point, tokens: &Repeated) -> bool {
     /// In what order requests come differs a little between settings, and so does what comes first.
     const SLACK: f64 = LEAST_GAIN / 4.0;
     let all = tokens.prefix + tokens.behind_a_difference + tokens.never_sent;
@@ -304,12 +327,7 @@ fn may_gain(candidate: &Candidate, base: &Point, tokens: &Repeated) -> bool {
     if base.refused > 0 || base.prompt_tokens != all || all == 0 {
         return true;
     }
-    let moved = match candidate.setting.cache_reuse {
-        0 => 0,
-        _ => tokens.behind_a_difference,
-    };
-    let most = (tokens.prefix + moved) as f64 / all as f64;
-    most + SLACK >= gain(base) + LEAST_GAIN
+    most as f64 / all as f64 + SLACK >= gain(base) + LEAST_GAIN
 }
 
 /// Simulates one.
@@ -319,9 +337,11 @@ fn one(setting: Setting, many: &mut dyn FnMut(&[Setting]) -> Vec<Point>) -> Poin
     points.next().expect("a point for each setting")
 }
 
-/// Simulates them. Of host caches no larger ones are tried once one lets nothing go.
+/// Simulates them, but for those of which it is `known` what comes of it. Of host caches no larger ones are tried once one
+/// lets nothing go.
 fn try_all(
     candidates: Vec<Candidate>,
+    known: &dyn Fn(&Candidate) -> Option<Point>,
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
     is_thrifty: bool,
 ) -> Vec<Tried> {
@@ -329,8 +349,9 @@ fn try_all(
     const SIZES: usize = 4;
     let is_size = |nth: &usize| candidates[*nth].kind == Kind::HostCache;
     let (sizes, others): (Vec<usize>, Vec<usize>) = (0..candidates.len()).partition(is_size);
-    let mut points: Vec<Option<Point>> = candidates.iter().map(|_| None).collect();
+    let mut points: Vec<Option<Point>> = candidates.iter().map(known).collect();
     let mut next = others;
+    next.retain(|&nth| points[nth].is_none());
     let mut left = sizes.chunks(SIZES).peekable();
     let mut last: Option<usize> = None;
     while !next.is_empty() || left.peek().is_some() {
@@ -518,12 +539,14 @@ struct Candidate {
     setting: Setting,
 }
 
+/// With them, the simulation of a prefix store without a limit, if stores are among them.
 fn candidates(
     setting: &Setting,
     traffic: &Traffic,
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
-) -> Vec<Candidate> {
+) -> (Vec<Candidate>, Option<Point>) {
     let mut all = Vec::new();
+    let mut holds_all = None;
     let mut add = |flags: &[&str], setting: Setting| {
         let kind = match flags.first() {
             Some(&"--parallel") => Kind::Slots,
@@ -604,11 +627,17 @@ fn candidates(
         add(&["--sleep-idle-seconds", "-1"], changed);
     }
     if setting.can_have_store() && !traffic.sizes.is_empty() {
-        for limit in store_limits(setting, many) {
+        let endless = Setting {
+            store_limit: u64::MAX,
+            ..setting.clone()
+        };
+        let endless = one(endless, many);
+        for limit in store_limits(endless.store_bytes, setting.store_limit) {
             let mut changed = setting.clone();
             changed.store_limit = limit;
             add(&[], changed);
         }
+        holds_all = Some(endless);
     }
     // Slots that share a context may have no room in it together.
     if setting.kv_unified && setting.parallel > 1 {
@@ -642,24 +671,15 @@ fn candidates(
         add(&flags, setting.clone().with_slots(slots, true));
         slots = (slots + 1).next_power_of_two();
     }
-    all
+    (all, holds_all)
 }
 
-/// Budgets that are worth a try: up to the first that holds everything.
-fn store_limits(
-    setting: &Setting,
-    many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
-) -> impl Iterator<Item = u64> + use<> {
+/// Budgets that are worth a try: more than now, up to the first that holds all bytes.
+fn store_limits(all: u64, now: u64) -> impl Iterator<Item = u64> {
     const GB: u64 = 1_000_000_000;
-    let endless = Setting {
-        store_limit: u64::MAX,
-        ..setting.clone()
-    };
-    let all = one(endless, many).store_bytes;
     let sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map(|gb| gb * GB);
     let fewer = sizes.into_iter().filter(move |limit| *limit < all);
     let first = sizes.into_iter().find(|limit| *limit >= all);
-    let now = setting.store_limit;
     fewer.chain(first).filter(move |limit| *limit > now)
 }
 
@@ -782,7 +802,7 @@ mod tests {
             let replay = Replay::of(&traffic);
             let mut many =
                 |settings: &[Setting]| settings.iter().map(|one| replay.simulate(one)).collect();
-            let all = candidates(&recorded, &traffic, &mut many);
+            let (all, _) = candidates(&recorded, &traffic, &mut many);
             all.iter().any(|one| one.kind == Kind::Checkpoints)
         };
         assert!(tried(Memory::Recurrent) && tried(Memory::Window(64)));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use contextpilot_traffic::{ChangeKind, Tokens, Traffic};
 
+use crate::alike::Alike;
 use crate::checkpoints::Checkpoint;
-use crate::content::Content;
 use crate::host::Prompt;
 use crate::window::Kept;
 
@@ -24,6 +24,8 @@ pub(crate) struct Files {
 
 #[derive(Debug)]
 struct File {
+    /// The change that restores it first.
+    change: usize,
     tokens: Arc<Tokens>,
     saved: Option<(Kept, Vec<Checkpoint>)>,
 }
@@ -31,15 +33,16 @@ struct File {
 impl Files {
     /// All files that are restored in this recording. None of them is saved yet.
     pub(crate) fn of(traffic: &Traffic) -> Self {
-        let restored = traffic.changes.iter();
-        let restored = restored.filter(|change| change.record.kind == ChangeKind::Restored);
+        let restored = traffic.changes.iter().enumerate();
+        let restored = restored.filter(|(_, change)| change.record.kind == ChangeKind::Restored);
         let mut files: HashMap<Name, Vec<File>> = HashMap::new();
-        for change in restored {
+        for (nth, change) in restored {
             let alike = files
                 .entry(name(&change.tokens, change.tokens.len()))
                 .or_default();
             if !alike.iter().any(|file| file.tokens == change.tokens) {
                 alike.push(File {
+                    change: nth,
                     tokens: Arc::clone(&change.tokens),
                     saved: None,
                 });
@@ -49,17 +52,20 @@ impl Files {
     }
 
     /// Remembers the state of a slot, if its tokens are those of a file that will be restored.
-    pub(crate) fn save(&mut self, prompt: &Prompt, keep: impl FnOnce() -> Kept) {
+    pub(crate) fn save(&mut self, prompt: &Prompt, alike: &Alike, keep: impl FnOnce() -> Kept) {
         let content = &prompt.content;
         let length = content.len();
-        let Some(alike) = self.files.get_mut(&name(content.row(), length)) else {
+        if self.files.is_empty() {
+            return;
+        }
+        let Some(files) = self.files.get_mut(&name(content.row(), length)) else {
             return;
         };
         let is_same = |file: &&mut File| {
-            let whole = Content::new(Arc::clone(&file.tokens), length);
-            whole.common_prefix(content) == length
+            let whole = alike.of_change(file.change, &file.tokens, length);
+            whole.common_prefix(content, alike) == length
         };
-        if let Some(file) = alike.iter_mut().find(is_same) {
+        if let Some(file) = files.iter_mut().find(is_same) {
             file.saved = Some((keep(), prompt.checkpoints.clone()));
         }
     }

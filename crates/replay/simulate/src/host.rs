@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use contextpilot_kv_store::Conditions;
 
+use crate::alike::Alike;
 use crate::checkpoints::Checkpoint;
 use crate::content::Content;
 use crate::setting::{Generation, Setting};
@@ -36,27 +37,6 @@ struct State {
     /// The positions that are saved.
     kept: Kept,
     bytes: u64,
-    /// The identity of the last token. Like `least` it tells most entries apart without comparing
-    /// whole contents.
-    last: Option<u64>,
-    /// The position and identity of the token at the end of the first quarter. A prompt loads the entry
-    /// only if it shares at least that quarter.
-    least: (u32, Option<u64>),
-}
-
-impl State {
-    fn new(prompt: Prompt, kept: Kept, bytes: u64) -> Self {
-        let content = &prompt.content;
-        let end = content.len().saturating_sub(1);
-        let quarter = content.len().div_ceil(4).saturating_sub(1);
-        Self {
-            bytes,
-            kept,
-            last: content.row().at(end),
-            least: (quarter, content.row().at(quarter)),
-            prompt,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -70,6 +50,8 @@ pub(crate) struct HostCache {
     limit_tokens: u64,
     /// Entries that stay whatever the limits. If this is not 0, limits are applied after saving only.
     least: usize,
+    /// How many entries were taken out or dropped, but for those that another one has the tokens of.
+    removed: u64,
     /// The most bytes that it ever held.
     pub(crate) peak: u64,
 }
@@ -83,6 +65,7 @@ impl HostCache {
             limit_bytes: u64::try_from(setting.cache_ram).unwrap_or(0) << 20,
             limit_tokens: u64::from(setting.context),
             least: usize::from(setting.generation == Generation::Early2026),
+            removed: 0,
             peak: 0,
         })
     }
@@ -91,28 +74,20 @@ impl HostCache {
     /// whether the prompt was saved.
     pub(crate) fn save(
         &mut self,
-        prompt: &Prompt,
-        sizes: &Sizes,
+        prompt: &mut Prompt,
+        (sizes, alike): (&Sizes, &Alike),
         keep: impl FnOnce() -> Kept,
     ) -> bool {
         let content = &prompt.content;
-        if content.is_empty() {
+        if content.is_empty() || content.in_host == Some(self.removed) {
             return false;
         }
         let mut contained = Vec::new();
-        let last = content.row().at(content.len() - 1);
         for (nth, state) in self.states.iter().enumerate() {
             let held = &state.prompt.content;
-            let differs = if held.len() < content.len() {
-                content.row().at(held.len() - 1) != state.last
-            } else {
-                held.row().at(content.len() - 1) != last
-            };
-            if differs {
-                continue;
-            }
-            let common = held.common_prefix(content);
+            let common = held.common_prefix(content, alike);
             if common == content.len() {
+                prompt.content.in_host = Some(self.removed);
                 return false;
             }
             if common == held.len() {
@@ -126,7 +101,7 @@ impl HostCache {
             return false;
         }
         for nth in contained.into_iter().rev() {
-            self.remove(nth);
+            self.take(nth);
         }
         while limits && !self.states.is_empty() && self.bytes + bytes > self.limit_bytes {
             self.remove(0);
@@ -134,16 +109,25 @@ impl HostCache {
         self.bytes += bytes;
         self.tokens += u64::from(content.len());
         self.peak = self.peak.max(self.bytes);
-        self.states
-            .push_back(State::new(prompt.clone(), keep(), bytes));
+        prompt.content.in_host = Some(self.removed);
+        self.states.push_back(State {
+            prompt: prompt.clone(),
+            kept: keep(),
+            bytes,
+        });
         true
     }
 
     /// `load`: takes out the entry that serves a prompt best, if that serves it better than the slot's
     /// own content (`held`).
-    pub(crate) fn load(&mut self, held: &Content, prompt: &Content) -> Option<(Prompt, Kept)> {
+    pub(crate) fn load(
+        &mut self,
+        held: &Content,
+        prompt: &Content,
+        alike: &Alike,
+    ) -> Option<(Prompt, Kept)> {
         let share = |part: u32, of: u32| part as f32 / of as f32;
-        let common = held.common_prefix(prompt);
+        let common = held.common_prefix(prompt, alike);
         let mut keep = match held.len() {
             0 => -1.0,
             length => share(common, length),
@@ -151,11 +135,7 @@ impl HostCache {
         let mut similarity = share(common, prompt.len());
         let mut best = None;
         for (nth, state) in self.states.iter().enumerate() {
-            let (at, least) = state.least;
-            if at >= prompt.len() || prompt.row().at(at) != least {
-                continue;
-            }
-            let common = state.prompt.content.common_prefix(prompt);
+            let common = state.prompt.content.common_prefix(prompt, alike);
             let kept = share(common, state.prompt.content.len());
             let similar = share(common, prompt.len());
             if kept >= 0.25 && keep < kept && similarity < similar {
@@ -180,6 +160,7 @@ impl HostCache {
     /// Drops all entries.
     pub(crate) fn clear(&mut self) {
         self.states.clear();
+        self.removed += 1;
         (self.bytes, self.tokens) = (0, 0);
     }
 
@@ -189,6 +170,11 @@ impl HostCache {
     }
 
     fn remove(&mut self, nth: usize) -> Option<State> {
+        self.removed += 1;
+        self.take(nth)
+    }
+
+    fn take(&mut self, nth: usize) -> Option<State> {
         let state = self.states.remove(nth)?;
         self.bytes -= state.bytes;
         self.tokens -= u64::from(state.prompt.content.len());
@@ -225,7 +211,11 @@ mod tests {
     }
 
     fn saved(cache: &mut HostCache, runs: &[(u64, u32)]) -> bool {
-        cache.save(&prompt(runs), &sizes(), Kept::default)
+        cache.save(
+            &mut prompt(runs),
+            (&sizes(), &Alike::default()),
+            Kept::default,
+        )
     }
 
     fn lengths(cache: &HostCache) -> Vec<u32> {
@@ -241,6 +231,7 @@ mod tests {
             limit_bytes,
             limit_tokens: 0,
             least: 0,
+            removed: 0,
             peak: 0,
         }
     }
@@ -264,6 +255,26 @@ mod tests {
         assert!(saved(&mut cache, &[(0, 40)]));
         assert_eq!(lengths(&cache), [30, 10, 40]);
         assert_eq!((cache.bytes, cache.tokens), (80, 80));
+    }
+
+    /// A slot's content is in the cache for as long as nothing has left it.
+    #[test]
+    fn what_was_saved_is_saved_again_once_it_has_left() {
+        let mut cache = cache(1000);
+        let mut slot = prompt(&[(0, 10)]);
+        let mut save = |cache: &mut HostCache, slot: &mut Prompt| {
+            cache.save(slot, (&sizes(), &Alike::default()), Kept::default)
+        };
+        assert!(save(&mut cache, &mut slot));
+        assert!(!save(&mut cache, &mut slot), "it is there");
+        assert!(saved(&mut cache, &[(0, 20)]));
+        assert!(!save(&mut cache, &mut slot), "another one begins with it");
+        let asked = prompt(&[(0, 20)]).content;
+        let taken = cache.load(&Content::default(), &asked, &Alike::default());
+        assert!(taken.is_some());
+        assert!(save(&mut cache, &mut slot));
+        cache.clear();
+        assert!(save(&mut cache, &mut slot));
     }
 
     /// What makes room is what is contained, before the oldest is dropped.

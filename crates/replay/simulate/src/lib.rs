@@ -49,6 +49,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod alike;
 mod checkpoints;
 mod client;
 mod content;

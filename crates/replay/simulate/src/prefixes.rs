@@ -34,8 +34,8 @@ impl Prefixes {
         }
     }
 
-    /// Adds the first `length` tokens of a row. Replaces the value of an equal row.
-    pub(crate) fn insert(&mut self, row: &Arc<Tokens>, length: u32, value: usize) {
+    /// Adds the first `length` tokens of a row. Replaces the value of an equal row. Returns the node at which they end.
+    pub(crate) fn insert(&mut self, row: &Arc<Tokens>, length: u32, value: usize) -> usize {
         let length = length.min(row.len());
         let (mut node, mut at) = (0, 0);
         while let Some((child, common)) = self.step(node, row, at, length) {
@@ -60,6 +60,25 @@ impl Prefixes {
             });
         }
         self.nodes[node].value = Some(value);
+        node
+    }
+
+    /// A walk through all nodes, each before those below it: the place of each node in it, and at each place how many tokens
+    /// that node has in common with the one before.
+    pub(crate) fn walk(&self) -> (Vec<u32>, Vec<u32>) {
+        let mut below: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
+        for (&(parent, _), &child) in &self.children {
+            below[parent].push(child);
+        }
+        let mut places = vec![0; self.nodes.len()];
+        let mut shared = Vec::with_capacity(self.nodes.len());
+        let mut open = vec![0];
+        while let Some(node) = open.pop() {
+            places[node] = shared.len() as u32;
+            shared.push(self.nodes[node].from);
+            open.extend(&below[node]);
+        }
+        (places, shared)
     }
 
     /// How many of the first `length` tokens of a row some row begins with, and the value of the longest

@@ -2,6 +2,7 @@
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
+use crate::alike::Alike;
 use crate::marks::Marks;
 use crate::rates::Rates;
 use crate::setting::Setting;
@@ -18,6 +19,7 @@ pub struct Replay<'a> {
     pub(crate) timeline: Timeline,
     pub(crate) times: Times,
     pub(crate) marks: Marks,
+    pub(crate) alike: Alike,
     /// Then no chunks are moved.
     pub(crate) has_projector: bool,
     /// All prompts begin with the same token, which a shift keeps.
@@ -42,6 +44,7 @@ impl<'a> Replay<'a> {
             ),
             marks: with_checkpoints
                 .map_or_else(Marks::default, |recorded| Marks::of(traffic, recorded)),
+            alike: Alike::of(traffic),
             has_projector: traffic.has_projector(),
             begins_alike: begins_alike(&traffic.requests),
         }

@@ -6,6 +6,8 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use contextpilot_random::Random;
 use contextpilot_traffic::{Applied, Traffic, TrafficRequest};
 
+use crate::alike::Alike;
+use crate::content::Content;
 use crate::files::Files;
 use crate::host::{HostCache, Prompt};
 use crate::marks::Marks;
@@ -68,6 +70,7 @@ pub(crate) struct Server<'a> {
     sizes: &'a Sizes,
     times: &'a Times,
     marks: &'a Marks,
+    alike: &'a Alike,
     has_projector: bool,
     begins_alike: bool,
     slots: Vec<Slot>,
@@ -119,6 +122,7 @@ impl<'a> Server<'a> {
             sizes,
             times: &replay.times,
             marks: &replay.marks,
+            alike: &replay.alike,
             has_projector: replay.has_projector,
             begins_alike: replay.begins_alike,
             slots: (0..setting.parallel).map(|_| Slot::default()).collect(),
@@ -249,6 +253,12 @@ impl<'a> Server<'a> {
         &self.traffic.requests[self.jobs[job].request]
     }
 
+    /// The first `length` tokens of a job's request.
+    fn content(&self, job: usize, length: u32) -> Content {
+        let row = &self.request(job).tokens;
+        self.alike.of_request(self.jobs[job].request, row, length)
+    }
+
     /// `process_single_task`
     fn offer(&mut self, coming: Coming) {
         let done = match coming {
@@ -262,8 +272,7 @@ impl<'a> Server<'a> {
 
     /// Whether there are slots for the job now.
     fn take_on(&mut self, job: usize) -> bool {
-        let request = self.request(job);
-        let Some(slot) = self.choose(request) else {
+        let Some(slot) = self.choose(job) else {
             return false;
         };
         let children = self.jobs[job].children.len();

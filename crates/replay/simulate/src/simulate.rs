@@ -115,7 +115,7 @@ fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
     let store = server.store.as_ref();
     let (store_bytes, store_seconds) =
-        store.map_or((0, 0.0), |store| (store.peak, store.seconds()));
+        store.map_or((0, 0.0), |store| (store.peak(), store.seconds()));
     let prompt_seconds = server.evaluating / 1e6;
     let outcomes = server.outcomes;
     let mut point = Point {

@@ -3,7 +3,7 @@
 //! What it has, what leaves it, what is worth a copy and what a sequence holds is decided by the store's own code
 //! (`crates/store/kv-store`): here is only when it is asked. A chunk has no rows, and an identity stands for each token.
 
-use contextpilot_kv_store::{Conditions, Fingerprint, Held, Run, Session, Store, worth};
+use contextpilot_kv_store::{Chunk, Conditions, Fingerprint, Held, Run, Session, Store, worth};
 use contextpilot_traffic::{Applied, RequestRecord, Tokens, Traffic, TrafficRequest};
 
 use crate::content::Content;
@@ -18,26 +18,32 @@ const CELL: u64 = 12;
 /// The store, and what it knows of the slots.
 #[derive(Debug)]
 pub(crate) struct PrefixStore {
-    tree: Store,
+    shelf: Shelf,
     /// A sequence for each slot.
     session: Session,
     /// The adapters of all requests so far, and what stands for them. The index is the number of the conditions.
     adapters: Vec<(Applied, Fingerprint)>,
-    /// Bytes of the rows of a token.
-    token_bytes: usize,
-    /// How many times as long as copying a token evaluating it takes.
-    ratio: usize,
     /// How long copying a token takes, microseconds.
     copying: f64,
     /// Tokens that a slot can hold, and all of them together.
     room: (usize, usize),
     batch: usize,
-    /// The most bytes that it ever had.
-    pub(crate) peak: u64,
-    /// Tokens that were copied out of the engine and in.
-    pub(crate) copied: u64,
-    /// Of these, how many a request has paid for.
+    /// Of the tokens that were copied, how many a request has paid for.
     paid: u64,
+}
+
+/// What the store has.
+#[derive(Debug)]
+struct Shelf {
+    tree: Store,
+    /// Bytes of the rows of a token.
+    token_bytes: usize,
+    /// How many times as long as copying a token evaluating it takes.
+    ratio: usize,
+    /// The most bytes that it ever had.
+    peak: u64,
+    /// Tokens that were copied out of the engine and in.
+    copied: u64,
 }
 
 impl PrefixStore {
@@ -53,14 +59,18 @@ impl PrefixStore {
         let copying = token_bytes as f64 / speed.max(1) as f64;
         let of_all = setting.context as usize;
         let mut store = Self {
-            tree: Store::new(limit),
+            shelf: Shelf {
+                tree: Store::without_files(limit),
+                token_bytes: usize::try_from(token_bytes).unwrap_or(usize::MAX),
+                ratio: worth::ratio(
+                    Some(rates.prompt_token / 1e6).filter(|rate| *rate > 0.0),
+                    Some(copying),
+                ),
+                peak: 0,
+                copied: 0,
+            },
             session: Session::default(),
             adapters: Vec::new(),
-            token_bytes: usize::try_from(token_bytes).unwrap_or(usize::MAX),
-            ratio: worth::ratio(
-                Some(rates.prompt_token / 1e6).filter(|rate| *rate > 0.0),
-                Some(copying),
-            ),
             copying: copying * 1e6,
             room: if setting.kv_unified {
                 (of_all, of_all)
@@ -68,8 +78,6 @@ impl PrefixStore {
                 (setting.slot_context as usize, of_all)
             },
             batch: setting.batch_size as usize,
-            peak: 0,
-            copied: 0,
             paid: 0,
         };
         if traffic
@@ -91,7 +99,8 @@ impl PrefixStore {
             if record.loaded > 0 && rows.find(&request.tokens, given).0 < given {
                 let tokens = tokens_of(&request.tokens, 0, given);
                 let conditions = self.conditions_of(record.adapters);
-                self.keep(conditions, &tokens);
+                let fingerprint = self.fingerprint(conditions);
+                self.shelf.keep(&fingerprint, &tokens);
             }
             rows.insert(&request.tokens, request.tokens.len(), nth);
         }
@@ -114,12 +123,9 @@ impl PrefixStore {
     pub(crate) fn saved(&mut self, slot: usize) {
         if let Some(conditions) = self.conditions(slot) {
             self.session_without_ahead(slot as i32);
-            let tokens = self
-                .session
-                .believed(slot as i32)
-                .unwrap_or_default()
-                .to_vec();
-            self.keep(conditions, &tokens);
+            let fingerprint = self.fingerprint(conditions);
+            let tokens = self.session.believed(slot as i32).unwrap_or_default();
+            self.shelf.keep(&fingerprint, tokens);
         }
     }
 
@@ -221,59 +227,70 @@ impl PrefixStore {
         let Some(known) = self.session.conditions(sequence) else {
             return;
         };
-        let all = self.session.believed(sequence).unwrap_or_default().to_vec();
+        let fingerprint = self.fingerprint(known);
+        let all = self.session.believed(sequence).unwrap_or_default();
         for step in
             std::iter::once(1).chain((worth::STEPS..=run.tokens.len()).step_by(worth::STEPS))
         {
             let tokens = &all[..all.len().min(prompt as usize + step)];
-            self.save_if(known, tokens, 0, worth::MARGIN);
+            self.shelf.save_if(&fingerprint, tokens, 0, worth::MARGIN);
         }
     }
 
     /// The time that copies have taken since the last call, microseconds.
     pub(crate) fn time(&mut self) -> u64 {
-        let tokens = self.copied - std::mem::replace(&mut self.paid, self.copied);
+        let copied = self.shelf.copied;
+        let tokens = copied - std::mem::replace(&mut self.paid, copied);
         (tokens as f64 * self.copying).round() as u64
     }
 
     /// The time that all copies took, seconds.
     pub(crate) fn seconds(&self) -> f64 {
-        self.copied as f64 * self.copying / 1e6
+        self.shelf.copied as f64 * self.copying / 1e6
+    }
+
+    /// The most bytes that it ever had.
+    pub(crate) fn peak(&self) -> u64 {
+        self.shelf.peak
     }
 
     /// Loads what there is of a run. Returns whether there was all of it.
     fn search(&mut self, run: &Run, held: usize, conditions: Conditions) -> bool {
         let wanted = self.session.wanted(run);
+        let count = wanted.len();
         let fingerprint = self.fingerprint(conditions);
         let better = self.session.sharing(run, &wanted, conditions);
+        let ratio = self.shelf.ratio;
+        let mut found = self.shelf.tree.find(&fingerprint, &wanted);
         if let Some((other, shared)) = better.filter(|&(_, shared)| shared >= held + worth::LEAST) {
-            let stored = self.tree.find(&fingerprint, &wanted).tokens().max(held);
+            let stored = found.tokens().max(held);
             let all = self.session.believed(other).map_or(0, <[i32]>::len);
-            if worth::sharing(all, shared, stored, self.ratio) {
+            if worth::sharing(all, shared, stored, ratio) {
                 self.save(other, 0, 1);
+                found = self.shelf.tree.find(&fingerprint, &wanted);
             }
         }
         let room = match self.room {
             (one, all) if one < all => one.saturating_sub(held),
             (_, all) => all.saturating_sub(self.session.held()),
         };
-        let mut found = self.tree.find(&fingerprint, &wanted);
         let there = found.tokens();
-        let mut row = wanted[..there].to_vec();
-        let more = room.saturating_sub(wanted.len().saturating_sub(held));
-        if there == wanted.len() && run.leading == run.tokens.len() && more > 0 {
-            let (further, whole) = self.tree.continuation(&found, more);
+        let mut row = wanted;
+        row.truncate(there);
+        let more = room.saturating_sub(count.saturating_sub(held));
+        if there == count && run.leading == run.tokens.len() && more > 0 {
+            let (further, whole) = self.shelf.tree.continuation(&found, more);
             row.extend(further);
             found = whole;
         }
         let gained = there.saturating_sub(held);
-        let is_worth_it = worth::loading(held, row.len(), self.ratio);
+        let is_worth_it = worth::loading(held, row.len(), ratio);
         if gained >= worth::LEAST && gained <= room && is_worth_it {
-            self.tree.used(found.pieces());
-            self.copied += row.len() as u64;
+            self.shelf.tree.used(found.pieces());
+            self.shelf.copied += row.len() as u64;
             self.session.loaded(run.sequence, row);
         }
-        there == wanted.len()
+        there == count
     }
 
     /// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it.
@@ -281,48 +298,11 @@ impl PrefixStore {
         let Some(conditions) = self.session.conditions(sequence) else {
             return;
         };
-        let tokens = self.session.believed(sequence).unwrap_or_default().to_vec();
-        if self.save_if(conditions, &tokens, kept, margin) {
+        let fingerprint = self.fingerprint(conditions);
+        let tokens = self.session.believed(sequence).unwrap_or_default();
+        if self.shelf.save_if(&fingerprint, tokens, kept, margin) {
             self.session_without_ahead(sequence);
         }
-    }
-
-    fn save_if(
-        &mut self,
-        conditions: Conditions,
-        tokens: &[i32],
-        kept: usize,
-        margin: usize,
-    ) -> bool {
-        if !worth::saving(tokens.len(), kept, 0, self.ratio, margin) {
-            return false;
-        }
-        let fingerprint = self.fingerprint(conditions);
-        let there = self.tree.find(&fingerprint, tokens).tokens();
-        let is_worth_it = worth::saving(tokens.len(), kept, there, self.ratio, margin)
-            && self.tree.has_room(&fingerprint, tokens, self.token_bytes);
-        if is_worth_it {
-            let is_large = tokens.len().saturating_mul(self.token_bytes) >= worth::LARGE;
-            let copied = if is_large && worth::is_mostly_stored(tokens.len(), there) {
-                tokens.len() - there
-            } else {
-                tokens.len()
-            };
-            self.copied += copied as u64;
-            self.keep(conditions, tokens);
-        }
-        is_worth_it
-    }
-
-    /// Keeps what is new of these tokens.
-    fn keep(&mut self, conditions: Conditions, tokens: &[i32]) {
-        let fingerprint = self.fingerprint(conditions);
-        for chunk in self.tree.missing(&fingerprint, tokens, self.token_bytes) {
-            if self.tree.insert(chunk).is_err() {
-                break;
-            }
-        }
-        self.peak = self.peak.max(self.tree.bytes());
     }
 
     fn session_without_ahead(&mut self, sequence: i32) {
@@ -343,6 +323,57 @@ impl PrefixStore {
             self.adapters.len() - 1
         });
         Conditions(nth as u32)
+    }
+}
+
+impl Shelf {
+    /// Keeps what is new of these tokens, if that is worth the copy.
+    fn save_if(
+        &mut self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        kept: usize,
+        margin: usize,
+    ) -> bool {
+        let is_worth_it = |there| worth::saving(tokens.len(), kept, there, self.ratio, margin);
+        if !is_worth_it(0) {
+            return false;
+        }
+        let there = self.tree.find(fingerprint, tokens).tokens();
+        if !is_worth_it(there) {
+            return false;
+        }
+        let missing = self.tree.missing(fingerprint, tokens, self.token_bytes);
+        if missing
+            .first()
+            .is_some_and(|one| !self.tree.has_room_for(one))
+        {
+            return false;
+        }
+        let is_large = tokens.len().saturating_mul(self.token_bytes) >= worth::LARGE;
+        let copied = if is_large && worth::is_mostly_stored(tokens.len(), there) {
+            tokens.len() - there
+        } else {
+            tokens.len()
+        };
+        self.copied += copied as u64;
+        self.insert(missing);
+        true
+    }
+
+    /// Keeps what is new of these tokens.
+    fn keep(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) {
+        let missing = self.tree.missing(fingerprint, tokens, self.token_bytes);
+        self.insert(missing);
+    }
+
+    fn insert(&mut self, missing: Vec<Chunk>) {
+        for chunk in missing {
+            if self.tree.insert(chunk).is_err() {
+                break;
+            }
+        }
+        self.peak = self.peak.max(self.tree.bytes());
     }
 }
 
@@ -387,10 +418,8 @@ fn is_for_the_store(record: &RequestRecord) -> bool {
 /// 2³¹ apart, which no recording has in the same place.
 fn tokens_of(row: &Tokens, from: u32, to: u32) -> Vec<i32> {
     const TOKENS: u64 = i32::MAX as u64;
-    let mut part = Tokens::new();
-    part.extend(row, from, to);
-    let mut tokens = Vec::with_capacity(part.len() as usize);
-    for run in part.runs() {
+    let mut tokens = Vec::with_capacity(to.min(row.len()).saturating_sub(from) as usize);
+    for run in row.within(from, to) {
         // A run is counted up, and from 0 on again where the numbers of tokens end.
         let (mut first, mut left) = (run.first % TOKENS, u64::from(run.length));
         while left > 0 {

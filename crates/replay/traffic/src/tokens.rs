@@ -77,15 +77,20 @@ impl Tokens {
 
     /// Appends the tokens `[from, to)` of another row.
     pub fn extend(&mut self, other: &Self, from: u32, to: u32) {
-        let mut nth = other.ends.partition_point(|&end| end <= from);
+        other.within(from, to).for_each(|run| self.push(run));
+    }
+
+    /// The tokens `[from, to)`.
+    pub fn within(&self, from: u32, to: u32) -> impl Iterator<Item = Run> + '_ {
+        let to = to.min(self.len());
+        let first = self.ends.partition_point(|&end| end <= from);
         let mut at = from;
-        while at < to.min(other.len()) {
-            let run = other.part(nth, at);
+        (first..self.runs.len()).map_while(move |nth| {
+            let run = (at < to).then(|| self.part(nth, at))?;
             let length = run.length.min(to - at);
-            self.push(Run { length, ..run });
             at += length;
-            nth += 1;
-        }
+            Some(Run { length, ..run })
+        })
     }
 
     /// Removes all but the first `length` tokens.

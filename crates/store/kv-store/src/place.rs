@@ -1,5 +1,6 @@
 //! Places in the chain of names: which chunks may stand behind some tokens, whichever process has them.
 
+use crate::name::Naming;
 use crate::{Fingerprint, GRID, Name};
 
 /// Behind some tokens of a prompt.
@@ -30,9 +31,17 @@ impl Place {
     /// The names of all chunks that may stand here and hold the beginning of what follows, and where each ends: the longest
     /// first. `tokens`, here and below: those from the last multiple of [`GRID`] on.
     pub fn chunks(self, tokens: &[i32]) -> impl Iterator<Item = (usize, Name)> + '_ {
+        self.chunks_by(Name::next, tokens)
+    }
+
+    pub(crate) fn chunks_by(
+        self,
+        naming: Naming,
+        tokens: &[i32],
+    ) -> impl Iterator<Item = (usize, Name)> + '_ {
         let ends = self.skip + 1..=tokens.len().min(GRID);
         ends.rev()
-            .map(move |end| (end, self.link.next(self.skip, &tokens[..end])))
+            .map(move |end| (end, naming(&self.link, self.skip, &tokens[..end])))
     }
 
     /// The place behind a chunk that stands here and ends there. Behind a multiple of [`GRID`], tokens are counted from
@@ -42,10 +51,14 @@ impl Place {
     /// There are no such tokens.
     #[must_use]
     pub fn behind(self, tokens: &[i32], end: usize) -> Self {
+        self.behind_by(Name::next, tokens, end)
+    }
+
+    pub(crate) fn behind_by(self, naming: Naming, tokens: &[i32], end: usize) -> Self {
         let (link, skip) = if end < GRID {
             (self.link, end)
         } else {
-            (self.link.next(0, &tokens[..GRID]), 0)
+            (naming(&self.link, 0, &tokens[..GRID]), 0)
         };
         Self { link, skip, ..self }
     }

@@ -401,9 +401,8 @@ impl Session {
 
     /// The server's tokens of a sequence, with the first `count` tokens of the run behind them.
     pub fn after(&self, run: &Run, count: usize) -> Vec<i32> {
-        let mut tokens = self.believed(run.sequence).unwrap_or_default().to_vec();
-        tokens.extend_from_slice(&run.tokens[..count]);
-        tokens
+        let believed = self.believed(run.sequence).unwrap_or_default();
+        [believed, &run.tokens[..count]].concat()
     }
 
     /// How many of a run's first entries the engine holds already, so that they can be left out. Only

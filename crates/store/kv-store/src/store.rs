@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::chunk::Size;
 use crate::kept::{KEPT_SHARE, Kept, Weight};
+use crate::name::{Naming, quick};
 use crate::slab::Key;
 use crate::tree::{Misplaced, Tree};
 use crate::waiting::Waiting;
@@ -23,6 +24,7 @@ const LATEST: u64 = u64::MAX >> 1;
 #[derive(Debug)]
 pub struct Store {
     tree: Tree,
+    naming: Naming,
     limit: u64,
     memory: usize,
     size: Size,
@@ -121,10 +123,20 @@ impl Store {
         Self::with_memory(limit, MEMORY)
     }
 
+    /// Of a store that has no files, as in a simulation. Its chunks have names that take a fraction of the time, and mean
+    /// nothing elsewhere.
+    pub fn without_files(limit: u64) -> Self {
+        Self {
+            naming: quick,
+            ..Self::new(limit)
+        }
+    }
+
     /// With another bound than [`MEMORY`].
     pub fn with_memory(limit: u64, memory: usize) -> Self {
         Self {
             tree: Tree::new(),
+            naming: Name::next,
             limit,
             memory,
             size: Size::default(),
@@ -217,7 +229,7 @@ impl Store {
         std::iter::from_fn(move || {
             let grid = at - place.skip;
             let cell = &tokens[grid..];
-            let (end, name) = place.chunks(cell).next()?;
+            let (end, name) = place.chunks_by(self.naming, cell).next()?;
             let chunk = Chunk {
                 name,
                 parent,
@@ -235,7 +247,7 @@ impl Store {
                     ..place
                 }
             } else {
-                place.behind(cell, end)
+                place.behind_by(self.naming, cell, end)
             };
             at = grid + end;
             Some(chunk)
@@ -267,7 +279,7 @@ impl Store {
             link: chunk.link,
             skip: chunk.start as usize - grid,
         };
-        before.behind(&tokens[grid..], found.tokens() - grid)
+        before.behind_by(self.naming, &tokens[grid..], found.tokens() - grid)
     }
 
     /// Whether the first chunk that must be inserted for all of `tokens` to be there fits the budget together with what
@@ -279,10 +291,13 @@ impl Store {
         bytes_per_token: usize,
     ) -> bool {
         let mut missing = self.missing_one_by_one(fingerprint, tokens, bytes_per_token);
-        missing.next().is_none_or(|chunk| {
-            let parent = chunk.parent.and_then(|(name, _)| self.tree.key(&name));
-            self.fits(&chunk, parent)
-        })
+        missing.next().is_none_or(|chunk| self.has_room_for(&chunk))
+    }
+
+    /// Whether this chunk, which is [missing](Self::missing), fits the budget together with what it continues.
+    pub fn has_room_for(&self, chunk: &Chunk) -> bool {
+        let parent = chunk.parent.and_then(|(name, _)| self.tree.key(&name));
+        self.fits(chunk, parent)
     }
 
     /// The chunk is there from now on. Its file is yet to be written.

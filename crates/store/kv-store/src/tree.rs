@@ -63,6 +63,14 @@ struct Edge {
     name: Name,
 }
 
+/// How many chunks begin with a token at a site.
+enum Few {
+    None,
+    One(Key),
+    /// There may be several.
+    Many,
+}
+
 /// Where chunks can stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Site {
@@ -126,7 +134,8 @@ impl Tree {
     /// The longest beginning of `tokens` that is there.
     pub(crate) fn find(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Found {
         let mut longest = Found::default();
-        let mut pieces: Vec<Piece> = Vec::new();
+        // As many as an ordinary prompt has.
+        let mut pieces: Vec<Piece> = Vec::with_capacity(16);
         // Where a way goes on: behind so many pieces, with this chunk.
         let mut open = Vec::new();
         let mut ways = 0;
@@ -145,7 +154,12 @@ impl Tree {
             if open.len() > others {
                 continue;
             }
-            if at + take > longest.tokens() {
+            let is_longer = at + take > longest.tokens();
+            if is_longer && open.is_empty() {
+                longest.pieces = pieces;
+                break;
+            }
+            if is_longer {
                 longest.pieces.clone_from(&pieces);
             }
             ways += 1;
@@ -163,12 +177,45 @@ impl Tree {
             return;
         };
         let first = open.len();
-        open.extend(self.alike(site, token).rev().map(|key| (before, key)));
+        match self.only(site, token) {
+            Few::One(key) => open.push((before, key)),
+            Few::None => {}
+            Few::Many => {
+                open.extend(self.alike(site, token).rev().map(|key| (before, key)));
+            }
+        }
         if let several @ [_, _, ..] = &mut open[first..] {
             let node = |key| self.nodes.get(key);
             several.sort_by_key(|(_, key)| {
                 node(*key).map_or(0, |node| common(&node.chunk.tokens, tokens))
             });
+        }
+    }
+
+    /// Looks through the children of the chunk, which are few as a rule: that is faster than the map of all.
+    fn only(&self, site: Site, token: i32) -> Few {
+        /// More children are looked for in the map.
+        const MOST: usize = 4;
+        let Site::Behind(key, behind) = site else {
+            return Few::Many;
+        };
+        let mut next = self.nodes.get(key).map_or(NONE, |node| node.first_child);
+        let mut found = Few::None;
+        for _ in 0..MOST {
+            let Some(child) = self.nodes.get(next) else {
+                return found;
+            };
+            if child.offset() == behind as usize && child.chunk.tokens.first() == Some(&token) {
+                if !matches!(found, Few::None) {
+                    return Few::Many;
+                }
+                found = Few::One(next);
+            }
+            next = child.next;
+        }
+        match next {
+            NONE => found,
+            _ => Few::Many,
         }
     }
 

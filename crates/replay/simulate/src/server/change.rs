@@ -1,12 +1,9 @@
 //! Changes of slots: erased, restored, chosen for a request that is refused, or lost in sleep.
 
-use std::sync::Arc;
-
-use contextpilot_traffic::{ChangeKind, Refusal, TrafficChange};
+use contextpilot_traffic::{ChangeKind, Refusal};
 
 use super::serve::keeps_for;
 use super::{Server, Slot};
-use crate::content::Content;
 use crate::window::Positions;
 
 impl Server<'_> {
@@ -28,7 +25,7 @@ impl Server<'_> {
         // `get_slot_by_id`
         let slot = record.slot as usize % self.slots.len();
         if let ChangeKind::Refused(refusal) = record.kind {
-            return self.refuse(change, &refusal);
+            return self.refuse(nth, &refusal);
         }
         if self.slots[slot].job.is_some() {
             return false;
@@ -36,7 +33,7 @@ impl Server<'_> {
         match record.kind {
             // `SERVER_TASK_TYPE_SLOT_RESTORE`
             ChangeKind::Restored if change.tokens.len() <= self.setting.slot_context => {
-                self.restore(slot, change);
+                self.restore(slot, nth);
             }
             // `SERVER_TASK_TYPE_SLOT_ERASE`, or a state file that does not fit
             _ => self.erase(slot),
@@ -66,14 +63,16 @@ impl Server<'_> {
         self.cut(slot, 0);
     }
 
-    fn restore(&mut self, slot: usize, change: &TrafficChange) {
+    /// `nth`: the change.
+    fn restore(&mut self, slot: usize, nth: usize) {
+        let change = &self.traffic.changes[nth];
         self.erase(slot);
         let length = change.tokens.len();
         let file = self.files.find(&change.tokens);
         let (kept, checkpoints) =
             file.unwrap_or_else(|| (self.positions.guess(length), Vec::new()));
         let restored = &mut self.slots[slot];
-        restored.prompt.content = Content::new(Arc::clone(&change.tokens), length);
+        restored.prompt.content = self.alike.of_change(nth, &change.tokens, length);
         restored.media.clone_from(&change.record.media);
         if self.setting.generation.saves_checkpoints() {
             restored.prompt.checkpoints = checkpoints;
@@ -88,13 +87,15 @@ impl Server<'_> {
     /// Remembers the slot's state, in case a client saves it to a file now.
     pub(super) fn save_file(&mut self, slot: usize) {
         let prompt = &self.slots[slot].prompt;
-        self.files.save(prompt, || self.positions.keep(slot));
+        self.files
+            .save(prompt, self.alike, || self.positions.keep(slot));
     }
 
     /// A request that is refused. Its prompt is not known, so it gets the slot that it asked for, or the
     /// one that it got in the recording, or else the idle slot that is taken first. It looks in the host
     /// prompt cache for what it found there in the recording. Returns false while there is no such slot.
-    fn refuse(&mut self, change: &TrafficChange, refusal: &Refusal) -> bool {
+    fn refuse(&mut self, nth: usize, refusal: &Refusal) -> bool {
+        let change = &self.traffic.changes[nth];
         let is_idle = |&slot: &usize| self.slots[slot].job.is_none();
         let asked = refusal.id_slot.map(|slot| slot as usize % self.slots.len());
         let chosen = match asked {
@@ -107,7 +108,9 @@ impl Server<'_> {
         };
         let Some(chosen) = chosen else { return false };
         if refusal.saved || refusal.loaded {
-            let found = Content::new(Arc::clone(&change.tokens), change.tokens.len());
+            let found = self
+                .alike
+                .of_change(nth, &change.tokens, change.tokens.len());
             self.exchange(chosen, &found);
         }
         if refusal.names_adapters && !keeps_for(self.slots[chosen].adapters, refusal.adapters) {
@@ -125,9 +128,12 @@ impl Server<'_> {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::{ChangeKind, Memory, Setup, SlotChange, Tokens, TrafficRequest};
+    use std::sync::Arc;
 
-    use super::*;
+    use contextpilot_traffic::{
+        ChangeKind, Memory, Setup, SlotChange, Tokens, TrafficChange, TrafficRequest,
+    };
+
     use crate::made::{self, recorded, row};
     use crate::{Generation, Setting, simulate};
 

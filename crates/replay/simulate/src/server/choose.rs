@@ -1,9 +1,6 @@
 //! Which slot a request gets, and what is loaded for it from the host prompt cache.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
-
-use contextpilot_traffic::TrafficRequest;
 
 use super::{Server, Slot};
 use crate::content::Content;
@@ -12,9 +9,9 @@ use crate::setting::Generation;
 
 impl Server<'_> {
     /// `get_available_slot`. `None`: the request has to wait.
-    pub(super) fn choose(&mut self, request: &TrafficRequest) -> Option<usize> {
-        let record = &request.record;
-        let prompt = Content::new(Arc::clone(&request.tokens), record.prompt);
+    pub(super) fn choose(&mut self, job: usize) -> Option<usize> {
+        let record = &self.request(job).record;
+        let prompt = self.content(job, record.prompt);
         let asked = record.id_slot.map(|slot| slot as usize % self.slots.len());
         if asked.is_some_and(|slot| self.slots[slot].job.is_some()) {
             return None;
@@ -90,7 +87,8 @@ impl Server<'_> {
 
     /// How many tokens of the prompt a slot could reuse: the common prefix, without parts of media.
     pub(super) fn common(&self, slot: &Slot, prompt: &Content) -> u32 {
-        reuse::outside_media(slot.prompt.content.common_prefix(prompt), &slot.media)
+        let common = slot.prompt.content.common_prefix(prompt, self.alike);
+        reuse::outside_media(common, &slot.media)
     }
 
     /// Saves a slot's content to the host prompt cache, and loads what serves the prompt better
@@ -99,7 +97,7 @@ impl Server<'_> {
         self.save_to_host(nth);
         let Some(host) = &mut self.host else { return };
         let slot = &mut self.slots[nth];
-        if let Some((loaded, kept)) = host.load(&slot.prompt.content, prompt) {
+        if let Some((loaded, kept)) = host.load(&slot.prompt.content, prompt, self.alike) {
             slot.prompt = loaded;
             self.positions.restore(nth, &kept);
             if let Some(store) = &mut self.store {
@@ -118,7 +116,9 @@ impl Server<'_> {
         if let Some(store) = &self.store {
             slot.prompt.conditions = store.conditions(nth);
         }
-        let is_saved = host.save(&slot.prompt, self.sizes, || self.positions.keep(nth));
+        let is_saved = host.save(&mut slot.prompt, (self.sizes, self.alike), || {
+            self.positions.keep(nth)
+        });
         if let Some(store) = self.store.as_mut().filter(|_| is_saved) {
             store.saved(nth);
         }

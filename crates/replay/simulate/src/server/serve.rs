@@ -28,7 +28,7 @@ impl Server<'_> {
             }
             return;
         }
-        let reused = self.reuse(nth, request);
+        let reused = self.reuse(nth, job);
         self.spared += u64::from(reused);
         self.slots[nth].phase = Phase::Prompt {
             at: reused,
@@ -118,7 +118,7 @@ impl Server<'_> {
     /// What a slot holds once it has evaluated its prompt from a position on, and answered.
     fn take_up(&mut self, nth: usize, from: u32) {
         if let Some(job) = self.slots[nth].job {
-            self.evaluate(nth, self.request(job), from);
+            self.evaluate(nth, job, from);
         }
         self.make_room(Some(nth), 0);
         self.save_file(nth);
@@ -136,9 +136,9 @@ impl Server<'_> {
     }
 
     /// Returns how many tokens of the prompt the slot reuses. Removes the rest of its content.
-    pub(super) fn reuse(&mut self, nth: usize, request: &TrafficRequest) -> u32 {
-        let record = &request.record;
-        let prompt = Content::new(Arc::clone(&request.tokens), record.prompt);
+    pub(super) fn reuse(&mut self, nth: usize, job: usize) -> u32 {
+        let record = &self.request(job).record;
+        let prompt = self.content(job, record.prompt);
         let mut past = 0;
         if !record.uncached && !record.embedding {
             past = self.common(&self.slots[nth], &prompt);
@@ -176,12 +176,13 @@ impl Server<'_> {
             past -= 1;
         }
         self.cut(nth, past);
-        self.slots[nth].prompt.content = Content::new(Arc::clone(&request.tokens), past);
+        self.slots[nth].prompt.content = self.content(job, past);
         past
     }
 
     /// Evaluates the prompt from a position on, batch by batch, and then the answer.
-    pub(super) fn evaluate(&mut self, nth: usize, request: &TrafficRequest, from: u32) {
+    pub(super) fn evaluate(&mut self, nth: usize, job: usize, from: u32) {
+        let request = self.request(job);
         let record = &request.record;
         let checks = !record.embedding
             && self.setting.ctx_checkpoints > 0
@@ -227,18 +228,18 @@ impl Server<'_> {
             begin = end;
         }
         slot.media.clone_from(&record.media);
-        self.answer(nth, request);
+        self.answer(nth, job);
     }
 
     /// Sets what the slot holds at the end of the answer, after the context shifts that it takes.
-    pub(super) fn answer(&mut self, nth: usize, request: &TrafficRequest) {
+    pub(super) fn answer(&mut self, nth: usize, job: usize) {
+        let request = self.request(job);
         let record = &request.record;
         let most = self.setting.slot_context.saturating_sub(1);
         let whole = request.tokens.len();
-        let slot = &mut self.slots[nth];
         if whole <= most || !self.setting.context_shift {
             let end = whole.min(most);
-            slot.prompt.content = Content::new(Arc::clone(&request.tokens), end);
+            self.slots[nth].prompt.content = self.content(job, end);
             self.positions.write(nth, (record.prompt, end), 1);
             if let Some(store) = &mut self.store {
                 store.answered(nth, request, &self.slots[nth].prompt.content);
@@ -253,6 +254,7 @@ impl Server<'_> {
             keep => keep,
         };
         let row = Arc::new(shifted(request, most, keep, self.traffic.gram));
+        let slot = &mut self.slots[nth];
         if self.setting.generation.clears_checkpoints() {
             slot.prompt.checkpoints.clear();
         }

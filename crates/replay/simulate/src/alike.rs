@@ -1,0 +1,105 @@
+//! How many tokens any two recorded rows begin with in common, without a look at their tokens.
+//!
+//! All rows stand in a radix tree. In the order of a walk through it, two rows share as many tokens as the least that any
+//! two neighbours between them do. So each replay compares numbers, and rows are compared once.
+
+use std::sync::Arc;
+
+use contextpilot_traffic::{Tokens, Traffic};
+
+use crate::content::Content;
+use crate::prefixes::Prefixes;
+
+/// The recorded rows: those of requests, and what slots held when they were changed.
+#[derive(Debug, Default)]
+pub(crate) struct Alike {
+    /// The place of each row in the walk: those of requests, then those of changes.
+    places: Vec<u32>,
+    /// How many are of requests.
+    requests: usize,
+    /// How many tokens are shared all along 2ⁿ steps of the walk: for each n, by the place of the last step.
+    shared: Vec<Vec<u32>>,
+}
+
+impl Alike {
+    pub(crate) fn of(traffic: &Traffic) -> Self {
+        let requests = traffic.requests.iter().map(|request| &request.tokens);
+        let changes = traffic.changes.iter().map(|change| &change.tokens);
+        Self {
+            requests: traffic.requests.len(),
+            ..Self::of_rows(requests.chain(changes))
+        }
+    }
+
+    fn of_rows<'a>(rows: impl Iterator<Item = &'a Arc<Tokens>>) -> Self {
+        let mut prefixes = Prefixes::new();
+        let nodes: Vec<usize> = rows.map(|row| prefixes.insert(row, row.len(), 0)).collect();
+        let (places, steps) = prefixes.walk();
+        let mut shared = vec![steps];
+        let mut reach = 1;
+        while let Some(last) = shared.last().filter(|last| 2 * reach < last.len()) {
+            let both = |at: usize| last[at].min(last[at.saturating_sub(reach)]);
+            shared.push((0..last.len()).map(both).collect());
+            reach *= 2;
+        }
+        Self {
+            places: nodes.into_iter().map(|node| places[node]).collect(),
+            requests: 0,
+            shared,
+        }
+    }
+
+    /// The first `length` tokens of the request with this number in the recording.
+    pub(crate) fn of_request(&self, nth: usize, row: &Arc<Tokens>, length: u32) -> Content {
+        self.content(nth, row, length)
+    }
+
+    /// The same of the change with this number.
+    pub(crate) fn of_change(&self, nth: usize, row: &Arc<Tokens>, length: u32) -> Content {
+        self.content(self.requests + nth, row, length)
+    }
+
+    fn content(&self, nth: usize, row: &Arc<Tokens>, length: u32) -> Content {
+        Content::placed(Arc::clone(row), length, self.places.get(nth).copied())
+    }
+
+    /// How many tokens the rows at two places begin with in common. `None`: it is the same place, so one of them is the
+    /// beginning of the other.
+    pub(crate) fn between(&self, one: u32, other: u32) -> Option<u32> {
+        let (first, last) = (one.min(other) as usize, one.max(other) as usize);
+        let nth = (last - first).checked_ilog2()? as usize;
+        let steps = self.shared.get(nth)?;
+        Some(steps[last].min(steps[first + (1 << nth)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::Run;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_two_contents_share_what_their_tokens_do(
+            rows in prop::collection::vec((prop::collection::vec(0_u64..3, 0..9), 0_u32..10), 1..20),
+            known in 0_usize..20,
+        ) {
+            let rows: Vec<(Arc<Tokens>, u32)> = rows.iter().map(|(identities, length)| {
+                let mut row = Tokens::new();
+                identities.iter().for_each(|&first| row.push(Run { first, length: 1 }));
+                (Arc::new(row), *length)
+            }).collect();
+            let alike = Alike::of_rows(rows.iter().take(known).map(|(row, _)| row));
+            for (nth, (one, upto)) in rows.iter().enumerate() {
+                for (there, (other, to)) in rows.iter().enumerate() {
+                    let common = one.common_prefix(other).min(*upto).min(*to);
+                    let a = alike.of_request(nth, one, *upto);
+                    let b = alike.of_request(there, other, *to);
+                    prop_assert_eq!(a.common_prefix(&b, &alike), common);
+                }
+            }
+        }
+    }
+}
