@@ -1,6 +1,7 @@
 //! The constructor, the start of the threads, and the end of the process.
 
 mod embedded;
+mod unfollowed;
 mod watcher;
 
 use std::ffi::CStr;
@@ -242,6 +243,7 @@ fn run(settings: &Settings, library: &'static HookLibrary) -> io::Result<()> {
         trace,
         by_prompts: prompts::are_engaged(),
         is_program: attach::is_program(),
+        earlier: unfollowed::end(),
     };
     if let Some(at) = &settings.store {
         let problem = match store::start(at, routers, settings.strict) {
@@ -403,6 +405,7 @@ const CLOSING: Duration = Duration::from_millis(50);
 /// This also runs after an internal error, when live ids may still have to be reported.
 extern "C" fn on_exit() {
     let Some(running) = RUNNING.get() else {
+        unfollowed::remove_socket();
         embedded::say_nothing_ran();
         return;
     };

@@ -45,11 +45,15 @@ pub(super) fn text(stats: &Stats) -> String {
     }
     let engine = &stats.engine;
     lines.push(line("attached", &attached(engine)));
-    for missing in &engine.missing {
-        lines.push(line("missing", missing));
+    if engine.not_followed.is_none() {
+        for missing in &engine.missing {
+            lines.push(line("missing", missing));
+        }
     }
     lines.push(String::new());
-    lines.push(slots(stats));
+    if engine.not_followed.is_none() || !stats.slots.is_empty() {
+        lines.push(slots(stats));
+    }
     let evaluated = under_way::prompts(stats);
     lines.extend(evaluated.map(|one| line(&format!("slot {}", one.0.slot), &under_way::line(one))));
     lines.extend(contexts(&stats.contexts));

@@ -37,6 +37,9 @@ pub(super) fn name(prompt: &UnfinishedPrompt) -> String {
 /// What is so while no prompt has been evaluated, or no slot was used: the server may still load its model, and the
 /// prefix store may not be in use.
 pub(super) fn nothing_yet(stats: &Stats, nothing: &str) -> String {
+    if let Some(why) = &stats.engine.not_followed {
+        return format!("Nothing is followed: {}", Visible(why));
+    }
     let so_far = match stats.model_state {
         ModelState::Loading => {
             let name = stats.model.as_ref().map(|model| Visible(&model.name));

@@ -15,4 +15,5 @@ mod run;
 mod served;
 mod signal;
 mod ttft;
+mod unfollowed;
 mod windows;

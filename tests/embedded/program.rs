@@ -9,7 +9,7 @@ use contextpilot_testbed::{Arch, Model, llama_server, skip};
 use serde::Deserialize;
 
 /// The library that the launcher preloads.
-const HOOK: &str = env!("CONTEXTPILOT_EMBEDDED_HOOK");
+pub(crate) const HOOK: &str = env!("CONTEXTPILOT_EMBEDDED_HOOK");
 
 /// One step of the program.
 #[derive(Debug, Clone, Deserialize)]

@@ -156,13 +156,16 @@ fn a_program_of_which_the_linker_has_removed_functions_names_all_of_them() {
 }
 
 /// A program that loads modules, as Python and Node do.
-fn loader(folder: &Path) -> PathBuf {
+pub(crate) fn loader(folder: &Path) -> PathBuf {
     let (source, built) = (folder.join("loader.c"), folder.join("loader"));
     let code = r#"
         #include <dlfcn.h>
+        #include <unistd.h>
         int main(int count, char **arguments) {
             void *module = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
-            return module && dlsym(module, "plugin") ? 0 : count;
+            int result = module && dlsym(module, "plugin") ? 0 : count;
+            char line;
+            return write(1, "loaded\n", 7) == 7 && read(0, &line, 1) >= 0 ? result : count;
         }
     "#;
     std::fs::write(&source, code).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_settings::{Error, Settings};
 
-use super::{PREPARED, Prepared, arm, keep_environment};
+use super::{PREPARED, Prepared, arm, keep_environment, unfollowed};
 use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
@@ -68,7 +68,8 @@ fn attach_to(engine: Result<Embedded, String>) {
         None => {
             if let Err(why) = try_attach_to(engine) {
                 SAID.store(true, Ordering::Relaxed);
-                stay_inactive(why);
+                stay_inactive(&why);
+                show_unfollowed(&why);
             }
         }
         Some(_) => {
@@ -85,8 +86,15 @@ fn say_hidden(why: String) {
         None => {
             SAID.store(true, Ordering::Relaxed);
             log::line(format_args!("Inactive: {why}"));
+            show_unfollowed(&why);
         }
         Some(_) => log::line(format_args!("A further llama.cpp is left alone: {why}")),
+    }
+}
+
+fn show_unfollowed(why: &str) {
+    if let Some(Ok(settings)) = SETTINGS.get() {
+        unfollowed::listen(settings, why);
     }
 }
 

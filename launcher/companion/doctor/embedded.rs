@@ -11,7 +11,7 @@ use crate::table::{LAUNCH, MEMORY, NUMBERS, ROWS};
 use crate::variables::{Lookup, of_process};
 
 use super::report::Report;
-use super::{Finding, Grade, functions, has, store};
+use super::{Finding, Grade, functions, has, running, store};
 
 mod wheel;
 
@@ -89,6 +89,7 @@ pub(super) fn of_process_with(pid: u32) -> Report {
     if !examine_all(&files, None, &mut report) {
         report.add(none("this process now"));
     }
+    running::examine_process(pid, &mut report);
     report.advise(NEXT.to_owned());
     report
 }

@@ -57,6 +57,14 @@ fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> b
     !running.is_empty()
 }
 
+/// What the hook in this process says, if it listens where it is found.
+pub(super) fn examine_process(process: u32, report: &mut Report) {
+    let found = running().into_iter().filter_map(|one| one.stats.ok());
+    for stats in found.filter(|stats| stats.process == process) {
+        add(&stats, None, report);
+    }
+}
+
 fn examine_at(
     settings: &Settings,
     address: &ListenAddress,
@@ -107,7 +115,10 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
         counted(patched().count() as u64, "function"),
         counted(places.into(), "place")
     );
-    report.add(Finding::new(SUBJECT, Grade::Good, text));
+    // Of an engine that is not followed nothing may be patched.
+    if stats.engine.not_followed.is_none() || places > 0 {
+        report.add(Finding::new(SUBJECT, Grade::Good, text));
+    }
     if let Some(why) = &stats.engine.not_followed {
         let text = format!("process {} is not followed: {why}", stats.process);
         report.add(Finding::new(SUBJECT, Grade::Limited, text));
@@ -128,7 +139,7 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
     if let Some(text) = about.and_then(|(program, url)| template::in_a_line(program, &url)) {
         report.add(Finding::new("chat template", Grade::Good, text));
     }
-    if !stats.engine.missing.is_empty() {
+    if stats.engine.not_followed.is_none() && !stats.engine.missing.is_empty() {
         let text = format!("without {}", stats.engine.missing.join("; "));
         report.add(Finding::new(SUBJECT, Grade::Limited, text));
     }

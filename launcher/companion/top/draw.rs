@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
-use ratatui::widgets::{Block, Borders, Paragraph, Sparkline};
+use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
 
 use contextpilot_client::control::{HostCache, KvEvents, PrefixStore, Slot};
 
@@ -18,13 +18,20 @@ mod causes;
 
 /// Eighths of a cell.
 const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+/// Lines for the reason why nothing is followed.
+const REASON: usize = 4;
 /// Lines of the sparklines, title included.
 const FIGURES: u16 = 4;
 
 pub(super) fn screen(state: &State, frame: &mut Frame) {
     let area = frame.area();
     // Slots and host take what they need, the evictions at least a third.
-    let wanted = state.slots().len().max(1) as u16
+    let is_unfollowed = state
+        .now
+        .as_ref()
+        .is_some_and(|now| now.engine.not_followed.is_some());
+    let fewest = if is_unfollowed { REASON } else { 1 };
+    let wanted = state.slots().len().max(fewest) as u16
         + 2
         + published(state).is_some() as u16
         + stored(state).is_some() as u16;
@@ -123,7 +130,11 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
     if let (true, Some(now)) = (all.is_empty(), &state.now) {
         lines.push(under_way::nothing_yet(now, stats::NO_SLOT).into());
     }
-    frame.render_widget(Paragraph::new(lines), slots);
+    let mut lines = Paragraph::new(lines);
+    if all.is_empty() {
+        lines = lines.wrap(Wrap { trim: true });
+    }
+    frame.render_widget(lines, slots);
     let line = match &state.now {
         Some(now) => of_host(state, &now.host, host.width),
         None => Text::default(),

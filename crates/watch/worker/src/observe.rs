@@ -50,7 +50,6 @@ use crate::bounds::BODY;
 use crate::commands::Commands;
 use crate::library::Library;
 use answers::Answers;
-use control::Socket;
 use log_file::{LogFile, Written};
 use recent::RecentTraffic;
 use recording::Recording;
@@ -58,21 +57,27 @@ use stream::Stream;
 use telemetry::Facts;
 
 pub(crate) use ask::Question;
+pub(crate) use control::Endpoint;
 pub(crate) use telemetry::Telemetry;
 
 /// What has to be cleaned up at the end of the process.
 #[derive(Default)]
 pub(crate) struct Cleanup {
-    socket: Option<Socket>,
+    endpoint: Option<Arc<Endpoint>>,
     log: Option<Written>,
 }
 
 impl Cleanup {
     /// Removes the file of the Unix socket.
     pub(crate) fn remove_socket(&self) {
-        if let Some(socket) = self.socket.as_ref().and_then(|socket| socket.get()) {
-            socket.remove();
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.remove_socket();
         }
+    }
+
+    /// The control endpoint, for a worker that goes on with it.
+    pub(crate) fn endpoint(&self) -> Option<Arc<Endpoint>> {
+        self.endpoint.clone()
     }
 
     /// Whether all lines of the log file are written.
@@ -83,7 +88,7 @@ impl Cleanup {
 }
 
 /// Starts what the settings ask for. The caller has blocked all signals. `by_prompts`: requests are
-/// tied to slots by their prompts.
+/// tied to slots by their prompts. `earlier`: the control endpoint of a worker that has ended.
 ///
 /// # Errors
 /// A thread cannot be created; or a file cannot be used, and the settings are strict.
@@ -94,6 +99,7 @@ pub(crate) fn start(
     index: Option<(Arc<Sender>, String)>,
     published: Option<Watch>,
     by_prompts: bool,
+    earlier: Option<Arc<Endpoint>>,
 ) -> io::Result<(Option<Telemetry>, Cleanup)> {
     let mut cleanup = Cleanup::default();
     if !settings.observes() {
@@ -176,8 +182,13 @@ pub(crate) fn start(
                 whole_request: settings.listen_timeout,
                 connections: settings.listen_connections,
             };
-            let socket = control::start(library, listen.clone(), limits, answers, settings.strict)?;
-            cleanup.socket = Some(socket);
+            cleanup.endpoint = Some(match earlier {
+                Some(endpoint) => {
+                    endpoint.replace(answers);
+                    endpoint
+                }
+                None => control::start(library, listen.clone(), limits, answers, settings.strict)?,
+            });
             Some((stream, questions))
         }
         None => None,

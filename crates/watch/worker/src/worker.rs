@@ -55,6 +55,8 @@ pub struct Task<'a> {
     pub by_prompts: bool,
     /// This is a program that is no llama-server: all of its contexts are followed.
     pub is_program: bool,
+    /// A worker that has ended, whose control endpoint is taken over.
+    pub earlier: Option<Handle>,
 }
 
 /// A running worker.
@@ -84,8 +86,10 @@ pub fn start<S: Source + Send + 'static>(
     let published = publication.as_ref().map(Publication::watch);
     let (settings, by_prompts) = (task.settings, task.by_prompts);
     let is_program = task.is_program;
-    let (telemetry, cleanup) =
-        observe::start(settings, library, &commands, told, published, by_prompts)?;
+    let earlier = task.earlier.and_then(|handle| handle.cleanup.endpoint());
+    let (telemetry, cleanup) = observe::start(
+        settings, library, &commands, told, published, by_prompts, earlier,
+    )?;
     let (trace, state) = (task.trace, Arc::clone(&commands.state));
     thread::Builder::new()
         .name("contextpilot".to_owned())

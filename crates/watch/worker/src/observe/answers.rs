@@ -296,7 +296,14 @@ impl Answers {
             );
             return (HealthStatus::Stopped, reason);
         }
-        let missing = self.library.engine().missing;
+        let engine = self.library.engine();
+        if let Some(why) = engine.not_followed {
+            return (
+                HealthStatus::NotAttached,
+                format!("nothing is followed: {why}"),
+            );
+        }
+        let missing = engine.missing;
         if !missing.is_empty() {
             let missing = missing.join("; ");
             let reason = format!(

@@ -1,7 +1,7 @@
 //! The control endpoint's threads: one that listens, one for each connection.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread;
 
 use contextpilot_admission::{Pace, STACK, give_way};
@@ -14,8 +14,32 @@ use super::answers::{Answers, refuse};
 use crate::bounds::{AT_ONCE, CONNECTIONS_EACH_SECOND};
 use crate::library::Library;
 
-/// The path of the Unix socket, if there is one, to remove the socket at the end.
-pub(crate) type Socket = Arc<OnceLock<Bound>>;
+/// The control endpoint, for as long as the process lives.
+pub(crate) struct Endpoint {
+    /// The path of the Unix socket, if there is one, to remove the socket at the end.
+    bound: OnceLock<Bound>,
+    answers: RwLock<Arc<Answers>>,
+}
+
+impl Endpoint {
+    /// Removes the file of the Unix socket, if there is one.
+    pub(crate) fn remove_socket(&self) {
+        if let Some(bound) = self.bound.get() {
+            bound.remove();
+        }
+    }
+
+    /// The next request is answered by these, also on a connection that is open.
+    pub(crate) fn replace(&self, answers: Answers) {
+        let mut now = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+        *now = Arc::new(answers);
+    }
+
+    fn answers(&self) -> Arc<Answers> {
+        let now = self.answers.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&now)
+    }
+}
 
 /// Starts the thread that listens. The caller has blocked all signals. If settings are `strict`, listens before it returns.
 ///
@@ -27,13 +51,16 @@ pub(crate) fn start(
     limits: Limits,
     answers: Answers,
     strict: bool,
-) -> io::Result<Socket> {
-    let socket = Socket::default();
-    let place = Arc::clone(&socket);
+) -> io::Result<Arc<Endpoint>> {
+    let endpoint = Arc::new(Endpoint {
+        bound: OnceLock::new(),
+        answers: RwLock::new(Arc::new(answers)),
+    });
+    let place = Arc::clone(&endpoint);
     let at = listen.clone();
     let bound = move || {
         let at = address(library, &at)?;
-        let listener = bind(&at, &place).map_err(|why| why.to_string())?;
+        let listener = bind(&at, &place.bound).map_err(|why| why.to_string())?;
         Ok::<_, String>((listener, at))
     };
     // A server that is to end without it must know before it loads.
@@ -44,7 +71,7 @@ pub(crate) fn start(
         }
         bound => bound,
     };
-    let answers = Arc::new(answers);
+    let shared = Arc::clone(&endpoint);
     let thread = thread::Builder::new()
         .name("contextpilot-web".to_owned())
         .stack_size(STACK);
@@ -52,14 +79,14 @@ pub(crate) fn start(
         library.enter_thread();
         // On this thread, not on the host's: a socket may be somewhere slow.
         match early.unwrap_or_else(bound) {
-            Ok((listener, at)) => accept(library, &listener, &at, limits, &answers),
+            Ok((listener, at)) => accept(library, &listener, &at, limits, shared),
             Err(why) => library.say(format_args!(
                 "Control endpoint: cannot listen on {listen}, {why}. The server runs as usual, \
                  without the endpoint: set CONTEXTPILOT_LISTEN to another address and restart"
             )),
         }
     })?;
-    Ok(socket)
+    Ok(endpoint)
 }
 
 /// The address to listen at.
@@ -72,7 +99,7 @@ fn address(library: &'static dyn Library, listen: &Listen) -> Result<ListenAddre
     }
 }
 
-fn bind(address: &ListenAddress, place: &Socket) -> Result<Listener, BindError> {
+fn bind(address: &ListenAddress, place: &OnceLock<Bound>) -> Result<Listener, BindError> {
     match address {
         ListenAddress::Tcp(address) => Listener::tcp(*address),
         ListenAddress::Unix(path) => {
@@ -88,14 +115,13 @@ fn accept(
     listener: &Listener,
     at: &ListenAddress,
     limits: Limits,
-    answers: &Arc<Answers>,
+    endpoint: Arc<Endpoint>,
 ) {
     match listener.tcp_address() {
         Some(address) => library.say(format_args!("Control endpoint: http://{address}")),
         None => library.say(format_args!("Control endpoint: {at}")),
     }
-    let answers = Arc::clone(answers);
-    let clients = Arc::clone(&answers.asker.clients);
+    let clients = Arc::clone(&endpoint.answers().asker.clients);
     accept_for_ever(
         listener,
         Pool::new(limits.connections).paced(Pace::new(CONNECTIONS_EACH_SECOND, AT_ONCE)),
@@ -108,11 +134,11 @@ fn accept(
             library.enter_thread();
             // The server's threads go first.
             give_way();
-            let clients = &answers.asker.clients;
+            let clients = Arc::clone(&endpoint.answers().asker.clients);
             let peer = clients.work.peer();
             let mut meter = peer.meter();
             let answer = |request: &Request| {
-                let answer = answers.answer(request);
+                let answer = endpoint.answers().answer(request);
                 meter.pay();
                 answer
             };
