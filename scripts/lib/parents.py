@@ -56,11 +56,16 @@ def wait(what, look, seconds=300):
     raise SystemExit(f"never seen: {what}")
 
 
-def main(name, package, companion, port, *command):
+def serve():
+    """An index. Returns its URL."""
     index = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
     threading.Thread(target=index.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{index.server_port}"
+
+
+def main(name, package, companion, port, *command):
     more = {
-        "CONTEXTPILOT_INDEX_URL": f"http://127.0.0.1:{index.server_port}",
+        "CONTEXTPILOT_INDEX_URL": serve(),
         "CONTEXTPILOT_LISTEN": "auto",
         "CONTEXTPILOT_WATCHER": "auto",
     }

@@ -2,6 +2,7 @@
 
 programs.py NAME MODEL DOCUMENTS                                    evaluates them with this package, and prints a line of JSON
 programs.py --keep NAME PACKAGE HOOK OUT SAID COMPANION FILES       a run as a line of JSON
+programs.py --ids COMPANION PROGRAM MODEL                           examples/static-rust's ids: what an index is told, and what is true
 programs.py --table LINES                                           all of them as a table
 programs.py --minors FIRST                                          node-llama-cpp with the newest version of each minor one, of JSON on stdin
 """
@@ -89,6 +90,29 @@ def keep(name, package, hook, out, said, companion, files):
     print(json.dumps(line))
 
 
+def ids(companion, program, model):
+    from parents import Index, serve, wait
+
+    index = serve()
+    more = {"CONTEXTPILOT_INDEX_URL": index}
+    running = subprocess.Popen([companion, "run", program, model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | more, text=True)
+    # After each prompt: how much of it is evaluated, and which ids are lost.
+    expected = [("a", "all", ""), ("b", "all", ""), ("c", "all", "a"), (None, 1, "a"), (None, "all", "ac")]
+    for id, evaluated, lost in expected:
+        line = json.loads(running.stdout.readline())
+        assert line["id"] == id and line["tied"] == (True if id else None), line
+        assert line["evaluated"] == (line["tokens"] if evaluated == "all" else evaluated), line
+        wait(f"that {lost} is lost", lambda: len(Index.told) >= len(lost), 60)
+        # Nothing more is told, however long one waits.
+        time.sleep(1)
+        assert set(Index.told) == set(lost), (line, Index.told)
+        running.stdin.write("\n")
+        running.stdin.flush()
+    assert running.wait() == 0
+    wait("that b is lost at its end", lambda: set(Index.told) == set("abc"), 60)
+    print(f"{os.path.basename(program)}: {len(expected)} prompts, three with ids: evictions as they are, the last at its end", file=sys.stderr)
+
+
 def verdict(said):
     """What the hook's lines say, in a few words."""
     text = "\n".join(said)
@@ -128,6 +152,8 @@ if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "--keep":
         keep(*rest)
+    elif what == "--ids":
+        ids(*rest)
     elif what == "--table":
         table(*rest)
     elif what == "--minors":

@@ -21,8 +21,8 @@ struct Steps {
 }
 
 impl Steps {
-    fn start(program: &Program, variables: &[(&str, &str)]) -> Self {
-        let mut command = program.command("signal", variables);
+    fn start(program: &Program, what: &str, variables: &[(&str, &str)]) -> Self {
+        let mut command = program.command(what, variables);
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = pipes.stderr(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
@@ -83,7 +83,7 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
             ("FREES", frees),
         ];
         let variables: Vec<_> = variables.chain(own).collect();
-        let mut steps = Steps::start(&program, &variables);
+        let mut steps = Steps::start(&program, "signal", &variables);
 
         assert_eq!(steps.until("first"), 0);
         steps.go_on();
@@ -152,7 +152,7 @@ fn without_an_index_and_without_the_hook_the_function_says_so() {
         return;
     };
     let store = tempfile::tempdir().unwrap();
-    let mut steps = Steps::start(&program, &hooked(store.path()));
+    let mut steps = Steps::start(&program, "signal", &hooked(store.path()));
     assert_eq!(steps.until("first"), 1);
     steps.child.kill().unwrap();
     steps.child.wait().unwrap();
@@ -165,4 +165,34 @@ fn without_an_index_and_without_the_hook_the_function_says_so() {
         stderr.contains("undefined symbol: contextpilot_request"),
         "{stderr}"
     );
+}
+
+/// Bindings such as those of Rust do not say where a context is.
+#[test]
+fn a_program_with_one_context_need_not_name_it() {
+    let Some(program) = Program::find() else {
+        return;
+    };
+    let index = Index::start().unwrap();
+    let (store, url) = (tempfile::tempdir().unwrap(), index.url());
+    let variables = hooked(store.path()).into_iter();
+    let variables = variables.filter(|(name, _)| !name.contains("STORE"));
+    let variables: Vec<_> = variables
+        .chain([("CONTEXTPILOT_INDEX_URL", url.as_str())])
+        .collect();
+    let mut steps = Steps::start(&program, "alone", &variables);
+    assert_eq!(steps.until("none"), 2);
+    for name in ["named a", "named b"] {
+        assert_eq!(steps.until(name), 0);
+        assert_eq!(index.evicted().len(), 0);
+        steps.go_on();
+    }
+    assert_eq!(steps.until("named c"), 0);
+    must_be_told(&index, &["a"]);
+    steps.go_on();
+    // Which of them is meant cannot be known.
+    assert_eq!(steps.until("two"), 2);
+    assert_eq!(steps.until("one again"), 0);
+    steps.end();
+    must_be_told(&index, &["a", "b", "c", "d"]);
 }

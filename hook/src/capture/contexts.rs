@@ -348,6 +348,14 @@ pub(crate) fn place_of(context: Pointer) -> Option<usize> {
     ROWS.iter().position(is_it)
 }
 
+/// The context that lives, if there is one and no other.
+pub(crate) fn only() -> Option<Pointer> {
+    let addresses = ROWS.iter().map(|row| row.context.load(Ordering::Acquire));
+    let mut living = addresses.filter(|address| *address != 0);
+    let only = living.next().filter(|_| living.next().is_none())?;
+    Some(std::ptr::with_exposed_provenance_mut(only))
+}
+
 /// All contexts that are alive.
 pub(crate) fn all() -> impl Iterator<Item = ContextId> {
     let living = ROWS

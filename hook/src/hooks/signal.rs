@@ -25,18 +25,27 @@ const NOT_FOLLOWED: i32 = 1;
 const REFUSED: i32 = 2;
 
 /// `int32_t contextpilot_request(struct llama_context * ctx, int32_t seq, const char * id)`, to be called by the
-/// thread that uses the context, before it evaluates the prompt.
+/// thread that uses the context, before it evaluates the prompt. Without a context the only one of the process is meant: bindings
+/// such as those of Rust do not say where it is.
 extern "C-unwind" fn contextpilot_request(
     context: *mut c_void,
     sequence: i32,
     id: *const c_char,
 ) -> i32 {
-    if id.is_null() || context.is_null() {
+    if id.is_null() {
         return REFUSED;
     }
     if !mode::is_active() {
         return NOT_FOLLOWED;
     }
+    let context = if context.is_null() {
+        let Some(only) = contexts::only() else {
+            return REFUSED;
+        };
+        only.cast()
+    } else {
+        context
+    };
     let _engine = contexts::enter_engine_of(context.cast());
     // SAFETY: a living context, by what is asked of callers.
     let sequences = unsafe { plain::sequences(context.cast()) };
