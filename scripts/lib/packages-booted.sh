@@ -125,6 +125,66 @@ END
         echo 'nothing is left'"
 }
 
+# A service that starts a llama-server, as Ollama's does: with the hook after `insert`, and as it was after `--undo`.
+check_insert() {
+    local root
+    tiny_model
+    root=$(root_of_sid)
+    say "insert --into a service, under systemd"
+    booted "$root" "
+        $until_seen
+        $three_prompts
+        index='journalctl --no-pager --output=cat --unit=index'
+        dpkg -i /packages/contextpilot-llama-server_*_amd64.deb
+        echo 'u ollama - - /usr/share/ollama' | systemd-sysusers -
+        install -d -o ollama /usr/share/ollama
+        flags='--parallel 2 --cache-ram 0 --no-kv-unified --ctx-size 4096 --threads 1'
+        cat >/etc/systemd/system/ollama.service <<END
+[Service]
+User=ollama
+ExecStart=/bin/sh -c '/usr/bin/llama-server -m /more/tiny.gguf --port 8080 \$flags; sleep infinity'
+Environment=\"PATH=/usr/bin:/bin\"
+END
+        restart() {
+            systemctl daemon-reload
+            systemctl restart ollama
+            until_seen 'curl --silent http://127.0.0.1:8080/health' '\"ok\"'
+        }
+        server() { ls -l /proc/[0-9]*/exe 2>/dev/null | sed -n 's|.* /proc/\([0-9]*\)/exe -> .*/llama-server\$|\1|p'; }
+        hooked() { grep -l contextpilot_llama_hook /proc/\$(server)/maps; }
+        systemctl --version | head -n 1
+        systemd-run --quiet --unit=index contextpilot-llama listen --port 8765
+        until_seen \"\$index\" Listening
+        restart
+        if hooked; then false; fi
+        find / -xdev -path /var/log -prune -o -print | sort >/run/before
+        export CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 CONTEXTPILOT_LISTEN=127.0.0.1:8890 CONTEXTPILOT_WATCHER=auto
+        contextpilot-llama insert --into ollama
+        contextpilot-llama insert --into ollama | grep 'has it already'
+        contextpilot-llama doctor | grep 'contextpilot.conf'
+        systemd-analyze verify --man=no ollama.service
+        restart
+        hooked
+        until_seen 'curl --silent http://127.0.0.1:8890/stats' '\"mode\":\"reporting\"'
+        three_prompts req
+        until_seen \"\$index\" 'evicted +req-tea'
+        until_seen 'cat /usr/share/ollama/.local/state/contextpilot-llama/*.journal' req-owl
+        # Its parent lives, and no other llama-server runs when it is told what this one held.
+        kill -KILL \$(server)
+        until_seen \"\$index\" 'evicted +req-owl'
+        \$index
+        test \"\$(systemctl is-active ollama)\" = active
+        test -z \"\$(server)\"
+        contextpilot-llama insert --into ollama --undo
+        contextpilot-llama insert --into ollama --undo | grep 'nothing to undo'
+        restart
+        if hooked; then false; fi
+        rm -rf /usr/share/ollama/.local
+        find / -xdev -path /var/log -prune -o -print | sort >/run/after
+        diff /run/before /run/after
+        echo 'nothing is left'"
+}
+
 # The container, by podman, alone and with its index by compose.
 check_container() {
     local root

@@ -5,7 +5,7 @@
 # check [WHAT...]: tries what can be tried here, and says what cannot.
 check() {
     local what results=() result=0
-    [ $# -gt 0 ] || set -- tarball deb service container wheel aarch64
+    [ $# -gt 0 ] || set -- tarball deb service insert container wheel aarch64
     [[ -f $packages/out/SHA256SUMS ]] || die "there is nothing to check: scripts/package first"
     (cd -- "$packages/out" && sha256sum --check --quiet SHA256SUMS)
     for what; do
