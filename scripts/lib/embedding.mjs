@@ -24,7 +24,9 @@ async function evaluatedByTheHook() {
         const answer = await fetch(told).catch(() => null);
         // It follows nothing.
         if (!answer) return null;
-        const { total } = (await answer.json()).reuse;
+        const stats = await answer.json();
+        if (stats.engine.not_followed) return null;
+        const { total } = stats.reuse;
         if (total.prompts > before.prompts) {
             const evaluated = total.evaluated - before.evaluated;
             before = total;
