@@ -19,6 +19,7 @@
 //! | [`change`] | what comes before and after any other change of a sequence: saving what would be lost |
 //! | [`exact`] | contexts that cannot go back to any position |
 //! | [`state`] | states that the server itself saves and restores |
+//! | [`aside`] | what waits until it is known under which name it is stored |
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`hidden`], [`hidden_rows`] | hidden states of tokens, for drafts (MTP, EAGLE-3) |
@@ -69,6 +70,7 @@
 
 pub(crate) mod ahead;
 mod announced;
+mod aside;
 mod busy;
 pub(crate) mod change;
 mod clock;

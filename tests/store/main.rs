@@ -2,6 +2,7 @@
 //! server does not notice, and damage costs time only.
 #![cfg(target_os = "linux")]
 
+mod aside;
 mod budget;
 mod clock;
 mod contexts;
@@ -76,6 +77,13 @@ impl Stored {
 
     /// With a budget of so many 10⁹ bytes.
     fn start_within(builder: &Builder, folder: &Path, budget: &str) -> Self {
+        let stored = Self::start_unready(builder, folder, budget);
+        await_store(&stored.control);
+        stored
+    }
+
+    /// The same, when the server answers: its store may not be in use yet.
+    fn start_unready(builder: &Builder, folder: &Path, budget: &str) -> Self {
         let mut server = builder
             .clone()
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
@@ -86,14 +94,12 @@ impl Stored {
             .unwrap();
         let control = server.await_control().unwrap();
         server.await_ready().unwrap();
-        let stored = Self {
+        Self {
             server,
             control: Control::new(&control.to_string()).unwrap(),
             folder: folder.to_owned(),
             next: 0,
-        };
-        await_store(&stored.control);
-        stored
+        }
     }
 
     /// Evaluates a prompt of these tokens, and returns the answer and the prompt's account.

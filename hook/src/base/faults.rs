@@ -12,13 +12,14 @@
 //! - `broken:FILE`: the same before each look, while this file exists;
 //! - `index:FILE`: while this file exists, a thread of ours that gets the prefix store's index keeps it, and says so in the file;
 //! - `reading:FILE`: while this file exists, the prefix store's folder is not read, if it has an index;
+//! - `digest:FILE`: while this file exists, no digest of a model's file is made or found;
 //! - `room:N`: the channel has room for N events;
 //! - `stall:FILE`: the worker does nothing while this file exists.
 
 #[cfg(debug_assertions)]
 pub(crate) use on_demand::{
-    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_index, hold_reading,
-    least_straight, room, stall,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_digest, hold_index,
+    hold_reading, least_straight, room, stall,
 };
 
 #[cfg(debug_assertions)]
@@ -44,6 +45,7 @@ mod on_demand {
         broken: Option<PathBuf>,
         index: Option<PathBuf>,
         reading: Option<PathBuf>,
+        digest: Option<PathBuf>,
         room: Option<usize>,
         stall: Option<PathBuf>,
     }
@@ -65,6 +67,7 @@ mod on_demand {
                     "broken" => faults.broken = Some(value.into()),
                     "index" => faults.index = Some(value.into()),
                     "reading" => faults.reading = Some(value.into()),
+                    "digest" => faults.digest = Some(value.into()),
                     "room" => faults.room = value.parse().ok(),
                     "stall" => faults.stall = Some(value.into()),
                     _ => {}
@@ -136,6 +139,10 @@ mod on_demand {
         wait_while(faults().reading.as_ref());
     }
 
+    pub(crate) fn hold_digest() {
+        wait_while(faults().digest.as_ref());
+    }
+
     pub(crate) fn room(usual: usize) -> usize {
         faults().room.unwrap_or(usual)
     }
@@ -161,6 +168,7 @@ mod never {
     pub(crate) const fn behind_record() {}
     pub(crate) const fn hold_index() {}
     pub(crate) const fn hold_reading() {}
+    pub(crate) const fn hold_digest() {}
     pub(crate) const fn at_load(size: usize) -> usize {
         size
     }
@@ -178,6 +186,6 @@ mod never {
 
 #[cfg(not(debug_assertions))]
 pub(crate) use never::{
-    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_index, hold_reading,
-    least_straight, room, stall,
+    at_event, at_load, at_record, at_request, behind_record, go_astray, hold_digest, hold_index,
+    hold_reading, least_straight, room, stall,
 };

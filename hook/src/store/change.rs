@@ -12,8 +12,8 @@ use super::figures;
 use super::index::StoreIndex;
 use super::only_new::Copied;
 use super::{
-    Context, FLUSH, be_patient, be_patient_for, before, exact, hears, hidden, only_new, own_batch,
-    with_index, with_record,
+    Context, FLUSH, aside, be_patient, be_patient_for, before, exact, hears, hidden, only_new,
+    own_batch, with_index, with_record,
 };
 
 /// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
@@ -69,6 +69,8 @@ pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
     before(context, || {
         // No client waits for a token.
         be_patient(context, FLUSH);
+        aside::await_names(context, until);
+        aside::settle(context);
         let sequences = with_record(context, |one| {
             let all = one.session.sequences();
             let length = |id| one.session.believed(id).map_or(0, <[i32]>::len);
@@ -131,6 +133,9 @@ fn may_be_worth(one: &ContextStore, sequence: i32, kept: usize, margin: usize) -
 
 fn save_kv(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
     let wanted = with_index(context, |index, one| {
+        if aside::is_due(index.as_ref(), one, sequence) {
+            return (false, aside::wanted(one, sequence, kept, margin));
+        }
         let wanted = is_worth_saving(index, one, sequence, kept, margin);
         (index.is_some(), wanted)
     });
@@ -205,6 +210,12 @@ pub(super) fn keep(
     (state, rows_from): (&[u8], usize),
     ours: Option<&Arc<Vec<u8>>>,
 ) {
+    if aside::is_due(index.as_ref(), one, sequence) {
+        if let Some(ours) = ours {
+            aside::put(one, sequence, ours, None);
+        }
+        return;
+    }
     let Some(conditions) = one.session.conditions(sequence) else {
         return;
     };

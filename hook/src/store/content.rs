@@ -18,7 +18,7 @@ use contextpilot_kv_files::{Folder, Readers};
 
 use super::figures::DIGESTS;
 use crate::attach::engines::{self, ENGINES};
-use crate::base::{guard, signals};
+use crate::base::{faults, guard, signals};
 
 /// What is in a file.
 pub(super) struct Content {
@@ -295,6 +295,7 @@ pub(super) fn begin(path: &CStr) -> Arc<Content> {
     };
     DIGESTS.fetch_add(1, Ordering::Relaxed);
     let digest = move || {
+        faults::hold_digest();
         let began = SystemTime::now();
         let kept = KEPT
             .get()

@@ -9,6 +9,7 @@ use contextpilot_kv_store::{
     self as kv, Conditions, Fingerprint, Held, Layout, Origin, Session, Shape, What,
 };
 
+use super::aside::Aside;
 use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content, Standing};
 use super::engine::Context;
@@ -65,6 +66,8 @@ pub(crate) struct ContextStore {
     pub(super) bounds: Option<Bounds>,
     /// Tails that the server has taken there.
     pub(super) tails: Tails,
+    /// What has no name yet.
+    pub(super) aside: Aside,
     /// What was made of the model's file; `None`: not asked yet.
     model: Option<Arc<Content>>,
     /// How often that file was in doubt.
@@ -172,6 +175,7 @@ impl ContextStore {
             shape: None,
             bounds: None,
             tails: Tails::default(),
+            aside: Aside::default(),
             model: None,
             doubts: 0,
             conditions: AllConditions::new(),
@@ -465,7 +469,7 @@ impl ContextStore {
     }
 
     /// `None`: it has none that can be divided, or that is not known yet.
-    fn layout_of_rows(&self) -> Option<&Layout> {
+    pub(super) fn layout_of_rows(&self) -> Option<&Layout> {
         match &self.shape {
             Some(shape) => shape.dense(),
             None => self.layout.as_ref(),

@@ -23,8 +23,8 @@ use super::figures::{self, FIGURES};
 use super::index::StoreIndex;
 use super::media::Media;
 use super::{
-    Context, PATIENCE, be_patient, be_patient_for, change, exact, hears, hidden, only_new, outputs,
-    records, repair, with_index, with_record,
+    Context, PATIENCE, aside, be_patient, be_patient_for, change, exact, hears, hidden, only_new,
+    outputs, records, repair, with_index, with_record,
 };
 use crate::attach::is_embedded;
 use crate::base::guard;
@@ -69,6 +69,7 @@ fn evaluate(
     hidden::prepare(context);
     be_patient(context, PATIENCE);
     describe(context);
+    aside::settle(context);
     take_salts(context, &content);
     match content {
         Content::Plain(entries) if !is_causal(context) => {

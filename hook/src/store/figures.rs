@@ -85,6 +85,9 @@ pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
 /// The folder has been read, or there is an index of it.
 pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
 
+/// The folder cannot be read.
+pub(super) static FOLDER_LOST: AtomicBool = AtomicBool::new(false);
+
 /// Prompts are looked up by the index, and the folder is being read.
 pub(super) static READING: AtomicBool = AtomicBool::new(false);
 
@@ -96,6 +99,11 @@ pub(super) fn is_reading() -> bool {
 /// Whether all that prompts are looked up by is there.
 pub(super) fn is_ready() -> bool {
     FOLDER_READ.load(Ordering::Acquire) && DIGESTS.load(Ordering::Acquire) == 0
+}
+
+/// Whether it is not there yet, and is still to come.
+pub(super) fn is_awaited() -> bool {
+    !is_ready() && !FOLDER_LOST.load(Ordering::Acquire)
 }
 
 /// What is wrong now, by its kind.

@@ -154,6 +154,7 @@ impl StoreIndex {
                     );
                 }
                 Err(error) => {
+                    figures::FOLDER_LOST.store(true, Ordering::Release);
                     say_problem(Kind::Start, &format!("it cannot be read ({error})"));
                 }
             }

@@ -8,7 +8,7 @@ use contextpilot_kv_store::{Layout, Run, worth};
 use crate::store::context::ContextStore;
 use crate::store::index::StoreIndex;
 use crate::store::only_new::{self, Copied};
-use crate::store::{Context, with_index, with_record};
+use crate::store::{Context, aside, with_index, with_record};
 
 /// On the way through a prompt, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
@@ -62,6 +62,9 @@ pub(in crate::store) fn save(
     margin: usize,
 ) -> bool {
     let wanted = with_index(context, |index, one| {
+        if aside::is_due(index.as_ref(), one, sequence) {
+            return (false, aside::wanted(one, sequence, kept, margin));
+        }
         keep_waiting(index, one, sequence);
         let wanted = is_worth_saving(index, one, sequence, kept, margin);
         (index.is_some(), wanted)
@@ -102,6 +105,13 @@ pub(in crate::store) fn keep(
         return true;
     };
     let asked = with_index(context, |index, one| {
+        if aside::is_due(index.as_ref(), one, sequence) {
+            let held = one.session.believed(sequence).map(<[_]>::len);
+            if let Some(ours) = ours.filter(|_| length.is_some() && length == held) {
+                aside::put(one, sequence, ours, Some(partial));
+            }
+            return true;
+        }
         keep_new(index, one, sequence, state, ours, (partial, length));
         keep_waiting(index, one, sequence);
         index.is_some()
