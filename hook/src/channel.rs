@@ -2,7 +2,8 @@
 //!
 //! **Cost.** [Sending](Sender::send) is one compare-and-swap and some stores. The receiver does not
 //! block in the [queue](mod@queue); it rests in `thread::park`. Waking it takes a futex call of one to five
-//! microseconds, so this module decides which events wake it: see [`Attention`].
+//! microseconds, and more in a virtual machine, so this module decides which events wake it: see [`Attention`]. Where it is
+//! woken more than once in a millisecond, nobody wakes it any more: it looks by itself ([`SOON`]).
 //!
 //! **Overflow.** An event that does not fit opens a *gap*. From then on everything is dropped
 //! until the worker has emptied the queue, has applied `Event::OutOfStep` to the ledger, and closes the
@@ -13,6 +14,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use contextpilot_observer::{Note, Stamp};
 use contextpilot_residency::{Arrival, Entry, Event, RequestId};
@@ -37,6 +39,13 @@ const ASLEEP: u8 = Weight::Token as u8 | DOZING;
 const DOZING: u8 = Weight::News as u8 | Weight::Result as u8 | NAPPING;
 /// The worker looks again within [`NAP`]; only an event that cannot wait that long wakes it.
 const NAPPING: u8 = Weight::Urgent as u8;
+
+/// In place of being woken, the worker looks within [`LOOK`] whether it was to be.
+const SOON: u8 = 32;
+/// Some of these looks take less than being woken takes the host's thread. The index hears of an eviction that much later.
+const LOOK: Duration = Duration::from_micros(300);
+/// If it was woken twice within this time, the worker is not woken until it had nothing to do for as long.
+const DENSE: Duration = Duration::from_millis(1);
 
 /// How soon the worker must apply an event, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +94,10 @@ pub(crate) struct Channel {
 pub(crate) struct Inbox {
     events: Receiver<Item>,
     stranded: Receiver<Stranded>,
+    /// When an event last ended the worker's rest.
+    woken: Option<Instant>,
+    /// That was so soon after the time before that it is not to be woken.
+    is_dense: bool,
 }
 
 /// Created at the first event, so that inert processes have none.
@@ -173,6 +186,8 @@ impl Channel {
             inbox: Mutex::new(Some(Inbox {
                 events: received,
                 stranded: found,
+                woken: None,
+                is_dense: false,
             })),
             worker: OnceLock::new(),
             attention: Attention(AtomicU8::new(AWAKE)),
@@ -362,7 +377,8 @@ impl Channel {
         // the event (whose place in the queue was taken by a SeqCst operation too).
         if weight as u8 & self.attention.0.load(Ordering::SeqCst) != 0 {
             // The first sender to notice wakes the worker; the others need not.
-            if self.attention.0.swap(AWAKE, Ordering::SeqCst) != AWAKE {
+            let before = self.attention.0.swap(AWAKE, Ordering::SeqCst);
+            if before != AWAKE && before & SOON == 0 {
                 if let Some(worker) = self.worker.get() {
                     worker.unpark();
                 }
@@ -408,16 +424,33 @@ impl Channel {
     }
 
     /// Rests until there is something to do.
-    pub(crate) fn rest(&self, inbox: &Inbox, rest: Rest) {
+    pub(crate) fn rest(&self, inbox: &mut Inbox, rest: Rest) {
         self.announcements.store(0, Ordering::Relaxed);
-        self.attention.0.store(attention(rest), Ordering::SeqCst);
+        let start = Instant::now();
+        let soon = inbox.looks_by_itself(start);
+        let attention = attention(rest) | if soon { SOON } else { 0 };
+        self.attention.0.store(attention, Ordering::SeqCst);
         if inbox.events.is_empty() && !self.gap.load(Ordering::SeqCst) {
             match rest.longest {
+                _ if soon => self.look(start, rest.longest.unwrap_or(DENSE).min(DENSE)),
                 Some(longest) => thread::park_timeout(longest),
                 None => thread::park(),
             }
         }
-        self.attention.0.store(AWAKE, Ordering::SeqCst);
+        if self.attention.0.swap(AWAKE, Ordering::SeqCst) == AWAKE {
+            inbox.note_woken(Instant::now());
+        }
+    }
+
+    /// Rests until an event asks for the worker, at most so long.
+    fn look(&self, start: Instant, longest: Duration) {
+        loop {
+            let left = longest.saturating_sub(start.elapsed());
+            if left.is_zero() || self.attention.0.load(Ordering::SeqCst) == AWAKE {
+                return;
+            }
+            thread::park_timeout(LOOK.min(left));
+        }
     }
 }
 
@@ -433,6 +466,18 @@ fn attention(rest: Rest) -> u8 {
 }
 
 impl Inbox {
+    /// An event has ended the worker's rest.
+    fn note_woken(&mut self, now: Instant) {
+        let before = self.woken.replace(now);
+        self.is_dense = before.is_some_and(|before| now.duration_since(before) < DENSE);
+    }
+
+    /// Whether the worker is not to be woken in the rest that begins.
+    fn looks_by_itself(&self, now: Instant) -> bool {
+        let is_recent = |woken: Instant| now.duration_since(woken) < DENSE;
+        self.is_dense && self.woken.is_some_and(is_recent)
+    }
+
     /// The next stranded request.
     pub(crate) fn stranded(&mut self) -> Option<Stranded> {
         self.stranded.take()

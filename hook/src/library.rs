@@ -243,6 +243,6 @@ impl Source for Events {
     }
 
     fn rest(&mut self, rest: Rest) {
-        self.channel.rest(&self.inbox, rest);
+        self.channel.rest(&mut self.inbox, rest);
     }
 }

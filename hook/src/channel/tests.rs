@@ -152,6 +152,37 @@ fn each_state_of_rest_is_ended_by_the_weights_it_does_not_expect() {
 }
 
 #[test]
+fn a_worker_that_is_woken_again_and_again_looks_by_itself() {
+    let channel = Channel::new();
+    let mut inbox = channel.take_inbox().expect("the first to ask gets it");
+    let start = Instant::now();
+    let at = |micros| start + Duration::from_micros(micros);
+    inbox.note_woken(start);
+    assert!(!inbox.looks_by_itself(at(1)), "it was woken once");
+    inbox.note_woken(at(1500));
+    assert!(!inbox.looks_by_itself(at(1501)));
+    inbox.note_woken(at(2400));
+    assert!(inbox.looks_by_itself(at(2401)));
+    assert!(!inbox.looks_by_itself(at(3400)), "there was nothing to do");
+
+    let resting = attention(Rest::default()) | SOON;
+    channel.attention.0.store(resting, Ordering::SeqCst);
+    thread::scope(|scope| {
+        // It would look for longer than a test may take.
+        let worker = scope.spawn(|| {
+            channel.attend();
+            channel.look(Instant::now(), Duration::from_secs(3600));
+        });
+        while channel.worker.get().is_none() {
+            thread::yield_now();
+        }
+        channel.push(submitted(&[0, 0]));
+        worker.join().expect("it has seen that it was asked for");
+    });
+    assert_eq!(channel.attention.0.load(Ordering::SeqCst), AWAKE);
+}
+
+#[test]
 fn a_request_wakes_the_worker_only_if_its_id_is_kept_nowhere_or_many_wait() {
     let wakes = |kept, earlier| {
         let channel = Channel::new();
@@ -260,7 +291,7 @@ fn when_threads_overflow_the_channel_no_id_and_no_order_is_lost() {
                 break;
             }
             // If no event wakes this thread, the time limit ends the test.
-            channel.rest(&inbox, Rest::default());
+            channel.rest(&mut inbox, Rest::default());
         }
     });
 
