@@ -16,7 +16,8 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`evaluate`] | what comes before and after an evaluation: searching, loading, leaving out |
-//! | [`change`] | what comes before and after any other change of a sequence: saving what would be lost |
+//! | [`change`] | what comes after any other change of a sequence |
+//! | [`save`] | what is copied out, and when: what would be lost |
 //! | [`exact`] | contexts that cannot go back to any position |
 //! | [`state`] | states that the server itself saves and restores |
 //! | [`aside`] | what waits until it is known under which name it is stored |
@@ -100,6 +101,7 @@ pub(crate) mod purpose;
 mod rates;
 mod records;
 mod repair;
+pub(crate) mod save;
 pub(crate) mod state;
 mod surroundings;
 

@@ -7,7 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::{ContextParams, Pointer};
 use crate::base::guard::EngineCall;
 use crate::capture::{adapters, contexts, engine_prompts};
-use crate::store::{self, Context, change, params};
+use crate::store::{self, Context, params, save};
 
 pub(crate) unsafe fn llama_init_from_model(model: Pointer, params: ContextParams) -> Pointer {
     let call = EngineCall::enter();
@@ -60,7 +60,7 @@ pub(crate) unsafe fn _ZN13llama_contextD1Ev(context: Pointer) {
 unsafe fn about_to_free(call: &EngineCall, context: Pointer) {
     // SAFETY: the caller's promise, here and below.
     let used = unsafe { Context::of(call, context) };
-    change::about_to_free(used, Instant::now() + store::FLUSH);
+    save::about_to_free(used, Instant::now() + store::FLUSH);
     call.guarded(|| {
         // SAFETY: see above.
         unsafe { adapters::forget(context) };

@@ -9,7 +9,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::{contexts, engine_prompts};
 use crate::channel::push;
-use crate::store::{Context, ahead, change, exact};
+use crate::store::{Context, ahead, change, exact, save};
 
 /// The first argument of a generation's functions.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             // SAFETY: our caller uses the memory.
             let owner = unsafe { Context::of_memory(&call, target) };
-            change::about_to_lose(owner, -1, 0);
+            save::about_to_lose(owner, -1, 0);
             original!($clear(target $(, $data)?));
             change::cleared(owner);
             note(&call, target, $kind, |context| {
@@ -77,7 +77,7 @@ macro_rules! generation {
                 note_removal(&call, target, $kind, (sequence, from, to));
                 return true;
             }
-            change::about_to_lose(owner, sequence, from);
+            save::about_to_lose(owner, sequence, from);
             ahead::remove_from(owner, sequence);
             let lacking = exact::about_to_go_back(owner, sequence, from, to);
             let removed = original!($remove(target, sequence, from, to));
@@ -93,7 +93,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             // SAFETY: our caller uses the memory.
             let owner = unsafe { Context::of_memory(&call, target) };
-            change::about_to_lose(owner, copy, 0);
+            save::about_to_lose(owner, copy, 0);
             ahead::remove_from(owner, source);
             ahead::remove_from(owner, copy);
             if let Some(owner) = owner.filter(|_| from > 0 || to >= 0) {
@@ -114,7 +114,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             // SAFETY: our caller uses the memory.
             let owner = unsafe { Context::of_memory(&call, target) };
-            change::about_to_keep(owner, sequence);
+            save::about_to_keep(owner, sequence);
             original!($keep(target, sequence));
             change::kept(owner, sequence);
             note(&call, target, $kind, |context| {
@@ -127,7 +127,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             // SAFETY: our caller uses the memory.
             let owner = unsafe { Context::of_memory(&call, target) };
-            change::about_to_lose(owner, sequence, from);
+            save::about_to_lose(owner, sequence, from);
             ahead::remove_all_of(owner, sequence);
             original!($add(target, sequence, from, to, delta));
             change::moved(owner, sequence, (from, to), delta);
@@ -150,7 +150,7 @@ macro_rules! generation {
             let call = EngineCall::enter();
             // SAFETY: our caller uses the memory.
             let owner = unsafe { Context::of_memory(&call, target) };
-            change::about_to_lose(owner, sequence, from);
+            save::about_to_lose(owner, sequence, from);
             ahead::remove_all_of(owner, sequence);
             original!($divide(target, sequence, from, to, divisor));
             change::obscured(owner, sequence);

@@ -19,7 +19,7 @@ use crate::capture::{contexts, host_buffers, rewinding, slot_file};
 use crate::channel::{note, push};
 use crate::store::engine::PARTIAL;
 use crate::store::state as stored;
-use crate::store::{Context, ahead, change, exact};
+use crate::store::{Context, ahead, change, exact, save};
 
 /// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
@@ -213,7 +213,7 @@ pub(crate) unsafe fn llama_state_set_data(
     let call = EngineCall::enter();
     // SAFETY: our caller uses the context.
     let used = unsafe { Context::of(&call, context) };
-    change::about_to_lose(Some(used), -1, 0);
+    save::about_to_lose(Some(used), -1, 0);
     let read = original!(llama_state_set_data(context, source, size));
     change::obscured(Some(used), -1);
     call.guarded(|| obscure(context, -1));
@@ -229,7 +229,7 @@ pub(crate) unsafe fn _ZN13llama_context14state_set_dataEPKhm(
     let call = EngineCall::enter();
     // SAFETY: our caller uses the context.
     let used = unsafe { Context::of(&call, context) };
-    change::about_to_lose(Some(used), -1, 0);
+    save::about_to_lose(Some(used), -1, 0);
     let read = original!(_ZN13llama_context14state_set_dataEPKhm(
         context, source, size
     ));
@@ -248,7 +248,7 @@ pub(crate) unsafe fn llama_state_load_file(
     let call = EngineCall::enter();
     // SAFETY: our caller uses the context.
     let used = unsafe { Context::of(&call, context) };
-    change::about_to_lose(Some(used), -1, 0);
+    save::about_to_lose(Some(used), -1, 0);
     let done = original!(llama_state_load_file(
         context, path, tokens, capacity, count
     ));

@@ -23,8 +23,8 @@ use super::figures::{self, FIGURES};
 use super::index::StoreIndex;
 use super::media::Media;
 use super::{
-    Context, PATIENCE, aside, be_patient, be_patient_for, change, exact, hears, hidden, only_new,
-    outputs, records, repair, with_index, with_record,
+    Context, PATIENCE, aside, be_patient, be_patient_for, exact, hears, hidden, only_new, outputs,
+    records, repair, save, with_index, with_record,
 };
 use crate::attach::is_embedded;
 use crate::base::guard;
@@ -119,7 +119,7 @@ fn take_salts(context: Context<'_>, content: &Content) {
         let was_others = with_record(context, |one| one.set_salt(sequence, salt));
         if was_others == Some(true) {
             synchronise(&context, sequence);
-            change::share(context, sequence);
+            save::share(context, sequence);
             with_record(context, |one| one.pass_on(sequence));
         }
     }
@@ -144,7 +144,7 @@ fn evaluate_other(
         let media = media.filter(|media| media.sequence == sequence);
         if media.is_some() {
             // Nothing of what it holds then can be saved.
-            change::share(context, sequence);
+            save::share(context, sequence);
         }
         with_record(context, |one| match media {
             Some(media) => one.session.evaluated_media(sequence, media.first),
@@ -246,10 +246,10 @@ fn evaluate_ready(
         let is_exact = is_bounded(&context);
         for part in parts {
             note_submitted(context, &part.run);
-            change::save_early(context, &part.run);
+            save::save_early(context, &part.run);
             see_to_hint(context, &part.run);
             if is_exact {
-                exact::save_midway(context, &part.run);
+                save::save_midway(context, &part.run);
             }
         }
     }
@@ -340,7 +340,7 @@ fn see_to_hint(context: Context<'_>, run: &Run) {
         return;
     };
     if seconds > 0 {
-        change::share(context, run.sequence);
+        save::share(context, run.sequence);
     }
     let done = with_index(context, |index, one| {
         let conditions = one.session.conditions(run.sequence)?;

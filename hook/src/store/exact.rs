@@ -45,13 +45,11 @@
 
 pub(super) mod load;
 mod show;
-mod take;
 
 use contextpilot_kv_engine::{bounded, is_bounded};
 use contextpilot_kv_store::Run;
 
 pub(super) use self::show::checkpoint;
-pub(super) use self::take::{keep, save, save_midway};
 use super::{Context, acts, hidden, is_on, with_index, with_record};
 use crate::attach::{self, original};
 

@@ -15,7 +15,7 @@ use super::exact::load::StoredState;
 use super::figures;
 use super::index::StoreIndex;
 use super::{
-    Context, PATIENCE, be_patient, change, evaluate, exact, own_batch, records, repair, with_index,
+    Context, PATIENCE, be_patient, evaluate, exact, own_batch, records, repair, save, with_index,
     with_record,
 };
 use crate::attach::original::{self, original};
@@ -196,7 +196,7 @@ impl Host for Context<'_> {
                 let better =
                     run.and_then(|run| exact::load::better_than_stored(*self, run, wanted.tokens));
                 if let Some(other) = better {
-                    change::share(*self, other);
+                    save::share(*self, other);
                 }
                 StoredState::find(*self, *wanted).map(Found::Bounded)
             }

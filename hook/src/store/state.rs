@@ -6,7 +6,7 @@ use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
 use super::context::{ContextStore, Saved};
-use super::{Context, acts, ahead, before, change, exact, hears, hidden, with_index, with_record};
+use super::{Context, acts, ahead, before, exact, hears, hidden, save, with_index, with_record};
 
 /// The server has saved a whole sequence to its own memory.
 ///
@@ -18,14 +18,8 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
     }
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
-    let is_exact = exact::is_exact(context);
-    if is_exact {
-        exact::keep(context, sequence, (state, 0), None);
-    }
+    save::keep(context, sequence, (state, 0), None);
     with_index(context, |index, one| {
-        if !is_exact {
-            change::keep(index, one, sequence, (state, 0), None);
-        }
         hidden::keep(index, one, sequence);
         remember(one, sequence, target, state);
     });
@@ -189,13 +183,13 @@ pub(crate) fn about_to_restore(context: Context<'_>, sequence: i32) {
     if acts(context) {
         bounded::forget_pending(&context, sequence);
     }
-    change::about_to_lose(Some(context), sequence, 0);
+    save::about_to_lose(Some(context), sequence, 0);
 }
 
 /// The engine replaces the part of a sequence that cannot be cut back. The rest must be there.
 pub(crate) fn about_to_rewind(context: Context<'_>, sequence: i32) {
     ahead::remove(context, sequence);
-    change::about_to_lose(Some(context), sequence, 0);
+    save::about_to_lose(Some(context), sequence, 0);
 }
 
 /// A number made of the length and of 64 places of a state. Two states of other tokens differ in every row.

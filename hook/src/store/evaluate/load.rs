@@ -8,7 +8,7 @@ use contextpilot_kv_store::{Run, media, worth};
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::index::Offer;
-use crate::store::{Context, change, elsewhere, hidden, with_index, with_record};
+use crate::store::{Context, elsewhere, hidden, save, with_index, with_record};
 
 /// What the store has of a prompt, for a sequence that holds a beginning of it.
 pub(in crate::store) struct Stored<'a> {
@@ -38,7 +38,7 @@ impl<'a> Stored<'a> {
         let held = wanted.held;
         let start = Instant::now();
         if let Some(sequence) = better_than_stored(context, run, held) {
-            change::share(context, sequence);
+            save::share(context, sequence);
         }
         let waited = elsewhere::bring(context, run, held);
         let (offer, prepared) = search(context, run, held, true)?;

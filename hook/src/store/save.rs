@@ -1,0 +1,348 @@
+//! What is copied out of the engine, and when: what a sequence is about to lose, and what a crash would cost, where
+//! the copy is cheap beside what was evaluated.
+//!
+//! Of a context that cannot go back to any position, a state is stored with its tail, and so are the tails that have waited for the
+//! rows.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
+use contextpilot_kv_store::{Fingerprint, Layout, Run, State, worth};
+
+use super::context::ContextStore;
+use super::index::StoreIndex;
+use super::only_new::{self, Copied};
+use super::{
+    Context, FLUSH, aside, be_patient, be_patient_for, before, hears, hidden, own_batch,
+    with_index, with_record,
+};
+
+/// On the way through a prompt of a context that cannot go back, states are that far apart, in tokens, or farther.
+const MIDWAY: usize = 4096;
+
+/// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
+pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, kept: i32) {
+    let Some(context) = context else {
+        return;
+    };
+    let kept = usize::try_from(kept).unwrap_or(0);
+    before(context, || {
+        let sequences = with_record(context, |one| match sequence {
+            0.. => vec![sequence],
+            _ => one.session.sequences().collect(),
+        });
+        save_all(context, &sequences.unwrap_or_default(), kept);
+    });
+}
+
+/// Saves sequences that are about to keep only their first `kept` tokens, as far as that is worth it.
+fn save_all(context: Context<'_>, sequences: &[i32], kept: usize) {
+    let lost = with_record(context, |one| {
+        let lengths = sequences
+            .iter()
+            .map(|id| one.session.believed(*id).map_or(0, <[i32]>::len));
+        lengths.max().unwrap_or(0).saturating_sub(kept)
+    });
+    be_patient_for(context, lost.unwrap_or(0));
+    for &sequence in sequences {
+        save(context, sequence, kept);
+    }
+}
+
+/// Another sequence wants what this one holds, or an image follows that cannot be stored: as if it were about to be lost.
+pub(super) fn share(context: Context<'_>, sequence: i32) {
+    save(context, sequence, 0);
+}
+
+/// As [`about_to_lose`], of all sequences but one.
+pub(crate) fn about_to_keep(context: Option<Context<'_>>, kept: i32) {
+    let Some(context) = context else {
+        return;
+    };
+    before(context, || {
+        let sequences = with_record(context, |one| {
+            let all = one.session.sequences();
+            all.filter(|id| *id != kept).collect::<Vec<_>>()
+        });
+        save_all(context, &sequences.unwrap_or_default(), 0);
+    });
+}
+
+/// The context is about to be freed: what it holds is saved, the longest sequence first.
+pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
+    before(context, || {
+        // No client waits for a token.
+        be_patient(context, FLUSH);
+        aside::await_names(context, until);
+        aside::settle(context);
+        let sequences = with_record(context, |one| {
+            let all = one.session.sequences();
+            let length = |id| one.session.believed(id).map_or(0, <[i32]>::len);
+            let mut all: Vec<_> = all.map(|id| (length(id), id)).collect();
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            all
+        });
+        for (_, sequence) in sequences.unwrap_or_default() {
+            if Instant::now() < until {
+                save(context, sequence, 0);
+            }
+        }
+    });
+    if hears(context) {
+        own_batch::forget(context);
+    }
+}
+
+/// A run was evaluated, and its sequence is about to lose nothing. If an answer has just begun, what is new is saved
+/// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
+/// No client waits for it: the answer's first token has gone out.
+pub(super) fn save_early(context: Context<'_>, run: &Run) {
+    let due = with_record(context, |one| {
+        let is_step = run.leading == 0 && run.tokens.len() == 1;
+        let was_due = is_step && one.postponed.remove(&run.sequence);
+        was_due || one.session.is_milestone(run, worth::STEPS)
+    });
+    if due == Some(true) && !save_if(context, run.sequence, 0, worth::MARGIN) {
+        with_record(context, |one| one.postponed.insert(run.sequence));
+    }
+}
+
+/// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it.
+fn save(context: Context<'_>, sequence: i32, kept: usize) {
+    save_if(context, sequence, kept, 1);
+}
+
+/// Returns false if another thread has the index.
+fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
+    let may_be =
+        with_record(context, |one| may_be_worth(one, sequence, kept, margin)) == Some(true);
+    // Also for the tails that wait.
+    let asked = if may_be || is_bounded(&context) {
+        copy_out(context, sequence, kept, margin)
+    } else {
+        true
+    };
+    if may_be {
+        // Also if all of its KV is there already: a server that drafts otherwise may have stored it.
+        hidden::save(context, sequence);
+    }
+    asked
+}
+
+/// What is not worth it even if the store has nothing is not looked for.
+fn may_be_worth(one: &ContextStore, sequence: i32, kept: usize, margin: usize) -> bool {
+    let ratio = one.rates.worth_saving();
+    let tokens = one.session.believed(sequence).map_or(0, <[i32]>::len);
+    worth::saving(tokens, kept, 0, ratio, margin) && !one.session.is_draft(sequence, kept)
+}
+
+/// A run was evaluated, in a context that cannot go back to any position. If its prompt is long and goes on, a state may be
+/// worth taking.
+pub(super) fn save_midway(context: Context<'_>, run: &Run) {
+    let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
+    let is_far = || {
+        with_index(context, |index, one| {
+            let conditions = one.session.conditions(run.sequence)?;
+            let fingerprint = one.fingerprint(conditions)?;
+            let tokens = one.session.believed(run.sequence)?;
+            if tokens.len() < MIDWAY {
+                return None;
+            }
+            let last = index.as_ref()?.last_state_in(&fingerprint, tokens);
+            Some(tokens.len() - last >= MIDWAY)
+        })
+    };
+    if goes_on && is_far().flatten() == Some(true) {
+        copy_out(context, run.sequence, 0, worth::MARGIN);
+    }
+}
+
+/// Copies a sequence out that is about to keep only its first `kept` tokens. What is new must have taken `margin` times as long to
+/// evaluate as copying all of it takes. Returns false if another thread has the index.
+fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
+    let wanted = with_index(context, |index, one| {
+        if aside::is_due(index.as_ref(), one, sequence) {
+            return (false, aside::wanted(one, sequence, kept, margin));
+        }
+        keep_waiting(index, one, sequence);
+        let wanted = is_worth_saving(index, one, sequence, kept, margin);
+        (index.is_some(), wanted)
+    });
+    let Some((asked, wanted)) = wanted else {
+        return true;
+    };
+    let Some(copied) = wanted else {
+        return asked;
+    };
+    synchronise(&context, sequence);
+    let mut buffer = match copied {
+        Copied::Whole(buffer) => buffer,
+        Copied::From(from, layout) => {
+            let new = only_new::copy_out(context, sequence, from, &layout);
+            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.from), None));
+        }
+    };
+    let saved = only_new::copy_whole(context, sequence, &mut buffer);
+    let state = Arc::new(buffer);
+    let asked = !saved || keep(context, sequence, (&state, 0), Some(&state));
+    // Else the writer has it.
+    let buffer = Arc::try_unwrap(state).unwrap_or_default();
+    with_record(context, |one| one.buffer = buffer);
+    asked
+}
+
+/// What is to be copied, if anything is.
+fn is_worth_saving(
+    index: &mut Option<StoreIndex>,
+    one: &mut ContextStore,
+    sequence: i32,
+    kept: usize,
+    margin: usize,
+) -> Option<Copied> {
+    let index = index.as_mut()?;
+    let layout = rows_of(one)?;
+    let conditions = one.session.conditions(sequence)?;
+    let fingerprint = one.fingerprint(conditions)?;
+    let tokens = one.session.believed(sequence)?;
+    let ratio = one.rates.worth_saving();
+    let there = length_of(index, one, &fingerprint, tokens);
+    let is_worth = worth::saving(tokens.len(), kept, there, ratio, margin);
+    let bytes = layout.as_ref().map_or(0, Layout::bytes_per_token);
+    let is_draft = one.session.is_draft(sequence, kept);
+    if !is_worth || is_draft || !index.has_room(&fingerprint, tokens, bytes) {
+        return None;
+    }
+    let size = match &layout {
+        Some(layout) if one.bounds.is_none() => layout.state_size(tokens.len()),
+        _ => bytes * tokens.len(),
+    };
+    if let Some(layout) = layout {
+        let there = index.length_of(&fingerprint, tokens);
+        if only_new::is_enough(one.flows, &layout, tokens.len(), there) {
+            return Some(Copied::From(there, layout));
+        }
+    }
+    Some(Copied::Whole(index.buffer(&mut one.buffer, size)))
+}
+
+/// The layout of the rows in states of a context, if they have any that are stored by themselves. `None`: its states are not
+/// understood.
+fn rows_of(one: &ContextStore) -> Option<Option<Layout>> {
+    match one.bounds {
+        None => Some(Some(one.layout()?.clone())),
+        Some(_) => Some(one.shape()?.dense().cloned()),
+    }
+}
+
+/// How many of these tokens the store has a state of.
+fn length_of(
+    index: &StoreIndex,
+    one: &ContextStore,
+    fingerprint: &Fingerprint,
+    tokens: &[i32],
+) -> usize {
+    match one.bounds {
+        None => index.length_of(fingerprint, tokens),
+        Some(_) => index.last_state_in(fingerprint, tokens),
+    }
+}
+
+/// Keeps what is new in the state that a sequence has now, with the rows from this position on. `ours`: its bytes, if they
+/// may be handed over. Returns false if another thread has the index.
+pub(super) fn keep(
+    context: Context<'_>,
+    sequence: i32,
+    state: (&[u8], usize),
+    ours: Option<&Arc<Vec<u8>>>,
+) -> bool {
+    // What the engine says comes before the record is looked at.
+    let of_engine = if is_bounded(&context) {
+        let Some(part) = context.part_size(sequence) else {
+            return true;
+        };
+        Some((part, context.length(sequence)))
+    } else {
+        None
+    };
+    let asked = with_index(context, |index, one| {
+        if aside::is_due(index.as_ref(), one, sequence) {
+            let held = one.session.believed(sequence).map(<[_]>::len);
+            let is_of_these =
+                of_engine.is_none_or(|(_, length)| length.is_some() && length == held);
+            if let Some(ours) = ours.filter(|_| is_of_these) {
+                aside::put(one, sequence, ours, of_engine.map(|(part, _)| part));
+            }
+            return true;
+        }
+        if let Some(index) = index {
+            keep_new(index, one, sequence, state, ours, of_engine);
+        }
+        keep_waiting(index, one, sequence);
+        index.is_some()
+    });
+    asked != Some(false)
+}
+
+/// `of_engine`: the size of the part of the state that cannot be cut back, and how many tokens the engine holds, if there is
+/// such a part.
+fn keep_new(
+    index: &mut StoreIndex,
+    one: &mut ContextStore,
+    sequence: i32,
+    (state, rows_from): (&[u8], usize),
+    ours: Option<&Arc<Vec<u8>>>,
+    of_engine: Option<(usize, Option<usize>)>,
+) -> Option<()> {
+    let conditions = one.session.conditions(sequence)?;
+    let fingerprint = one.fingerprint(conditions)?;
+    let tokens = one.session.believed(sequence)?;
+    if length_of(index, one, &fingerprint, tokens) == tokens.len() {
+        return None;
+    }
+    // Else the engine holds something else than was seen: nothing is kept.
+    match of_engine {
+        None => {
+            let layout = one.layout()?;
+            let state = State::read(state).ok()?;
+            let is_of_these = state.layout() == layout && state.tokens() == tokens.len();
+            if !is_of_these || !state.is_whole() {
+                return None;
+            }
+            index.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
+        }
+        Some((part, length)) => {
+            let shape = one.shape().filter(|_| length == Some(tokens.len()))?;
+            let (dense, tail) = shape.divide(state, part, tokens.len())?;
+            let dense = dense.map(|state| state.with_rows_from(rows_from));
+            index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
+        }
+    }
+    if index.length_of(&fingerprint, tokens) > 0 {
+        index.note(fingerprint, || one.origin(conditions));
+    }
+    Some(())
+}
+
+/// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
+/// sequence holds now are dropped.
+fn keep_waiting(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence: i32) {
+    let (Some(index), Some(tokens)) = (index, one.session.believed(sequence)) else {
+        return;
+    };
+    if one.bounds.is_none() {
+        return;
+    }
+    let tokens = tokens.to_vec();
+    for waiting in one.tails.take_of(sequence) {
+        let kept = tokens.starts_with(&waiting.tokens)
+            && one
+                .fingerprint(waiting.conditions)
+                .is_some_and(|fingerprint| {
+                    index.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
+                });
+        if !kept && tokens.starts_with(&waiting.tokens) {
+            one.tails.put_back(waiting);
+        }
+    }
+}
