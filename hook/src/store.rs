@@ -228,7 +228,7 @@ fn be_patient(context: Context<'_>, patience: Duration) {
 
 /// The call that lasts decides about so many tokens: whether they are loaded or evaluated, stored or lost.
 fn be_patient_for(context: Context<'_>, tokens: usize) {
-    let evaluating = with_record(context, |one| one.rates.evaluating(tokens));
+    let evaluating = with_record(context, |record| record.rates.evaluating(tokens));
     let patience = evaluating.flatten().unwrap_or(PATIENCE);
     be_patient(context, patience.clamp(PATIENCE, LONGEST));
 }
@@ -338,7 +338,7 @@ impl IndexHeld {
 /// Runs `work` on the record of a context, which is made if this is the first that is heard of it. `None` if it did not
 /// run to its end: the library has stopped.
 fn with_record<R>(context: Context<'_>, work: impl FnOnce(&mut ContextStore) -> R) -> Option<R> {
-    in_row(context, |_, one| work(one))
+    in_row(context, |_, record| work(record))
 }
 
 /// As [`with_record`], with the index. It is `None` before its folder has been read, or if another thread has it.
@@ -346,9 +346,9 @@ fn with_index<R>(
     context: Context<'_>,
     work: impl FnOnce(&mut Option<StoreIndex>, &mut ContextStore) -> R,
 ) -> Option<R> {
-    in_row(context, |row, one| match IndexHeld::take(row) {
-        Some(mut held) => work(&mut held.index, one),
-        None => work(&mut None, one),
+    in_row(context, |row, record| match IndexHeld::take(row) {
+        Some(mut held) => work(&mut held.index, record),
+        None => work(&mut None, record),
     })
 }
 
@@ -362,7 +362,7 @@ fn in_row<R>(
     let row = records::row(context)?;
     guard::compute(|| {
         faults::at_record();
-        let result = row.with(|one| work(row, one));
+        let result = row.with(|record| work(row, record));
         faults::behind_record();
         result
     })

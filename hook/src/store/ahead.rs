@@ -9,7 +9,7 @@ pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
     if !acts(context) {
         return None;
     }
-    with_record(context, |one| one.session.ahead_of(sequence)).flatten()
+    with_record(context, |record| record.session.ahead_of(sequence)).flatten()
 }
 
 /// The host is about to ask a question that the engine would answer otherwise: if the library has stopped, the context is

@@ -17,8 +17,8 @@ pub(crate) fn removed(context: Option<Context<'_>>, sequence: i32, from: i32, to
     } else {
         Change::Shortened(sequence)
     };
-    changed(&context, change, |one| {
-        one.session.removed(sequence, from, to);
+    changed(&context, change, |record| {
+        record.session.removed(sequence, from, to);
     });
     bounded::check_window(&context, sequence);
 }
@@ -26,15 +26,17 @@ pub(crate) fn removed(context: Option<Context<'_>>, sequence: i32, from: i32, to
 /// Everything was removed.
 pub(crate) fn cleared(context: Option<Context<'_>>) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        changed(&context, Change::Removed(-1), |one| one.session.cleared());
+        changed(&context, Change::Removed(-1), |record| {
+            record.session.cleared()
+        });
     }
 }
 
 /// A sequence was copied.
 pub(crate) fn copied(context: Option<Context<'_>>, source: i32, target: i32, from: i32, to: i32) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        changed(&context, Change::Replaced(target), |one| {
-            one.session.copied(source, target, from, to);
+        changed(&context, Change::Replaced(target), |record| {
+            record.session.copied(source, target, from, to);
         });
     }
 }
@@ -42,8 +44,8 @@ pub(crate) fn copied(context: Option<Context<'_>>, source: i32, target: i32, fro
 /// All sequences but one were removed.
 pub(crate) fn kept(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        changed(&context, Change::Kept(sequence), |one| {
-            one.session.kept(sequence);
+        changed(&context, Change::Kept(sequence), |record| {
+            record.session.kept(sequence);
         });
     }
 }
@@ -66,9 +68,9 @@ pub(crate) fn moved(
     delta: i32,
 ) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        changed(&context, Change::Replaced(sequence), |one| {
-            one.session.moved(sequence, from, to, delta);
-            if one.is_proven() && !one.has_embeddings() {
+        changed(&context, Change::Replaced(sequence), |record| {
+            record.session.moved(sequence, from, to, delta);
+            if record.is_proven() && !record.has_embeddings() {
                 figures::note_refusal(name_of(Why::Moved));
             }
         });
@@ -78,8 +80,8 @@ pub(crate) fn moved(
 /// What a sequence holds is not known any more; negative: of all.
 pub(crate) fn obscured(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context.filter(|context| hears(*context)) {
-        changed(&context, Change::Replaced(sequence), |one| {
-            one.session.overwritten(sequence);
+        changed(&context, Change::Replaced(sequence), |record| {
+            record.session.overwritten(sequence);
         });
     }
 }

@@ -43,21 +43,21 @@ struct Asked {
 
 impl Asked {
     /// `None`: the process cannot be asked, or there is nothing of use to ask for.
-    fn new(index: &StoreIndex, one: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
+    fn new(index: &StoreIndex, record: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
         index
             .elsewhere
             .as_ref()
             .filter(|elsewhere| elsewhere.may_be_asked(Instant::now()))?;
-        let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
-        let tokens = one.session.wanted(run);
+        let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
+        let tokens = record.session.wanted(run);
         let (found, place, parent) = index.tree.place(&fingerprint, &tokens);
         let there = found.max(held);
         let missing = tokens.len().saturating_sub(there);
         // What the engine holds and the folder does not would have to be fetched, too.
-        if missing < LEAST || there - found >= GRID || missing > one.room(held) {
+        if missing < LEAST || there - found >= GRID || missing > record.room(held) {
             return None;
         }
-        if one.layout()?.state_size(tokens.len()) as u64 > index.tree.limit() {
+        if record.layout()?.state_size(tokens.len()) as u64 > index.tree.limit() {
             return None;
         }
         let wish = Wish {
@@ -71,7 +71,7 @@ impl Asked {
             tokens,
             found,
             there,
-            a_chunk: one.rates.evaluating(GRID),
+            a_chunk: record.rates.evaluating(GRID),
         })
     }
 
@@ -121,8 +121,8 @@ impl Asked {
 /// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine
 /// holds. Returns how long that was waited for.
 pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
-    let asked = with_index(context, |index, one| {
-        Asked::new(index.as_ref()?, one, run, held)
+    let asked = with_index(context, |index, record| {
+        Asked::new(index.as_ref()?, record, run, held)
     });
     let Some(mut asked) = asked.flatten() else {
         return Duration::ZERO;

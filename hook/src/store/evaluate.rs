@@ -104,9 +104,9 @@ fn take_salts(context: Context<'_>, content: &Content) {
         (false, true) => None,
     };
     if let Some(why) = untold {
-        if with_record(context, |one| one.is_refused()) == Some(false) {
+        if with_record(context, |record| record.is_refused()) == Some(false) {
             synchronise(&context, -1);
-            with_record(context, |one| refuse_aloud(one, why));
+            with_record(context, |record| refuse_aloud(record, why));
         }
         return;
     }
@@ -116,17 +116,17 @@ fn take_salts(context: Context<'_>, content: &Content) {
     };
     for sequence in sequences {
         let salt = salts::in_slot(sequence);
-        let was_others = with_record(context, |one| one.set_salt(sequence, salt));
+        let was_others = with_record(context, |record| record.set_salt(sequence, salt));
         if was_others == Some(true) {
             synchronise(&context, sequence);
             save::share(context, sequence);
-            with_record(context, |one| one.pass_on(sequence));
+            with_record(context, |record| record.pass_on(sequence));
         }
     }
 }
 
 fn is_causal(context: Context<'_>) -> bool {
-    with_record(context, |one| one.is_causal) != Some(false)
+    with_record(context, |record| record.is_causal) != Some(false)
 }
 
 /// Evaluates something that is not tokens, or may not be. `sequences`: `None` if they are not known.
@@ -146,12 +146,12 @@ fn evaluate_other(
             // Nothing of what it holds then can be saved.
             save::share(context, sequence);
         }
-        with_record(context, |one| match media {
-            Some(media) => one.session.evaluated_media(sequence, media.first),
-            None => one.session.obscure(sequence),
+        with_record(context, |record| match media {
+            Some(media) => record.session.evaluated_media(sequence, media.first),
+            None => record.session.obscure(sequence),
         });
     }
-    let is_lost = with_record(context, |one| one.session.is_any_lost());
+    let is_lost = with_record(context, |record| record.session.is_any_lost());
     let is_lost_now = !repair::goes_on(context) && repair::is_any_lost(context);
     if is_lost == Some(true) || is_lost_now {
         return LOST;
@@ -160,7 +160,7 @@ fn evaluate_other(
     hidden::begin(context, 0, false);
     let result = batch.whole();
     if result == 0 {
-        with_record(context, |one| one.session.updated());
+        with_record(context, |record| record.session.updated());
         if let Some([sequence]) = sequences {
             learn_from_warm_up(context, *sequence);
         }
@@ -185,7 +185,7 @@ fn evaluate_media(
         if dense::prepare(&context, &all).is_err() {
             result = LOST;
         }
-        let there = with_record(context, |one| one.session.there(&all.run));
+        let there = with_record(context, |record| record.session.there(&all.run));
         let is_there = result == 0 && there == Some(tokens.len());
         media.is_there.set(is_there);
         if !is_there {
@@ -322,8 +322,8 @@ fn note_submitted(context: Context<'_>, run: &Run) {
     usage::submitted(run.sequence, run.tokens.len());
     if run.leading < run.tokens.len() {
         usage::is_complete(run.sequence, || {
-            with_record(context, |one| {
-                Some(one.session.believed(run.sequence)?.len())
+            with_record(context, |record| {
+                Some(record.session.believed(run.sequence)?.len())
             })
             .flatten()
         });
@@ -342,10 +342,10 @@ fn see_to_hint(context: Context<'_>, run: &Run) {
     if seconds > 0 {
         save::share(context, run.sequence);
     }
-    let done = with_index(context, |index, one| {
-        let conditions = one.session.conditions(run.sequence)?;
-        let fingerprint = one.fingerprint(conditions)?;
-        let tokens = one.session.believed(run.sequence)?;
+    let done = with_index(context, |index, record| {
+        let conditions = record.session.conditions(run.sequence)?;
+        let fingerprint = record.fingerprint(conditions)?;
+        let tokens = record.session.believed(run.sequence)?;
         Some(index.as_mut()?.keep_for(&fingerprint, tokens, seconds))
     });
     if done.flatten() == Some(false) {
@@ -377,10 +377,10 @@ fn await_ready(context: Context<'_>, parts: &[Part]) {
     let Some(tokens) = leading.max().filter(|tokens| *tokens >= LEAST) else {
         return;
     };
-    let longest = with_record(context, |one| {
-        let may_load = !one.is_refused() && !one.has_embeddings();
+    let longest = with_record(context, |record| {
+        let may_load = !record.is_refused() && !record.has_embeddings();
         let count = u32::try_from(tokens).unwrap_or(u32::MAX);
-        let evaluating = one.rates.evaluating(tokens).unwrap_or(A_TOKEN * count);
+        let evaluating = record.rates.evaluating(tokens).unwrap_or(A_TOKEN * count);
         may_load.then(|| evaluating.min(IN_ALL - waited))
     });
     let Some(longest) = longest.flatten() else {
@@ -403,14 +403,14 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
         .iter()
         .filter(|part| part.follows && part.run.leading > 0)
     {
-        with_index(context, |index, one| {
-            let conditions = one.conditions(part.run.sequence);
-            let of_rows = match one.hidden() {
-                Some(_) => one.fingerprint_of_hidden(conditions),
+        with_index(context, |index, record| {
+            let conditions = record.conditions(part.run.sequence);
+            let of_rows = match record.hidden() {
+                Some(_) => record.fingerprint_of_hidden(conditions),
                 None => None,
             };
-            if let (Some(index), Some(fingerprint)) = (index, one.fingerprint(conditions)) {
-                let wanted = one.session.wanted(&part.run);
+            if let (Some(index), Some(fingerprint)) = (index, record.fingerprint(conditions)) {
+                let wanted = record.session.wanted(&part.run);
                 index.look_up(&fingerprint, &wanted);
                 if let Some(of_rows) = &of_rows {
                     index.look_up(of_rows, &wanted);
@@ -422,41 +422,41 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
 
 /// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready, unless the
 /// store has most of it.
-pub(super) fn expect(index: Option<&StoreIndex>, one: &mut ContextStore, run: &Run) {
-    let held = one.session.believed(run.sequence).map(<[_]>::len);
+pub(super) fn expect(index: Option<&StoreIndex>, record: &mut ContextStore, run: &Run) {
+    let held = record.session.believed(run.sequence).map(<[_]>::len);
     let (Some(index), Some(held)) = (index, held) else {
         return;
     };
     let tokens = held + run.tokens.len();
-    let size = one.layout().map(|layout| layout.state_size(tokens));
+    let size = record.layout().map(|layout| layout.state_size(tokens));
     let Some(size) = size.filter(|size| !index.expects(*size)) else {
         return;
     };
-    let conditions = one.conditions(run.sequence);
-    let there = one.fingerprint(conditions).map_or(0, |fingerprint| {
-        index.length_of(&fingerprint, &one.session.wanted(run))
+    let conditions = record.conditions(run.sequence);
+    let there = record.fingerprint(conditions).map_or(0, |fingerprint| {
+        index.length_of(&fingerprint, &record.session.wanted(run))
     });
-    let layout = one.layout();
-    if !layout.is_some_and(|layout| only_new::is_enough(one.flows, layout, tokens, there)) {
+    let layout = record.layout();
+    if !layout.is_some_and(|layout| only_new::is_enough(record.flows, layout, tokens, there)) {
         index.expect(size);
     }
 }
 
 /// Asks the engine what it says of a context, once.
 fn describe(context: Context<'_>) {
-    let known = with_record(context, |one| one.is_described());
+    let known = with_record(context, |record| record.is_described());
     if known != Some(false) {
         return;
     }
     let facts = Facts::of(context);
-    with_record(context, |one| {
-        one.describe(&facts);
+    with_record(context, |record| {
+        record.describe(&facts);
         match contexts::windows_of(context.pointer()) {
-            Windows::Whole => refuse_aloud(one, exact::WHOLE_WINDOWS),
-            Windows::Shared => refuse_aloud(one, exact::SHARED_WINDOWS),
-            Windows::Unknown => refuse_aloud(one, exact::UNKNOWN_WINDOWS),
+            Windows::Whole => refuse_aloud(record, exact::WHOLE_WINDOWS),
+            Windows::Shared => refuse_aloud(record, exact::SHARED_WINDOWS),
+            Windows::Unknown => refuse_aloud(record, exact::UNKNOWN_WINDOWS),
             Windows::None | Windows::Bounded if contexts::is_bounded(context.pointer()) => {
-                one.bind(&facts)
+                record.bind(&facts)
             }
             Windows::None | Windows::Bounded => {}
         }
@@ -464,8 +464,8 @@ fn describe(context: Context<'_>) {
 }
 
 /// The context has no store. Says so, once for each reason.
-fn refuse_aloud(one: &mut ContextStore, why: &str) {
-    if one.refuse_newly(why) {
+fn refuse_aloud(record: &mut ContextStore, why: &str) {
+    if record.refuse_newly(why) {
         log::line(format_args!(
             "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
         ));

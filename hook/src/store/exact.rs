@@ -77,13 +77,16 @@ pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
     if !is_on() {
         return None;
     }
-    with_record(context, |one| one.session.believed_if_pending(sequence)).flatten()
+    with_record(context, |record| {
+        record.session.believed_if_pending(sequence)
+    })
+    .flatten()
 }
 
 /// The first and last position of a sequence as the host must see them, if the engine holds fewer.
 pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {
     let believed = believed(context, sequence)?;
-    let bounds = with_record(context, |one| one.bounds).flatten()?;
+    let bounds = with_record(context, |record| record.bounds).flatten()?;
     let number = |position: usize| i32::try_from(position).ok();
     Some((number(bounds.first(believed))?, number(believed - 1)?))
 }
@@ -131,7 +134,7 @@ pub(crate) fn went_back(context: Option<Context<'_>>, sequences: &[i32]) {
         return;
     };
     let may_wait =
-        is_hidden() && with_record(context, |one| one.is_always_the_same()) == Some(true);
+        is_hidden() && with_record(context, |record| record.is_always_the_same()) == Some(true);
     for &sequence in sequences.iter().filter(|_| !may_wait) {
         bounded::complete(&context, sequence);
     }
@@ -159,26 +162,27 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
     if !goes_on || !is_hidden() {
         return false;
     }
-    let may = with_index(context, |index, one| {
+    let may = with_index(context, |index, record| {
         let index = index.as_mut()?;
         // When it is evaluated, another adapter may be applied.
-        let may = !one.has_embeddings() && one.is_always_the_same();
-        if !may || !one.session.may_load(run.sequence) {
+        let may = !record.has_embeddings() && record.is_always_the_same();
+        if !may || !record.session.may_load(run.sequence) {
             return None;
         }
-        let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
-        let wanted = one.session.wanted(run);
+        let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
+        let wanted = record.session.wanted(run);
         let believed = wanted.len() - run.leading;
         index.settle();
-        if one.room(believed) < run.tokens.len() || !index.leads_to_state(&fingerprint, &wanted) {
+        if record.room(believed) < run.tokens.len() || !index.leads_to_state(&fingerprint, &wanted)
+        {
             return None;
         }
-        let conditions = one.conditions(run.sequence);
-        if hidden::length(index, one, conditions, &wanted)? < wanted.len() {
+        let conditions = record.conditions(run.sequence);
+        if hidden::length(index, record, conditions, &wanted)? < wanted.len() {
             return None;
         }
         let last = index.last_state_in(&fingerprint, &wanted);
-        let there = last.max(one.session.in_engine(run.sequence));
+        let there = last.max(record.session.in_engine(run.sequence));
         Some(wanted.len() - there <= MOST)
     });
     may.flatten() == Some(true)

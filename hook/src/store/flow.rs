@@ -85,7 +85,7 @@ pub(super) fn load(context: Context<'_>, sequence: i32, outline: Outline) -> boo
         return true;
     }
     if taken && matches!(read, Some(Err(Lost::NotTaken))) {
-        with_record(context, |one| one.flows = false);
+        with_record(context, |record| record.flows = false);
     }
     // SAFETY: the engine has just handed these on, and its cache is as large as it was.
     unsafe { clear(&handed_on.into_inner(), &state) };

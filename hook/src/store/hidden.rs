@@ -42,14 +42,14 @@ fn are_any() -> bool {
 
 /// The host asks for a row of each entry from now on, of so many numbers; also of those that it has asked for before.
 pub(super) fn want(context: Context<'_>, source: Source, width: usize) {
-    let wanted = with_record(context, |one| {
-        let hidden = one.take_hidden().unwrap_or_default();
+    let wanted = with_record(context, |record| {
+        let hidden = record.take_hidden().unwrap_or_default();
         let mut sources = hidden.sources;
-        if sources.iter().all(|(one, _)| *one != source) {
+        if sources.iter().all(|(known, _)| *known != source) {
             sources.push((source, width));
         }
         let width: usize = sources.iter().map(|(_, width)| width).sum();
-        one.want_hidden(Some(Hidden {
+        record.want_hidden(Some(Hidden {
             sources: sources.clone(),
             size: width.saturating_mul(size_of::<f32>()),
             ..Hidden::default()
@@ -67,7 +67,7 @@ pub(super) fn want(context: Context<'_>, source: Source, width: usize) {
 /// The host asks for none any more.
 pub(super) fn forget(context: Context<'_>) {
     if are_any() {
-        with_record(context, |one| one.want_hidden(None));
+        with_record(context, |record| record.want_hidden(None));
         in_batch(context, |batch| *batch = Batch::NONE);
     }
 }
@@ -106,14 +106,14 @@ pub(super) fn prepare(context: Context<'_>) {
     if !are_any() {
         return;
     }
-    let unfit = with_record(context, |one| {
-        let hidden = one.hidden_mut()?;
+    let unfit = with_record(context, |record| {
+        let hidden = record.hidden_mut()?;
         hidden.ours.clear();
         unfit(hidden)
     });
     if let Some(why) = unfit.flatten() {
         forget(context);
-        with_record(context, |one| one.refuse(why));
+        with_record(context, |record| record.refuse(why));
     }
 }
 
@@ -122,8 +122,8 @@ pub(super) fn take(context: Context<'_>, sequence: i32, from: usize, tokens: &[i
     let Some((size, engines)) = of_engine(context, tokens.len()) else {
         return;
     };
-    with_record(context, |one| {
-        let ours = one.hidden_mut()?.ours.entry(sequence).or_default();
+    with_record(context, |record| {
+        let ours = record.hidden_mut()?.ours.entry(sequence).or_default();
         if ours.first + ours.tokens.len() != from {
             *ours = Ours {
                 first: from,
@@ -145,8 +145,8 @@ fn of_engine<'a>(context: Context<'_>, entries: usize) -> Option<(usize, Cow<'a,
     if !are_any() {
         return None;
     }
-    let wanted = |one: &mut ContextStore| {
-        let hidden = one.hidden()?;
+    let wanted = |record: &mut ContextStore| {
+        let hidden = record.hidden()?;
         Some((hidden.size, hidden.sources.clone()))
     };
     let (size, sources) = with_record(context, wanted).flatten()?;
@@ -217,10 +217,10 @@ pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, le
         left_out,
     };
     if left_out.is_empty() {
-        with_record(context, |one| evaluated.note(None, one, parts))
+        with_record(context, |record| evaluated.note(None, record, parts))
     } else {
-        with_index(context, |index, one| {
-            evaluated.note(index.as_mut(), one, parts);
+        with_index(context, |index, record| {
+            evaluated.note(index.as_mut(), record, parts);
         })
     };
 }
@@ -234,27 +234,27 @@ struct Evaluated<'a> {
 }
 
 impl Evaluated<'_> {
-    fn note(&self, index: Option<&mut StoreIndex>, one: &mut ContextStore, parts: &[Part]) {
-        let Some(mut hidden) = one.take_hidden() else {
+    fn note(&self, index: Option<&mut StoreIndex>, record: &mut ContextStore, parts: &[Part]) {
+        let Some(mut hidden) = record.take_hidden() else {
             return;
         };
         let mut index = index;
         for part in parts.iter().filter(|part| part.follows) {
-            self.note_part(index.as_deref_mut(), one, &mut hidden, part);
+            self.note_part(index.as_deref_mut(), record, &mut hidden, part);
         }
-        one.set_hidden(hidden);
+        record.set_hidden(hidden);
     }
 
     fn note_part(
         &self,
         index: Option<&mut StoreIndex>,
-        one: &mut ContextStore,
+        record: &mut ContextStore,
         hidden: &mut Hidden,
         part: &Part,
     ) -> Option<()> {
         let (sequence, size) = (part.run.sequence, hidden.size);
         let first = usize::try_from(part.run.first).ok()?;
-        let conditions = one.session.under(sequence);
+        let conditions = record.session.under(sequence);
         let is_out = |index: &&u32| self.left_out.binary_search(index).is_ok();
         let there = part.indexes.iter().take_while(is_out).count();
         let ours = hidden.ours.remove(&sequence).unwrap_or_default();
@@ -263,9 +263,9 @@ impl Evaluated<'_> {
         let stored = stored.unwrap_or(there);
         let of_rows = match stored {
             0 => None,
-            _ => one.fingerprint_of_hidden(conditions),
+            _ => record.fingerprint_of_hidden(conditions),
         };
-        let tokens = one.session.believed(sequence)?;
+        let tokens = record.session.believed(sequence)?;
         if tokens.len() != first + part.run.tokens.len() {
             return None;
         }
@@ -294,7 +294,7 @@ impl Evaluated<'_> {
         }
         // No more than the context could hold, whatever became of the other sequences.
         let all: usize = hidden.of.values().map(|rows| rows.rows.len()).sum();
-        if all > one.size {
+        if all > record.size {
             hidden.of.retain(|&of, _| of == sequence);
         }
         Some(())
@@ -310,47 +310,47 @@ impl Evaluated<'_> {
 /// `None`: that is not known.
 pub(super) fn length(
     index: &StoreIndex,
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     conditions: Conditions,
     tokens: &[i32],
 ) -> Option<usize> {
-    if one.hidden().is_none() {
+    if record.hidden().is_none() {
         return Some(tokens.len());
     }
-    let of_rows = one.fingerprint_of_hidden(conditions)?;
+    let of_rows = record.fingerprint_of_hidden(conditions)?;
     Some(index.length_of(&of_rows, tokens))
 }
 
 /// Stores the rows of a sequence, if there are any, as far as the store has its KV.
 pub(super) fn save(context: Context<'_>, sequence: i32) {
     if are_any() {
-        with_index(context, |index, one| keep(index, one, sequence));
+        with_index(context, |index, record| keep(index, record, sequence));
     }
 }
 
 /// The same, of a caller that has the index.
-pub(super) fn keep(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence: i32) {
-    let Some(mut hidden) = one.take_hidden() else {
+pub(super) fn keep(index: &mut Option<StoreIndex>, record: &mut ContextStore, sequence: i32) {
+    let Some(mut hidden) = record.take_hidden() else {
         return;
     };
     let size = hidden.size;
     if let (Some(index), Some(rows)) = (index, hidden.of.get_mut(&sequence)) {
-        keep_rows(index, one, sequence, rows, size);
+        keep_rows(index, record, sequence, rows, size);
     }
-    one.set_hidden(hidden);
+    record.set_hidden(hidden);
 }
 
 fn keep_rows(
     index: &mut StoreIndex,
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     sequence: i32,
     rows: &mut Rows,
     size: usize,
 ) -> Option<()> {
-    let conditions = one.session.conditions(sequence)?;
-    let fingerprint = one.fingerprint(conditions)?;
-    let of_rows = one.fingerprint_of_hidden(conditions)?;
-    let tokens = one.session.believed(sequence)?;
+    let conditions = record.session.conditions(sequence)?;
+    let fingerprint = record.fingerprint(conditions)?;
+    let of_rows = record.fingerprint_of_hidden(conditions)?;
+    let tokens = record.session.believed(sequence)?;
     if rows.conditions != conditions {
         return None;
     }
@@ -359,7 +359,7 @@ fn keep_rows(
     index.keep_rows(&of_rows, tokens, size, |range| rows.of(range));
     let stored = index.length_of(&of_rows, tokens);
     if stored > 0 {
-        index.note(of_rows, || one.origin_of_hidden(conditions));
+        index.note(of_rows, || record.origin_of_hidden(conditions));
     }
     rows.forget_before(stored);
     Some(())

@@ -105,40 +105,40 @@ enum Found<'a> {
 }
 
 macro_rules! either {
-    ($found:expr, $one:ident => $what:expr) => {
+    ($found:expr, $name:ident => $what:expr) => {
         match $found {
-            Found::Dense($one) => $what,
-            Found::Bounded($one) => $what,
+            Found::Dense($name) => $what,
+            Found::Bounded($name) => $what,
         }
     };
 }
 
 impl Supply for Found<'_> {
     fn tokens(&self) -> &[i32] {
-        either!(self, one => one.tokens())
+        either!(self, found => found.tokens())
     }
 
     fn lengths(&self) -> Vec<usize> {
-        either!(self, one => one.lengths())
+        either!(self, found => found.lengths())
     }
 
     fn load(&mut self, tokens: usize) -> Option<usize> {
-        either!(self, one => one.load(tokens))
+        either!(self, found => found.load(tokens))
     }
 
     fn is_aside(&self) -> bool {
-        matches!(self, Self::Dense(one) if one.is_aside())
+        matches!(self, Self::Dense(found) if found.is_aside())
     }
 
     fn put_back(&mut self) -> bool {
         match self {
-            Self::Dense(one) => one.put_back(),
+            Self::Dense(found) => found.put_back(),
             Self::Bounded(_) => false,
         }
     }
 
     fn finish(self, done: &Done) {
-        either!(self, one => one.finish(done));
+        either!(self, found => found.finish(done));
     }
 }
 
@@ -170,11 +170,11 @@ impl Host for Context<'_> {
         part: &Part,
         work: impl FnOnce(&mut ContextStore) -> R,
     ) -> Option<R> {
-        with_index(*self, |index, one| {
+        with_index(*self, |index, record| {
             if part.follows {
-                evaluate::expect(index.as_ref(), one, &part.run);
+                evaluate::expect(index.as_ref(), record, &part.run);
             }
-            work(one)
+            work(record)
         })
     }
 
@@ -220,13 +220,13 @@ impl Host for Context<'_> {
         sequence: i32,
         work: impl FnOnce(&ContextStore, &dyn States) -> Option<R>,
     ) -> Option<R> {
-        let found = with_index(*self, |index, one| {
+        let found = with_index(*self, |index, record| {
             let index = index.as_ref()?;
-            if one.shape().is_none() || one.has_embeddings() {
+            if record.shape().is_none() || record.has_embeddings() {
                 return None;
             }
-            let fingerprint = one.fingerprint(one.conditions(sequence))?;
-            work(one, &StatesOf { index, fingerprint })
+            let fingerprint = record.fingerprint(record.conditions(sequence))?;
+            work(record, &StatesOf { index, fingerprint })
         });
         found.flatten()
     }
@@ -245,7 +245,7 @@ impl Host for Context<'_> {
         let start = Instant::now();
         self.evaluate(sequence, from, tokens, most)?;
         let took = start.elapsed();
-        with_record(*self, |one| one.rates.evaluated(tokens.len(), took));
+        with_record(*self, |record| record.rates.evaluated(tokens.len(), took));
         Ok(())
     }
 

@@ -126,8 +126,8 @@ impl Media {
         }
         let is_whole = entries.len() == self.rows;
         let make = || {
-            let is_causal = with_record(context, |one| {
-                (one.bounds.is_none() && !one.is_refused()).then_some(one.is_causal)
+            let is_causal = with_record(context, |record| {
+                (record.bounds.is_none() && !record.is_refused()).then_some(record.is_causal)
             });
             // Rows that see those behind them depend on which of them are in one batch.
             let is_causal = is_causal.flatten().filter(|causal| *causal || is_whole)?;

@@ -67,7 +67,7 @@ pub(super) fn copy_out(
     let most = context.state_size(sequence)?;
     let Some(mut region) = Region::new(most) else {
         // The next copy is a whole one, to memory that is used again.
-        with_record(context, |one| one.flows = false);
+        with_record(context, |record| record.flows = false);
         return None;
     };
     let taking = Taking {
@@ -88,7 +88,7 @@ pub(super) fn copy_out(
         return None;
     }
     let was_asked = taking.wanted.get().is_some();
-    with_record(context, |one| one.flows &= was_asked);
+    with_record(context, |record| record.flows &= was_asked);
     let from = match taking.left_out.get() {
         0 => 0,
         _ => {
@@ -107,9 +107,9 @@ pub(super) fn copy_whole(context: Context<'_>, sequence: i32, state: &mut Vec<u8
     let took = start.elapsed();
     figures::add_time(&FIGURES.save_nanos, took);
     if saved {
-        with_record(context, |one| {
-            let tokens = one.session.believed(sequence).map_or(0, <[_]>::len);
-            one.rates.saved(tokens, took);
+        with_record(context, |record| {
+            let tokens = record.session.believed(sequence).map_or(0, <[_]>::len);
+            record.rates.saved(tokens, took);
         });
     }
     saved

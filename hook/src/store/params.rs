@@ -30,9 +30,9 @@ pub(crate) fn note_context(context: Context<'_>, params: &ContextParams) {
             "it cannot be known which variables the program has set, and the engine reads some",
         );
     };
-    with_record(context, |one| {
-        one.set_params([read.relevant, variables].concat());
-        one.set_embeddings(read.embeddings);
+    with_record(context, |record| {
+        record.set_params([read.relevant, variables].concat());
+        record.set_embeddings(read.embeddings);
     });
 }
 

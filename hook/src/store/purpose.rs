@@ -18,7 +18,7 @@ use crate::capture::contexts::{self, Windows};
 pub(crate) fn refuse(context: Context<'_>, why: &str) {
     before(context, || {
         synchronise(&context, -1);
-        with_record(context, |one| one.refuse(why));
+        with_record(context, |record| record.refuse(why));
     });
 }
 
@@ -88,14 +88,14 @@ pub(crate) fn is_for_drafts(context: Context<'_>) {
             architecture.as_deref(),
             other.is_some_and(|other| !other.is_null()),
         );
-        with_record(context, |one| one.exclude("a draft's own context"));
+        with_record(context, |record| record.exclude("a draft's own context"));
     });
 }
 
 /// Whether the following batches are evaluated for their embeddings. The server says so before each batch.
 pub(crate) fn set_embeddings(context: Context<'_>, value: bool) {
     before(context, || {
-        let before = with_record(context, |one| one.set_embeddings(value));
+        let before = with_record(context, |record| record.set_embeddings(value));
         if value && before == Some(false) {
             synchronise(&context, -1);
         }
@@ -106,7 +106,7 @@ pub(crate) fn set_embeddings(context: Context<'_>, value: bool) {
 /// yes behind them.
 pub(crate) fn set_causal(context: Context<'_>, value: bool) {
     before(context, || {
-        with_record(context, |one| one.is_causal = value);
+        with_record(context, |record| record.is_causal = value);
     });
 }
 
@@ -195,10 +195,10 @@ pub(crate) fn train(context: Context<'_>) {
 
 /// These adapters are applied to a context from now on.
 pub(crate) fn set_adapters(context: Context<'_>, applied: &[(usize, f32)]) {
-    with_record(context, |one| {
+    with_record(context, |record| {
         let applied = applied
             .iter()
             .map(|(address, scale)| (content::adapter_at(*address), scale.to_bits()));
-        one.set_adapters(applied.collect());
+        record.set_adapters(applied.collect());
     });
 }

@@ -28,9 +28,9 @@ pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, kept: i
     };
     let kept = usize::try_from(kept).unwrap_or(0);
     before(context, || {
-        let sequences = with_record(context, |one| match sequence {
+        let sequences = with_record(context, |record| match sequence {
             0.. => vec![sequence],
-            _ => one.session.sequences().collect(),
+            _ => record.session.sequences().collect(),
         });
         save_all(context, &sequences.unwrap_or_default(), kept);
     });
@@ -38,10 +38,10 @@ pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, kept: i
 
 /// Saves sequences that are about to keep only their first `kept` tokens, as far as that is worth it.
 fn save_all(context: Context<'_>, sequences: &[i32], kept: usize) {
-    let lost = with_record(context, |one| {
+    let lost = with_record(context, |record| {
         let lengths = sequences
             .iter()
-            .map(|id| one.session.believed(*id).map_or(0, <[i32]>::len));
+            .map(|id| record.session.believed(*id).map_or(0, <[i32]>::len));
         lengths.max().unwrap_or(0).saturating_sub(kept)
     });
     be_patient_for(context, lost.unwrap_or(0));
@@ -61,8 +61,8 @@ pub(crate) fn about_to_keep(context: Option<Context<'_>>, kept: i32) {
         return;
     };
     before(context, || {
-        let sequences = with_record(context, |one| {
-            let all = one.session.sequences();
+        let sequences = with_record(context, |record| {
+            let all = record.session.sequences();
             all.filter(|id| *id != kept).collect::<Vec<_>>()
         });
         save_all(context, &sequences.unwrap_or_default(), 0);
@@ -76,9 +76,9 @@ pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
         be_patient(context, FLUSH);
         aside::await_names(context, until);
         aside::settle(context);
-        let sequences = with_record(context, |one| {
-            let all = one.session.sequences();
-            let length = |id| one.session.believed(id).map_or(0, <[i32]>::len);
+        let sequences = with_record(context, |record| {
+            let all = record.session.sequences();
+            let length = |id| record.session.believed(id).map_or(0, <[i32]>::len);
             let mut all: Vec<_> = all.map(|id| (length(id), id)).collect();
             all.sort_unstable_by(|a, b| b.cmp(a));
             all
@@ -98,13 +98,13 @@ pub(crate) fn about_to_free(context: Context<'_>, until: Instant) {
 /// nevertheless if that is cheap: then a crash costs little, and other servers that use the folder have it at once.
 /// No client waits for it: the answer's first token has gone out.
 pub(super) fn save_early(context: Context<'_>, run: &Run) {
-    let due = with_record(context, |one| {
+    let due = with_record(context, |record| {
         let is_step = run.leading == 0 && run.tokens.len() == 1;
-        let was_due = is_step && one.postponed.remove(&run.sequence);
-        was_due || one.session.is_milestone(run, worth::STEPS)
+        let was_due = is_step && record.postponed.remove(&run.sequence);
+        was_due || record.session.is_milestone(run, worth::STEPS)
     });
     if due == Some(true) && !save_if(context, run.sequence, 0, worth::MARGIN) {
-        with_record(context, |one| one.postponed.insert(run.sequence));
+        with_record(context, |record| record.postponed.insert(run.sequence));
     }
 }
 
@@ -115,8 +115,9 @@ fn save(context: Context<'_>, sequence: i32, kept: usize) {
 
 /// Returns false if another thread has the index.
 fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
-    let may_be =
-        with_record(context, |one| may_be_worth(one, sequence, kept, margin)) == Some(true);
+    let may_be = with_record(context, |record| {
+        may_be_worth(record, sequence, kept, margin)
+    }) == Some(true);
     // Also for the tails that wait.
     let asked = if may_be || is_bounded(&context) {
         copy_out(context, sequence, kept, margin)
@@ -131,10 +132,10 @@ fn save_if(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> b
 }
 
 /// What is not worth it even if the store has nothing is not looked for.
-fn may_be_worth(one: &ContextStore, sequence: i32, kept: usize, margin: usize) -> bool {
-    let ratio = one.rates.worth_saving();
-    let tokens = one.session.believed(sequence).map_or(0, <[i32]>::len);
-    worth::saving(tokens, kept, 0, ratio, margin) && !one.session.is_draft(sequence, kept)
+fn may_be_worth(record: &ContextStore, sequence: i32, kept: usize, margin: usize) -> bool {
+    let ratio = record.rates.worth_saving();
+    let tokens = record.session.believed(sequence).map_or(0, <[i32]>::len);
+    worth::saving(tokens, kept, 0, ratio, margin) && !record.session.is_draft(sequence, kept)
 }
 
 /// A run was evaluated, in a context that cannot go back to any position. If its prompt is long and goes on, a state may be
@@ -142,10 +143,10 @@ fn may_be_worth(one: &ContextStore, sequence: i32, kept: usize, margin: usize) -
 pub(super) fn save_midway(context: Context<'_>, run: &Run) {
     let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
     let is_far = || {
-        with_index(context, |index, one| {
-            let conditions = one.session.conditions(run.sequence)?;
-            let fingerprint = one.fingerprint(conditions)?;
-            let tokens = one.session.believed(run.sequence)?;
+        with_index(context, |index, record| {
+            let conditions = record.session.conditions(run.sequence)?;
+            let fingerprint = record.fingerprint(conditions)?;
+            let tokens = record.session.believed(run.sequence)?;
             if tokens.len() < MIDWAY {
                 return None;
             }
@@ -161,12 +162,12 @@ pub(super) fn save_midway(context: Context<'_>, run: &Run) {
 /// Copies a sequence out that is about to keep only its first `kept` tokens. What is new must have taken `margin` times as long to
 /// evaluate as copying all of it takes. Returns false if another thread has the index.
 fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> bool {
-    let wanted = with_index(context, |index, one| {
-        if aside::is_due(index.as_ref(), one, sequence) {
-            return (false, aside::wanted(one, sequence, kept, margin));
+    let wanted = with_index(context, |index, record| {
+        if aside::is_due(index.as_ref(), record, sequence) {
+            return (false, aside::wanted(record, sequence, kept, margin));
         }
-        keep_waiting(index, one, sequence);
-        let wanted = is_worth_saving(index, one, sequence, kept, margin);
+        keep_waiting(index, record, sequence);
+        let wanted = is_worth_saving(index, record, sequence, kept, margin);
         (index.is_some(), wanted)
     });
     let Some((asked, wanted)) = wanted else {
@@ -188,61 +189,61 @@ fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> 
     let asked = !saved || keep(context, sequence, (&state, 0), Some(&state));
     // Else the writer has it.
     let buffer = Arc::try_unwrap(state).unwrap_or_default();
-    with_record(context, |one| one.buffer = buffer);
+    with_record(context, |record| record.buffer = buffer);
     asked
 }
 
 /// What is to be copied, if anything is.
 fn is_worth_saving(
     index: &mut Option<StoreIndex>,
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     sequence: i32,
     kept: usize,
     margin: usize,
 ) -> Option<Copied> {
     let index = index.as_mut()?;
-    let layout = rows_of(one)?;
-    let conditions = one.session.conditions(sequence)?;
-    let fingerprint = one.fingerprint(conditions)?;
-    let tokens = one.session.believed(sequence)?;
-    let ratio = one.rates.worth_saving();
-    let there = length_of(index, one, &fingerprint, tokens);
+    let layout = rows_of(record)?;
+    let conditions = record.session.conditions(sequence)?;
+    let fingerprint = record.fingerprint(conditions)?;
+    let tokens = record.session.believed(sequence)?;
+    let ratio = record.rates.worth_saving();
+    let there = length_of(index, record, &fingerprint, tokens);
     let is_worth = worth::saving(tokens.len(), kept, there, ratio, margin);
     let bytes = layout.as_ref().map_or(0, Layout::bytes_per_token);
-    let is_draft = one.session.is_draft(sequence, kept);
+    let is_draft = record.session.is_draft(sequence, kept);
     if !is_worth || is_draft || !index.has_room(&fingerprint, tokens, bytes) {
         return None;
     }
     let size = match &layout {
-        Some(layout) if one.bounds.is_none() => layout.state_size(tokens.len()),
+        Some(layout) if record.bounds.is_none() => layout.state_size(tokens.len()),
         _ => bytes * tokens.len(),
     };
     if let Some(layout) = layout {
         let there = index.length_of(&fingerprint, tokens);
-        if only_new::is_enough(one.flows, &layout, tokens.len(), there) {
+        if only_new::is_enough(record.flows, &layout, tokens.len(), there) {
             return Some(Copied::From(there, layout));
         }
     }
-    Some(Copied::Whole(index.buffer(&mut one.buffer, size)))
+    Some(Copied::Whole(index.buffer(&mut record.buffer, size)))
 }
 
 /// The layout of the rows in states of a context, if they have any that are stored by themselves. `None`: its states are not
 /// understood.
-fn rows_of(one: &ContextStore) -> Option<Option<Layout>> {
-    match one.bounds {
-        None => Some(Some(one.layout()?.clone())),
-        Some(_) => Some(one.shape()?.dense().cloned()),
+fn rows_of(record: &ContextStore) -> Option<Option<Layout>> {
+    match record.bounds {
+        None => Some(Some(record.layout()?.clone())),
+        Some(_) => Some(record.shape()?.dense().cloned()),
     }
 }
 
 /// How many of these tokens the store has a state of.
 fn length_of(
     index: &StoreIndex,
-    one: &ContextStore,
+    record: &ContextStore,
     fingerprint: &Fingerprint,
     tokens: &[i32],
 ) -> usize {
-    match one.bounds {
+    match record.bounds {
         None => index.length_of(fingerprint, tokens),
         Some(_) => index.last_state_in(fingerprint, tokens),
     }
@@ -265,20 +266,20 @@ pub(super) fn keep(
     } else {
         None
     };
-    let asked = with_index(context, |index, one| {
-        if aside::is_due(index.as_ref(), one, sequence) {
-            let held = one.session.believed(sequence).map(<[_]>::len);
+    let asked = with_index(context, |index, record| {
+        if aside::is_due(index.as_ref(), record, sequence) {
+            let held = record.session.believed(sequence).map(<[_]>::len);
             let is_of_these =
                 of_engine.is_none_or(|(_, length)| length.is_some() && length == held);
             if let Some(ours) = ours.filter(|_| is_of_these) {
-                aside::put(one, sequence, ours, of_engine.map(|(part, _)| part));
+                aside::put(record, sequence, ours, of_engine.map(|(part, _)| part));
             }
             return true;
         }
         if let Some(index) = index {
-            keep_new(index, one, sequence, state, ours, of_engine);
+            keep_new(index, record, sequence, state, ours, of_engine);
         }
-        keep_waiting(index, one, sequence);
+        keep_waiting(index, record, sequence);
         index.is_some()
     });
     asked != Some(false)
@@ -288,22 +289,22 @@ pub(super) fn keep(
 /// such a part.
 fn keep_new(
     index: &mut StoreIndex,
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     sequence: i32,
     (state, rows_from): (&[u8], usize),
     ours: Option<&Arc<Vec<u8>>>,
     of_engine: Option<(usize, Option<usize>)>,
 ) -> Option<()> {
-    let conditions = one.session.conditions(sequence)?;
-    let fingerprint = one.fingerprint(conditions)?;
-    let tokens = one.session.believed(sequence)?;
-    if length_of(index, one, &fingerprint, tokens) == tokens.len() {
+    let conditions = record.session.conditions(sequence)?;
+    let fingerprint = record.fingerprint(conditions)?;
+    let tokens = record.session.believed(sequence)?;
+    if length_of(index, record, &fingerprint, tokens) == tokens.len() {
         return None;
     }
     // Else the engine holds something else than was seen: nothing is kept.
     match of_engine {
         None => {
-            let layout = one.layout()?;
+            let layout = record.layout()?;
             let state = State::read(state).ok()?;
             let is_of_these = state.layout() == layout && state.tokens() == tokens.len();
             if !is_of_these || !state.is_whole() {
@@ -312,37 +313,37 @@ fn keep_new(
             index.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
         }
         Some((part, length)) => {
-            let shape = one.shape().filter(|_| length == Some(tokens.len()))?;
+            let shape = record.shape().filter(|_| length == Some(tokens.len()))?;
             let (dense, tail) = shape.divide(state, part, tokens.len())?;
             let dense = dense.map(|state| state.with_rows_from(rows_from));
             index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
         }
     }
     if index.length_of(&fingerprint, tokens) > 0 {
-        index.note(fingerprint, || one.origin(conditions));
+        index.note(fingerprint, || record.origin(conditions));
     }
     Some(())
 }
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
 /// sequence holds now are dropped.
-fn keep_waiting(index: &mut Option<StoreIndex>, one: &mut ContextStore, sequence: i32) {
-    let (Some(index), Some(tokens)) = (index, one.session.believed(sequence)) else {
+fn keep_waiting(index: &mut Option<StoreIndex>, record: &mut ContextStore, sequence: i32) {
+    let (Some(index), Some(tokens)) = (index, record.session.believed(sequence)) else {
         return;
     };
-    if one.bounds.is_none() {
+    if record.bounds.is_none() {
         return;
     }
     let tokens = tokens.to_vec();
-    for waiting in one.tails.take_of(sequence) {
+    for waiting in record.tails.take_of(sequence) {
         let kept = tokens.starts_with(&waiting.tokens)
-            && one
+            && record
                 .fingerprint(waiting.conditions)
                 .is_some_and(|fingerprint| {
                     index.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
                 });
         if !kept && tokens.starts_with(&waiting.tokens) {
-            one.tails.put_back(waiting);
+            record.tails.put_back(waiting);
         }
     }
 }

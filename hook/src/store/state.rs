@@ -19,18 +19,18 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     save::keep(context, sequence, (state, 0), None);
-    with_index(context, |index, one| {
-        hidden::keep(index, one, sequence);
-        remember(one, sequence, target, state);
+    with_index(context, |index, record| {
+        hidden::keep(index, record, sequence);
+        remember(record, sequence, target, state);
     });
 }
 
-fn remember(one: &mut ContextStore, sequence: i32, target: *const u8, state: &[u8]) {
-    let saved = one.session.copy_out(sequence).map(|held| Saved {
+fn remember(record: &mut ContextStore, sequence: i32, target: *const u8, state: &[u8]) {
+    let saved = record.session.copy_out(sequence).map(|held| Saved {
         held,
         sample: sample(state),
     });
-    one.remember(target.addr(), saved);
+    record.remember(target.addr(), saved);
 }
 
 /// The size of the part of a sequence that cannot be cut back, if it is pending and the store has it: then the server gets
@@ -39,7 +39,7 @@ pub(crate) fn checkpoint_size(context: Context<'_>, sequence: i32) -> Option<usi
     let mut size = None;
     before(context, || {
         let checkpoint = exact::checkpoint(context, sequence);
-        size = checkpoint.as_ref().map(|one| one.bytes.len());
+        size = checkpoint.as_ref().map(|checkpoint| checkpoint.bytes.len());
         context.journal(|journal| journal.announce(sequence, checkpoint));
     });
     // Nothing is announced any more if the library has stopped meanwhile.
@@ -69,19 +69,20 @@ pub(crate) unsafe fn write_checkpoint(
         .journal(|journal| journal.take_announced(sequence))
         .flatten()?;
     // If the library has stopped since, that is not known, but a host asks for the bytes right behind their size.
-    let now = with_record(context, |one| {
-        one.session.believed(sequence) == Some(&tokens) && one.session.under(sequence) == conditions
+    let now = with_record(context, |record| {
+        record.session.believed(sequence) == Some(&tokens)
+            && record.session.under(sequence) == conditions
     });
     if now == Some(false) || bytes.len() > size || target.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    with_record(context, |one| {
+    with_record(context, |record| {
         let sample = sample(&bytes);
         let held = Held::whole(tokens, conditions);
         let saved = Saved { held, sample };
-        one.remember(target.addr(), Some(saved));
+        record.remember(target.addr(), Some(saved));
     });
     Some(bytes.len())
 }
@@ -101,9 +102,9 @@ pub(crate) unsafe fn checkpointed(
     }
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
-    with_record(context, |one| {
-        remember(one, sequence, target, state);
-        keep_checkpoint(one, sequence, state);
+    with_record(context, |record| {
+        remember(record, sequence, target, state);
+        keep_checkpoint(record, sequence, state);
     });
 }
 
@@ -121,13 +122,13 @@ pub(crate) unsafe fn rewound(
     if !hears(context) {
         return;
     }
-    changed(&context, Change::Shortened(sequence), |one| {
+    changed(&context, Change::Shortened(sequence), |record| {
         // SAFETY: the caller's promise.
-        let held = unsafe { known(one, source, size, done) };
+        let held = unsafe { known(record, source, size, done) };
         let whole = held.and_then(|held| Some((held.conditions, held.into_whole()?)));
         match whole {
-            Some((conditions, tokens)) => one.session.rewound(sequence, &tokens, conditions),
-            None => one.session.overwritten(sequence),
+            Some((conditions, tokens)) => record.session.rewound(sequence, &tokens, conditions),
+            None => record.session.overwritten(sequence),
         }
     });
 }
@@ -136,13 +137,16 @@ pub(crate) unsafe fn rewound(
 ///
 /// # Safety
 /// The engine has read `size` bytes from `source`.
-unsafe fn known(one: &ContextStore, source: *const u8, size: usize, done: bool) -> Option<Held> {
-    one.saved(source.addr()).filter(|_| done).and_then(|saved| {
-        // SAFETY: the caller's promise.
-        let state = unsafe { std::slice::from_raw_parts(source, size) };
-        // Another state may have been moved to this address.
-        (sample(state) == saved.sample).then(|| saved.held.clone())
-    })
+unsafe fn known(record: &ContextStore, source: *const u8, size: usize, done: bool) -> Option<Held> {
+    record
+        .saved(source.addr())
+        .filter(|_| done)
+        .and_then(|saved| {
+            // SAFETY: the caller's promise.
+            let state = unsafe { std::slice::from_raw_parts(source, size) };
+            // Another state may have been moved to this address.
+            (sample(state) == saved.sample).then(|| saved.held.clone())
+        })
 }
 
 /// The server has replaced a sequence by what it had saved before. `done`: the engine took it.
@@ -159,11 +163,11 @@ pub(crate) unsafe fn restored(
     if !hears(context) {
         return;
     }
-    changed(&context, Change::Removed(sequence), |one| {
+    changed(&context, Change::Removed(sequence), |record| {
         // SAFETY: the caller's promise.
-        match unsafe { known(one, source, size, done) } {
-            Some(held) => one.session.replaced(sequence, held),
-            None => one.session.restored(sequence, &[]),
+        match unsafe { known(record, source, size, done) } {
+            Some(held) => record.session.replaced(sequence, held),
+            None => record.session.restored(sequence, &[]),
         }
     });
 }
@@ -172,8 +176,10 @@ pub(crate) unsafe fn restored(
 /// under other adapters.
 pub(crate) fn restored_from_file(context: Context<'_>, sequence: i32, tokens: Option<&[Token]>) {
     if hears(context) {
-        changed(&context, Change::Removed(sequence), |one| {
-            one.session.restored(sequence, tokens.unwrap_or_default());
+        changed(&context, Change::Removed(sequence), |record| {
+            record
+                .session
+                .restored(sequence, tokens.unwrap_or_default());
         });
     }
 }

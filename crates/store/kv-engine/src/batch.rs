@@ -59,9 +59,9 @@ fn undo<H: Host>(host: &H) {
 
 /// What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
 fn complete_for_room<H: Host>(host: &H, entries: usize) {
-    let is_short = host.record(|one| {
-        let session = one.session();
-        session.pending_sequences().next().is_some() && session.held() + entries > one.size()
+    let is_short = host.record(|record| {
+        let session = record.session();
+        session.pending_sequences().next().is_some() && session.held() + entries > record.size()
     });
     if is_short == Some(true) {
         bounded::complete(host, -1);
@@ -70,24 +70,15 @@ fn complete_for_room<H: Host>(host: &H, entries: usize) {
 
 /// See [`Ready::left_out`]. None if the library has stopped.
 fn left_out<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
-    let all = host.record(|one| {
+    let all = host.record(|record| {
         let mut all = Vec::new();
         for part in parts {
-            all.extend_from_slice(&part.indexes[..there(one, part)]);
+            all.extend_from_slice(&part.indexes[..part.left_out(record.session())]);
         }
         all.sort_unstable();
         all
     });
     all.unwrap_or_default()
-}
-
-/// How many entries of a part are left out of the batch.
-pub(crate) fn there(record: &impl Record, part: &Part) -> usize {
-    if part.pending.get() {
-        part.indexes.len()
-    } else {
-        record.session().there(&part.run)
-    }
 }
 
 /// Evaluates a batch of so many entries that is [ready](prepare), and notes what came of it. Returns the result that the host gets.
@@ -129,9 +120,9 @@ pub fn evaluate<H: Host>(
     }
     let count = entries - left_out.len();
     if result == 0 && count > 0 {
-        host.record(|one| {
-            batch.evaluated(one, count);
-            one.session_mut().updated();
+        host.record(|record| {
+            batch.evaluated(record, count);
+            record.session_mut().updated();
         });
     }
     if result != 0 && is_bounded {
@@ -186,10 +177,10 @@ fn believe<H: Host>(host: &H, parts: &[Part]) {
 
 /// The entries that were left out because the engine has them from the store, in order. (Of those that wait it is not known yet.)
 fn loaded<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
-    let all = host.record(|one| {
+    let all = host.record(|record| {
         let held = parts.iter().filter(|part| !part.pending.get());
         let of_store = |part: &Part| {
-            let there = one.session().there(&part.run) - part.ours.get();
+            let there = record.session().there(&part.run) - part.ours.get();
             part.indexes[..there].to_vec()
         };
         let mut all: Vec<u32> = held.flat_map(of_store).collect();
@@ -205,19 +196,19 @@ fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
     if matches!(result, NO_ROOM | -1) {
         return;
     }
-    let noted = host.record(|one| {
+    let noted = host.record(|record| {
         for part in parts {
             let sequence = part.run.sequence;
             match result {
-                0 if part.pending.get() => one.session_mut().leave_pending(&part.run),
+                0 if part.pending.get() => record.session_mut().leave_pending(&part.run),
                 0 => {
-                    one.session_mut().evaluated(&part.run);
-                    one.note_evaluated(&part.run);
+                    record.session_mut().evaluated(&part.run);
+                    record.note_evaluated(&part.run);
                 }
                 // Its entries were not in the batch.
                 _ if part.pending.get() => {}
                 _ => {
-                    let session = one.session_mut();
+                    let session = record.session_mut();
                     let is_pending = session.believed_if_pending(sequence).is_some();
                     session.obscure(sequence);
                     if is_pending {
@@ -236,9 +227,9 @@ fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
 
 /// More was evaluated by one call than may be: what became of it is not for the store.
 fn forget<H: Host>(host: &H, parts: &[Part]) {
-    host.record(|one| {
+    host.record(|record| {
         for part in parts.iter().filter(|part| !part.pending.get()) {
-            one.session_mut().obscure(part.run.sequence);
+            record.session_mut().obscure(part.run.sequence);
         }
     });
 }

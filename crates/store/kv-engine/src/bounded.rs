@@ -20,17 +20,17 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     let run = &part.run;
     let sequence = run.sequence;
     check_window(host, sequence);
-    let known = host.record(|one| {
-        let conditions = one.conditions(sequence);
-        let continues = part.follows && one.session_mut().continues(run, conditions);
-        (continues, one.session().is_lost(sequence))
+    let known = host.record(|record| {
+        let conditions = record.conditions(sequence);
+        let continues = part.follows && record.session_mut().continues(run, conditions);
+        (continues, record.session().is_lost(sequence))
     });
     match known {
         None => Ok(()),
         Some((_, true)) => Err(Refusal::Failed),
         Some((false, false)) => {
             reach(host, sequence, None, true)?;
-            host.record(|one| one.session_mut().obscure(sequence));
+            host.record(|record| record.session_mut().obscure(sequence));
             Ok(())
         }
         Some((true, false)) if host.is_uncached(sequence) => reach(host, sequence, None, true),
@@ -45,14 +45,14 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
 /// Gives the engine what it lacks of a sequence that is about to be looked at; a negative sequence stands for all. If that
 /// fails, the sequence is lost: the host hears of it at its next evaluation.
 pub fn complete<H: Host>(host: &H, sequence: i32) {
-    let all = host.record(|one| {
-        let all = one.session().pending_sequences();
+    let all = host.record(|record| {
+        let all = record.session().pending_sequences();
         let all = all.filter(|id| sequence < 0 || *id == sequence);
         all.collect::<Vec<_>>()
     });
     for sequence in all.unwrap_or_default() {
         if reach(host, sequence, None, true).is_err() {
-            host.record(|one| one.session_mut().lose(sequence));
+            host.record(|record| record.session_mut().lose(sequence));
         }
     }
 }
@@ -60,8 +60,8 @@ pub fn complete<H: Host>(host: &H, sequence: i32) {
 /// The engine did not evaluate a batch for which states were loaded: what they hold of the batch must not stay, and
 /// as they cannot be cut, nothing of them does. Negative: of all sequences.
 pub fn undo<H: Host>(host: &H, sequence: i32) {
-    let all = host.record(|one| {
-        let all = one.session().ahead().map(|(id, _)| id);
+    let all = host.record(|record| {
+        let all = record.session().ahead().map(|(id, _)| id);
         let all = all.filter(|id| sequence < 0 || *id == sequence);
         all.collect::<Vec<_>>()
     });
@@ -71,11 +71,11 @@ pub fn undo<H: Host>(host: &H, sequence: i32) {
 }
 
 fn empty<H: Host>(host: &H, sequence: i32) {
-    let believed = host.record(|one| one.session().believed(sequence).map(<[_]>::len));
+    let believed = host.record(|record| record.session().believed(sequence).map(<[_]>::len));
     let believed = believed.flatten().unwrap_or(0);
     let cut = || host.cut(sequence, 0);
-    change_engine(host, sequence, believed, cut, |one, ()| {
-        one.session_mut().set_in_engine(sequence, 0);
+    change_engine(host, sequence, believed, cut, |record, ()| {
+        record.session_mut().set_in_engine(sequence, 0);
         0
     });
 }
@@ -84,20 +84,21 @@ fn empty<H: Host>(host: &H, sequence: i32) {
 /// a load has brought, rows are missing that might be there without a load: the engine's sequence is emptied, and what the host keeps
 /// of it is pending. Returns these sequences.
 pub fn about_to_go_back<H: Host>(host: &H, sequence: i32, kept: usize) -> Vec<i32> {
-    let lacking = host.record(|one| {
-        let window = one.bounds().map_or(0, |bounds| bounds.window);
+    let lacking = host.record(|record| {
+        let window = record.bounds().map_or(0, |bounds| bounds.window);
         if window == 0 || kept == 0 {
             return Vec::new();
         }
         let needed = (kept + 1).saturating_sub(window);
-        one.session()
-            .lacking(sequence, needed, |of| one.are_these(of))
+        record
+            .session()
+            .lacking(sequence, needed, |of| record.are_these(of))
     });
     let lacking = lacking.unwrap_or_default();
     for &sequence in &lacking {
         let cut = || host.cut(sequence, 0);
-        change_engine(host, sequence, kept, cut, |one, ()| {
-            one.session_mut().leave_all_pending(sequence, kept);
+        change_engine(host, sequence, kept, cut, |record, ()| {
+            record.session_mut().leave_all_pending(sequence, kept);
             0
         });
     }
@@ -107,8 +108,8 @@ pub fn about_to_go_back<H: Host>(host: &H, sequence: i32, kept: usize) -> Vec<i3
 /// The host removes all tokens of a sequence from a position on. True if the engine holds none of them: they are not pending any
 /// more. Else, what is pending of them is forgotten, so that it is not evaluated.
 pub fn removes_only_pending<H: Host>(host: &H, sequence: i32, from: usize) -> bool {
-    let only = host.record(|one| {
-        let session = one.session_mut();
+    let only = host.record(|record| {
+        let session = record.session_mut();
         session.believed_if_pending(sequence)?;
         let in_engine = session.in_engine(sequence);
         let only = from > 0 && from >= in_engine;
@@ -129,9 +130,9 @@ pub fn forget_pending<H: Host>(host: &H, sequence: i32) {
 
 /// Evaluates what a load has left out of a sequence; negative: of all. Nothing of it is loaded.
 pub fn make_whole<H: Host>(host: &H, sequence: i32) {
-    let lacking = host.record(|one| {
-        let session = one.session();
-        let mut all = session.lacking(sequence, 0, |of| one.are_these(of));
+    let lacking = host.record(|record| {
+        let session = record.session();
+        let mut all = session.lacking(sequence, 0, |of| record.are_these(of));
         // What follows what is known of another one cannot be evaluated again.
         all.retain(|id| session.believed(*id).is_some());
         all
@@ -139,7 +140,7 @@ pub fn make_whole<H: Host>(host: &H, sequence: i32) {
     for sequence in lacking.unwrap_or_default() {
         empty(host, sequence);
         if reach(host, sequence, None, false).is_err() {
-            host.record(|one| one.session_mut().lose(sequence));
+            host.record(|record| record.session_mut().lose(sequence));
         }
     }
 }
@@ -164,8 +165,8 @@ fn reach<H: Host>(
     run: Option<&Run>,
     may_load: bool,
 ) -> Result<(), Refusal> {
-    let goal = host.record(|one| {
-        let session = one.session();
+    let goal = host.record(|record| {
+        let session = record.session();
         let is_pending = session.believed_if_pending(sequence).is_some();
         let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
         if !is_pending && !is_long {
@@ -179,9 +180,9 @@ fn reach<H: Host>(
             },
             believed: believed.len(),
             held: session.in_engine(sequence),
-            most: one.at_a_time(),
+            most: record.at_a_time(),
             is_pending,
-            is_same: one.is_under_these(sequence),
+            is_same: record.is_under_these(sequence),
         })
     });
     let Some(goal) = goal.flatten() else {
@@ -207,10 +208,14 @@ fn reach<H: Host>(
     }
     let plan = Plan::to_reach(&wanted, supply.as_ref(), goal.most);
     let work = || carry_out(host, &plan, &goal.wanted, supply.as_mut());
-    let done = change_engine(host, sequence, goal.believed, work, |one, done| {
-        let first = |position| one.bounds().map_or(0, |bounds| bounds.first_row(position));
+    let done = change_engine(host, sequence, goal.believed, work, |record, done| {
+        let first = |position| {
+            record
+                .bounds()
+                .map_or(0, |bounds| bounds.first_row(position))
+        };
         let loaded = done.loaded.map(|position| (position, first(position)));
-        let session = one.session_mut();
+        let session = record.session_mut();
         if done.failed_loads > 0 && loaded.is_none() {
             // Nothing of what the engine had is left.
             session.set_in_engine(sequence, 0);
@@ -235,10 +240,10 @@ fn reach<H: Host>(
 /// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
 /// else, and not for the store. (Servers take care of that.)
 pub fn check_window<H: Host>(host: &H, sequence: i32) {
-    let needed = host.record(|one| {
-        let window = one.bounds()?.window;
-        let tokens = one.session().in_engine(sequence);
-        let is_known = one.session().believed(sequence).is_some();
+    let needed = host.record(|record| {
+        let window = record.bounds()?.window;
+        let tokens = record.session().in_engine(sequence);
+        let is_known = record.session().believed(sequence).is_some();
         (is_known && window > 0 && tokens > 0).then(|| (tokens + 1).saturating_sub(window))
     });
     let Some(needed) = needed.flatten() else {
@@ -246,6 +251,6 @@ pub fn check_window<H: Host>(host: &H, sequence: i32) {
     };
     let reaches = host.first(sequence).is_some_and(|first| first <= needed);
     if !reaches {
-        host.record(|one| one.session_mut().obscure(sequence));
+        host.record(|record| record.session_mut().obscure(sequence));
     }
 }

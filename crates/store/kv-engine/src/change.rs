@@ -17,7 +17,7 @@ pub(crate) fn change_engine<H: Host, D>(
 ) -> D {
     host.journal(|journal| journal.uncertain(sequence, believed, ANYTHING));
     let done = work();
-    if let Some(held) = host.record(|one| note(one, &done)) {
+    if let Some(held) = host.record(|record| note(record, &done)) {
         host.journal(|journal| journal.uncertain(sequence, believed, held));
     }
     done

@@ -12,8 +12,8 @@ use crate::plan::{Plan, carry_out};
 
 /// Cuts off what a sequence has ahead; a negative sequence stands for all. Returns whether there was anything.
 pub fn cut_ahead<H: Host>(host: &H, sequence: i32) -> bool {
-    let all = host.record(|one| {
-        let all = one.session().ahead();
+    let all = host.record(|record| {
+        let all = record.session().ahead();
         all.filter(|(id, _)| sequence < 0 || *id == sequence)
             .collect::<Vec<_>>()
     });
@@ -27,8 +27,8 @@ pub fn cut_ahead<H: Host>(host: &H, sequence: i32) -> bool {
 /// Cuts what the engine holds of a sequence to so many tokens; the host believes in `believed`.
 fn cut<H: Host>(host: &H, sequence: i32, believed: usize, held: usize) {
     let cut = || host.cut(sequence, held);
-    change_engine(host, sequence, believed, cut, |one, ()| {
-        one.session_mut().cut(sequence, held);
+    change_engine(host, sequence, believed, cut, |record, ()| {
+        record.session_mut().cut(sequence, held);
         held
     });
 }
@@ -41,15 +41,15 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     see_again(host, &part.run)?;
     let sequence = part.run.sequence;
     let is_uncached = host.is_uncached(sequence);
-    let advice = host.record_before(part, |one| {
-        let cut = one.session().ahead_of(sequence);
+    let advice = host.record_before(part, |record| {
+        let cut = record.session().ahead_of(sequence);
         if !part.follows {
             return Advice { cut, search: None };
         }
-        let conditions = one.conditions(sequence);
-        let session = one.session_mut();
+        let conditions = record.conditions(sequence);
+        let session = record.session_mut();
         let mut advice = session.advise(&part.run, conditions, worth::LEAST);
-        if one.has_embeddings() {
+        if record.has_embeddings() {
             advice = Advice { cut, search: None };
         }
         if is_uncached {
@@ -65,7 +65,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
         cut(host, sequence, believed, length);
     }
     if !part.follows {
-        host.record(|one| one.session_mut().obscure(sequence));
+        host.record(|record| record.session_mut().obscure(sequence));
     }
     match advice.search {
         Some(held) => load(host, &part.run, held),
@@ -76,9 +76,11 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
 /// If few tokens stand between what is known of a sequence and a prompt, they are evaluated again, and the prompt is stored.
 fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
     let sequence = run.sequence;
-    let wanted = host.record(|one| {
-        let wanted = one.session().to_see_again(run, one.conditions(sequence))?;
-        one.may_store().then_some(wanted)
+    let wanted = host.record(|record| {
+        let wanted = record
+            .session()
+            .to_see_again(run, record.conditions(sequence))?;
+        record.may_store().then_some(wanted)
     });
     let Some((from, tokens)) = wanted.flatten() else {
         return Ok(());
@@ -88,9 +90,9 @@ fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
         host.cut(sequence, from);
         host.evaluate(sequence, from, &tokens, tokens.len())
     };
-    let done = change_engine(host, sequence, believed, evaluate, |one, done| {
-        let conditions = one.conditions(sequence);
-        let session = one.session_mut();
+    let done = change_engine(host, sequence, believed, evaluate, |record, done| {
+        let conditions = record.conditions(sequence);
+        let session = record.session_mut();
         if done.is_ok() {
             session.seen_again(sequence, conditions);
         } else {
@@ -105,7 +107,7 @@ fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
 /// Looks for a run whose sequence holds `held` tokens, and loads what there is.
 fn load<H: Host>(host: &H, run: &Run, held: usize) -> Result<(), Refusal> {
     let sequence = run.sequence;
-    let Some(wanted) = host.record(|one| one.session().wanted(run)) else {
+    let Some(wanted) = host.record(|record| record.session().wanted(run)) else {
         return Ok(());
     };
     let wanted = Wanted {
@@ -129,8 +131,8 @@ fn load<H: Host>(host: &H, run: &Run, held: usize) -> Result<(), Refusal> {
         sequence,
         wanted.believed,
         work,
-        |one, (done, supply)| {
-            let session = one.session_mut();
+        |record, (done, supply)| {
+            let session = record.session_mut();
             if done.held < plan.least {
                 session.removed(sequence, -1, -1);
                 session.obscure(sequence);

@@ -241,7 +241,18 @@ pub struct Part {
     pub ours: Cell<usize>,
 }
 
+impl Part {
+    /// How many of its first entries are left out of the batch.
+    pub(crate) fn left_out(&self, session: &Session) -> usize {
+        if self.pending.get() {
+            self.indexes.len()
+        } else {
+            session.there(&self.run)
+        }
+    }
+}
+
 /// Whether a context cannot go back to any position.
 pub fn is_bounded<H: Host>(host: &H) -> bool {
-    host.record(|one| one.bounds().is_some()) == Some(true)
+    host.record(|record| record.bounds().is_some()) == Some(true)
 }

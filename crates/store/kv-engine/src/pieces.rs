@@ -1,7 +1,6 @@
 //! Batches of contexts with sliding windows, a few tokens at a time, as the engine itself computes them.
 
 use crate::Refusal;
-use crate::batch::there;
 use crate::change::change_engine;
 use crate::host::{Host, Part, Record};
 use crate::journal::ANYTHING;
@@ -10,9 +9,9 @@ use crate::journal::ANYTHING;
 fn settle<H: Host>(host: &H, parts: &[Part]) {
     for part in parts {
         let sequence = part.run.sequence;
-        let believed = host.record(|one| {
-            one.session_mut().settle(sequence);
-            one.session().believed(sequence).map(<[_]>::len)
+        let believed = host.record(|record| {
+            record.session_mut().settle(sequence);
+            record.session().believed(sequence).map(<[_]>::len)
         });
         if let Some(believed) = believed.flatten() {
             host.journal(|journal| journal.evaluated(sequence, believed));
@@ -48,8 +47,8 @@ pub(crate) fn evaluate_to<H: Host>(
         sequence,
         believed,
         evaluate,
-        |one, (result, length)| {
-            let session = one.session_mut();
+        |record, (result, length)| {
+            let session = record.session_mut();
             let there = match result {
                 // Without room, it is not known how much of it there is.
                 Ok(()) | Err(Refusal::NoRoom | Refusal::Failed) => Some(end),
@@ -89,9 +88,9 @@ pub(crate) fn in_pieces<H: Host>(
     parts: &[Part],
     entries: usize,
 ) -> Result<bool, Refusal> {
-    let begun = host.record(|one| {
-        let there = parts.iter().map(|part| there(one, part));
-        Some((one.bounds()?.at_once?, entries - there.sum::<usize>()))
+    let begun = host.record(|record| {
+        let there = parts.iter().map(|part| part.left_out(record.session()));
+        Some((record.bounds()?.at_once?, entries - there.sum::<usize>()))
     });
     let Some((at_once, mut left)) = begun.flatten() else {
         return Ok(true);
@@ -101,10 +100,10 @@ pub(crate) fn in_pieces<H: Host>(
             break;
         }
         let run = &part.run;
-        let known = host.record(|one| {
-            let believed = one.session().believed(run.sequence)?.len();
+        let known = host.record(|record| {
+            let believed = record.session().believed(run.sequence)?.len();
             let follows = part.follows && usize::try_from(run.first) == Ok(believed);
-            follows.then(|| (believed, one.session().there(run)))
+            follows.then(|| (believed, record.session().there(run)))
         });
         let Some((believed, there)) = known.flatten() else {
             continue;

@@ -23,7 +23,7 @@ pub(crate) fn stop_at_turns<H: Host>(host: &H, parts: &[Part]) -> Result<(), Ref
             continue;
         };
         for stop in stops {
-            let Some(there) = host.record(|one| one.session().there(&part.run)) else {
+            let Some(there) = host.record(|record| record.session().there(&part.run)) else {
                 return Ok(());
             };
             let end = stop - believed;
@@ -61,13 +61,13 @@ fn stops<H: Host>(
 ) -> Option<(usize, usize, Vec<usize>)> {
     let at_once = host.at_once()?;
     let sequence = run.sequence;
-    host.with_states(sequence, |one, states| {
-        let session = one.session();
+    host.with_states(sequence, |record, states| {
+        let session = record.session();
         let believed = session.believed(sequence)?.len();
         let from = believed + session.there(run);
         let is_known = usize::try_from(run.first) == Ok(believed)
             && session.in_engine(sequence) == from
-            && (from == 0 || session.under(sequence) == one.conditions(sequence))
+            && (from == 0 || session.under(sequence) == record.conditions(sequence))
             && session.may_load(sequence);
         if !is_known {
             return None;
@@ -82,13 +82,13 @@ fn stops<H: Host>(
             let stop = from + (place - from) / at_once * at_once;
             let before = &wanted[..place];
             let last = states.last_state_in(before);
-            let last = last.max(one.tails().last(sequence, before));
+            let last = last.max(record.tails().last(sequence, before));
             let last = last.max(stops.last().copied().unwrap_or(0));
             if stop > last && place - last >= at_once {
                 stops.push(stop);
             }
         }
-        let most = one.at_a_time();
+        let most = record.at_a_time();
         (!stops.is_empty()).then_some((believed, most, stops))
     })
 }
@@ -101,9 +101,9 @@ fn take_tail<H: Host>(host: &H, run: &Run, end: usize) {
     }
     let mut part = Vec::new();
     if host.save_part(run.sequence, &mut part) {
-        host.record(|one| {
-            let tokens = one.session().after(run, end);
-            keep_tail(one, run.sequence, tokens, &part)
+        host.record(|record| {
+            let tokens = record.session().after(run, end);
+            keep_tail(record, run.sequence, tokens, &part)
         });
     }
 }

@@ -18,9 +18,9 @@ pub(super) fn learn_from_warm_up(context: Context<'_>, sequence: i32) {
         return;
     }
     let proven = prove_one(context, sequence);
-    with_record(context, |one| match proven {
+    with_record(context, |record| match proven {
         Some(Understood::Dense(Err(_)) | Understood::Exact(Err(_))) | None => {}
-        Some(proven) => learn(one, proven),
+        Some(proven) => learn(record, proven),
     });
 }
 
@@ -30,10 +30,10 @@ pub(super) fn learn_layout(context: Context<'_>, parts: &[Part]) {
     if !is_to_learn(context) {
         return;
     }
-    let wanted = with_record(context, |one| {
+    let wanted = with_record(context, |record| {
         let fresh = |part: &Part| {
             let run = &part.run;
-            let empty = one.session.believed(run.sequence) == Some(&[]);
+            let empty = record.session.believed(run.sequence) == Some(&[]);
             part.follows && run.first == 0 && run.leading > ENOUGH && empty
         };
         parts.iter().position(fresh)
@@ -51,21 +51,24 @@ pub(super) fn learn_layout(context: Context<'_>, parts: &[Part]) {
 
 /// Whether a context could have a store if its states were understood.
 fn is_to_learn(context: Context<'_>) -> bool {
-    let is =
-        |one: &mut ContextStore| !one.is_proven() && !one.is_refused() && !one.has_embeddings();
+    let is = |record: &mut ContextStore| {
+        !record.is_proven() && !record.is_refused() && !record.has_embeddings()
+    };
     with_record(context, is) == Some(true)
 }
 
 /// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
 /// Until then it has no store.
 pub(super) fn prove_layout(context: Context<'_>, parts: &[Part]) {
-    let wanted = with_record(context, |one| !one.is_proven() && !one.is_refused());
+    let wanted = with_record(context, |record| {
+        !record.is_proven() && !record.is_refused()
+    });
     if wanted != Some(true) {
         return;
     }
     let mut sequences = parts.iter().map(|part| part.run.sequence);
     if let Some(proven) = sequences.find_map(|sequence| prove_one(context, sequence)) {
-        with_record(context, |one| learn(one, proven));
+        with_record(context, |record| learn(record, proven));
     }
 }
 
@@ -74,7 +77,7 @@ fn prove_one(context: Context<'_>, sequence: i32) -> Option<Understood> {
     context
         .length(sequence)
         .filter(|&length| length >= ENOUGH)?;
-    let mut state = with_record(context, |one| std::mem::take(&mut one.buffer))?;
+    let mut state = with_record(context, |record| std::mem::take(&mut record.buffer))?;
     let saved = context.save(sequence, &mut state);
     let proven = if !saved {
         None
@@ -86,7 +89,7 @@ fn prove_one(context: Context<'_>, sequence: i32) -> Option<Understood> {
     } else {
         guard::compute(|| Understood::Dense(prove(&state)))
     };
-    with_record(context, |one| one.buffer = std::mem::take(&mut state));
+    with_record(context, |record| record.buffer = std::mem::take(&mut state));
     proven
 }
 
@@ -96,13 +99,13 @@ enum Understood {
     Exact(Result<Shape, LayoutError>),
 }
 
-fn learn(one: &mut ContextStore, proven: Understood) {
+fn learn(record: &mut ContextStore, proven: Understood) {
     match proven {
-        Understood::Dense(Ok(layout)) => one.set_layout(layout),
-        Understood::Exact(Ok(shape)) => one.set_shape(shape),
+        Understood::Dense(Ok(layout)) => record.set_layout(layout),
+        Understood::Exact(Ok(shape)) => record.set_shape(shape),
         Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
             let why = format!("the state of its sequences is not understood ({error})");
-            refuse_aloud(one, &why);
+            refuse_aloud(record, &why);
         }
     }
 }

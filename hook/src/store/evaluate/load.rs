@@ -61,7 +61,7 @@ impl<'a> Stored<'a> {
         if media::is_any_row(&found.offer.tokens[..held]) || media::is_any_row(&run.tokens) {
             // Copying that takes time, too.
             let all = found.offer.tokens.len();
-            let ratio = with_record(context, |one| one.rates.worth_loading()).unwrap_or(0);
+            let ratio = with_record(context, |record| record.rates.worth_loading()).unwrap_or(0);
             if all.saturating_sub(held) * ratio < all + held {
                 return None;
             }
@@ -134,10 +134,10 @@ impl Supply for Stored<'_> {
     fn finish(self, done: &Done) {
         let took = self.start.elapsed().saturating_sub(self.waited);
         let loaded = done.loaded.filter(|loaded| *loaded > self.held);
-        with_record(self.context, |one| {
-            one.keep_buffer(self.buffer);
+        with_record(self.context, |record| {
+            record.keep_buffer(self.buffer);
             if let Some(loaded) = loaded {
-                one.rates.loaded(loaded, self.began.elapsed());
+                record.rates.loaded(loaded, self.began.elapsed());
             }
         });
         figures::add(&FIGURES.failed_loads, self.failed + done.failed_loads);
@@ -151,18 +151,18 @@ impl Supply for Stored<'_> {
 /// worth copying it out and in. (A server with several free slots may take the one that does not hold the
 /// prompt, and so it does if the other one was just given away.)
 fn better_than_stored(context: Context<'_>, run: &Run, held: usize) -> Option<i32> {
-    let better = with_index(context, |index, one| {
+    let better = with_index(context, |index, record| {
         let index = index.as_mut()?;
-        let conditions = one.conditions(run.sequence);
-        let wanted = one.session.wanted(run);
-        let (sequence, shared) = one.session.sharing(run, &wanted, conditions)?;
+        let conditions = record.conditions(run.sequence);
+        let wanted = record.session.wanted(run);
+        let (sequence, shared) = record.session.sharing(run, &wanted, conditions)?;
         if shared < held + worth::LEAST {
             return None;
         }
-        let fingerprint = one.fingerprint(conditions)?;
+        let fingerprint = record.fingerprint(conditions)?;
         let stored = index.length_of(&fingerprint, &wanted).max(held);
-        let all = one.session.believed(sequence)?.len();
-        worth::sharing(all, shared, stored, one.rates.worth_saving()).then_some(sequence)
+        let all = record.session.believed(sequence)?.len();
+        worth::sharing(all, shared, stored, record.rates.worth_saving()).then_some(sequence)
     });
     better.flatten()
 }
@@ -176,42 +176,44 @@ fn search(
 ) -> Option<(Offer, Prepared)> {
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
-    let found = with_index(context, |index, one| {
+    let found = with_index(context, |index, record| {
         let index = index.as_mut()?;
-        let fingerprint = one.fingerprint(one.conditions(run.sequence))?;
-        let layout = one.layout().cloned()?;
+        let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
+        let layout = record.layout().cloned()?;
         index.settle();
-        let wanted = one.session.wanted(run);
-        let room = one.room(held);
+        let wanted = record.session.wanted(run);
+        let room = record.room(held);
         // If the prompt ends in this batch, nothing of it is left to be loaded.
         let goes_on = run.leading == run.tokens.len();
         for _ in 0..ATTEMPTS {
             let more = room.saturating_sub(wanted.len().saturating_sub(held));
             let mut offer = index.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
-            let conditions = one.conditions(run.sequence);
-            let length = hidden::length(index, one, conditions, &offer.tokens)?;
+            let conditions = record.conditions(run.sequence);
+            let length = hidden::length(index, record, conditions, &offer.tokens)?;
             if length < offer.tokens.len() {
                 offer.cut(length);
             }
             let gained = offer.wanted.saturating_sub(held);
             let all = offer.tokens.len();
-            let is_worth_it = worth::loading(held, all, one.rates.worth_loading());
+            let is_worth_it = worth::loading(held, all, record.rates.worth_loading());
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            index.note(fingerprint, || one.origin(one.conditions(run.sequence)));
-            let region = index.region_for(may_flow && one.flows, &layout, &offer);
+            index.note(fingerprint, || {
+                record.origin(record.conditions(run.sequence))
+            });
+            let region = index.region_for(may_flow && record.flows, &layout, &offer);
             if let Some(region) = region {
                 match index.outline(&offer, &layout, run.sequence, region) {
                     Some(outline) => return Some((offer, Prepared::Outline(outline))),
                     None => continue,
                 }
             }
-            let mut state = index.buffer(&mut one.buffer, layout.state_size(all));
+            let mut state = index.buffer(&mut record.buffer, layout.state_size(all));
             if index.compose(&offer, all, &layout, run.sequence, &mut state) {
                 return Some((offer, Prepared::Composed(state)));
             }
-            one.buffer = state;
+            record.buffer = state;
         }
         None
     });
@@ -225,9 +227,9 @@ fn compose(
     sequence: i32,
     state: &mut Vec<u8>,
 ) -> bool {
-    let composed = with_index(context, |index, one| {
+    let composed = with_index(context, |index, record| {
         let index = index.as_mut()?;
-        let layout = one.layout().cloned()?;
+        let layout = record.layout().cloned()?;
         Some(index.compose(offer, length, &layout, sequence, state))
     });
     composed.flatten() == Some(true)

@@ -110,10 +110,10 @@ impl Supply for StoredState<'_> {
             took,
             ..
         } = self;
-        with_record(context, |one| {
-            one.keep_buffer(self.buffer);
+        with_record(context, |record| {
+            record.keep_buffer(self.buffer);
             if let Some(position) = done.loaded {
-                one.rates.loaded(position, took);
+                record.rates.loaded(position, took);
             }
         });
         figures::add_time(&FIGURES.load_nanos, took);
@@ -166,25 +166,25 @@ fn search(
     } = *wanted;
     // A chunk that is gone or damaged leaves the store: then there may be less.
     const ATTEMPTS: usize = 4;
-    let found = with_index(context, |index, one| {
+    let found = with_index(context, |index, record| {
         let index = index.as_mut()?;
-        if one.has_embeddings() || !one.session.may_load(sequence) {
+        if record.has_embeddings() || !record.session.may_load(sequence) {
             return None;
         }
-        let fingerprint = one.fingerprint(one.conditions(sequence))?;
+        let fingerprint = record.fingerprint(record.conditions(sequence))?;
         index.settle();
-        let conditions = one.conditions(sequence);
-        let length = hidden::length(index, one, conditions, tokens)?;
+        let conditions = record.conditions(sequence);
+        let length = hidden::length(index, record, conditions, tokens)?;
         // The host has had the rows of all that it believes in.
         let tokens = tokens.get(..length.max(believed))?;
         for _ in 0..ATTEMPTS {
             let offer = index.offer_exact(&fingerprint, tokens, held)?;
             let position = offer.position();
-            if !is_worth_loading(one, position, held, believed) {
+            if !is_worth_loading(record, position, held, believed) {
                 return None;
             }
-            index.note(fingerprint, || one.origin(one.conditions(sequence)));
-            if let Some(state) = prepare_state(index, one, &offer, sequence, may_flow) {
+            index.note(fingerprint, || record.origin(record.conditions(sequence)));
+            if let Some(state) = prepare_state(index, record, &offer, sequence, may_flow) {
                 return Some((position, state));
             }
         }
@@ -193,32 +193,32 @@ fn search(
     found.flatten()
 }
 
-fn is_worth_loading(one: &ContextStore, position: usize, held: usize, believed: usize) -> bool {
+fn is_worth_loading(record: &ContextStore, position: usize, held: usize, believed: usize) -> bool {
     let gained = position - held;
     let new = position.saturating_sub(believed);
     gained >= worth::LEAST
-        && new <= one.room(believed)
-        && gained * one.rates.worth_loading() >= position
+        && new <= record.room(believed)
+        && gained * record.rates.worth_loading() >= position
 }
 
 fn prepare_state(
     index: &mut StoreIndex,
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     offer: &ExactOffer,
     sequence: i32,
     may_flow: bool,
 ) -> Option<Prepared> {
-    let shape = one.shape().cloned()?;
-    let region = index.region_for_exact(may_flow && one.flows, &shape, offer);
+    let shape = record.shape().cloned()?;
+    let region = index.region_for_exact(may_flow && record.flows, &shape, offer);
     if let (Some(layout), Some(region)) = (shape.dense(), region) {
         let outline = index.outline_exact(offer, layout, sequence, region);
         return outline.map(Prepared::Outline);
     }
-    let mut state = std::mem::take(&mut one.buffer);
+    let mut state = std::mem::take(&mut record.buffer);
     if index.compose_exact(offer, &shape, sequence, &mut state) {
         return Some(Prepared::Composed(state));
     }
-    one.buffer = state;
+    record.buffer = state;
     None
 }
 
@@ -229,19 +229,19 @@ pub(in crate::store) fn better_than_stored(
     run: &Run,
     wanted: &[i32],
 ) -> Option<i32> {
-    let better = with_index(context, |index, one| {
+    let better = with_index(context, |index, record| {
         let index = index.as_mut()?;
-        let conditions = one.conditions(run.sequence);
-        let (sequence, shared) = one.session.sharing(run, wanted, conditions)?;
-        let all = one.session.believed(sequence)?.len();
-        let held = one.session.in_engine(run.sequence);
+        let conditions = record.conditions(run.sequence);
+        let (sequence, shared) = record.session.sharing(run, wanted, conditions)?;
+        let all = record.session.believed(sequence)?.len();
+        let held = record.session.in_engine(run.sequence);
         if shared < all || shared < held + worth::LEAST {
             return None;
         }
-        let fingerprint = one.fingerprint(conditions)?;
+        let fingerprint = record.fingerprint(conditions)?;
         let stored = index.last_state_in(&fingerprint, wanted).max(held);
         let more = shared.saturating_sub(stored);
-        (more >= worth::LEAST && more * one.rates.worth_saving() >= all).then_some(sequence)
+        (more >= worth::LEAST && more * record.rates.worth_saving() >= all).then_some(sequence)
     });
     better.flatten()
 }
