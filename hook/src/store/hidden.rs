@@ -140,7 +140,7 @@ pub(super) fn take(context: Context<'_>, sequence: i32, from: usize, tokens: &[i
 }
 
 /// The size of a row, and the rows of the last evaluation, which had so many entries; none if the engine has none. `None`:
-/// nobody wants them. This waits for the engine, as the host does next.
+/// they are not wanted. This waits for the engine, as the host does next.
 fn of_engine<'a>(context: Context<'_>, entries: usize) -> Option<(usize, Cow<'a, [u8]>)> {
     if !are_any() {
         return None;

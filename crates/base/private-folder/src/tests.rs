@@ -1,4 +1,4 @@
-//! With real folders. Where one has to belong to somebody else it is given away if this user may
+//! With real folders. Where one has to belong to another user it is given away if this user may
 //! do that (root), and otherwise only the walk is told so.
 
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ impl Tree {
     }
 }
 
-/// Nobody that any test runs as.
+/// A user that no test runs as.
 const SOMEBODY: u32 = 54_321;
 
 fn at<T>(path: &str, why: T) -> (String, T) {
@@ -231,7 +231,7 @@ fn every_folder_above_is_closed_to_others() {
 fn every_folder_above_is_ours_or_roots() {
     for above in ["/", "/home", "/home/me", "/home/me/cache"] {
         let mut tree = Tree::new(&["/home", "/home/me", "/home/me/cache"]);
-        // Even if nobody but its owner can write to it, and even if it is sticky.
+        // Even if only its owner can write to it, and even if it is sticky.
         for theirs in [0o700, 0o755, 0o1777] {
             tree.set(above, theirs);
             tree.give(above, SOMEBODY);

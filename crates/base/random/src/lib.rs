@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(random.draw(), 6_457_827_717_110_365_317);
         assert_eq!(random.draw(), 3_203_168_211_198_807_973);
         assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
-        // And nobody knows the next of the system's.
+        // And the system's next number cannot be foreseen.
         assert_ne!(Random::of_system().draw(), Random::of_system().draw());
     }
 

@@ -3,7 +3,7 @@ use std::fmt;
 /// A string that is never shown: `Debug` prints `***`, and there is no
 /// `Display`.
 ///
-/// This keeps secrets out of logs and panics. It does not protect them from anyone who can
+/// This keeps secrets out of logs and panics. It does not protect them from a user who can
 /// read the process's memory or environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);

@@ -141,7 +141,7 @@ impl Scene {
     }
 }
 
-/// Whoever asks for advice a moment after the last request wants it to count.
+/// A user who asks for advice a moment after the last request wants it to count.
 #[test]
 fn an_answered_request_is_written_when_the_engine_has_been_silent() {
     let mut scene = Scene::new(false);

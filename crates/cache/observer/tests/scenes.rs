@@ -709,7 +709,7 @@ fn host_buffers_are_counted_until_they_or_their_context_are_freed() {
     assert_eq!(host(&mut scene).1, 0);
 }
 
-/// Whoever asks the same again and again, say a health check, adds an id to the same prompt each time.
+/// A client that asks the same again and again, say a health check, adds an id to the same prompt each time.
 #[test]
 fn an_event_names_the_last_of_many_requests_with_one_prompt() {
     let mut scene = Scene::new();

@@ -379,7 +379,7 @@ pub enum EngineWork {
 mod tests {
     use super::*;
 
-    /// Whoever waits for the engine to rest goes by this.
+    /// A thread that waits for the engine to rest goes by this.
     #[test]
     fn an_event_says_whether_the_engine_works() {
         let context = ContextId(1);

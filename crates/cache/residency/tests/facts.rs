@@ -1,4 +1,4 @@
-//! What an observed ledger tells, and that it says the same of the cache as one that nobody observes.
+//! What an observed ledger tells, and that it says the same of the cache as one that is not observed.
 
 use std::ops::Range;
 

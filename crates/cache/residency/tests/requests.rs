@@ -16,7 +16,7 @@ fn an_id_that_comes_again_takes_the_older_ones_place() {
     let request = server.post("a");
     assert_eq!(server.said(), ["a awaited"]);
     assert_eq!(server.ledger.live(), 1);
-    // The old prompt is nobody's now.
+    // No request has the old prompt now.
     server.prompt(0, "b", "another");
     assert_eq!(server.lost(), NOTHING);
     server.launch(1, request.task);

@@ -59,7 +59,7 @@ mod tests {
                 for other in 0..20 {
                     for tokens in [&[one, other][..], &[one, other, 0], &[one, other, 0, 0]] {
                         for adapter in [None, Some("a"), Some("b"), Some("aa")] {
-                            // Whoever lies below a block has its adapter.
+                            // What lies below a block has its adapter.
                             if parent.is_some() && adapter.is_some() {
                                 continue;
                             }

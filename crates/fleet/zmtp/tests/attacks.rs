@@ -238,7 +238,7 @@ fn those_that_take_nothing_make_room() {
     while router.frame() != Some((false, b"last".to_vec())) {}
 }
 
-/// Whoever loses its place comes back at once, so that the newest is always about to be displaced.
+/// A peer that loses its place comes back at once, so that the newest is always about to be displaced.
 #[test]
 fn a_router_finds_a_place_among_those_that_come_back() {
     let publisher = publisher(Limits {

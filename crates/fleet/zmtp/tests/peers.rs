@@ -155,7 +155,7 @@ fn ten_thousand_connections_are_refused() {
     for peer in &mut peers {
         peer.subscribe(b"");
     }
-    // Whoever has been sent something keeps its place.
+    // A peer that has been sent something keeps its place.
     publisher.publish(&[b"first"]);
     for peer in &mut peers {
         assert_eq!(peer.frame(), Some((false, b"first".to_vec())));
@@ -212,7 +212,7 @@ fn a_router_answers_whoever_asks() {
     }
     dealer.say(b"\x04\x07\x04PING\0\0");
     assert_eq!(dealer.frame(), Some((true, b"\x04PONG".to_vec())));
-    // Whoever goes is no trouble; whoever talks nonsense is counted, before and after the handshake.
+    // A peer that goes is no trouble; one that talks nonsense is counted, before and after the handshake.
     drop(dealer);
     assert_eq!(router.refused(), 0);
     let mut rude = Peer::connect(router.address());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::{Allowance, Bucket};
 
 /// Lets so many connections be accepted in a second. Those that come faster wait in the system's queue, which
-/// costs nobody anything.
+/// costs nothing.
 #[derive(Debug)]
 pub struct Pace {
     each: Duration,

@@ -292,7 +292,7 @@ mod tests {
         }
         // 20 ms of debt at 100 ms a second.
         assert!(begun.elapsed() >= 190 * MS, "{:?}", begun.elapsed());
-        // Whoever takes little is not made to wait for the others.
+        // A peer that takes little does not wait for the others.
         let polite = work.peer();
         work.peer().meter().note();
         let _ = work.peer().note(1000 * MS);

@@ -1,10 +1,10 @@
 //! The tier of prompts that have left the engine, and that the prefix store may have.
 //!
 //! With a prefix store (docs/store.md) a prompt that was evicted is not gone: the engine loads it, which takes a small part
-//! of the time of evaluating it. So the index keeps its documents, and orders others by them. For everybody else it is as
+//! of the time of evaluating it. So the index keeps its documents, and orders others by them. For all others it is as
 //! evicted as ever: it is not tracked, not listed, and cannot be evicted again.
 //!
-//! Nobody tells the index what the store drops. Instead it asks the hook before it relies on a prompt of this tier
+//! The index does not hear what the store drops. Instead it asks the hook before it relies on a prompt of this tier
 //! ([`Question`](crate::Question)), and forgets what is not there any more. An eviction says nothing of the store: just then
 //! the server often has it, to load the next prompt.
 //!

@@ -199,7 +199,7 @@ impl Body {
             in_turn += data.len();
             if in_turn >= if turn.is_some() { TURN } else { FIRST } {
                 in_turn = 0;
-                // With the turn, or the next would have it before anybody else is looked at.
+                // With the turn, or the next would have it before any other is looked at.
                 match turn {
                     Some(_) => held.rest().await,
                     None => tokio::task::yield_now().await,

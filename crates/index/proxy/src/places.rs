@@ -222,7 +222,7 @@ impl Places {
         })
     }
 
-    /// Waits for a place, if none is left and nobody can be displaced.
+    /// Waits for a place, if none is left and no client can be displaced.
     pub(crate) async fn enter(self: &Arc<Self>) -> Permit {
         loop {
             let left = self.left.notified();
@@ -261,7 +261,7 @@ impl Places {
         })
     }
 
-    /// Whether there is a place that is not of the reserve, if need be by displacing somebody.
+    /// Whether there is a place that is not of the reserve, if need be by displacing a client.
     fn has_room(&self, open: &mut Open) -> bool {
         open.connections.len() - open.reserved < self.limits.connections
             || self.displace(open, false)
@@ -388,7 +388,7 @@ mod tests {
         let third = enter();
         assert!(is_open(&waits) && !is_open(&slow) && is_open(&third));
         assert!(third.is_for_all());
-        // Nobody can be displaced: the next one gets the reserve.
+        // No client can be displaced: the next one gets the reserve.
         third.progress.step(Step::Answer);
         let fourth = enter();
         assert!(!fourth.is_for_all());

@@ -18,7 +18,7 @@ const WAITING: usize = 1024;
 const COPIES: usize = 2;
 const COPIES_BY_RULES: usize = 4;
 
-/// Reads requests before they are passed on. The server would take them anyhow, so nobody is refused: a request that is
+/// Reads requests before they are passed on. The server would take them anyhow, so none is refused: a request that is
 /// too long, or for which there is no room or no thread, passes as it is.
 #[derive(Clone, Debug)]
 pub struct Reading {
@@ -35,7 +35,7 @@ impl Reading {
         Self {
             longest,
             rules,
-            // Nobody is refused when it is full.
+            // No request is refused when it is full.
             lane: Lane::new(THREADS, WAITING, Arc::default()),
             room: Room::new(bytes),
         }

@@ -140,7 +140,7 @@ impl Room {
 }
 
 impl Held {
-    /// Waits until more of a large body may be received. Nobody may wait for a client while this is kept.
+    /// Waits until more of a large body may be received. No thread may wait for a client while it keeps this.
     pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         let state = &*self.room.0;
         let received = Arc::clone(&state.received);

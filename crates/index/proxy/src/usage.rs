@@ -30,7 +30,7 @@ pub trait Accounts: Send + Sync {
     /// An id for a request without one.
     fn new_id(&self) -> String;
     /// The account of a request with this answer, asked for when this is polled. `None`: nothing is ever loaded, the server has
-    /// counted what was, or nobody can be asked.
+    /// counted what was, or no server can be asked.
     fn of(&self, id: String, answer: &Response) -> Option<Asked>;
 }
 

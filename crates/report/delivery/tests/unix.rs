@@ -153,7 +153,7 @@ fn one_that_hangs_costs_no_more_than_its_time() {
     assert!(error.contains("timed out"), "{error}");
 }
 
-/// Its queue is full, and nobody takes from it: connecting would take for ever. (Elsewhere than on
+/// Its queue is full, and nothing takes from it: connecting would take for ever. (Elsewhere than on
 /// Linux it is refused then.)
 #[cfg(target_os = "linux")]
 #[test]

@@ -256,7 +256,7 @@ fn what_a_dead_server_left_is_taken_over_at_another_address() {
     living.note_gone("a");
     living.flush();
 
-    // Nobody takes what a living server holds, or what is another index's.
+    // No process takes what a living server holds, or what is another index's.
     let (journal, lost) = open(&home, "5", quiet);
     assert_eq!(lost, []);
     journal.close();

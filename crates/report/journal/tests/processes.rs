@@ -71,7 +71,7 @@ fn the_process_that_the_other_tests_start() {
     let variable = |name| std::env::var(name).ok();
     let (Some(home), Some(port), Some(work)) = (variable(HOME), variable(PORT), variable(WORK))
     else {
-        // It was started by somebody who runs ignored tests, not by a test.
+        // It was started by a user who runs ignored tests, not by a test.
         return;
     };
     let (mut journal, lost) = open(Path::new(&home), &port);
@@ -190,8 +190,8 @@ fn of_servers_with_different_ports_only_the_dead_ones_ids_are_reported() {
     let one = Process::holding(&home, "1", "");
     assert_eq!(one.lost, set(&["a", "b"]));
     two.kill();
-    // The ids of the first process are still live, and the second process has not reported them either. Whoever starts
-    // next takes over all that nobody holds.
+    // The ids of the first process are still live, and the second process has not reported them either. The process that starts
+    // next takes over all that no process holds.
     one.end();
     let mut third = Process::holding(&home, "3", "");
     assert_eq!(third.lost, set(&["a", "b", "c", "d"]));

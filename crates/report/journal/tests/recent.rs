@@ -256,7 +256,7 @@ fn without_a_ring_the_journal_works_alone() {
     drop(journal);
     let (mut journal, lost) = open(&home);
     assert_eq!(lost, ids(&["a"]));
-    // Somebody removes the ring's file: what is stored in the ring would not be found again.
+    // The ring's file is removed: what is stored in the ring would not be found again.
     assert!(journal.is_written() && journal.recent().is_some());
     fs::remove_file(ring(&home)).unwrap();
     assert!(journal.is_written() && journal.recent().is_none());

@@ -47,7 +47,7 @@ pub trait Record {
     /// Under what tokens of a sequence are evaluated now, and for whom.
     fn conditions(&self, sequence: i32) -> Conditions;
 
-    /// Whether a sequence was evaluated under what tokens are evaluated under now, for whomever.
+    /// Whether a sequence was evaluated the adapters that are applied now, whatever its salt.
     fn is_under_these(&self, sequence: i32) -> bool;
 
     /// `None`: the context can go back to any position.

@@ -23,7 +23,7 @@ const BATCH: usize = 16;
 /// What the host does.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// A prompt: so many tokens of one of three texts, then of one that nobody else has; then an answer.
+    /// A prompt: so many tokens of one of three texts, then of one that no other prompt has; then an answer.
     Prompt {
         sequence: i32,
         text: u8,

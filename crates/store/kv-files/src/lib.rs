@@ -3,13 +3,13 @@
 //! ```text
 //!  <folder>/v1/            0700, this user's
 //!    4f/4f0c….kv           0600, one for each chunk: header, tokens, rows
-//!    index                 which chunk stands where, as somebody wrote it down; nothing depends on it
+//!    index                 which chunk stands where, as a process wrote it down; nothing depends on it
 //!    digests/…             what is in large files, by what makes a file that file
 //!    models/<fingerprint>  what a person calls the model; nothing depends on it
 //!    origins/<fingerprint> of what the fingerprint was made; for packs, remotes, people
 //!    new/<process>-<n>     what is being written
-//!    remote                whoever keeps a remote alike says there how that goes
-//!    ask-<machine>         a socket: whoever keeps a remote alike is asked there for what is not here
+//!    remote                the process that keeps a remote alike says there how that goes
+//!    ask-<machine>         a socket: the process that keeps a remote alike is asked there for what is not here
 //! ```
 //!
 //! # Whole or ignored

@@ -158,7 +158,7 @@ fn what_is_no_file_is_not_read() {
     fs::create_dir(&kept.path).expect("a folder");
     assert!(kept.read().is_err());
     fs::remove_dir(&kept.path).expect("it is there");
-    // Nobody writes to it: reading must not wait for that.
+    // Nothing writes to it: reading must not wait for that.
     rustix::fs::mknodat(
         rustix::fs::CWD,
         &kept.path,

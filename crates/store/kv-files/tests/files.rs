@@ -473,7 +473,7 @@ fn looking_for_a_store_makes_none() {
     );
 }
 
-/// Whoever starts removes what dead processes were writing, and nothing of those that live.
+/// A process that starts removes what dead processes were writing, and nothing of those that live.
 #[test]
 fn processes_that_start_leave_the_files_of_those_that_write() {
     let home = private_folder();

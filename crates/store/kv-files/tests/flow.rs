@@ -1,4 +1,4 @@
-//! States whose rows come from the files while somebody takes them.
+//! States whose rows come from the files while they are taken.
 
 mod common;
 #[path = "../../kv-store/tests/engine/mod.rs"]
@@ -144,7 +144,7 @@ fn a_state_is_given_out_as_it_was() {
     }
 }
 
-/// Nobody is given any of them, whatever the sums say: the engine would have them in its cache.
+/// None of them is given out, whatever the sums say: the engine would have them in its cache.
 #[test]
 fn rows_with_a_value_that_is_no_number_are_not_given_out() {
     let stored = Stored::new(&Engine::dense(3, 3000), 700);
@@ -338,7 +338,7 @@ fn threads_read_ahead_and_end() {
     let (taken, read) = run(left_out, readers, |flow| take(flow, &state, || 1 << 20));
     assert!(read.is_ok() && taken.expect("it was read") == stored.whole);
     assert_eq!(STARTED.load(Ordering::Relaxed), 3);
-    // Also if nobody takes anything, or takes a little and fails.
+    // Also if nothing is taken, or a little before an error.
     let (_, left_out) = stored.outline(|_| true).expect("it is there");
     let ((), read) = run(left_out, readers, |_| ());
     assert!(matches!(read, Err(Lost::NotTaken)));
@@ -348,7 +348,7 @@ fn threads_read_ahead_and_end() {
         flow.next(0, 1).is_none()
     });
     assert!(matches!(read, Err(Lost::NotTaken)));
-    // If some of them panic the others read, and if all do, whoever takes the state.
+    // If some of them panic the others read, and if all do, the thread that takes the state.
     for panicking in [1, 3] {
         static LEFT: AtomicUsize = AtomicUsize::new(0);
         LEFT.store(panicking, Ordering::Relaxed);

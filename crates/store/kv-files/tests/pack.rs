@@ -73,7 +73,7 @@ fn other_files_and_versions_are_named() {
     assert!(matches!(why, Err(PackError::Foreign)), "{why:?}");
 }
 
-/// Also if the sums are right: a pack may come from anybody.
+/// Also if the sums are right: a pack may come from a stranger.
 #[test]
 fn chunks_that_do_not_belong_together_are_refused() {
     let good = of(&origin().fingerprint, 600, 8);

@@ -145,7 +145,7 @@ fn rows_with_a_value_that_is_no_number_are_neither_written_nor_read() {
         let mut bad = rows(chunk);
         let at = (bad.len() / 2) & !63;
         bad[at..at + 2].copy_from_slice(&[0x00, 0x7e]);
-        // Whoever does not know of what they consist writes them.
+        // A process that does not know of what they consist writes them.
         writer.write(chunk, Arc::new(bad.clone())).expect("taken");
         assert!(writer.flush(LONG));
         let read = |out: &mut _| folder.read_finite(&chunk.name, chunk.bytes, &numbers, out);

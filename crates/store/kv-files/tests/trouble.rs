@@ -251,7 +251,7 @@ fn a_folder_that_disappears_is_made_again() {
     assert_eq!(found(&folder), both[..1]);
 }
 
-/// Nobody asks for anything meanwhile.
+/// Nothing is asked for meanwhile.
 #[test]
 fn what_is_wrong_is_looked_at_again_and_told_as_it_is_now() {
     let home = private_folder();

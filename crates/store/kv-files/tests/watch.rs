@@ -104,7 +104,7 @@ fn what_is_not_known_any_more_is_passed_on_again() {
     assert_eq!(look(&mut watch), (vec![], vec![]));
 }
 
-/// Somebody has removed the folder, and another process has made it again.
+/// The folder was removed, and another process has made it again.
 #[test]
 fn a_folder_that_was_made_again_is_followed() {
     let root = private_folder();
@@ -133,7 +133,7 @@ fn a_folder_that_was_made_again_is_followed() {
     }
     look(&mut watch);
     assert!(!watch.is_another());
-    // Whoever writes does so there, too.
+    // The writer does so there, too.
     write(&folder, &all[1..]);
     assert_eq!(look(&mut watch).0, names(&all[1..]));
 }

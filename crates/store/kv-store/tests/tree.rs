@@ -391,7 +391,7 @@ fn of_many_chunks_for_one_place_all_processes_keep_the_same() {
             for chunk in &all {
                 left.extend(store.share([(chunk.clone(), 7)], &[]));
             }
-            // What continues one that left waits for it, if it came later. Whoever wrote it removes it.
+            // What continues one that left waits for it, if it came later. Its writer removes it.
             for chunk in leave.iter().flatten() {
                 if store.knows(&chunk.name) {
                     assert_eq!(store.share([], &[chunk.name]), []);
@@ -489,7 +489,7 @@ fn neighbours_write_and_remove_and_the_budget_holds() {
     // What others removed is gone, and is not to be removed again.
     assert_eq!(store.share([], &[prompt(2).name]), []);
     assert_eq!(store.chunks(), 2);
-    // Too much: what was used least recently leaves, whoever wrote it.
+    // Too much: what was used least recently leaves, no matter who wrote it.
     store.now(40);
     let own = store.insert(prompt(4));
     assert_eq!(own, Ok(vec![]));

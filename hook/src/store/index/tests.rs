@@ -129,7 +129,7 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     assert_eq!(index.length_of(&second, &tokens), 0);
     drop(stop);
     index.flush(LONG);
-    // What is somebody else's takes memory beside it.
+    // What another process has takes memory beside it.
     let stop = GO.lock().expect("a lock");
     index.writer = Writer::start(index.folder.clone(), queue, stopped, || false).expect("a thread");
     index.keep(&third, &tokens, &state, None);

@@ -55,7 +55,7 @@ fn the_head_the_body_and_the_pause_between_requests_have_their_times() {
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert!(answer.contains("send it faster"), "{answer}");
     assert_eq!(proxy.counts().late, 4);
-    // Whoever waits for an answer may wait longer than all of these.
+    // A client that waits for an answer may wait longer than all of these.
     let mut waits = send(&proxy, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let mut server = fake.accept();
     head(&mut server);

@@ -23,7 +23,7 @@ const STEP: usize = 256 << 10;
 /// How many buffers are looked at for one that is large enough.
 const LOOKED_AT: usize = 16;
 /// So many smaller than [`LARGE`] are kept at most. Four large ones have room beside them, and all are looked at. A chunk's
-/// own rows come back too, which nobody takes: without this bound those of a model with small states would be kept to the last.
+/// own rows come back too, which are not taken: without this bound those of a model with small states would be kept to the last.
 const FEW: usize = LOOKED_AT - 4;
 /// A buffer of this size or more is for states of at least a quarter of it.
 const LARGE: u64 = 16 << 20;
@@ -264,7 +264,7 @@ mod tests {
         spares.expect(6 * MIB as u64);
         ready(&spares);
         spares.expect(9 * MIB as u64);
-        // Somebody waits for the thread: it stops.
+        // Another thread waits for this one: it stops.
         let mut pieces = 0;
         spares.make_ready(u64::MAX, || {
             pieces += 1;

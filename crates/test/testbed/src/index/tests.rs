@@ -84,7 +84,7 @@ fn a_hanging_post_is_closed_when_the_behaviour_changes() {
 
 #[test]
 fn when_an_index_is_dropped_another_can_start_at_its_address() {
-    // Nobody else takes a free port of this address in between. Not every system has more than one for loopback.
+    // No other process takes a free port of this address in between. Not every system has more than one for loopback.
     let last = if cfg!(target_os = "linux") { 93 } else { 1 };
     let any = SocketAddr::from(([127, 0, 0, last], 0));
     let index = Index::start_at(any).expect("loopback");
