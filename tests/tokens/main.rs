@@ -2,6 +2,7 @@
 //! says it evaluated is what is new.
 
 mod conversations;
+mod families;
 mod recorded;
 
 use std::process::Command;

@@ -30,6 +30,8 @@ pub(crate) enum Values {
     RandomExceptFirstRow(f32),
     /// Random, but each row begins with a given value; one value per row.
     RandomAfter(f32, Vec<f32>),
+    /// These, row by row.
+    Given(Vec<f32>),
     /// The first value is one, the others are another.
     FirstAndRest(f32, f32),
     /// In front a square with the first value on its diagonal, else zeros. Behind it random in ±the second value, but for the
@@ -181,6 +183,7 @@ fn write_values(out: &mut impl Write, tensor: &Tensor, seed: u64) -> io::Result<
                 Values::RandomExceptFirstRow(bound) => random * bound,
                 Values::RandomAfter(_, first) if column == 0 => first[row as usize],
                 Values::RandomAfter(bound, _) => random * bound,
+                Values::Given(all) => all[(row * row_length + column) as usize],
                 Values::FirstAndRest(first, _) if column == 0 => *first,
                 Values::FirstAndRest(_, rest) => *rest,
                 Values::DiagonalAndRandom(diagonal, _) if column == row => *diagonal,

@@ -22,6 +22,7 @@ mod adapter;
 mod gguf;
 mod projector;
 mod rng;
+mod script;
 mod spec;
 mod tensors;
 mod vocab;
@@ -35,6 +36,7 @@ use std::{
 
 pub use adapter::{Adapter, write_adapter};
 pub use projector::{Projector, ProjectorKind, write_projector};
+pub use script::{Said, write_script};
 pub use spec::{Arch, Spec};
 pub use vocab::Chat;
 
@@ -101,7 +103,7 @@ fn write_to(out: &mut impl Write, spec: &Spec, chat: &Chat) -> io::Result<()> {
     let mut header = gguf::Header::default();
     spec.describe(&mut header);
     vocab::describe(&mut header, chat, spec);
-    gguf::write(out, &header, &tensors::of(spec), spec.seed)
+    gguf::write(out, &header, &tensors::of(spec, chat), spec.seed)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use crate::{
     gguf::{Tensor, Values},
     spec::{Arch, Spec},
-    vocab,
+    vocab::{self, Chat},
 };
 
 /// A bound for uniform weights that keeps the size of what passes through.
@@ -32,10 +32,10 @@ impl Tensors {
 }
 
 /// All tensors of a model.
-pub(crate) fn of(spec: &Spec) -> Vec<Tensor> {
+pub(crate) fn of(spec: &Spec, chat: &Chat) -> Vec<Tensor> {
     let mut tensors = Tensors(Vec::new());
     let width = u64::from(spec.width);
-    let vocabulary = vocab::tokens(spec);
+    let vocabulary = vocab::tokens(spec, chat);
     let rows = [width, vocabulary.len() as u64];
     let per_token = |letter: f32, other: f32| -> Vec<f32> {
         let value = |token| {

@@ -250,7 +250,7 @@ fn a_file_that_cannot_be_written_is_an_error() {
 
 #[test]
 fn the_vocabulary_has_one_token_per_character() {
-    let tokens = vocab::tokens(&Spec::new(Arch::Llama));
+    let tokens = vocab::tokens(&Spec::new(Arch::Llama), &Chat::default());
     assert_eq!(
         tokens
             .iter()

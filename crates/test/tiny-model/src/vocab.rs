@@ -7,6 +7,7 @@ use crate::spec::Spec;
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
 const BOS: u32 = 1;
@@ -39,6 +40,8 @@ pub struct Chat {
     pub bos: String,
     /// The text of the token that ends an answer.
     pub eos: String,
+    /// Other texts that are tokens. Those in angle brackets with bars, and in square brackets, are control tokens.
+    pub markers: Vec<String>,
 }
 
 impl Chat {
@@ -49,6 +52,7 @@ impl Chat {
             tool_use: None,
             bos: "<s>".to_owned(),
             eos: "</s>".to_owned(),
+            markers: Vec::new(),
         }
     }
 }
@@ -72,7 +76,7 @@ const HARMONY: [&str; 7] = [
 
 /// Text and type of every token, in the order of their ids. With `letter_pairs`, two letters up to h are a token, too, and the tokenizer
 /// prefers these, so that most of what a random model says is tokenized otherwise when it comes back.
-pub(crate) fn tokens(spec: &Spec) -> Vec<(String, i32)> {
+pub(crate) fn tokens(spec: &Spec, chat: &Chat) -> Vec<(String, i32)> {
     let mut tokens = vec![
         ("<unk>".to_owned(), UNKNOWN),
         ("<s>".to_owned(), CONTROL),
@@ -91,7 +95,26 @@ pub(crate) fn tokens(spec: &Spec) -> Vec<(String, i32)> {
     if spec.harmony {
         tokens.extend(HARMONY.map(|text| (text.to_owned(), CONTROL)));
     }
+    tokens.extend(chat.markers.iter().map(|text| (text.clone(), kind(text))));
+    // No two tokens may have the same text.
+    for (id, text) in [(BOS, &chat.bos), (EOS, &chat.eos)] {
+        if tokens.iter().all(|(taken, _)| taken != text) {
+            tokens[id as usize].0.clone_from(text);
+        }
+    }
     tokens
+}
+
+fn kind(marker: &str) -> i32 {
+    let is_control = ["<|", "<\u{ff5c}", "["]
+        .iter()
+        .any(|begin| marker.starts_with(begin));
+    if is_control { CONTROL } else { USER_DEFINED }
+}
+
+/// Whether a token of this kind is found in text before all others.
+pub(crate) fn is_marker(kind: i32) -> bool {
+    matches!(kind, CONTROL | USER_DEFINED)
 }
 
 /// Whether this is a token that the model may say: ASCII letters.
@@ -100,13 +123,7 @@ pub(crate) fn is_letter((text, kind): &(String, i32)) -> bool {
 }
 
 pub(crate) fn describe(header: &mut Header, chat: &Chat, spec: &Spec) {
-    let mut tokens = tokens(spec);
-    // No two tokens may have the same text.
-    for (id, text) in [(BOS, &chat.bos), (EOS, &chat.eos)] {
-        if tokens.iter().all(|(taken, _)| taken != text) {
-            tokens[id as usize].0.clone_from(text);
-        }
-    }
+    let tokens = tokens(spec, chat);
     let id_of = |text: &str| {
         let id = tokens.iter().position(|token| token.0 == text);
         id.unwrap_or_default() as u32
