@@ -31,12 +31,16 @@ class Index(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         now = time.monotonic()
-        for one in body["request_ids"]:
+        ids = body["request_ids"]
+        for one in ids:
             self.told.setdefault(one, now)
-        self.do_GET()
+        self.answers({"status": "success", "removed_count": len(ids), "evicted_request_ids": ids, "not_found": []})
 
     def do_GET(self):
-        answer = b'{"status": "ok"}'
+        self.answers({"status": "ready"})
+
+    def answers(self, body):
+        answer = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

@@ -3,6 +3,8 @@
 programs.py NAME MODEL DOCUMENTS                                    evaluates them with this package, and prints a line of JSON
 programs.py --keep NAME PACKAGE HOOK OUT SAID COMPANION FILES       a run as a line of JSON
 programs.py --ids COMPANION PROGRAM MODEL                           examples/static-rust's ids: what an index is told, and what is true
+programs.py --served COMPANION PYTHON MODEL                         xllamacpp's servers: what an index is told, what is true, and memory
+programs.py --serve MODEL                                           its program: starts a server for each line, which is its host cache
 programs.py --table LINES                                           all of them as a table
 programs.py --check LINES                                           fails if one is not what is known of it
 programs.py --minors FIRST                                          node-llama-cpp with the newest version of each minor one, of JSON on stdin
@@ -64,6 +66,90 @@ def gpt4all(model, prompts):
     llm = gpt4all.GPT4All(name, model_path=folder, allow_download=False, device="cpu", n_ctx=2048)
     for prompt in prompts:
         yield llm.generate(prompt, max_tokens=8, temp=0, n_batch=512), None
+
+
+def serve_xllamacpp(model):
+    import xllamacpp
+
+    for line in sys.stdin:
+        params = xllamacpp.CommonParams()
+        params.model.path = model
+        params.n_ctx, params.n_parallel, params.n_batch, params.kv_unified = 1024, 2, 512, False
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        params.cache_ram_mib = int(line)
+        params.warmup = params.fit_params = False
+        params.verbosity = -1
+        server = xllamacpp.Server(params)
+        print("at", server.listening_address, flush=True)
+        sys.stdin.readline()
+        del server
+        print("stopped", flush=True)
+
+
+def served(companion, python, model):
+    from parents import Index, serve, wait
+
+    more = {"CONTEXTPILOT_INDEX_URL": serve()}
+    line = [companion, "run", python, __file__, "--serve", model]
+    running = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | more, text=True)
+
+    def tell(text, answer):
+        running.stdin.write(text + "\n")
+        running.stdin.flush()
+        return next(line.split()[-1] for line in running.stdout if line.startswith(answer))
+
+    def ask(name, slot, with_id=True):
+        """How many tokens of it the engine evaluates, and of how many."""
+        body = {"prompt": f"{name} is where it begins; " + "the sea is wide " * 6, "n_predict": 2, "temperature": 0, "id_slot": slot}
+        body |= {"rid": name} if with_id else {}
+        request = urllib.request.Request(at + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            got = json.load(answer)
+        return got["timings"]["prompt_n"], got["tokens_evaluated"]
+
+    def told(*names):
+        wait(f"that {names} are lost", lambda: len(Index.told) >= len(names), 60)
+        time.sleep(0.5)
+        assert set(Index.told) == set(names), (names, Index.told)
+
+    def resident():
+        # Python is run by way of the command, which has become it.
+        status = open(f"/proc/{running.pid}/status").read()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+    at = tell("0", "at")
+    ask("alpha", 0), ask("beta", 1)
+    told()
+    ask("gamma", 0)
+    told("alpha")
+    assert ask("beta", 1, False)[0] == 1
+    evaluated, of = ask("alpha", 0, False)
+    assert evaluated > of - 4, (evaluated, of)
+    told("alpha", "gamma")
+    tell("", "stopped")
+    told("alpha", "gamma", "beta")
+    at = tell("64", "at")
+    for name in ["delta", "epsilon", "zeta"]:
+        ask(name, -1)
+    assert ask("delta", -1, False)[0] == 1
+    told("alpha", "gamma", "beta")
+    tell("", "stopped")
+    all_told = ["alpha", "gamma", "beta", "delta", "epsilon", "zeta"]
+    told(*all_told)
+    memory = []
+    for life in range(10):
+        at = tell("64", "at")
+        names = [f"{name}-{life}" for name in ["one", "two", "three"]]
+        for name in names:
+            ask(name, -1)
+        tell("", "stopped")
+        all_told += names
+        told(*all_told)
+        memory.append(resident())
+    running.stdin.close()
+    assert running.wait() == 0
+    print(f"xllamacpp: 12 servers in turn, {len(all_told)} ids, each told when it was lost; MiB resident after the second of the last ten, and the last: {memory[1]:.0f}, {memory[-1]:.0f}")
+    assert memory[-1] < memory[1] * 1.05, memory
 
 
 def minors(first):
@@ -194,6 +280,10 @@ if __name__ == "__main__":
         keep(*rest)
     elif what == "--ids":
         ids(*rest)
+    elif what == "--served":
+        served(*rest)
+    elif what == "--serve":
+        serve_xllamacpp(*rest)
     elif what == "--table":
         table(*rest)
     elif what == "--check":
