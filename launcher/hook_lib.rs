@@ -8,7 +8,8 @@
 //! The library is embedded in this executable (`build.rs`). If a package has installed it beside the
 //! executable, it is loaded from there. Otherwise it is written to the user's cache folder, under a name
 //! with its hash. A file that is there already is not trusted: it is compared with the embedded bytes
-//! before each use, and replaced if it differs.
+//! before it is used, unless it was since the machine was started, and has not been changed since ([`checked`]). It is
+//! replaced if it differs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::preload;
 use crate::variables::Lookup;
 
 mod cache;
+mod checked;
 mod folder;
 mod in_memory;
 mod installed;

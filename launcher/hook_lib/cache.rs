@@ -7,6 +7,7 @@ use contextpilot_private_folder::{PrivateFolder, effective_user};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::checked;
 use crate::error::HookError;
 
 /// A file with the right content.
@@ -52,7 +53,19 @@ fn holds(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<bool>
         && metadata.uid() == effective_user()
         && metadata.mode() & 0o022 == 0
         && metadata.len() == content.len() as u64;
-    Ok(ours && reads_as(&mut file, content)?)
+    if !ours {
+        return Ok(false);
+    }
+    let stamp = checked::stamp(&metadata);
+    if stamp.is_some() && checked::noted(folder, name) == stamp {
+        return Ok(true);
+    }
+    let same = reads_as(&mut file, content)?;
+    if let Some(stamp) = stamp.filter(|_| same && checked::is_settled(&metadata)) {
+        // Else it is compared again.
+        let _ = replace(folder, &checked::note_of(name), stamp.as_bytes());
+    }
+    Ok(same)
 }
 
 /// Whether the rest of `file` is `content`.

@@ -66,6 +66,39 @@ fn what_is_good_is_left_alone_and_what_is_not_is_replaced() {
     assert!(fs::symlink_metadata(&path).unwrap().is_file());
 }
 
+/// Programs cannot set the time of a file's last change, whose steps are some milliseconds.
+fn write_later(path: &Path, content: &[u8]) {
+    use std::os::unix::fs::MetadataExt;
+    let changed = || fs::metadata(path).map(|of| (of.ctime(), of.ctime_nsec()));
+    let before = changed().unwrap();
+    while changed().unwrap() == before {
+        fs::write(path, content).unwrap();
+    }
+}
+
+#[test]
+fn what_was_compared_and_not_written_to_since_is_not_compared_again() {
+    let (_home, folder) = private();
+    let path = cache::ensure(&folder, "lib", b"right").unwrap().path;
+    let note = folder.path().join(checked::note_of("lib"));
+    assert!(!note.exists(), "it may be written to in the same moment");
+    let stamp = || checked::stamp(&fs::metadata(&path).unwrap()).unwrap();
+    fs::write(&note, stamp()).unwrap();
+    cache::ensure(&folder, "lib", b"other").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"right", "the note is believed");
+
+    write_later(&path, b"wrong");
+    cache::ensure(&folder, "lib", b"right").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"right");
+
+    // The machine was started again since.
+    fs::write(&path, b"wrong").unwrap();
+    let other = stamp().replacen(|of: char| of.is_ascii_hexdigit(), "g", 1);
+    fs::write(&note, other).unwrap();
+    cache::ensure(&folder, "lib", b"right").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"right");
+}
+
 #[test]
 fn a_file_that_is_in_the_way_is_stepped_around() {
     let (_home, folder) = private();

@@ -28,6 +28,7 @@ impl Survey {
     ) -> Result<(), &'static str> {
         let mut written: Vec<(&Import, &Row)> = Vec::new();
         let mut failed = None;
+        let mut pages = Pages::default();
         for import in &self.imports {
             let row = &ROWS[import.row];
             // A function that is hooked inline needs no patched words.
@@ -38,7 +39,7 @@ impl Survey {
             let replacement = replacement::all()[import.row].address();
             let object = &self.objects[import.object];
             // SAFETY: the replacement has the signature of what the word held, by the table.
-            if unsafe { write(object, import.at, replacement) } {
+            if unsafe { pages.write(object, import.at, replacement) } {
                 written.push((import, row));
             } else if !row.is_optional() {
                 failed = Some(row.name);
@@ -48,7 +49,7 @@ impl Survey {
             for (import, _) in written {
                 let address = self.definitions[import.definition].address;
                 // SAFETY: the address that the word held, or would have held after lazy binding.
-                unsafe { write(&self.objects[import.object], import.at, address) };
+                unsafe { pages.write(&self.objects[import.object], import.at, address) };
             }
             return Err(name);
         }
@@ -106,26 +107,58 @@ pub(crate) fn patch_late() {
 /// `at` is a word of the object that holds a function's address, and `value` is the address of a
 /// function with the same signature.
 pub(in crate::attach) unsafe fn write(object: &Object, at: usize, value: usize) -> bool {
-    // SAFETY: the caller's promise. The dynamic linker may write to the word too, in one piece.
-    let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicUsize>(at) };
-    if !object.is_relro(word) {
-        word.store(value, Ordering::Relaxed);
-    } else {
-        // The dynamic linker made this page read-only after relocation. It stays readable while it is
-        // writable, and no other code writes to it any more.
-        if !protect(word, libc::PROT_READ | libc::PROT_WRITE) {
+    // SAFETY: the caller's promise.
+    unsafe { Pages::default().write(object, at, value) }
+}
+
+/// Pages that the dynamic linker made read-only after relocation, and to which words are written. They stay readable while
+/// they are writable, and no other code writes to them any more. Words that are written one after the other lie in few pages,
+/// each of which is opened once.
+#[derive(Default)]
+struct Pages {
+    /// The one that is writable now.
+    open: Option<usize>,
+}
+
+impl Pages {
+    /// # Safety
+    /// As for [`write`].
+    unsafe fn write(&mut self, object: &Object, at: usize, value: usize) -> bool {
+        // SAFETY: the caller's promise. The dynamic linker may write to the word too, in one piece.
+        let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicUsize>(at) };
+        if object.is_relro(word) && !self.open(down_to_page(at)) {
             return false;
         }
         word.store(value, Ordering::Relaxed);
-        // If this fails, the page stays writable, which does no harm.
-        protect(word, libc::PROT_READ);
+        word.load(Ordering::Relaxed) == value
     }
-    word.load(Ordering::Relaxed) == value
+
+    fn open(&mut self, page: usize) -> bool {
+        if self.open == Some(page) {
+            return true;
+        }
+        self.close();
+        let is_open = protect(page, libc::PROT_READ | libc::PROT_WRITE);
+        self.open = is_open.then_some(page);
+        is_open
+    }
+
+    fn close(&mut self) {
+        if let Some(page) = self.open.take() {
+            // If this fails, the page stays writable, which does no harm.
+            protect(page, libc::PROT_READ);
+        }
+    }
 }
 
-/// Changes the protection of the page that the word lies in.
-fn protect(word: &AtomicUsize, protection: i32) -> bool {
-    let page = down_to_page(std::ptr::from_ref(word).addr());
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Changes the protection of a page.
+fn protect(page: usize, protection: i32) -> bool {
     let page: *mut c_void = std::ptr::with_exposed_provenance_mut(page);
     // SAFETY: a mapped page, which stays readable.
     unsafe { libc::mprotect(page, 1, protection) == 0 }

@@ -37,6 +37,84 @@ pub(in crate::attach) struct Survey {
     pub(super) chosen: Vec<Option<usize>>,
 }
 
+/// Where definitions are, and under which names. Nearly all of the words that are looked up here, some ten thousand at each
+/// start of a server, lead to none of them.
+struct Known {
+    /// Addresses, and the index of the definition, in order.
+    addresses: Vec<(usize, usize)>,
+    /// Names of rows that have a definition, in order.
+    names: Vec<(&'static CStr, usize)>,
+    seen: Sieve,
+}
+
+impl Known {
+    fn of(definitions: &[Definition]) -> Self {
+        let (mut addresses, mut names) = (Vec::new(), Vec::new());
+        let mut seen = Sieve([0; 64]);
+        for (index, Definition { row, address, .. }) in definitions.iter().enumerate() {
+            let name = ROWS[*row].slot.c_name();
+            addresses.push((*address, index));
+            names.push((name, *row));
+            seen.add(of_address(*address));
+            seen.add(of_name(name));
+        }
+        addresses.sort_unstable();
+        names.sort_unstable();
+        names.dedup();
+        Self {
+            addresses,
+            names,
+            seen,
+        }
+    }
+
+    /// The definitions at this address.
+    fn at(&self, address: usize) -> impl Iterator<Item = &(usize, usize)> + Clone {
+        let first = if self.seen.may_have(of_address(address)) {
+            self.addresses.partition_point(|(at, _)| *at < address)
+        } else {
+            self.addresses.len()
+        };
+        let from_there = self.addresses[first..].iter();
+        from_there.take_while(move |(at, _)| *at == address)
+    }
+
+    /// The row of this name, if it has a definition.
+    fn row_of(&self, name: &CStr) -> Option<usize> {
+        if !self.seen.may_have(of_name(name)) {
+            return None;
+        }
+        let found = self.names.binary_search_by_key(&name, |(name, _)| name);
+        found.ok().map(|at| self.names[at].1)
+    }
+}
+
+/// Which numbers were added: all of those, and a few others.
+struct Sieve([u64; 64]);
+
+impl Sieve {
+    fn add(&mut self, number: usize) {
+        self.0[number / 64 % 64] |= 1 << (number % 64);
+    }
+
+    fn may_have(&self, number: usize) -> bool {
+        self.0[number / 64 % 64] & (1 << (number % 64)) != 0
+    }
+}
+
+/// Functions begin at multiples of 16 as a rule.
+fn of_address(address: usize) -> usize {
+    (address >> 4) ^ (address >> 16)
+}
+
+/// Names of one library begin alike.
+fn of_name(name: &CStr) -> usize {
+    let name = name.to_bytes();
+    let byte = |at: usize| usize::from(name.get(at).copied().unwrap_or(0));
+    let (middle, last) = (byte(name.len() / 2), byte(name.len().saturating_sub(2)));
+    name.len() + 67 * middle + 961 * last
+}
+
 impl Survey {
     /// Reads every object but our own. Sets the slot of each row to the definition that the
     /// server calls, and counts the words that lead to it.
@@ -92,20 +170,14 @@ impl Survey {
     }
 
     fn find_imports(&mut self) {
-        let mut by_address: Vec<(usize, usize)> = self
-            .definitions
-            .iter()
-            .enumerate()
-            .map(|(index, definition)| (definition.address, index))
-            .collect();
-        by_address.sort_unstable();
+        let known = Known::of(&self.definitions);
         let own = replacement::all()[0].address();
         for (object, candidate) in self.objects.iter().enumerate() {
             if candidate.contains(own) {
                 continue;
             }
             for word in candidate.words() {
-                if let Some(definition) = self.leads_to(&word, object, &by_address) {
+                if let Some(definition) = self.leads_to(&word, object, &known) {
                     self.imports.push(Import {
                         row: self.definitions[definition].row,
                         object,
@@ -120,15 +192,9 @@ impl Survey {
     }
 
     /// The definition that a word leads to.
-    fn leads_to(
-        &self,
-        word: &Word<'_>,
-        object: usize,
-        by_address: &[(usize, usize)],
-    ) -> Option<usize> {
+    fn leads_to(&self, word: &Word<'_>, object: usize, known: &Known) -> Option<usize> {
         let now = word.at.load(Ordering::Relaxed);
-        let first = by_address.partition_point(|(address, _)| *address < now);
-        let mut at_address = by_address[first..].iter().take_while(|(a, _)| *a == now);
+        let mut at_address = known.at(now);
         if at_address.clone().next().is_some() {
             // Two names may have the same address; then the word's name decides.
             let is_named = |(_, index): &&(usize, usize)| {
@@ -140,9 +206,7 @@ impl Survey {
         if !word.may_be_lazy || !self.objects[object].contains(now) {
             return None;
         }
-        let name = word.name();
-        let row = ROWS.iter().position(|row| row.slot.c_name() == name)?;
-        self.lookup(row, object)
+        self.lookup(known.row_of(word.name())?, object)
     }
 
     /// The definition that the dynamic linker would find for an object: its own if it was linked
@@ -175,19 +239,23 @@ impl Survey {
         self.imports.retain(|import| {
             definitions[import.definition].object != import.object || servers[import.object]
         });
+        // Of each definition: words that lead to it, and those of the server's objects among them.
+        let mut words = vec![(0_u32, 0_u32); self.definitions.len()];
+        for import in &self.imports {
+            let (all, of_server) = &mut words[import.definition];
+            *all += 1;
+            *of_server += u32::from(servers[import.object]);
+        }
         for (row, entry) in ROWS.iter().enumerate() {
-            let of_row = |import: &&Import| import.row == row;
             let weight = |definition: usize| {
-                let imports = self.imports.iter().filter(of_row);
-                let imports = imports.filter(|import| import.definition == definition);
-                imports
-                    .map(|import| 1 + 1000 * usize::from(servers[import.object]))
-                    .sum::<usize>()
+                let (all, of_server) = words[definition];
+                u64::from(all) + 1000 * u64::from(of_server)
             };
             let candidates = self.definitions.iter().enumerate();
             let candidates = candidates.filter(|(_, definition)| definition.row == row);
             // On a tie the first, which the dynamic linker would choose.
             let chosen = candidates
+                .clone()
                 .map(|(index, _)| (weight(index), std::cmp::Reverse(index)))
                 .max()
                 .map(|(_, std::cmp::Reverse(index))| index);
@@ -195,15 +263,10 @@ impl Survey {
             let Some(chosen) = chosen else {
                 continue;
             };
-            let imports = || self.imports.iter().filter(of_row);
-            let found = imports()
-                .filter(|import| import.definition == chosen)
-                .count();
-            let strays = imports().filter(|one| one.definition != chosen && servers[one.object]);
-            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let others = candidates.filter(|(index, _)| *index != chosen);
             entry.places.set_words(Counts {
-                found: count(found),
-                strays: count(strays.count()),
+                found: words[chosen].0,
+                strays: others.map(|(index, _)| words[index].1).sum(),
             });
             entry.slot.set(std::ptr::with_exposed_provenance(
                 self.definitions[chosen].address,
