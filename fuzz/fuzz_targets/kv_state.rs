@@ -4,11 +4,11 @@
 
 use std::ops::Range;
 
-use contextpilot_kv_store::{Composer, LayoutError, State, Wanted, prove};
+use contextpilot_kv_store::{Composer, LayoutError, SequenceState, Wanted, prove};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(state) = State::read(input) else {
+    let Ok(state) = SequenceState::read(input) else {
         return;
     };
     let layout = state.layout();
@@ -34,14 +34,14 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn rows(state: &State<'_>, range: Range<usize>) -> Vec<u8> {
+fn rows(state: &SequenceState<'_>, range: Range<usize>) -> Vec<u8> {
     let mut rows = Vec::new();
     assert!(state.extract(range, &mut rows));
     rows
 }
 
 /// The state of a sequence with all of these rows; `None`: there can be no such state.
-fn composed(state: &State<'_>, all: &Range<usize>, sequence: i32) -> Option<Vec<u8>> {
+fn composed(state: &SequenceState<'_>, all: &Range<usize>, sequence: i32) -> Option<Vec<u8>> {
     let (tokens, mut buffer) = (all.len(), Vec::new());
     let mut composer = Composer::new(state.layout(), sequence, all.clone(), &mut buffer).ok()?;
     composer
@@ -52,7 +52,7 @@ fn composed(state: &State<'_>, all: &Range<usize>, sequence: i32) -> Option<Vec<
 }
 
 /// What is left out of a state is what its chunks have: filled in, the state is the same.
-fn is_the_same_with_what_was_left_out(state: &State<'_>, all: &Range<usize>) {
+fn is_the_same_with_what_was_left_out(state: &SequenceState<'_>, all: &Range<usize>) {
     let tokens = all.len();
     let put = composed(state, all, state.sequence()).expect("there is such a state");
 
@@ -81,7 +81,7 @@ fn is_the_same_with_what_was_left_out(state: &State<'_>, all: &Range<usize>) {
 }
 
 /// What is readdressed is the state that is composed for the other sequence.
-fn is_of_another_sequence(state: &State<'_>, all: &Range<usize>, input: &[u8]) {
+fn is_of_another_sequence(state: &SequenceState<'_>, all: &Range<usize>, input: &[u8]) {
     // Else its cells are in another order.
     if composed(state, all, state.sequence()).as_deref() != Some(input) {
         return;
@@ -100,7 +100,7 @@ fn is_of_another_sequence(state: &State<'_>, all: &Range<usize>, input: &[u8]) {
 }
 
 /// What is left out of a state is not of the positions that are wanted, and nothing else is lost.
-fn has_the_rows_that_are_wanted(state: &State<'_>, all: &Range<usize>, input: &[u8]) {
+fn has_the_rows_that_are_wanted(state: &SequenceState<'_>, all: &Range<usize>, input: &[u8]) {
     for from in [all.start, all.start + all.len() / 2, all.end - 1] {
         let Some(wanted) = Wanted::new(state.layout(), state.sequence(), input, from) else {
             continue;
@@ -111,7 +111,7 @@ fn has_the_rows_that_are_wanted(state: &State<'_>, all: &Range<usize>, input: &[
             copy[part.clone()].copy_from_slice(&input[part.clone()]);
             rest.start = part.end;
         }
-        let lacking = State::read(&copy).expect("as before").with_rows_from(from);
+        let lacking = SequenceState::read(&copy).expect("as before").with_rows_from(from);
         assert_eq!(lacking.layout(), state.layout());
         assert_eq!(rows(&lacking, from..all.end), rows(state, from..all.end));
     }

@@ -74,7 +74,9 @@ mod slot;
 mod version;
 
 pub(crate) use self::attached::{Attached, say_evaluated};
-pub(crate) use self::embedded::{Answer, Embedded, is_program, serves_inside, unstorable, watch};
+pub(crate) use self::embedded::{
+    Embedded, OwnFunction, is_program, serves_inside, unstorable, watch,
+};
 pub(crate) use self::flags::flags;
 pub(crate) use self::got::patch_late;
 pub(crate) use self::host::Host;

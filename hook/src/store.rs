@@ -316,7 +316,7 @@ struct IndexHeld {
 
 impl IndexHeld {
     /// `None`: another thread has it, and the call has waited long enough. A call without any patience does not wait.
-    fn take(row: &Row) -> Option<Self> {
+    fn wait_for(row: &Row) -> Option<Self> {
         let mut patience = row.patience();
         let held = Self::within(&mut patience);
         row.set_patience(patience);
@@ -346,7 +346,7 @@ fn with_index<R>(
     context: Context<'_>,
     work: impl FnOnce(&mut Option<StoreIndex>, &mut ContextStore) -> R,
 ) -> Option<R> {
-    in_row(context, |row, record| match IndexHeld::take(row) {
+    in_row(context, |row, record| match IndexHeld::wait_for(row) {
         Some(mut held) => work(&mut held.index, record),
         None => work(&mut None, record),
     })

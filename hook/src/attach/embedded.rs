@@ -15,7 +15,7 @@ use super::host::missing_of;
 use super::kind::{is_embedded, set_embedded};
 use super::layout;
 use super::loading;
-pub(crate) use super::loading::Answer;
+pub(crate) use super::loading::OwnFunction;
 use super::replacement::{self, Replacement};
 use super::row::Row;
 use super::served;
@@ -45,7 +45,7 @@ pub(crate) fn is_program() -> bool {
 /// From the library's constructor only.
 pub(crate) unsafe fn watch(
     replacements: &'static [Replacement],
-    answers: &'static [Answer],
+    answers: &'static [OwnFunction],
     found: fn(Result<Embedded, String>),
     hidden: Option<fn(String)>,
 ) {

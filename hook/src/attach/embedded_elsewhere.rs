@@ -9,7 +9,7 @@ use super::replacement::Replacement;
 
 /// A function of ours that the program may ask for.
 #[allow(dead_code, reason = "nobody asks")]
-pub(crate) struct Answer {
+pub(crate) struct OwnFunction {
     pub(crate) name: &'static CStr,
     pub(crate) function: extern "C-unwind" fn(*mut c_void, i32, *const c_char) -> i32,
 }
@@ -41,7 +41,7 @@ pub(crate) fn unstorable() -> Option<&'static str> {
 /// None is needed.
 pub(crate) unsafe fn watch(
     _: &'static [Replacement],
-    _: &'static [Answer],
+    _: &'static [OwnFunction],
     found: fn(Result<Embedded, String>),
     _: Option<fn(String)>,
 ) {

@@ -2,7 +2,7 @@
 //!
 //! A program that is no llama-server may load several libraries with llama.cpp inside. Each has functions of its own
 //! under the same names, so each hook exists once for each engine, and what a hook calls is the original of that
-//! engine ([`Slot`](super::slot::Slot) has one for each). A hook enters its engine for as long as it runs. Code that is
+//! engine ([`AddressSlot`](super::slot::AddressSlot) has one for each). A hook enters its engine for as long as it runs. Code that is
 //! not called by a hook, and asks a context of anything, enters the context's engine.
 //!
 //! As long as there is one engine, nothing of this costs more than a look at a flag.

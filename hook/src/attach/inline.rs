@@ -4,7 +4,7 @@
 //!
 //! [`contextpilot_inline`] has the mechanism, and refuses functions that cannot be hooked. This module
 //! decides which functions are hooked, and what follows if one is refused. The rest of the hook does
-//! not see the difference: a [`Slot`] holds the address of the original either way.
+//! not see the difference: an [`AddressSlot`] holds the address of the original either way.
 
 use contextpilot_inline::{Batch, Function, Image, ImageError, Refusal};
 
@@ -13,7 +13,7 @@ use super::original::ROWS;
 use super::plain;
 use super::replacement::{self, Replacement};
 use super::row::Row;
-use super::slot::Slot;
+use super::slot::AddressSlot;
 use super::table::{
     ENCODER, MEMBER, MEMORY, PROMPTS, SESSIONS_SOCKET, STORE, STRAIGHT, is_called,
     is_seen_elsewhere, is_seen_in_program,
@@ -132,7 +132,7 @@ impl Inside {
     pub(super) fn prepare_engine(self) -> Result<Ready, String> {
         let rows = ROWS.iter().map(|row| row.slot);
         let all = rows.chain(plain::SLOTS.iter().copied());
-        all.for_each(Slot::set_missing);
+        all.for_each(AddressSlot::set_missing);
         let mut ready = self.prepare_these(Row::is_of_library, |name, generation| {
             is_seen_in_program(name, generation, |name| self.has(name))
         })?;
@@ -276,7 +276,7 @@ fn is_runtimes(row: &Row) -> bool {
 pub(super) struct Ready {
     batch: Batch,
     /// Slots that were set, and the address that each held before.
-    slots: Vec<(&'static Slot, *const ())>,
+    slots: Vec<(&'static AddressSlot, *const ())>,
     /// Rows that are hooked, and their counts before.
     hooked: Vec<(&'static Row, Counts)>,
     /// Whether OpenSSL's functions are hooked; `None` if OpenSSL is not in the executable.
@@ -301,7 +301,7 @@ impl Ready {
         Ok(())
     }
 
-    fn set(&mut self, slot: &'static Slot, address: *const ()) {
+    fn set(&mut self, slot: &'static AddressSlot, address: *const ()) {
         self.slots.push((slot, slot.raw()));
         slot.set(address);
     }
@@ -352,7 +352,7 @@ impl Ready {
 }
 
 /// Undoes in reverse order, so that each slot ends with the address that it held first.
-fn take_back(slots: &[(&Slot, *const ())], hooked: &[(&Row, Counts)]) {
+fn take_back(slots: &[(&AddressSlot, *const ())], hooked: &[(&Row, Counts)]) {
     for (slot, before) in slots.iter().rev() {
         slot.set(*before);
     }

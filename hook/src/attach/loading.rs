@@ -5,7 +5,7 @@
 //! new, and then *jumps* to `dlsym`: the dynamic linker looks which object called it, and finds the program. `dlopen` is
 //! left alone, as it cannot be treated like that: what is to be seen comes after it.
 //!
-//! `dlsym` does not see a name that has an [`Answer`]: the program gets one of our own functions. The library exports
+//! `dlsym` does not see a name that has an [`OwnFunction`]: the program gets one of our own functions. The library exports
 //! nothing, so no program is bound to it by accident, and one that asks without the hook gets null.
 //!
 //! Another thread may be loading an object meanwhile. The dynamic linker lists an object before it has relocated
@@ -40,7 +40,7 @@ static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
 /// [`Changes::sum`] when the objects were looked at last.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 
-static ANSWERS: OnceLock<&'static [Answer]> = OnceLock::new();
+static ANSWERS: OnceLock<&'static [OwnFunction]> = OnceLock::new();
 
 static WATCH: Mutex<Watch> = Mutex::new(Watch {
     found: None,
@@ -54,7 +54,7 @@ static WATCH: Mutex<Watch> = Mutex::new(Watch {
 });
 
 /// A function of ours that the program may ask for.
-pub(crate) struct Answer {
+pub(crate) struct OwnFunction {
     pub(crate) name: &'static CStr,
     pub(crate) function: extern "C-unwind" fn(*mut c_void, i32, *const c_char) -> i32,
 }
@@ -167,7 +167,7 @@ unsafe extern "C" {
 /// # Safety
 /// From the library's constructor only.
 pub(super) unsafe fn watch(
-    answers: &'static [Answer],
+    answers: &'static [OwnFunction],
     found: fn(Result<Embedded, String>),
     hidden: Option<fn(String)>,
     contains_one: bool,

@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::evidence::{Called, Places};
 use super::row::Row;
-use super::slot::Slot;
+use super::slot::AddressSlot;
 use super::table::{ENCODER, Generations, WITH_MEDIA, newest};
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
 
@@ -62,8 +62,8 @@ macro_rules! slots {
         /// One for each row.
         #[allow(non_upper_case_globals)]
         mod slot {
-            $(pub(super) static $name: super::Slot =
-                super::Slot::new(concat!(stringify!($name), "\0"));)*
+            $(pub(super) static $name: super::AddressSlot =
+                super::AddressSlot::new(concat!(stringify!($name), "\0"));)*
         }
         /// One for each row.
         #[allow(non_upper_case_globals)]

@@ -2,18 +2,18 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::slot::Slot;
+use super::slot::AddressSlot;
 use crate::base::abi::{Batch, ContextParams, Pointer};
 
 macro_rules! plain {
     ($($name:ident, $symbol:literal, fn($($argument:ident : $type:ty),*) -> $result:ty;)*) => {
         #[allow(non_upper_case_globals)]
         mod slot {
-            $(pub(super) static $name: super::Slot =
-                super::Slot::new(concat!($symbol, "\0"));)*
+            $(pub(super) static $name: super::AddressSlot =
+                super::AddressSlot::new(concat!($symbol, "\0"));)*
         }
         /// All of them.
-        pub(crate) static SLOTS: &[&Slot] = &[$(&slot::$name),*];
+        pub(crate) static SLOTS: &[&AddressSlot] = &[$(&slot::$name),*];
         $(
             /// Calls the function, if the host has it.
             ///

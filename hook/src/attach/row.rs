@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::evidence::{Called, Places};
 #[cfg(target_os = "macos")]
 use super::linker;
-use super::slot::Slot;
+use super::slot::AddressSlot;
 use super::table::PROMPTS;
 use super::table::{ENCODER, MEMBER, STORE, STRAIGHT, WITH_MEDIA};
 #[cfg(not(target_os = "macos"))]
@@ -41,7 +41,7 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) generation: &'static str,
     pub(crate) need: &'static str,
-    pub(crate) slot: &'static Slot,
+    pub(crate) slot: &'static AddressSlot,
     pub(crate) places: &'static Places,
     pub(crate) called: &'static Called,
 }

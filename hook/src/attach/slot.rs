@@ -13,16 +13,16 @@ use super::engines::{self, ENGINES};
 use super::linker;
 
 /// The address of one original, in each engine. All methods are about the engine that the thread is in.
-pub(crate) struct Slot {
+pub(crate) struct AddressSlot {
     name: &'static CStr,
     /// Null: not looked up yet.
     addresses: [AtomicPtr<c_void>; ENGINES],
 }
 
-/// The value of a [`Slot`] whose function was not found. No function has this address.
+/// The value of an [`AddressSlot`] whose function was not found. No function has this address.
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
-impl Slot {
+impl AddressSlot {
     /// `name` ends in a zero byte.
     pub(crate) const fn new(name: &'static str) -> Self {
         let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {

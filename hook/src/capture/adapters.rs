@@ -27,14 +27,14 @@ const LONGEST_INVOCATION: usize = 4096;
 /// Some adapter was seen. Until then, all functions here return at once.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-struct StateCell(UnsafeCell<State>);
+struct StateCell(UnsafeCell<AdapterState>);
 
 // SAFETY: only the thread that uses the context reaches its state. That is one thread at a time, and
 // the caller synchronises one use with the next.
 unsafe impl Sync for StateCell {}
 
 #[allow(clippy::declare_interior_mutable_const)]
-const NONE: StateCell = StateCell(UnsafeCell::new(State {
+const NONE: StateCell = StateCell(UnsafeCell::new(AdapterState {
     applied: Vec::new(),
     invocations: Vec::new(),
     reported: Vec::new(),
@@ -46,7 +46,7 @@ static STATES: [StateCell; CONTEXTS] = [NONE; CONTEXTS];
 /// An adapter's address, and its scale.
 type Applied = (usize, Scale);
 
-struct State {
+struct AdapterState {
     applied: Vec<Applied>,
     /// The tokens that activate each adapter that was ever applied.
     invocations: Vec<(usize, Arc<[i32]>)>,
@@ -269,7 +269,7 @@ pub(crate) unsafe fn forget(context: Pointer) {
 ///
 /// # Safety
 /// Our caller's caller uses the context, and no other reference to its state is alive.
-unsafe fn state(context: Pointer) -> Option<&'static mut State> {
+unsafe fn state(context: Pointer) -> Option<&'static mut AdapterState> {
     let cell = STATES.get(contexts::place_of(context)?)?;
     // SAFETY: see `StateCell`: the caller is the only one that uses the context now.
     Some(unsafe { &mut *cell.0.get() })

@@ -51,7 +51,7 @@ impl<const PLACES: usize> ByTask<PLACES> {
     }
 
     /// A request that has this task says this.
-    pub(super) fn note(&self, task: TaskId, said: [u64; 2]) {
+    pub(super) fn note_task(&self, task: TaskId, said: [u64; 2]) {
         let Some(place) = self.place(task) else {
             return;
         };
@@ -65,7 +65,7 @@ impl<const PLACES: usize> ByTask<PLACES> {
     }
 
     /// What this task has said.
-    pub(super) fn of(&self, task: TaskId) -> Said {
+    pub(super) fn said_of(&self, task: TaskId) -> Said {
         let Some(place) = self.place(task) else {
             return Said::Forgotten;
         };
@@ -93,11 +93,11 @@ mod tests {
     #[test]
     fn what_a_task_said_is_known_until_a_later_one_has_its_place() {
         static ALL: ByTask<8> = ByTask::new();
-        assert!(!ALL.are_any() && ALL.of(3) == Said::Nothing);
-        ALL.note(3, [1, 2]);
+        assert!(!ALL.are_any() && ALL.said_of(3) == Said::Nothing);
+        ALL.note_task(3, [1, 2]);
         assert!(ALL.are_any());
         assert_eq!(
-            [3, 3, 4, 11].map(|task| ALL.of(task)),
+            [3, 3, 4, 11].map(|task| ALL.said_of(task)),
             [
                 Said::This([1, 2]),
                 Said::This([1, 2]),
@@ -105,9 +105,9 @@ mod tests {
                 Said::Nothing,
             ]
         );
-        ALL.note(11, [5, 6]);
+        ALL.note_task(11, [5, 6]);
         assert_eq!(
-            [3, 11, -1].map(|task| ALL.of(task)),
+            [3, 11, -1].map(|task| ALL.said_of(task)),
             [Said::Forgotten, Said::This([5, 6]), Said::Forgotten,]
         );
     }

@@ -107,7 +107,7 @@ pub(crate) fn posted(task: TaskId) {
         let unread = |connection: &Connection| connection.is_unread();
         with(|connection| {
             if connection.as_ref().is_some_and(unread) {
-                salts::note(task, Salt::Unknown);
+                salts::note_salt(task, Salt::Unknown);
             }
         });
     }

@@ -113,7 +113,7 @@ pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool 
     }
     STATUS.with_id.add(1);
     note(|| Note::Received { arrival });
-    let kept = recent::note(arrival, &id);
+    let kept = recent::store_id(arrival, &id);
     let posted = Event::Posted {
         arrival,
         task,

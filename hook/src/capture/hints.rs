@@ -24,9 +24,9 @@ pub(crate) fn are_any() -> bool {
 }
 
 /// The request that has this task says this.
-pub(super) fn note(task: TaskId, lifetime: Option<Lifetime>) {
+pub(super) fn note_lifetime(task: TaskId, lifetime: Option<Lifetime>) {
     if let Some(lifetime) = lifetime {
-        TASKS.note(task, [lifetime.into(), 0]);
+        TASKS.note_task(task, [lifetime.into(), 0]);
     }
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn launched(sequence: i32, task: TaskId) {
     let Some(slot) = slot(sequence).filter(|_| are_any()) else {
         return;
     };
-    let lifetime = match TASKS.of(task) {
+    let lifetime = match TASKS.said_of(task) {
         Said::This([lifetime, _]) => i64::try_from(lifetime).unwrap_or(NOTHING),
         Said::Nothing | Said::Forgotten => NOTHING,
     };
@@ -43,7 +43,7 @@ pub(crate) fn launched(sequence: i32, task: TaskId) {
 }
 
 /// What is to be done with the prompt in this slot, once.
-pub(crate) fn take(sequence: i32) -> Option<Lifetime> {
+pub(crate) fn take_lifetime(sequence: i32) -> Option<Lifetime> {
     let slot = slot(sequence).filter(|_| are_any())?;
     u32::try_from(slot.swap(NOTHING, Ordering::Relaxed)).ok()
 }
@@ -59,20 +59,20 @@ mod tests {
     /// One test, as the tables are the process's.
     #[test]
     fn a_hint_gets_to_the_slot_of_its_task_once() {
-        assert_eq!(take(3), None);
-        note(10, Some(300));
-        note(11, None);
-        note(12, Some(0));
+        assert_eq!(take_lifetime(3), None);
+        note_lifetime(10, Some(300));
+        note_lifetime(11, None);
+        note_lifetime(12, Some(0));
         for (slot, task) in [(3, 10), (4, 11), (5, 12), (512, 10), (6, 10 + 1024)] {
             launched(slot, task);
         }
         assert_eq!(
-            [3, 4, 5, 512, 6].map(take),
+            [3, 4, 5, 512, 6].map(take_lifetime),
             [Some(300), None, Some(0), None, None]
         );
-        assert_eq!([3, 5].map(take), [None, None]);
+        assert_eq!([3, 5].map(take_lifetime), [None, None]);
         launched(3, 10);
         launched(3, 11);
-        assert_eq!(take(3), None, "another request has it");
+        assert_eq!(take_lifetime(3), None, "another request has it");
     }
 }

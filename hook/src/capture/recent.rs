@@ -20,7 +20,7 @@ pub(crate) fn use_for_life(recent: Recent) {
 
 /// Stores the id of a request that the worker has not received yet. This takes some stores and nothing
 /// else. False if there is no room.
-pub(crate) fn note(arrival: Arrival, id: &str) -> bool {
+pub(crate) fn store_id(arrival: Arrival, id: &str) -> bool {
     let recent = RECENT.get();
     recent.is_some_and(|recent| recent.note(arrival.0, id))
 }

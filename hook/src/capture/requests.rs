@@ -77,7 +77,7 @@ pub(super) struct Current {
     /// The server is tokenizing parts of a prompt with media, which is sent as a whole later.
     within_media: bool,
     known: Known,
-    answer: Answer,
+    answer: AnswerSeen,
     /// Its tasks, for the usage in its answer.
     tasks: Tasks,
     sending: Sending,
@@ -108,7 +108,7 @@ enum Tasks {
 
 /// How far the answer to a request is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum AnswerSeen {
     None,
     /// In chunks. The first chunk is sent when a slot takes the task, long before the prompt has
     /// been evaluated, so it does not count as an answer.
@@ -234,14 +234,14 @@ impl Current {
             prompts,
             within_media: false,
             known: Known::Nothing,
-            answer: Answer::None,
+            answer: AnswerSeen::None,
             tasks: Tasks::None,
             sending: Sending::default(),
             succeeds: false,
             kept: false,
         };
         if let (true, Some(id)) = (inference, &current.id) {
-            current.kept = recent::note(arrival, id);
+            current.kept = recent::store_id(arrival, id);
         }
         current.wait();
         Some(current)
@@ -258,11 +258,11 @@ impl Current {
             self.succeeds = true;
         }
         match self.answer {
-            Answer::None if is_head_of_chunks(bytes) => self.answer = Answer::Streamed,
-            Answer::None => self.answer(is_head_of_success(bytes)),
-            Answer::Streamed if !bytes.starts_with(b"0\r\n") => {}
+            AnswerSeen::None if is_head_of_chunks(bytes) => self.answer = AnswerSeen::Streamed,
+            AnswerSeen::None => self.answer(is_head_of_success(bytes)),
+            AnswerSeen::Streamed if !bytes.starts_with(b"0\r\n") => {}
             // If the server cannot serve the request, it answers with an error before it streams.
-            Answer::Streamed | Answer::Whole => self.answer(true),
+            AnswerSeen::Streamed | AnswerSeen::Whole => self.answer(true),
         }
     }
 
@@ -274,7 +274,7 @@ impl Current {
         let Tasks::One(task) = self.tasks else {
             return None;
         };
-        let instead = self.sending.piece(bytes, || usage::of(task));
+        let instead = self.sending.piece(bytes, || usage::account_of(task));
         usage::sends(&self.sending);
         instead
     }
@@ -361,10 +361,10 @@ impl Current {
     pub(super) fn post(&mut self, task: TaskId) {
         faults::at_request();
         if self.avoids_store {
-            uncached::note(task);
+            uncached::note_task(task);
         }
-        salts::note(task, self.salt);
-        hints::note(task, self.lifetime);
+        salts::note_salt(task, self.salt);
+        hints::note_lifetime(task, self.lifetime);
         self.tasks = match self.tasks {
             Tasks::One(same) if same == task => self.tasks,
             Tasks::None => Tasks::One(task),
@@ -392,7 +392,7 @@ impl Current {
     /// `served`: the answer is a success, so its prompts were evaluated.
     pub(super) fn answer(&mut self, served: bool) {
         let begun = self.inference || self.known != Known::Nothing;
-        if begun && std::mem::replace(&mut self.answer, Answer::Whole) != Answer::Whole {
+        if begun && std::mem::replace(&mut self.answer, AnswerSeen::Whole) != AnswerSeen::Whole {
             if self.succeeds {
                 claims::answered();
             }
@@ -418,7 +418,7 @@ impl Current {
         match self.known {
             Known::Nothing => {
                 if !self.inference {
-                    self.kept = recent::note(self.arrival, id);
+                    self.kept = recent::store_id(self.arrival, id);
                 }
                 let told = introduce(event, self.arrival, id, self.kept);
                 self.known = if told { Known::Posted } else { Known::Lost };

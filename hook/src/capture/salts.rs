@@ -84,9 +84,9 @@ pub(super) fn lose() {
 }
 
 /// The request that has this task names this salt.
-pub(super) fn note(task: TaskId, salt: Salt) {
+pub(super) fn note_salt(task: TaskId, salt: Salt) {
     if salt != Salt::None {
-        TASKS.note(task, salt.to_numbers());
+        TASKS.note_task(task, salt.to_numbers());
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn launched(sequence: i32, task: TaskId) {
     if !are_any() {
         return;
     }
-    let salt = match TASKS.of(task) {
+    let salt = match TASKS.said_of(task) {
         Said::This(numbers) => Salt::from_numbers(numbers),
         Said::Nothing => Salt::None,
         Said::Forgotten => Salt::Unknown,
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_slot_has_the_salt_of_its_task_and_what_was_forgotten_is_nobodys() {
         assert_eq!(in_slot(3), Salt::None);
-        note(10, salt("a"));
+        note_salt(10, salt("a"));
         launched(3, 10);
         assert_eq!(in_slot(3), salt("a"));
         assert_eq!(in_slot(4), Salt::None);
@@ -153,7 +153,7 @@ mod tests {
         launched(4, 10);
         assert_eq!(in_slot(4), salt("a"));
         // So many tasks later, another one has its place.
-        note(10 + 4096, salt("b"));
+        note_salt(10 + 4096, salt("b"));
         launched(4, 10);
         assert_eq!(in_slot(4), Salt::Unknown);
         launched(4, 10 + 4096);
@@ -161,13 +161,13 @@ mod tests {
         // What an earlier task left is nothing to a later one.
         launched(4, 10 + 2 * 4096);
         assert_eq!(in_slot(4), Salt::None);
-        note(12, Salt::Unknown);
+        note_salt(12, Salt::Unknown);
         launched(5, 12);
         assert_eq!(in_slot(5), Salt::Unknown);
         assert!(!are_lost());
         launched(512, 13);
         assert!(!are_lost());
-        note(14, salt("a"));
+        note_salt(14, salt("a"));
         launched(512, 14);
         assert!(are_lost());
     }

@@ -28,7 +28,7 @@ pub(super) fn are_of_interest() -> bool {
 }
 
 /// The request that has this task forbids the cache.
-pub(super) fn note(task: TaskId) {
+pub(super) fn note_task(task: TaskId) {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed) % TASKS.len();
     TASKS[next].store(task, Ordering::Release);

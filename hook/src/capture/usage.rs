@@ -20,8 +20,8 @@ static STREAMED: AtomicBool = AtomicBool::new(false);
 static TASKS: ByTask<4096> = ByTask::new();
 
 /// What is known of the prompt in each slot. Only the server's thread writes and reads them.
-static SLOTS: [Slot; 512] = [const {
-    Slot {
+static SLOTS: [SlotUsage; 512] = [const {
+    SlotUsage {
         task: AtomicI32::new(NONE),
         loaded: AtomicU32::new(0),
         submitted: AtomicU32::new(0),
@@ -29,7 +29,7 @@ static SLOTS: [Slot; 512] = [const {
 }; 512];
 const NONE: TaskId = -1;
 
-struct Slot {
+struct SlotUsage {
     /// The task whose prompt it is evaluating.
     task: AtomicI32,
     /// Tokens that were not evaluated, of those that the server has submitted.
@@ -96,13 +96,13 @@ pub(crate) fn is_complete(sequence: i32, all: impl FnOnce() -> Option<usize>) {
     }
     let counts = u64::from(loaded) << 32 | u64::from(slot.submitted.load(Ordering::Relaxed));
     if let Some(all) = all() {
-        TASKS.note(task, [all as u64, counts]);
+        TASKS.note_task(task, [all as u64, counts]);
     }
 }
 
 /// What the answer to this task is to say. `None`: nothing was loaded, or it is not known.
-pub(super) fn of(task: TaskId) -> Option<Account> {
-    let Said::This([all, counts]) = TASKS.of(task) else {
+pub(super) fn account_of(task: TaskId) -> Option<Account> {
+    let Said::This([all, counts]) = TASKS.said_of(task) else {
         return None;
     };
     let (loaded, submitted) = (counts >> 32, counts & u64::from(u32::MAX));
@@ -119,7 +119,7 @@ fn add(count: &AtomicU32, tokens: usize) {
     count.store(u32::try_from(sum).unwrap_or(u32::MAX), Ordering::Relaxed);
 }
 
-fn slot(sequence: i32) -> Option<&'static Slot> {
+fn slot(sequence: i32) -> Option<&'static SlotUsage> {
     SLOTS
         .get(usize::try_from(sequence).ok()?)
         .filter(|_| is_engaged())
@@ -145,14 +145,14 @@ mod tests {
         submitted(3, 512);
         loaded(3, 200);
         submitted(3, 300);
-        assert_eq!(of(10), None, "the prompt is not complete");
+        assert_eq!(account_of(10), None, "the prompt is not complete");
         is_complete(3, || Some(900));
         // 88 were in the slot.
-        assert_eq!(of(10), account(800, 100, 712));
+        assert_eq!(account_of(10), account(800, 100, 712));
         // What is generated changes nothing.
         submitted(3, 1);
         is_complete(3, || Some(901));
-        assert_eq!(of(10), account(800, 100, 712));
+        assert_eq!(account_of(10), account(800, 100, 712));
         // A prompt of which nothing was loaded, and one whose tokens are not known.
         launched(3, 11);
         submitted(3, 20);
@@ -162,6 +162,6 @@ mod tests {
         submitted(4, 9);
         is_complete(4, || None);
         launched(512, 13);
-        assert_eq!([11, 12, 13].map(of), [None; 3]);
+        assert_eq!([11, 12, 13].map(account_of), [None; 3]);
     }
 }

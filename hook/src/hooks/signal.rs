@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use contextpilot_request::MAX_ID_BYTES;
 
-use crate::attach::{Answer, plain};
+use crate::attach::{OwnFunction, plain};
 use crate::base::guard::guarded;
 use crate::base::mode;
 use crate::capture::{contexts, engine_prompts};
 
 /// What the dynamic linker answers.
-pub(crate) static ANSWERS: &[Answer] = &[Answer {
+pub(crate) static ANSWERS: &[OwnFunction] = &[OwnFunction {
     name: c"contextpilot_request",
     function: contextpilot_request,
 }];

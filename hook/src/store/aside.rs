@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::Tail;
-use contextpilot_kv_store::{Conditions, State, worth};
+use contextpilot_kv_store::{Conditions, SequenceState, worth};
 
 use super::context::ContextStore;
 use super::figures;
@@ -175,7 +175,7 @@ fn store(index: &mut StoreIndex, one: &mut ContextStore, waiting: &Waiting) -> O
             }
         }
         None => {
-            let read = State::read(state).ok()?;
+            let read = SequenceState::read(state).ok()?;
             let is_this = read.tokens() == tokens.len() && read.is_whole();
             if !is_this || Some(read.layout()) != one.layout() {
                 // The engine held something else than was seen.
@@ -185,7 +185,7 @@ fn store(index: &mut StoreIndex, one: &mut ContextStore, waiting: &Waiting) -> O
         }
     }
     if index.length_of(&fingerprint, tokens) > 0 {
-        index.note(fingerprint, || one.origin(waiting.conditions));
+        index.note_origin(fingerprint, || one.origin(waiting.conditions));
     }
     Some(())
 }

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_files::{Answer, Answers, Wish};
+use contextpilot_kv_files::{Answers, AskedChunk, Wish};
 use contextpilot_kv_store::{Fingerprint, GRID, Name, Run};
 
 use super::context::ContextStore;
@@ -81,12 +81,12 @@ impl Asked {
         let (mut names, mut end) = (Vec::new(), self.found);
         while end < self.tokens.len() {
             match self.answers.next(start + self.longest(end)) {
-                Answer::There(name, tokens) => {
+                AskedChunk::There(name, tokens) => {
                     names.push(name);
                     end += tokens.max(1);
                 }
-                Answer::End => break,
-                Answer::Late => return (names, self.a_chunk.is_some()),
+                AskedChunk::End => break,
+                AskedChunk::Late => return (names, self.a_chunk.is_some()),
             }
         }
         (names, false)
@@ -102,7 +102,7 @@ impl Asked {
     }
 
     /// These chunks are in the folder now.
-    fn take(&self, index: &mut StoreIndex, names: &[Name], is_late: bool) {
+    fn take_arrived(&self, index: &mut StoreIndex, names: &[Name], is_late: bool) {
         let folder = index.folder();
         let headers: Vec<_> = names
             .iter()
@@ -113,7 +113,7 @@ impl Asked {
         let (found, ..) = index.tree.place(&self.fingerprint, &self.tokens);
         let is_in_vain = !names.is_empty() && found <= self.found;
         if let Some(elsewhere) = &mut index.elsewhere {
-            elsewhere.note(is_late || is_in_vain, Instant::now());
+            elsewhere.note_lateness(is_late || is_in_vain, Instant::now());
         }
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
     if let Some((names, is_late)) = brought {
         with_index(context, |index, _| {
             if let Some(index) = index {
-                asked.take(index, &names, is_late);
+                asked.take_arrived(index, &names, is_late);
             }
         });
     }

@@ -451,7 +451,7 @@ fn keep(known: &Known, rows: &[f32]) {
                 None,
             ))
         };
-        index.note(*fingerprint, origin);
+        index.note_origin(*fingerprint, origin);
     }
 }
 

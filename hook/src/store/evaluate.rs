@@ -336,7 +336,7 @@ fn see_to_hint(context: Context<'_>, run: &Run) {
     if !hints::are_any() || !is_whole || !records::is_oldest(context) {
         return;
     }
-    let Some(seconds) = hints::take(run.sequence) else {
+    let Some(seconds) = hints::take_lifetime(run.sequence) else {
         return;
     };
     if seconds > 0 {

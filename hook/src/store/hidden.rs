@@ -118,7 +118,7 @@ pub(super) fn prepare(context: Context<'_>) {
 }
 
 /// The store has evaluated these tokens of a sequence by itself, from this position on. Not within the guard.
-pub(super) fn take(context: Context<'_>, sequence: i32, from: usize, tokens: &[i32]) {
+pub(super) fn take_own_rows(context: Context<'_>, sequence: i32, from: usize, tokens: &[i32]) {
     let Some((size, engines)) = of_engine(context, tokens.len()) else {
         return;
     };
@@ -217,10 +217,10 @@ pub(super) fn evaluated(context: Context<'_>, parts: &[Part], entries: usize, le
         left_out,
     };
     if left_out.is_empty() {
-        with_record(context, |record| evaluated.note(None, record, parts))
+        with_record(context, |record| evaluated.note_all(None, record, parts))
     } else {
         with_index(context, |index, record| {
-            evaluated.note(index.as_mut(), record, parts);
+            evaluated.note_all(index.as_mut(), record, parts);
         })
     };
 }
@@ -234,7 +234,7 @@ struct Evaluated<'a> {
 }
 
 impl Evaluated<'_> {
-    fn note(&self, index: Option<&mut StoreIndex>, record: &mut ContextStore, parts: &[Part]) {
+    fn note_all(&self, index: Option<&mut StoreIndex>, record: &mut ContextStore, parts: &[Part]) {
         let Some(mut hidden) = record.take_hidden() else {
             return;
         };
@@ -359,7 +359,7 @@ fn keep_rows(
     index.keep_rows(&of_rows, tokens, size, |range| rows.of(range));
     let stored = index.length_of(&of_rows, tokens);
     if stored > 0 {
-        index.note(of_rows, || record.origin_of_hidden(conditions));
+        index.note_origin(of_rows, || record.origin_of_hidden(conditions));
     }
     rows.forget_before(stored);
     Some(())

@@ -559,7 +559,7 @@ impl StoreIndex {
 
     /// Writes down what this fingerprint is made of, now and then. There is something of it: a client can make as many
     /// fingerprints as it likes.
-    pub(super) fn note(
+    pub(super) fn note_origin(
         &mut self,
         fingerprint: Fingerprint,
         origin: impl FnOnce() -> Option<Origin>,

@@ -111,7 +111,7 @@ pub(super) fn evaluate_tokens(
         if result != 0 {
             return result;
         }
-        hidden::take(context, sequence, from + nth * most, tokens);
+        hidden::take_own_rows(context, sequence, from + nth * most, tokens);
     }
     0
 }

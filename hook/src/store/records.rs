@@ -45,11 +45,11 @@ pub(super) fn find(context: Context<'_>) -> Option<&'static Row> {
 
 /// The row of a context, which is taken if this is the first that is heard of it. `None`: all are taken.
 pub(super) fn row(context: Context<'_>) -> Option<&'static Row> {
-    find(context).or_else(|| take(context))
+    find(context).or_else(|| take_row(context))
 }
 
 #[cold]
-fn take(context: Context<'_>) -> Option<&'static Row> {
+fn take_row(context: Context<'_>) -> Option<&'static Row> {
     static TAKEN: AtomicU64 = AtomicU64::new(0);
     let address = context.pointer().expose_provenance();
     let take = |row: &&Row| {
@@ -110,12 +110,12 @@ impl Row {
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut ContextStore) -> R) -> R {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let address = self.context.load(Ordering::Acquire);
-        let one = record.get_or_insert_with(|| Box::new(ContextStore::new(address)));
-        let result = work(one);
-        if one.has_news {
+        let known = record.get_or_insert_with(|| Box::new(ContextStore::new(address)));
+        let result = work(known);
+        if known.has_news {
             if let Some(mut basis) = try_lock(&self.basis) {
-                *basis = one.basis().map(Arc::new);
-                one.has_news = false;
+                *basis = known.basis().map(Arc::new);
+                known.has_news = false;
             }
         }
         result

@@ -25,7 +25,7 @@ pub(super) fn goes_on(context: Context<'_>) -> bool {
 #[cold]
 fn put_right(context: Context<'_>, row: &Row) {
     let record = row.take_record();
-    let Some(journal) = context.journal(Journal::take) else {
+    let Some(journal) = context.journal(Journal::take_repairable) else {
         return;
     };
     let lost = repair(&context, record.as_deref(), journal, |work| {

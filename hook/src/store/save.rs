@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
-use contextpilot_kv_store::{Fingerprint, Layout, Run, State, worth};
+use contextpilot_kv_store::{Fingerprint, Layout, Run, SequenceState, worth};
 
 use super::context::ContextStore;
 use super::index::StoreIndex;
@@ -305,7 +305,7 @@ fn keep_new(
     match of_engine {
         None => {
             let layout = record.layout()?;
-            let state = State::read(state).ok()?;
+            let state = SequenceState::read(state).ok()?;
             let is_of_these = state.layout() == layout && state.tokens() == tokens.len();
             if !is_of_these || !state.is_whole() {
                 return None;
@@ -320,7 +320,7 @@ fn keep_new(
         }
     }
     if index.length_of(&fingerprint, tokens) > 0 {
-        index.note(fingerprint, || record.origin(conditions));
+        index.note_origin(fingerprint, || record.origin(conditions));
     }
     Some(())
 }

@@ -196,7 +196,7 @@ impl Journal {
     }
 
     /// What is to be put right by [`repair`](crate::repair()). What the host may still ask for stays.
-    pub fn take(&mut self) -> Self {
+    pub fn take_repairable(&mut self) -> Self {
         let left_out = std::mem::take(&mut self.left_out);
         std::mem::replace(
             self,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Folder, LeftOut, Readers, Span, Writer};
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Numbers, Piece, State, Store};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Numbers, Piece, SequenceState, Store};
 use engine::Engine;
 
 #[path = "../../kv-store/tests/engine/mod.rs"]
@@ -52,7 +52,7 @@ fn loading(home: &Path, rounds: usize) {
     let folder = Folder::open(home).expect("it opens");
     let engine = Engine::dense(30, 384);
     let bytes = engine.state(0, &(0..TOKENS).collect::<Vec<_>>());
-    let state = State::read(&bytes).expect("it is understood");
+    let state = SequenceState::read(&bytes).expect("it is understood");
     let chunks = chunks(0, TOKENS, state.layout().bytes_per_token());
     let writer = writer(&folder);
     for chunk in &chunks {

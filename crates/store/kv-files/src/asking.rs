@@ -199,7 +199,7 @@ pub struct Answers {
 
 /// What was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum AskedChunk {
     /// This chunk of so many tokens is in the folder now. It continues the one before.
     There(Name, usize),
     /// There are no more.
@@ -210,27 +210,27 @@ pub enum Answer {
 
 impl Answers {
     /// Waits for the next answer until this time. After a late answer, the caller is not to ask again.
-    pub fn next(&mut self, end: Instant) -> Answer {
+    pub fn next(&mut self, end: Instant) -> AskedChunk {
         let mut answer = END;
         let mut count = 0;
         while count < answer.len() {
             match recv(&self.socket, &mut answer[count..], RecvFlags::empty()) {
-                Ok((_, 0)) => return Answer::End,
+                Ok((_, 0)) => return AskedChunk::End,
                 Ok((_, read)) => count += read,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => match end.checked_duration_since(Instant::now()) {
                     Some(left) if !left.is_zero() => self.wait(left),
-                    _ => return Answer::Late,
+                    _ => return AskedChunk::Late,
                 },
-                Err(_) => return Answer::End,
+                Err(_) => return AskedChunk::End,
             }
         }
         if answer == END {
-            return Answer::End;
+            return AskedChunk::End;
         }
         let name = std::array::from_fn(|i| answer[i]);
         let tokens = u32::from_le_bytes(std::array::from_fn(|i| answer[16 + i]));
-        Answer::There(Name(name), tokens as usize)
+        AskedChunk::There(Name(name), tokens as usize)
     }
 
     fn wait(&self, longest: Duration) {
@@ -430,7 +430,7 @@ mod tests {
         assert!(Door::open(&folder).unwrap().is_none(), "somebody is");
         for tokens in [0, 9, MOST_TOKENS, MOST_TOKENS + 1] {
             let mut answers = folder.ask(&wish(tokens)).unwrap();
-            assert_eq!(answers.next(short()), Answer::Late);
+            assert_eq!(answers.next(short()), AskedChunk::Late);
             let mut asker = door.wait().unwrap();
             let mut asked = wish(tokens);
             asked.tokens.truncate(MOST_TOKENS);
@@ -438,11 +438,11 @@ mod tests {
             assert!(!asker.has_left());
             asker.tell(&Name([1; 16]), 7).unwrap();
             asker.tell(&Name([2; 16]), GRID).unwrap();
-            assert_eq!(answers.next(long()), Answer::There(Name([1; 16]), 7));
-            assert_eq!(answers.next(long()), Answer::There(Name([2; 16]), GRID));
+            assert_eq!(answers.next(long()), AskedChunk::There(Name([1; 16]), 7));
+            assert_eq!(answers.next(long()), AskedChunk::There(Name([2; 16]), GRID));
             asker.end();
-            assert_eq!(answers.next(long()), Answer::End);
-            assert_eq!(answers.next(long()), Answer::End);
+            assert_eq!(answers.next(long()), AskedChunk::End);
+            assert_eq!(answers.next(long()), AskedChunk::End);
         }
     }
 
@@ -507,7 +507,7 @@ mod tests {
         drop(other);
         assert!(left.has_left());
         asker.end();
-        assert_eq!(asks.join().unwrap(), Answer::End);
+        assert_eq!(asks.join().unwrap(), AskedChunk::End);
     }
 
     /// Containers have another name each time.

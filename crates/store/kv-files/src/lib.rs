@@ -52,7 +52,7 @@ mod watch;
 mod whole;
 mod writer;
 
-pub use asking::{Answer, Answers, Asker, Door, Wish};
+pub use asking::{Answers, AskedChunk, Asker, Door, Wish};
 pub use budget::UsualLimit;
 pub use flow::{Flow, LeftOut, Lost, Readers, Span};
 pub use folder::{Folder, FolderError, ReadError};

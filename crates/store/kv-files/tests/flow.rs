@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::LONG;
 use contextpilot_kv_files::{Flow, Folder, LeftOut, Lost, ReadError, Readers, Span};
-use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Layout, Piece, State, Store};
+use contextpilot_kv_store::{Chunk, Composer, Fingerprint, Layout, Piece, SequenceState, Store};
 use contextpilot_testbed::{Random, private_folder};
 use engine::Engine;
 use tempfile::TempDir;
@@ -32,7 +32,10 @@ impl Stored {
         let home = private_folder();
         let folder = Folder::open(home.path()).expect("it opens");
         let whole = engine.state(0, &(0..tokens).collect::<Vec<_>>());
-        let layout = State::read(&whole).expect("a state").layout().clone();
+        let layout = SequenceState::read(&whole)
+            .expect("a state")
+            .layout()
+            .clone();
         let ids: Vec<i32> = (0..tokens as i32).collect();
         let row = layout.bytes_per_token();
         let chunks = Store::new(0).missing(&Fingerprint([7; 16]), &ids, row);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use common::LONG;
 use contextpilot_kv_files::{Done, Folder, Writer};
-use contextpilot_kv_store::{Chunk, Fingerprint, State, StateMap, Store};
+use contextpilot_kv_store::{Chunk, Fingerprint, SequenceState, StateMap, Store};
 use contextpilot_testbed::private_folder;
 use engine::Engine;
 
@@ -23,7 +23,7 @@ fn state() -> Arc<Vec<u8>> {
 }
 
 fn map(state: &[u8]) -> Arc<StateMap> {
-    Arc::new(State::read(state).expect("a state").map().clone())
+    Arc::new(SequenceState::read(state).expect("a state").map().clone())
 }
 
 fn chunks(tokens: usize) -> Vec<Chunk> {
@@ -32,7 +32,7 @@ fn chunks(tokens: usize) -> Vec<Chunk> {
 
 fn chunks_of(model: u8, tokens: usize) -> Vec<Chunk> {
     let state = state();
-    let row = State::read(&state)
+    let row = SequenceState::read(&state)
         .expect("a state")
         .layout()
         .bytes_per_token();

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_kv_store::{Composer, Fingerprint, GRID, State, Store};
+use contextpilot_kv_store::{Composer, Fingerprint, GRID, SequenceState, Store};
 use engine::Engine;
 
 #[path = "../tests/engine/mod.rs"]
@@ -76,7 +76,7 @@ fn states(name: &str, engine: &Engine, order: &[usize], rounds: usize) {
         times[0].push(start.elapsed());
 
         let start = Instant::now();
-        let state = State::read(black_box(&bytes)).expect("it is understood");
+        let state = SequenceState::read(black_box(&bytes)).expect("it is understood");
         times[1].push(start.elapsed());
 
         let start = Instant::now();

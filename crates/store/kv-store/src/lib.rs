@@ -1,7 +1,7 @@
 //! What a prefix store has, and how the state of a sequence is cut into pieces and put together again.
 //!
 //! ```text
-//!  state of a sequence ──► State::read ──► extract ──► rows of a chunk ──► a file
+//!  state of a sequence ──► SequenceState::read ──► extract ──► rows of a chunk ──► a file
 //!  state of a sequence ◄── Composer    ◄── put     ◄── rows of a chunk ◄── a file
 //!
 //!  prompt ──► Store::find    ──► the pieces that are there
@@ -59,7 +59,7 @@ pub use place::Place;
 pub use prove::prove;
 pub use session::{Advice, Conditions, Held, Run, Session, Why};
 pub use shape::Shape;
-pub use state::{State, StateMap};
+pub use state::{SequenceState, StateMap};
 pub use store::{Change, Changes, MEMORY, Model, Refused, Store};
 pub use tree::{MOST_ALIKE, MOST_WAYS};
 pub use wanted::Wanted;

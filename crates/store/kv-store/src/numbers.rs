@@ -7,7 +7,7 @@
 
 use crate::bytes::Bytes;
 use crate::layout::{MOST, Rows};
-use crate::{Layout, State};
+use crate::{Layout, SequenceState};
 
 /// What rows consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl Check<'_> {
 /// per layer that has one i32 type, u64 row size, the rows of all cells      twice: what was last, and the state
 /// ```
 pub fn is_tail_finite(tail: &[u8]) -> bool {
-    match State::read(tail) {
+    match SequenceState::read(tail) {
         Ok(state) => state.is_finite(),
         Err(_) => is_recurrent_finite(&mut Bytes(tail)).unwrap_or(true),
     }

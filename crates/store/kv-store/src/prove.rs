@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Composer, GRID, Layout, LayoutError, State};
+use crate::{Composer, GRID, Layout, LayoutError, SequenceState};
 
 /// Takes a state apart in pieces of several sizes, puts it together, and compares it byte for byte.
 /// If the cells are not in the order of their positions, the rows are compared.
@@ -13,14 +13,14 @@ use crate::{Composer, GRID, Layout, LayoutError, State};
 /// # Errors
 /// The layout is not known, positions are missing, or the state is not the same.
 pub fn prove(bytes: &[u8]) -> Result<Layout, LayoutError> {
-    let state = State::read(bytes)?;
+    let state = SequenceState::read(bytes)?;
     let all = state.positions().ok_or(LayoutError::Positions)?;
     let composed = compose(&state, &all).ok_or(LayoutError::Differs)?;
     let same = if state.is_in_order() {
         composed == bytes
     } else {
         let layout = state.layout();
-        let again = State::read_as(&composed, layout)?;
+        let again = SequenceState::read_as(&composed, layout)?;
         again.layout() == layout && rows(&state, &all) == rows(&again, &all)
     };
     if same && composed.len() == bytes.len() {
@@ -31,7 +31,7 @@ pub fn prove(bytes: &[u8]) -> Result<Layout, LayoutError> {
 }
 
 /// A copy of the state, from pieces. Every second piece is the end of a larger chunk.
-fn compose(state: &State<'_>, all: &Range<usize>) -> Option<Vec<u8>> {
+fn compose(state: &SequenceState<'_>, all: &Range<usize>) -> Option<Vec<u8>> {
     let mut buffer = Vec::new();
     let mut composer =
         Composer::new(state.layout(), state.sequence(), all.clone(), &mut buffer).ok()?;
@@ -54,7 +54,7 @@ fn compose(state: &State<'_>, all: &Range<usize>) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-fn rows(state: &State<'_>, all: &Range<usize>) -> Option<Vec<u8>> {
+fn rows(state: &SequenceState<'_>, all: &Range<usize>) -> Option<Vec<u8>> {
     let mut rows = Vec::new();
     state.extract(all.clone(), &mut rows).then_some(rows)
 }

@@ -14,7 +14,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::layout::MAGIC;
-use crate::{Layout, LayoutError, State, prove};
+use crate::{Layout, LayoutError, SequenceState, prove};
 
 /// How the states of one context are divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Shape {
         whole: &'a [u8],
         partial: usize,
         tokens: usize,
-    ) -> Option<(Option<State<'a>>, &'a [u8])> {
+    ) -> Option<(Option<SequenceState<'a>>, &'a [u8])> {
         let end = whole
             .len()
             .checked_sub(partial.checked_sub(self.prefix())?)?;
@@ -104,7 +104,7 @@ impl Shape {
             None if before.len() != self.prefix() => return None,
             None => None,
             Some(layout) => {
-                let state = State::read(before).ok()?;
+                let state = SequenceState::read(before).ok()?;
                 let good = state.layout() == layout && state.tokens() == tokens && state.is_whole();
                 Some(good.then_some(state)?)
             }

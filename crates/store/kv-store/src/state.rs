@@ -9,7 +9,7 @@ use crate::{Layout, LayoutError};
 
 /// A state that was understood to its last byte.
 #[derive(Clone, Debug)]
-pub struct State<'a> {
+pub struct SequenceState<'a> {
     bytes: &'a [u8],
     map: Cow<'a, StateMap>,
     /// Rows of earlier positions were not copied.
@@ -40,7 +40,7 @@ struct Run {
     length: u32,
 }
 
-impl<'a> State<'a> {
+impl<'a> SequenceState<'a> {
     /// Takes at most as much memory again as the state has bytes, and that only if each cell
     /// stands alone.
     ///
@@ -367,8 +367,8 @@ impl StateMap {
     /// A state in which all stands where it stood in that of which this is the map: the same bytes, wherever they are.
     /// What is behind them is not part of it. `None`: they are fewer.
     #[must_use]
-    pub fn of<'a>(&'a self, bytes: &'a [u8]) -> Option<State<'a>> {
-        Some(State {
+    pub fn of<'a>(&'a self, bytes: &'a [u8]) -> Option<SequenceState<'a>> {
+        Some(SequenceState {
             bytes: bytes.get(..self.size)?,
             map: Cow::Borrowed(self),
             rows_from: 0,

@@ -5,11 +5,12 @@ mod engine;
 use std::collections::BTreeSet;
 
 use contextpilot_kv_store::{
-    ComposeError, Composer, Facts, LayoutError, NameError, Origin, Refused, State, Wanted, prove,
+    ComposeError, Composer, Facts, LayoutError, NameError, Origin, Refused, SequenceState, Wanted,
+    prove,
 };
 use engine::{Engine, engines};
 
-fn rows(state: &State<'_>, range: std::ops::Range<usize>) -> Vec<u8> {
+fn rows(state: &SequenceState<'_>, range: std::ops::Range<usize>) -> Vec<u8> {
     let mut rows = Vec::new();
     assert!(state.extract(range, &mut rows));
     rows
@@ -22,7 +23,7 @@ fn every_kind_of_state_is_read_and_proven() {
             for sequence in [0, 3] {
                 let positions: Vec<usize> = (0..tokens).collect();
                 let bytes = engine.state(sequence, &positions);
-                let state = State::read(&bytes).expect("it is understood");
+                let state = SequenceState::read(&bytes).expect("it is understood");
                 let layout = state.layout();
                 assert_eq!(state.tokens(), tokens);
                 let told = if engine.owners { sequence } else { 0 };
@@ -41,7 +42,7 @@ fn every_kind_of_state_is_read_and_proven() {
 fn extracted_rows_are_those_of_the_positions() {
     for engine in engines() {
         let bytes = engine.state(0, &(0..20).collect::<Vec<_>>());
-        let state = State::read(&bytes).expect("it is understood");
+        let state = SequenceState::read(&bytes).expect("it is understood");
         for range in [0..20, 0..1, 19..20, 3..11, 5..5] {
             assert_eq!(
                 rows(&state, range.clone()),
@@ -52,12 +53,12 @@ fn extracted_rows_are_those_of_the_positions() {
     }
 }
 
-/// What [`State::extract`] takes from a state, a slice takes from a chunk; also with a layout that was written down.
+/// What [`SequenceState::extract`] takes from a state, a slice takes from a chunk; also with a layout that was written down.
 #[test]
 fn a_part_of_a_chunk_is_what_the_state_has_of_it() {
     for engine in engines() {
         let bytes = engine.state(0, &(0..20).collect::<Vec<_>>());
-        let state = State::read(&bytes).expect("it is understood");
+        let state = SequenceState::read(&bytes).expect("it is understood");
         let layout = Some(state.layout().clone());
         let origin = Origin::new(String::new(), &Facts::default(), layout);
         let again = Origin::decode(&origin.encode()).and_then(|origin| origin.layout);
@@ -81,7 +82,7 @@ fn a_part_of_a_chunk_is_what_the_state_has_of_it() {
 fn rows_are_appended() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[0, 1, 2]);
-    let state = State::read(&bytes).expect("it is understood");
+    let state = SequenceState::read(&bytes).expect("it is understood");
     let mut rows = vec![1, 2, 3];
     assert!(state.extract(1..3, &mut rows));
     assert_eq!(rows[..3], [1, 2, 3]);
@@ -101,7 +102,7 @@ fn a_state_without_streams_is_taken_for_no_other() {
                     let bytes = engine.state(0, &positions);
                     let layout = prove(&bytes).expect("it is proven");
                     assert_eq!(layout.state_size(count), bytes.len());
-                    let rows = rows(&State::read(&bytes).unwrap(), first..first + count);
+                    let rows = rows(&SequenceState::read(&bytes).unwrap(), first..first + count);
                     assert_eq!(rows, engine.chunk(first..first + count));
                 }
             }
@@ -122,7 +123,7 @@ fn cells_in_any_order_have_the_rows_of_their_positions() {
         let sorted = engine.state(0, &(0..8).collect::<Vec<_>>());
         for order in orders {
             let bytes = engine.state(0, order);
-            let state = State::read(&bytes).expect("it is understood");
+            let state = SequenceState::read(&bytes).expect("it is understood");
             assert!(state.is_whole());
             for range in [0..8, 1..7, 3..5, 6..8] {
                 assert_eq!(rows(&state, range.clone()), engine.chunk(range));
@@ -144,7 +145,10 @@ fn a_state_is_composed_of_parts_of_chunks() {
         for sequence in [0, 2] {
             let positions: Vec<usize> = (0..30).collect();
             let bytes = engine.state(sequence, &positions);
-            let layout = State::read(&bytes).expect("understood").layout().clone();
+            let layout = SequenceState::read(&bytes)
+                .expect("understood")
+                .layout()
+                .clone();
             // What was there before must not shine through.
             let mut buffer = vec![0xaa; bytes.len() + 100];
             let mut composer =
@@ -170,7 +174,10 @@ fn whole_chunks_are_left_out_where_their_rows_are_together() {
     for engine in engines() {
         let positions: Vec<usize> = (0..30).collect();
         let bytes = engine.state(0, &positions);
-        let layout = State::read(&bytes).expect("understood").layout().clone();
+        let layout = SequenceState::read(&bytes)
+            .expect("understood")
+            .layout()
+            .clone();
         let mut memory = vec![0; bytes.len()];
         let mut composer = Composer::within(&layout, 0, 0..30, &mut memory).expect("it can be");
         let mut gaps = Vec::new();
@@ -230,7 +237,7 @@ fn rows_that_are_not_wanted_are_left_out() {
     for engine in engines() {
         for positions in &orders {
             let bytes = engine.state(2, positions);
-            let state = State::read(&bytes).expect("understood");
+            let state = SequenceState::read(&bytes).expect("understood");
             let layout = state.layout();
             for from in [0, 1, 17, 20, 29, 30, 31] {
                 let mut copy = vec![0; bytes.len()];
@@ -252,7 +259,9 @@ fn rows_that_are_not_wanted_are_left_out() {
                     bytes.len() - from.min(30) * rows,
                     "{engine:?} {from}"
                 );
-                let lacking = State::read(&copy).expect("understood").with_rows_from(from);
+                let lacking = SequenceState::read(&copy)
+                    .expect("understood")
+                    .with_rows_from(from);
                 assert_eq!((lacking.layout(), lacking.tokens()), (layout, 30));
                 assert_eq!(lacking.has_all_rows(), from == 0);
                 let mut out = Vec::new();
@@ -273,7 +282,10 @@ fn rows_that_are_not_wanted_are_left_out() {
 fn what_is_wanted_is_known_only_of_a_state_with_all_of_its_cells() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[0, 1, 2]);
-    let layout = State::read(&bytes).expect("understood").layout().clone();
+    let layout = SequenceState::read(&bytes)
+        .expect("understood")
+        .layout()
+        .clone();
     // Magic number, sequence, streams, and the count.
     let cells = 16 + 3 * 12;
     for begun in 0..bytes.len() {
@@ -287,7 +299,10 @@ fn what_is_wanted_is_known_only_of_a_state_with_all_of_its_cells() {
 fn memory_must_have_the_size_of_the_state() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[0, 1, 2]);
-    let layout = State::read(&bytes).expect("understood").layout().clone();
+    let layout = SequenceState::read(&bytes)
+        .expect("understood")
+        .layout()
+        .clone();
     for size in [0, bytes.len() - 1, bytes.len() + 1] {
         let mut memory = vec![0; size];
         assert!(Composer::within(&layout, 0, 0..3, &mut memory).is_err());
@@ -299,7 +314,7 @@ fn memory_must_have_the_size_of_the_state() {
 fn positions_may_begin_anywhere() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[50, 51, 52]);
-    let state = State::read(&bytes).expect("it is understood");
+    let state = SequenceState::read(&bytes).expect("it is understood");
     assert_eq!(state.positions(), Some(50..53));
     assert!(!state.is_whole());
     assert_eq!(rows(&state, 51..53), engine.chunk(51..53));
@@ -323,7 +338,7 @@ fn missing_and_repeated_positions_are_seen() {
         &[0, 1, 2, 1],
     ] {
         let bytes = engine.state(0, positions);
-        let state = State::read(&bytes).expect("it is understood");
+        let state = SequenceState::read(&bytes).expect("it is understood");
         assert_eq!(state.positions(), None, "{positions:?}");
         assert!(!state.is_whole());
         let mut rows = vec![1];
@@ -332,7 +347,7 @@ fn missing_and_repeated_positions_are_seen() {
         assert_eq!(prove(&bytes), Err(LayoutError::Positions));
     }
     let bytes = engine.state(0, &[0, 1, 2]);
-    let state = State::read(&bytes).expect("it is understood");
+    let state = SequenceState::read(&bytes).expect("it is understood");
     assert!(!state.extract(2..4, &mut Vec::new()));
 }
 
@@ -340,7 +355,11 @@ fn missing_and_repeated_positions_are_seen() {
 fn states_of_other_kinds_are_refused() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[0, 1, 2]);
-    let refused = |bytes: &[u8]| State::read(bytes).map(|_| ()).expect_err("not understood");
+    let refused = |bytes: &[u8]| {
+        SequenceState::read(bytes)
+            .map(|_| ())
+            .expect_err("not understood")
+    };
     for engine in engines() {
         assert_eq!(refused(&engine.state(0, &[])), LayoutError::Empty);
     }
@@ -357,7 +376,7 @@ fn states_of_other_kinds_are_refused() {
     // With all of V cut off it is a state without V.
     let without_v = bytes.len() - 2 * (12 + 3 * 4);
     for length in 0..bytes.len() {
-        match State::read(&bytes[..length]) {
+        match SequenceState::read(&bytes[..length]) {
             Ok(state) => assert_eq!((length, state.layout().bytes_per_token()), (without_v, 8)),
             Err(_) => assert_ne!(length, without_v),
         }
@@ -384,7 +403,7 @@ fn states_of_other_kinds_are_refused() {
 fn a_digest_depends_on_the_rows_and_not_on_the_slots() {
     let digest = |engine: &Engine| {
         let bytes = engine.state(0, &[0, 1, 2]);
-        State::read(&bytes)
+        SequenceState::read(&bytes)
             .expect("it is understood")
             .layout()
             .digest()
@@ -428,7 +447,7 @@ fn a_digest_depends_on_the_rows_and_not_on_the_slots() {
 fn what_does_not_fit_is_not_put() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[0, 1, 2, 3]);
-    let layout = State::read(&bytes)
+    let layout = SequenceState::read(&bytes)
         .expect("it is understood")
         .layout()
         .clone();
@@ -468,7 +487,7 @@ fn what_does_not_fit_is_not_put() {
 fn a_buffer_is_used_again() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &(0..100).collect::<Vec<_>>());
-    let layout = State::read(&bytes)
+    let layout = SequenceState::read(&bytes)
         .expect("it is understood")
         .layout()
         .clone();

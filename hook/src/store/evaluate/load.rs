@@ -199,7 +199,7 @@ fn search(
             if gained < worth::LEAST || gained > room || !is_worth_it {
                 return None;
             }
-            index.note(fingerprint, || {
+            index.note_origin(fingerprint, || {
                 record.origin(record.conditions(run.sequence))
             });
             let region = index.region_for(may_flow && record.flows, &layout, &offer);

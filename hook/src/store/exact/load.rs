@@ -183,7 +183,7 @@ fn search(
             if !is_worth_loading(record, position, held, believed) {
                 return None;
             }
-            index.note(fingerprint, || record.origin(record.conditions(sequence)));
+            index.note_origin(fingerprint, || record.origin(record.conditions(sequence)));
             if let Some(state) = prepare_state(index, record, &offer, sequence, may_flow) {
                 return Some((position, state));
             }

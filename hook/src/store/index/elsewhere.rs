@@ -26,7 +26,7 @@ impl Elsewhere {
     }
 
     /// An answer came in time, or it did not.
-    pub(in crate::store) fn note(&mut self, is_late: bool, now: Instant) {
+    pub(in crate::store) fn note_lateness(&mut self, is_late: bool, now: Instant) {
         if is_late {
             self.not_before = Some(now + self.pause);
             self.pause = (2 * self.pause).min(LONGEST_PAUSE);
@@ -46,15 +46,15 @@ mod tests {
         let mut now = Instant::now();
         assert!(elsewhere.may_be_asked(now));
         for seconds in [10, 20, 40, 80, 160, 320, 320] {
-            elsewhere.note(true, now);
+            elsewhere.note_lateness(true, now);
             now += Duration::from_secs(seconds - 1);
             assert!(!elsewhere.may_be_asked(now));
             now += Duration::from_secs(1);
             assert!(elsewhere.may_be_asked(now));
         }
-        elsewhere.note(false, now);
+        elsewhere.note_lateness(false, now);
         assert!(elsewhere.may_be_asked(now));
-        elsewhere.note(true, now);
+        elsewhere.note_lateness(true, now);
         assert!(elsewhere.may_be_asked(now + PAUSE));
     }
 }

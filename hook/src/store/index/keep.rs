@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use contextpilot_kv_store::{
-    Chunk, Fingerprint, Numbers, Refused, State, StateMap, is_tail_finite,
+    Chunk, Fingerprint, Numbers, Refused, SequenceState, StateMap, is_tail_finite,
 };
 
 use super::{NOT_FINITE, StoreIndex};
@@ -35,7 +35,7 @@ impl StoreIndex {
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
-        state: &State<'_>,
+        state: &SequenceState<'_>,
         ours: Option<&Arc<Vec<u8>>>,
     ) {
         self.settle();
@@ -52,7 +52,7 @@ impl StoreIndex {
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
-        dense: Option<&State<'_>>,
+        dense: Option<&SequenceState<'_>>,
         tail: &[u8],
         ours: Option<&Arc<Vec<u8>>>,
     ) {
@@ -76,7 +76,7 @@ impl StoreIndex {
     fn keep_missing(
         &mut self,
         missing: &[Chunk],
-        state: &State<'_>,
+        state: &SequenceState<'_>,
         ours: Option<&Arc<Vec<u8>>>,
     ) -> bool {
         let new: u64 = missing.iter().map(|chunk| chunk.bytes).sum();

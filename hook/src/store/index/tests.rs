@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use contextpilot_kv_store::State;
+use contextpilot_kv_store::SequenceState;
 use contextpilot_testbed::private_folder;
 use engine::Engine;
 
@@ -53,7 +53,7 @@ fn what_is_being_removed_is_not_there_by_what_was_read_before() {
     let mut index = empty_index(home.path());
     let (model, tokens) = (Fingerprint([5; 16]), (0..700).collect::<Vec<i32>>());
     let bytes = Engine::dense(2, 64).state(0, &(0..700).collect::<Vec<_>>());
-    let state = State::read(&bytes).expect("a state");
+    let state = SequenceState::read(&bytes).expect("a state");
     index.keep(&model, &tokens, &state, None);
     index.flush(LONG);
     let mut read = Vec::new();
@@ -83,7 +83,7 @@ fn rows_that_were_not_copied_are_not_kept() {
     let mut index = empty_index(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
     let ours = Arc::new(bytes.clone());
-    let whole = State::read(&bytes).expect("a state");
+    let whole = SequenceState::read(&bytes).expect("a state");
     let tokens: Vec<i32> = (0..600).collect();
     let model = Fingerprint([5; 16]);
     for rows_from in [1, 256, 300, 600] {
@@ -95,7 +95,7 @@ fn rows_that_were_not_copied_are_not_kept() {
         }
     }
     // What is there up to where the rows begin is gone on with.
-    let first = State::read(&bytes).expect("a state");
+    let first = SequenceState::read(&bytes).expect("a state");
     index.keep(&model, &tokens[..256], &first, None);
     assert_eq!(index.length_of(&model, &tokens), 256);
     let lacking = whole.clone().with_rows_from(257);
@@ -114,7 +114,7 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     let mut index = empty_index(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..1000).collect::<Vec<_>>());
     let ours = Arc::new(bytes);
-    let state = State::read(&ours).expect("a state");
+    let state = SequenceState::read(&ours).expect("a state");
     let tokens: Vec<i32> = (0..1000).collect();
     let queue = 300 * state.layout().bytes_per_token() as u64;
     let stop = GO.lock().expect("a lock");
@@ -150,13 +150,13 @@ fn by_an_index_a_prompt_is_found_before_the_folder_has_been_read() {
     let home = private_folder();
     let mut before = empty_index(home.path());
     let bytes = Engine::dense(2, 64).state(0, &(0..600).collect::<Vec<_>>());
-    let state = State::read(&bytes).expect("a state");
+    let state = SequenceState::read(&bytes).expect("a state");
     let tokens: Vec<i32> = (0..600).collect();
     let model = Fingerprint([5; 16]);
     before.keep(
         &model,
         &tokens[..300],
-        &State::read(&Engine::dense(2, 64).state(0, &(0..300).collect::<Vec<_>>()))
+        &SequenceState::read(&Engine::dense(2, 64).state(0, &(0..300).collect::<Vec<_>>()))
             .expect("a state"),
         None,
     );

@@ -455,7 +455,7 @@ impl Host for Memory {
             return true;
         }
         let record = self.record.borrow_mut().take();
-        let found = self.journal.borrow_mut().take();
+        let found = self.journal.borrow_mut().take_repairable();
         let lost = repair(self, record.as_ref(), found, |work| work());
         self.journal.borrow_mut().set_lost(lost);
         false

@@ -2,7 +2,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use contextpilot_kv_files::{Answer, Door, Wish};
+use contextpilot_kv_files::{AskedChunk, Door, Wish};
 use contextpilot_kv_store::{Facts, GRID, Origin, Place, Store, What};
 
 use super::*;
@@ -210,8 +210,8 @@ fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
     };
     let mut answers = folder.ask(&wish).unwrap();
     let end = std::time::Instant::now() + DISK;
-    assert_eq!(answers.next(end), Answer::There(second.name, 40));
-    assert_eq!(answers.next(end), Answer::End);
+    assert_eq!(answers.next(end), AskedChunk::There(second.name, 40));
+    assert_eq!(answers.next(end), AskedChunk::End);
     let header = folder.header(&second.name).unwrap();
     assert_eq!(header.chunk.parent, parent);
     door.close();

@@ -14,7 +14,7 @@ use contextpilot_settings::shown_remote;
 
 use self::address::Address;
 use self::answers::{News, Page as ListPage};
-use self::requests::{Answer, Requests};
+use self::requests::{ObjectAnswer, Requests};
 #[cfg(test)]
 pub(crate) use self::tests::Bucket;
 use super::{Body, Holder, LARGEST, Listed, Page, RemoteError, Round, Sending, random_id};
@@ -133,8 +133,8 @@ impl S3 {
             .get(&key, self.version.as_deref(), News::LARGEST);
         let mut is_anew = false;
         match self.note(got)? {
-            Answer::Same => {}
-            Answer::Whole { bytes, version } => {
+            ObjectAnswer::Same => {}
+            ObjectAnswer::Whole { bytes, version } => {
                 let news = News::read(&bytes);
                 is_anew = self.news.epoch.is_some() && news.epoch != self.news.epoch;
                 if is_anew {
@@ -153,7 +153,7 @@ impl S3 {
                 self.news = news;
                 self.version = Some(version);
             }
-            Answer::Nothing | Answer::TooLarge => {
+            ObjectAnswer::Nothing | ObjectAnswer::TooLarge => {
                 is_anew = self.version.take().is_some();
                 self.news = News::default();
                 if is_anew {
@@ -316,9 +316,9 @@ impl Holder for S3 {
     fn get(&mut self, of: &Fingerprint, name: &Name, most: u64) -> Result<Body, RemoteError> {
         let got = self.requests.get(&self.key(of, name), None, most);
         Ok(match self.note(got)? {
-            Answer::Whole { bytes, .. } => Body::Whole(bytes),
-            Answer::TooLarge => Body::TooLarge,
-            Answer::Same | Answer::Nothing => {
+            ObjectAnswer::Whole { bytes, .. } => Body::Whole(bytes),
+            ObjectAnswer::TooLarge => Body::TooLarge,
+            ObjectAnswer::Same | ObjectAnswer::Nothing => {
                 if let Some(model) = self.models.get_mut(of) {
                     model.remove(name);
                 }

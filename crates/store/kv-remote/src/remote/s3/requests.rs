@@ -35,7 +35,7 @@ pub(super) struct Requests {
 }
 
 /// What is at a key.
-pub(super) enum Answer {
+pub(super) enum ObjectAnswer {
     /// The object, and its version.
     Whole { bytes: Vec<u8>, version: String },
     /// It has the version that was named.
@@ -106,7 +106,7 @@ impl Requests {
         key: &str,
         version: Option<&str>,
         largest: u64,
-    ) -> Result<Answer, RemoteError> {
+    ) -> Result<ObjectAnswer, RemoteError> {
         let Address {
             bucket,
             credentials,
@@ -123,15 +123,15 @@ impl Requests {
             StatusCode::OK => {
                 let version = self.version(&answer)?;
                 Ok(match self.body(&mut answer, largest)? {
-                    Some(bytes) => Answer::Whole { bytes, version },
-                    None => Answer::TooLarge,
+                    Some(bytes) => ObjectAnswer::Whole { bytes, version },
+                    None => ObjectAnswer::TooLarge,
                 })
             }
-            StatusCode::NOT_MODIFIED if version.is_some() => Ok(Answer::Same),
+            StatusCode::NOT_MODIFIED if version.is_some() => Ok(ObjectAnswer::Same),
             StatusCode::NOT_FOUND => {
                 let error = self.refusal_with_code(&mut answer);
                 match error.1.as_deref() {
-                    Some("NoSuchKey") => Ok(Answer::Nothing),
+                    Some("NoSuchKey") => Ok(ObjectAnswer::Nothing),
                     _ => Err(error.0),
                 }
             }
