@@ -12,7 +12,6 @@ mod serving;
 mod signal;
 mod store;
 mod tokenizing;
-mod watched;
 
 use std::path::{Path, PathBuf};
 
@@ -49,7 +48,6 @@ pub(crate) fn all(
         ),
         ("memory", Box::new(memory::run)),
         ("explaining", Box::new(explaining::run)),
-        ("watched", Box::new(watched::run)),
         ("tokenizing", Box::new(tokenizing::run)),
         (
             "sessions",
