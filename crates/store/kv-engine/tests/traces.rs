@@ -100,8 +100,9 @@ impl Traffic {
                 answer,
             } => {
                 let tokens = self.tokens(text, shared, own);
-                let from = self.go_back_to(sequence, &tokens);
-                let mut from = from;
+                let mut from = self.go_back_to(sequence, &tokens);
+                let is_uncached = own == 7;
+                self.memory.uncached.set(is_uncached.then_some(sequence));
                 while from < tokens.len() {
                     let end = tokens.len().min(from + BATCH);
                     let leading = if end == tokens.len() {
@@ -665,4 +666,26 @@ fn every_output_is_that_of_an_engine_without_a_store() {
         panic!("{error}");
     }
     assert!(outputs > cases && loads > cases / 2 && bounded > cases / 8 && tails > cases / 8);
+}
+
+/// It could not be evaluated again.
+#[test]
+fn what_a_load_left_out_of_a_sequence_that_is_not_known_any_more_stays_out() {
+    let mut traffic = Traffic::new(Kind::Window(3), None);
+    for sequence in [0, 1] {
+        traffic.act(Act::Prompt {
+            sequence,
+            text: 0,
+            shared: 40,
+            own: 5,
+            answer: 1,
+        });
+        traffic.act(Act::Remove(0));
+    }
+    let memory = &traffic.memory;
+    assert_eq!(memory.loads.get(), 1);
+    memory.record(|record| record.session.obscure(1));
+    let before = memory.get(1);
+    bounded::make_whole(memory, 1);
+    assert_eq!(memory.get(1), before);
 }

@@ -146,6 +146,8 @@ pub(crate) struct Memory {
     fault: Cell<Option<Fault>>,
     counts: [Cell<u32>; 4],
     pub(crate) loads: Cell<usize>,
+    /// A sequence whose prompt the host wants evaluated.
+    pub(crate) uncached: Cell<Option<i32>>,
 }
 
 impl Memory {
@@ -183,6 +185,7 @@ impl Memory {
             fault: Cell::new(fault),
             counts: Default::default(),
             loads: Cell::new(0),
+            uncached: Cell::new(None),
         }
     }
 
@@ -504,8 +507,8 @@ impl Host for Memory {
         })
     }
 
-    fn is_uncached(&self, _: i32) -> bool {
-        false
+    fn is_uncached(&self, sequence: i32) -> bool {
+        self.uncached.get() == Some(sequence)
     }
 
     fn may_wait(&self, run: &Run) -> bool {
