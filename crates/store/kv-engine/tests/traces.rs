@@ -665,7 +665,9 @@ fn every_output_is_that_of_an_engine_without_a_store() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    assert!(outputs > cases && loads > cases / 2 && bounded > cases / 8 && tails > cases / 8);
+    // A few traces, under Miri, may have none.
+    let has_all = loads > cases / 2 && bounded > cases / 8 && tails > cases / 8;
+    assert!(outputs > cases && (has_all || cases < 100));
 }
 
 /// It could not be evaluated again.
