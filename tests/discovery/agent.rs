@@ -228,8 +228,16 @@ fn for_agents(home: &Home) -> Agent {
 fn runs(home: &Home, agent: &Agent, name: &str, programs: &str, words: &str) {
     let log = agent.log.lock().unwrap().clone();
     let (_, line) = log.split_once(&format!("\n  {name}\n    ")).unwrap();
-    let line = format!("{} {words}", line.lines().next().unwrap());
-    let mut command = home.command("sh", &["-c", &line]);
+    runs_line(
+        home,
+        programs,
+        &format!("{} {words}", line.lines().next().unwrap()),
+    );
+}
+
+/// Runs a line of a shell, which finds programs in this folder.
+fn runs_line(home: &Home, programs: &str, line: &str) {
+    let mut command = home.command("sh", &["-c", line]);
     let path = std::env::var("PATH").unwrap();
     command.env("PATH", format!("{programs}:{path}"));
     let output = command.output().unwrap();
@@ -340,6 +348,56 @@ fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
     assert!(count("What is salt?", "reused") > 1000, "{prompts:?}");
     let [_, agent] = title(asks("What is salt?"));
     assert!(agent.starts_with("claude-cli/"), "{agent}");
+}
+
+/// Two turns of a session, in two processes, of agents that node runs: the second goes on where the first has ended.
+#[test]
+fn continue_and_pi_run_and_their_second_turns_reuse_the_first() {
+    let Some(home) = Home::of("agent::continue_and_pi_run_and_their_second_turns_reuse_the_first")
+    else {
+        return;
+    };
+    let programs = match script("node-agents", &["js"]) {
+        Ok(programs) => programs,
+        Err(why) => return skip(why.why_skipped()),
+    };
+    let server = for_agents(&home);
+    let address = server.ready();
+    let turns = [
+        "-p 'What is tea?' </dev/null",
+        "--resume -p 'What is salt?' </dev/null",
+    ];
+    for words in turns {
+        runs(&home, &server, "Continue", &programs, words);
+    }
+    // No line is printed for pi: it has no setting for that but a file in the user's home.
+    let pi = models_of_pi(address);
+    let settings = home.path().join(".pi/agent");
+    fs::create_dir_all(&settings).unwrap();
+    fs::write(settings.join("models.json"), pi.to_string()).unwrap();
+    for words in ["-p 'What is tea?'", "-c -p 'What is salt?'"] {
+        let line = format!("pi --provider local --model local {words} </dev/null");
+        runs_line(&home, &programs, &line);
+    }
+    let prompts = explained(&home, address);
+    let [first, second, third, fourth] = &prompts[..] else {
+        panic!("{prompts:?}");
+    };
+    let count = |prompt: &Value, what: &str| prompt["evaluation"][what].as_u64().unwrap();
+    for (one, next) in [(first, second), (third, fourth)] {
+        assert_eq!(title(one)[0], "What is tea?", "{prompts:?}");
+        assert_eq!(title(next)[0], "What is salt?", "{prompts:?}");
+        assert!(count(one, "prompt_tokens") > 1000, "{prompts:?}");
+        assert!(count(next, "evaluated") < 100, "{prompts:?}");
+    }
+}
+
+/// What pi is told of the server.
+fn models_of_pi(address: SocketAddr) -> Value {
+    json!({"providers": {"local": {
+        "baseUrl": format!("http://{address}/v1"), "api": "openai-completions", "apiKey": "none",
+        "models": [{"id": "local"}],
+    }}})
 }
 
 /// Two turns of a session of Codex, in two processes: the second goes on where the first has ended.

@@ -124,9 +124,7 @@ impl Running {
                 // Its last lines may not have been read yet.
                 thread::sleep(Duration::from_millis(50));
                 let said: Vec<String> = self.lines.try_iter().collect();
-                let last = said.iter().rev().find(|line| !line.trim().is_empty());
-                let last = last.map_or("", |line| line.trim());
-                return Err(format!("llama-server ended with {status}: {last}"));
+                return Err(format!("llama-server ended with {status}: {}", why(&said)));
             }
             if Instant::now() >= deadline {
                 return Err("llama-server is not ready after a minute: try it by itself".to_owned());
@@ -174,6 +172,20 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// Why the server ended, by what it said: the first error that it names, with what follows a colon, or else its last line.
+fn why(said: &[String]) -> String {
+    let mut lines = said
+        .iter()
+        .map(|line| line.trim())
+        .filter(|line| !line.is_empty());
+    let last = lines.clone().next_back().unwrap_or("");
+    let named = lines.find_map(|line| Some(line.split_once(" error: ")?.1.trim()));
+    match (named, lines.next()) {
+        (Some(named), Some(more)) if named.ends_with(':') => format!("{named} {more}"),
+        (named, _) => named.unwrap_or(last).to_owned(),
     }
 }
 
