@@ -292,9 +292,9 @@ fn follow(scene: &Scene) -> Vec<Value> {
 fn agree(played: &Played) {
     let advised = &played.advise;
     let list = |name: &str| advised[name].as_array().expect("a list").clone();
-    // A recording has no text, so only `why` sees that it is the same in other tokens.
-    let keeps = object!(["CONTEXTPILOT_KEEP_TOKENS=1"]);
-    let of_server = |one: &Value| one["client"].is_null() && one["setting"] != keeps;
+    // A recording has no text, so only `why` sees that it is the same in other tokens, or spelled otherwise.
+    let keeps = ["1", "calls"].map(|how| object!([format!("CONTEXTPILOT_KEEP_TOKENS={how}")]));
+    let of_server = |one: &Value| one["client"].is_null() && !keeps.contains(&one["setting"]);
     let has_flags = played.advice().iter().any(of_server);
     assert!(
         !has_flags || !list("changes").is_empty(),

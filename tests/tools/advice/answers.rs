@@ -185,3 +185,38 @@ fn an_answer_that_comes_back_in_other_tokens() {
     // "ha" and "be" are tokens, and the last token of the answer was not evaluated.
     assert_eq!(after.last(), 1 + " What is behind it?".len() as i64 - 2);
 }
+
+/// A tool call that the chat template writes with white space that the model has not written.
+#[test]
+fn a_call_that_is_spelled_otherwise() {
+    let prompt = "What is a slot of a server, and what does it hold? ".repeat(6);
+    let grammar = r#"root ::= "{\"path\":\"" [i-z]{80} "\"}""#;
+    let asked = Request::completion(&*prompt)
+        .predict(150)
+        .with("seed", 7)
+        .with("grammar", grammar);
+    let server = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .args(["-c", "8192"])
+        .args(FLAGS.split(' '))
+        .spawn()
+        .unwrap();
+    let said = server.complete(&asked).unwrap();
+    let said = said.raw["content"].as_str().expect("a text").to_owned();
+    // Of what is short between two blanks, less is promised than is saved.
+    let spaced = said.replace(':', ": ");
+    assert_eq!(spaced.len(), said.len() + 1, "{said}");
+    let next = format!("{prompt}{spaced} What is behind it?");
+    let next = Request::completion(next.as_str()).predict(2);
+    let scene = Scene {
+        with: |builder| builder.env("CONTEXTPILOT_EXPLAIN_TEXT", "1"),
+        ..scene(
+            "a call that is spelled otherwise",
+            FLAGS,
+            vec![Step::Ask(asked), Step::Ask(next)],
+        )
+    };
+    follows_to(&scene, "CONTEXTPILOT_KEEP_TOKENS=calls");
+    let before = scene.play().said;
+    assert!(before.contains(" (spelled otherwise): "), "{before}");
+}
