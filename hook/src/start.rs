@@ -159,7 +159,8 @@ fn prepare() -> Option<Prepared> {
             Some(Prepared { settings, library })
         }
         Err(why) => {
-            stay_inactive(why);
+            stay_inactive(&why);
+            unfollowed::listen(&settings, &why.to_string());
             None
         }
     }

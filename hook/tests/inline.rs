@@ -7,6 +7,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use support::{Fixture, Generation, Linking, finish, heard, index, stderr};
 
 /// Nothing listens at this address.
@@ -83,6 +86,30 @@ fn without_the_numbers_of_tasks_nothing_is_hooked() {
          of its own, so requests cannot be told apart; nothing is reported to the index, use a \
          newer llama.cpp\n",
     );
+}
+
+#[test]
+fn an_endpoint_that_was_asked_for_says_why_nothing_is_hooked() {
+    let fixture = inside(&["-DWITHOUT_IDS"]);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let mut command = fixture.host("wait", NOWHERE);
+    command.env("CONTEXTPILOT_LISTEN", format!("unix:{}", socket.display()));
+    let pipes = command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("Control endpoint: unix:")));
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream
+        .write_all(b"GET /stats HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let why = r#""not_followed":"in this llama-server, server_queue::get_new_id is no function"#;
+    assert!(answer.contains(why), "{answer}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(!socket.exists());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 programs.py NAME MODEL DOCUMENTS                                    evaluates them with this package, and prints a line of JSON
 programs.py --keep NAME PACKAGE HOOK OUT SAID COMPANION FILES       a run as a line of JSON
-programs.py --ids COMPANION PROGRAM MODEL                           examples/static-rust's ids: what an index is told, and what is true
+programs.py --ids COMPANION PROGRAM MODEL                           examples/static-rust-4's ids: what an index is told, and what is true
 programs.py --served COMPANION PYTHON MODEL                         xllamacpp's servers: what an index is told, what is true, and memory
 programs.py --serve MODEL                                           its program: starts a server for each line, which is its host cache
 programs.py --table LINES                                           all of them as a table

@@ -1,4 +1,4 @@
-//! The control endpoint of a program with an engine that is not followed. It says so, and why; nothing else runs.
+//! The control endpoint of a llama-server or a program whose engine is not followed. It says so, and why; nothing else runs.
 //!
 //! It is there only if `CONTEXTPILOT_LISTEN` asks for it. If the program then loads an engine that can be followed, the worker
 //! of that one takes the endpoint over.

@@ -7,12 +7,13 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::{BufRead, stdin};
 use std::num::NonZeroU32;
 
-use llama_cpp_2::context::LlamaContext;
-use llama_cpp_2::context::params::LlamaContextParams;
-use llama_cpp_2::llama_backend::LlamaBackend;
-use llama_cpp_2::llama_batch::LlamaBatch;
-use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_4::context::LlamaContext;
+use llama_cpp_4::context::params::LlamaContextParams;
+use llama_cpp_4::llama_backend::LlamaBackend;
+use llama_cpp_4::llama_batch::LlamaBatch;
+use llama_cpp_4::model::params::LlamaModelParams;
+use llama_cpp_4::model::{AddBos, LlamaModel};
+use llama_cpp_4::token::LlamaToken;
 
 const TOKENS: u32 = 1024;
 
@@ -58,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (None, 1, "Owls turn their heads, and see what moves below."),
         (None, 0, "Tea is picked in spring, high on the mountains."),
     ] {
-        let tokens = model.vocab().tokenize(text.as_bytes(), true, true);
+        let tokens = model.str_to_token(text, AddBos::Always)?;
         let tied = id.map(|id| tie(sequence, id));
         let of_sequence = &mut held[usize::try_from(sequence)?];
         let evaluated = evaluate(&mut context, sequence, of_sequence, &tokens)?;
@@ -76,8 +77,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn evaluate(
     context: &mut LlamaContext,
     sequence: i32,
-    held: &[llama_cpp_2::token::LlamaToken],
-    tokens: &[llama_cpp_2::token::LlamaToken],
+    held: &[LlamaToken],
+    tokens: &[LlamaToken],
 ) -> Result<usize, Box<dyn std::error::Error>> {
     let same = held.iter().zip(tokens).take_while(|(a, b)| a == b).count();
     let from = same.min(tokens.len() - 1);
