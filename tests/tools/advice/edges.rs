@@ -443,6 +443,13 @@ fn models_that_cannot_go_back_with_cache_reuse() {
         let changes = follow(&scene);
         let moves = |change: &Value| change[0][0] == "--cache-reuse";
         assert!(!changes.iter().any(moves), "{arch:?}: {changes:?}");
+        // Chunks are moved, and the state given up, before anything of the second prompt is evaluated.
+        let played = scene.play();
+        assert!(
+            played.said.contains("overwritten by #2"),
+            "{arch:?}: {}",
+            played.said
+        );
     }
 }
 

@@ -30,24 +30,28 @@ impl Tokens {
 
     /// The number of tokens.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u32 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// Whether there are no tokens.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
     /// The runs, in order.
     #[must_use]
+    #[inline]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
     /// The identity of the token at a position.
     #[must_use]
+    #[inline]
     pub fn at(&self, position: u32) -> Option<u64> {
         let nth = self.ends.partition_point(|&end| end <= position);
         (nth < self.runs.len()).then(|| self.part(nth, position).first)
@@ -138,6 +142,7 @@ impl Tokens {
     }
 
     /// The part of the `nth` run from position `at` on. `at` must lie within that run.
+    #[inline]
     fn part(&self, nth: usize, at: u32) -> Run {
         let length = self.ends[nth] - at;
         let run = self.runs[nth];

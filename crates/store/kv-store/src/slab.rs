@@ -48,6 +48,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let page = self.pages.get(key as usize / PAGE)?;
         page.get(key as usize % PAGE)?.as_ref()

@@ -138,7 +138,9 @@ impl Accounts {
                 } else {
                     Reason::Overwritten
                 };
-                let by = (reason == Reason::Overwritten).then_some(place.owner);
+                // Room may be made for a prompt, and be lost, before its first batch.
+                let taker = place.open.as_ref().map_or(place.owner, |open| open.nth);
+                let by = (reason == Reason::Overwritten).then_some(taker);
                 let left = place.left.take().unwrap_or_default();
                 self.going.push(Going {
                     tokens: left,
