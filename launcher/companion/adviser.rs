@@ -4,6 +4,7 @@
 //! not help all requests together.
 
 use std::cell::OnceCell;
+use std::fmt;
 use std::time::Duration;
 
 use contextpilot_client::Control;
@@ -33,6 +34,29 @@ pub(super) struct Adviser {
     trials: OnceCell<Trials>,
     /// The replay, had a router ended no process of the model.
     without_swaps: OnceCell<Point>,
+}
+
+/// Why nothing of a running server can be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoAdviser {
+    /// It keeps no requests.
+    NotKept,
+    /// It keeps them, and has none.
+    NoRequest,
+    /// What it is was not told.
+    NoFlags,
+}
+
+impl fmt::Display for NoAdviser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotKept => {
+                "the server keeps no recent requests (CONTEXTPILOT_RECENT_MB is 0, or its hook is older)"
+            }
+            Self::NoRequest => "no recent request is known",
+            Self::NoFlags => "it is not known what flags the server has",
+        })
+    }
 }
 
 /// What a change brings one request, and all of them together.
@@ -65,18 +89,14 @@ pub(super) struct Swap {
 const COSTS: u32 = 64;
 
 impl Adviser {
-    /// Of the last requests of a running server. `Err`: why nothing can be replayed.
-    pub(super) fn of_server(control: &Control) -> Result<Self, String> {
-        let recent = control.recent();
-        let recent = recent.map_err(|_| {
-            "the server keeps no recent requests (CONTEXTPILOT_RECENT_MB is 0, or its hook is older)".to_owned()
-        })?;
+    /// Of the last requests of a running server.
+    pub(super) fn of_server(control: &Control) -> Result<Self, NoAdviser> {
+        let recent = control.recent().map_err(|_| NoAdviser::NotKept)?;
         let traffic = read(&recent);
         if traffic.requests.is_empty() {
-            return Err("no recent request is known".to_owned());
+            return Err(NoAdviser::NoRequest);
         }
-        let recorded = Setting::recorded(&traffic);
-        let recorded = recorded.ok_or("it is not known what flags the server has")?;
+        let recorded = Setting::recorded(&traffic).ok_or(NoAdviser::NoFlags)?;
         Ok(Self::new(traffic, recorded))
     }
 

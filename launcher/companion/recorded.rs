@@ -8,7 +8,7 @@ use contextpilot_client::Control;
 use contextpilot_simulate::Setting;
 use contextpilot_traffic::{MAGIC, Traffic, read};
 
-use super::adviser::Adviser;
+use super::adviser::{Adviser, NoAdviser};
 use super::connect::{ControlAt, hook_says};
 use super::show::counted;
 use crate::say::say;
@@ -87,12 +87,22 @@ pub(super) fn of_running(control: &Control) -> Result<(Traffic, Setting), String
         Ok(adviser) => return Ok((adviser.traffic, adviser.recorded)),
         Err(why) => why,
     };
-    let recording = recording(control)?.ok_or_else(|| {
-        format!(
+    let recording = recording(control)?;
+    match (recording, why) {
+        // A file has no more than these, but for one that was too large for the memory of them.
+        (Some(file), _) if has_requests(&file) => open(&file),
+        (_, NoAdviser::NoRequest) => Err(
+            "No prompt was evaluated yet: ask again when the server has answered one".to_owned(),
+        ),
+        (Some(file), _) => open(&file),
+        (None, _) => Err(format!(
             "{why}: start the server with CONTEXTPILOT_TRAFFIC_FILE=traffic, or name a recording"
-        )
-    })?;
-    open(&recording)
+        )),
+    }
+}
+
+fn has_requests(path: &Path) -> bool {
+    bytes_of(path).is_ok_and(|bytes| !read(&bytes).requests.is_empty())
 }
 
 /// The file that a running server is recording to.

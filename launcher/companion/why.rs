@@ -116,7 +116,7 @@ impl Advisers {
     fn of(control: &Control) -> Result<Self, String> {
         let latest = control.latest(WATCHED);
         let latest = latest.map_err(|e| hook_says(control, &e))?.requests;
-        let adviser = Adviser::of_server(control);
+        let adviser = Adviser::of_server(control).map_err(|why| why.to_string());
         let places = match &adviser {
             Ok(adviser) => adviser.find(&latest),
             Err(_) => vec![None; latest.len()],

@@ -41,6 +41,33 @@ fn they_say_the_same_while_the_server_records() {
     say_the_same(Some(&folder.path().join("traffic")));
 }
 
+/// A file has a request when its slot is used again; the last requests have it at once, and before that there is none.
+#[test]
+fn before_the_first_prompt_they_wait_for_one_and_after_it_they_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Server::builder()
+        .model(&Model::tiny(Arch::Llama))
+        .env("CONTEXTPILOT_TRAFFIC_FILE", folder.path().join("traffic"))
+        .args(["--parallel", "1", "--cache-ram", "0"]);
+    let watched = Watched::start(builder);
+    let said = until("the recording is under way", || {
+        let said = crate::support::fails(watched.command(&["advise"]));
+        let is_loading = said.contains("records no traffic") || said.contains("loading");
+        (!is_loading).then_some(said)
+    });
+    assert!(said.contains("No prompt was evaluated yet"), "{said}");
+    assert!(!said.contains("traffic"), "{said}");
+    watched.complete(Request::completion(tokens(1, 300)).predict(2));
+    until("it is advised", || {
+        let output = watched.command(&["advise", "--json"]).output().unwrap();
+        let advised = output
+            .status
+            .success()
+            .then(|| json(&String::from_utf8_lossy(&output.stdout)))?;
+        (advised["recorded"]["prompt_tokens"] == 300).then_some(())
+    });
+}
+
 fn say_the_same(recording: Option<&Path>) {
     let mut builder = Server::builder().model(&Model::tiny(Arch::Llama));
     if let Some(file) = recording {
