@@ -139,7 +139,8 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     page.say(format!(
         "That is {text}: a token's share is that of the long prompt over the short one, a call's is\n\
          what generating one token takes without it. A prompt takes {:.1} µs a call, its tokens not\n\
-         counted: it wakes the hook's worker, which is a system call; a generated token wakes nobody.",
+         counted. Where prompts are more than a millisecond apart it also wakes the hook's worker, which\n\
+         is a system call; here the worker looks by itself. A generated token wakes nobody.",
         prompt / 1e3
     ));
     page.in_short("Inference", &format!("takes {text} more."));
