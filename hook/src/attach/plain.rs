@@ -95,6 +95,18 @@ plain! {
     socket_of_session, "SSL_get_fd", fn(session: Pointer) -> c_int;
 }
 
+/// All chunks of a prompt. Do not call this within the guard.
+///
+/// # Safety
+/// The list is alive, and no thread changes it.
+pub(crate) unsafe fn chunks(list: Pointer) -> impl Iterator<Item = Pointer> {
+    // SAFETY: the caller's promise.
+    let count = unsafe { chunk_count(list) }.unwrap_or(0);
+    // SAFETY: `index` is less than the number of chunks.
+    let chunks = (0..count).filter_map(move |index| unsafe { chunk(list, index) });
+    chunks.filter(|chunk| !chunk.is_null())
+}
+
 /// The name by which the server identifies a chunk: the hash of the file that it came from. Do not call this
 /// within the guard.
 ///

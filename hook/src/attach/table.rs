@@ -346,6 +346,9 @@ macro_rules! for_each_hooked {
             lengths   store     optional fn llama_state_get_data(context: Pointer, target: *mut u8, size: usize) -> usize;
             lengths   store     optional fn llama_state_save_file(context: Pointer, path: *const c_char, tokens: *const i32, count: usize) -> bool;
 
+            media     encoder   optional fn mtmd_input_chunk_copy(chunk: Pointer) -> Pointer;
+            media     encoder   optional fn mtmd_input_chunk_free(chunk: Pointer);
+            media     encoder   optional fn mtmd_input_chunks_free(chunks: Pointer);
             media     encoder   optional fn mtmd_batch_init(projector: Pointer) -> Pointer;
             media     encoder   optional fn mtmd_batch_add_chunk(batch: Pointer, chunk: Pointer) -> i32;
             media     encoder   optional fn mtmd_batch_encode(batch: Pointer) -> i32;

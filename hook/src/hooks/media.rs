@@ -41,6 +41,29 @@ pub(crate) unsafe fn mtmd_helper_decode_image_chunk(
     unsafe { store::media::during(context, chunk, rows, (sequence, position), decode) }
 }
 
+/// Copies a part of a prompt.
+pub(crate) unsafe fn mtmd_input_chunk_copy(chunk: Pointer) -> Pointer {
+    let copy = original!(mtmd_input_chunk_copy(chunk));
+    encodings::copied(chunk, copy);
+    copy
+}
+
+pub(crate) unsafe fn mtmd_input_chunk_free(chunk: Pointer) {
+    encodings::freed(chunk);
+    original!(mtmd_input_chunk_free(chunk));
+}
+
+/// Frees a list of parts, and all of these.
+pub(crate) unsafe fn mtmd_input_chunks_free(chunks: Pointer) {
+    if !chunks.is_null() && encodings::are_any_known() {
+        // SAFETY: the caller has the list still.
+        for chunk in unsafe { plain::chunks(chunks) } {
+            encodings::freed(chunk);
+        }
+    }
+    original!(mtmd_input_chunks_free(chunks));
+}
+
 /// Makes a batch of images that are encoded together.
 pub(crate) unsafe fn mtmd_batch_init(projector: Pointer) -> Pointer {
     let batch = original!(mtmd_batch_init(projector));

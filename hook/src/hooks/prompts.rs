@@ -118,9 +118,9 @@ pub(crate) unsafe fn mtmd_tokenize(
     let result = original!(mtmd_tokenize(projector, chunks, text, media, count));
     if result == 0 {
         // SAFETY: our caller has the chunks, which the engine has just filled.
-        let names = || unsafe { names(chunks) };
+        let media_of = || unsafe { self::media(chunks) };
         // SAFETY: our caller has so many images.
-        unsafe { encodings::note_tokenized(media.cast(), count, names) };
+        unsafe { encodings::note_tokenized(media.cast(), count, media_of) };
     }
     if prompts::are_engaged() {
         let is_read = result == 0 && mode::is_active();
@@ -135,22 +135,20 @@ pub(crate) unsafe fn mtmd_tokenize(
     result
 }
 
-/// The names of all chunks that are no text; `None` if they cannot be known.
+/// All chunks that are no text, and their names; `None` if they cannot be known.
 ///
 /// # Safety
 /// They are alive, and no thread changes them.
-unsafe fn names(chunks: Pointer) -> Option<Vec<Box<[u8]>>> {
-    // SAFETY: the caller's promise, here and below.
-    let count = unsafe { plain::chunk_count(chunks) }?;
+unsafe fn media(chunks: Pointer) -> Option<Vec<(Pointer, Box<[u8]>)>> {
     let mut all = Vec::new();
-    for index in 0..count {
-        // SAFETY: `index` is less than the number of chunks.
-        let chunk = unsafe { plain::chunk(chunks, index) }.filter(|chunk| !chunk.is_null())?;
+    // SAFETY: the caller's promise.
+    for chunk in unsafe { plain::chunks(chunks) } {
         let mut tokens = 0;
         // SAFETY: one of the chunks. The result is null if the chunk is not text.
         if unsafe { plain::chunk_text(chunk, &raw mut tokens) }?.is_null() {
             // SAFETY: one of the chunks.
-            all.push(unsafe { plain::name_of_chunk(chunk) }?.into());
+            let name = unsafe { plain::name_of_chunk(chunk) }?;
+            all.push((chunk, name.into()));
         }
     }
     Some(all)

@@ -8,9 +8,9 @@
 //!
 //! *Which image is it?* With the encoder, an image has just the name that the server has given it: a hash of its file, of
 //! 64 bits, which is easy to make alike for two files. So its pixels (a sound's samples) are digested when its prompt is tokenized, on the
-//! thread of the request, and remembered with its name. A name that two images had stands for none of them, as long as the process
-//! lives. Nor does the name of an image of which the server makes several runs of rows (tiles), or one together with another
-//! image (frames of a video): these are encoded as ever.
+//! thread of the request, and remembered with the address of what the server has of the image then, its *chunk*, and of all copies of
+//! that, until they are freed. Of a large image some projectors make several chunks (tiles), which are told by their number.
+//! Chunks of which it is not certain from which image they come (frames of a video) are encoded as ever.
 //!
 //! *In place of encoding.* The server puts images into a batch, has that encoded, and asks for the rows of each. A batch whose first
 //! image is stored stays empty for the engine, and takes no other; the server makes another one for the next image.
@@ -36,24 +36,15 @@ use crate::base::guard;
 use crate::capture::connections;
 use crate::capture::salts::Salt;
 
-/// So many names are remembered. Images that come later are encoded as ever: one that was forgotten could be taken for another.
+/// So many chunks are remembered. Others are encoded as ever.
 const MOST: usize = 1 << 16;
 
 /// What the server returns to itself if a batch is too large for another image.
 const TOO_LARGE: i32 = 2;
 
-/// What is known of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
-    /// The digest of the image, and of the salt that came with it.
-    Image([u8; 32]),
-    /// Several images had it, or it is one of which no single run of rows is made.
-    Several,
-}
-
-type Names = BTreeMap<Box<[u8]>, Named>;
-
-static NAMES: Mutex<Names> = Mutex::new(BTreeMap::new());
+/// By the addresses of chunks that are alive: a digest of the image, of which of its chunks it is, and of the salt that came with
+/// it.
+static CHUNKS: Mutex<BTreeMap<usize, [u8; 32]>> = Mutex::new(BTreeMap::new());
 static PROJECTORS: Mutex<Vec<Projector>> = Mutex::new(Vec::new());
 static BATCHES: Mutex<Vec<Batch>> = Mutex::new(Vec::new());
 
@@ -133,14 +124,14 @@ struct Bitmap {
     digest: [u8; 32],
 }
 
-/// A prompt with these images and sounds was tokenized, of which the chunks of media have these names.
+/// A prompt with these images and sounds was tokenized. `chunks`: those of its chunks that are no text, and their names.
 ///
 /// # Safety
 /// There are so many at `bitmaps`, and all of them are alive.
 pub(crate) unsafe fn note_tokenized(
     bitmaps: *const Pointer,
     count: usize,
-    chunks: impl FnOnce() -> Option<Vec<Box<[u8]>>>,
+    chunks: impl FnOnce() -> Option<Vec<(Pointer, Box<[u8]>)>>,
 ) {
     if count == 0 || bitmaps.is_null() || guard::compute(are_any) != Some(true) {
         return;
@@ -150,38 +141,98 @@ pub(crate) unsafe fn note_tokenized(
     // SAFETY: see above.
     let read = bitmaps.iter().map(|bitmap| unsafe { read(*bitmap) });
     // Those without pixels are counted only, or read later.
-    let Some(images) = read.collect::<Option<Vec<Bitmap>>>() else {
+    let Some((images, chunks)) = read.collect::<Option<Vec<Bitmap>>>().zip(chunks()) else {
         return;
     };
-    let names = chunks();
     guard::compute(|| {
+        // Nothing is known of what had these addresses before.
+        chunks.iter().for_each(|(chunk, _)| forget_chunk(*chunk));
         let salt = connections::salt();
-        let names = names.unwrap_or_default();
-        let is_each_one = images.iter().map(|image| &image.name).eq(names.iter());
-        let mut known = lock(&NAMES);
-        for image in images {
-            let named = match salt {
-                Salt::None if is_each_one => Named::Image(image.digest),
-                Salt::Of(salt) if is_each_one => {
-                    let mut hash = blake3::Hasher::new();
-                    hash.update(&image.digest).update(&salt);
-                    Named::Image(*hash.finalize().as_bytes())
-                }
-                _ => Named::Several,
-            };
-            learn(&mut known, image.name, named);
+        let names: Vec<_> = chunks.iter().map(|(_, name)| &**name).collect();
+        let digests = assign(&images, &names);
+        if let (Some(digests), false) = (digests, salt == Salt::Unknown) {
+            let mut known = lock(&CHUNKS);
+            for ((chunk, _), digest) in chunks.iter().zip(digests) {
+                remember(&mut known, chunk.addr(), salted(digest, salt));
+            }
         }
     });
 }
 
-fn learn(known: &mut Names, name: Box<[u8]>, named: Named) {
-    if let Some(before) = known.get_mut(&name) {
-        if *before != named {
-            *before = Named::Several;
-        }
-    } else if known.len() < MOST {
-        known.insert(name, named);
+fn remember(known: &mut BTreeMap<usize, [u8; 32]>, chunk: usize, digest: [u8; 32]) {
+    if known.len() < MOST {
+        known.insert(chunk, digest);
     }
+}
+
+/// Prompts of different salts share nothing.
+fn salted(digest: [u8; 32], salt: Salt) -> [u8; 32] {
+    match salt {
+        Salt::Of(salt) => digest_of(&[&digest, &salt]),
+        Salt::None | Salt::Unknown => digest,
+    }
+}
+
+fn digest_of(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new();
+    for part in parts {
+        hash.update(part);
+    }
+    *hash.finalize().as_bytes()
+}
+
+/// Digests of the chunks with these names, which the server has made of these images, in their order. `None`: it is not certain
+/// which comes from which.
+fn assign(images: &[Bitmap], chunks: &[&[u8]]) -> Option<Vec<[u8; 32]>> {
+    let mut digests = Vec::new();
+    for alike in images.chunk_by(|a, b| a.name == b.name) {
+        let own = chunks[digests.len()..].iter();
+        let count = own.take_while(|name| ***name == *alike[0].name).count();
+        let of_one = count / alike.len();
+        let are_equal = alike.iter().all(|image| image.digest == alike[0].digest);
+        // Images of one name may be of several sizes, and so have several numbers of chunks.
+        if of_one == 0 || of_one * alike.len() != count || !are_equal && of_one > 1 {
+            return None;
+        }
+        let parts = alike
+            .iter()
+            .flat_map(|image| (0..of_one).map(move |nth| (image, nth)));
+        digests.extend(parts.map(|(image, nth)| {
+            digest_of(&[
+                &image.digest,
+                &(nth as u64).to_le_bytes(),
+                &(of_one as u64).to_le_bytes(),
+            ])
+        }));
+    }
+    (digests.len() == chunks.len()).then_some(digests)
+}
+
+/// The server has copied a chunk.
+pub(crate) fn copied(chunk: Pointer, copy: Pointer) {
+    guard::compute(|| {
+        let mut known = lock(&CHUNKS);
+        match known.get(&chunk.addr()) {
+            Some(&digest) => remember(&mut known, copy.addr(), digest),
+            None => {
+                known.remove(&copy.addr());
+            }
+        }
+    });
+}
+
+/// A chunk is about to be freed: another one may get its address.
+pub(crate) fn freed(chunk: Pointer) {
+    guard::compute(|| forget_chunk(chunk));
+}
+
+fn forget_chunk(chunk: Pointer) {
+    lock(&CHUNKS).remove(&chunk.addr());
+}
+
+/// Whether any chunk is known.
+pub(crate) fn are_any_known() -> bool {
+    guard::compute(|| !lock(&CHUNKS).is_empty()) == Some(true)
 }
 
 /// `None`: it has no pixels, or the server cannot say.
@@ -335,25 +386,22 @@ pub(crate) unsafe fn encoded(batch: Pointer, time: Duration) {
 /// The chunk is alive.
 unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
     // SAFETY: the caller's promise, here and below.
-    let name = unsafe { plain::name_of_chunk(chunk) }?;
-    // SAFETY: see above.
     let rows = unsafe { plain::chunk_rows(chunk) }?;
     // SAFETY: see above.
     let positions = unsafe { plain::chunk_positions(chunk) }?;
     let find = || {
-        let Some(&Named::Image(image)) = lock(&NAMES).get(name) else {
-            return None;
-        };
+        let image = *lock(&CHUNKS).get(&chunk.addr())?;
         let projector = with(batch, |batch| batch.projector)?;
         let all = lock(&PROJECTORS);
         let projector = all.iter().find(|one| one.address == projector)?;
-        let mut hash = blake3::Hasher::new();
-        hash.update(&image);
-        hash.update(&(rows as u64).to_le_bytes());
-        hash.update(&positions.to_le_bytes());
+        let digest = digest_of(&[
+            &image,
+            &(rows as u64).to_le_bytes(),
+            &positions.to_le_bytes(),
+        ]);
         Some(Known {
             fingerprint: projector.facts()?.fingerprint(),
-            tokens: media::run(hash.finalize().as_bytes(), rows)?,
+            tokens: media::run(&digest, rows)?,
             width: projector.width,
             projector: Arc::clone(&projector.content),
         })
@@ -459,34 +507,56 @@ fn keep(known: &Known, rows: &[f32]) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_name_of_several_images_stands_for_none() {
-        let mut known = Names::new();
-        let [one, other] = [1, 2].map(|n| Named::Image([n; 32]));
-        let name = || Box::from(*b"name");
-        learn(&mut known, name(), one);
-        learn(&mut known, name(), one);
-        assert_eq!(known[&name()], one);
-        learn(&mut known, name(), other);
-        assert_eq!(known[&name()], Named::Several);
-        learn(&mut known, name(), one);
-        assert_eq!(known[&name()], Named::Several);
+    fn image(name: &str, digest: u8) -> Bitmap {
+        Bitmap {
+            name: name.as_bytes().into(),
+            digest: [digest; 32],
+        }
+    }
+
+    fn assigned(images: &[Bitmap], chunks: &[&str]) -> Option<Vec<[u8; 32]>> {
+        let chunks: Vec<_> = chunks.iter().map(|name| name.as_bytes()).collect();
+        assign(images, &chunks)
     }
 
     #[test]
-    fn no_more_names_are_remembered_than_there_is_room_for_and_none_is_forgotten() {
-        let mut known = Names::new();
-        for nth in 0..MOST + 10 {
-            let name = nth.to_le_bytes().into();
-            learn(&mut known, name, Named::Image([0; 32]));
-        }
-        assert_eq!(known.len(), MOST);
-        learn(
-            &mut known,
-            0_usize.to_le_bytes().into(),
-            Named::Image([1; 32]),
+    fn chunks_come_from_images_in_their_order_and_each_has_a_digest_of_its_own() {
+        let (tea, sea) = (image("tea", 1), image("sea", 2));
+        let both = [tea, sea];
+        let digests = assigned(&both, &["tea", "sea"]).unwrap();
+        assert_ne!(digests[0], digests[1]);
+        // Another name of the same image.
+        assert_eq!(
+            assigned(&[image("cup", 1)], &["cup"]),
+            Some(vec![digests[0]])
         );
-        let first: Box<[u8]> = 0_usize.to_le_bytes().into();
-        assert_eq!(known[&first], Named::Several);
+        let tiles = assigned(&both, &["tea", "tea", "tea", "sea"]).unwrap();
+        assert_eq!(tiles[3], digests[1]);
+        let mut all = tiles.clone();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 4);
+        assert!(
+            !tiles.contains(&digests[0]),
+            "the whole image is no tile of it"
+        );
+        let twice = [image("tea", 1), image("tea", 1)];
+        let expected = Some([&tiles[..3], &tiles[..3]].concat());
+        assert_eq!(assigned(&twice, &["tea"; 6]), expected);
+    }
+
+    #[test]
+    fn what_is_not_certain_has_no_digest() {
+        let (tea, sea) = (|| image("tea", 1), || image("sea", 2));
+        assert_eq!(assigned(&[tea(), sea()], &["tea"]), None);
+        assert_eq!(assigned(&[tea()], &["tea", "sea"]), None);
+        assert_eq!(assigned(&[tea(), sea()], &["sea", "tea"]), None);
+        // Two frames of one chunk, or three chunks of two.
+        assert_eq!(assigned(&[tea(), tea()], &["tea"]), None);
+        assert_eq!(assigned(&[tea(), tea()], &["tea"; 3]), None);
+        // Two images that the server names alike.
+        let alike = [tea(), image("tea", 3)];
+        assert_eq!(assigned(&alike, &["tea"; 6]), None);
+        assert_eq!(assigned(&alike, &["tea"; 2]).unwrap().len(), 2);
     }
 }

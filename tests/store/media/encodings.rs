@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, Spec};
+use contextpilot_tiny_model::Chat;
 use serde_json::json;
 
 use super::super::pictures::{base64, picture};
@@ -87,6 +88,37 @@ fn a_list_of_twelve_screenshots_has_just_the_new_one_encoded() {
     }
 }
 
+/// A large image is cut into four, beside a small one of all of it. All five have the same name.
+#[test]
+fn each_tile_of_an_image_is_its_own() {
+    let folder = folder();
+    // The server puts these around tiles.
+    let markers = ["<fake_token_around_image>", "<global-img>", "\n\n"];
+    let chat = Chat {
+        markers: markers.map(str::to_owned).to_vec(),
+        ..Chat::default()
+    };
+    let path = folder.path().join("tiles.gguf");
+    contextpilot_tiny_model::write_with(&path, &Spec::new(Arch::Llama), &chat).unwrap();
+    let model = Model::file(path, Arch::Llama);
+    let builder = with_images(one_slot().model(&model), ProjectorKind::Idefics3);
+    let mut stored = Stored::start(&builder, folder.path());
+    let plain = started(&builder);
+    let large = |seed| [Text(1, 20), Image(seed, 112), Text(2, 30)];
+    ask(&mut stored, &plain, &large(1));
+    assert_eq!(encoded(&stored), [5, 0]);
+    ask(&mut stored, &plain, &large(2));
+    assert_eq!(encoded(&stored), [10, 0]);
+    // The same image twice, and from the second one of its tiles on.
+    let twice = [Image(1, 112), Text(3, 5), Image(1, 112), Text(2, 30)];
+    ask(&mut stored, &plain, &twice);
+    assert_eq!(encoded(&stored), [10, 10]);
+    stored.end();
+    let mut next = Stored::start(&builder, folder.path());
+    ask(&mut next, &plain, &large(2));
+    assert_eq!(encoded(&next), [0, 5]);
+}
+
 /// The server names an image by its file. What counts are its pixels.
 #[test]
 fn the_same_image_in_another_file_is_not_encoded_again() {
@@ -130,8 +162,7 @@ fn an_image_of_another_salt_is_encoded_again() {
     assert_eq!(send(3, None), [3, 1]);
     assert_eq!(send(1, Some("blue")), [4, 1]);
     assert_eq!(send(2, None), [5, 1]);
-    // The server gives both the same name, so it cannot be known which is meant.
-    assert_eq!(send(1, Some("red")), [6, 1]);
+    assert_eq!(send(1, Some("red")), [5, 2]);
 }
 
 #[test]

@@ -28,6 +28,10 @@ pub enum ProjectorKind {
     /// llama-server warms it up with an image of 46 × 46 rows unless told
     /// `--no-warmup`.
     Qwen2Vl,
+    /// Idefics3 (SmolVLM): an image is made 112 pixels wide or high, and cut into
+    /// tiles of 56, beside one of all of it; four rows each. For the models that
+    /// [`Self::Llava`] is for, whose vocabulary must have the tokens around tiles.
+    Idefics3,
 }
 
 impl FromStr for ProjectorKind {
@@ -37,8 +41,9 @@ impl FromStr for ProjectorKind {
         match name {
             "llava" => Ok(Self::Llava),
             "qwen2vl" => Ok(Self::Qwen2Vl),
+            "idefics3" => Ok(Self::Idefics3),
             _ => Err(format!(
-                "unknown projector {name:?} (known: llava, qwen2vl)"
+                "unknown projector {name:?} (known: llava, qwen2vl, idefics3)"
             )),
         }
     }
@@ -66,6 +71,8 @@ const IMAGE: u32 = 56;
 const PATCH: u32 = 14;
 /// Patches that Qwen2-VL makes one row of.
 const MERGED: u32 = 4;
+/// Idefics3 makes one row of so many patches on each side.
+const SCALE: u32 = 2;
 
 impl Projector {
     /// For a model of this embedding length.
@@ -85,6 +92,7 @@ impl Projector {
         let kind = match self.kind {
             ProjectorKind::Llava => "mlp",
             ProjectorKind::Qwen2Vl => "qwen2vl_merger",
+            ProjectorKind::Idefics3 => "idefics3",
         };
         header.string("clip.projector_type", kind);
         for (key, value) in [
@@ -97,6 +105,10 @@ impl Projector {
             ("attention.head_count", HEADS),
         ] {
             header.u32(&format!("clip.vision.{key}"), value);
+        }
+        if self.kind == ProjectorKind::Idefics3 {
+            header.u32("clip.vision.projector.scale_factor", SCALE);
+            header.u32("clip.vision.preproc_image_size", 2 * IMAGE);
         }
         header.f32("clip.vision.attention.layer_norm_epsilon", 1e-5);
         header.f32s("clip.vision.image_mean", [0.5; 3].into_iter());
@@ -113,7 +125,7 @@ impl Projector {
         let pixels = [patch, patch, 3, width];
         random("v.patch_embd.weight", &pixels, 3 * patch * patch);
         let merged = match self.kind {
-            ProjectorKind::Llava => {
+            ProjectorKind::Llava | ProjectorKind::Idefics3 => {
                 let patches = u64::from(IMAGE / PATCH).pow(2);
                 random("v.position_embd.weight", &[width, patches], width);
                 width
@@ -124,16 +136,23 @@ impl Projector {
                 width * u64::from(MERGED)
             }
         };
-        let hidden = match self.kind {
-            ProjectorKind::Llava => out,
-            ProjectorKind::Qwen2Vl => merged,
-        };
+        if self.kind == ProjectorKind::Idefics3 {
+            let inputs = width * u64::from(SCALE).pow(2);
+            random("mm.model.fc.weight", &[inputs, out], inputs);
+        }
         let mut linear = |name: String, from: u64, to: u64| {
             random(&format!("{name}.weight"), &[from, to], from);
             random(&format!("{name}.bias"), &[to], from);
         };
-        linear("mm.0".into(), merged, hidden);
-        linear("mm.2".into(), hidden, out);
+        let hidden = match self.kind {
+            ProjectorKind::Llava => Some(out),
+            ProjectorKind::Qwen2Vl => Some(merged),
+            ProjectorKind::Idefics3 => None,
+        };
+        if let Some(hidden) = hidden {
+            linear("mm.0".into(), merged, hidden);
+            linear("mm.2".into(), hidden, out);
+        }
         for layer in 0..LAYERS {
             let block = format!("v.blk.{layer}");
             for name in ["attn_q", "attn_k", "attn_v", "attn_out"] {
