@@ -376,10 +376,14 @@ const DATES: [(&str, &str); 4] = [
     ),
     (
         "Current date: ",
-        "the template has no kwarg for it: a copy of it with a fixed date helps (--chat-template-file)",
+        "gpt-oss's has no kwarg for it, so that a copy of it with a fixed date helps (--chat-template-file); Apertus' and \
+         muse-glimmer's (which has the kwarg current_date) write it only where there is no system message",
     ),
     ("Today's Date: ", "send a system message"),
-    ("The current date is ", "send a system message"),
+    (
+        "The current date is ",
+        "send a system message; Solar's has it all the same, and a copy of it with a fixed date (--chat-template-file)",
+    ),
 ];
 
 /// What helps against a date that stands at a difference, as chat templates write it.
