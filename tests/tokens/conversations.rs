@@ -290,6 +290,8 @@ fn what_a_slot_holds_says_what_was_sent() {
         };
         keeping(
             builder
+                // A real model's vocabulary takes a while to load on a busy machine.
+                .ready_within(Duration::from_secs(300))
                 .env("CONTEXTPILOT_STORE", folder.path())
                 .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0"),
         )
