@@ -15,7 +15,7 @@ const BACKWARDS: [&str; 2] = [" = ter ,edoced ot deliaf", "erutcetihcra.lareneg"
 
 /// Why a program may lack functions of the llama.cpp in it, and what keeps them, as the end of a message.
 pub const REMOVED: &str = "--gc-sections removes what a program does not call; this line of a Rust program's build.rs \
-                           keeps it: println!(\"cargo:rustc-link-arg=-Wl,--no-gc-sections\");";
+                           keeps it: println!(\"cargo:rustc-link-arg=-Wl,--export-dynamic-symbol=llama_*\");";
 
 /// The most bytes of constants that are read of a file.
 const MOST: u64 = 128 << 20;
