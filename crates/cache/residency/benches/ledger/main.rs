@@ -1,7 +1,7 @@
 //! What the ledger costs at its largest, 256 sequences of 131,072 tokens and 100,000 live ids, and
 //! how that grows.
 //!
-//!     cargo bench -p contextpilot-residency [-- [--quick] [--figures FILE]]
+//!     cargo bench -p contextpilot-residency [-- [--quick] [--figures FILE] [--accounts]]
 //!
 //! The targets, on one core: 20 million appended tokens a second, 99 of 100 events
 //! within 5 µs, 12 bytes a distinct token. Only [`Ledger::apply`] is timed; the
@@ -9,11 +9,12 @@
 //! server generates: one token of one slot, one removal, one copy of a slot.
 //! Batches of many tokens are counted by the token.
 //!
-//! `--quick` only checks that everything runs. `--figures` writes the main results to a file for
+//! `--accounts` only measures what it takes to say why prompts were evaluated. `--quick` only checks that everything runs. `--figures` writes the main results to a file for
 //! `scripts/bench`, one a line, fields separated by tabs.
 //!
 //! [`Ledger::apply`]: contextpilot_residency::Ledger::apply
 
+mod accounts;
 mod bench;
 mod events;
 mod growth;
@@ -55,6 +56,9 @@ impl Plan {
 
 fn main() {
     let mut plan = Plan::of_arguments();
+    if std::env::args().any(|one| one == "--accounts") {
+        return accounts::explained(&mut plan);
+    }
     println!(
         "one core; {} sequences of {} tokens\n",
         bench::SEQUENCES,
@@ -67,6 +71,7 @@ fn main() {
     drop(bench);
     events::evictions(&mut plan);
     growth::grow(&mut plan);
+    accounts::explained(&mut plan);
     if let Some(file) = &plan.figures {
         std::fs::write(file, &plan.lines).expect("the figures can be written");
     }
