@@ -262,7 +262,7 @@ mod tests {
     fn what_was_saved_is_saved_again_once_it_has_left() {
         let mut cache = cache(1000);
         let mut slot = prompt(&[(0, 10)]);
-        let mut save = |cache: &mut HostCache, slot: &mut Prompt| {
+        let save = |cache: &mut HostCache, slot: &mut Prompt| {
             cache.save(slot, (&sizes(), &Alike::default()), Kept::default)
         };
         assert!(save(&mut cache, &mut slot));
