@@ -360,12 +360,7 @@ impl ContextStore {
         self.conditions.now_with(salt.unwrap_or_default())
     }
 
-    /// Whether a sequence was evaluated under the adapters that are applied now.
-    pub(super) fn is_under_these(&self, sequence: i32) -> bool {
-        self.conditions.are_now(self.session.under(sequence))
-    }
-
-    /// The same of conditions.
+    /// Whether these are the adapters that are applied now.
     pub(super) fn are_these(&self, conditions: Conditions) -> bool {
         self.conditions.are_now(conditions)
     }

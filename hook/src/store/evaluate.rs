@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::batch::{self, Ready};
-use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, is_bounded, synchronise};
+use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, synchronise};
 use contextpilot_kv_store::Run;
 use contextpilot_residency::{Entry, Event};
 
@@ -243,14 +243,11 @@ fn evaluate_ready(
         // Before the engine is asked for anything else.
         hidden::evaluated(context, parts, entries.len(), &evaluation.left_out);
         prove_layout(context, parts);
-        let is_exact = is_bounded(&context);
         for part in parts {
             note_submitted(context, &part.run);
             save::save_early(context, &part.run);
             see_to_hint(context, &part.run);
-            if is_exact {
-                save::save_midway(context, &part.run);
-            }
+            save::save_midway(context, &part.run);
         }
     }
     result

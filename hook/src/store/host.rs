@@ -35,10 +35,6 @@ impl Record for ContextStore {
         self.conditions(sequence)
     }
 
-    fn is_under_these(&self, sequence: i32) -> bool {
-        self.is_under_these(sequence)
-    }
-
     fn bounds(&self) -> Option<Bounds> {
         self.bounds
     }

@@ -138,8 +138,8 @@ fn may_be_worth(record: &ContextStore, sequence: i32, kept: usize, margin: usize
     worth::saving(tokens, kept, 0, ratio, margin) && !record.session.is_draft(sequence, kept)
 }
 
-/// A run was evaluated, in a context that cannot go back to any position. If its prompt is long and goes on, a state may be
-/// worth taking.
+/// A run was evaluated. If the context cannot go back to any position, and the prompt is long and goes on, a state may be worth
+/// taking.
 pub(super) fn save_midway(context: Context<'_>, run: &Run) {
     let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
     let is_far = || {
@@ -154,7 +154,7 @@ pub(super) fn save_midway(context: Context<'_>, run: &Run) {
             Some(tokens.len() - last >= MIDWAY)
         })
     };
-    if goes_on && is_far().flatten() == Some(true) {
+    if goes_on && is_bounded(&context) && is_far().flatten() == Some(true) {
         copy_out(context, run.sequence, 0, worth::MARGIN);
     }
 }

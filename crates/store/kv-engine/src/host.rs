@@ -47,8 +47,10 @@ pub trait Record {
     /// Under what tokens of a sequence are evaluated now, and for whom.
     fn conditions(&self, sequence: i32) -> Conditions;
 
-    /// Whether a sequence was evaluated the adapters that are applied now, whatever its salt.
-    fn is_under_these(&self, sequence: i32) -> bool;
+    /// Whether a sequence was evaluated under the adapters that are applied now, whatever its salt.
+    fn is_under_these(&self, sequence: i32) -> bool {
+        self.are_these(self.session().under(sequence))
+    }
 
     /// `None`: the context can go back to any position.
     fn bounds(&self) -> Option<Bounds>;
@@ -69,7 +71,7 @@ pub trait Record {
     /// this context are not understood, or this is none.
     fn tail_of<'a>(&self, part: &'a [u8]) -> Option<&'a [u8]>;
 
-    /// Whether a sequence was evaluated under the adapters that are applied now, by what it was evaluated under.
+    /// Whether these are the adapters that are applied now, whatever the salt.
     fn are_these(&self, conditions: Conditions) -> bool;
 
     /// All tokens of a batch may be needed: nothing may be left out.

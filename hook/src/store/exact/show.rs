@@ -1,6 +1,6 @@
 //! Shows the server what it may look at while its tokens are pending.
 
-use contextpilot_kv_engine::Checkpoint;
+use contextpilot_kv_engine::{Checkpoint, Record as _};
 
 use crate::store::context::ContextStore;
 use crate::store::{Context, with_index, with_record};

@@ -98,9 +98,6 @@ impl Record for Known {
     fn conditions(&self, _: i32) -> Conditions {
         self.under
     }
-    fn is_under_these(&self, sequence: i32) -> bool {
-        self.session.under(sequence) == self.under
-    }
     fn bounds(&self) -> Option<Bounds> {
         self.bounds
     }
