@@ -111,7 +111,9 @@ fn has_the_rows_that_are_wanted(state: &SequenceState<'_>, all: &Range<usize>, i
             copy[part.clone()].copy_from_slice(&input[part.clone()]);
             rest.start = part.end;
         }
-        let lacking = SequenceState::read(&copy).expect("as before").with_rows_from(from);
+        let lacking = SequenceState::read(&copy)
+            .expect("as before")
+            .with_rows_from(from);
         assert_eq!(lacking.layout(), state.layout());
         assert_eq!(rows(&lacking, from..all.end), rows(state, from..all.end));
     }
