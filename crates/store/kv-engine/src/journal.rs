@@ -4,8 +4,8 @@ use contextpilot_kv_store::{Conditions, Run};
 
 /// Noted outside the record of a context, by code that cannot panic: an error may come anywhere in the record's code.
 ///
-/// A step that changes the engine is noted before it is taken ([`Journal::uncertain`]), and again when the record knows of it
-/// ([`Journal::settled`]). [`repair`](crate::repair) reads what is left.
+/// A step that changes the engine is noted before it is taken (`uncertain`), and again when the record knows of it
+/// (`settled`). [`repair`](crate::repair) reads what is left.
 #[derive(Debug, Default)]
 pub struct Journal {
     /// Sequences of which the engine may hold something else than the host believes.

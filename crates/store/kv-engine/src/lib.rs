@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`Engine`] | a context of an engine: what can be asked of it, and what is true afterwards |
 //! | [`Host`] | the same, with what is known of it ([`Record`]), its [`Journal`], and what is stored ([`Supply`]) |
-//! | [`Plan`] | what is done to one sequence, as a list of steps |
+//! | `plan` | what is done to one sequence, as a list of steps |
 //! | [`dense`] | contexts that can go back to any position |
 //! | [`bounded`] | those that cannot |
 //! | [`batch`] | the host's batch: what comes before and after the engine evaluates it |

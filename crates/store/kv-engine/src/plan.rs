@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
 }
 
-/// What became of a [`Plan`].
+/// What became of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// How many of the tokens the engine holds now. Nothing else is in the sequence.
