@@ -61,7 +61,7 @@ const STORE_COUNT: usize = {
     while at < ALL.len() {
         if matches!(
             ALL[at].generation.as_bytes(),
-            b"store" | b"straight" | b"member"
+            b"store" | b"straight" | b"encoder" | b"member"
         ) {
             count += 1;
         }
