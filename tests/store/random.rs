@@ -32,6 +32,9 @@ const ACTIONS: usize = 6;
 /// A single wrong token in a prompt makes a difference of more, as a rule: see
 /// `another_token_makes_a_larger_difference`.
 pub(super) const ROUNDING: f64 = 0.06;
+/// The same with EAGLE-3, where batches have all numbers of guesses: of 902 answers of plain servers the worst was off by 0.056, and of
+/// some 2,000 with a store by 0.063, 0.057 and 0.054.
+const ROUNDING_OF_GUESSES: f64 = 0.08;
 
 pub(super) fn count() -> usize {
     let given = std::env::var("CONTEXTPILOT_TEST_STORE_TRACES").ok();
@@ -110,6 +113,7 @@ fn model((arch, flags): (Arch, &[&str])) -> Builder {
 /// Evaluates prompts one after the other, and caches nothing.
 struct Reference {
     server: Server,
+    rounding: f64,
     known: HashMap<(Vec<u32>, Option<u32>, usize), Vec<Step>>,
 }
 
@@ -117,6 +121,11 @@ impl Reference {
     fn start(kind: (Arch, &[&str]), batch: &str) -> Self {
         let builder = model(kind).args(["-np", "1", "-c", "4096", "--cache-ram", "0"]);
         Self {
+            rounding: if kind.0 == Arch::Eagle3 {
+                ROUNDING_OF_GUESSES
+            } else {
+                ROUNDING
+            },
             server: started(&builder.args(["-b", batch, "-ub", batch])),
             known: HashMap::new(),
         }
@@ -196,13 +205,19 @@ impl Compared {
         {
             let expected = reference.says(prompt, *scale, steps.len());
             let text = format!("{what}, {} tokens, scale {scale:?}", prompt.len());
-            self.note(&text, difference(steps, expected), is_servers);
+            let by = difference(steps, expected);
+            self.note_within(reference.rounding, &text, by, is_servers);
         }
     }
 
     /// An answer that differs from the reference by so much.
     pub(super) fn note(&mut self, what: &str, difference: f64, is_servers: bool) {
-        if difference > ROUNDING {
+        self.note_within(ROUNDING, what, difference, is_servers);
+    }
+
+    /// The same, if so much is rounding.
+    fn note_within(&mut self, rounding: f64, what: &str, difference: f64, is_servers: bool) {
+        if difference > rounding {
             let text = format!("{what}: differs by {difference}");
             self.wrong.push(Wrong { text, is_servers });
         }
