@@ -126,6 +126,15 @@ pub(crate) unsafe fn row_size(context: Pointer) -> Option<usize> {
     // SAFETY: the caller's promise.
     let model = unsafe { plain::get_model(context) }?;
     // SAFETY: the model of a living context is alive.
+    unsafe { row_size_of_model(model) }
+}
+
+/// The same of a model.
+///
+/// # Safety
+/// The model is alive.
+pub(crate) unsafe fn row_size_of_model(model: Pointer) -> Option<usize> {
+    // SAFETY: the caller's promise.
     let inputs = unsafe { plain::embedding_size_in(model) };
     // SAFETY: as above.
     let size = inputs.or_else(|| unsafe { plain::embedding_size(model) })?;

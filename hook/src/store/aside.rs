@@ -7,14 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::Tail;
-use contextpilot_kv_store::{Conditions, SequenceState, worth};
+use contextpilot_kv_store::{Conditions, common, worth};
 
 use super::context::ContextStore;
 use super::figures;
 use super::index::StoreIndex;
 use super::only_new::Copied;
 
-use super::{Context, FLUSH, with_index, with_record};
+use super::{Context, FLUSH, save, with_index, with_record};
 
 /// Bytes that wait in all contexts together. The disk's queue, to which they go, has room for as many.
 const MOST_BYTES: usize = 512 << 20;
@@ -52,11 +52,8 @@ impl Aside {
 
     /// How many of these tokens' rows wait.
     fn rows(&self, conditions: Conditions, tokens: &[i32]) -> usize {
-        let common = |one: &Waiting| {
-            let pairs = one.tokens.iter().zip(tokens);
-            pairs.take_while(|(a, b)| a == b).count()
-        };
-        self.of(conditions).map(common).max().unwrap_or(0)
+        let shared = |one: &Waiting| common(&one.tokens, tokens);
+        self.of(conditions).map(shared).max().unwrap_or(0)
     }
 
     /// How many tokens the longest beginning of these has of which a whole state waits.
@@ -162,30 +159,21 @@ pub(super) fn settle(context: Context<'_>) {
 }
 
 fn store(index: &mut StoreIndex, one: &mut ContextStore, waiting: &Waiting) -> Option<()> {
-    let (tokens, state) = (&waiting.tokens, &waiting.state);
     let fingerprint = one.fingerprint(waiting.conditions)?;
-    match waiting.partial {
-        Some(partial) => {
-            let (dense, tail) = one.shape()?.divide(state, partial, tokens.len())?;
-            index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, Some(state));
-            for tail in &waiting.tails {
-                if let Some(of) = one.fingerprint(tail.conditions) {
-                    index.keep_tail(&of, &tail.tokens, &tail.bytes);
-                }
-            }
+    let state = (&**waiting.state, 0);
+    let of_whom = (fingerprint, waiting.conditions, &*waiting.tokens);
+    save::keep_state(
+        index,
+        one,
+        of_whom,
+        state,
+        Some(&waiting.state),
+        waiting.partial,
+    )?;
+    for tail in &waiting.tails {
+        if let Some(of) = one.fingerprint(tail.conditions) {
+            index.keep_tail(&of, &tail.tokens, &tail.bytes);
         }
-        None => {
-            let read = SequenceState::read(state).ok()?;
-            let is_this = read.tokens() == tokens.len() && read.is_whole();
-            if !is_this || Some(read.layout()) != one.layout() {
-                // The engine held something else than was seen.
-                return None;
-            }
-            index.keep(&fingerprint, tokens, &read, Some(state));
-        }
-    }
-    if index.length_of(&fingerprint, tokens) > 0 {
-        index.note_origin(fingerprint, || one.origin(waiting.conditions));
     }
     Some(())
 }

@@ -26,15 +26,15 @@ use contextpilot_kv_store::{Facts, Fingerprint, Origin, What, media};
 
 use super::content::{Content, Standing};
 use super::figures::{self, FIGURES};
-use super::index::StoreIndex;
+use super::index::{StoreIndex, numbers_of};
 use super::{IndexHeld, LONGEST, surroundings, works};
 use crate::attach::is_embedded;
 use crate::attach::original::{original, sees_encoding};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard;
-use crate::capture::connections;
 use crate::capture::salts::Salt;
+use crate::capture::{connections, llama_batch};
 
 /// So many chunks are remembered. Others are encoded as ever.
 const MOST: usize = 1 << 16;
@@ -53,6 +53,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A projector that was loaded.
+#[derive(Clone)]
 struct Projector {
     address: usize,
     content: Arc<Content>,
@@ -77,21 +78,16 @@ struct Given {
 }
 
 /// An image that can be looked up, and where.
-#[derive(Clone)]
 struct Known {
     fingerprint: Fingerprint,
     tokens: Vec<i32>,
-    width: usize,
-    projector: Arc<Content>,
+    projector: Projector,
 }
 
 /// The server has loaded a projector for this model from a file.
 pub(super) fn note_projector(address: Pointer, model: Pointer, content: Arc<Content>) {
     // SAFETY: the server has just passed the model on.
-    let inputs = unsafe { plain::embedding_size_in(model) };
-    // SAFETY: see above.
-    let width = inputs.or_else(|| unsafe { plain::embedding_size(model) });
-    let width = width.and_then(|width| usize::try_from(width).ok());
+    let width = unsafe { llama_batch::row_size_of_model(model) };
     let (Some(width), false) = (width, address.is_null()) else {
         return;
     };
@@ -370,7 +366,7 @@ pub(crate) unsafe fn encoded(batch: Pointer, time: Duration) {
         let Some(known) = known else { continue };
         let chunk = std::ptr::with_exposed_provenance_mut(chunk);
         let rows: Pointer = original!(mtmd_batch_get_output_embd(batch, chunk));
-        let numbers = known.tokens.len().checked_mul(known.width);
+        let numbers = known.tokens.len().checked_mul(known.projector.width);
         let (Some(numbers), false) = (numbers, rows.is_null()) else {
             continue;
         };
@@ -402,8 +398,7 @@ unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
         Some(Known {
             fingerprint: projector.facts()?.fingerprint(),
             tokens: media::run(&digest, rows)?,
-            width: projector.width,
-            projector: Arc::clone(&projector.content),
+            projector: projector.clone(),
         })
     };
     guard::compute(find)?
@@ -412,26 +407,28 @@ unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
 impl Projector {
     /// What its rows depend on besides the image. `None`: not known, or not yet.
     fn facts(&self) -> Option<Facts> {
-        facts(&self.content, self.width)
+        if self.content.standing() != Standing::Same {
+            return None;
+        }
+        let mut facts = Facts::default();
+        facts.push(What::Program, surroundings::all()?);
+        facts.push(What::Model, self.content.digest()?.to_vec());
+        let rows = format!("encoder's output, {}", self.width);
+        facts.push(What::Rows, rows.into_bytes());
+        Some(facts)
     }
-}
 
-fn facts(projector: &Arc<Content>, width: usize) -> Option<Facts> {
-    if projector.standing() != Standing::Same {
-        return None;
+    /// The same for people, and other processes that read the store.
+    fn origin(&self) -> Option<Origin> {
+        let name = format!("{}, encoded", self.content.name);
+        Some(Origin::new(name, &self.facts()?, None))
     }
-    let mut facts = Facts::default();
-    facts.push(What::Program, surroundings::all()?);
-    facts.push(What::Model, projector.digest()?.to_vec());
-    let rows = format!("encoder's output, {width}");
-    facts.push(What::Rows, rows.into_bytes());
-    Some(facts)
 }
 
 impl Known {
     /// Bytes of a row.
     fn size(&self) -> usize {
-        self.width * size_of::<f32>()
+        self.projector.width * size_of::<f32>()
     }
 
     fn is_in(&self, index: &StoreIndex) -> bool {
@@ -439,13 +436,11 @@ impl Known {
     }
 
     fn read(&self, index: &mut StoreIndex) -> Option<Vec<f32>> {
-        let count = self.tokens.len() * self.width;
+        let count = self.tokens.len() * self.projector.width;
         let mut all = Vec::new();
         all.try_reserve_exact(count).ok()?;
         index.read_rows(&self.fingerprint, &self.tokens, 0, self.size(), |_, row| {
-            let numbers = row.chunks_exact(size_of::<f32>());
-            let number = |bytes: &[u8]| f32::from_ne_bytes([0, 1, 2, 3].map(|at| bytes[at]));
-            all.extend(numbers.map(number));
+            all.extend(numbers_of(row));
         });
         (all.len() == count && all.iter().all(|number| number.is_finite())).then_some(all)
     }
@@ -481,8 +476,9 @@ fn keep(known: &Known, rows: &[f32]) {
         return;
     };
     let (fingerprint, tokens) = (&known.fingerprint, &known.tokens);
+    let width = known.projector.width;
     index.keep_rows(fingerprint, tokens, known.size(), |range| {
-        let rows = rows.get(range.start * known.width..range.end * known.width)?;
+        let rows = rows.get(range.start * width..range.end * width)?;
         Some(
             rows.iter()
                 .flat_map(|number| number.to_ne_bytes())
@@ -491,15 +487,7 @@ fn keep(known: &Known, rows: &[f32]) {
     });
     if known.is_in(index) {
         figures::used(*fingerprint);
-        let origin = || {
-            let name = format!("{}, encoded", known.projector.name);
-            Some(Origin::new(
-                name,
-                &facts(&known.projector, known.width)?,
-                None,
-            ))
-        };
-        index.note_origin(*fingerprint, origin);
+        index.note_origin(*fingerprint, || known.projector.origin());
     }
 }
 

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use contextpilot_kv_store::{Conditions, common};
 
+use super::index::numbers_of;
+
 /// What the host asks for, a row for each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -61,8 +63,7 @@ impl Batch {
 
     /// The row of an entry, of all sources.
     pub(super) fn give(&mut self, index: usize, row: &[u8]) {
-        let numbers = row.chunks_exact(size_of::<f32>());
-        let mut numbers = numbers.map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[i])));
+        let mut numbers = numbers_of(row);
         let mut before = 0;
         for &(_, width) in &self.sources {
             let from = before * self.entries + index * width;

@@ -55,6 +55,12 @@ pub(super) struct StoreIndex {
     pub(super) elsewhere: Option<Elsewhere>,
 }
 
+/// The numbers of a row that is not KV.
+pub(super) fn numbers_of(row: &[u8]) -> impl Iterator<Item = f32> {
+    let numbers = row.chunks_exact(size_of::<f32>());
+    numbers.map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|at| bytes[at])))
+}
+
 /// What the store has of a prompt.
 pub(super) struct Offer {
     /// The tokens, from the first on.

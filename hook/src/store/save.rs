@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
-use contextpilot_kv_store::{Fingerprint, Layout, Run, SequenceState, worth};
+use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Run, SequenceState, worth};
 
 use super::context::ContextStore;
 use super::index::StoreIndex;
@@ -301,8 +301,26 @@ fn keep_new(
     if length_of(index, record, &fingerprint, tokens) == tokens.len() {
         return None;
     }
-    // Else the engine holds something else than was seen: nothing is kept.
-    match of_engine {
+    if of_engine.is_some_and(|(_, length)| length != Some(tokens.len())) {
+        // The engine holds something else than was seen.
+        return None;
+    }
+    let part = of_engine.map(|(part, _)| part);
+    let of_whom = (fingerprint, conditions, tokens);
+    keep_state(index, record, of_whom, (state, rows_from), ours, part)
+}
+
+/// Keeps what is new in a state of these tokens, with the rows from a position on. `part`: the size of the part of it that cannot
+/// be cut back, if there is such a part. `None`: it is a state of something else, and nothing is kept.
+pub(super) fn keep_state(
+    index: &mut StoreIndex,
+    record: &ContextStore,
+    (fingerprint, conditions, tokens): (Fingerprint, Conditions, &[i32]),
+    (state, rows_from): (&[u8], usize),
+    ours: Option<&Arc<Vec<u8>>>,
+    part: Option<usize>,
+) -> Option<()> {
+    match part {
         None => {
             let layout = record.layout()?;
             let state = SequenceState::read(state).ok()?;
@@ -312,9 +330,8 @@ fn keep_new(
             }
             index.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
         }
-        Some((part, length)) => {
-            let shape = record.shape().filter(|_| length == Some(tokens.len()))?;
-            let (dense, tail) = shape.divide(state, part, tokens.len())?;
+        Some(part) => {
+            let (dense, tail) = record.shape()?.divide(state, part, tokens.len())?;
             let dense = dense.map(|state| state.with_rows_from(rows_from));
             index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
         }
