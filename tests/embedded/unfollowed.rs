@@ -46,6 +46,18 @@ impl Waiting {
     }
 }
 
+/// A program with the hook. It loads a module that cannot be followed, and then waits for a line.
+fn loading(folder: &Path) -> Command {
+    let module = module_with_texts(folder, &["-fvisibility=default"]);
+    let mut command = Command::new(loader(folder));
+    without_ours(&mut command);
+    command
+        .arg(&module)
+        .env("LD_PRELOAD", HOOK)
+        .env("CONTEXTPILOT_ENGINE", "1");
+    command
+}
+
 fn companion(line: &[&str], runtime: &Path) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"));
     without_ours(&mut command);
@@ -61,15 +73,9 @@ fn stats(control: &Control) -> Stats {
 #[test]
 fn an_endpoint_that_was_asked_for_says_why_nothing_is_followed() {
     let folder = private_folder();
-    let module = module_with_texts(folder.path(), &["-fvisibility=default"]);
     let runtime = private_folder();
-    // The module is loaded before it waits for a line.
-    let mut command = Command::new(loader(folder.path()));
-    without_ours(&mut command);
+    let mut command = loading(folder.path());
     command
-        .arg(&module)
-        .env("LD_PRELOAD", HOOK)
-        .env("CONTEXTPILOT_ENGINE", "1")
         .env("CONTEXTPILOT_LISTEN", "auto")
         .env("XDG_RUNTIME_DIR", runtime.path());
     let mut waiting = Waiting::start(command);
@@ -117,14 +123,8 @@ fn an_endpoint_that_was_asked_for_says_why_nothing_is_followed() {
 #[test]
 fn without_being_asked_for_nothing_runs() {
     let folder = private_folder();
-    let module = module_with_texts(folder.path(), &["-fvisibility=default"]);
-    let mut command = Command::new(loader(folder.path()));
-    without_ours(&mut command);
-    command
-        .arg(&module)
-        .env("LD_PRELOAD", HOOK)
-        .env("CONTEXTPILOT_ENGINE", "1")
-        .env("CONTEXTPILOT_STORE", folder.path().join("store"));
+    let mut command = loading(folder.path());
+    command.env("CONTEXTPILOT_STORE", folder.path().join("store"));
     let mut waiting = Waiting::start(command);
     waiting.until("loaded");
     let threads = fs::read_dir(format!("/proc/{}/task", waiting.child.id())).unwrap();
