@@ -142,11 +142,18 @@ fn the_library_of_a_package_is_loaded_from_the_package() {
 #[test]
 fn if_the_library_of_the_package_is_of_another_build_it_is_not_loaded() {
     let (machine, library) = Machine::packaged();
-    let mut other = fs::read(&library).unwrap();
-    *other.last_mut().unwrap() ^= 1;
-    fs::write(&library, other).unwrap();
-    let used = preloaded(&machine.launch(ENVIRONMENT).output().unwrap());
-    assert_eq!(used.parent(), Some(&*machine.cache()));
+    let ours = fs::read(&library).unwrap();
+    let used = || preloaded(&machine.launch(ENVIRONMENT).output().unwrap());
+    for changed in [0, ours.len() - 1] {
+        let mut other = ours.clone();
+        other[changed] ^= 1;
+        fs::write(&library, other).unwrap();
+        assert_eq!(used().parent(), Some(&*machine.cache()), "{changed}");
+    }
+    fs::write(&library, &ours[..ours.len() / 2]).unwrap();
+    assert_eq!(used().parent(), Some(&*machine.cache()));
+    fs::write(&library, &ours).unwrap();
+    assert_eq!(used(), library);
 }
 
 #[test]

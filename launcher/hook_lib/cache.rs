@@ -69,7 +69,7 @@ fn holds(folder: &PrivateFolder, name: &str, content: &[u8]) -> io::Result<bool>
 }
 
 /// Whether the rest of `file` is `content`.
-pub(super) fn reads_as(file: &mut File, content: &[u8]) -> io::Result<bool> {
+fn reads_as(file: &mut File, content: &[u8]) -> io::Result<bool> {
     // Small enough to stay in the processor's cache, where it is compared.
     let mut chunk = vec![0; 128 << 10];
     let mut rest = content;
