@@ -6,11 +6,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use contextpilot_testbed::Index as Certified;
 use contextpilot_testbed::{
-    Arch, Behaviour, Model, Server, Unseen, private_folder, unseen_server, until,
+    Arch, Behaviour, KillOnDrop, Model, Server, Unseen, private_folder, unseen_server, until,
 };
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ impl Home {
 
 /// A stand-in for the index. It ends when this value is dropped.
 struct Index {
-    process: Child,
+    _process: KillOnDrop,
     url: String,
 }
 
@@ -82,14 +82,10 @@ impl Index {
             .find(|word| word.starts_with("http://") || word.starts_with("unix:"));
         let url = url.unwrap_or_default().trim_end_matches(';').to_owned();
         assert!(!url.is_empty(), "{line}");
-        Self { process, url }
-    }
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        Self {
+            _process: KillOnDrop(process),
+            url,
+        }
     }
 }
 

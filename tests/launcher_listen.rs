@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use contextpilot_testbed::KillOnDrop;
 use serde_json::{Value, json};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -15,7 +16,7 @@ const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Listener {
-    process: Child,
+    process: KillOnDrop,
     address: String,
     /// `None` after [`Listener::lines`] took it, or after a test closed it.
     stdout: Option<ChildStdout>,
@@ -38,7 +39,7 @@ impl Listener {
         assert!(!address.is_empty(), "{greeting}");
         let stdout = process.stdout.take();
         Self {
-            process,
+            process: KillOnDrop(process),
             address,
             stdout,
         }
@@ -62,13 +63,6 @@ impl Listener {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Client(BufReader::new(stream))
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -293,7 +287,7 @@ fn listen_accepts_a_unix_socket_and_prints_its_url() {
         assert!(greeting.ends_with(&variable), "{greeting}");
         let stdout = process.stdout.take();
         Listener {
-            process,
+            process: KillOnDrop(process),
             address,
             stdout,
         }

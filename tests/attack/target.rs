@@ -2,10 +2,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 
-use contextpilot_testbed::{Arch, Builder, Connection, Model, Response, Server, until};
+use contextpilot_testbed::{Arch, Builder, Connection, KillOnDrop, Model, Response, Server, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -34,7 +34,7 @@ pub(crate) struct Front {
 
 /// A process of the companion command that listens.
 pub(crate) struct Service {
-    process: Child,
+    process: KillOnDrop,
     pub(crate) address: SocketAddr,
 }
 
@@ -165,7 +165,7 @@ impl Service {
     fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(COMPANION);
         command.args(arguments).stdin(Stdio::null());
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = KillOnDrop(command.stderr(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address = lines
             .by_ref()
@@ -189,13 +189,6 @@ impl Service {
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -10,10 +10,10 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use contextpilot_testbed::{script, skip};
+use contextpilot_testbed::{KillOnDrop, script, skip};
 use support::{Hooked, LAUNCHER, ask, bare, model, text};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -159,16 +159,6 @@ fn with_a_host_cache_the_page_tells_apart_what_is_where() {
     }
 }
 
-/// Ends with the test, also if that fails.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn an_eviction_is_shown_when_it_happens() {
     let hooked = Hooked::observing(&bare(1));
@@ -178,15 +168,15 @@ fn an_eviction_is_shown_when_it_happens() {
     let Some(mut command) = browser(&["follow", &url, "first <i>one</i>"]) else {
         return;
     };
-    let mut child = Ended(command.stdout(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(child.0.stdout.take().unwrap());
+    let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     hooked.complete(&ask(2, 200).id("second"));
     let mut said = String::new();
     lines.read_to_string(&mut said).unwrap();
-    assert!(child.0.wait().unwrap().success(), "{said}");
+    assert!(child.wait().unwrap().success(), "{said}");
     assert_eq!(count(&said), 1, "{said}");
 }
 
@@ -217,9 +207,9 @@ fn open_serves_the_page_for_an_endpoint_at_a_unix_socket() {
         .args(["open", "--no-browser", "--control", &socket])
         .stdout(Stdio::piped())
         .spawn();
-    let mut open = Ended(open.unwrap());
+    let mut open = KillOnDrop(open.unwrap());
     let mut url = String::new();
-    BufReader::new(open.0.stdout.take().unwrap())
+    BufReader::new(open.stdout.take().unwrap())
         .read_line(&mut url)
         .unwrap();
     let (page, token) = url.trim().split_once("#token=").unwrap();

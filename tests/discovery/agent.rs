@@ -4,11 +4,13 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use contextpilot_testbed::{Arch, Connection, Model, llama_server, script, skip, until};
+use contextpilot_testbed::{
+    Arch, Connection, KillOnDrop, Model, llama_server, script, skip, until,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
@@ -16,7 +18,7 @@ use crate::support::{COMPANION, Home};
 
 /// `agent`, in a process group of its own. Ends when it is dropped.
 struct Agent {
-    process: Child,
+    process: KillOnDrop,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -28,7 +30,7 @@ impl Agent {
         command.args(arguments).envs(variables.iter().copied());
         command.env("LLAMA_SERVER_BIN", llama_server());
         command.process_group(0).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        let mut process = KillOnDrop(command.spawn().unwrap());
         let stderr = BufReader::new(process.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
         let shared = log.clone();
@@ -61,13 +63,6 @@ impl Agent {
         self.reader.take().unwrap().join().unwrap();
         let log = self.log.lock().unwrap().clone();
         (status, log)
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

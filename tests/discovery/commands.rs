@@ -3,21 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
-use contextpilot_testbed::{Connection, Request, llama_server as server_file, until};
+use contextpilot_testbed::{Connection, KillOnDrop, Request, llama_server as server_file, until};
 
 use crate::support::{COMPANION, Home, two_slots};
-
-/// Ends when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn each_command_finds_the_one_server() {
@@ -71,9 +61,9 @@ fn each_command_finds_the_one_server() {
     // What runs until it is ended says in front of whom it is.
     for (command, says) in [("gateway", "Gateway to"), ("index", "in front of")] {
         let mut command = home.command(COMPANION, &[command, "--port", "0"]);
-        let mut child = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut child = KillOnDrop(command.stderr(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
-        let stderr = child.0.stderr.as_mut().unwrap();
+        let stderr = child.stderr.as_mut().unwrap();
         BufReader::new(stderr).read_line(&mut line).unwrap();
         assert!(line.contains(says) && line.contains(&address), "{line}");
     }

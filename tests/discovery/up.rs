@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
-use contextpilot_testbed::{Arch, Connection, Model, Response, llama_server, until};
+use contextpilot_testbed::{Arch, Connection, KillOnDrop, Model, Response, llama_server, until};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::support::{COMPANION, Home};
 
 /// `up`, in a process group of its own. Ends when it is dropped.
 struct Up {
-    process: Child,
+    process: KillOnDrop,
     log: Option<JoinHandle<String>>,
     index: SocketAddr,
 }
@@ -26,7 +26,7 @@ impl Up {
     /// Starts `up` with these arguments, and waits until the index listens.
     fn start(mut command: Command) -> Self {
         command.process_group(0).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        let mut process = KillOnDrop(command.spawn().unwrap());
         let mut stderr = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
@@ -84,13 +84,6 @@ impl Up {
         let status = self.process.wait().unwrap();
         let log = self.log.take().unwrap().join().unwrap();
         (status, log)
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

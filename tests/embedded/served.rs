@@ -3,12 +3,12 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use contextpilot_client::{Control, LlamaServer, Prompt};
 use contextpilot_control::RequestState;
-use contextpilot_testbed::{Index, nowhere, private_folder, skip, until};
+use contextpilot_testbed::{Index, KillOnDrop, nowhere, private_folder, skip, until};
 
 use crate::program::{Program, hooked};
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program, and what talks to it.
 struct Serving {
-    child: Child,
+    _process: KillOnDrop,
     commands: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
 }
@@ -34,11 +34,11 @@ impl Serving {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded/fixtures/serves.py");
         let mut command = program.command_of(&script, &library, variables);
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = pipes.spawn().unwrap();
+        let mut child = KillOnDrop(pipes.spawn().unwrap());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let commands = child.stdin.take().unwrap();
         Some(Self {
-            child,
+            _process: child,
             commands,
             lines,
         })
@@ -56,13 +56,6 @@ impl Serving {
         let server = LlamaServer::new(&format!("127.0.0.1:{port}")).unwrap();
         server.wait_ready(PATIENCE).unwrap();
         server
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,13 +1,13 @@
 //! ContextPilot's own index server, as a child process.
 
-use contextpilot_testbed::{Connection, Response};
+use contextpilot_testbed::{Connection, KillOnDrop, Response};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     fs::File,
     net::SocketAddr,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ runpy.run_module('contextpilot.server.http_server', run_name='__main__', alter_s
 
 /// A running index. Dropping it kills it.
 pub(crate) struct IndexServer {
-    child: Child,
+    child: KillOnDrop,
     address: SocketAddr,
     folder: TempDir,
 }
@@ -74,7 +74,7 @@ impl IndexServer {
             .spawn()
             .unwrap();
         let mut index = Self {
-            child,
+            child: KillOnDrop(child),
             // Replaced once the index listens.
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             folder,
@@ -138,14 +138,6 @@ impl IndexServer {
 }
 
 const LOG: &str = "index.log";
-
-impl Drop for IndexServer {
-    fn drop(&mut self) {
-        // Fails only if the process has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// The address in `Uvicorn running on http://127.0.0.1:4711 (Press …)`.
 fn listening(log: &str) -> Option<SocketAddr> {

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Builder, Model, Server};
+use contextpilot_testbed::{Arch, Builder, KillOnDrop, Model, Server};
 
 use crate::support::{Home, PATIENCE, ask, lines};
 
@@ -16,7 +16,7 @@ const PRINTED: Duration = Duration::from_millis(400);
 
 /// `contextpilot-llama listen`. It ends when this value is dropped.
 struct Listening {
-    process: Child,
+    _process: KillOnDrop,
     ids: Receiver<String>,
 }
 
@@ -50,7 +50,10 @@ impl Listening {
                 }
             }
         });
-        Self { process, ids }
+        Self {
+            _process: KillOnDrop(process),
+            ids,
+        }
     }
 
     #[track_caller]
@@ -77,13 +80,6 @@ impl Listening {
         if let Ok(id) = self.ids.recv_timeout(PRINTED) {
             panic!("{id} was told");
         }
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -182,7 +182,7 @@ fn each_kind_of_rule_saves_what_stands_behind() {
         evaluated(server.address(), path, &first);
         let plain = evaluated(server.address(), path, &second);
         assert!(plain >= behind, "{plain} without {rule}");
-        for proxy in [index.address, gateway.1] {
+        for proxy in [index.address, gateway.address] {
             // Something else takes the slot.
             evaluated(server.address(), "/completion", &prompt("of another"));
             let all = evaluated(proxy, path, &first);
@@ -196,7 +196,7 @@ fn each_kind_of_rule_saves_what_stands_behind() {
         json!({"attribution": 2, "rounded": 2, "moved": 2, "session": 2, "nonce": 2, "order": 1});
     let stats = exchange(index.address, "GET", "/stats", b"");
     assert_eq!(stats.json().unwrap()["stabilised"], used);
-    let metrics = exchange(gateway.1, "GET", "/gateway/metrics", b"").text();
+    let metrics = exchange(gateway.address, "GET", "/gateway/metrics", b"").text();
     for (prefix, metrics) in [("index", index.text("/metrics")), ("gateway", metrics)] {
         let name = format!("contextpilot_{prefix}_stabilised_requests_total");
         for (rule, count) in used.as_object().unwrap() {

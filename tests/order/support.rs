@@ -8,7 +8,7 @@ use std::thread;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::RequestState;
-use contextpilot_testbed::{Builder, Connection, Response, Server};
+use contextpilot_testbed::{Builder, Connection, KillOnDrop, Response, Server};
 
 pub(crate) use contextpilot_testbed::until;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(crate) fn control(socket: &Path) -> Control {
 
 /// An index process. It ends when this value is dropped.
 pub(crate) struct Index {
-    process: Child,
+    process: KillOnDrop,
     pub(crate) address: SocketAddr,
 }
 
@@ -45,7 +45,7 @@ impl Index {
 
     /// Starts the index with this command.
     pub(crate) fn of(mut command: Command) -> Self {
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = KillOnDrop(command.stderr(Stdio::piped()).spawn().unwrap());
         let (address, _) = said_address(&mut process);
         Self { process, address }
     }
@@ -130,13 +130,6 @@ impl Index {
             listed.sort_unstable();
             held.iter().map(|id| id.as_str()).eq(listed).then_some(())
         });
-    }
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

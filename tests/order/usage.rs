@@ -5,14 +5,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::Evaluation;
-use contextpilot_testbed::{Arch, Builder, Model, Response, Server};
+use contextpilot_testbed::{Arch, Builder, KillOnDrop, Model, Response, Server};
 use serde_json::{Value, json};
 
 use crate::store::await_store;
@@ -179,27 +179,26 @@ pub(crate) fn account(control: &Control, id: &str) -> Evaluation {
 }
 
 /// The gateway in front of a server. It ends when this value is dropped.
-pub(crate) struct Gateway(Child, pub(crate) SocketAddr);
+pub(crate) struct Gateway {
+    _process: KillOnDrop,
+    pub(crate) address: SocketAddr,
+}
 
 impl Gateway {
     pub(crate) fn start(server: SocketAddr, arguments: &[&str]) -> Self {
         let url = format!("http://{server}");
         let mut command = companion(&["gateway", "--port", "0", "--server", &url]);
         command.args(arguments).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        let mut process = KillOnDrop(command.spawn().unwrap());
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address = lines.map_while(Result::ok).find_map(|line| {
             let (_, after) = line.split_once(" on http://")?;
             after.split(';').next()?.parse().ok()
         });
-        Self(process, address.expect("it says where it listens"))
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        Self {
+            _process: process,
+            address: address.expect("it says where it listens"),
+        }
     }
 }
 
@@ -231,7 +230,7 @@ fn after_loads_the_usage_in_answers_is_what_was_not_evaluated() {
     let gateway = Gateway::start(server.address(), &["--control", &at]);
     for (at, chat) in chats.iter_mut().enumerate() {
         let id = format!("gateway-{at}");
-        let answer = chat.send(gateway.1, &id);
+        let answer = chat.send(gateway.address, &id);
         let account = account(&hook, &id);
         assert!(account.from.store > 100, "{account:?}");
         assert_right(&answer, &account, &*chat);
@@ -313,7 +312,7 @@ fn proxies_ask_for_no_account_of_answers_that_the_server_has_put_right() {
             }
             _ => {
                 gateway = Gateway::start(server.address(), &["--control", &control]);
-                gateway.1
+                gateway.address
             }
         };
         let (mut chats, mut loaded, mut turn) = (Chat::all(), 0, 0);

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{iter, thread};
 
 use contextpilot_server_flags::{Generation, ServerFlags};
-use contextpilot_testbed::{Connection, Model, llama_server};
+use contextpilot_testbed::{Connection, KillOnDrop, Model, llama_server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -133,16 +133,8 @@ pub(crate) struct Said {
 }
 
 struct Running {
-    child: Child,
+    child: KillOnDrop,
     log: PathBuf,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Said {
@@ -166,7 +158,7 @@ impl Said {
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file);
-        let child = command.spawn().unwrap();
+        let child = KillOnDrop(command.spawn().unwrap());
         let mut running = Running { child, log };
         let code = running.until_idle();
         let mut said = Self {

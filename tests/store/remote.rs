@@ -13,10 +13,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, Model, Request, Server, private_folder, skip, until};
+use contextpilot_testbed::{
+    Arch, Builder, KillOnDrop, Model, Request, Server, private_folder, skip, until,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -32,7 +34,7 @@ fn free_port() -> SocketAddr {
 
 /// A Redis of the test's own.
 struct Redis {
-    process: Child,
+    process: KillOnDrop,
     at: SocketAddr,
 }
 
@@ -55,7 +57,7 @@ impl Redis {
             .args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let redis = Self {
-            process: command.spawn().unwrap(),
+            process: KillOnDrop(command.spawn().unwrap()),
             at,
         };
         until("the Redis answers", || TcpStream::connect(at).ok());
@@ -102,13 +104,6 @@ impl Redis {
         let keys = "redis.call('keys','contextpilot:kv:1:chunk:*')";
         let count = self.say(&format!("EVAL \"return #{keys}\" 0"));
         count.trim_start_matches(':').parse().unwrap()
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

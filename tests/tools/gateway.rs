@@ -3,9 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
-use contextpilot_testbed::{Connection, Response};
+use contextpilot_testbed::{Connection, KillOnDrop, Response};
 use serde_json::{Value, json};
 
 use crate::support::{companion, fails, nowhere, two_slots};
@@ -13,7 +13,7 @@ use crate::support::{companion, fails, nowhere, two_slots};
 const KEY: &str = "s3same";
 
 struct Gateway {
-    child: Child,
+    _process: KillOnDrop,
     address: SocketAddr,
 }
 
@@ -28,7 +28,7 @@ impl Gateway {
         if let Some(authority) = authority {
             command.env("SSL_CERT_FILE", authority);
         }
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = KillOnDrop(command.stderr(Stdio::piped()).spawn().unwrap());
         let mut said = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         stderr.read_line(&mut said).unwrap();
@@ -36,7 +36,7 @@ impl Gateway {
         let address = address.split_once(';').expect(&said).0;
         assert!(said.contains("CONTEXTPILOT_KV_EVENTS is not set"), "{said}");
         Self {
-            child,
+            _process: child,
             address: address.parse().unwrap(),
         }
     }
@@ -54,13 +54,6 @@ impl Gateway {
 
     fn post(&self, path: &str, body: &Value) -> Response {
         self.ask("POST", path, KEY, &body.to_string())
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

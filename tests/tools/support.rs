@@ -1,9 +1,9 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use contextpilot_testbed::{Arch, Builder, Completion, Model, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Completion, KillOnDrop, Model, Request, Server};
 
 pub(crate) use contextpilot_testbed::until;
 use serde_json::Value;
@@ -67,14 +67,14 @@ impl Watched {
     /// `open`, which shows the page, without a browser.
     pub(crate) fn open(&self) -> Opened {
         let mut command = self.command(&["open", "--no-browser", "--port", "0"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut url = String::new();
         let output = child.stdout.take().unwrap();
         BufReader::new(output).read_line(&mut url).unwrap();
         let (page, token) = url.trim().split_once("/#token=").unwrap();
         let (_, address) = page.split_once("http://").unwrap();
         Opened {
-            child,
+            _process: child,
             address: address.parse().unwrap(),
             token: token.to_owned(),
         }
@@ -92,16 +92,9 @@ impl Watched {
 
 /// The page, and what its requests must have.
 pub(crate) struct Opened {
-    child: Child,
+    _process: KillOnDrop,
     pub(crate) address: SocketAddr,
     pub(crate) token: String,
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// The companion command, in an environment without our settings.

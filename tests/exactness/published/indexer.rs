@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Connection, Error, Result, skip_case};
+use contextpilot_testbed::{Connection, Error, KillOnDrop, Result, skip_case};
 use serde_json::{Value, json};
 
 /// How long to wait for something that must happen. Only a failure takes this long.
@@ -39,7 +39,7 @@ pub(crate) fn python(router: &str) -> Option<PathBuf> {
 }
 
 pub(crate) struct Indexer {
-    child: Child,
+    _process: KillOnDrop,
     address: SocketAddr,
 }
 
@@ -63,7 +63,10 @@ impl Indexer {
             .stderr(Stdio::null())
             .spawn()?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let indexer = Self { child, address };
+        let indexer = Self {
+            _process: KillOnDrop(child),
+            address,
+        };
         let begun = Instant::now();
         while Connection::open(address).is_err() {
             if begun.elapsed() > PATIENCE {
@@ -135,12 +138,5 @@ impl Indexer {
         let mut connection = Connection::open(self.address)?;
         let response = connection.exchange("POST", path, body.to_string().as_bytes())?;
         response.json()
-    }
-}
-
-impl Drop for Indexer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

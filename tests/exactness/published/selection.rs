@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use contextpilot_testbed::{Arch, Connection, Error, Model, Request, Result, Server};
+use contextpilot_testbed::{Arch, Connection, Error, KillOnDrop, Model, Request, Result, Server};
 use serde_json::{Value, json};
 
 use crate::indexer::{BLOCK, next_port};
@@ -14,15 +14,8 @@ use crate::slots::contents;
 use contextpilot_testbed::try_until;
 
 struct Service {
-    child: Child,
+    _process: KillOnDrop,
     address: SocketAddr,
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Service {
@@ -35,7 +28,10 @@ impl Service {
             .stderr(Stdio::null())
             .spawn()?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let service = Self { child, address };
+        let service = Self {
+            _process: KillOnDrop(child),
+            address,
+        };
         try_until("the service listens", || Ok(Connection::open(address).ok()))?;
         Ok(service)
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
-use contextpilot_testbed::{Certificate, script};
+use contextpilot_testbed::{Certificate, KillOnDrop, script};
 
 use super::*;
 
@@ -14,7 +14,7 @@ const BUCKET: &str = "tea-and-sea";
 
 /// A server of the test's own, with one bucket.
 struct Bucket {
-    process: Child,
+    _process: KillOnDrop,
     data: TempDir,
     endpoint: String,
 }
@@ -40,7 +40,7 @@ impl Bucket {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let bucket = Self {
-            process: command.spawn().unwrap(),
+            _process: KillOnDrop(command.spawn().unwrap()),
             data,
             endpoint: format!("{scheme}://{at}"),
         };
@@ -69,13 +69,6 @@ impl Bucket {
             }
         }
         found
-    }
-}
-
-impl Drop for Bucket {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

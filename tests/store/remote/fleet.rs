@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use contextpilot_testbed::{Completion, Connection, Session, Sessions, Spec};
+use contextpilot_testbed::{Completion, Connection, KillOnDrop, Session, Sessions, Spec};
 use contextpilot_trace::fleet::{Own, Route, Setting, Shared, fleet};
 use contextpilot_trace::read::chain;
 use contextpilot_trace::{Builder as TraceBuilder, Clock, NewRequest};
@@ -110,7 +110,7 @@ impl Played {
 
 /// vllm-router, which sends requests to the servers in turn.
 struct InTurn {
-    process: Child,
+    _process: KillOnDrop,
     at: SocketAddr,
 }
 
@@ -140,7 +140,7 @@ impl InTurn {
         );
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let router = Self {
-            process: command.stderr(Stdio::null()).spawn().unwrap(),
+            _process: KillOnDrop(command.stderr(Stdio::null()).spawn().unwrap()),
             at,
         };
         until("the router has its servers", || {
@@ -159,13 +159,6 @@ impl InTurn {
         let answer = answer.unwrap().json().unwrap();
         let asked = answer["timings"]["prompt_n"].as_u64();
         asked.unwrap_or_else(|| panic!("{answer}"))
-    }
-}
-
-impl Drop for InTurn {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -8,14 +8,14 @@ mod redis;
 
 use std::fs;
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use contextpilot_kv_files::{Folder, Writer};
 use contextpilot_kv_store::{Chunk, Facts, Fingerprint, Origin, Store, What};
-use contextpilot_testbed::{Random, until};
+use contextpilot_testbed::{KillOnDrop, Random, until};
 use tempfile::TempDir;
 
 use super::super::moved::companion_command;
@@ -77,10 +77,10 @@ fn write(folder: &Folder, chunks: &[Chunk]) {
 
 /// A folder that a server has used, a process in that server's place, and `store sync` beside it.
 struct Beside {
+    server: KillOnDrop,
+    sync: KillOnDrop,
     home: TempDir,
     good: Vec<Chunk>,
-    server: Child,
-    sync: Child,
 }
 
 impl Beside {
@@ -88,12 +88,12 @@ impl Beside {
         let home = folder();
         let good: Vec<Chunk> = (1..=GOOD).flat_map(|one| chunks(one, TOKENS)).collect();
         write(&Folder::open(home.path()).unwrap(), &good);
-        let server = Command::new("sleep").arg("1000").spawn().unwrap();
+        let server = KillOnDrop(Command::new("sleep").arg("1000").spawn().unwrap());
         let of = server.id().to_string();
         let mut command = companion_command(home.path(), &["sync", url, "--of", &of]);
         command.env("CONTEXTPILOT_STORE_GB", format!("{}", BUDGET as f64 / 1e9));
         command.envs(variables.iter().copied());
-        let sync = command.stderr(Stdio::piped()).spawn().unwrap();
+        let sync = KillOnDrop(command.stderr(Stdio::piped()).spawn().unwrap());
         Self {
             home,
             good,
@@ -161,15 +161,6 @@ impl Beside {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut self.sync.stderr.take().unwrap(), &mut said).unwrap();
         said.lines().map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        for process in [&mut self.server, &mut self.sync] {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
     }
 }
 

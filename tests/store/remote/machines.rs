@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::thread;
 
-use contextpilot_testbed::skip_optional;
+use contextpilot_testbed::{KillOnDrop, skip_optional};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::*;
@@ -14,7 +14,7 @@ use super::*;
 /// A network namespace. It is there as long as a process of it is, so nothing stays if the test is killed.
 struct Network {
     /// Ends when the test does: it reads what the test never writes.
-    holder: Child,
+    holder: KillOnDrop,
 }
 
 impl Network {
@@ -24,7 +24,7 @@ impl Network {
         command.args(["--net", "cat"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut one = Self {
-            holder: command.stderr(Stdio::null()).spawn().ok()?,
+            holder: KillOnDrop(command.stderr(Stdio::null()).spawn().ok()?),
         };
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
         until("the namespace is there, or refused", || {
@@ -63,13 +63,6 @@ impl Network {
             let status = Command::new("ip").args(words.split(' ')).status();
             status.is_ok_and(|status| status.success())
         })
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
     }
 }
 

@@ -3,31 +3,20 @@
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::{Connection, Error, Result};
+use crate::{Connection, Error, KillOnDrop, Result};
 
 /// How long a process may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A child process that is killed when this value is dropped.
-#[derive(Debug)]
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// `contextpilot-llama gateway` in front of a server.
 #[derive(Debug)]
 pub struct Gateway {
-    _process: Running,
+    _process: KillOnDrop,
     port: u16,
     events: u16,
 }
@@ -50,7 +39,7 @@ impl Gateway {
             .stderr(Stdio::null())
             .spawn()?;
         let gateway = Self {
-            _process: Running(child),
+            _process: KillOnDrop(child),
             port,
             events,
         };
@@ -72,7 +61,7 @@ impl Gateway {
 /// `vllm-router`. Its debug log says what it decides.
 #[derive(Debug)]
 pub struct Router {
-    _process: Running,
+    _process: KillOnDrop,
     folder: TempDir,
     port: u16,
 }
@@ -114,7 +103,7 @@ impl Router {
         }
         command.stdin(Stdio::null()).stdout(log.try_clone()?);
         let router = Self {
-            _process: Running(command.stderr(log).spawn()?),
+            _process: KillOnDrop(command.stderr(log).spawn()?),
             folder,
             port,
         };
