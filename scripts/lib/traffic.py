@@ -1,4 +1,4 @@
-"""Large traces, every format, and another simulator: see scripts/traffic."""
+"""Large traces, and every format: see scripts/traffic."""
 
 import gzip
 import json
@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 PROGRAM = os.environ["CONTEXTPILOT_LLAMA"]
-BLOCK = 512
 
 
 def read(path):
@@ -149,36 +148,4 @@ def formats(path):
     sys.exit(1 if failed else 0)
 
 
-# KV of 2,048 blocks of 512 tokens of this model are 2,048 times this many GiB.
-MODEL = "qwen3-8b"
-
-
-def curve(path):
-    """Both from the start of the command to its end, three times in turn."""
-    from importlib.util import find_spec
-
-    assert find_spec("kvcache_sim")
-    requests = read(path)
-    with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder, "trace.jsonl")
-        plain.write_text("".join(json.dumps(one) + "\n" for one in requests))
-        distinct = len({known for one in requests for known in one["hash_ids"]})
-        rooms = sorted({max(1, round(distinct ** ((1 + nth) / 20))) for nth in range(20)} | {128, 2048, 8192, 32768})[-20:]
-        # 36 layers, 8 heads for keys and values of 128 numbers of 16 bits: 147,456 bytes a token.
-        block_gib = 147_456 * BLOCK / 2**30
-        budgets = ",".join(repr(room * block_gib * (1 + 1e-9)) for room in rooms)
-        ours = [PROGRAM, "traffic", "curve", str(plain), "--warm-up", "0.5", "--rooms", ",".join(map(str, rooms))]
-        # Not its command, which names a Python where pip put it: the environment was moved to its place then.
-        theirs = [sys.executable, "-m", "kvcache_sim", "run", "--trace", str(plain), "--model", MODEL,
-                  "--kv-precision", "bf16_fp16", "--block-size", str(BLOCK), "--budgets-gib", budgets, "--policies", "lru",
-                  "--backend", "cpp", "--no-progress"]
-        for nth in range(3):
-            for name, command in (("ours", ours), ("kvcache-simulator", theirs)):
-                begin = time.monotonic()
-                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-                print(f"{name}: {time.monotonic() - begin:.2f} s, exit code {done.returncode}")
-                if nth == 0 or done.returncode != 0:
-                    print(done.stdout)
-
-
-{"formats": formats, "many": many, "fleet": fleet, "curve": curve}[sys.argv[1]](*sys.argv[2:])
+{"formats": formats, "many": many, "fleet": fleet}[sys.argv[1]](*sys.argv[2:])
