@@ -11,7 +11,7 @@ use crate::sys;
 pub(crate) fn say(message: impl Display) {
     let line = format!("[ContextPilot] {message}\n");
     let line = plain(&line);
-    // Nor may the signal of a pipe that nobody reads end it.
+    // Nor may the signal of a closed pipe end it.
     sys::without_sigpipe(|| {
         let _ = io::stderr().write_all(line.as_bytes());
     });

@@ -82,7 +82,7 @@ pub(crate) fn without_sigpipe(work: impl FnOnce()) {
 
 /// Sets a variable in this process's environment, for [`exec`] to pass on.
 pub(crate) fn set_env(name: &str, value: &OsStr) {
-    // SAFETY: The launcher never starts a thread, so nobody reads or writes the
+    // SAFETY: The launcher never starts a thread, so no other one reads or writes the
     // environment at the same time.
     unsafe { std::env::set_var(name, value) };
 }

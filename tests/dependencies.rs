@@ -1,5 +1,5 @@
-//! Rules for the workspace: its dependencies have allowed licences, the pure crates are pure, and
-//! cargo runs the examples of the documentation.
+//! Rules for the workspace: its dependencies have allowed licences, the pure crates are pure, cargo
+//! runs the examples of the documentation, and comments say who is meant.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -254,16 +254,9 @@ fn pure_crates_contain_no_unsafe_code_and_no_io() {
         "observer",
     ] {
         let source = crates.get(name).expect("a crate of this name").join("src");
-        let mut files = vec![source.clone()];
-        let mut read = 0;
-        while let Some(path) = files.pop() {
-            if path.is_dir() {
-                let entries = std::fs::read_dir(&path).expect("a folder can be read");
-                files.extend(entries.map(|entry| entry.expect("an entry can be read").path()));
-                continue;
-            }
-            read += 1;
-            let text = std::fs::read_to_string(&path).expect("a source file can be read");
+        let files = sources(&source);
+        for path in &files {
+            let text = std::fs::read_to_string(path).expect("a source file can be read");
             for banned in [
                 "std::fs",
                 "TcpStream",
@@ -281,7 +274,7 @@ fn pure_crates_contain_no_unsafe_code_and_no_io() {
                 assert!(!text.contains(banned), "{banned} in {}", path.display());
             }
         }
-        assert!(read > 1, "{name} has source files");
+        assert!(files.len() > 1, "{name} has source files");
         let root = std::fs::read_to_string(source.join("lib.rs")).expect("lib.rs");
         assert!(root.contains("#![forbid(unsafe_code)]"), "{name}");
     }
@@ -338,12 +331,15 @@ fn documentation(file: &Path) -> String {
     markdown
 }
 
+/// The Rust files in a folder and those within it, without what cargo builds.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder can be read");
     let paths = entries.map(|entry| entry.expect("an entry can be read").path());
     paths
         .flat_map(|path| {
-            if path.is_dir() {
+            if path.ends_with("target") {
+                Vec::new()
+            } else if path.is_dir() {
                 sources(&path)
             } else {
                 vec![path]
@@ -384,16 +380,39 @@ fn no_module_of_a_source_folder_is_a_mod_rs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders: Vec<PathBuf> = ["launcher", "hook/src"].map(|name| root.join(name)).into();
     folders.extend(crates().values().map(|folder| folder.join("src")));
-    let mut read = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder can be read") {
-            let path = entry.expect("an entry can be read").path();
-            assert!(!path.ends_with("mod.rs"), "{}", path.display());
-            read += 1;
-            if path.is_dir() {
-                folders.push(path);
-            }
+    let files: Vec<PathBuf> = folders.iter().flat_map(|folder| sources(folder)).collect();
+    for path in &files {
+        assert!(!path.ends_with("mod.rs"), "{}", path.display());
+    }
+    assert!(files.len() > 300, "{}", files.len());
+}
+
+/// A comment names who is meant: a client, a server, another process, a user of the machine.
+#[test]
+fn comments_name_who_is_meant() {
+    let vague = [
+        "whoever",
+        "whomever",
+        "somebody",
+        "someone",
+        "nobody",
+        "anybody",
+        "everybody",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["crates", "hook", "launcher", "tests", "fuzz", "examples"];
+    let files = folders.map(|folder| sources(&root.join(folder))).concat();
+    for path in &files {
+        let text = std::fs::read_to_string(path).expect("a source file can be read");
+        for (number, line) in (1..).zip(text.lines()) {
+            let Some(comment) = line.trim_start().strip_prefix("//") else {
+                continue;
+            };
+            let comment = comment.to_lowercase();
+            let mut words = comment.split(|c: char| !c.is_alphabetic());
+            let found = words.find(|word| vague.contains(word));
+            assert_eq!(found, None, "{}:{number}", path.display());
         }
     }
-    assert!(read > 300, "{read}");
+    assert!(files.len() > 1000, "{}", files.len());
 }

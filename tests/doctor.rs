@@ -686,7 +686,7 @@ fn doctor_asks_an_index_over_https() {
     let (grade, text) = about(&index.url(), Some(certificate.file()), "");
     assert_eq!(grade, "limit");
     assert!(text.contains("401: set CONTEXTPILOT_INDEX_TOKEN"), "{text}");
-    // Nobody listens there.
+    // Nothing listens there.
     let nowhere = format!("https://me:s3cret@{}", contextpilot_testbed::nowhere());
     let (grade, text) = about(&nowhere, None, "");
     assert_eq!(grade, "limit");

@@ -3,7 +3,7 @@
 //! **Cost.** [Sending](Sender::send) is one compare-and-swap and some stores. The receiver does not
 //! block in the [queue](mod@queue); it rests in `thread::park`. Waking it takes a futex call of one to five
 //! microseconds, and more in a virtual machine, so this module decides which events wake it: see [`Attention`]. Where it is
-//! woken more than once in a millisecond, nobody wakes it any more: it looks by itself ([`SOON`]).
+//! woken more than once in a millisecond, it is woken no more: it looks by itself ([`SOON`]).
 //!
 //! **Overflow.** An event that does not fit opens a *gap*. From then on everything is dropped
 //! until the worker has emptied the queue, has applied `Event::OutOfStep` to the ledger, and closes the

@@ -13,7 +13,7 @@ use crate::say::say;
 
 /// Print what is cached, moved and evicted, as it happens
 ///
-/// Goes on until the server ends, or nobody reads what it prints.
+/// Goes on until the server ends, or its output is closed.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama events --json | jq -r 'select(.change == \"evicted\").id'")]

@@ -43,7 +43,7 @@ pub(super) struct Options {
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 8081)]
     port: u16,
-    /// Address to listen on. Whoever can reach it can use the server
+    /// Address to listen on. All who can reach it can use the server
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     #[command(flatten)]

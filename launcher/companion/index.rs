@@ -55,8 +55,8 @@ pub(super) struct Serving {
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 8765)]
     port: u16,
-    /// Address to listen on; others than loopback let everybody use it who can
-    /// reach this machine
+    /// Address to listen on; others than loopback let all use it who can reach
+    /// this machine
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     #[command(flatten)]

@@ -58,7 +58,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             }
             Err(e) => Err(cannot_write(&drop_in, &e)),
             Ok(()) => {
-                // The folder is systemd's; it stays if somebody else has put something there.
+                // The folder is systemd's; it stays if it has other files.
                 let _ = drop_in.parent().map(fs::remove_dir);
                 print(&format!("Removed {shown}\n\nNext: {}\n", unit.restart()))
             }

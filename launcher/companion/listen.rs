@@ -26,7 +26,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// Connections that wait to be accepted, as far as the system allows (`net.core.somaxconn`). The standard library's 128 are
-/// taken at once when many connect, and whoever comes then tries again after a second.
+/// taken at once when many connect, and a client that comes then tries again after a second.
 const WAITING: i32 = 4096;
 
 /// Receive evictions and print them as they arrive
@@ -44,8 +44,8 @@ pub(super) struct Options {
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 8765)]
     port: u16,
-    /// Address to listen on; others than loopback let everybody post who can
-    /// reach this machine
+    /// Address to listen on; others than loopback let all post who can reach
+    /// this machine
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Print JSON, one object a line
@@ -53,7 +53,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-/// Listens until the process is ended, or nobody reads what it prints.
+/// Listens until the process is ended, or its output is closed.
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let (listener, url) = match &options.unix {
         Some(path) => at_path(path)?,

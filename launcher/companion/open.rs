@@ -47,7 +47,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
     let bridge = bridge::Bridge::listen(control, options.port.unwrap_or(0))?;
     // The token is in the address behind the #, which a browser keeps to itself. A file that only this user can
-    // read passes it on: what is on a command line, everybody can read.
+    // read passes it on: a command line can be read by every user.
     let ticket = if options.no_browser {
         None
     } else {

@@ -1,4 +1,4 @@
-//! A line on stderr that says how far something has come, for somebody who waits at a terminal.
+//! A line on stderr that says how far something has come, if stderr is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

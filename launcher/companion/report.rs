@@ -35,7 +35,7 @@ use crate::say::say;
 mod prefixes;
 mod recording;
 
-/// Write what the page shows to one HTML file, for somebody else to look at
+/// Write what the page shows to one HTML file, to pass on
 ///
 /// Of a recording (CONTEXTPILOT_TRAFFIC_FILE), with what other flags would have brought; of a log file
 /// (CONTEXTPILOT_LOG_FILE); or, if neither is given, of a running server. The file needs nothing else, and

@@ -13,7 +13,7 @@ use crate::say::plain;
 use crate::sys::{self, LocalTime};
 use crate::variables::{Lookup, of_process};
 
-/// Whether somebody reads what is printed. A command that goes on for ever ends if nobody does.
+/// Whether the output is still open. A command that goes on for ever ends when it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Reader {
@@ -76,7 +76,7 @@ fn write(bytes: &[u8]) -> Result<Reader, String> {
 }
 
 /// Shows an id without characters that move a terminal's cursor or hide text:
-/// anybody who can send requests can choose an id.
+/// any client can choose an id.
 pub(super) struct Visible<'a>(pub(super) &'a str);
 
 impl fmt::Display for Visible<'_> {

@@ -253,7 +253,7 @@ fn account(control: &Control, id: &str) -> Option<Evaluation> {
 #[derive(Debug, PartialEq, Eq)]
 struct Figures {
     reused: u64,
-    /// `None`: nobody says.
+    /// `None`: not known.
     loaded: Option<u64>,
     evaluated: u64,
 }

@@ -6,7 +6,7 @@ use crate::error::HookError;
 use crate::variables::Lookup;
 
 /// The folder for the library. Only this user may be able to change it:
-/// whoever can change it chooses what is loaded into the server.
+/// a user who can change it chooses what is loaded into the server.
 pub(super) fn private_cache(lookup: impl Lookup) -> Result<PrivateFolder, HookError> {
     PrivateFolder::open(Base::Cache, lookup).map_err(in_words)
 }

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 /// A path from which this process can load `content`, and also the processes that it starts while it
-/// lives. `name` is shown in memory maps. The descriptor stays open, and exec passes it on. Nobody can
-/// change the file, not even this process.
+/// lives. `name` is shown in memory maps. The descriptor stays open, and exec passes it on. The file
+/// can no longer be changed, not even by this process.
 ///
 /// # Errors
 /// The system has no such files, does not let them be executed (`vm.memfd_noexec`), or shows none

@@ -81,7 +81,7 @@ impl Access {
         }
     }
 
-    /// Whether everybody who may write here is trusted by `user` anyway, or may write to `other` too.
+    /// Whether all who may write here are trusted by `user` anyway, or may write to `other` too.
     fn no_wider_than(self, other: Self, user: u32) -> bool {
         let owner = [ROOT, user, other.owner].contains(&self.owner);
         let open = |access: Self, bit| access.mode & bit != 0;

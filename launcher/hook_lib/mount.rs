@@ -22,7 +22,7 @@ pub(super) fn executes(path: &Path) -> Result<(), HookError> {
     }
 }
 
-/// Elsewhere nobody has been seen to do this.
+/// On other systems no such mounts are known.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn executes(_: &Path) -> Result<(), HookError> {
     Ok(())

@@ -1,5 +1,5 @@
 // Asks the endpoint that served this page: figures each second, changes as they happen, and requests and the tree
-// only when something has changed. Nothing is asked while nobody looks.
+// only when something has changed. Nothing is asked while the page is hidden.
 
 import type { Model } from "./model";
 import type { Advice, ChangeEvent, Evaluated, RequestState, Stats, Tree } from "./types";

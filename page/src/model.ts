@@ -1,4 +1,4 @@
-// Everything that the views show, and how answers of the endpoint change it. It draws nothing and asks nobody.
+// Everything that the views show, and how answers of the endpoint change it. It draws nothing and sends nothing.
 
 import { again, mainCause } from "./causes";
 import type { Advice, ChangeEvent, Evaluated, Evaluation, Name, Point, Report, Sections, Stats, Tree } from "./types";

@@ -165,7 +165,7 @@ async function follow(browser, url, last) {
     console.log("ready");
     await until("the eviction", page, (id) => document.querySelector("#view-time .happenings").textContent.includes(`${id} fell out`), last);
     say("an eviction is shown when it happens");
-    // Nobody looks: nothing is asked.
+    // The page is closed: nothing is asked.
     await page.close();
 }
 
@@ -230,7 +230,7 @@ async function advice(browser) {
     };
     for (let n = 0; n < 60; n += 1) world.step();
     const served = await serve(world, built);
-    // So wide that all views are seen: nobody chooses the bill.
+    // So wide that all views are seen: the bill need not be chosen.
     const page = await open(browser, `${served.url}#token=made-up`, { width: 3000, height: 1600 });
     await until("the advice", page, () => document.querySelectorAll(".card code").length === 2 && document.querySelector(".advice").textContent.includes("By the simulator"));
     const cards = await page.evaluate(() => [...document.querySelectorAll(".card")].map((card) => [card.querySelector("code").textContent, card.querySelector("p").textContent]));

@@ -22,7 +22,7 @@ use dice::Dice;
 use target::{Front, Target};
 use watch::{Held, memory_of_plain, watch};
 
-/// Seconds for all attacks, if nobody says how many.
+/// Seconds for all attacks, if none are given.
 const SHORT: u64 = 24;
 /// From here on times are compared as the page says. In a test run other programs have the processors, too.
 const LONG: u64 = 120;

@@ -37,7 +37,7 @@ fn each_command_finds_the_one_server() {
     }
     let report = home.text(&["report"]);
     assert!(report.starts_with("report.html, "), "{report}");
-    // It may be somebody's.
+    // The file may be another program's.
     let again = home.run(&["report"]);
     assert!(!again.status.success());
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
@@ -131,7 +131,7 @@ fn if_none_runs_the_line_to_type_is_named() {
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     if !home.alone {
-        // Somebody else's server may listen at a default port.
+        // Another server may listen at a default port.
         return;
     }
     for command in ["slots", "ttft", "gateway", "index"] {

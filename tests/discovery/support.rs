@@ -39,7 +39,7 @@ impl Home {
         variables
     }
 
-    /// Starts a server whose endpoint nobody is told of.
+    /// Starts a server whose endpoint the commands must find.
     pub(crate) fn serve(&self, builder: &Builder) -> Server {
         let server = self.route(builder);
         until("the hook says where it listens", || server.control());

@@ -371,7 +371,7 @@ fn nothing_is_recorded_if_that_is_not_wanted() {
     up.await_ready();
     assert_eq!(home.stats(&[]).recording, None);
     drop(up);
-    // Otherwise one file for each port, in a folder that nobody else can enter.
+    // Otherwise one file for each port, in a folder that only this user can enter.
     let own = ["--index-port", "0", "-m", &tiny(), "--port", "0"];
     let up = Up::start(self::up(&home, &own, &llama_server()));
     up.await_ready();

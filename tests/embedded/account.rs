@@ -60,7 +60,7 @@ fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() 
                 let first = stored && step.name.ends_with(" 0");
                 let most = if first { 2 } else { 0 };
                 assert!(more <= most, "{}: {told} {step:?}", step.name);
-                // What the store has loaded was lost for nobody.
+                // What the store has loaded is not lost.
                 let evaluation = &account.evaluation;
                 let lost = evaluation.lost.as_ref().map_or(0, |lost| lost.tokens);
                 assert_eq!(lost > 0, evaluation.causes.evicted > 0, "{evaluation:?}");

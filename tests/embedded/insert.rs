@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::program::without_ours;
 
-/// The drop-in names the program that the hook starts, and everybody may execute it.
+/// The drop-in names the program that the hook starts, and every user may execute it.
 #[test]
 fn the_watcher_has_a_path() {
     let root = tempfile::tempdir().unwrap();

@@ -83,7 +83,7 @@ fn if_no_evaluation_of_a_program_is_seen_that_is_said_once() {
     }
 }
 
-/// Where people look: it is followed when an evaluation was seen, and until then nobody claims it.
+/// In `stats` and `doctor`: it is called followed once an evaluation was seen, and not before.
 #[test]
 fn whether_a_program_is_followed_is_told_by_its_evaluations() {
     let Some(engine) = Program::find() else {

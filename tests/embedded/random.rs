@@ -134,8 +134,8 @@ fn trace(make: Make, window: &str, seed: u64, store: &Path, sum: &mut Sum) {
 #[derive(PartialEq)]
 enum Counts {
     Engine,
-    /// Nobody: the program tells what it gave to the engine.
-    Nobody,
+    /// The program tells what it gave to the engine.
+    Program,
 }
 
 fn play(program: &str, arch: Arch, window: &str, counts: &Counts, make: Make) {
@@ -155,13 +155,13 @@ fn play(program: &str, arch: Arch, window: &str, counts: &Counts, make: Make) {
     } = sum;
     let evaluated = match counts {
         Counts::Engine => format!("{plain} | {stored}"),
-        Counts::Nobody => "not told | not told".to_owned(),
+        Counts::Program => "not told | not told".to_owned(),
     };
     println!("| {program} | {arch} | {answers} | {wrong} | {worst:.4} | {killed} | {evaluated} |");
     assert_eq!(wrong, 0);
     // The other kinds load at certain positions only, which random traffic may miss.
     assert!(
-        arch != Arch::Llama || *counts == Counts::Nobody || stored < plain / 2,
+        arch != Arch::Llama || *counts == Counts::Program || stored < plain / 2,
         "little was loaded"
     );
 }
@@ -250,7 +250,7 @@ fn play_fetched(program: &str, start: &Path, script: &str, more: Option<&Path>) 
                 .envs(variables.iter().copied());
             command
         };
-        play(program, arch, window, &Counts::Nobody, &make);
+        play(program, arch, window, &Counts::Program, &make);
     }
 }
 

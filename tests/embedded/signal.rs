@@ -106,7 +106,7 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
         must_be_told(&index, &["a", "b", "never", "c", "d", "x"]);
         let control = Control::new(&listen).unwrap();
         // A prompt without an id took the place of b, and the program itself that of the last two. Where the program
-        // takes its time between a removal and the next batch, the sequence was emptied for nobody.
+        // takes its time between a removal and the next batch, the sequence was not emptied for a prompt.
         let takers = [
             ("a", Some("c")),
             ("b", None),
@@ -145,7 +145,7 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
     }
 }
 
-/// A program can find out that nobody listens.
+/// A program can find out that its ids are not read.
 #[test]
 fn without_an_index_and_without_the_hook_the_function_says_so() {
     let Some(program) = Program::find() else {

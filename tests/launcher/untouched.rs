@@ -140,7 +140,7 @@ fn if_stderr_cannot_be_written_the_server_still_starts() {
         missing.launcher().stderr(full()).status().unwrap().code(),
         Some(127)
     );
-    // A pipe that nobody reads.
+    // A pipe whose reader is closed.
     let (_, broken) = std::io::pipe().unwrap();
     assert_eq!(
         machine.hooked().stderr(broken).status().unwrap().code(),

@@ -4,7 +4,7 @@ use contextpilot_server_flags::is_listed;
 
 use crate::help::Help;
 
-/// A flag that is on no list costs hits: whoever gives it has chunks of his own.
+/// A flag that is on no list costs hits: a server with it has chunks of its own.
 #[test]
 fn every_flag_of_the_server_is_on_a_list_with_all_of_its_names_and_its_variable() {
     let mut lacking = Vec::new();

@@ -144,7 +144,7 @@ pub(super) fn tiny() -> Result<String> {
     Ok(format!("{chats} chats of {prompts} prompts"))
 }
 
-/// Whether nobody was told to use `--cache-reuse`, or something as good, where it helps. `with`: the chat
+/// Whether neither `--cache-reuse` nor something as good was advised where it helps. `with`: the chat
 /// with it. Its answers may be others, so the shares are compared roughly.
 fn lacks_advice(without: &Compared, with: &Compared) -> bool {
     let promised = without

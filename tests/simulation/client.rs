@@ -1,10 +1,10 @@
-//! Somebody who chats with a server, and sends a model its own answers again.
+//! A client that chats with a server, and sends a model its own answers again.
 
 use contextpilot_testbed::{Completion, Error, Request, Result, Server, Step, Trace};
 
 use crate::prompts::text;
 
-/// Somebody who chats with a server.
+/// A client that chats with a server.
 pub(super) struct Client<'a> {
     server: &'a Server,
     messages: Vec<(&'static str, String)>,

@@ -20,8 +20,8 @@ fn four_slots(arch: Arch) -> Builder {
         .args(["-c", "8192"])
 }
 
-/// Writes these chunks again, with the same value that is no number in the last of their rows, and with right sums: as somebody
-/// who can write there, or a device that had a fault when it evaluated them.
+/// Writes these chunks again, with the same value that is no number in the last of their rows, and with right sums: as a
+/// program that can write there, or a device that had a fault when it evaluated them.
 fn plant(folder: &Path, is_it: impl Fn(&Chunk) -> bool, value: &[u8]) -> Vec<Chunk> {
     let folder = Folder::open(folder).unwrap();
     let writer = Writer::start(folder.clone(), u64::MAX, || (), || false).unwrap();

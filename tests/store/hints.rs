@@ -248,7 +248,7 @@ fn what_is_kept_of_a_prompt_and_until_when_can_be_asked_for() {
     stored.end();
 }
 
-/// Whoever cannot put anything into the body can set a header. What is kept is in the figures.
+/// A client that cannot put anything into the body can set a header. What is kept is in the figures.
 #[test]
 fn a_header_says_it_too_and_the_figures_say_what_is_kept() {
     let folder = folder();

@@ -135,7 +135,7 @@ fn a_request_that_forbids_the_cache_is_evaluated_whole_and_kept() {
         "{account:?}"
     );
     assert_eq!(first.content, second.content);
-    // Also without an id, and without anybody who observes.
+    // Also without an id, and where its account is not asked for.
     stored.ask(&prompt(371, 300));
     let before = stored.figures().loaded_tokens;
     stored.server.complete(&uncached(&tea)).unwrap();

@@ -1,4 +1,4 @@
-//! Somebody writes into the model's file while a server has it mapped. What the server computes then is of no model that
+//! Another program writes into the model's file while a server has it mapped. What the server computes then is of no model that
 //! another server loads.
 
 use std::fs::{self, File};
@@ -81,7 +81,7 @@ fn neither_if_the_path_leads_to_another_file_by_then() {
     nothing_of_it_is_loaded(switch, &one, &link);
 }
 
-/// Its number of names changes. Nobody could tell that from somebody who put size and time back, so it is read again.
+/// Its number of links changes. That looks as if size and time had been put back after a change, so it is read again.
 #[test]
 fn a_file_that_gets_another_name_goes_on_being_stored() {
     let (desk, folder) = (folder(), folder());

@@ -255,8 +255,8 @@ fn play(server: &Server, prompts: &Prompts, life: &Life, random: &mut Random) ->
     let ended = AtomicBool::new(false);
     let answers = std::thread::scope(|scope| {
         // Requests that llama-server 0.7.0 has deferred wait on though all slots are free, if the one that it took
-        // up last was an `erase`. Until a slot is released again: so some more requests come, whose answers nobody
-        // waits for.
+        // up last was an `erase`. Until a slot is released again: so some more requests come, whose answers are
+        // not waited for.
         scope.spawn(|| {
             let request = asking(&[300]).predict(1);
             let body = request.wire_body();

@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use super::moved::{companion, companion_command, good, refused};
 use super::{SIGTERM, Stored, chunk_files, exact, folder, one_slot, started, tokens};
 
-/// Nobody listens there.
+/// An address at which nothing listens.
 fn free_port() -> SocketAddr {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap()
@@ -203,7 +203,7 @@ fn has_all_of(server: &Stored, own: &TempDir, other: &TempDir) -> Option<()> {
     (!other.is_empty() && other.is_subset(&own) && seen).then_some(())
 }
 
-/// Somebody removes the folder while the server and its help run. They go on with the one that the server makes.
+/// The folder is removed while the server and `store sync` run. They go on with the one that the server makes.
 #[test]
 fn a_folder_that_was_removed_is_made_again_and_kept_alike() {
     let Some(redis) = Redis::start(&[]) else {
@@ -276,7 +276,7 @@ fn what_is_damaged_there_is_not_taken() {
     );
 }
 
-/// As systemd ends a service: everybody gets SIGTERM, and the server goes on for a while.
+/// As systemd ends a service: every process gets SIGTERM, and the server goes on for a while.
 #[test]
 fn a_signal_ends_it_when_the_server_has_ended_and_without_a_remote_nothing_is_alike() {
     let folder = folder();
@@ -420,7 +420,7 @@ fn a_redis_that_is_full_or_gone_costs_nothing_but_its_help() {
     });
 }
 
-/// Whoever reads the launcher's output to its end waits for all that write there.
+/// A program that reads the launcher's output to its end waits for all processes that write there.
 #[test]
 fn nobody_waits_for_a_remote_who_only_asks_or_does_not_start() {
     // It takes connections, and says nothing.
@@ -451,7 +451,7 @@ fn nobody_waits_for_a_remote_who_only_asks_or_does_not_start() {
     assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
-/// The process beside the server says in the folder how it goes, and everybody shows it.
+/// The process beside the server says in the folder how it goes, and all commands show it.
 #[test]
 fn the_remote_is_shown_while_it_is_there_and_when_it_is_not() {
     let Some(redis) = Redis::start(&[]) else {

@@ -85,7 +85,7 @@ fn of_a_salt_that_cannot_be_used_nothing_is_stored_or_loaded() {
         let account = ask(&mut stored, &tea, &bad);
         assert_eq!(account.from.store, 0, "{bad}: {account:?}");
         let before = stored.figures().chunks;
-        // Whoever has none loads what others without one have stored.
+        // A client without one loads what others without one have stored.
         let account = ask(&mut stored, &sea, &one);
         assert_eq!(account.from.store, 599, "{bad}: {account:?}");
         stored.await_written();
@@ -98,7 +98,7 @@ fn of_a_salt_that_cannot_be_used_nothing_is_stored_or_loaded() {
     }
 }
 
-/// Nobody knows which slot has whose prompt, so from then on nothing is loaded or stored.
+/// It is not known which slot has which client's prompt, so from then on nothing is loaded or stored.
 #[test]
 fn where_launches_are_not_seen_the_first_salt_ends_the_store() {
     let Some(program) = unseen_server(Unseen::Nameless).unwrap() else {

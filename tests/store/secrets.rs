@@ -1,4 +1,4 @@
-//! What the server's flags say that nobody else may know is in no file, no message, and no arguments of ours.
+//! Secrets in the server's flags are in no file, no message, and no arguments of ours.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -117,7 +117,7 @@ fn no_secret_is_in_a_folder_a_pack_a_recording_a_report_a_log_or_an_answer() {
     );
 }
 
-/// A server with a key, whose index is asked with a password: nobody says either, nor what a client has sent as its own.
+/// A server with a key, whose index is asked with a password: neither is said anywhere, nor what a client has sent as its own.
 #[test]
 fn no_key_of_a_server_its_clients_or_its_index_is_written_or_said() {
     let (here, desk) = (folder(), folder());
@@ -193,7 +193,7 @@ fn no_key_of_a_server_its_clients_or_its_index_is_written_or_said() {
     assert_eq!(with_secret(desk.path()), [""; 0]);
 }
 
-/// `ps` shows arguments to everybody on the machine.
+/// `ps` shows arguments to every user of the machine.
 #[test]
 fn the_remotes_password_is_in_no_arguments() {
     let folder = folder();

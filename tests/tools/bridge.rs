@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use crate::support::{Watched, two_slots};
 
-/// Whoever keeps connections and asks nothing has half of them at most.
+/// Connections that ask nothing are half of all at most.
 #[test]
 fn idle_connections_make_room_for_the_page() {
     let watched = Watched::start(two_slots());

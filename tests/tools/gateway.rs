@@ -148,11 +148,11 @@ fn the_gateway_speaks_tls_to_a_server_with_tls() {
 
 #[test]
 fn without_a_server_the_gateway_names_its_address() {
-    let nobody = nowhere();
-    let gateway = Gateway::start(&format!("http://{nobody}"));
+    let address = nowhere();
+    let gateway = Gateway::start(&format!("http://{address}"));
     let response = gateway.post(COMPLETION, &json!({"prompt": "tea"}));
     assert_eq!(response.status, 502);
-    assert!(response.text().contains(&nobody), "{}", response.text());
+    assert!(response.text().contains(&address), "{}", response.text());
     let said = fails(companion(&["gateway", "--server", "127.0.0.1:8080"]));
     assert!(
         said.contains("--server") && said.contains("http://"),

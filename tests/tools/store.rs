@@ -68,7 +68,7 @@ fn warming_a_prompt_loads_or_evaluates_it_before_it_is_needed() {
     assert!(warmed["loaded"].as_u64().unwrap() > 500, "{warmed}");
     let answer = watched.complete(asking(1, 600));
     assert_eq!(answer.cache_n, 599, "{answer:?}");
-    // A text that nobody had.
+    // A text that no prompt had.
     fs::write(
         &file,
         "Elms line the avenue, and a beetle brings the fungus.",

@@ -77,7 +77,7 @@ impl Row {
         !is_members && (!is_stores || is_store_wanted())
     }
 
-    /// Whether it tokenizes prompts, and nobody needs to know. `by_prompts`: requests are tied by their prompts.
+    /// Whether it tokenizes prompts, and what it is given is not needed. `by_prompts`: requests are tied by their prompts.
     pub(super) fn is_idle(&self, by_prompts: bool) -> bool {
         let is_for_encoder = self.name == WITH_MEDIA && is_store_wanted();
         self.generation == PROMPTS.0 && !by_prompts && !are_tokens_wanted() && !is_for_encoder

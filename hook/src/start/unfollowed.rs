@@ -239,7 +239,7 @@ struct Nothing(&'static Unfollowed);
 
 impl Source for Nothing {
     fn next(&mut self) -> Option<Item> {
-        // Before the worker looks for questions: whoever asks from now on wakes it.
+        // Before the worker looks for queries: each that comes from now on wakes it.
         self.0.thread.get_or_init(thread::current);
         None
     }

@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(aside.states(these, &[1, 2, 3]), 0);
         assert_eq!(aside.rows(others, &[1, 2, 3, 4]), 3);
 
-        // Memory that nobody touches.
+        // Memory that is never touched.
         aside.add(waiting(&[7], 0, MOST_BYTES - 250));
         assert_eq!(aside.0.len(), 2);
         assert_eq!(aside.rows(others, &[1]), 0, "the oldest");

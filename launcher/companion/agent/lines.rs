@@ -16,7 +16,7 @@ use crate::companion::up::sockets;
 use crate::say::say;
 use crate::variables::of_process;
 
-/// The command that runs in this process. It is of no use to anybody else.
+/// The command that runs in this process. Users have no use for it.
 pub(in crate::companion) const COMMAND: &str = "lines-of-agent";
 
 /// How often to look for the server.
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Say how to point agents at the server of agent
 ///
-/// `contextpilot-llama agent` starts this. Nobody else needs it.
+/// `contextpilot-llama agent` starts this. Users have no use for it.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama agent -m model.gguf")]

@@ -13,7 +13,7 @@ use super::{Finding, Grade};
 /// So many are named.
 const MOST: usize = 8;
 
-/// A line for each of them, with what to type. Only `/proc` is read, and of it what everybody may read.
+/// A line for each of them, with what to type. Only `/proc` is read, and of it what every user may read.
 pub(super) fn servers() -> Vec<Finding> {
     let Some(own) = owner(Path::new("/proc/self")) else {
         return Vec::new();

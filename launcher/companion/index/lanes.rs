@@ -36,7 +36,7 @@ pub(super) fn not_done(why: NotDone) -> Answer {
 }
 
 /// Does all of a request that takes long, in its turn. Pieces that need the state are short, and done at the usual
-/// priority, so that nobody waits for the state longer than one of them takes. What needs no state is done at the
+/// priority, so that no request waits for the state longer than one of them takes. What needs no state is done at the
 /// turn's own.
 pub(super) async fn work_off(
     mut work: Box<Work>,

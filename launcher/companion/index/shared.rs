@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use contextpilot_index::{Answer, Index, Mode, Truth};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// The state. Whoever waits for it gets it in turn, so that the many pieces of a large request hold nobody up for
-/// longer than one of them takes. Threads that serve do not block while they wait.
+/// The state. Requests get it in the order in which they came, so that the many pieces of a large request delay
+/// others by no more than one of them takes. Threads that serve do not block while they wait.
 #[derive(Clone)]
 pub(super) struct SharedIndex {
     index: Arc<Mutex<Index>>,
-    /// Whoever does a piece of a large request has this, too.
+    /// Held while a piece of a large request is done.
     large: Arc<Mutex<()>>,
     mode: Mode,
-    /// What the state says, for answers that wait for nobody.
+    /// What the state says, for answers that do not wait for it.
     truth: Arc<AtomicU8>,
 }
 

@@ -1,5 +1,5 @@
 //! The page for a browser that cannot reach the control endpoint itself: served on a loopback port, its queries
-//! passed on. Everybody on this machine can connect to that port, so each query must carry a token.
+//! passed on. Every user of this machine can connect to that port, so each query must carry a token.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     connections: 32,
 };
 
-/// For connections beyond the first half: whoever keeps these and asks nothing makes room for others soon.
+/// For connections beyond the first half: those that ask nothing are closed soon.
 const CROWDED: Limits = Limits {
     patience: Duration::from_secs(1),
     whole_request: Duration::from_secs(2),

@@ -44,7 +44,7 @@ pub(super) struct OfModel {
     pub(super) last_used: u64,
 }
 
-/// A prompt that somebody asked to keep.
+/// A prompt that a client asked to keep.
 #[derive(Serialize)]
 pub(super) struct KeptPrompt {
     /// As in [`OfModel`].

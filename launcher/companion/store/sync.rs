@@ -148,7 +148,7 @@ fn watch(
         }
         if !has_ended && server.has_ended() {
             has_ended = true;
-            // It asked for its version, or did not start: nobody waits for a remote then.
+            // It printed its version, or did not start: then the remote is not waited for.
             if !said.has_begun() && !folder.has_changed_since(began) {
                 break;
             }

@@ -100,7 +100,7 @@ impl Program {
             command.arg("--no-prefill-assistant");
         }
         let running = Running::spawn(command, port, folder)?;
-        // Somebody else may have taken the port.
+        // Another program may have taken the port.
         let props = running.client().props().map_err(|e| e.to_string())?;
         match props.model_path.as_deref().map(Path::new) {
             Some(path) if path != model => Err(format!(

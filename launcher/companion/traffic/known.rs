@@ -1,4 +1,4 @@
-//! What a trace does not say of servers: it comes from options, a model's file, or a recording; what nobody says is assumed.
+//! What a trace does not say of servers: it comes from options, a model's file, or a recording; what none of them says is assumed.
 
 use std::path::{Path, PathBuf};
 

@@ -20,7 +20,7 @@ use crate::companion::servers::running;
 use crate::companion::stabilise::Stabilise;
 use crate::say::say;
 
-/// The command that runs in this process. It is of no use to anybody else.
+/// The command that runs in this process. Users have no use for it.
 pub(in crate::companion) const COMMAND: &str = "index-of-up";
 
 /// How often to look for the server: at first, and later.
@@ -33,7 +33,7 @@ const SAYS: Duration = Duration::from_secs(1);
 
 /// Serve the index of up
 ///
-/// `contextpilot-llama up` starts this. Nobody else needs it.
+/// `contextpilot-llama up` starts this. Users have no use for it.
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama up -m model.gguf")]

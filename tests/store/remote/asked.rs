@@ -14,7 +14,7 @@ const PROMPT: usize = WHOLE * 256 + 50;
 /// Of two prompts, in 10⁹ bytes: they have 8 KiB a token.
 const BUDGET: &str = "0.012";
 
-/// Evaluating a chunk takes some 250 ms, so that nobody is too late on a busy machine.
+/// Evaluating a chunk takes some 250 ms, so that no answer is too late on a busy machine.
 fn slow() -> Builder {
     let model = Model::of(&Spec {
         layers: 8,
@@ -72,7 +72,7 @@ fn a_prompt_gets_what_only_the_remote_has() {
     let (_, account) = stored.compare(&plain, &longer);
     assert_eq!(account.from.store, 0, "{account:?}");
     assert_eq!(stored.figures().fetched_chunks as usize, 3 * WHOLE);
-    // Of a prompt that nobody has seen there is nothing.
+    // Of a prompt that no server has seen there is nothing.
     let (_, account) = stored.compare(&plain, &prompt(171));
     assert_eq!(account.from.store, 0, "{account:?}");
     // What the Redis has let go is evaluated.

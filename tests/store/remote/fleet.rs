@@ -21,7 +21,7 @@ const TOLERANCE: f64 = 0.02;
 /// Slots of 8,192 tokens, and no host prompt cache.
 ///
 /// The model is not the tiniest one. A prompt waits for what the remote has no longer than evaluating it takes; where that is
-/// nothing, a server on a busy machine waits in vain, and then asks nobody for ten seconds.
+/// nothing, a server on a busy machine waits in vain, and then does not ask for ten seconds.
 fn slots(count: u32) -> Builder {
     let model = Spec {
         layers: 4,
@@ -182,7 +182,7 @@ impl Answered {
     }
 
     /// The server that has most of a prompt, if that is more than half; of several, the one that answered last. Else the one whose
-    /// last answer is longest ago. Where nobody waits, both routers by prefix choose so.
+    /// last answer is longest ago. Where no request waits, both routers by prefix choose so.
     fn choose(&mut self, ids: &[u64]) -> usize {
         let has = |server: usize| self.has(server, ids);
         let all = 0..SERVERS as usize;

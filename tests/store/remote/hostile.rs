@@ -1,5 +1,5 @@
-//! Whoever answers in place of a Redis or a bucket: it decides neither over memory nor over the disk, and keeps no
-//! process. A hundred requests are answered, then the server ends, and what `store sync` took is measured.
+//! A hostile server in place of a Redis or a bucket: it decides neither over memory nor over the disk, and keeps no
+//! process alive. A hundred requests are answered, then the server ends, and what `store sync` took is measured.
 //!
 //! `CONTEXTPILOT_TEST_SEED` gives other nonsense. With `--nocapture` the lines of the table in docs/security.md are printed.
 
@@ -174,7 +174,7 @@ fn status(pid: u32, name: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// A real Redis in which somebody else writes, and which loses its keys: all of them, or those that tell what is new.
+/// A real Redis to which other programs write, and which loses its keys: all of them, or those that tell what is new.
 #[test]
 fn what_is_new_is_heard_of_whatever_stands_beside_it_and_whichever_keys_are_lost() {
     let Some(redis) = Redis::start(&[]) else {

@@ -154,7 +154,7 @@ fn a_conversation_moves_to_another_machine_and_waits_for_no_cable() {
         assert_eq!(account.from.store, 699, "{account:?}");
     });
 
-    // A cable that is pulled closes no connection: nobody answers any more.
+    // A cable that is pulled closes no connection: there are just no answers any more.
     assert!(machines.middle.ip("link set cable1 down"));
     let sea = [&tea[..], &tokens(149, 400)].concat();
     there.within(|| {

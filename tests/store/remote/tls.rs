@@ -20,7 +20,7 @@ fn redis(certificate: &Certificate, arguments: &[&str]) -> Option<(Redis, String
     Some((redis, format!("rediss://{at}")))
 }
 
-/// `store sync URL --once --json` of somebody who trusts no other certificate.
+/// `store sync URL --once --json` that trusts no other certificate.
 fn once_with(trusted: &Certificate, folder: &Path, url: &str) -> Output {
     let mut command = companion_command(folder, &["sync", url, "--once", "--json"]);
     command.env("SSL_CERT_FILE", trusted.file());

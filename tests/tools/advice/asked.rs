@@ -1,4 +1,4 @@
-//! Whoever asks what would have helped asks the same adviser, which replays.
+//! All commands that say what would have helped ask the same adviser, which replays.
 
 use std::path::Path;
 

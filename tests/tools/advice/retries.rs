@@ -1,7 +1,7 @@
 //! A client that gives up in the middle of its prompt, and asks again.
 //!
-//! The server looks whether a client is still there when nobody got anything for a second, and lets go between two batches. Who
-//! asks again before that gets another slot, and all is evaluated again.
+//! The server looks whether a client is still there when nothing was sent for a second, and lets go between two batches. A client
+//! that asks again before that gets another slot, and all is evaluated again.
 
 use contextpilot_testbed::Connection;
 

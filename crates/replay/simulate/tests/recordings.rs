@@ -58,7 +58,7 @@ fn agree(bytes: &[u8], requests: usize, share: Range<f64>) -> (Traffic, Point) {
 #[test]
 fn two_clients_on_two_slots() {
     let (traffic, point) = agree(include_bytes!("recordings/two-clients"), 1338, 0.89..0.90);
-    // Nobody else is there to wait for.
+    // There is no third client to wait for.
     let waited = traffic.requests.iter().map(|request| &request.record);
     let waited: u64 = waited.map(|record| record.launched - record.arrived).sum();
     assert!(

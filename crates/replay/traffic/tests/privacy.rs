@@ -1,9 +1,9 @@
 //! What a recording gives away, and to whom.
 //!
-//! Somebody has a file, and guesses a prompt. With the file's key the guess can be tested. Without the
+//! A reader of a file guesses a prompt. With the file's key the guess can be tested. Without the
 //! key it must not be testable: had another prompt been sent that has the same length and shares as
 //! much with the others, the file would be the same outside its hashes. The hashes are values of a
-//! pseudorandom function, so they say nothing to somebody who does not know the key.
+//! pseudorandom function, so they say nothing without the key.
 
 use contextpilot_traffic::{
     BLOCK, ChangeKind, Key, Recorded, RequestRecord, SlotChange, Writer, read,

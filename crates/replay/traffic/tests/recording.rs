@@ -270,7 +270,7 @@ fn every_field_of_a_slot_change_is_read_as_it_was_written() {
     assert_eq!(lengths, [0, 20, 40, 60]);
 }
 
-/// No server has launched so many requests: whoever counts with these numbers need not look.
+/// No server has launched so many requests, so arithmetic with these numbers cannot overflow.
 #[test]
 fn a_change_behind_more_launches_than_there_can_be_is_damage() {
     const MOST: u64 = 1 << 32;

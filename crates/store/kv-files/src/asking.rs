@@ -2,7 +2,7 @@
 //! them, through a socket in the folder.
 //!
 //! ```text
-//!  whoever has a prompt                        whoever keeps the folder alike
+//!  a server with a prompt                      `store sync` beside it
 //!  Folder::ask ──── Wish: where, and which tokens follow ────► Door::wait
 //!  Answers     ◄─── the name of each chunk that is there now ── Asker::tell
 //! ```

@@ -76,8 +76,8 @@ impl Name {
 /// the tokens from there to its end.
 pub(crate) type Naming = fn(&Name, usize, &[i32]) -> Name;
 
-/// A name for a store that has no files: made in a fraction of the time, and unlike another one's but by chance. Whoever
-/// chooses the tokens can find two that are alike.
+/// A name for a store that has no files: made in a fraction of the time, and unlike another one's but by chance. A client
+/// that chooses the tokens can find two that are alike.
 pub(crate) fn quick(link: &Name, skip: usize, tokens: &[i32]) -> Name {
     const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
     let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|nth| link.0[at + nth]));

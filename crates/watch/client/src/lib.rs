@@ -11,7 +11,7 @@
 //! match server.health()? {
 //!     Health::Ready => println!("{} slots", server.slots()?.len()),
 //!     Health::Loading => println!("not yet"),
-//!     Health::Unreachable { why } => println!("nobody there: {why}"),
+//!     Health::Unreachable { why } => println!("unreachable: {why}"),
 //! }
 //! # Ok::<(), contextpilot_client::Error>(())
 //! ```

@@ -22,7 +22,7 @@ unsafe extern "C" {
 }
 
 /// Gives the next prompt of a sequence an id. The crate does not say where its context is: null means the only one of the
-/// process. False: nobody wants to know.
+/// process. False: no index and no endpoint is set.
 fn tie(sequence: i32, id: &str) -> bool {
     const NAME: &CStr = c"contextpilot_request";
     let Ok(id) = CString::new(id) else {

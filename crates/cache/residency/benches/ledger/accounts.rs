@@ -1,4 +1,4 @@
-//! What it takes to say why prompts were evaluated: the processor time of accounts, beside a ledger that nobody asks.
+//! What it takes to say why prompts were evaluated: the processor time of accounts, beside that of a ledger without them.
 
 use contextpilot_residency::{Accounts, Asker, Entry, Event, Rules, Token, Wishes};
 

@@ -2,7 +2,7 @@
 //!
 //! Clients wait for answers: however slow a server is, no more requests are at work than there are clients. A recording
 //! does not name the clients. But each had one request at a time, so there were as many as requests were ever at work at
-//! once. And prompts tell *sessions*: a prompt that shares tokens with an earlier one that nobody else sent continues
+//! once. And prompts tell *sessions*: a prompt that shares tokens with an earlier one that no other session sent continues
 //! its session, if that had been answered. A client goes on with its session. If another begins, a client takes
 //! it that has the longest time until its own session goes on. What the client waited for is its own last answer.
 //! If nothing was at work when the request came, it also waited for the last answer to any client.
