@@ -60,7 +60,8 @@ pub(crate) fn close_inherited() {
         .filter(|descriptor| *descriptor > 2)
         .collect::<Vec<libc::c_int>>()
     {
-        // SAFETY: nothing in this process owns it. That of the list is closed by now, and is then no descriptor.
+        // SAFETY: nothing in this process owns it. The descriptor by which the list was read is closed already; closing
+        // its number again does nothing.
         unsafe { libc::close(descriptor) };
     }
 }

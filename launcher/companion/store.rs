@@ -120,7 +120,7 @@ struct Prune {
     of: OfModel,
 }
 
-/// Of which model chunks are removed.
+/// The model whose chunks are removed.
 #[derive(Args)]
 struct OfModel {
     /// Only of this model: its name as the store shows it, or the beginning of its fingerprint. The size is then that of its chunks

@@ -25,7 +25,7 @@ pub(super) fn prompt_of<'a>(
     of_id.or_else(|| prompts(stats).find(|(_, prompt)| is_numbered(prompt)))
 }
 
-/// Whose prompt it is.
+/// The request that the prompt belongs to.
 pub(super) fn name(prompt: &UnfinishedPrompt) -> String {
     match (&prompt.id, prompt.number) {
         (Some(id), _) => request(&RequestName::Id(id.clone())),

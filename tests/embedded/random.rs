@@ -130,7 +130,7 @@ fn trace(make: Make, window: &str, seed: u64, store: &Path, sum: &mut Sum) {
     sum.stored += stored;
 }
 
-/// Who says how many tokens were evaluated.
+/// What says how many tokens were evaluated.
 #[derive(PartialEq)]
 enum Counts {
     Engine,

@@ -207,7 +207,7 @@ fn one_page() {
     }
 }
 
-/// Who reads it for two minutes finds what brings them here, and the rest by links.
+/// It can be read in two minutes, and links lead to the rest.
 #[test]
 fn readme_is_short() {
     let text = std::fs::read_to_string(repository().join("README.md")).expect("README");

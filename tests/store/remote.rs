@@ -124,7 +124,7 @@ fn once(folder: &Path, redis: &Redis) -> Value {
     ))
 }
 
-/// Who keeps a folder and a remote alike learns what is of use there before the first prompt.
+/// `store sync` learns which chunks are of use in a folder before the first prompt.
 #[test]
 fn of_what_a_servers_chunks_will_be_is_written_down_once_it_has_warmed_up() {
     for arch in [Arch::Llama].into_iter().chain(exact::ALL) {
@@ -262,7 +262,7 @@ fn what_is_damaged_there_is_not_taken() {
     let moved = once(there.path(), &redis);
     assert_eq!(moved["damaged"], 1, "{moved}");
     assert_eq!(redis.say(&format!("EXISTS {key}")), ":0");
-    // Who has it sends it again.
+    // A folder that has it sends it again.
     assert_eq!(once(here.path(), &redis)["sent"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 0);

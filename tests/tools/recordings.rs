@@ -114,7 +114,7 @@ fn who_waits_for_simulations_at_a_terminal_sees_how_many_there_were() {
         assert!(seen.contains("0 simulations done"), "{seen:?}");
         // The line is gone in the end.
         assert!(seen.ends_with("\r\u{1b}[K"), "{seen:?}");
-        // Who reads messages from a file gets none of it.
+        // In a file, stderr has none of it.
         assert_eq!(stderr(&on(&path, arguments)), "");
     }
 }

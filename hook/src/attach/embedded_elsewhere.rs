@@ -38,7 +38,7 @@ pub(crate) fn unstorable() -> Option<&'static str> {
 /// Says that this is not possible here.
 ///
 /// # Safety
-/// None is needed.
+/// Always safe here; it is unsafe on Linux.
 pub(crate) unsafe fn watch(
     _: &'static [Replacement],
     _: &'static [OwnFunction],
@@ -55,7 +55,7 @@ impl Embedded {
     /// None.
     ///
     /// # Safety
-    /// None is needed.
+    /// Always safe here; it is unsafe on Linux.
     pub(crate) unsafe fn attach(self) -> Result<Attached, String> {
         match self.never {}
     }

@@ -48,7 +48,7 @@ impl Survey {
     /// None.
     ///
     /// # Safety
-    /// None is needed.
+    /// Always safe here; it is unsafe on Linux.
     pub(super) unsafe fn patch(self, _: impl Fn(&Row) -> bool) -> Result<(), &'static str> {
         let paired = ROWS.iter().filter(|row| row.places.found() > 0);
         paired.for_each(|row| row.places.count_patched());

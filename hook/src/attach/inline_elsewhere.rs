@@ -53,7 +53,7 @@ impl Ready {
     /// None.
     ///
     /// # Safety
-    /// None is needed.
+    /// Always safe here; it is unsafe on Linux.
     pub(super) unsafe fn install(self) -> Result<(), Infallible> {
         Ok(())
     }

@@ -44,7 +44,7 @@ fn sample(text: &str) -> Result<Sample, String> {
 /// What was read.
 pub(in crate::companion) struct Opened {
     pub(in crate::companion) trace: Trace,
-    /// Whose format it is.
+    /// Its format, in words.
     pub(in crate::companion) format: String,
     /// The recording that it is.
     pub(in crate::companion) recording: Option<Traffic>,

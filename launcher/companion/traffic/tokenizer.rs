@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::companion::demo::{Running, bare, free_port};
 use crate::{server, variables};
 
-/// Who makes tokens of text.
+/// Makes tokens of text.
 pub(super) enum Tokenizer {
     Server(LlamaServer),
     /// A server that was started for that, and ends with it.
@@ -59,7 +59,7 @@ impl Tokenizer {
         Ok(Self::Started(client, Box::new(running)))
     }
 
-    /// Who it is, for people.
+    /// What is used, for people.
     pub(super) fn shown(&self, named: &str) -> String {
         match self {
             Self::Server(_) | Self::Started(..) => {

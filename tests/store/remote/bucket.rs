@@ -180,7 +180,7 @@ fn what_is_damaged_in_a_bucket_is_not_taken() {
     let moved = once(there.path(), &bucket);
     assert_eq!(moved["damaged"], 1, "{moved}");
     assert!(!damaged.exists());
-    // Who has it sends it again.
+    // A folder that has it sends it again.
     assert_eq!(once(here.path(), &bucket)["sent"], 1);
     // With what continues it, if that was looked at first.
     let fetched = once(there.path(), &bucket)["fetched"].as_u64().unwrap();

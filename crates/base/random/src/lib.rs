@@ -49,7 +49,7 @@ impl Random {
         Self(self.draw())
     }
 
-    /// So many small letters.
+    /// A text of `length` small letters.
     pub fn letters(&mut self, length: usize) -> String {
         let letter = |_| char::from(b'a' + self.below(26) as u8);
         (0..length).map(letter).collect()

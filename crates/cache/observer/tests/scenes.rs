@@ -462,7 +462,7 @@ fn an_evaluation_is_timed_from_its_launch_to_its_first_token() {
     scene.evaluate(0, 1, 51, 52);
     scene.end(first, Some("first"));
     assert_eq!(seconds(&scene, "first"), Some(0.101));
-    // Of a request for one token, the answer is the first sign.
+    // If one token is asked for, nothing is seen before the answer's end.
     let second = scene.begin(Some("second"), 0, 2, 0, 50);
     scene.clock += 6;
     scene.end(second, Some("second"));

@@ -83,8 +83,8 @@ enum Begun {
 
 /// The task that a slot's prompt belongs to.
 enum Owner {
-    /// No waiting task.
-    Nobody,
+    /// No task that waits.
+    NoTask,
     /// This task.
     Task(TaskId),
     /// One of several tasks.
@@ -272,7 +272,7 @@ impl Prompts {
             let owner = if ends {
                 self.owner(run, ledger)
             } else {
-                Owner::Nobody
+                Owner::NoTask
             };
             match owner {
                 Owner::Task(task) => {
@@ -290,7 +290,7 @@ impl Prompts {
                     });
                     self.settle(ledger, events);
                 }
-                Owner::Nobody => {
+                Owner::NoTask => {
                     // A run that asks for the output of each token may be generation.
                     let is_prompt = run.iter().any(|entry| !entry.output);
                     if is_prompt && begun == Begun::Ready {
@@ -321,7 +321,7 @@ impl Prompts {
             tasks = tasks_of(&candidates);
         }
         let Some(&first) = tasks.first() else {
-            return Owner::Nobody;
+            return Owner::NoTask;
         };
         if let Some(&uncached) = tasks.iter().find(|task| self.uncached.contains(task)) {
             // Another request that wants the same prompt cached may wait, too. Whose evaluation this
@@ -333,7 +333,7 @@ impl Prompts {
         }
         if !ledger.are_alike(&tasks) {
             // The tasks name different adapters, so for some of them the prompt may not be cached.
-            return Owner::Nobody;
+            return Owner::NoTask;
         }
         let doubtful = candidates.iter().any(|i| candidate(i).doubtful);
         if tasks.len() == 1 && !doubtful && !self.claims.may_have(first) {
@@ -346,7 +346,7 @@ impl Prompts {
         let likely = likely.task;
         match self.claims.open(tasks, doubtful) {
             Some(evaluation) => Owner::OneOf { evaluation, likely },
-            None => Owner::Nobody,
+            None => Owner::NoTask,
         }
     }
 

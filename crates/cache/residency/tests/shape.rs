@@ -67,7 +67,7 @@ fn what_only_the_host_cache_holds_is_told_apart_from_what_is_lost() {
     server.free(1);
     let lost = ["0-5 [0]+0 []", "5-6 []+0 [a]", own[0], own[1]];
     assert_eq!(drawn(&server.ledger.shape(&prompts, 100)), lost);
-    // Who does not ask for lost prompts sees none.
+    // Lost prompts are shown only if they are asked for.
     let left = ["0-8 [0]+0 [b]", own[1]];
     assert_eq!(drawn(&server.ledger.shape(&[], 100)), left);
 }

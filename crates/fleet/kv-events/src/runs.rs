@@ -49,7 +49,7 @@ pub struct Runs {
 #[derive(Debug)]
 struct Announced {
     run: Run,
-    /// Of the blocks whose last token is here.
+    /// The hashes of the blocks whose last token is here.
     hashes: Vec<u64>,
     children: usize,
     serial: u64,

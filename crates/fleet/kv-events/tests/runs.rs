@@ -215,7 +215,7 @@ fn what_is_too_much_leaves_in_the_order_in_which_it_came() {
     }
 }
 
-/// As it leaves the store last.
+/// What is kept on request leaves the store last.
 #[test]
 fn what_is_kept_stays_told_as_long_as_anything_else_may_leave() {
     let mut runs = Runs::with_most(1, 6);

@@ -13,7 +13,7 @@ mod naive;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
-/// Of the adapters of the generated events.
+/// The names of the adapters in generated events.
 const ADAPTERS: [&str; 3] = ["sql", "chat", "code"];
 
 /// The names of all full blocks of some lists, for requests that name an adapter, or none.

@@ -86,7 +86,7 @@ fn peers_that_send_without_end_take_no_more_than_their_share() {
         let publisher = publisher(limits);
         let mut router = Peer::ready(publisher.address(), "SUB");
         router.subscribe(b"");
-        // Who has had nothing yet gives its place to others when all are taken, and those that are expelled come again.
+        // When all places are taken, a peer that was sent nothing yet loses its own, and peers that are expelled come again.
         publisher.publish(&[b"first"]);
         assert_eq!(router.frame(), Some((false, b"first".to_vec())));
         let address = publisher.address();

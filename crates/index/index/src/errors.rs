@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug, Default)]
 pub struct Errors {
     last: VecDeque<u64>,
-    /// Of all requests.
+    /// All requests so far.
     count: u64,
     expected: u64,
     reused: u64,

@@ -285,7 +285,7 @@ impl Index {
             };
             let blocks = job.places[at].len();
             if blocks > HALF && job.admitted.is_none() {
-                // That alone is a piece.
+                // So many blocks are a piece of work by themselves.
                 match self.admit(&job.reorder.contexts[at], 1, job.before) {
                     Ok(blocks) => job.admitted = Some(blocks),
                     Err(answer) => return job.refuse(*answer),

@@ -65,7 +65,7 @@ impl Requests {
         self.blocks
     }
 
-    /// Of all of them.
+    /// The tokens of all requests.
     pub(crate) fn tokens(&self) -> u64 {
         u64::try_from(self.tokens).unwrap_or(u64::MAX)
     }

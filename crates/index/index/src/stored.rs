@@ -370,7 +370,7 @@ impl Index {
         };
         if length == known.len() {
             let until = is_kept(question.common, found.kept);
-            // Of its beginning alone, others may be kept for longer.
+            // Other prompts with its beginning may be kept for longer.
             let until = if known.len() == prompt.blocks.len() {
                 until
             } else {

@@ -335,7 +335,7 @@ impl Cached {
             NONE => 1,
             parent => self.ends[&u64::from(parent)].length + 1,
         };
-        // That it goes through the nodes above is for the caller to count.
+        // The caller counts it in the nodes above.
         let end = End {
             at: made,
             length,

@@ -205,9 +205,9 @@ fn the_longer_prefix_of_two_tiers_wins() {
         (vec![4, 1, 2, 3], 3, Some(3))
     );
     assert_eq!(order(&engine, &[1, 2, 9]), (vec![1, 2, 9], 2, Some(1)));
-    // As long: the engine's.
+    // Of two prefixes of one length, the engine's is used.
     assert_eq!(order(&engine, &[3, 7]), (vec![7, 3], 1, Some(2)));
-    // Then what is kept.
+    // After it, the one that the store keeps.
     assert_eq!(order(&engine, &[9, 8]), (vec![8, 9], 1, Some(6)));
     assert_eq!(order(&engine, &[9, 2, 1]), (vec![1, 2, 9], 2, Some(1)));
     // Less than a tenth is worth a load.

@@ -96,7 +96,7 @@ impl Body {
     /// Waits for all of it.
     ///
     /// # Errors
-    /// [`TooLarge`], or that of the connection.
+    /// [`TooLarge`], or the error of the connection.
     pub async fn collect(self, limit: usize) -> Result<Bytes, BoxError> {
         // If the client gives the length, the body need not be read for this check.
         if hyper::body::Body::size_hint(&self).lower() > limit as u64 {
@@ -112,11 +112,11 @@ impl Body {
     /// The same, for a client's request: what has arrived counts as held.
     ///
     /// Of clients that send more than 16 KiB, as fast as they can, two have their turn at a time. A thread that serves
-    /// always has only a few pieces of bodies before it, and then looks who else wants something. A client that has
-    /// nothing to send leaves its turn.
+    /// always has only a few pieces of bodies before it, and then serves others. A client that has
+    /// nothing to send loses its turn.
     ///
     /// # Errors
-    /// [`TooLarge`], [`NoRoom`](crate::NoRoom), or that of the connection.
+    /// [`TooLarge`], [`NoRoom`](crate::NoRoom), or the error of the connection.
     pub async fn collect_in(mut self, limit: usize, held: &mut Held) -> Result<Bytes, BoxError> {
         let mut all = Vec::new();
         match self.receive(limit, held, &mut all).await {
@@ -133,7 +133,7 @@ impl Body {
     /// ([`Collected::Passing`]). This counts as refused nowhere.
     ///
     /// # Errors
-    /// That of the connection.
+    /// The error of the connection.
     pub async fn collect_or_pass(
         mut self,
         limit: usize,

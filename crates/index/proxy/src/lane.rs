@@ -27,7 +27,7 @@ pub struct Turn(Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>);
 /// Nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotDone {
-    /// So many wait already.
+    /// This many wait already.
     Busy(usize),
     /// The work has panicked, or the system has no more threads.
     Failed,

@@ -58,14 +58,14 @@ impl Drop for Waiting<'_> {
 /// A request may not hold that much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
-    /// Not even alone.
+    /// It would not fit even if no other request held anything.
     Ever {
         /// Bytes that it takes.
         needs: usize,
         /// Bytes that all may take.
         most: usize,
     },
-    /// Others hold too much of it now.
+    /// Other requests hold too much now.
     Now {
         /// Bytes that all may take.
         most: usize,

@@ -76,7 +76,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How often to look for connections that take too long.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// As many bytes of a request say whether it is urgent.
+/// Bytes of a request that say whether it is urgent.
 const START: usize = 128;
 
 /// Serves for as long as the process lives: urgent requests on this thread, others on threads of its own.

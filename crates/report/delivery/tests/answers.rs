@@ -264,7 +264,7 @@ fn a_single_id_that_is_too_large_is_tried_again_and_again() {
     assert_eq!(told, ids(0..3));
 }
 
-/// As a firewall does that takes an id for an attack.
+/// A firewall does this if it takes an id for an attack.
 #[test]
 fn an_id_that_is_always_refused_does_not_stop_the_others() {
     for status in [400, 403, 422, 500] {

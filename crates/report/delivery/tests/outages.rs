@@ -175,7 +175,7 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
     assert_eq!((drained.told, drained.left), (0, 10));
     // No time at all.
     assert_eq!(sender.drain(Duration::ZERO).left, 10);
-    // And dropping the sender waits for nothing.
+    // Dropping the sender does not wait either.
     let start = Instant::now();
     drop(sender);
     assert!(start.elapsed() < PATIENCE / 2);

@@ -203,7 +203,7 @@ fn a_setting_that_does_nothing_without_another_is_named() {
             "CONTEXTPILOT_EXPLAIN_MB does nothing without CONTEXTPILOT_LISTEN or CONTEXTPILOT_LOG_FILE: set one of them, too"
         ]
     );
-    // What holds anyway.
+    // Values that are the default anyway.
     assert!(
         said(&[
             (env::EXPLAIN_TEXT, "0"),

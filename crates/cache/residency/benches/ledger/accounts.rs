@@ -130,7 +130,7 @@ fn apply(bench: &mut Bench, accounts: &mut Option<Accounts>, event: Event) {
     accounts.after(&bench.ledger, 0);
 }
 
-/// Of this thread, nanoseconds.
+/// The processor time of this thread, nanoseconds.
 fn processor_time() -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = all.split_whitespace().next();

@@ -571,7 +571,7 @@ fn a_context_that_begins_like_another_of_its_batch_only_is_no_match() {
         let counts = |body: &Value| (body["matched_count"].clone(), body["merged_count"].clone());
         let body = asked.post("/build", three.clone()).body;
         assert_eq!(counts(&body), (json!(0), json!(3)), "{truth:?}: {body}");
-        // That the second of the pair will find the first is a forecast.
+        // The second of the pair is expected to find the first, which is a forecast.
         let from = body["expected_from"].as_array().expect("ids").iter();
         assert_eq!(from.filter(|id| id.is_string()).count(), 1, "{body}");
         let ids = body["request_ids"].as_array().expect("ids").clone();

@@ -10,8 +10,9 @@ use crate::{Block, Cached};
 
 /// Puts contexts in order that have the same blocks at their beginnings, which stay there.
 pub(super) struct Placer<'a, W> {
+    /// The blocks at their beginnings.
     pub(super) kept: &'a [Block],
-    /// What follows.
+    /// What follows these blocks in each context.
     pub(super) contexts: &'a [Vec<Block>],
     pub(super) joins: &'a [Join],
     pub(super) cached: &'a Cached,
