@@ -77,14 +77,17 @@ impl Scene {
 
     /// A batch of this slot, of equal tokens. `failed`: as in [`Event::Evaluated`].
     fn batch(&mut self, slot: i32, positions: Range<i32>, output: bool, failed: Vec<(i32, i32)>) {
-        let context = CONTEXT;
-        let entries = positions.map(|position| Entry {
+        let entry = |position| Entry {
             sequence: slot,
             position,
             token: 7,
             output,
-        });
-        let entries = entries.collect();
+        };
+        self.entries(positions.map(entry), failed);
+    }
+
+    fn entries(&mut self, entries: impl Iterator<Item = Entry>, failed: Vec<(i32, i32)>) {
+        let (context, entries) = (CONTEXT, entries.collect());
         self.apply(Event::Submitted { context, entries });
         self.apply(Event::Evaluated {
             context,
@@ -100,15 +103,8 @@ impl Scene {
             token,
             output: position == 19,
         };
-        let context = CONTEXT;
-        let entries = (0..20).map(entry).collect();
-        self.apply(Event::Submitted { context, entries });
         let failed = if failed { vec![(slot, -1)] } else { Vec::new() };
-        self.apply(Event::Evaluated {
-            context,
-            failed,
-            no_room: false,
-        });
+        self.entries((0..20).map(entry), failed);
     }
 
     /// A request has a prompt of 20 tokens, all equal to `token`, evaluated in a slot, and is answered.
@@ -457,15 +453,8 @@ fn an_answer_is_recorded_behind_a_prompt_with_an_image() {
         token,
         output: position == 8,
     };
-    scene.apply(Event::Submitted {
-        context: CONTEXT,
-        entries: before.chain(image).chain(behind).map(entry).collect(),
-    });
-    scene.apply(Event::Evaluated {
-        context: CONTEXT,
-        failed: Vec::new(),
-        no_room: false,
-    });
+    let entries = before.chain(image).chain(behind).map(entry);
+    scene.entries(entries, Vec::new());
     scene.batch(0, 9..11, true, Vec::new());
     scene.apply(Event::Answered { arrival, id: None });
     let (tokens, record) = only_request(scene);

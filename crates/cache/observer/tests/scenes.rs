@@ -82,36 +82,60 @@ impl Scene {
             task,
             id: id.map(RequestId::from),
         });
-        self.apply(Event::Launched {
-            sequence: slot,
-            task,
-        });
+        self.launch(slot, task);
         self.evaluate(slot, token, reused, tokens);
         arrival
     }
 
     /// A prompt of `tokens` equal tokens is evaluated in a slot, from `reused` on.
     fn evaluate(&mut self, slot: i32, token: i32, reused: i32, tokens: i32) {
+        self.remove(slot, reused);
+        self.batch(slot, token, reused..tokens, true);
+    }
+
+    /// The server gives a task to a slot.
+    fn launch(&mut self, sequence: i32, task: i32) {
+        self.apply(Event::Launched { sequence, task });
+    }
+
+    /// The server removes what a slot holds from this position on.
+    fn remove(&mut self, sequence: i32, from: i32) {
         self.apply(Event::Removed {
             context: CONTEXT,
-            sequence: slot,
-            from: reused,
+            sequence,
+            from,
             to: -1,
         });
+    }
+
+    /// A batch of entries of a slot, of equal tokens, is submitted.
+    fn submit(&mut self, slot: i32, token: i32, positions: std::ops::Range<i32>, ends: bool) {
+        let last = positions.end - 1;
         let entry = |position| Entry {
             sequence: slot,
             position,
             token,
-            output: position + 1 == tokens,
+            output: ends && position == last,
         };
         self.apply(Event::Submitted {
             context: CONTEXT,
-            entries: (reused..tokens).map(entry).collect(),
+            entries: positions.map(entry).collect(),
         });
+    }
+
+    /// The last batch has been evaluated.
+    fn evaluated(&mut self) {
         self.apply(Event::Evaluated {
             context: CONTEXT,
             failed: Vec::new(),
             no_room: false,
+        });
+    }
+
+    /// The engine does nothing for a second.
+    fn quiet(&mut self) {
+        self.apply(Event::Quiet {
+            elapsed: std::time::Duration::from_secs(1),
         });
     }
 
@@ -152,34 +176,15 @@ impl Scene {
 impl Scene {
     /// Evaluates entries of a slot, of equal tokens.
     fn batch(&mut self, slot: i32, token: i32, positions: std::ops::Range<i32>, ends: bool) {
-        let last = positions.end - 1;
-        let entry = |position| Entry {
-            sequence: slot,
-            position,
-            token,
-            output: ends && position == last,
-        };
-        self.apply(Event::Submitted {
-            context: CONTEXT,
-            entries: positions.map(entry).collect(),
-        });
-        self.apply(Event::Evaluated {
-            context: CONTEXT,
-            failed: Vec::new(),
-            no_room: false,
-        });
+        self.submit(slot, token, positions, ends);
+        self.evaluated();
     }
 
     /// A request has a prompt that begins like what slot 0 holds, and has other tokens at these positions.
     fn branch(&mut self, id: &str, positions: std::ops::Range<i32>) {
         let (arrival, task) = self.receive(id);
-        self.apply(Event::Launched { sequence: 0, task });
-        self.apply(Event::Removed {
-            context: CONTEXT,
-            sequence: 0,
-            from: positions.start,
-            to: -1,
-        });
+        self.launch(0, task);
+        self.remove(0, positions.start);
         self.batch(0, 8, positions, true);
         self.end(arrival, Some(id));
     }
@@ -197,7 +202,7 @@ fn of_a_prompt_that_is_being_evaluated_it_is_known_whose_it_is_and_how_far() {
     assert_eq!(scene.unfinished(), None);
     let (arrival, task) = scene.receive("tea");
     let launched = scene.clock + 1;
-    scene.apply(Event::Launched { sequence: 0, task });
+    scene.launch(0, task);
     // The times of the prompt before say nothing of this one.
     let first = scene.unfinished().unwrap();
     assert_eq!((first.number, first.id.as_deref()), (2, Some("tea")));
@@ -216,7 +221,7 @@ fn of_a_prompt_that_is_being_evaluated_it_is_known_whose_it_is_and_how_far() {
     scene.end(arrival, Some("tea"));
     // The client of this one leaves.
     let (arrival, task) = scene.receive("sea");
-    scene.apply(Event::Launched { sequence: 0, task });
+    scene.launch(0, task);
     scene.batch(0, 7, 90..100, false);
     assert!(scene.unfinished().is_some());
     scene.end(arrival, Some("sea"));
@@ -229,10 +234,7 @@ fn of_a_prompt_whose_tokens_were_counted_it_is_known_how_many_remain_and_how_lon
     let begin = |scene: &mut Scene, slot: i32, id: &str, tokens: u32| {
         let (arrival, task) = scene.receive(id);
         scene.note(Note::Counted { arrival, tokens });
-        scene.apply(Event::Launched {
-            sequence: slot,
-            task,
-        });
+        scene.launch(slot, task);
         (arrival, scene.clock)
     };
     let prompt = |scene: &mut Scene, slot: usize| scene.stats().slots[slot].prompt.clone().unwrap();
@@ -369,10 +371,7 @@ fn an_evaluation_counts_for_the_request_that_claims_it() {
     });
     scene.apply(Event::ClaimsClosed { evaluation });
     scene.end(second, Some("second"));
-    scene.apply(Event::Launched {
-        sequence: 1,
-        task: first_task,
-    });
+    scene.launch(1, first_task);
     scene.evaluate(1, 7, 5, 20);
     scene.end(first, Some("first"));
     let lines = scene.take_output().lines;
@@ -497,40 +496,13 @@ fn a_prompt_whose_slot_was_emptied_before_its_client_left_is_no_longer_known() {
     let mut scene = Scene::new();
     scene.ask(Some("before"), 1, 7, 0, 30);
     let (arrival, task) = scene.receive("gone");
-    scene.apply(Event::Launched { sequence: 0, task });
-    let submit = |scene: &mut Scene, range: std::ops::Range<i32>| {
-        let entry = |position| Entry {
-            sequence: 0,
-            position,
-            token: 7,
-            output: false,
-        };
-        scene.apply(Event::Submitted {
-            context: CONTEXT,
-            entries: range.map(entry).collect(),
-        });
-        scene.apply(Event::Evaluated {
-            context: CONTEXT,
-            failed: Vec::new(),
-            no_room: false,
-        });
-    };
-    submit(&mut scene, 0..20);
-    scene.apply(Event::Removed {
-        context: CONTEXT,
-        sequence: 0,
-        from: -1,
-        to: -1,
-    });
-    submit(&mut scene, 0..5);
+    scene.launch(0, task);
+    scene.batch(0, 7, 0..20, false);
+    scene.remove(0, -1);
+    scene.batch(0, 7, 0..5, false);
     scene.take_output();
-    scene.apply(Event::Answered {
-        arrival,
-        id: Some(RequestId::from("gone")),
-    });
-    scene.apply(Event::Quiet {
-        elapsed: std::time::Duration::from_secs(1),
-    });
+    scene.end(arrival, Some("gone"));
+    scene.quiet();
     let line = scene.take_output().lines.pop().expect("a line");
     let evaluation = line.evaluation.expect("an evaluation");
     assert!(evaluation.given_up);
@@ -541,37 +513,14 @@ fn a_prompt_whose_slot_was_emptied_before_its_client_left_is_no_longer_known() {
 /// The client of a request with 30 tokens leaves while the first 20 of them are evaluated.
 fn leave(scene: &mut Scene, id: &str, slot: i32, reused: i32) {
     let (arrival, task) = scene.receive(id);
-    scene.apply(Event::Launched {
-        sequence: slot,
-        task,
-    });
-    let entry = |position| Entry {
-        sequence: slot,
-        position,
-        token: 7,
-        output: false,
-    };
-    scene.apply(Event::Submitted {
-        context: CONTEXT,
-        entries: (reused..reused + 10).map(entry).collect(),
-    });
-    scene.apply(Event::Answered {
-        arrival,
-        id: Some(RequestId::from(id)),
-    });
+    scene.launch(slot, task);
+    scene.submit(slot, 7, reused..reused + 10, false);
+    scene.end(arrival, Some(id));
     // The engine is still computing: more may come.
-    scene.apply(Event::Quiet {
-        elapsed: std::time::Duration::from_secs(1),
-    });
+    scene.quiet();
     assert!(scene.take_output().lines.is_empty());
-    scene.apply(Event::Evaluated {
-        context: CONTEXT,
-        failed: Vec::new(),
-        no_room: false,
-    });
-    scene.apply(Event::Quiet {
-        elapsed: std::time::Duration::from_secs(1),
-    });
+    scene.evaluated();
+    scene.quiet();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! adapters than those that a request names (servers of 2026) or gets (servers of 2025).
 
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale, Token};
-use server::{ENGINE, Server, text};
+use server::{ENGINE, Request, Server, text};
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod server;
@@ -39,6 +39,16 @@ impl Server {
             adapters: adapters(scales),
             compared,
         });
+    }
+
+    /// A request that names one adapter, by its index, arrives.
+    fn post_naming(&mut self, id: &'static str, index: i32) -> Request {
+        let request = self.post(id);
+        self.apply(Event::NamedAdapters {
+            task: request.task,
+            scales: vec![(index, Scale::new(1.0))],
+        });
+        request
     }
 
     /// A slot evaluates a request that names adapters. `emptied`: the server empties the slot first,
@@ -128,11 +138,7 @@ fn an_equal_prompt_under_other_adapters_evicts_the_first() {
 fn when_a_task_names_other_adapters_its_slot_is_empty_from_the_launch_on() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
-    let request = server.post("b");
-    server.apply(Event::NamedAdapters {
-        task: request.task,
-        scales: vec![(1, Scale::new(1.0))],
-    });
+    let request = server.post_naming("b", 1);
     server.said();
     server.launch(0, request.task);
     assert_eq!(server.lost(), ["a evicted: AdaptersChanged, slot 0"]);
@@ -275,11 +281,7 @@ fn a_prompt_that_activates_an_adapter_at_its_second_token_is_never_cached() {
 fn if_the_prompt_does_not_activate_a_named_adapter_the_slot_works_without() {
     let mut server = Server::start();
     server.named(0, "base", "a prompt", (NONE, false));
-    let request = server.post("invoked");
-    server.apply(Event::NamedAdapters {
-        task: request.task,
-        scales: vec![(2, Scale::new(1.0))],
-    });
+    let request = server.post_naming("invoked", 2);
     server.launch(0, request.task);
     server.evaluate(0, "a prompt and more", NONE, false, Compared::WhenNamed);
     server.answer(request);
@@ -293,11 +295,7 @@ fn if_the_prompt_does_not_activate_a_named_adapter_the_slot_works_without() {
 fn if_the_server_has_no_adapters_named_ones_change_nothing() {
     let mut server = Server::start();
     for id in ["a", "b"] {
-        let request = server.post(id);
-        server.apply(Event::NamedAdapters {
-            task: request.task,
-            scales: vec![(0, Scale::new(1.0))],
-        });
+        let request = server.post_naming(id, 0);
         server.launch(0, request.task);
         let prompt = text("a prompt");
         let rest = server.reuse(0, &prompt);
@@ -325,11 +323,7 @@ fn a_batch_with_an_image_only_does_not_change_the_slots_adapters() {
     let mut server = Server::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "b prompt", (B, false));
-    let request = server.post("image");
-    server.apply(Event::NamedAdapters {
-        task: request.task,
-        scales: vec![(0, Scale::new(1.0))],
-    });
+    let request = server.post_naming("image", 0);
     server.launch(0, request.task);
     server.reuse(0, &text("a prompt, image"));
     // Still under B: the server applies adapters after it has evaluated the image.
@@ -389,11 +383,7 @@ fn after_a_task_that_was_never_evaluated_the_slots_adapters_are_not_known() {
 fn a_refused_task_leaves_the_slot_at_the_adapters_that_it_names() {
     let mut server = Server::start();
     server.named(0, "base", "a prompt", (NONE, false));
-    let request = server.post("refused");
-    server.apply(Event::NamedAdapters {
-        task: request.task,
-        scales: vec![(2, Scale::new(1.0))],
-    });
+    let request = server.post_naming("refused", 2);
     server.launch(0, request.task);
     server.answer(request);
     assert_eq!(server.lost(), [] as [&str; 0]);
@@ -455,11 +445,7 @@ fn after_lost_events_adapters_are_unknown_until_they_are_reported_again() {
     server.apply(Event::OutOfStep);
     server.said();
     // They are not reported, although they should be: then nothing is claimed.
-    let request = server.post("c");
-    server.apply(Event::NamedAdapters {
-        task: request.task,
-        scales: vec![(0, Scale::new(1.0))],
-    });
+    let request = server.post_naming("c", 0);
     server.launch(0, request.task);
     server.remove(0, 0, -1);
     server.submit(0, &text("a prompt"), true);
