@@ -9,46 +9,32 @@ use crate::base::guard::EngineCall;
 use crate::capture::adapters;
 use crate::store::{self, Context, purpose};
 
-pub(crate) unsafe fn llama_set_adapters_lora(
-    context: Pointer,
-    adapters: *const Pointer,
-    count: usize,
-    scales: *const f32,
-) -> i32 {
-    let call = EngineCall::enter();
-    // SAFETY: our caller uses the context.
-    let used = unsafe { Context::of(&call, context) };
-    purpose::about_to_set_adapters(used);
-    let result = original!(llama_set_adapters_lora(context, adapters, count, scales));
-    if call.counts() {
-        // SAFETY: our caller passed `count` elements of both, and uses the context.
-        unsafe { adapters::set_all(&call, context, adapters, count, scales) };
-        tell_store(used);
-    }
-    result
+macro_rules! all_at_once {
+    ($($set:ident $(-> $set_result:ty)?;)*) => {$(
+        pub(crate) unsafe fn $set(
+            context: Pointer,
+            adapters: *const Pointer,
+            count: usize,
+            scales: *const f32,
+        ) $(-> $set_result)? {
+            let call = EngineCall::enter();
+            // SAFETY: our caller uses the context.
+            let used = unsafe { Context::of(&call, context) };
+            purpose::about_to_set_adapters(used);
+            let result = original!($set(context, adapters, count, scales));
+            if call.counts() {
+                // SAFETY: our caller passed `count` elements of both, and uses the context.
+                unsafe { adapters::set_all(&call, context, adapters, count, scales) };
+                tell_store(used);
+            }
+            result
+        }
+    )*};
 }
-
-/// What a copy of `llama_set_adapters_lora` calls.
-pub(crate) unsafe fn _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf(
-    context: Pointer,
-    adapters: *const Pointer,
-    count: usize,
-    scales: *const f32,
-) {
-    let call = EngineCall::enter();
-    // SAFETY: our caller uses the context.
-    let used = unsafe { Context::of(&call, context) };
-    purpose::about_to_set_adapters(used);
-    original!(
-        _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf(
-            context, adapters, count, scales
-        )
-    );
-    if call.counts() {
-        // SAFETY: our caller passed `count` elements of both, and uses the context.
-        unsafe { adapters::set_all(&call, context, adapters, count, scales) };
-        tell_store(used);
-    }
+// The second is what a copy of the first calls.
+all_at_once! {
+    llama_set_adapters_lora -> i32;
+    _ZN13llama_context17set_adapters_loraEPP18llama_adapter_loramPf;
 }
 
 /// The KV of what is evaluated from now on depends on other adapters.
