@@ -21,7 +21,7 @@ pub(super) mod obtain;
 pub(super) mod running;
 
 use index::EvictPost;
-pub(super) use running::{Running, free_port};
+pub(super) use running::{Running, temporary_folder};
 
 /// How long to wait for an eviction after an answer. It is posted while the new prompt is still
 /// being evaluated, so it has already arrived, if there is one.

@@ -58,6 +58,7 @@ impl Hook {
 /// Ended when it is dropped.
 pub(in crate::companion) struct Running {
     process: Child,
+    pub(in crate::companion) port: u16,
     client: LlamaServer,
     lines: Receiver<String>,
     /// Its files, which are removed with it.
@@ -67,32 +68,29 @@ pub(in crate::companion) struct Running {
 impl Running {
     /// Starts the server under the launcher with a tiny model, and waits until it is ready.
     pub(super) fn start(server: &Path, index: &str) -> Result<Self, String> {
-        let folder = tempfile::tempdir().map_err(|e| {
-            format!("No temporary folder ({e}): set TMPDIR to one that is writable")
-        })?;
+        let folder = temporary_folder()?;
         let model = folder.path().join("tiny.gguf");
         write(&model, &Spec::new(Arch::Llama))
             .map_err(|e| format!("{} cannot be written: {e}", model.display()))?;
-        let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
         let mut command = bare(launcher());
         command
-            .arg("--model")
-            .arg(&model)
-            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
             .args(["--parallel", "2", "--ctx-size", "4096", "--threads", "1"])
             .args(fitting(server))
             .env("LLAMA_SERVER_BIN", server)
             .env("CONTEXTPILOT_INDEX_URL", index)
             .env("CONTEXTPILOT_JOURNAL", "0");
-        Self::spawn(command, port, folder)
+        Self::spawn(command, &model, folder)
     }
 
-    /// Starts a server that listens at this port, and waits until it is ready. `folder` is removed after its end.
+    /// Starts a server with this model at a free port, and waits until it is ready. `folder` is removed after its end.
     pub(in crate::companion) fn spawn(
         mut command: Command,
-        port: u16,
+        model: &Path,
         folder: TempDir,
     ) -> Result<Self, String> {
+        let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
+        command.arg("--model").arg(model);
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
         let pipes = command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut process = pipes.stderr(Stdio::piped()).spawn().map_err(|e| {
             let shown = Path::new(command.get_program()).display();
@@ -109,6 +107,7 @@ impl Running {
         }
         let mut running = Self {
             process,
+            port,
             client: client(port)?,
             lines,
             _folder: folder,
@@ -195,7 +194,13 @@ fn ours(line: &str) -> Option<&str> {
     line.find("[ContextPilot]").map(|at| &line[at..])
 }
 
-pub(in crate::companion) fn free_port() -> std::io::Result<u16> {
+/// A folder that is removed when it is dropped.
+pub(in crate::companion) fn temporary_folder() -> Result<TempDir, String> {
+    tempfile::tempdir()
+        .map_err(|e| format!("No temporary folder ({e}): set TMPDIR to one that is writable"))
+}
+
+fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

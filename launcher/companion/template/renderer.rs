@@ -10,7 +10,7 @@ use contextpilot_tiny_model::{Arch, Chat, Spec, write_with};
 use serde_json::{Value, json};
 
 use super::conversation::tools;
-use crate::companion::demo::running::{Running, free_port};
+use crate::companion::demo::running::{Running, temporary_folder};
 use crate::companion::demo::{bare, launcher};
 
 /// Why there is no prompt.
@@ -83,28 +83,23 @@ impl Program {
     }
 
     fn with_model(&self, mut command: Command, chat: &Chat) -> Result<Running, String> {
-        let folder = tempfile::tempdir().map_err(|e| {
-            format!("No temporary folder ({e}): set TMPDIR to one that is writable")
-        })?;
+        let folder = temporary_folder()?;
         let model = folder.path().join("tiny.gguf");
         write_with(&model, &Spec::new(Arch::Llama), chat)
             .map_err(|e| format!("{} cannot be written: {e}", model.display()))?;
-        let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
         command
-            .arg("--model")
-            .arg(&model)
-            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
             .args(["--jinja", "--parallel", "1"])
             .args(["--threads", "1", "--no-warmup"]);
         if self.prefills {
             command.arg("--no-prefill-assistant");
         }
-        let running = Running::spawn(command, port, folder)?;
+        let running = Running::spawn(command, &model, folder)?;
         // Another program may have taken the port.
         let props = running.client().props().map_err(|e| e.to_string())?;
         match props.model_path.as_deref().map(Path::new) {
             Some(path) if path != model => Err(format!(
-                "Another server listens at port {port}: start this again"
+                "Another server listens at port {}: start this again",
+                running.port
             )),
             _ => Ok(running),
         }

@@ -6,17 +6,14 @@ use contextpilot_client::{Error, LlamaServer};
 use contextpilot_trace::read::Text;
 use serde_json::{Value, json};
 
-use crate::companion::demo::{Running, bare, free_port};
+use crate::companion::demo::{Running, bare, temporary_folder};
 use crate::{server, variables};
 
 /// Makes tokens of text.
 pub(super) enum Tokenizer {
     Server(LlamaServer),
     /// A server that was started for that, and ends with it.
-    Started(
-        LlamaServer,
-        #[allow(dead_code, reason = "kept until the end")] Box<Running>,
-    ),
+    Started(Box<Running>),
     /// So many bytes are a token: only how much prompts share is right, not how many tokens they have.
     Bytes(usize),
 }
@@ -44,19 +41,10 @@ impl Tokenizer {
     /// The engine itself knows how its models make tokens of text: so a server is started with the file.
     fn of_model(path: &Path) -> Result<Self, String> {
         let found = server::find(variables::of_process).map_err(|e| e.to_string())?;
-        let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
-        let folder = tempfile::tempdir().map_err(|e| {
-            format!("No temporary folder ({e}): set TMPDIR to one that is writable")
-        })?;
         let mut command = bare(&found.path);
-        command
-            .arg("--model")
-            .arg(path)
-            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--parallel", "1", "--ctx-size", "512", "--no-warmup"]);
-        let running = Running::spawn(command, port, folder)?;
-        let client = LlamaServer::new(&format!("127.0.0.1:{port}")).map_err(|e| e.to_string())?;
-        Ok(Self::Started(client, Box::new(running)))
+        command.args(["--parallel", "1", "--ctx-size", "512", "--no-warmup"]);
+        let running = Running::spawn(command, path, temporary_folder()?)?;
+        Ok(Self::Started(Box::new(running)))
     }
 
     /// What is used, for people.
@@ -84,7 +72,8 @@ impl Tokenizer {
                 });
                 return Ok(words.collect());
             }
-            Self::Server(server) | Self::Started(server, _) => server,
+            Self::Server(server) => server,
+            Self::Started(running) => running.client(),
         };
         let prompt = match &text.messages {
             Some(messages) => {

@@ -10,6 +10,7 @@ use super::contexts::Contexts;
 use super::figures::Spread;
 use super::trial::Measured;
 use super::{Options, write};
+use crate::companion::demo::temporary_folder;
 use crate::companion::show::{print, print_json};
 use crate::say::say;
 use crate::server;
@@ -83,7 +84,7 @@ pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
     let mut runs = Vec::new();
     let mut pairs = Vec::new();
     for store in [false, true] {
-        let folder = store.then(folder).transpose()?;
+        let folder = store.then(temporary_folder).transpose()?;
         let mut python = Python::start(&plan, folder.as_ref().map(tempfile::TempDir::path))?;
         if pairs.is_empty() {
             let mut contexts = Contexts::new(|text| python.count(text), options.context_tokens)?;
@@ -114,18 +115,12 @@ pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
 
 fn server_runs(plan: &Plan, path: &Path, pairs: &[Pair]) -> Result<Vec<Run>, String> {
     let run = |store: bool| {
-        let folder = store.then(folder).transpose()?;
+        let folder = store.then(temporary_folder).transpose()?;
         let mut server = Server::start(plan, path, folder.as_ref().map(tempfile::TempDir::path))?;
         let trials = trials(pairs, |prompt| server.complete(prompt))?;
         Ok(Run::new("llama-server", None, store, trials))
     };
     [false, true].into_iter().map(run).collect()
-}
-
-/// A folder for a store, which is removed when it is dropped.
-fn folder() -> Result<tempfile::TempDir, String> {
-    tempfile::tempdir()
-        .map_err(|e| format!("No temporary folder ({e}): set TMPDIR to one that is writable"))
 }
 
 fn trials(

@@ -8,7 +8,7 @@ use contextpilot_settings::env;
 use super::super::hook::Hook;
 use super::super::trial::{Measured, measured};
 use super::Plan;
-use crate::companion::demo::running::{Running, free_port};
+use crate::companion::demo::running::{Running, temporary_folder};
 use crate::companion::demo::{bare, launcher};
 
 pub(super) struct Server {
@@ -20,17 +20,12 @@ pub(super) struct Server {
 impl Server {
     /// Starts it, and waits until it is ready. `store`: with the hook, and a store in that folder.
     pub(super) fn start(plan: &Plan, server: &Path, store: Option<&Path>) -> Result<Self, String> {
-        let folder = tempfile::tempdir().map_err(|e| {
-            format!("No temporary folder ({e}): set TMPDIR to one that is writable")
-        })?;
-        let port = free_port().map_err(|e| format!("No port is free: {e}"))?;
+        let folder = temporary_folder()?;
         let socket = format!("unix:{}", folder.path().join("control").display());
         let mut command = match store {
             Some(_) => bare(launcher()),
             None => bare(server),
         };
-        command.arg("--model").arg(plan.model);
-        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--parallel", "1", "--ctx-size", &plan.n_ctx.to_string()]);
         command.args(["--threads", &plan.threads.to_string()]);
         let mut control = None;
@@ -39,7 +34,7 @@ impl Server {
             command.env(env::STORE, store).env(env::LISTEN, &socket);
             control = Some(Control::new(&socket).map_err(|e| e.to_string())?);
         }
-        let running = Running::spawn(command, port, folder)?;
+        let running = Running::spawn(command, plan.model, folder)?;
         Ok(Self {
             running,
             hook: control.map(Hook::new),
