@@ -20,6 +20,9 @@ const TURN: usize = 64 << 10;
 /// Why a body is cut off.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// What is there of a body when it is polled.
+pub(crate) type PolledFrame = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
+
 /// Watches a body that passes through.
 pub trait Tap: Send + 'static {
     /// The next bytes.
@@ -230,10 +233,7 @@ impl hyper::body::Body for Body {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
         Pin::new(&mut self.0).poll_frame(context)
     }
 
@@ -256,10 +256,7 @@ impl hyper::body::Body for Received {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
         match self.received.find(|data| !data.is_empty()) {
             Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
             None => Pin::new(&mut self.rest).poll_frame(context),
@@ -303,10 +300,7 @@ impl<T: Tap> hyper::body::Body for Tapped<T> {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -361,10 +355,7 @@ mod tests {
         type Data = Bytes;
         type Error = BoxError;
 
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
             if self.pause > 0 && self.left.is_multiple_of(self.pause) {
                 // Next time there is something.
                 self.pause = 0;

@@ -14,6 +14,7 @@ use hyper::StatusCode;
 use hyper::body::{Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 
+use crate::body::PolledFrame;
 use crate::{Body, BoxError, Held, Response, error_response};
 
 /// Bytes of an answer in one piece, and of one event of a stream. Longer ones pass as they are.
@@ -162,10 +163,7 @@ impl hyper::body::Body for Events {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> PolledFrame {
         loop {
             if self.must_ask() {
                 let ask = self.ask.as_mut().map(|ask| ask.as_mut().poll(context));

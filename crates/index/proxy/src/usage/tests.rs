@@ -42,10 +42,7 @@ impl hyper::body::Body for Pieces {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> PolledFrame {
         let piece = self.0.next();
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
     }

@@ -6,13 +6,11 @@ mod support;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use support::{Fake, Proxied, head, read_to};
+use support::{Fake, Proxied, connected, get, head, read_to};
 
 #[test]
 fn requests_arrive_as_they_were_sent() {
-    let mut fake = Fake::start();
-    let proxy = Proxied::start(&fake.url());
-    let mut client = proxy.connect();
+    let (mut fake, _proxy, mut client) = connected();
     let sent = "POST /v1/x%20y?a=1&b=%zz HTTP/1.1\r\nHost: localhost:1\r\nAuthorization: Bearer k\r\n\
                 x-MixedCase: 1\r\nX-mixedcase: 2\r\nContent-Length: 9\r\nAccept-Encoding: gzip\r\n\r\n\
                 {\"a\" : 1}";
@@ -26,13 +24,9 @@ fn requests_arrive_as_they_were_sent() {
 
 #[test]
 fn chunks_pass_as_they_come_and_the_connection_is_kept() {
-    let mut fake = Fake::start();
-    let proxy = Proxied::start(&fake.url());
-    let mut client = proxy.connect();
+    let (mut fake, _proxy, mut client) = connected();
     for round in 0..3 {
-        client
-            .write_all(b"GET /s HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            .expect("sent");
+        get(&mut client, "/s");
         let mut server = fake.accept();
         head(&mut server);
         let start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -53,9 +47,7 @@ fn chunks_pass_as_they_come_and_the_connection_is_kept() {
 
 #[test]
 fn a_request_body_passes_as_it_comes() {
-    let mut fake = Fake::start();
-    let proxy = Proxied::start(&fake.url());
-    let mut client = proxy.connect();
+    let (mut fake, _proxy, mut client) = connected();
     let start = "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.write_all(start.as_bytes()).expect("head");
     let mut server = fake.accept();
@@ -83,9 +75,7 @@ fn when_the_client_leaves_the_servers_connection_is_closed() {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ] {
         let mut client = proxy.connect();
-        client
-            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            .expect("sent");
+        get(&mut client, "/");
         let mut server = fake.accept();
         head(&mut server);
         server.write_all(answered.as_bytes()).expect("a beginning");
@@ -104,12 +94,8 @@ fn when_the_client_leaves_the_servers_connection_is_closed() {
 
 #[test]
 fn when_the_server_closes_early_the_clients_connection_is_closed() {
-    let mut fake = Fake::start();
-    let proxy = Proxied::start(&fake.url());
-    let mut client = proxy.connect();
-    client
-        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .expect("sent");
+    let (mut fake, _proxy, mut client) = connected();
+    get(&mut client, "/");
     let mut server = fake.accept();
     head(&mut server);
     let start = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
@@ -151,9 +137,7 @@ fn large_bodies_pass_completely() {
 
 #[test]
 fn upgrades_join_the_connections() {
-    let mut fake = Fake::start();
-    let proxy = Proxied::start(&fake.url());
-    let mut client = proxy.connect();
+    let (mut fake, _proxy, mut client) = connected();
     let asked =
         "GET /w HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     client.write_all(asked.as_bytes()).expect("sent");
@@ -194,16 +178,10 @@ fn if_the_server_cannot_be_reached_the_answer_is_a_502() {
 
 #[test]
 fn own_routes_come_first_and_current_answers_end_before_the_stop() {
-    let mut fake = Fake::start();
-    let proxy = Proxied::start(&fake.url());
-    let mut client = proxy.connect();
-    client
-        .write_all(b"GET /own HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .expect("sent");
+    let (mut fake, proxy, mut client) = connected();
+    get(&mut client, "/own");
     assert!(read_to(&mut client, "mine").starts_with("HTTP/1.1 200"));
-    client
-        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .expect("sent");
+    get(&mut client, "/");
     let mut server = fake.accept();
     head(&mut server);
     let stopped = proxy.stop();

@@ -1,6 +1,6 @@
 //! A server that the test plays itself, and a proxy in front of it.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -137,6 +137,19 @@ impl Proxied {
         self.stop.send(()).expect("it runs");
         self.running
     }
+}
+
+/// A server, a proxy in front of it, and a connection to the proxy.
+pub(crate) fn connected() -> (Fake, Proxied, TcpStream) {
+    let fake = Fake::start();
+    let proxy = Proxied::start(&fake.url());
+    let client = proxy.connect();
+    (fake, proxy, client)
+}
+
+pub(crate) fn get(client: &mut TcpStream, path: &str) {
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client.write_all(asked.as_bytes()).expect("sent");
 }
 
 /// Reads until it ends with `end`.
