@@ -1,7 +1,7 @@
 //! Malformed and unusual requests: the server answers as without the hook, and a
 //! request id is used exactly as sent or ignored.
 
-use contextpilot_testbed::{Arch, Connection, Index, Model, Outcome, Request, Response, Server};
+use contextpilot_testbed::{Connection, Index, Outcome, Request, Response, Server};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use support::{PATIENCE, hooked};
@@ -19,9 +19,7 @@ struct Pair {
 impl Pair {
     fn start() -> Self {
         let index = Index::start().unwrap();
-        let server = Server::builder()
-            .model(&Model::tiny(Arch::Llama))
-            .bare_slots(1);
+        let server = Server::tiny().bare_slots(1);
         Self {
             hooked: hooked(&server.clone().observed(), &index),
             plain: server.spawn().unwrap(),
@@ -220,9 +218,7 @@ fn requests_sent_before_the_answers_to_earlier_ones_have_their_own_ids() {
         (&in_chunks, 6),
     ];
     let index = Index::start().unwrap();
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(1);
+    let server = Server::tiny().bare_slots(1);
     let server = hooked(&server.observed(), &index);
     let mut sent = BTreeSet::new();
     for (form, (make, count)) in forms.into_iter().enumerate() {

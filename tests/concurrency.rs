@@ -1,7 +1,7 @@
 //! Many clients at once. Afterwards each slot holds one prompt, and exactly the
 //! ids of these prompts were not reported as evicted.
 
-use contextpilot_testbed::{Arch, Index, Model, Request, Server};
+use contextpilot_testbed::{Index, Request, Server};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{PATIENCE, hooked};
@@ -24,10 +24,7 @@ fn prompt(n: usize) -> String {
 #[test]
 fn with_eight_clients_exactly_the_ids_that_were_not_reported_are_cached() {
     let index = Index::start().unwrap();
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(SLOTS)
-        .args(["-c", "1024"]);
+    let server = Server::tiny().bare_slots(SLOTS).args(["-c", "1024"]);
     let server = hooked(&server.observed(), &index);
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use contextpilot_testbed::Index as Certified;
 use contextpilot_testbed::{
-    Arch, Behaviour, KillOnDrop, Model, Server, Unseen, private_folder, unseen_server, until,
+    Behaviour, KillOnDrop, Server, Unseen, private_folder, unseen_server, until,
 };
 use serde_json::Value;
 
@@ -721,8 +721,7 @@ fn a_server_that_only_observes_is_good() {
 #[test]
 fn doctor_counts_the_functions_that_the_running_hook_counts() {
     let home = Home::new();
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let server = Server::tiny()
         .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
         .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
         .spawn()

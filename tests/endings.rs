@@ -57,9 +57,7 @@ fn evictions_are_exact_when_a_client_leaves_during_its_prompt() {
 #[test]
 fn when_a_server_falls_asleep_all_ids_are_reported() {
     let index = Index::start().unwrap();
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .args(["--sleep-idle-seconds", "1"]);
+    let server = Server::tiny().args(["--sleep-idle-seconds", "1"]);
     let server = hooked(&server, &index);
     let request =
         |n: u32| Request::completion(format!("{n} is the number of this")).id(format!("req-{n}"));
@@ -90,8 +88,7 @@ fn when_a_server_falls_asleep_all_ids_are_reported() {
 #[test]
 fn embeddings_evict_completions() {
     let index = Index::start().unwrap();
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let server = Server::tiny()
         .bare_slots(2)
         .args(["--embeddings", "--pooling", "last"]);
     let server = hooked(&server.observed(), &index);
@@ -116,8 +113,7 @@ fn embeddings_evict_completions() {
 #[test]
 fn reranking_evicts_completions() {
     let index = Index::start().unwrap();
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let server = Server::tiny()
         .bare_slots(1)
         .args(["--embeddings", "--pooling", "rank"]);
     let server = hooked(&server, &index);

@@ -40,12 +40,7 @@ fn an_eviction_is_reported_before_the_overwriting_prompt_is_evaluated() {
 #[test]
 fn an_erase_is_reported_without_another_request() {
     let index = Index::start().unwrap();
-    let server = hooked(
-        &Server::builder()
-            .model(&Model::tiny(Arch::Llama))
-            .bare_slots(1),
-        &index,
-    );
+    let server = hooked(&Server::tiny().bare_slots(1), &index);
     let trace = Trace::new()
         .ask(Request::completion("some prompt").id("req-a"))
         .then(Step::Erase(0));

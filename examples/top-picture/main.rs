@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Model, Random, Request, Server};
+use contextpilot_testbed::{Random, Request, Server};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -39,8 +39,7 @@ fn run() -> Result<()> {
     let [launcher, companion, out, seconds] = &arguments[..] else {
         return Err("run scripts/top-picture".into());
     };
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let server = Server::tiny()
         .args(["--alias", "tiny", "--parallel", "3", "--ctx-size", "6144"])
         .args(["--no-kv-unified", "--cache-ram", "2"])
         .launcher(launcher)

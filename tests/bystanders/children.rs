@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use contextpilot_testbed::{Arch, Builder, Index, Model, Request, Server, skip};
+use contextpilot_testbed::{Builder, Index, Request, Server, skip};
 use serde_json::json;
 
 use crate::engine::Engine;
@@ -15,10 +15,7 @@ const TOOL: &str = "exec_shell_command";
 /// A server with the tool that runs commands. `None`, after a line on stderr, if this server has no such
 /// tool.
 fn server() -> Option<Builder> {
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2)
-        .args(["--tools", TOOL]);
+    let server = Server::tiny().bare_slots(2).args(["--tools", TOOL]);
     if let Some(lacking) = server.lacking() {
         skip(format!("this server has no {lacking}"));
         return None;

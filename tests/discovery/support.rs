@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use contextpilot_control::Stats;
-use contextpilot_testbed::{Apart, Arch, Builder, Model, Server, apart, private_folder, until};
+use contextpilot_testbed::{Apart, Builder, Server, apart, private_folder, until};
 use tempfile::TempDir;
 
 pub(crate) const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -106,7 +106,5 @@ impl Home {
 }
 
 pub(crate) fn two_slots() -> Builder {
-    Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2)
+    Server::tiny().bare_slots(2)
 }

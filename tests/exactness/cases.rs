@@ -62,7 +62,7 @@ impl Case {
 }
 
 fn llama() -> Builder {
-    Server::builder().model(&Model::tiny(Arch::Llama))
+    Server::tiny()
 }
 
 fn bare(slots: u32) -> Builder {

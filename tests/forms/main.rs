@@ -14,18 +14,13 @@ mod wrappers;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use contextpilot_testbed::{
-    Arch, Builder, Index, Model, Request, Score, Server, Step, Trace, truth,
-};
+use contextpilot_testbed::{Builder, Index, Request, Score, Server, Step, Trace, truth};
 
 use support::PATIENCE;
 
 /// A server with two slots and no host prompt cache.
 fn server() -> Builder {
-    Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2)
-        .observed()
+    Server::tiny().bare_slots(2).observed()
 }
 
 /// Requests that differ in how they reach the server: several reads, several TLS records, other

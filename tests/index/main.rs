@@ -15,7 +15,7 @@ mod server;
 mod words;
 
 use agreement::Agreement;
-use contextpilot_testbed::{Arch, Builder, Model, Request, Server};
+use contextpilot_testbed::{Builder, Request, Server};
 use python::python;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const ELM: &str = "Elms line the avenue; a beetle brings the fungus that kills t
 const ICE: &str = "Ice floats, which keeps the lakes below it alive in winter.";
 
 fn llama() -> Builder {
-    Server::builder().model(&Model::tiny(Arch::Llama))
+    Server::tiny()
 }
 
 /// A request to the OpenAI-compatible endpoint. Sampling is greedy, so that a replay

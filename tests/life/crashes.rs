@@ -2,27 +2,20 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Behaviour, Builder, Index, Server, nowhere};
 
 use crate::support::{
-    Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, is_cached, lines,
+    Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, is_cached, kill_when_kept,
+    lines, wait_until_kept,
 };
 
-/// Waits until a journal contains the id. On an idle machine that is before the request is answered.
-/// On a busy machine it can be later, because the answer does not wait for the worker.
-fn wait_until_kept(home: &Home, id: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    while !home.hold(id) {
-        assert!(Instant::now() < deadline, "{id} is not kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
-    wait_until_kept(home, id);
-    server.stop(libc::SIGKILL).unwrap();
+/// A server with `req-a` and `req-b` in its first two slots.
+fn filled(builder: &Builder) -> Server {
+    let server = builder.spawn().unwrap();
+    ask(&server, 0, "req-a");
+    ask(&server, 1, "req-b");
+    server
 }
 
 /// A builder whose server listens at a fixed free port, the same after each start.
@@ -37,9 +30,7 @@ fn at_a_port(builder: Builder) -> Builder {
 fn after_a_crash_the_next_start_reports_the_live_ids_and_no_others() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
-    let server = builder.spawn().unwrap();
-    ask(&server, 0, "req-a");
-    ask(&server, 1, "req-b");
+    let server = filled(&builder);
     // This overwrites `req-a`, so the first server reports `req-a`.
     ask(&server, 0, "req-c");
     assert!(index.wait_until(|evicted| *evicted == ids(&["req-a"]), PATIENCE));
@@ -63,9 +54,7 @@ fn after_a_crash_the_next_start_reports_the_live_ids_and_no_others() {
 fn a_second_crash_while_the_lost_ids_are_reported_loses_no_id() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
-    let server = builder.spawn().unwrap();
-    ask(&server, 0, "req-a");
-    ask(&server, 1, "req-b");
+    let server = filled(&builder);
     kill_when_kept(&home, server, "req-b");
     index.behave(Behaviour::Hang);
     let server = builder.spawn().unwrap();
@@ -83,9 +72,7 @@ fn a_second_crash_while_the_lost_ids_are_reported_loses_no_id() {
 fn an_id_that_comes_again_before_the_report_is_not_reported() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let builder = home.server(&index, 4);
-    let server = builder.spawn().unwrap();
-    ask(&server, 0, "req-a");
-    ask(&server, 1, "req-b");
+    let server = filled(&builder);
     kill_when_kept(&home, server, "req-b");
     index.behave(Behaviour::Status(500, "not yet".into()));
     let server = builder.spawn().unwrap();
@@ -151,9 +138,7 @@ fn what_a_killed_server_held_is_told_by_the_next_start_at_another_port() {
     let either = home.server(&index, 4);
     let living = at_a_port(either.clone()).spawn().unwrap();
     ask(&living, 0, "req-living");
-    let killed = at_a_port(either.clone()).spawn().unwrap();
-    ask(&killed, 0, "req-a");
-    ask(&killed, 1, "req-b");
+    let killed = filled(&at_a_port(either.clone()));
     kill_when_kept(&home, killed, "req-b");
 
     let other = Index::start().unwrap();
@@ -209,9 +194,7 @@ fn a_damaged_journal_is_set_aside_and_the_server_runs() {
     for (what, damage) in damage {
         let (home, index) = (Home::new(), Index::start().unwrap());
         let builder = home.server(&index, 4);
-        let server = builder.spawn().unwrap();
-        ask(&server, 0, "req-a");
-        ask(&server, 1, "req-b");
+        let server = filled(&builder);
         kill_when_kept(&home, server, "req-b");
         damage(&home.journal());
         let server = builder.spawn().unwrap();

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Builder, Model, Random, Server};
+use contextpilot_testbed::{Builder, Random, Server};
 use serde_json::Value;
 
 use crate::support::{Home, PATIENCE, times};
@@ -34,8 +34,7 @@ fn server(home: &Home, index: &str, random: &mut Random) -> Builder {
     let file = |name: &str| home.path().join(name).display().to_string();
     let host = random.choose(&["0", "1", "64"]);
     let unified = random.choose(&["--kv-unified", "--no-kv-unified"]);
-    let builder = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let builder = Server::tiny()
         .args(["-c", "8192", "--cache-ram", host, unified, "--parallel"])
         .args([SLOTS.to_string()])
         .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{
-    Arch, Builder, Completion, Index, Model, Request, Server, private_folder,
-};
+use contextpilot_testbed::{Builder, Completion, Index, Request, Server, private_folder};
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,8 +25,7 @@ impl Home {
 
     /// A server with this many slots, and no host prompt cache.
     pub(crate) fn server(&self, index: &Index, slots: u32) -> Builder {
-        Server::builder()
-            .model(&Model::tiny(Arch::Llama))
+        Server::tiny()
             .bare_slots(slots)
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .index_url(index.url())
@@ -66,6 +63,21 @@ impl Home {
         assert_eq!(files.len(), 1, "{files:?}");
         files[0].clone()
     }
+}
+
+/// Waits until a journal contains the id. On an idle machine that is before the request is answered.
+/// On a busy machine it can be later, because the answer does not wait for the worker.
+pub(crate) fn wait_until_kept(home: &Home, id: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !home.hold(id) {
+        assert!(Instant::now() < deadline, "{id} is not kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
+    wait_until_kept(home, id);
+    server.stop(libc::SIGKILL).unwrap();
 }
 
 /// Sends a prompt that no other id has to this slot.

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, KillOnDrop, Model, Server};
+use contextpilot_testbed::{Builder, KillOnDrop, Server};
 
-use crate::support::{Home, PATIENCE, ask, lines};
+use crate::support::{Home, PATIENCE, ask, kill_when_kept, lines};
 
 /// How long `listen` may take to print an id that it has been told, and the hook to write to its journal
 /// that the id was told, which it does every quarter of a second.
@@ -83,23 +83,13 @@ impl Listening {
     }
 }
 
-fn kill_when_kept(home: &Home, mut server: Server, id: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    while !home.hold(id) {
-        assert!(Instant::now() < deadline, "{id} is not kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    server.stop(libc::SIGKILL).unwrap();
-}
-
 #[test]
 fn an_index_at_a_unix_socket_gets_reports_and_has_its_own_journal() {
     let home = Home::new();
     let sockets = tempfile::tempdir().unwrap();
     let path = |name: &str| -> PathBuf { sockets.path().join(name) };
     let server = |url: &str| -> Builder {
-        Server::builder()
-            .model(&Model::tiny(Arch::Llama))
+        Server::tiny()
             .bare_slots(2)
             .launcher(env!("CARGO_BIN_EXE_contextpilot-llama-server"))
             .env("XDG_STATE_HOME", home.path())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use contextpilot_testbed::{Arch, Behaviour, Builder, Index, Model, Server, nowhere};
+use contextpilot_testbed::{Behaviour, Builder, Index, Server, nowhere};
 
 use crate::support::{Home, PATIENCE, ask, assert_told, assert_told_at_least_once, ids, is_cached};
 
@@ -128,8 +128,7 @@ fn a_watcher_that_cannot_be_started_is_named_and_the_server_runs() {
     ] {
         let (home, index) = (Home::new(), Index::start().unwrap());
         // Without a launcher, which would know what `auto` is.
-        let builder = Server::builder()
-            .model(&Model::tiny(Arch::Llama))
+        let builder = Server::tiny()
             .bare_slots(1)
             .preload(hook())
             .index_url(index.url())

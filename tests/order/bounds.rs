@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Connection, Model, Response, Server};
+use contextpilot_testbed::{Connection, Response, Server};
 use serde_json::json;
 
 use super::support::{Index, exchange, until};
@@ -98,7 +98,7 @@ fn bodies_have_a_bound_for_each_and_for_all_together() {
 /// The server would take it, so the index does not refuse it.
 #[test]
 fn a_completion_without_room_passes_as_it_is() {
-    let server = Server::builder().model(&Model::tiny(Arch::Llama));
+    let server = Server::tiny();
     let server = server.bare_slots(1).spawn().unwrap();
     let index = Index::start(server.address(), &["--max-bodies", "1"]);
     // There is room for it; for it, but not for its copy; not for half of it.

@@ -13,13 +13,7 @@ use crate::{ELM, ICE, OWL, SEA, TEA};
 fn a_forecast_by_a_similar_request_equals_the_forecast_by_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
-    let builder = Server::builder().model(&Model::tiny(Arch::Llama)).args([
-        "--parallel",
-        "2",
-        "--no-kv-unified",
-        "--cache-ram",
-        "8",
-    ]);
+    let builder = Server::tiny().args(["--parallel", "2", "--no-kv-unified", "--cache-ram", "8"]);
     let server = watched(&builder, &socket);
     let control = control(&socket);
     let complete = |id: &str, prompt: &str| {

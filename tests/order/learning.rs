@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use contextpilot_testbed::{Arch, Model, Server};
+use contextpilot_testbed::Server;
 use serde_json::json;
 
 use super::support::{Index, until, watched};
@@ -84,9 +84,7 @@ fn pass(mut client: TcpStream, socket: &PathBuf, state: &State) {
 fn the_index_asks_for_all_requests_at_once_and_says_that_it_learns() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("control.sock");
-    let builder = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2);
+    let builder = Server::tiny().bare_slots(2);
     let server = watched(&builder, &socket);
     let relay = Relay::to(&socket);
     let index = Index::start(server.address(), &["--control", &relay.address]);

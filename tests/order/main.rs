@@ -16,6 +16,7 @@ mod stored;
 mod support;
 mod usage;
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use contextpilot_client::control::RequestState;
@@ -23,6 +24,7 @@ use contextpilot_testbed::{Arch, Builder, Connection, Model, Request, Server};
 use python::python;
 use serde_json::json;
 use support::{Index, companion, control, exchange, said_address, until, watched};
+use tempfile::TempDir;
 
 const TEA: &str = "Tea is picked by hand in the early morning, then rolled and dried.";
 const SEA: &str = "Waves carry energy across an ocean, but hardly any of the water.";
@@ -31,18 +33,35 @@ const ELM: &str = "Elms line the avenue; a beetle brings the fungus that kills t
 const ICE: &str = "Ice floats, which keeps the lakes below it alive in winter.";
 
 fn two_slots() -> Builder {
-    Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2)
+    Server::tiny().bare_slots(2)
+}
+
+/// A server with two slots, and an index in front of it that knows what is cached there.
+struct Told {
+    index: Index,
+    server: Server,
+    socket: PathBuf,
+    _folder: TempDir,
+}
+
+impl Told {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("control.sock");
+        let server = watched(&two_slots(), &socket);
+        Self {
+            index: Index::told(server.address(), &socket),
+            server,
+            socket,
+            _folder: folder,
+        }
+    }
 }
 
 #[test]
 fn contexts_are_ordered_by_what_is_cached_and_the_forecast_is_right() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control.sock");
-    let server = watched(&two_slots(), &socket);
-    let index = Index::told(server.address(), &socket);
-    let control = control(&socket);
+    let Told { index, socket, .. } = &Told::start();
+    let control = control(socket);
     let mut sent = Vec::new();
     for context in [
         &[TEA, SEA, OWL][..],
@@ -164,10 +183,7 @@ fn requests_without_an_id_get_one_and_are_passed_on() {
 
 #[test]
 fn streams_pass_through_event_by_event_and_end_when_the_client_leaves() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control.sock");
-    let server = watched(&two_slots(), &socket);
-    let index = Index::told(server.address(), &socket);
+    let Told { index, server, .. } = &Told::start();
     let (_, id, prompt) = index.order(&[TEA]);
     let request = Request::completion(prompt).id(id).predict(4).streamed();
     let mut connection = Connection::open(index.address).unwrap();
@@ -198,10 +214,7 @@ fn streams_pass_through_event_by_event_and_end_when_the_client_leaves() {
 
 #[test]
 fn during_a_large_batch_other_requests_are_answered() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control.sock");
-    let server = watched(&two_slots(), &socket);
-    let index = Index::told(server.address(), &socket);
+    let Told { index, .. } = &Told::start();
     let contexts: Vec<Vec<usize>> = (0..600)
         .map(|at: usize| (0..12).map(|n| (at * 7 + n * n * 13) % 90).collect())
         .collect();
@@ -228,10 +241,7 @@ fn contextpilots_own_client_works_with_this_index() {
     let Some(python) = python() else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control.sock");
-    let server = watched(&two_slots(), &socket);
-    let index = Index::told(server.address(), &socket);
+    let Told { index, .. } = &Told::start();
     let output = Command::new(python)
         .args([
             "-c",

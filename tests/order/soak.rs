@@ -12,7 +12,7 @@ use std::thread;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::RequestState;
-use contextpilot_testbed::{Arch, Builder, Connection, Error, Model, Response, Server, try_until};
+use contextpilot_testbed::{Builder, Connection, Error, Response, Server, try_until};
 use serde_json::{Value, json};
 
 use crate::support::{Index, companion, control, until, watched};
@@ -79,14 +79,7 @@ struct Scene {
 impl Scene {
     fn start(folder: &Path) -> Self {
         let hook = folder.join("control.sock");
-        let builder = Server::builder().model(&Model::tiny(Arch::Llama)).args([
-            "--parallel",
-            "4",
-            "-c",
-            "8192",
-            "--cache-ram",
-            "1",
-        ]);
+        let builder = Server::tiny().args(["--parallel", "4", "-c", "8192", "--cache-ram", "1"]);
         let server = watched(&builder, &hook);
         let cutter = Cutter::start(folder, &hook);
         let index = Index::told(server.address(), &cutter.path);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use contextpilot_testbed::{Arch, Builder, Model, Server};
+use contextpilot_testbed::{Builder, Server};
 use serde_json::json;
 
 use crate::support::{Index, companion, exchange, watched};
@@ -19,7 +19,7 @@ const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}\n{% end
 fn one_slot(folder: &Path) -> Builder {
     let template = folder.join("template.jinja");
     std::fs::write(&template, TEMPLATE).unwrap();
-    let builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    let builder = Server::tiny();
     let builder = builder
         .bare_slots(1)
         .args(["-c", "16384", "--jinja", "--chat-template-file"]);

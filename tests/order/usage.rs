@@ -21,7 +21,7 @@ use crate::{ELM, ICE, OWL, SEA, TEA};
 
 /// One slot, which each conversation takes from the one before.
 pub(crate) fn one_slot(folder: &Path) -> Builder {
-    let builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    let builder = Server::tiny();
     let builder = builder.bare_slots(1).args(["-c", "16384"]);
     builder
         .env("CONTEXTPILOT_STORE", folder.join("store"))

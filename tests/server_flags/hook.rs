@@ -1,7 +1,7 @@
 //! The hook in a server reads the same flags, and says so in `/stats` and in a recording.
 
 use contextpilot_server_flags::Generation;
-use contextpilot_testbed::{Arch, Connection, Model, Server, skip, until};
+use contextpilot_testbed::{Connection, Server, skip, until};
 use contextpilot_traffic::Setup;
 
 use crate::help::Help;
@@ -13,8 +13,7 @@ fn the_hook_reads_flags_in_every_spelling() {
     }
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("traffic");
-    let mut server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let mut server = Server::tiny()
         .args(["--cache_ram", "7x", "--cache_reuse", "9", "-a", "tea,sea"])
         .env("LLAMA_ARG_N_PARALLEL", "2")
         .env("LLAMA_ARG_SLOT_PROMPT_SIMILARITY", "0.7")

@@ -1,7 +1,7 @@
 //! Restarts and interruptions of a server, its router, or the network between them. Shortly after each,
 //! the router must agree with the engine again.
 
-use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server};
+use contextpilot_testbed::{Builder, Error, Request, Result, Server};
 use serde_json::json;
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(crate) const ALL: [(&str, Test); 8] = [
 
 /// Two slots, and no host prompt cache.
 fn builder() -> Builder {
-    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    let llama = Server::tiny();
     llama.bare_slots(2)
 }
 

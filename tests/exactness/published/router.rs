@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use contextpilot_testbed::{Arch, Connection, Error, Gateway, Model, Result, Router, Server};
+use contextpilot_testbed::{Connection, Error, Gateway, Result, Router, Server};
 use serde_json::{Value, json};
 
 use crate::indexer::{BLOCK, next_port};
@@ -18,7 +18,7 @@ const REQUESTS: u64 = 350;
 const WITH_ADAPTERS: u64 = 120;
 
 fn start(adapters: bool) -> Result<(Publisher, Gateway)> {
-    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    let llama = Server::tiny();
     let mut llama = llama.bare_slots(3);
     if adapters {
         let two = llama.adapter(1, &[]).adapter(2, &[]);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use contextpilot_testbed::{Arch, Connection, Error, KillOnDrop, Model, Request, Result, Server};
+use contextpilot_testbed::{Connection, Error, KillOnDrop, Request, Result, Server};
 use serde_json::{Value, json};
 
 use crate::indexer::{BLOCK, next_port};
@@ -66,7 +66,7 @@ impl Service {
 /// that evaluated it.
 pub(crate) fn run(python: &Path) -> Result<String> {
     let service = Service::start(python)?;
-    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    let llama = Server::tiny();
     let llama = llama.bare_slots(8).args(["-c", "4096"]);
     let mut publishers = Vec::new();
     for id in 0..3 {

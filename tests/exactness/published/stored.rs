@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use contextpilot_client::Control;
 use contextpilot_control::Evaluated;
 use contextpilot_testbed::{
-    Arch, Builder, Connection, Error, Gateway, Model, Random, Request, Result, Router, Server,
-    try_until,
+    Builder, Connection, Error, Gateway, Random, Request, Result, Router, Server, try_until,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +30,7 @@ const SIGTERM: i32 = 15;
 const LEAST: usize = 8;
 
 fn with_store(folder: &Path, budget: &str) -> Builder {
-    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    let llama = Server::tiny();
     let llama = llama.bare_slots(2).args(["-c", "4096"]);
     llama
         .env("CONTEXTPILOT_STORE", folder)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Error, Model, Request, Result, Server, try_until};
+use contextpilot_testbed::{Error, Request, Result, Server, try_until};
 
 use crate::indexer::{BLOCK, Indexer, next_port};
 use crate::prompts::text;
@@ -31,7 +31,7 @@ struct Day {
 pub(crate) fn run(indexer: &Indexer, python: &Path) -> Result<String> {
     let wanted = std::env::var(REQUESTS).ok();
     let requests = wanted.and_then(|text| text.parse().ok()).unwrap_or(400);
-    let llama = Server::builder().model(&Model::tiny(Arch::Llama));
+    let llama = Server::tiny();
     let llama = llama.bare_slots(8).args(["-c", "4096"]);
     let day = Day {
         publisher: Publisher::start(&llama, next_port(), None)?,

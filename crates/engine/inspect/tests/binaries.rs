@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use contextpilot_inspect::elf::Source;
 use contextpilot_inspect::{
-    Calls, Error, Format, FunctionPlace, Libc, Linkage, Machine, Obstacle, Privilege, Program,
-    Search,
+    Calls, Error, Format, FunctionPlace, Libc, Linkage, Located, Machine, Obstacle, Privilege,
+    Program, Search,
 };
 use contextpilot_testbed::skip;
 
@@ -96,11 +96,13 @@ impl Folder {
     }
 }
 
+fn located(program: &Program) -> Located {
+    let located = program.locate(&FUNCTIONS, &Search::default());
+    located.expect("it is sound")
+}
+
 fn places(program: &Program) -> Vec<FunctionPlace> {
-    let located = program
-        .locate(&FUNCTIONS, &Search::default())
-        .expect("it is sound");
-    located
+    located(program)
         .functions
         .into_iter()
         .map(|(_, place)| place)
@@ -122,9 +124,7 @@ fn a_shared_build_is_interposed() {
     assert_eq!(program.obstacles(Machine::OURS), []);
     assert_eq!(program.obstacles_on_macos(Machine::OURS), [Obstacle::Elf]);
 
-    let located = program
-        .locate(&FUNCTIONS, &Search::default())
-        .expect("it is sound");
+    let located = located(&program);
     let library = folder
         .path("libllama.so")
         .canonicalize()
@@ -182,9 +182,7 @@ fn a_library_that_calls_itself_directly_is_told_apart() {
 fn a_library_that_is_not_found_is_named_and_imports_are_known_all_the_same() {
     let folder = Folder::new();
     let program = folder.shared(&[], &[]);
-    let located = program
-        .locate(&FUNCTIONS, &Search::default())
-        .expect("it is sound");
+    let located = located(&program);
     assert_eq!(located.unresolved().collect::<Vec<_>>(), ["libllama.so"]);
     let import = FunctionPlace::Dynamic {
         exporter: None,
@@ -210,9 +208,7 @@ fn a_link_leads_to_the_folder_of_the_file() {
     let link = other.path().join("llama-server");
     symlink(folder.path("server"), &link).expect("a link");
     let program = Program::open(&link).expect("it is readable");
-    let located = program
-        .locate(&FUNCTIONS, &Search::default())
-        .expect("it is sound");
+    let located = located(&program);
     assert_eq!(located.unresolved().count(), 0);
 }
 
@@ -225,9 +221,7 @@ fn a_single_executable_is_hooked_inline() {
         let executable = program.executable().expect("it is an ELF file");
         assert!(executable.has_symbols && !executable.needs_engine());
         assert_eq!(executable.position_independent, flags[1] == "-pie");
-        let located = program
-            .locate(&FUNCTIONS, &Search::default())
-            .expect("it is sound");
+        let located = located(&program);
         for index in 0..4 {
             let FunctionPlace::Inside(symbol) = located.functions[index].1 else {
                 panic!("{:?}", located.functions[index]);

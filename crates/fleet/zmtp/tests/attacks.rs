@@ -7,15 +7,11 @@ use std::time::{Duration, Instant};
 
 use contextpilot_zmtp::{Allowance, Limits, Publisher, Router, Session, encode};
 use rustix::time::{ClockId, clock_gettime};
-use support::{LONG, Peer, ready, wait_for};
+use support::{LONG, Peer, any_port, ready, wait_for};
 
 mod support;
 
 const MS: Duration = Duration::from_millis(1);
-
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
 
 fn limits() -> Limits {
     Limits {

@@ -1,18 +1,13 @@
 //! The sockets, and peers of all kinds: those that are slow, silent, rude, or too many.
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use contextpilot_zmtp::{Limits, Publisher, Router, Session, encode};
-use support::{LONG, Peer, ready, wait_for};
+use support::{LONG, Peer, any_port, ready, wait_for};
 
 mod support;
-
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
 
 fn limits() -> Limits {
     Limits {

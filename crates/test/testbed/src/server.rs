@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::tls::Certificate;
-use crate::{Completion, Connection, Endpoint, Error, Request, Response, Result};
+use crate::{Arch, Completion, Connection, Endpoint, Error, Model, Request, Response, Result};
 
 mod builder;
 mod command;
@@ -52,6 +52,11 @@ impl Server {
     /// settings are llama-server's defaults.
     pub fn builder() -> Builder {
         Builder::new()
+    }
+
+    /// The same with the tiny llama.
+    pub fn tiny() -> Builder {
+        Self::builder().model(&Model::tiny(Arch::Llama))
     }
 
     /// Waits until the server is ready.

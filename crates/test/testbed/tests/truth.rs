@@ -9,7 +9,7 @@ use contextpilot_testbed::{
 use serde_json::json;
 
 fn server() -> Builder {
-    Server::builder().model(&Model::tiny(Arch::Llama))
+    Server::tiny()
 }
 
 /// A prompt of sixty characters that differs from every other one from the first on.

@@ -3,14 +3,12 @@
 use std::time::{Duration, Instant};
 
 use contextpilot_client::{Error, Health, LlamaServer, Prompt};
-use contextpilot_testbed::{Arch, Builder, Model, Server};
+use contextpilot_testbed::{Builder, Server};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn server() -> Builder {
-    Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2)
+    Server::tiny().bare_slots(2)
 }
 
 fn client(server: &Server) -> LlamaServer {
@@ -148,8 +146,7 @@ fn an_action_on_a_busy_slot_is_an_error() {
 
 #[test]
 fn if_the_server_lacks_a_flag_the_error_names_it() {
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let server = Server::tiny()
         .args(["--no-slots", "--ctx-size", "256"])
         .no_saved_slots()
         .spawn()
@@ -170,8 +167,7 @@ fn if_the_server_lacks_a_flag_the_error_names_it() {
 
 #[test]
 fn a_key_is_asked_for_and_given() {
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let server = Server::tiny()
         .args(["--api-key", "sesame"])
         .spawn()
         .unwrap();

@@ -9,6 +9,10 @@ use contextpilot_zmtp::{Frame, Session, decode, encode};
 /// Longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
+pub(crate) fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
 /// A peer that says what it is told to.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,

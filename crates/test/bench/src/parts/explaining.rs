@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, Model, Request, Result, Server};
+use contextpilot_testbed::{Builder, Request, Result, Server};
 
 use crate::lab::{Lab, failed, processor_time, resident};
 use crate::page::Page;
@@ -86,8 +86,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
 }
 
 fn server(lab: &Lab, megabytes: &str) -> Result<Server> {
-    let plain: Builder = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let plain: Builder = Server::tiny()
         .bare_slots(1)
         .args(["-c".to_owned(), CONTEXT.to_string()]);
     let hooked = lab.launched(&plain).observed();

@@ -7,7 +7,7 @@
 //! threads and all of the hook's: what the hook does anywhere counts. What becomes of it where
 //! the system chooses is measured too.
 
-use contextpilot_testbed::{Arch, Builder, Index, Model, Request, Result, Server};
+use contextpilot_testbed::{Builder, Index, Request, Result, Server};
 
 use super::serving::{prompt, start};
 use crate::cores::Reserved;
@@ -116,9 +116,7 @@ fn builders(lab: &Lab, index: &Index) -> Result<[Builder; 5]> {
             fixture("empty.c").into(),
         ],
     )?;
-    let plain = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(1);
+    let plain = Server::tiny().bare_slots(1);
     Ok([
         plain.clone(),
         plain.clone(),

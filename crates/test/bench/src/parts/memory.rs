@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Index, Model, Request, Result, Server};
+use contextpilot_testbed::{Index, Request, Result, Server};
 
 use super::serving::{MOST, prompt};
 use crate::lab::{Lab, failed, processor_time, resident};
@@ -27,10 +27,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     let requests = lab.rounds(100_000, 90);
     let rounds = lab.rounds(100, 3);
     let index = Index::start()?;
-    let plain = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(SLOTS)
-        .args(["-c", "2048"]);
+    let plain = Server::tiny().bare_slots(SLOTS).args(["-c", "2048"]);
     let servers = [
         plain.spawn()?,
         plain.spawn()?,

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use contextpilot_testbed::{Arch, Builder, Gateway, Index, Model, Request, Result, Server};
+use contextpilot_testbed::{Builder, Gateway, Index, Request, Result, Server};
 use contextpilot_testbed::{Connection, try_until};
 
 use super::serving::{ask, ask_through, prompt, start};
@@ -97,9 +97,7 @@ fn request(round: usize) -> Request {
 /// The server under the launcher, with and without events.
 fn events(lab: &Lab, page: &mut Page) -> Result<()> {
     let index = Index::start()?;
-    let plain = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2);
+    let plain = Server::tiny().bare_slots(2);
     let without = lab
         .hooked(&plain, &index.url())
         .env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
@@ -134,7 +132,7 @@ fn events(lab: &Lab, page: &mut Page) -> Result<()> {
 /// have the same processors.
 fn attacked(lab: &Lab, page: &mut Page) -> Result<()> {
     let index = Index::start()?;
-    let plain = Server::builder().model(&Model::tiny(Arch::Llama));
+    let plain = Server::tiny();
     let builder = publishing(&lab.hooked(&plain.bare_slots(2), &index.url()));
     let builders: [Builder; 3] = std::array::from_fn(|_| builder.clone());
     let servers = start(&builders)?;
@@ -159,10 +157,7 @@ fn attacked(lab: &Lab, page: &mut Page) -> Result<()> {
 
 /// A plain server, directly and through the gateway.
 fn gateway(lab: &Lab, page: &mut Page) -> Result<()> {
-    let server = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
-        .bare_slots(2)
-        .spawn()?;
+    let server = Server::tiny().bare_slots(2).spawn()?;
     // No other process takes it in this moment.
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let gateway = Gateway::start(&lab.companion, server.address(), port, port)?;

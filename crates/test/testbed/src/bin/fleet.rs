@@ -11,8 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{
-    Arch, Completion, Connection, Error, Gateway, Model, Random, Request, Response, Result, Router,
-    Server,
+    Completion, Connection, Error, Gateway, Random, Request, Response, Result, Router, Server,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -127,8 +126,7 @@ fn start_server(
     state: &Path,
 ) -> Result<Server> {
     let (port, _, events) = ports(first, nth);
-    Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    Server::tiny()
         .args(["--port", &port.to_string(), "--parallel", "4", "-c", "8192"])
         .args(["--cache-ram", host])
         .launcher(&commands.launcher)

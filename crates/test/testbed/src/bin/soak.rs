@@ -3,9 +3,7 @@
 //!
 //! Run it by `scripts/soak`, which builds the launcher and hands over its path.
 
-use contextpilot_testbed::{
-    Arch, Behaviour, Builder, Error, Index, Model, Request, Result, Server,
-};
+use contextpilot_testbed::{Behaviour, Builder, Error, Index, Request, Result, Server};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -50,8 +48,7 @@ fn run() -> Result<bool> {
         None => 100_000,
     };
     let flapping = Flapping::start()?;
-    let hooked = Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    let hooked = Server::tiny()
         .bare_slots(SLOTS)
         .args(["-c", "1024"])
         .launcher(launcher)

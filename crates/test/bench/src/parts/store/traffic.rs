@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use contextpilot_testbed::{Arch, Builder, Model, Need, Result, Server, Sessions};
+use contextpilot_testbed::{Builder, Need, Result, Server, Sessions};
 
 use super::Stored;
 use crate::lab::Lab;
@@ -203,8 +203,7 @@ impl Worst {
 /// A server with room for the longest prompt in each slot. The host prompt cache is the caller's.
 pub(super) fn plain(slots: u32, need: &Need) -> Builder {
     let context = (need.longest + 64).next_multiple_of(256) * slots as usize;
-    Server::builder()
-        .model(&Model::tiny(Arch::Llama))
+    Server::tiny()
         .args(["--parallel".to_owned(), slots.to_string()])
         .args(["-c".to_owned(), context.to_string()])
 }
