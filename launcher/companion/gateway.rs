@@ -13,7 +13,7 @@ use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
 use super::listen;
-use super::stabilise::Stabilise;
+use super::stabilise::Edits;
 use crate::say::say;
 use crate::sys;
 use crate::variables::of_process;
@@ -50,12 +50,8 @@ pub(super) struct Options {
     hosts: Hosts,
     #[command(flatten)]
     bounds: Bounds,
-    /// Leave the usage in answers as the engine counts it: without what the prefix
-    /// store has loaded
-    #[arg(long)]
-    engine_usage: bool,
     #[command(flatten)]
-    stabilise: Stabilise,
+    edits: Edits,
     /// MiB that requests for token ids may take together while they are received,
     /// worked on and answered: some 100 bytes for each of theirs
     #[arg(long, value_name = "MIB", default_value_t = contextpilot_gateway::BODIES >> 20)]
@@ -78,7 +74,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         ),
         (None, engine) => engine.map(|engine| (engine.url, engine.control))?,
     };
-    let control = control.filter(|_| !options.engine_usage);
+    let control = control.filter(|_| !options.edits.engine_usage);
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
     let gateway = Gateway::new(upstream, only.cloned());
@@ -90,7 +86,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         Some(control) => gateway.with_usage(Arc::new(Accounts::following(control))),
         None => gateway,
     };
-    let gateway = match options.stabilise.rules()? {
+    let gateway = match options.edits.stabilise.rules()? {
         Some(rules) => gateway.with_rules(rules),
         None => gateway,
     };

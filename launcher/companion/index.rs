@@ -10,7 +10,7 @@ use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
-use super::stabilise::Stabilise;
+use super::stabilise::Edits;
 use crate::say::say;
 
 mod behind;
@@ -63,12 +63,8 @@ pub(super) struct Serving {
     hosts: Hosts,
     #[command(flatten)]
     bounds: Bounds,
-    /// Leave the usage in answers as the engine counts it: without what the prefix
-    /// store has loaded
-    #[arg(long)]
-    engine_usage: bool,
     #[command(flatten)]
-    stabilise: Stabilise,
+    edits: Edits,
     /// Order each batch by itself only, and track nothing
     #[arg(long)]
     stateless: bool,
@@ -101,8 +97,7 @@ impl Serving {
             host: "127.0.0.1".to_owned(),
             hosts: Hosts::default(),
             bounds: Bounds::default(),
-            engine_usage: false,
-            stabilise: Stabilise::default(),
+            edits: Edits::default(),
             stateless: false,
             max_requests: limits.requests,
             max_blocks: limits.blocks,
@@ -112,13 +107,9 @@ impl Serving {
         }
     }
 
-    /// The same, with or without the usage in answers as the engine counts it, and with these rules.
-    pub(super) fn with(self, engine_usage: bool, stabilise: Stabilise) -> Self {
-        Self {
-            engine_usage,
-            stabilise,
-            ..self
-        }
+    /// The same with these edits.
+    pub(super) fn with(self, edits: Edits) -> Self {
+        Self { edits, ..self }
     }
 
     fn limits(&self) -> Limits {
@@ -193,8 +184,8 @@ pub(super) fn serve(
     let wishes = tokens::start(behind.clone(), shared.clone());
     let hosts = serving.hosts.allowed()?;
     let clients = serving.bounds.limits();
-    let usage = !serving.engine_usage;
-    let rules = serving.stabilise.rules()?;
+    let usage = !serving.edits.engine_usage;
+    let rules = serving.edits.stabilise.rules()?;
     service::serve(
         listener, behind, shared, wishes, asked, usage, rules, hosts, clients,
     )

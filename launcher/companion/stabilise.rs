@@ -13,6 +13,17 @@ use crate::say::say;
 /// Bytes of a file of rules.
 const LONGEST: u64 = 1 << 20;
 
+/// What is changed in requests and answers as they pass.
+#[derive(Args, Clone, Default)]
+pub(super) struct Edits {
+    /// Leave the usage in answers as the engine counts it: without what the prefix
+    /// store has loaded
+    #[arg(long)]
+    pub(super) engine_usage: bool,
+    #[command(flatten)]
+    pub(super) stabilise: Stabilise,
+}
+
 /// Where the rules are.
 #[derive(Args, Clone, Default)]
 pub(super) struct Stabilise {

@@ -18,7 +18,7 @@ use contextpilot_settings::env;
 
 use super::index::Serving;
 use super::servers::running;
-use super::stabilise::Stabilise;
+use super::stabilise::Edits;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 use crate::{beside, share};
@@ -38,12 +38,8 @@ pub(super) struct Options {
     /// Port of the index; 0 chooses a free one
     #[arg(long, value_name = "PORT", default_value_t = 8765)]
     index_port: u16,
-    /// Leave the usage in answers as the engine counts it: without what the prefix
-    /// store has loaded
-    #[arg(long)]
-    engine_usage: bool,
     #[command(flatten)]
-    stabilise: Stabilise,
+    edits: Edits,
     /// Record nothing for `advise`. Otherwise up to 64 MiB of the traffic are
     /// recorded in the state folder, without its text, unless
     /// CONTEXTPILOT_TRAFFIC_FILE names another file
@@ -62,7 +58,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let launcher = beside::find("contextpilot-llama-server")?;
     // Before the server starts, so that an error leaves no server behind.
-    options.stabilise.check()?;
+    options.edits.stabilise.check()?;
     let (listener, address) = Serving::at_port(options.index_port).bind("--index-port")?;
     let url = format!("http://{address}");
     let flags = flags(&options.arguments);
@@ -72,7 +68,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     for (name, value) in settings(options, &flags, &url, address.port()) {
         server.env(name, value);
     }
-    let mut index = index::start(listener, &flags, options.engine_usage, &options.stabilise)
+    let mut index = index::start(listener, &flags, &options.edits)
         .map_err(|e| format!("The index cannot be started: {e}"))?;
     say(format_args!(
         "Index at {url}, in front of the server that starts now"

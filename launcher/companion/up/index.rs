@@ -17,7 +17,7 @@ use super::sockets;
 use crate::companion::connect::ControlAt;
 use crate::companion::index::{self, Behind, Known, Serving};
 use crate::companion::servers::running;
-use crate::companion::stabilise::Stabilise;
+use crate::companion::stabilise::Edits;
 use crate::say::say;
 
 /// The command that runs in this process. Users have no use for it.
@@ -43,29 +43,25 @@ pub(in crate::companion) struct Options {
     /// The server was asked to speak TLS
     #[arg(long)]
     tls: bool,
-    /// Answers keep the engine's usage
-    #[arg(long)]
-    engine_usage: bool,
     #[command(flatten)]
-    stabilise: Stabilise,
+    edits: Edits,
 }
 
 /// Starts the process. The socket is its standard input. `flags`: the server's.
 pub(super) fn start(
     listener: TcpListener,
     flags: &ServerFlags,
-    engine_usage: bool,
-    stabilise: &Stabilise,
+    edits: &Edits,
 ) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(std::process::id().to_string());
     if flags.tls() {
         command.arg("--tls");
     }
-    if engine_usage {
+    if edits.engine_usage {
         command.arg("--engine-usage");
     }
-    if let Some(rules) = &stabilise.file {
+    if let Some(rules) = &edits.stabilise.file {
         command.arg("--stabilise").arg(rules);
     }
     command.stdin(Stdio::from(OwnedFd::from(listener))).spawn()
@@ -93,7 +89,7 @@ pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
     thread::spawn(move || asked.wait(&shown));
     let hook = Box::new(move || server.hook());
     index::serve(
-        &Serving::at_port(address.port()).with(options.engine_usage, options.stabilise.clone()),
+        &Serving::at_port(address.port()).with(options.edits.clone()),
         listener,
         behind,
         Some(hook),
