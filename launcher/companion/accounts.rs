@@ -25,12 +25,12 @@ const AGAIN: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub(super) struct Accounts {
     places: Arc<Semaphore>,
-    hook: Arc<Mutex<Known>>,
+    hook: Arc<Mutex<HookState>>,
 }
 
 /// What is known of the hook.
 #[derive(Default)]
-struct Known {
+struct HookState {
     /// `None`: it is not known where it is.
     control: Option<Control>,
     /// The server has a prefix store.
@@ -91,7 +91,7 @@ impl Accounts {
         Ok(())
     }
 
-    fn hook(&self) -> MutexGuard<'_, Known> {
+    fn hook(&self) -> MutexGuard<'_, HookState> {
         self.hook.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,7 +138,7 @@ impl Accounts {
     }
 }
 
-impl Known {
+impl HookState {
     /// Whether the server itself counts in such an answer what the prefix store has loaded as cached.
     fn has_counted(&self, answer: &Response) -> bool {
         let counted = self.counted;

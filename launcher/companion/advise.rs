@@ -127,7 +127,7 @@ fn text(advice: &Advice) -> String {
         text += "No flag would have helped.\n";
     }
     for change in &advice.changes {
-        text += &said(change, recorded);
+        text += &change_text(change, recorded);
     }
     let is_said = |one: &&Change| {
         let same =
@@ -141,7 +141,11 @@ fn text(advice: &Advice) -> String {
         } else {
             "By itself, each in place of that:\n"
         };
-        text.extend(others.into_iter().map(|change| said(change, recorded)));
+        text.extend(
+            others
+                .into_iter()
+                .map(|change| change_text(change, recorded)),
+        );
     }
     if recorded.context_bytes == 0 {
         text += "The recording does not say how large the KV of a token is, so no prefix store was weighed.\n";
@@ -184,7 +188,7 @@ fn text(advice: &Advice) -> String {
     text
 }
 
-fn said(change: &Change, recorded: &Point) -> String {
+fn change_text(change: &Change, recorded: &Point) -> String {
     let point = &change.point;
     let more = |now: u64, then: u64| match now.cmp(&then) {
         std::cmp::Ordering::Greater => format!("{} more", bytes(now - then)),

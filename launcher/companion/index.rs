@@ -23,7 +23,7 @@ mod shared;
 mod tokens;
 mod watch;
 
-pub(super) use behind::{Behind, Known};
+pub(super) use behind::{Behind, KnownServer};
 use shared::SharedIndex;
 
 /// Order contexts by what the server has cached
@@ -142,7 +142,7 @@ impl Serving {
 pub(super) fn run(options: &Options) -> Result<(), String> {
     let engine = Engine::find(options.engine.as_deref(), &options.control, "--engine")?;
     let behind = Behind::default();
-    behind.found(Known::at(&engine.url).map_err(|e| format!("--engine: {e}"))?);
+    behind.found(KnownServer::at(&engine.url).map_err(|e| format!("--engine: {e}"))?);
     let (listener, address) = options.serving.bind("--port")?;
     say(format_args!(
         "Index at http://{address}, in front of {}",

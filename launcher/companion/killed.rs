@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             env::JOURNAL
         ));
     }
-    let log = Arc::new(said);
+    let log = Arc::new(print_line);
     let config = Config::from_settings(&settings, |name| of_process.text(name), log);
     let config = config.ok_or_else(|| {
         format!(
@@ -95,7 +95,8 @@ fn report(config: Config, longest: Duration) -> Result<(usize, usize), String> {
     let sender = Sender::start(config, || {}).map_err(|e| e.to_string())?;
     // Nothing arrives here: what others left in shared memory is read, and nothing is kept there.
     let none = |_: &_, _| Err(io::ErrorKind::Unsupported.into());
-    let (mut journal, lost) = Journal::in_state_folder(of_process, Some(none), identity, said);
+    let (mut journal, lost) =
+        Journal::in_state_folder(of_process, Some(none), identity, print_line);
     if !journal.is_on() {
         return Err("nothing could be read: see above".to_owned());
     }
@@ -110,6 +111,6 @@ fn report(config: Config, longest: Duration) -> Result<(usize, usize), String> {
 }
 
 /// Prints a line of the crates, which begins as ours do. Not `eprintln!`, which panics if stderr is closed.
-fn said(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -76,7 +76,7 @@ pub(super) struct Current {
     prompts: Option<Assembly>,
     /// The server is tokenizing parts of a prompt with media, which is sent as a whole later.
     within_media: bool,
-    known: Known,
+    known: Reported,
     answer: AnswerSeen,
     /// Its tasks, for the usage in its answer.
     tasks: Tasks,
@@ -89,7 +89,7 @@ pub(super) struct Current {
 
 /// What the worker knows of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum Reported {
     /// Nothing: no task number was drawn yet.
     Nothing,
     /// At least its first task.
@@ -233,7 +233,7 @@ impl Current {
             counted: (None, wishes.infill),
             prompts,
             within_media: false,
-            known: Known::Nothing,
+            known: Reported::Nothing,
             answer: AnswerSeen::None,
             tasks: Tasks::None,
             sending: Sending::default(),
@@ -374,7 +374,7 @@ impl Current {
             push(Event::Uncached { task });
         }
         let arrival = self.arrival;
-        if let (Known::Nothing, (Some(tokens), false)) = (self.known, self.counted) {
+        if let (Reported::Nothing, (Some(tokens), false)) = (self.known, self.counted) {
             note(|| Note::Counted { arrival, tokens });
         }
         let id = self.id.clone();
@@ -391,14 +391,14 @@ impl Current {
     /// The request was answered. If it drew no task number and is not for inference, nothing is sent.
     /// `served`: the answer is a success, so its prompts were evaluated.
     pub(super) fn answer(&mut self, served: bool) {
-        let begun = self.inference || self.known != Known::Nothing;
+        let begun = self.inference || self.known != Reported::Nothing;
         if begun && std::mem::replace(&mut self.answer, AnswerSeen::Whole) != AnswerSeen::Whole {
             if self.succeeds {
                 claims::answered();
             }
             let arrival = self.arrival;
             if self.prompts.take().is_some() {
-                if self.id.is_some() && self.known == Known::Nothing {
+                if self.id.is_some() && self.known == Reported::Nothing {
                     // Its prompt cannot be known. Still, it replaces an older request with the same id.
                     self.post(prompts::next_task());
                 }
@@ -412,19 +412,23 @@ impl Current {
     /// Sends an event of this request.
     fn tell(&mut self, event: Event) {
         let Some(id) = &self.id else {
-            self.known = Known::Posted;
+            self.known = Reported::Posted;
             return push_observed(event);
         };
         match self.known {
-            Known::Nothing => {
+            Reported::Nothing => {
                 if !self.inference {
                     self.kept = recent::store_id(self.arrival, id);
                 }
                 let told = introduce(event, self.arrival, id, self.kept);
-                self.known = if told { Known::Posted } else { Known::Lost };
+                self.known = if told {
+                    Reported::Posted
+                } else {
+                    Reported::Lost
+                };
             }
-            Known::Posted => push(event),
-            Known::Lost => {}
+            Reported::Posted => push(event),
+            Reported::Lost => {}
         }
     }
 }

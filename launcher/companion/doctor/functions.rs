@@ -19,7 +19,7 @@ mod tls;
 
 /// How one function is hooked, or why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Way {
+enum HookKind {
     /// Called through GOT entries, which can be patched.
     Imported,
     Inline,
@@ -39,7 +39,7 @@ const SUBJECT: &str = "KV cache";
 
 struct Functions {
     /// For each row, how it is hooked.
-    ways: Vec<(&'static Row, Way)>,
+    ways: Vec<(&'static Row, HookKind)>,
     /// The server has a host prompt cache.
     host_cache: bool,
 }
@@ -51,11 +51,11 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     let openssl = OPENSSL.iter().map(|row| (row, tls.clone()));
     functions
         .ways
-        .extend(openssl.filter(|_| tls != Way::Missing));
+        .extend(openssl.filter(|_| tls != HookKind::Missing));
     report.detail("functions", functions.json());
     report.add(functions.count());
     for (row, way) in &functions.ways {
-        if let Way::Refused(why) = way {
+        if let HookKind::Refused(why) = way {
             let text = format!("{} {why}", row.name);
             let grade = if functions.sees_elsewhere(row) {
                 Grade::Good
@@ -65,11 +65,17 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
             report.add(Finding::new("not inline", grade, text));
         }
     }
-    report.list("Imported", functions.names(|way| *way == Way::Imported));
-    report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
+    report.list(
+        "Imported",
+        functions.names(|way| *way == HookKind::Imported),
+    );
+    report.list(
+        "Hooked inline",
+        functions.names(|way| *way == HookKind::Inline),
+    );
     report.list(
         "There, and not called",
-        functions.names(|way| *way == Way::Uncalled),
+        functions.names(|way| *way == HookKind::Uncalled),
     );
     report.list("Not hooked", functions.consequences());
     let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
@@ -92,7 +98,7 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
     report.detail("functions", functions.json());
     report.add(functions.count());
     for (row, way) in &functions.ways {
-        if let Way::Refused(why) = way {
+        if let HookKind::Refused(why) = way {
             let grade = if functions.sees_elsewhere(row) {
                 Grade::Good
             } else {
@@ -105,7 +111,10 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
             ));
         }
     }
-    report.list("Hooked inline", functions.names(|way| *way == Way::Inline));
+    report.list(
+        "Hooked inline",
+        functions.names(|way| *way == HookKind::Inline),
+    );
     report.list("Not hooked", functions.consequences());
     let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
     let follows = kv_cache.grade == Grade::Good;
@@ -136,7 +145,7 @@ impl Functions {
 
     /// Leaves out functions that the hook does not need in such a server.
     fn of(
-        ways: impl Iterator<Item = (&'static Row, Way)>,
+        ways: impl Iterator<Item = (&'static Row, HookKind)>,
         host_cache: bool,
         tokens_wanted: bool,
     ) -> Self {
@@ -145,7 +154,7 @@ impl Functions {
             host_cache,
         };
         if !tokens_wanted && !functions.ties_by_prompts() {
-            let of_use = |(row, _): &(&Row, Way)| row.generation != PROMPTS.0;
+            let of_use = |(row, _): &(&Row, HookKind)| row.generation != PROMPTS.0;
             functions.ways.retain(of_use);
         }
         functions
@@ -153,16 +162,17 @@ impl Functions {
 
     /// How many will be hooked, as the banner of a running server counts them.
     fn count(&self) -> Finding {
-        let count = |wanted: fn(&Way) -> bool| {
+        let count = |wanted: fn(&HookKind) -> bool| {
             let ways = self.ways.iter().map(|(_, way)| way);
             ways.filter(|way| wanted(way)).count()
         };
         let (imported, inline) = (
-            count(|way| *way == Way::Imported),
-            count(|way| *way == Way::Inline),
+            count(|way| *way == HookKind::Imported),
+            count(|way| *way == HookKind::Inline),
         );
         let others = self.ways.iter().filter(|one| self.is_others(one)).count();
-        let not_hooked = count(|way| matches!(way, Way::Refused(_) | Way::Missing)) - others;
+        let not_hooked =
+            count(|way| matches!(way, HookKind::Refused(_) | HookKind::Missing)) - others;
         let mut text = format!(
             "{} will be hooked: {imported} imported, {inline} inline",
             imported + inline
@@ -170,7 +180,7 @@ impl Functions {
         if not_hooked > 0 {
             text += &format!("; {not_hooked} not hooked (--verbose says why)");
         }
-        let uncalled = count(|way| *way == Way::Uncalled);
+        let uncalled = count(|way| *way == HookKind::Uncalled);
         text += &format!("; {uncalled} more are not called, {others} are other versions'");
         Finding::new("functions", Grade::Good, text)
     }
@@ -179,14 +189,14 @@ impl Functions {
         ties_by_prompts(|name| self.has(name))
     }
 
-    fn way(&self, name: &str) -> &Way {
+    fn way(&self, name: &str) -> &HookKind {
         let found = self.ways.iter().find(|(row, _)| row.name == name);
-        found.map_or(&Way::Missing, |(_, way)| way)
+        found.map_or(&HookKind::Missing, |(_, way)| way)
     }
 
     /// Whether the server has it, even if it cannot be hooked, which is reported separately.
     fn has(&self, name: &str) -> bool {
-        *self.way(name) != Way::Missing
+        *self.way(name) != HookKind::Missing
     }
 
     fn has_any(&self, generations: Generations) -> bool {
@@ -220,7 +230,7 @@ impl Functions {
     fn lacking(&self) -> Vec<&'static str> {
         let lacking = self.ways.iter().filter(|(row, way)| {
             let called = is_called(row.generation, |name| self.has(name));
-            row.required && called && *way == Way::Missing
+            row.required && called && *way == HookKind::Missing
         });
         lacking.map(|(row, _)| row.name).collect()
     }
@@ -295,19 +305,19 @@ impl Functions {
         Finding::new(SUBJECT, Grade::Good, text)
     }
 
-    fn names(&self, wanted: fn(&Way) -> bool) -> Vec<String> {
+    fn names(&self, wanted: fn(&HookKind) -> bool) -> Vec<String> {
         let rows = self.ways.iter().filter(|(_, way)| wanted(way));
         rows.map(|(row, _)| row.name.to_owned()).collect()
     }
 
     fn json(&self) -> Value {
-        let one = |(row, way): &(&Row, Way)| {
+        let one = |(row, way): &(&Row, HookKind)| {
             let (how, why) = match way {
-                Way::Imported => ("imported", None),
-                Way::Inline => ("inline", None),
-                Way::Uncalled => ("uncalled", None),
-                Way::Refused(why) => ("refused", Some(why)),
-                Way::Missing => ("missing", None),
+                HookKind::Imported => ("imported", None),
+                HookKind::Inline => ("inline", None),
+                HookKind::Uncalled => ("uncalled", None),
+                HookKind::Refused(why) => ("refused", Some(why)),
+                HookKind::Missing => ("missing", None),
             };
             json!({
                 "name": row.name,
@@ -317,7 +327,7 @@ impl Functions {
                 "how": how,
                 "why": why,
                 "consequence": match way {
-                    Way::Imported | Way::Inline | Way::Uncalled => None,
+                    HookKind::Imported | HookKind::Inline | HookKind::Uncalled => None,
                     _ => Some(self.consequence(row, way)),
                 },
             })
@@ -334,29 +344,29 @@ fn file_name(program: &Program) -> std::borrow::Cow<'_, str> {
         .to_string_lossy()
 }
 
-fn way(row: &Row, place: &FunctionPlace, refusal: Option<String>) -> Way {
+fn way(row: &Row, place: &FunctionPlace, refusal: Option<String>) -> HookKind {
     match place {
         FunctionPlace::Dynamic {
             exporter: None,
             calls: Calls::Unseen,
         }
-        | FunctionPlace::Missing { .. } => Way::Missing,
+        | FunctionPlace::Missing { .. } => HookKind::Missing,
         // Exported, but called directly.
         FunctionPlace::Dynamic {
             calls: Calls::Unseen,
             ..
-        } if row.module == "server" => Way::Missing,
+        } if row.module == "server" => HookKind::Missing,
         FunctionPlace::Dynamic {
             calls: Calls::Unseen,
             ..
-        } => Way::Uncalled,
+        } => HookKind::Uncalled,
         // The runtime's own calls are not the server's.
         FunctionPlace::Dynamic {
             calls: Calls::FromItself,
             ..
-        } if ["cxx", "libc"].contains(&row.generation) => Way::Uncalled,
-        FunctionPlace::Dynamic { .. } => Way::Imported,
-        FunctionPlace::Inside(_) => refusal.map_or(Way::Inline, Way::Refused),
+        } if ["cxx", "libc"].contains(&row.generation) => HookKind::Uncalled,
+        FunctionPlace::Dynamic { .. } => HookKind::Imported,
+        FunctionPlace::Inside(_) => refusal.map_or(HookKind::Inline, HookKind::Refused),
     }
 }
 

@@ -40,9 +40,9 @@ pub(super) fn next(situation: &Situation<'_>) -> String {
         return "contextpilot-llama top".to_owned();
     }
     if !is_wanted(of_process) {
-        return of(situation.given, "contextpilot-llama demo");
+        return for_server(situation.given, "contextpilot-llama demo");
     }
-    let serve = of(situation.given, "contextpilot-llama-server -m model.gguf");
+    let serve = for_server(situation.given, "contextpilot-llama-server -m model.gguf");
     match &settings.index {
         Some(url) if situation.index != Grade::Good => format!("{}, then: {serve}", index(url)),
         _ => serve,
@@ -62,7 +62,7 @@ fn index(url: &IndexUrl) -> String {
 }
 
 /// The command for the server that was given, if one was.
-fn of(given: Option<&Path>, command: &str) -> String {
+fn for_server(given: Option<&Path>, command: &str) -> String {
     match given {
         None => command.to_owned(),
         Some(path) => format!("LLAMA_SERVER_BIN={} {command}", shown(path)),

@@ -61,7 +61,7 @@ pub(super) fn examine(
             Grade::Good,
             format!("possible{unless}: set {variable} to a folder of your own"),
         ),
-        (None, Some(folder)) => of(folder),
+        (None, Some(folder)) => grade_of(folder),
     };
     Finding::new(SUBJECT, grade, text)
 }
@@ -85,7 +85,7 @@ pub(super) fn remote() -> Option<Finding> {
 }
 
 /// Looks at the folder as the hook does, and makes nothing.
-fn of(folder: &Path) -> (Grade, String) {
+fn grade_of(folder: &Path) -> (Grade, String) {
     if !folder.is_absolute() {
         let text = format!("none: {} is no absolute path", folder.display());
         return (Grade::Limited, text);

@@ -10,23 +10,23 @@ use crate::companion::engine::with_key;
 
 /// The server, as soon as it is known where it listens.
 #[derive(Clone, Default)]
-pub(crate) struct Behind(Arc<State>);
+pub(crate) struct Behind(Arc<BehindState>);
 
 #[derive(Default)]
-struct State {
-    known: OnceLock<Known>,
+struct BehindState {
+    known: OnceLock<KnownServer>,
     /// Why it is not known.
     why: Mutex<String>,
 }
 
 /// A server, and how to reach it.
-pub(crate) struct Known {
+pub(crate) struct KnownServer {
     upstream: Upstream,
     /// `None`: it cannot be asked for the lengths of documents, which are then estimated.
     client: Option<LlamaServer>,
 }
 
-impl Known {
+impl KnownServer {
     /// The server at this URL.
     pub(crate) fn at(url: &str) -> Result<Self, String> {
         let upstream = Upstream::new(url).map_err(|e| e.to_string())?;
@@ -37,7 +37,7 @@ impl Known {
 
 impl Behind {
     /// It is there.
-    pub(crate) fn found(&self, server: Known) {
+    pub(crate) fn found(&self, server: KnownServer) {
         let _ = self.0.known.set(server);
     }
 

@@ -95,7 +95,7 @@ impl Watch {
         for update in &mut events {
             match update? {
                 Update::Event(event) => {
-                    note(&self.shared, &event.change);
+                    apply_change(&self.shared, &event.change);
                     cached += u64::from(matches!(event.change, Change::Cached { .. }));
                     // The server keeps checkpoints only after a prompt of some length.
                     if matches!(event.change, Change::Cached { .. }) && cached.is_power_of_two() {
@@ -160,7 +160,7 @@ impl Watch {
     }
 }
 
-fn note(shared: &SharedIndex, change: &Change) {
+fn apply_change(shared: &SharedIndex, change: &Change) {
     match change {
         Change::Cached { id, tokens, .. } => shared.wait().cached(id, u64::from(*tokens)),
         Change::Evicted { id, reason, .. } => match reason {

@@ -14,7 +14,7 @@ use super::prefixes::{Nearest, Prefixes};
 
 /// What a slot holds.
 #[derive(Clone, Default)]
-struct Slot {
+struct SlotContent {
     row: Arc<Tokens>,
     /// The number of the request that left it.
     by: u64,
@@ -25,7 +25,7 @@ struct Slot {
 /// The report's data. Times are since the recording began: it does not say when that was.
 pub(super) fn data(traffic: &Traffic) -> Value {
     let setup = traffic.setup.clone().unwrap_or_default();
-    let mut slots: HashMap<u32, Slot> = HashMap::new();
+    let mut slots: HashMap<u32, SlotContent> = HashMap::new();
     let mut prefixes = Prefixes::new();
     let mut seen = Seen::default();
     let mut requests = Vec::new();
@@ -74,7 +74,7 @@ pub(super) fn data(traffic: &Traffic) -> Value {
         line["generated"] = request.generated().into();
         requests.push(line);
         let slot = slots.entry(record.slot).or_default();
-        *slot = Slot {
+        *slot = SlotContent {
             row: Arc::clone(&request.tokens),
             by: number,
             ended: record.ended,
@@ -96,7 +96,7 @@ pub(super) fn data(traffic: &Traffic) -> Value {
     } else {
         json!({ "name": "llama.cpp", "version": setup.version, "build": setup.engine })
     };
-    let mut held: Vec<(&u32, &Slot)> = slots.iter().collect();
+    let mut held: Vec<(&u32, &SlotContent)> = slots.iter().collect();
     held.sort_unstable_by_key(|(slot, _)| **slot);
     let held: Vec<Value> = held
         .into_iter()
@@ -155,7 +155,7 @@ fn seconds(microseconds: u64) -> f64 {
 fn evaluation(
     request: &TrafficRequest,
     nearest: Nearest,
-    slots: &HashMap<u32, Slot>,
+    slots: &HashMap<u32, SlotContent>,
     kept: u32,
     setup: &Setup,
 ) -> Evaluation {
@@ -198,7 +198,7 @@ fn evaluation(
 fn causes(
     request: &TrafficRequest,
     nearest: Nearest,
-    slots: &HashMap<u32, Slot>,
+    slots: &HashMap<u32, SlotContent>,
     kept: u32,
     setup: &Setup,
 ) -> Causes {

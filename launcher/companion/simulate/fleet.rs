@@ -14,7 +14,7 @@ use crate::companion::plot::{Axis, Plot, lines};
 use crate::companion::show::{bytes, count, print, print_json};
 use crate::companion::table::Table;
 use crate::companion::traffic::curve::share;
-use crate::companion::traffic::known::{Known, Machine};
+use crate::companion::traffic::known::{Machine, ServerFigures};
 use crate::companion::traffic::open::Opened;
 
 /// What a fleet is.
@@ -93,7 +93,7 @@ pub(in crate::companion) fn seconds(text: &str) -> Result<f64, String> {
 
 /// What is the same for the fleets of one command.
 pub(in crate::companion) struct Given {
-    pub(in crate::companion) known: Known,
+    pub(in crate::companion) known: ServerFigures,
     /// How large a store may become, bytes.
     room: u64,
     /// How fast one of a server's own is read, bytes a second.

@@ -76,16 +76,16 @@ pub(super) fn run(
     }
     let contents = Contents::read(folder.clone())
         .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
-    let imported =
-        take(&mut pack, &folder, &contents, limit).map_err(|why| format!("{shown}: {why}"))?;
+    let imported = copy_chunks(&mut pack, &folder, &contents, limit)
+        .map_err(|why| format!("{shown}: {why}"))?;
     if as_json {
         print_json(&imported)
     } else {
-        print(&said(&imported, known.is_empty()))
+        print(&summary(&imported, known.is_empty()))
     }
 }
 
-fn said(imported: &Imported, is_first: bool) -> String {
+fn summary(imported: &Imported, is_first: bool) -> String {
     let mut text = format!(
         "{} of {}, {}, {}; {} were there\n",
         counted(imported.chunks as u64, "chunk"),
@@ -130,8 +130,8 @@ fn check(origin: &Origin, known: &[Origin]) -> Result<(), String> {
     ))
 }
 
-/// Takes the chunks, cut as this store needs them.
-fn take(
+/// Copies the chunks, cut as this store needs them.
+fn copy_chunks(
     pack: &mut Pack<File>,
     folder: &Folder,
     contents: &Contents,

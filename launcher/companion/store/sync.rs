@@ -94,7 +94,7 @@ pub(super) fn run(
             print(&format!("{}\n{}", text(&moved), unused(&folder)))
         };
     }
-    let server = options.of.and_then(Server::new);
+    let server = options.of.and_then(WatchedServer::new);
     let server = server.transpose();
     let server = server.map_err(|e| format!("SIGTERM cannot be taken: {e}"))?;
     let server = server.map(Arc::new);
@@ -132,7 +132,7 @@ pub(super) fn run(
 /// Waits until all is done, or it is late.
 fn watch(
     folder: &Folder,
-    server: Option<&Server>,
+    server: Option<&WatchedServer>,
     said: &Said,
     began: SystemTime,
     is_done: impl Fn() -> bool,
@@ -303,7 +303,7 @@ impl Drop for Asked {
 struct Worker {
     mirror: Mirror,
     path: PathBuf,
-    server: Option<Arc<Server>>,
+    server: Option<Arc<WatchedServer>>,
     said: Arc<Said>,
     asked: Asked,
 }
@@ -327,7 +327,7 @@ impl Worker {
                 };
             }
             let server = self.server.as_deref();
-            let ended = server.is_some_and(Server::has_ended);
+            let ended = server.is_some_and(WatchedServer::has_ended);
             self.asked.keep();
             let turn = if ended {
                 self.mirror.send_some(&mut moved)
@@ -411,14 +411,14 @@ fn wait(pause: Duration, is_over: impl Fn() -> bool) {
 }
 
 /// The server that this process works for.
-struct Server {
+struct WatchedServer {
     process: Pid,
     is_parent: bool,
     /// SIGTERM came.
     is_to_end: Arc<AtomicBool>,
 }
 
-impl Server {
+impl WatchedServer {
     /// From here on SIGTERM does not end this process at once. systemd sends it to all processes of a service, and the
     /// server writes to the folder until its end. The second one ends it.
     fn new(process: i32) -> Option<io::Result<Self>> {

@@ -43,7 +43,7 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// What is known of a server, and from where.
-pub(in crate::companion) struct Known {
+pub(in crate::companion) struct ServerFigures {
     pub(in crate::companion) slots: u32,
     pub(in crate::companion) host_bytes: u64,
     pub(in crate::companion) similarity: f64,
@@ -81,7 +81,10 @@ impl Machine {
     }
 
     /// `recording`: the traffic itself is one.
-    pub(in crate::companion) fn known(&self, recording: Option<&Traffic>) -> Result<Known, String> {
+    pub(in crate::companion) fn known(
+        &self,
+        recording: Option<&Traffic>,
+    ) -> Result<ServerFigures, String> {
         let recorded = match (&self.like, recording) {
             (Some(path), _) => Some(Recorded::at(path)?),
             (None, Some(traffic)) => Recorded::of(traffic),
@@ -125,7 +128,7 @@ impl Machine {
             count(token.0 as u64),
             token.1
         ));
-        Ok(Known {
+        Ok(ServerFigures {
             slots: slots.0 as u32,
             host_bytes,
             similarity: recorded

@@ -18,7 +18,7 @@ pub(super) fn token_bytes(path: &Path) -> Result<u64, String> {
     let values = metadata(BufReader::new(file), is_of_shape).map_err(|why| {
         format!("{shown} does not say how large the KV of a token is ({why}): say --kv-bytes")
     })?;
-    of(&values).ok_or_else(|| {
+    kv_bytes(&values).ok_or_else(|| {
         format!("{shown} does not say how large the KV of a token is: say --kv-bytes")
     })
 }
@@ -31,7 +31,7 @@ fn is_of_shape(name: &str) -> bool {
         || name == ARCH
 }
 
-fn of(values: &HashMap<String, Value>) -> Option<u64> {
+fn kv_bytes(values: &HashMap<String, Value>) -> Option<u64> {
     let Some(Value::Text(arch)) = values.get(ARCH) else {
         return None;
     };

@@ -21,7 +21,7 @@ mod server_run;
 mod show;
 
 use python::Python;
-use server_run::Server;
+use server_run::OwnServer;
 
 /// What is the same for all.
 struct Plan<'a> {
@@ -116,7 +116,8 @@ pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
 fn server_runs(plan: &Plan, path: &Path, pairs: &[Pair]) -> Result<Vec<Run>, String> {
     let run = |store: bool| {
         let folder = store.then(temporary_folder).transpose()?;
-        let mut server = Server::start(plan, path, folder.as_ref().map(tempfile::TempDir::path))?;
+        let mut server =
+            OwnServer::start(plan, path, folder.as_ref().map(tempfile::TempDir::path))?;
         let trials = trials(pairs, |prompt| server.complete(prompt))?;
         Ok(Run::new("llama-server", None, store, trials))
     };

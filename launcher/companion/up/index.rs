@@ -15,7 +15,7 @@ use rustix::process::{Pid, getppid};
 
 use super::sockets;
 use crate::companion::connect::ControlAt;
-use crate::companion::index::{self, Behind, Known, Serving};
+use crate::companion::index::{self, Behind, KnownServer, Serving};
 use crate::companion::servers::running;
 use crate::companion::stabilise::Edits;
 use crate::say::say;
@@ -78,7 +78,7 @@ pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
     let socket = io::stdin().as_fd().try_clone_to_owned().map_err(fail)?;
     let listener = TcpListener::from(socket);
     let address = listener.local_addr().map_err(fail)?;
-    let server = Server {
+    let server = ParentServer {
         process,
         tls: options.tls,
         index: format!("http://{address}"),
@@ -114,7 +114,7 @@ fn end_with(server: Pid) -> bool {
 
 /// The server that this process is a child of.
 #[derive(Clone)]
-struct Server {
+struct ParentServer {
     process: Pid,
     tls: bool,
     /// The URL of the index in front of it.
@@ -123,7 +123,7 @@ struct Server {
     given: Option<Control>,
 }
 
-impl Server {
+impl ParentServer {
     /// The hooks that have this index in front: one, or one for each model of a server in router mode.
     fn hooks(&self) -> Vec<(Control, Stats)> {
         let all = match &self.given {
@@ -189,7 +189,7 @@ impl Server {
                 LATER
             });
         };
-        match Known::at(&url) {
+        match KnownServer::at(&url) {
             Ok(known) => {
                 behind.found(known);
                 say(format_args!("Index at {}, in front of {url}", self.index));

@@ -34,7 +34,9 @@ pub(in crate::companion) fn of_server(listening: &[String]) -> Option<String> {
 pub(in crate::companion) fn listening(process: Pid, tls: bool) -> Vec<String> {
     let mut generation = vec![process.as_raw_nonzero().get().unsigned_abs()];
     while !generation.is_empty() {
-        let sockets = generation.iter().flat_map(|process| of(*process, tls));
+        let sockets = generation
+            .iter()
+            .flat_map(|process| sockets_of(*process, tls));
         let sockets: Vec<String> = sockets.collect();
         if !sockets.is_empty() {
             return sockets;
@@ -62,7 +64,7 @@ fn children(process: u32) -> Vec<u32> {
     numbers.collect()
 }
 
-fn of(process: u32, tls: bool) -> Vec<String> {
+fn sockets_of(process: u32, tls: bool) -> Vec<String> {
     let own = inodes(process);
     let table = |name: &str| {
         let text = fs::read_to_string(format!("/proc/{process}/net/{name}"));
@@ -148,7 +150,7 @@ mod tests {
         let six = TcpListener::bind("[::1]:0").ok();
         let unix = UnixListener::bind(&path).unwrap();
         let here = std::process::id();
-        let found = of(here, false);
+        let found = sockets_of(here, false);
         let of_tcp = |socket: &TcpListener| socket.local_addr().unwrap().to_string();
         assert!(
             found.contains(&format!("http://{}", of_tcp(&tcp))),
@@ -162,10 +164,10 @@ mod tests {
         }
         let path = format!("unix:{}", path.display());
         assert!(found.contains(&path), "{found:?}");
-        assert!(of(here, true).contains(&format!("https://{}", of_tcp(&tcp))));
+        assert!(sockets_of(here, true).contains(&format!("https://{}", of_tcp(&tcp))));
         let (gone, connected) = (of_tcp(&tcp), std::net::TcpStream::connect(of_tcp(&tcp)));
         drop((tcp, unix));
-        let found = of(here, false);
+        let found = sockets_of(here, false);
         assert!(!found.contains(&format!("http://{gone}")), "{found:?}");
         assert!(!found.contains(&path), "{found:?}");
         drop(connected);

@@ -51,7 +51,7 @@ pub struct Accounts {
     rules: Rules,
     past: Past,
     losses: Losses,
-    slots: BTreeMap<SequenceId, Slot>,
+    slots: BTreeMap<SequenceId, SlotAccount>,
     /// When each host entry was saved (see [`Self::clock`]), and from which slot.
     saved: HashMap<BufferId, (u64, SequenceId)>,
     /// Contents that the current event removes from a slot or buffer.
@@ -94,7 +94,7 @@ struct Going {
 
 /// What accounts know of a slot.
 #[derive(Debug, Default)]
-struct Slot {
+struct SlotAccount {
     /// The prompt that the slot works on.
     open: Option<Open>,
     /// The last prompt whose first batch was submitted in the slot.

@@ -20,7 +20,7 @@ pub(crate) struct Jobs {
     tasks: HashMap<TaskId, Arrival>,
     /// The slot and the most likely task of each evaluation for which several requests wait.
     unclaimed: BTreeMap<EvaluationId, (SequenceId, TaskId)>,
-    slots: BTreeMap<SequenceId, Slot>,
+    slots: BTreeMap<SequenceId, SlotJob>,
     /// The slots with entries of a prompt in the batch that is being evaluated.
     in_batch: Vec<SequenceId>,
     /// The slots whose prompts have been evaluated, until there is the first token of their answers.
@@ -51,7 +51,7 @@ struct Request {
 
 /// A slot, and its last task.
 #[derive(Debug, Default)]
-struct Slot {
+struct SlotJob {
     job: Option<Job>,
     /// The counts of the last prompt, for further answers (`n`) that take it over.
     last: Option<TokenCounts>,
@@ -79,7 +79,7 @@ impl Job {
     }
 }
 
-impl Slot {
+impl SlotJob {
     /// The prompt that is being evaluated, and the slot's surplus.
     fn prompt(&mut self) -> Option<(&mut Prompt, &mut Surplus)> {
         let prompt = self.job.as_mut()?.prompt.as_mut()?;
@@ -109,7 +109,7 @@ impl Jobs {
         id: Option<&RequestId>,
         facts: &mut Vec<Fact>,
     ) {
-        let works_for_it = |slot: &Slot| {
+        let works_for_it = |slot: &SlotJob| {
             let job = slot.job.as_ref();
             job.is_some_and(|job| job.arrival == Some(arrival) && job.busy)
         };
@@ -282,7 +282,7 @@ impl Jobs {
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let sequence = run[0].sequence;
             let slot = self.slots.get_mut(&sequence);
-            if let Some((prompt, surplus)) = slot.and_then(Slot::prompt) {
+            if let Some((prompt, surplus)) = slot.and_then(SlotJob::prompt) {
                 prompt.submitted(run, surplus);
                 if !self.in_batch.contains(&sequence) {
                     self.in_batch.push(sequence);
@@ -294,7 +294,7 @@ impl Jobs {
     /// This many entries of the batch came from the prefix store.
     pub(crate) fn loaded(&mut self, sequence: SequenceId, tokens: i32) {
         let slot = self.slots.get_mut(&sequence);
-        if let Some((prompt, _)) = slot.and_then(Slot::prompt) {
+        if let Some((prompt, _)) = slot.and_then(SlotJob::prompt) {
             prompt.loaded(u64::try_from(tokens).unwrap_or(0));
         }
     }
@@ -302,7 +302,7 @@ impl Jobs {
     pub(crate) fn evaluated(&mut self, failed: bool, facts: &mut Vec<Fact>) {
         for sequence in std::mem::take(&mut self.in_batch) {
             let slot = self.slots.get_mut(&sequence);
-            let prompt = slot.and_then(Slot::prompt);
+            let prompt = slot.and_then(SlotJob::prompt);
             let progress = prompt.map(|(prompt, surplus)| prompt.evaluated(failed, surplus));
             let counts = match progress {
                 None | Some(Progress::None) => continue,

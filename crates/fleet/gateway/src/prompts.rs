@@ -27,16 +27,16 @@ pub(crate) fn of_completion(body: &Value) -> Result<Vec<Prompt>, NoPrompt> {
             // Texts alone are a prompt each.
             let single = parts.iter().any(Value::is_u64) && parts.iter().all(is_part);
             if single || parts.is_empty() {
-                return one(&Value::from(parts.clone())).map(|prompt| vec![prompt]);
+                return read_prompt(&Value::from(parts.clone())).map(|prompt| vec![prompt]);
             }
-            parts.iter().map(one).collect()
+            parts.iter().map(read_prompt).collect()
         }
-        Some(prompt) => one(prompt).map(|prompt| vec![prompt]),
+        Some(prompt) => read_prompt(prompt).map(|prompt| vec![prompt]),
         None => Err(NoPrompt::Malformed),
     }
 }
 
-fn one(prompt: &Value) -> Result<Prompt, NoPrompt> {
+fn read_prompt(prompt: &Value) -> Result<Prompt, NoPrompt> {
     match prompt {
         Value::String(_) => Ok(Prompt::Text(prompt.clone())),
         Value::Array(parts) if !parts.is_empty() && parts.iter().all(is_part) => {

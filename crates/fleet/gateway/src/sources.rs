@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 /// One rank, or none.
 pub(crate) fn describe(events: Option<&KvEvents>, request: &Request) -> String {
-    let all = events.map_or(json!({}), |events| json!({"0": one(events, request)}));
+    let all = events.map_or(json!({}), |events| json!({"0": source(events, request)}));
     all.to_string()
 }
 
-fn one(events: &KvEvents, request: &Request) -> Value {
+fn source(events: &KvEvents, request: &Request) -> Value {
     let host = request.headers().get(HOST);
     let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     let host = host.as_ref().map(Authority::host);

@@ -46,7 +46,7 @@ pub(crate) enum Put {
 
 /// What is written next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Outgoing {
     /// Answers to the peer itself.
     Replies(Vec<u8>),
     /// A message.
@@ -116,7 +116,7 @@ impl Queue {
 
     /// Waits for what is to be written next. `None`: the queue was closed. `sent`: the message that was
     /// taken before.
-    pub(crate) fn take(&self, sent: Option<&Arc<[u8]>>) -> Option<Taken> {
+    pub(crate) fn take(&self, sent: Option<&Arc<[u8]>>) -> Option<Outgoing> {
         let mut inner = lock(&self.inner);
         if let Some(sent) = sent {
             inner.bytes -= size(sent);
@@ -127,10 +127,10 @@ impl Queue {
                 return None;
             }
             if !inner.replies.is_empty() {
-                return Some(Taken::Replies(std::mem::take(&mut inner.replies)));
+                return Some(Outgoing::Replies(std::mem::take(&mut inner.replies)));
             }
             if let Some(message) = inner.waiting.pop_front() {
-                return Some(Taken::Message(message));
+                return Some(Outgoing::Message(message));
             }
             let woken = self.filled.wait(inner);
             inner = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(queue.publish(b"kv", &six), Put::Queued);
         assert_eq!(queue.publish(b"kv", &six), Put::Dropped);
         // A message counts until it is written.
-        assert_eq!(queue.take(None), Some(Taken::Message(six.clone())));
+        assert_eq!(queue.take(None), Some(Outgoing::Message(six.clone())));
         assert_eq!(queue.publish(b"kv", &six), Put::Dropped);
         assert_eq!(queue.publish(b"kv", &message(400)), Put::Queued);
         assert_eq!(
@@ -201,7 +201,10 @@ mod tests {
         let queue = subscribed(1000);
         queue.publish(b"kv", &message(100));
         assert!(queue.reply(b"one") && queue.reply(b"two"));
-        assert_eq!(queue.take(None), Some(Taken::Replies(b"onetwo".to_vec())));
+        assert_eq!(
+            queue.take(None),
+            Some(Outgoing::Replies(b"onetwo".to_vec()))
+        );
         assert!(queue.reply(&[0; REPLIES]));
         assert!(!queue.reply(&[0]));
     }
@@ -222,7 +225,7 @@ mod tests {
             queue.publish(b"kv", &message(100));
         }
         assert_eq!(all.load(Ordering::Relaxed), 500);
-        let Some(Taken::Message(_)) = queue.take(None) else {
+        let Some(Outgoing::Message(_)) = queue.take(None) else {
             panic!("five wait");
         };
         queue.close();

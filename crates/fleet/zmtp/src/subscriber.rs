@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::connection::{Connection, Next, write};
 use crate::listener::{Guest, lock, spawn};
-use crate::queue::{Queue, Taken};
+use crate::queue::{Outgoing, Queue};
 use crate::{Limits, Role, Session, Step};
 
 /// After so many intervals without a byte, and a PING in each, a peer counts as gone.
@@ -136,8 +136,8 @@ fn start_writer(subscriber: &Arc<Subscriber>, first: fn()) -> io::Result<JoinHan
         let mut sent = None;
         while let Some(taken) = queue.take(sent.as_ref()) {
             let (bytes, next): (&[u8], _) = match &taken {
-                Taken::Replies(bytes) => (bytes, None),
-                Taken::Message(message) => (message, Some(Arc::clone(message))),
+                Outgoing::Replies(bytes) => (bytes, None),
+                Outgoing::Message(message) => (message, Some(Arc::clone(message))),
             };
             meter.skip();
             if write(&subscriber.stream, bytes).is_err() {

@@ -88,7 +88,7 @@ impl Predictor {
         }
         let beyond = signed(reused).saturating_sub(signed(sum));
         let last = self.beyond.entry(beginning.len()).or_default();
-        note(last, beyond);
+        remember(last, beyond);
         if beginning.is_empty() {
             return;
         }
@@ -111,7 +111,7 @@ impl Predictor {
         self.tokens = self.tokens * FADE + tokens as f64;
         self.blocks = self.blocks * FADE + of.len() as f64;
         let beyond = signed(tokens).saturating_sub(signed(self.sum(of, blocks)));
-        note(&mut self.whole, beyond);
+        remember(&mut self.whole, beyond);
     }
 
     /// Tokens of a whole prompt of these blocks.
@@ -162,8 +162,8 @@ impl Predictor {
     }
 }
 
-fn note(last: &mut VecDeque<i64>, one: i64) {
-    last.push_back(one);
+fn remember(last: &mut VecDeque<i64>, beyond: i64) {
+    last.push_back(beyond);
     if last.len() > LAST {
         last.pop_front();
     }

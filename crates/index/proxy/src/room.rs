@@ -19,10 +19,10 @@ const REST: Duration = Duration::from_millis(1);
 
 /// Bytes that requests may hold together.
 #[derive(Clone, Debug)]
-pub struct Room(Arc<State>);
+pub struct Room(Arc<RoomState>);
 
 #[derive(Debug)]
-struct State {
+struct RoomState {
     most: usize,
     held: AtomicUsize,
     refused: AtomicU64,
@@ -108,7 +108,7 @@ impl Room {
     /// For so many bytes.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self(Arc::new(State {
+        Self(Arc::new(RoomState {
             most,
             held: AtomicUsize::new(0),
             refused: AtomicU64::new(0),

@@ -17,7 +17,7 @@ mod rules;
 
 pub use propose::{Proposal, propose, propose_order};
 pub use rules::RulesError;
-use rules::{Action, Place, Rule};
+use rules::{Action, Rule, Section};
 
 /// Rules, and how often each was used.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Stabiliser {
 
 /// A text of a request that the model reads.
 struct Text<'a> {
-    place: Place,
+    place: Section,
     is_users: bool,
     value: Value<'a>,
 }
@@ -172,31 +172,31 @@ fn texts<'a>(path: &str, body: &Value<'a>) -> Vec<Text<'a>> {
     };
     let messages = match Endpoint::of_path(path.as_bytes()) {
         Endpoint::Completion | Endpoint::Infill => {
-            strings(body.member("prompt")).for_each(|text| add(Place::Prompt, false, text));
+            strings(body.member("prompt")).for_each(|text| add(Section::Prompt, false, text));
             None
         }
         Endpoint::Messages => {
             let system = body.member("system");
             let parts = system.iter().flat_map(parts);
-            parts.for_each(|text| add(Place::System, false, text));
+            parts.for_each(|text| add(Section::System, false, text));
             body.member("messages")
         }
         Endpoint::Responses => {
-            strings(body.member("instructions")).for_each(|text| add(Place::System, false, text));
+            strings(body.member("instructions")).for_each(|text| add(Section::System, false, text));
             body.member("input")
         }
         _ => body.member("messages"),
     };
     if let Some(messages) = messages {
         if messages.is_string() {
-            add(Place::Messages, true, messages.clone());
+            add(Section::Messages, true, messages.clone());
         }
         for message in messages.elements() {
             let role = message.member("role").and_then(|role| role.string());
             let role = role.as_deref();
             let place = match role {
-                Some("system" | "developer") => Place::System,
-                _ => Place::Messages,
+                Some("system" | "developer") => Section::System,
+                _ => Section::Messages,
             };
             let content = message.member("content");
             for text in content.iter().flat_map(parts) {
@@ -206,7 +206,7 @@ fn texts<'a>(path: &str, body: &Value<'a>) -> Vec<Text<'a>> {
     }
     let tools = body.member("tools");
     let tools = tools.iter().flat_map(Value::texts);
-    tools.for_each(|text| add(Place::Tools, false, text));
+    tools.for_each(|text| add(Section::Tools, false, text));
     found
 }
 

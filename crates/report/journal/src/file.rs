@@ -75,7 +75,7 @@ pub(crate) fn name_of(identity: &Identity, number: u32) -> String {
 
 /// Opens and locks the journal of this number, and reads its live ids. A file that is no journal, or
 /// is damaged, is renamed and replaced by a new one.
-pub(crate) fn take(
+pub(crate) fn lock(
     folder: &PrivateFolder,
     identity: Identity,
     number: u32,

@@ -19,7 +19,7 @@ const MOST: usize = 10_000;
 
 /// Journals of this family that have other identities, and their numbers. Nothing is locked: otherwise a
 /// server of another family could find its own journal taken when it starts.
-pub(crate) fn of(folder: &PrivateFolder, own: &Identity) -> Vec<(Identity, u32)> {
+pub(crate) fn journals(folder: &PrivateFolder, own: &Identity) -> Vec<(Identity, u32)> {
     let Ok(entries) = std::fs::read_dir(folder.path()) else {
         return Vec::new();
     };

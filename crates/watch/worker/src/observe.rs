@@ -144,7 +144,7 @@ pub(crate) fn start(
     // Only the control endpoint shows it.
     let recent = match settings.recent_limit.filter(|_| settings.listen.is_some()) {
         Some(limit) => {
-            let place = handover::Place::of(library, given);
+            let place = handover::HandoverFolder::of(library, given);
             Some(RecentTraffic::new(library, limit, setup.clone(), place)?)
         }
         None => None,

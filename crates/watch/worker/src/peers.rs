@@ -45,11 +45,11 @@ struct Peer {
 }
 
 /// The items that the ledger gets in place of an item.
-pub(crate) type Told = VecDeque<Item>;
+pub(crate) type Outgoing = VecDeque<Item>;
 
 impl Peers {
     /// Appends to `told` what may be told now.
-    pub(crate) fn pass(&mut self, item: Item, told: &mut Told) {
+    pub(crate) fn pass(&mut self, item: Item, told: &mut Outgoing) {
         if let What::Event(event) = &item.what {
             self.at_work.note(event, item.at);
         }
@@ -61,7 +61,7 @@ impl Peers {
         self.at_work.slots(now)
     }
 
-    fn go_on(&mut self, item: Item, told: &mut Told) {
+    fn go_on(&mut self, item: Item, told: &mut Outgoing) {
         if self.must_wait(&item) {
             self.held_entries += entries_in(&item);
             self.held.push_back(item);
@@ -101,7 +101,7 @@ impl Peers {
         }
     }
 
-    fn tell(&mut self, item: Item, told: &mut Told) {
+    fn tell(&mut self, item: Item, told: &mut Outgoing) {
         let Item { what, at } = item;
         let What::Event(now) = what else {
             told.push_back(Item { what, at });
@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn pass(peers: &mut Peers, events: impl IntoIterator<Item = Event>) -> Vec<Event> {
-        let mut told = Told::new();
+        let mut told = Outgoing::new();
         for one in events {
             peers.pass(event(one, AT), &mut told);
         }

@@ -24,7 +24,7 @@ use crate::learner::Learner;
 use crate::library::{Item, Library, Lost, Rest, Source, Waiting, What, Withdrawn};
 use crate::live_ids::LiveIds;
 use crate::observe::{self, Cleanup, Question, Telemetry};
-use crate::peers::{Peers, Told};
+use crate::peers::{Outgoing, Peers};
 use crate::routers::Routers;
 use crate::trace::Trace;
 
@@ -122,7 +122,7 @@ pub fn start<S: Source + Send + 'static>(
                     learner: library
                         .answers()
                         .map(|answers| Learner::new(library, answers, is_program)),
-                    told: Told::new(),
+                    told: Outgoing::new(),
                     passed: Vec::new(),
                     facts: Vec::new(),
                 };
@@ -207,7 +207,7 @@ struct Worker<S> {
     /// `None`: answers are not remembered.
     learner: Option<Learner>,
     /// The items that `peers` returns. Kept to save allocations.
-    told: Told,
+    told: Outgoing,
     /// The events that `prompts` returns. Kept to save allocations.
     passed: Vec<Event>,
     facts: Vec<Fact>,

@@ -39,7 +39,7 @@ pub(in crate::attach) struct Survey {
 
 /// Where definitions are, and under which names. Nearly all of the words that are looked up here, some ten thousand at each
 /// start of a server, lead to none of them.
-struct Known {
+struct Definitions {
     /// Addresses, and the index of the definition, in order.
     addresses: Vec<(usize, usize)>,
     /// Names of rows that have a definition, in order.
@@ -47,7 +47,7 @@ struct Known {
     seen: Sieve,
 }
 
-impl Known {
+impl Definitions {
     fn of(definitions: &[Definition]) -> Self {
         let (mut addresses, mut names) = (Vec::new(), Vec::new());
         let mut seen = Sieve([0; 64]);
@@ -170,7 +170,7 @@ impl Survey {
     }
 
     fn find_imports(&mut self) {
-        let known = Known::of(&self.definitions);
+        let known = Definitions::of(&self.definitions);
         let own = replacement::all()[0].address();
         for (object, candidate) in self.objects.iter().enumerate() {
             if candidate.contains(own) {
@@ -192,7 +192,7 @@ impl Survey {
     }
 
     /// The definition that a word leads to.
-    fn leads_to(&self, word: &Word<'_>, object: usize, known: &Known) -> Option<usize> {
+    fn leads_to(&self, word: &Word<'_>, object: usize, known: &Definitions) -> Option<usize> {
         let now = word.at.load(Ordering::Relaxed);
         let mut at_address = known.at(now);
         if at_address.clone().next().is_some() {

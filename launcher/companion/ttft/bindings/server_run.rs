@@ -11,13 +11,13 @@ use super::Plan;
 use crate::companion::demo::running::{Running, temporary_folder};
 use crate::companion::demo::{bare, launcher};
 
-pub(super) struct Server {
+pub(super) struct OwnServer {
     running: Running,
     /// Says what was loaded from the store, which the server counts as evaluated.
     hook: Option<Hook>,
 }
 
-impl Server {
+impl OwnServer {
     /// Starts it, and waits until it is ready. `store`: with the hook, and a store in that folder.
     pub(super) fn start(plan: &Plan, server: &Path, store: Option<&Path>) -> Result<Self, String> {
         let folder = temporary_folder()?;

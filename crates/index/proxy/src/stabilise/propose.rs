@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::{Regex, escape};
 
-use super::rules::Place;
+use super::rules::Section;
 
 /// A rule that would have removed a difference between two prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Proposal {
 }
 
 /// Text that changes with each request and need not, and what to do about it.
-struct Kind {
+struct VolatileText {
     name: &'static str,
     find: &'static str,
     /// `None`: it goes behind the user's last message.
@@ -26,29 +26,29 @@ struct Kind {
 }
 
 /// The first that fits is proposed.
-const KINDS: [Kind; 5] = [
+const VOLATILE: [VolatileText; 5] = [
     // Claude Code's: the end of its version differs in each session. llama-server itself puts `cch` right.
-    Kind {
+    VolatileText {
         name: "claude-code-attribution",
         find: "cc_version=[0-9A-Za-z._-]+",
         with: Some("cc_version=0"),
     },
-    Kind {
+    VolatileText {
         name: "time-of-day",
         find: r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?",
         with: Some("$1"),
     },
-    Kind {
+    VolatileText {
         name: "uuid",
         find: r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
         with: Some("00000000-0000-0000-0000-000000000000"),
     },
-    Kind {
+    VolatileText {
         name: "clock",
         find: r"[^.\n]*[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?( ?[AaPp][Mm])?[^.\n]*\.? ?",
         with: None,
     },
-    Kind {
+    VolatileText {
         name: "date",
         find: r"[^.\n]*([0-9]{4}-[0-9]{2}-[0-9]{2}|(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* [0-9]{1,2})[^.\n]*\.? ?",
         with: None,
@@ -56,7 +56,7 @@ const KINDS: [Kind; 5] = [
 ];
 
 static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
-    let patterns = KINDS.iter().map(|kind| Regex::new(kind.find));
+    let patterns = VOLATILE.iter().map(|kind| Regex::new(kind.find));
     patterns.map(|it| it.expect("a pattern")).collect()
 });
 
@@ -72,12 +72,12 @@ const BEFORE: (usize, usize) = (4, 24);
 #[must_use]
 pub fn propose(before: &str, texts: [&str; 2], is_chat: bool, is_system: bool) -> Option<Proposal> {
     let place = match (is_chat, is_system) {
-        (true, true) => Place::System,
-        (true, false) => Place::Messages,
-        (false, _) => Place::Prompt,
+        (true, true) => Section::System,
+        (true, false) => Section::Messages,
+        (false, _) => Section::Prompt,
     };
     let [old, new] = texts.map(|text| format!("{before}{text}"));
-    let known = KINDS
+    let known = VOLATILE
         .iter()
         .zip(PATTERNS.iter())
         .find_map(|(kind, pattern)| {
@@ -90,7 +90,7 @@ pub fn propose(before: &str, texts: [&str; 2], is_chat: bool, is_system: bool) -
     let Some((kind, found, instead)) = known else {
         return nonce(before, [&old, &new], place);
     };
-    let is_possible = kind.with.is_some() || place == Place::System;
+    let is_possible = kind.with.is_some() || place == Section::System;
     is_possible.then(|| Proposal {
         rule: rule(kind.name, place, kind.find, kind.with),
         found,
@@ -112,7 +112,7 @@ fn at<'a>(pattern: &Regex, text: &'a str, byte: usize) -> Option<&'a str> {
 }
 
 /// A rule for something that stands behind a text which stays.
-fn nonce(before: &str, [old, new]: [&str; 2], place: Place) -> Option<Proposal> {
+fn nonce(before: &str, [old, new]: [&str; 2], place: Section) -> Option<Proposal> {
     let [old_nonce, nonce] = [old, new].map(|text| at(&NONCE, text, before.len()));
     let (old_nonce, nonce) = (old_nonce?, nonce?);
     let start = nonce.as_ptr() as usize - new.as_ptr() as usize;
@@ -142,12 +142,12 @@ fn nonce(before: &str, [old, new]: [&str; 2], place: Place) -> Option<Proposal> 
     })
 }
 
-fn rule(name: &str, place: Place, find: &str, with: Option<&str>) -> String {
+fn rule(name: &str, place: Section, find: &str, with: Option<&str>) -> String {
     let place = match place {
-        Place::System => "system",
-        Place::Messages => "messages",
-        Place::Tools => "tools",
-        Place::Prompt => "prompt",
+        Section::System => "system",
+        Section::Messages => "messages",
+        Section::Tools => "tools",
+        Section::Prompt => "prompt",
     };
     let action = match with {
         Some(with) => format!("replace = {}", quoted(with)),

@@ -9,14 +9,14 @@ use serde::Deserialize;
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) place: Section,
     pub(super) action: Action,
 }
 
 /// Where a rule looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Place {
+pub(super) enum Section {
     /// Messages of the roles `system` and `developer`, and what the APIs have in their place.
     System,
     /// All other messages.
@@ -49,7 +49,7 @@ struct File {
 struct Written {
     name: String,
     #[serde(rename = "in")]
-    place: Place,
+    place: Section,
     find: Option<String>,
     replace: Option<String>,
     #[serde(rename = "move")]
@@ -123,8 +123,8 @@ impl Written {
             }
         };
         match (&action, self.place) {
-            (Action::Move { .. }, Place::System)
-            | (Action::Sort, Place::Tools)
+            (Action::Move { .. }, Section::System)
+            | (Action::Sort, Section::Tools)
             | (Action::Replace { .. }, _) => {}
             (Action::Move { .. }, _) => return Err("move is for in = \"system\"".to_owned()),
             (Action::Sort, _) => return Err("sort is for in = \"tools\"".to_owned()),

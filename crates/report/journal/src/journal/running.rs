@@ -94,7 +94,7 @@ impl Running {
                 // The next start takes the other files.
                 break;
             }
-            let found = file::take(&folder, identity, number, create, log).map_err(at_folder)?;
+            let found = file::lock(&folder, identity, number, create, log).map_err(at_folder)?;
             let Found::Ours(file, ids) = found else {
                 continue;
             };
@@ -113,12 +113,12 @@ impl Running {
         let Some((file, number, own_ids)) = own else {
             return Ok(None);
         };
-        for (relative, number) in relatives::of(&folder, &identity) {
+        for (relative, number) in relatives::journals(&folder, &identity) {
             if lost.len() >= MAX_IDS {
                 break;
             }
             // Whatever is wrong with it is for its own next start.
-            let found = file::take(&folder, relative, number, false, log);
+            let found = file::lock(&folder, relative, number, false, log);
             let Ok(Found::Ours(file, ids)) = found else {
                 continue;
             };

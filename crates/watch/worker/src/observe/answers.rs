@@ -263,7 +263,7 @@ impl Answers {
     }
 
     fn events(&self, request: &Request) -> Response {
-        let Some(place) = Place::take(&self.readers, self.most_readers) else {
+        let Some(place) = StreamPermit::take(&self.readers, self.most_readers) else {
             self.asker.clients.refuse();
             return refuse(503, "too many readers: close one, or try again later");
         };
@@ -415,9 +415,9 @@ fn browser(request: &Request) -> BrowserHeaders<'_> {
 }
 
 /// The right to follow the stream, returned on drop.
-struct Place(Arc<AtomicUsize>);
+struct StreamPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl StreamPermit {
     fn take(readers: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let place = Self(Arc::clone(readers));
         // If it is refused, the drop returns it.
@@ -425,7 +425,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -433,7 +433,7 @@ impl Drop for Place {
 
 struct Placed {
     reader: Reader,
-    _place: Place,
+    _place: StreamPermit,
 }
 
 impl Follow for Placed {

@@ -26,7 +26,7 @@ const LAST: &str = ".last";
 
 /// Where a child finds the file of the last child, and leaves its own.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct HandoverFolder {
     folder: PathBuf,
     /// Begins the names of all files of this router's children.
     router: String,
@@ -42,7 +42,7 @@ pub(crate) struct Left {
     pub(crate) models: u32,
 }
 
-impl Place {
+impl HandoverFolder {
     /// `None`: this is no child of a router, or there is no folder for it.
     pub(crate) fn of(library: &dyn Library, flags: &ServerFlags) -> Option<Self> {
         let port = flags.router_port()?;
@@ -142,9 +142,9 @@ mod tests {
 
     use super::*;
 
-    fn place(folder: &tempfile::TempDir, router: Pid, model: &str) -> Place {
+    fn place(folder: &tempfile::TempDir, router: Pid, model: &str) -> HandoverFolder {
         let folder = folder.path().to_path_buf();
-        Place::at(folder, router, OsStr::new("8080"), OsStr::new(model))
+        HandoverFolder::at(folder, router, OsStr::new("8080"), OsStr::new(model))
     }
 
     #[test]

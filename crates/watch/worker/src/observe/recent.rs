@@ -8,7 +8,7 @@ use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_traffic::{Key, Recent, Setup};
 
-use super::handover::Place;
+use super::handover::HandoverFolder;
 use super::setup::StoreLimit;
 use crate::library::Library;
 
@@ -19,7 +19,7 @@ pub(crate) struct RecentTraffic {
     store_limit: StoreLimit,
     library: &'static dyn Library,
     /// `None`: this is no child of a router.
-    place: Option<Place>,
+    place: Option<HandoverFolder>,
     /// When time 0 of the recording was, milliseconds since 1970.
     began_ms: u64,
     /// How long after that this process began to count, nanoseconds.
@@ -32,10 +32,10 @@ impl RecentTraffic {
         library: &'static dyn Library,
         limit: u64,
         setup: Setup,
-        place: Option<Place>,
+        place: Option<HandoverFolder>,
     ) -> io::Result<Self> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let left = place.as_ref().and_then(Place::take);
+        let left = place.as_ref().and_then(HandoverFolder::take);
         let left = left.and_then(|left| Some((Recent::resume(limit, &left.bytes)?, left.models)));
         let now = library.now();
         let here_ms = now.unix_ms.saturating_sub(now.stamp.0 / 1_000_000);

@@ -15,11 +15,11 @@ const AFTER: u64 = 1_000_000_000;
 /// What each context does, by its place. It gets each event when it comes, also those that wait for the ledger.
 #[derive(Default)]
 pub(super) struct AtWork {
-    contexts: BTreeMap<usize, Work>,
+    contexts: BTreeMap<usize, ContextWork>,
 }
 
 #[derive(Default)]
-struct Work {
+struct ContextWork {
     /// The sequences in the batch that is being evaluated.
     now: BTreeSet<SequenceId>,
     /// When the last batch of each ended.
@@ -66,7 +66,7 @@ impl AtWork {
     }
 }
 
-impl Work {
+impl ContextWork {
     fn end(&mut self, at: Stamp) {
         let ended = std::mem::take(&mut self.now).into_iter();
         self.ended.extend(ended.map(|slot| (slot, at)));
