@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::adviser::{ChangeData, MOVES, SUFFIX_FIRST, spared_by, words};
 use super::connect::ControlAt;
-use super::recorded::{of_running, of_server, open};
+use super::recorded::{OfModel, of_router, of_running, of_server, open, open_all};
 use super::show::{bytes, count, percent, print, print_json};
 use super::simulate::PointOut;
 use super::simulate::many::Simulations;
@@ -32,12 +32,16 @@ pub(super) struct Options {
     traffic: Option<PathBuf>,
     #[command(flatten)]
     control: ControlAt,
-    /// Print JSON: recorded, changes (flags, point) and tokens
+    /// Print JSON: recorded, changes (flags, point) and tokens; of a router's models a list of that, each with its model
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), String> {
+    let models = options.traffic.as_deref().map(of_router);
+    if let Some(models) = models.filter(|models| !models.is_empty()) {
+        return of_models(options, &models);
+    }
     let (traffic, recorded) = match &options.traffic {
         Some(path) => open(path)?,
         None => of_server(&options.control)?,
@@ -47,6 +51,25 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         print_json(&AdviceOut::of(&advice))
     } else {
         print(&text(&advice))
+    }
+}
+
+/// A router's models: each has a process and a cache of its own.
+fn of_models(options: &Options, models: &[OfModel]) -> Result<(), String> {
+    let mut texts = Vec::new();
+    let mut all = Vec::new();
+    for (one, traffic, recorded) in open_all(models)? {
+        let advice = Simulations::of(&traffic).advise(&recorded);
+        texts.push(format!("{}\n{}", one.title(), text(&advice)));
+        all.push(OfModelOut {
+            model: one.model.clone(),
+            advice: AdviceOut::of(&advice),
+        });
+    }
+    if options.json {
+        print_json(&all)
+    } else {
+        print(&texts.join("\n"))
     }
 }
 
@@ -64,6 +87,13 @@ pub(super) struct AdviceOut {
     changes: Vec<ChangeOut>,
     alone: Vec<ChangeOut>,
     tokens: TokensOut,
+}
+
+#[derive(Serialize)]
+struct OfModelOut {
+    model: String,
+    #[serde(flatten)]
+    advice: AdviceOut,
 }
 
 #[derive(Serialize)]

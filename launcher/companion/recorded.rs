@@ -29,6 +29,72 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The recording of one model of a llama-server in router mode.
+pub(super) struct OfModel {
+    /// As the file's name has it.
+    pub(super) model: String,
+    pub(super) path: PathBuf,
+}
+
+impl OfModel {
+    /// The title of what is said about it.
+    pub(super) fn title(&self) -> String {
+        format!("Model {}, {}", self.model, self.path.display())
+    }
+}
+
+/// The recordings of a router's models, each of which stands beside the file that the setting names, as `<file>.<model>`. None:
+/// this is a file itself, or there is nothing of that name.
+pub(super) fn of_router(path: &Path) -> Vec<OfModel> {
+    let Some(named) = path.file_name().filter(|_| path.metadata().is_err()) else {
+        return Vec::new();
+    };
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let beside = folder.unwrap_or(Path::new(".")).read_dir();
+    let mut all: Vec<OfModel> = beside
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|file| {
+            let name = file.file_name();
+            let model = name.to_str()?.strip_prefix(named.to_str()?)?;
+            let model = model.strip_prefix('.')?.to_owned();
+            // What was set aside.
+            let is_aside = model == "1" || model.ends_with(".1");
+            let path = path.with_file_name(&name);
+            (!is_aside && is_recording(&path)).then_some(OfModel { model, path })
+        })
+        .collect();
+    all.sort_by(|a, b| a.model.cmp(&b.model));
+    all
+}
+
+/// The same, each with its traffic. One without requests is left out, and a line says why.
+pub(super) fn open_all(models: &[OfModel]) -> Result<Vec<(&OfModel, Traffic, Setting)>, String> {
+    let mut all = Vec::new();
+    let mut why = String::new();
+    for model in models {
+        match open(&model.path) {
+            Ok((traffic, recorded)) => all.push((model, traffic, recorded)),
+            Err(error) if models.len() == 1 => return Err(error),
+            Err(error) => {
+                say(&error);
+                why = error;
+            }
+        }
+    }
+    if all.is_empty() { Err(why) } else { Ok(all) }
+}
+
+/// Whether a file begins as a recording does.
+pub(super) fn is_recording(path: &Path) -> bool {
+    let mut begin = [0; MAGIC.len()];
+    // What is no file may not come again once it was read.
+    let file = Some(path).filter(|path| path.is_file());
+    let read = file.and_then(|path| File::open(path).ok()?.read_exact(&mut begin).ok());
+    read.is_some() && begin == *MAGIC
+}
+
 /// A file that is larger is no recording: at 64 MiB it ends, if nothing else is set.
 const MOST_BYTES: u64 = 16 << 30;
 

@@ -23,13 +23,13 @@ use super::advise::AdviceOut;
 use super::adviser::Adviser;
 use super::connect::{ControlAt, hook_says};
 use super::limit::Limit;
-use super::recorded::open;
+use super::recorded::{OfModel, is_recording, of_router, open};
 use super::show::{bytes, print};
 use super::simulate::PointOut;
 use super::simulate::many::Simulations;
 use super::traffic::curve::Curves;
 use super::traffic::import::summary;
-use super::traffic::open::{Input, is_recording};
+use super::traffic::open::Input;
 use crate::say::say;
 
 mod prefixes;
@@ -92,6 +92,13 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         }
         None => Path::new(USUAL),
     };
+    let models = match options.input.files.as_slice() {
+        [path] => of_router(path),
+        _ => Vec::new(),
+    };
+    if !models.is_empty() {
+        return of_models(options, output, &models);
+    }
     let mut names = Names::new(options.ids);
     let mut data = match (options.input.files.as_slice(), &options.log) {
         ([], Some(path)) => of_log(path, &mut names)?,
@@ -102,16 +109,62 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(title) = &options.title {
         data["about"]["title"] = title.as_str().into();
     }
+    write_page(&mut data, output)?;
+    check(options, &data)
+}
+
+fn check(options: &Options, data: &Value) -> Result<ExitCode, String> {
+    Limit::check(&options.fail_above, |name| match name {
+        "evaluated" => Some(100.0 * evaluated(data)),
+        _ => None,
+    })
+}
+
+/// A router's models, each in a file of its own: `report.html` becomes `report.MODEL.html`.
+fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<ExitCode, String> {
+    let mut worst: Option<(f64, Value)> = None;
+    for one in models {
+        let mut data = match of_recording(&one.path, !options.no_simulation) {
+            Ok(data) => data,
+            Err(error) if models.len() == 1 => return Err(error),
+            Err(error) => {
+                say(error);
+                continue;
+            }
+        };
+        let title = options.title.as_deref().map(|title| format!("{title}, "));
+        data["about"]["title"] = (title.unwrap_or_default() + &one.model).into();
+        let mut name = output.file_stem().unwrap_or_default().to_owned();
+        name.push(".");
+        name.push(&one.model);
+        if let Some(ending) = output.extension() {
+            name.push(".");
+            name.push(ending);
+        }
+        let output = output.with_file_name(name);
+        if options.output.is_none() && output.symlink_metadata().is_ok() {
+            return Err(format!(
+                "{} is there already: name a file with -o",
+                output.display()
+            ));
+        }
+        write_page(&mut data, &output)?;
+        let share = evaluated(&data);
+        if worst.as_ref().is_none_or(|(most, _)| share > *most) {
+            worst = Some((share, data));
+        }
+    }
+    let (_, worst) = worst.ok_or("None of these recordings has requests yet")?;
+    check(options, &worst)
+}
+
+fn write_page(data: &mut Value, output: &Path) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_millis() as u64);
     data["about"]["made"] = json!(Timestamp::from_unix_ms(now));
     data["about"]["version"] = env!("CARGO_PKG_VERSION").into();
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(data.to_string().as_bytes(), 8);
-    put(output, &contextpilot_page::report(&STANDARD.encode(packed)))?;
-    Limit::check(&options.fail_above, |name| match name {
-        "evaluated" => Some(100.0 * evaluated(&data)),
-        _ => None,
-    })
+    put(output, &contextpilot_page::report(&STANDARD.encode(packed)))
 }
 
 /// A published trace: what it is, and what caches of all sizes reuse.

@@ -11,10 +11,12 @@ use serde::Serialize;
 use super::connect::ControlAt;
 use super::limit::{Limit, gigabytes};
 use super::plot::{Axis, Plot, lines};
-use super::recorded::{of_server as last_requests, open, under_way};
+use super::recorded::{
+    OfModel, is_recording, of_router, of_server as last_requests, open, open_all, under_way,
+};
 use super::show::{bytes, count, counted, percent, print, print_json};
 use super::table::Table;
-use super::traffic::open::{Input, is_recording};
+use super::traffic::open::Input;
 use crate::say::say;
 
 pub(super) mod fleet;
@@ -99,8 +101,14 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         model: None,
     };
     match (input.files.as_slice(), options.servers.is_empty()) {
-        ([], true) => of_server(options, last_requests(&control)?),
-        ([file], true) if is_recording(file) => of_server(options, open(file)?),
+        ([], true) => of_servers(options, vec![(None, last_requests(&control)?)]),
+        ([file], true) if is_recording(file) => of_servers(options, vec![(None, open(file)?)]),
+        ([file], true) if !of_router(file).is_empty() => {
+            let models = of_router(file);
+            let all = open_all(&models)?.into_iter();
+            let all = all.map(|(one, traffic, recorded)| (Some(one), (traffic, recorded)));
+            of_servers(options, all.collect())
+        }
         ([], false) => {
             input.files.push(under_way(&control)?);
             of_fleet(options, &input)
@@ -142,15 +150,73 @@ fn of_fleet(options: &Options, input: &Input) -> Result<ExitCode, String> {
         .show(&opened, &given, &rows, options.json, options.svg.as_deref())
 }
 
-fn of_server(
+/// One server, or the models of a router: each has a process and a cache of its own.
+fn of_servers(
     options: &Options,
-    (traffic, mut recorded): (Traffic, Setting),
+    servers: Vec<(Option<&OfModel>, (Traffic, Setting))>,
 ) -> Result<ExitCode, String> {
     if let Some(flag) = options.fleet.given_option() {
         return Err(format!(
             "{flag} is for a fleet: say --servers, too (also if it is 1); of the recorded server say --parallel, --cache-ram, --store-gb"
         ));
     }
+    let all = servers.into_iter();
+    let all: Result<Vec<Simulated>, String> = all
+        .map(|(model, (traffic, recorded))| simulate(options, model, &traffic, recorded))
+        .collect();
+    let all = all?;
+    let texts: Vec<&str> = all.iter().map(|one| one.text.as_str()).collect();
+    let text = texts.join("\n");
+    let points = all
+        .iter()
+        .flat_map(|one| one.points.iter().map(|point| at(one.model, point)));
+    let plot = Plot {
+        across: "--parallel".to_owned(),
+        axis: Axis::Ones,
+        lines: lines(points),
+        text: text.clone(),
+    };
+    plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
+    if options.json {
+        let all: Vec<PointOut> = all.iter().flat_map(Simulated::out).collect();
+        print_json(&all)?;
+    } else {
+        print(&text)?
+    }
+    Limit::check(&options.shown.fail_above, |name| {
+        let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
+        let all = all.iter().flat_map(|one| &one.points).map(evaluated);
+        all.reduce(f64::max).filter(|_| name == "evaluated")
+    })
+}
+
+/// What was simulated of one server.
+struct Simulated<'a> {
+    model: Option<&'a OfModel>,
+    points: Vec<Point>,
+    spreads: Vec<Option<Spread>>,
+    without: Vec<Option<u64>>,
+    text: String,
+}
+
+impl Simulated<'_> {
+    fn out(&self) -> Vec<PointOut> {
+        let all = self.points.iter().zip(&self.spreads).zip(&self.without);
+        let all = all.map(|((point, spread), without)| PointOut {
+            model: self.model.map(|one| one.model.clone()),
+            evaluated_tokens_unkept: *without,
+            ..PointOut::of(point).within(*spread)
+        });
+        all.collect()
+    }
+}
+
+fn simulate<'a>(
+    options: &Options,
+    model: Option<&'a OfModel>,
+    traffic: &Traffic,
+    mut recorded: Setting,
+) -> Result<Simulated<'a>, String> {
     recorded.store_speed = options.store_speed.saturating_mul(1_000_000);
     if options.store_gb.iter().any(|bytes| *bytes > 0) {
         if !recorded.can_have_store() {
@@ -164,10 +230,10 @@ fn of_server(
         }
     }
     let settings = grid(options, &recorded)?;
-    let simulations = Simulations::of(&traffic);
+    let simulations = Simulations::of(traffic);
     let points = simulations.grid(&settings, &recorded);
     let spreads = simulations.spreads(&settings, &recorded);
-    let without = without_kept_tokens(&traffic);
+    let without = without_kept_tokens(traffic);
     let without = without.map(|without| Simulations::of(&without).all(&settings));
     let without: Vec<Option<u64>> = match &without {
         Some(points) => points
@@ -176,38 +242,26 @@ fn of_server(
             .collect(),
         None => vec![None; points.len()],
     };
-    let mut text = text(&points, &spreads, &without);
-    text += &kept(&traffic);
-    let plot = Plot {
-        across: "--parallel".to_owned(),
-        axis: Axis::Ones,
-        lines: lines(points.iter().map(at)),
-        text: text.clone(),
-    };
-    plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
-    if options.json {
-        let all = points.iter().zip(&spreads).zip(&without);
-        let all = all.map(|((point, spread), without)| PointOut {
-            evaluated_tokens_unkept: *without,
-            ..PointOut::of(point).within(*spread)
-        });
-        print_json(&all.collect::<Vec<_>>())?;
-    } else {
-        print(&text)?
-    }
-    Limit::check(&options.shown.fail_above, |name| {
-        let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
-        let all = points.iter().map(evaluated);
-        all.reduce(f64::max).filter(|_| name == "evaluated")
+    let title = model.map(|one| one.title() + "\n").unwrap_or_default();
+    let text = title + &text(&points, &spreads, &without) + &kept(traffic);
+    Ok(Simulated {
+        model,
+        points,
+        spreads,
+        without,
+        text,
     })
 }
 
 /// The line of a point in a plot, with one for each combination of the other flags, and where it is on that.
-fn at(point: &Point) -> (String, (f64, f64)) {
+fn at(model: Option<&OfModel>, point: &Point) -> (String, (f64, f64)) {
     let setting = &point.setting;
     let similarity = setting.slot_prompt_similarity;
     let (ram, reuse) = (setting.cache_ram, setting.cache_reuse);
-    let name = format!("cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
+    let model = model
+        .map(|one| format!("{}: ", one.model))
+        .unwrap_or_default();
+    let name = format!("{model}cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
     let slots = f64::from(setting.parallel);
     (name, (slots, 100.0 * point.reused_share()))
 }
@@ -273,6 +327,9 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
 /// A point, in JSON: settings under the names of their flags.
 #[derive(Serialize)]
 pub(super) struct PointOut {
+    /// Of a router.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     parallel: u32,
     kv_unified: bool,
     cache_ram: i64,
@@ -305,6 +362,7 @@ impl PointOut {
     pub(super) fn of(point: &Point) -> Self {
         let setting = &point.setting;
         Self {
+            model: None,
             parallel: setting.parallel,
             kv_unified: setting.kv_unified,
             cache_ram: setting.cache_ram,

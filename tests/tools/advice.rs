@@ -5,7 +5,7 @@
 use contextpilot_testbed::{Arch, Builder, Model, Random, Request, Server, Step as Done, Trace};
 use serde_json::{Value, json as object};
 
-use crate::support::{Watched, json, until};
+use crate::support::{Watched, companion, fails, good, json, until};
 
 mod answers;
 mod asked;

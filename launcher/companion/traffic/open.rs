@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use contextpilot_trace::read::{Format, LeftOut, Line, Reader, Text, chain};
 use contextpilot_trace::{Builder, Clock, NewRequest, Sample, TooLarge, Trace};
-use contextpilot_traffic::{MAGIC, Traffic};
+use contextpilot_traffic::Traffic;
 
 use super::lines::Lines;
 use super::tokenizer::Tokenizer;
-use crate::companion::recorded;
+use crate::companion::recorded::{self, is_recording, of_router};
 use crate::companion::show::{count, counted, percent};
 use crate::say::say;
 
@@ -59,9 +59,22 @@ const SAID: u64 = 5;
 
 impl Input {
     pub(in crate::companion) fn open(&self) -> Result<Opened, String> {
-        match self.files.as_slice() {
-            [file] if is_recording(file) => self.of_recording(file),
-            files => self.of_traces(files),
+        let [file] = self.files.as_slice() else {
+            return self.of_traces(&self.files);
+        };
+        match of_router(file).as_slice() {
+            [] if is_recording(file) => self.of_recording(file),
+            [] => self.of_traces(&self.files),
+            [one] => self.of_recording(&one.path),
+            models => {
+                let names = models.iter().map(|one| one.path.display().to_string());
+                let names: Vec<String> = names.collect();
+                Err(format!(
+                    "Models share no tokens, and {} has a recording of each of a router's: name one of {}",
+                    file.display(),
+                    names.join(", ")
+                ))
+            }
         }
     }
 
@@ -350,14 +363,4 @@ fn in_words(parts: &[(u64, &str, &str)]) -> Vec<String> {
 
 fn too_large(_: TooLarge) -> String {
     "The trace has more requests or blocks than can be counted: add --sample 0.01".to_owned()
-}
-
-/// Whether a file begins as a recording does.
-pub(in crate::companion) fn is_recording(path: &Path) -> bool {
-    use std::io::Read;
-    let mut begin = [0; MAGIC.len()];
-    // What is no file may not come again once it was read.
-    let file = Some(path).filter(|path| path.is_file());
-    let read = file.and_then(|path| std::fs::File::open(path).ok()?.read_exact(&mut begin).ok());
-    read.is_some() && begin == *MAGIC
 }

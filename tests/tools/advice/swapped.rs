@@ -196,3 +196,91 @@ fn a_model_that_a_client_unloaded() {
     assert!(said.contains(how), "{said}");
     assert!(said.contains("as a client unloaded the model"), "{said}");
 }
+
+/// A router's children have one setting: each model has a recording of its own beside the named file, in which its next
+/// process goes on.
+#[test]
+fn each_model_is_recorded_also_when_it_comes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = folder.path().join("traffic");
+    let setting = format!("CONTEXTPILOT_TRAFFIC_FILE={}", named.display());
+    let flags = ["--models-max", "1"].map(str::to_owned);
+    let mut routed = Routed::start(&flags, &[setting]);
+    let (p, q) = (tokens(1, 600), tokens(2, 300));
+    let turns = [
+        Turn::Ask("one", &p),
+        Turn::Ask("two", &q),
+        Turn::Ask("one", &behind(&p, tokens(3, 50))),
+        Turn::Ask("two", &behind(&q, tokens(4, 50))),
+        Turn::Ask("one", &behind(&p, tokens(5, 50))),
+    ];
+    let evaluated = routed.play(&turns, "one");
+    let running = routed.watched.json(&["advise"]);
+    routed.watched.server.stop(15).unwrap();
+
+    let files = fs::read_dir(folder.path()).unwrap().map(Result::unwrap);
+    let mut names: Vec<String> = files
+        .map(|file| {
+            let mode = file.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file:?}");
+            file.file_name().into_string().unwrap()
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names, ["traffic.one", "traffic.two"]);
+
+    let file = named.to_str().unwrap();
+    let all = json(&good(
+        &companion(&["advise", file, "--json"]).output().unwrap(),
+    ));
+    let [one, two] = [&all[0], &all[1]];
+    assert_eq!([&one["model"], &two["model"]], ["one", "two"]);
+    let engine = |which: &[usize]| which.iter().map(|&nth| evaluated[nth]).sum::<usize>();
+    for (advised, engine) in [(one, engine(&[0, 2, 4])), (two, engine(&[1, 3]))] {
+        assert_eq!(advised["recorded"]["evaluated_tokens"], engine);
+        let changes = advised["alone"].as_array().unwrap();
+        let keeps = |change: &Value| change["flags"] == object!(["--models-max", "2"]);
+        assert!(changes.iter().any(keeps), "{advised}");
+    }
+    // What the file and the process say is the same.
+    for name in ["recorded", "changes", "alone", "tokens"] {
+        let without_time = |advised: &Value| {
+            let text = advised[name].to_string();
+            let parts = text.split(',').filter(|part| !part.contains("seconds"));
+            parts.collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(without_time(one), without_time(&running), "{name}");
+    }
+
+    let simulated = json(&good(
+        &companion(&["simulate", file, "--json"]).output().unwrap(),
+    ));
+    for (point, (model, engine)) in simulated
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip([("one", engine(&[0, 2, 4])), ("two", engine(&[1, 3]))])
+    {
+        assert_eq!(point["model"], model);
+        assert_eq!(point["evaluated_tokens"], engine, "{point}");
+    }
+    let said = good(&companion(&["simulate", file]).output().unwrap());
+    print!("{said}");
+    print!("{}", good(&companion(&["advise", file]).output().unwrap()));
+    let heads = said.lines().filter(|line| line.starts_with("Model "));
+    assert_eq!(heads.count(), 2, "{said}");
+
+    let report = folder.path().join("report.html");
+    let report = report.to_str().unwrap();
+    let said = good(&companion(&["report", file, "-o", report]).output().unwrap());
+    for model in ["one", "two"] {
+        let name = format!("report.{model}.html");
+        assert!(said.contains(&name), "{said}");
+        assert!(folder.path().join(name).is_file());
+    }
+    let import = fails(companion(&["traffic", "import", file]));
+    assert!(
+        import.contains("traffic.one") && import.contains("traffic.two"),
+        "{import}"
+    );
+}

@@ -11,7 +11,9 @@ use contextpilot_residency::{
     Adapter, Arrival, BufferId, Compared, Fact, Ledger, Reason, Scale, SequenceId, Successor,
     TaskId, Token, Upcoming, Wishes,
 };
-use contextpilot_traffic::{Applied, ChangeKind, Key, Memory, Recorded, Setup, SizeKind, Writer};
+use contextpilot_traffic::{
+    Applied, ChangeKind, Key, Memory, Progress, Recorded, Setup, SizeKind, Writer,
+};
 
 use crate::note::{Note, Stamp};
 use kept::KeptPrompts;
@@ -96,24 +98,26 @@ impl Recorder {
         Self::with(writer, out, setup)
     }
 
+    /// As [`new`](Self::new), for a file with which the next process of the model may go on.
+    #[must_use]
+    pub fn handed_on(key: Key, keep_key: bool, limit: u64, setup: Setup) -> Self {
+        let (writer, out) = Writer::handed_on(key, keep_key, limit);
+        Self::with(writer, out, setup)
+    }
+
     /// For [`Recent`](contextpilot_traffic::Recent) traffic. `tokens`: how many are remembered at most.
     #[must_use]
     pub fn recent(key: Key, tokens: usize, setup: Setup) -> Self {
         Self::with(Writer::recent(key, tokens), Vec::new(), setup)
     }
 
-    /// Goes on with what another process [recorded](contextpilot_traffic::Recent::handover), before a router swapped models. `models`: see
-    /// [`ChangeKind::Swapped`]. `ended`: when that was, microseconds. Times are since that recording began.
+    /// Goes on with what another process [recorded](Writer::resume), before a router swapped models. `models`: see
+    /// [`ChangeKind::Swapped`]. Times are since that recording began.
     #[must_use]
-    pub fn resumed(
-        writer: Writer,
-        launches: u64,
-        (models, ended): (u32, u64),
-        setup: Setup,
-    ) -> Self {
+    pub fn resumed(writer: Writer, progress: &Progress, models: u32, setup: Setup) -> Self {
         let mut recorder = Self::with(writer, Vec::new(), setup);
-        recorder.launches = launches;
-        recorder.lost = Some((ChangeKind::Swapped { models }, Some(ended)));
+        recorder.launches = progress.launches;
+        recorder.lost = Some((ChangeKind::Swapped { models }, Some(progress.ended)));
         recorder
     }
 
@@ -149,6 +153,12 @@ impl Recorder {
     #[must_use]
     pub fn writer(&self) -> &Writer {
         &self.writer
+    }
+
+    /// The number of the next launch.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        self.launches
     }
 
     /// Returns the bytes to append to the file.

@@ -52,7 +52,8 @@
 //! have a higher version number, and is refused as a whole.
 //!
 //! [`Recent`] is the same of what came last, in bounded memory. There each row stands by itself, so that the oldest can
-//! be dropped, and a frame at its beginning says that identities were given before.
+//! be dropped, and a frame at its beginning says that identities were given before. So it is in a file, too, that several
+//! processes write one after the other ([`Writer::handed_on`]).
 //!
 //! Pure: no clock, no I/O, no dependencies.
 
@@ -84,4 +85,4 @@ pub use record::{Applied, RequestRecord, SizeKind, SizeSample, Wished};
 pub use row::Segment;
 pub use setup::{Calls, Memory, Setup};
 pub use tokens::{Run, Tokens};
-pub use write::{Recorded, Writer};
+pub use write::{Progress, Recorded, Writer};

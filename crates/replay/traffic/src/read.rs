@@ -150,7 +150,9 @@ pub fn is_empty(start: &[u8]) -> bool {
     };
     loop {
         match frame::next(rest) {
-            Next::Frame(record::KEY | record::SETUP | record::STORE, _, after) => rest = after,
+            Next::Frame(record::KEY | record::SETUP | record::STORE | record::NAMED, _, after) => {
+                rest = after
+            }
             Next::End => return true,
             _ => return false,
         }

@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::bytes::{Bytes, put};
+use crate::bytes::put;
 use crate::frame::{self, Next};
-use crate::read::read;
 use crate::record;
-use crate::write::Writer;
+use crate::write::{Progress, Writer};
 
 /// Bytes that a token takes in each half of the tables of identities: an entry, with its share of a table that has just
 /// doubled.
@@ -29,12 +28,8 @@ pub struct Resumed {
     pub recent: Recent,
     /// Gives tokens the identities that they had.
     pub writer: Writer,
-    /// The number of the next launch.
-    pub launches: u64,
-    /// When it was handed over, microseconds since the recording began.
-    pub ended: u64,
-    /// When the recording began, milliseconds since 1970.
-    pub began_ms: u64,
+    /// How far it had come.
+    pub progress: Progress,
 }
 
 impl Recent {
@@ -88,16 +83,11 @@ impl Recent {
         }
     }
 
-    /// What the next process needs to go on with this: a recording with the writer's key and identities. `began_ms`: when
-    /// time 0 was, milliseconds since 1970. `now`: microseconds since then.
+    /// What the next process needs to go on with this: a recording with the writer's key and identities.
     #[must_use]
-    pub fn handover(&self, writer: &Writer, began_ms: u64, now: u64) -> Vec<u8> {
+    pub fn handover(&self, writer: &Writer, progress: &Progress) -> Vec<u8> {
         let mut bytes = self.recording(&[]);
-        let mut began = Vec::new();
-        put(&mut began, began_ms);
-        put(&mut began, now);
-        bytes.extend(frame::frame(record::BEGAN, &began).unwrap_or_default());
-        bytes.extend(writer.identities());
+        bytes.extend(writer.identities(progress));
         bytes
     }
 
@@ -105,26 +95,18 @@ impl Recent {
     /// or of another version.
     #[must_use]
     pub fn resume(limit: usize, handover: &[u8]) -> Option<Resumed> {
-        let traffic = read(handover);
-        if traffic.damage.is_some() {
-            return None;
-        }
         let (mut recent, tokens) = Self::new(limit);
-        let mut writer = Writer::recent(traffic.key?, tokens);
-        let mut times = None;
+        let (writer, progress) = Writer::resume(tokens, handover)?;
         let mut row = Vec::new();
         let mut rest = handover.get(frame::header().len()..)?;
-        while let Next::Frame(kind, body, after) = frame::next(rest) {
+        while let Next::Frame(kind, _, after) = frame::next(rest) {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
             match kind {
                 // The server tells anew what it is.
-                record::KEY | record::NAMED | record::SETUP | record::STORE => {}
-                record::BEGAN => {
-                    let mut bytes = Bytes(body);
-                    times = bytes.number().zip(bytes.number());
-                }
-                record::GRAMS => writer.remember(body)?,
+                record::NAMED | record::SETUP | record::STORE => {}
+                // The writer has these.
+                record::KEY | record::BEGAN | record::GRAMS => {}
                 _ if is_of_row(kind) => {
                     row.extend(frame);
                     // The last frame of its row.
@@ -135,17 +117,10 @@ impl Recent {
                 _ => recent.know(kind, frame),
             }
         }
-        let requests = traffic.requests.iter().map(|one| &one.record);
-        let changes = traffic.changes.iter().map(|one| &one.record);
-        let launches = requests.map(|one| one.order + 1);
-        let launches = launches.chain(changes.map(|one| one.order));
-        let (began_ms, ended) = times?;
         Some(Resumed {
-            launches: launches.max().unwrap_or(0),
-            ended,
-            began_ms,
             recent,
             writer,
+            progress,
         })
     }
 
@@ -153,9 +128,7 @@ impl Recent {
     #[must_use]
     pub fn recording(&self, open: &[u8]) -> Vec<u8> {
         let mut bytes = frame::header();
-        let mut named = Vec::new();
-        put(&mut named, record::MOST_NAMED);
-        bytes.extend(frame::frame(record::NAMED, &named).unwrap_or_default());
+        bytes.extend(named());
         let server = self.server.iter().map(|(_, frame)| frame);
         for frame in server.chain(&self.rows) {
             bytes.extend(frame);
@@ -163,6 +136,13 @@ impl Recent {
         bytes.extend(open);
         bytes
     }
+}
+
+/// The frame that says that rows name identities which were given before.
+pub(crate) fn named() -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, record::MOST_NAMED);
+    frame::frame(record::NAMED, &body).unwrap_or_default()
 }
 
 /// Whether a frame is about one request or one change, and not about the server.
@@ -188,6 +168,7 @@ fn cost(row: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::key::Key;
+    use crate::read::read;
     use crate::record::{RequestRecord, Wished};
     use crate::setup::Setup;
     use crate::write::Recorded;
@@ -261,10 +242,15 @@ mod tests {
         let mut one = request(7, 150);
         (one.arrived, one.launched, one.prompted, one.ended) = (10, 20, 30, 40);
         recent.push(&bytes(writer.request(one, &first, None)));
-        let handed = recent.handover(&writer, 1_000, 55);
+        let progress = Progress {
+            launches: 8,
+            ended: 55,
+            began_ms: 1_000,
+            written: 0,
+        };
+        let handed = recent.handover(&writer, &progress);
         let resumed = Recent::resume(1 << 15, &handed).expect("it is whole");
-        assert_eq!((resumed.launches, resumed.ended), (8, 55));
-        assert_eq!(resumed.began_ms, 1_000);
+        assert_eq!(resumed.progress, progress);
         let Resumed {
             mut recent,
             mut writer,
@@ -304,7 +290,7 @@ mod tests {
             )));
             recent.push(&row);
         }
-        let handed = recent.handover(&writer, 1_000, 55);
+        let handed = recent.handover(&writer, &Progress::default());
         let resumed = Recent::resume(1 << 15, &handed).expect("it is whole");
         let [before, after] = [&recent, &resumed.recent].map(|one| read(&one.recording(&[])));
         assert_eq!(after.damage, None);

@@ -25,9 +25,9 @@ pub(crate) const NAMED: u8 = 9;
 pub(crate) const SUFFIX_FIRST: u8 = 10;
 /// Only of prompts that got tokens of earlier answers. Since version 5 of the format.
 pub(crate) const KEPT: u8 = 11;
-/// Only in what a process [hands over](crate::Recent::handover): grams and their identities.
+/// Only in what a process hands over ([`Writer`](crate::Writer::handover)): grams and their identities.
 pub(crate) const GRAMS: u8 = 12;
-/// Only there: when time 0 was, milliseconds since 1970, and when it was handed over, microseconds since then.
+/// Only there: how far the recording had come ([`Progress`](crate::Progress)).
 pub(crate) const BEGAN: u8 = 13;
 /// More tokens than a server evaluates in its life.
 pub(crate) const MOST_NAMED: u64 = 1 << 48;

@@ -2,10 +2,12 @@
 
 use crate::bytes::{Bytes, put};
 use crate::change::SlotChange;
-use crate::frame;
+use crate::frame::{self, Next};
 use crate::gram::GRAM;
-use crate::history::{History, RecentGrams};
+use crate::history::{History, MOST_TOKENS, RecentGrams};
 use crate::key::Key;
+use crate::read::read;
+use crate::recent::named;
 use crate::record::{self, Line, RequestRecord, SizeSample};
 use crate::row::Row;
 use crate::setup::Setup;
@@ -18,6 +20,39 @@ pub enum Recorded {
     /// The file would exceed its limit, or a body is longer than a frame can be. Nothing was written:
     /// the recording ends here.
     Full,
+}
+
+/// How far a recording has come, with which another process goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The number of the next launch.
+    pub launches: u64,
+    /// When it was handed over, microseconds since the recording began.
+    pub ended: u64,
+    /// When the recording began, milliseconds since 1970.
+    pub began_ms: u64,
+    /// Bytes of its file. 0: there is none.
+    pub written: u64,
+}
+
+impl Progress {
+    fn encode(&self) -> Vec<u8> {
+        let mut into = Vec::new();
+        for number in [self.launches, self.ended, self.began_ms, self.written] {
+            put(&mut into, number);
+        }
+        into
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut bytes = Bytes(body);
+        Some(Self {
+            launches: bytes.number()?,
+            ended: bytes.number()?,
+            began_ms: bytes.number()?,
+            written: bytes.number()?,
+        })
+    }
 }
 
 /// Makes the bytes of a file, piece by piece. The caller appends each piece to the file.
@@ -94,14 +129,67 @@ impl Writer {
         }
     }
 
-    /// What another process needs to go on with this writer's identities: its key, and its grams. Empty for a file's writer.
-    pub(crate) fn identities(&self) -> Vec<u8> {
+    /// As [`Self::new`], for a file with which another process may go on: what gives tokens their identities can be
+    /// [handed over](Self::handover). No row refers to another, and there are no hashes of blocks: tokens that are forgotten
+    /// are new when they come again. Once [`MOST_TOKENS`] are remembered, the older half of them is forgotten.
+    #[must_use]
+    pub fn handed_on(key: Key, keep_key: bool, limit: u64) -> (Self, Vec<u8>) {
+        let (writer, mut begin) = Self::new(key.clone(), keep_key, limit);
+        begin.extend(named());
+        let writer = Self {
+            written: begin.len() as u64,
+            limit,
+            ..Self::recent(writer.key, MOST_TOKENS)
+        };
+        (writer, begin)
+    }
+
+    /// What another process needs to go on with a file that is [handed on](Self::handed_on).
+    #[must_use]
+    pub fn handover(&self, progress: &Progress) -> Vec<u8> {
+        let mut bytes = frame::header();
+        bytes.extend(self.identities(progress));
+        bytes
+    }
+
+    /// Goes on with what another process handed over. `tokens`: how many are remembered at most. `None`: it is damaged, or of
+    /// another version.
+    #[must_use]
+    pub fn resume(tokens: usize, handover: &[u8]) -> Option<(Self, Progress)> {
+        let traffic = read(handover);
+        if traffic.damage.is_some() {
+            return None;
+        }
+        let mut writer = Self::recent(traffic.key?, tokens);
+        let mut progress = None;
+        let mut rest = handover.get(frame::header().len()..)?;
+        while let Next::Frame(kind, body, after) = frame::next(rest) {
+            rest = after;
+            match kind {
+                record::BEGAN => progress = Progress::decode(body),
+                record::GRAMS => writer.remember(body)?,
+                _ => {}
+            }
+        }
+        Some((writer, progress?))
+    }
+
+    /// Writes to a file of so many bytes, up to the limit.
+    #[must_use]
+    pub fn appending(mut self, written: u64, limit: u64) -> Self {
+        (self.written, self.limit) = (written, limit);
+        self
+    }
+
+    /// How far it has come, its key, and its grams, as frames.
+    pub(crate) fn identities(&self, progress: &Progress) -> Vec<u8> {
         /// So many in a frame.
         const GRAMS: usize = 1 << 16;
         let Names::Recent(grams) = &self.names else {
             return Vec::new();
         };
-        let mut bytes = frame::frame(record::KEY, self.key.bytes()).unwrap_or_default();
+        let mut bytes = frame::frame(record::BEGAN, &progress.encode()).unwrap_or_default();
+        bytes.extend(frame::frame(record::KEY, self.key.bytes()).unwrap_or_default());
         let all: Vec<(u64, u64)> = grams.all().collect();
         for some in all.chunks(GRAMS) {
             let mut body = Vec::with_capacity(16 * some.len());
@@ -115,7 +203,7 @@ impl Writer {
     }
 
     /// Goes on with the identities of another writer. `body`: of a frame of [`Self::identities`]. `None`: it is damaged.
-    pub(crate) fn remember(&mut self, body: &[u8]) -> Option<()> {
+    fn remember(&mut self, body: &[u8]) -> Option<()> {
         let Names::Recent(grams) = &mut self.names else {
             return None;
         };

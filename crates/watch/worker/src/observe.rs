@@ -141,16 +141,19 @@ pub(crate) fn start(
     let given = library.flags();
     let setup = setup::setup(given, &library.engine());
     let flags = setup::flags(&setup, given);
+    let place = handover::HandoverFolder::of(library, given);
     // Only the control endpoint shows it.
     let recent = match settings.recent_limit.filter(|_| settings.listen.is_some()) {
-        Some(limit) => {
-            let place = handover::HandoverFolder::of(library, given);
-            Some(RecentTraffic::new(library, limit, setup.clone(), place)?)
-        }
+        Some(limit) => Some(RecentTraffic::new(
+            library,
+            limit,
+            setup.clone(),
+            place.clone(),
+        )?),
         None => None,
     };
     let recording = match &settings.traffic_file {
-        Some(wanted) => match Recording::start(library, wanted, setup) {
+        Some(wanted) => match Recording::start(library, wanted, setup, place) {
             Ok(recording) => Some(recording),
             Err(error) => {
                 unusable(error.to_string(), "no traffic is recorded")?;

@@ -1,4 +1,5 @@
-//! What a child of a llama-server in router mode leaves for the next child of its model: the last requests.
+//! What a child of a llama-server in router mode leaves for the next child of its model: the last requests, and what it takes
+//! to go on with its recording.
 //!
 //! Without it, a prompt that comes back after the router has made room for another model (`--models-max`) would look as if it
 //! had never been sent. The file stands in the user's runtime folder, which is memory where there is one. It has no text,
@@ -11,9 +12,10 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use contextpilot_observer::{Recorder, Stamp};
 use contextpilot_private_folder::{Missing, PrivateFolder};
 use contextpilot_server_flags::ServerFlags;
-use contextpilot_traffic::Key;
+use contextpilot_traffic::{Key, Progress};
 use rustix::process::{Pid, getppid, test_kill_process};
 
 use super::own_file;
@@ -22,10 +24,13 @@ use crate::library::Library;
 const BEGINNING: &str = "router-";
 /// A file that is written at each start of a model, so its age is that of the last start.
 const STARTED: &str = ".started";
-const LAST: &str = ".last";
 
-/// Where a child finds the file of the last child, and leaves its own.
-#[derive(Debug)]
+/// What is left, by the endings of the files.
+pub(crate) const LAST_REQUESTS: &str = ".last";
+pub(crate) const RECORDING: &str = ".recording";
+
+/// Where a child finds the files of the last child, and leaves its own.
+#[derive(Clone, Debug)]
 pub(crate) struct HandoverFolder {
     folder: PathBuf,
     /// Begins the names of all files of this router's children.
@@ -74,9 +79,9 @@ impl HandoverFolder {
     }
 
     /// This model is started: takes what its last child left, and removes the file. `None`: it left nothing.
-    pub(crate) fn take(&self) -> Option<Left> {
+    pub(crate) fn take(&self, what: &str) -> Option<Left> {
         self.sweep();
-        let path = self.file(LAST);
+        let path = self.file(what);
         let left = fs::read(&path).ok();
         let ended = fs::metadata(&path).and_then(|found| found.modified());
         let _ = fs::remove_file(&path);
@@ -102,12 +107,12 @@ impl HandoverFolder {
         })
     }
 
-    /// Leaves the requests for the next child.
+    /// Leaves something for the next child.
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn leave(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write(LAST, bytes)
+    pub(crate) fn leave(&self, what: &str, bytes: &[u8]) -> io::Result<()> {
+        self.write(what, bytes)
     }
 
     fn write(&self, ending: &str, bytes: &[u8]) -> io::Result<()> {
@@ -135,6 +140,60 @@ impl HandoverFolder {
     }
 }
 
+/// When a recording began: with this process, or with an earlier one of its model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    /// Milliseconds since 1970.
+    began_ms: u64,
+    /// How long after that this process began to count, nanoseconds.
+    before: u64,
+}
+
+impl Beginning {
+    /// With this process.
+    pub(crate) fn here(library: &dyn Library) -> Self {
+        let now = library.now();
+        Self {
+            began_ms: now.unix_ms.saturating_sub(now.stamp.0 / 1_000_000),
+            before: 0,
+        }
+    }
+
+    /// With an earlier process.
+    pub(crate) fn earlier(library: &dyn Library, progress: &Progress) -> Self {
+        let here_ms = Self::here(library).began_ms;
+        let passed = here_ms.saturating_sub(progress.began_ms) * 1_000_000;
+        Self {
+            began_ms: progress.began_ms,
+            // Whatever became of the clock meanwhile: it is later than all that happened then.
+            before: passed.max(progress.ended * 1000),
+        }
+    }
+
+    /// A time since then.
+    pub(crate) fn since(&self, at: Stamp) -> Stamp {
+        match at.0 {
+            0 => at,
+            here => Stamp(here.saturating_add(self.before)),
+        }
+    }
+
+    /// How far the recording is that ends now. `written`: bytes of its file.
+    pub(crate) fn progress(
+        &self,
+        library: &dyn Library,
+        recorder: &Recorder,
+        written: u64,
+    ) -> Progress {
+        Progress {
+            launches: recorder.launches(),
+            ended: self.since(library.now().stamp).0 / 1000,
+            began_ms: self.began_ms,
+            written,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread::sleep;
@@ -152,17 +211,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let router = rustix::process::getpid();
         let [one, two] = ["one", "two"].map(|model| place(&folder, router, model));
-        assert!(one.take().is_none(), "it is the first");
-        one.leave(b"unloaded").unwrap();
-        let left = one.take().expect("it was left");
+        assert!(one.take(LAST_REQUESTS).is_none(), "it is the first");
+        one.leave(LAST_REQUESTS, b"unloaded").unwrap();
+        let left = one.take(LAST_REQUESTS).expect("it was left");
         assert_eq!((&left.bytes[..], left.models), (&b"unloaded"[..], 0));
-        assert!(one.take().is_none(), "it was taken");
+        assert!(one.take(LAST_REQUESTS).is_none(), "it was taken");
 
-        one.leave(b"swapped").unwrap();
+        one.leave(LAST_REQUESTS, b"swapped").unwrap();
         // Files have times of a few milliseconds.
         sleep(Duration::from_millis(20));
-        assert!(two.take().is_none());
-        let left = one.take().expect("it was left");
+        assert!(two.take(LAST_REQUESTS).is_none());
+        let left = one.take(LAST_REQUESTS).expect("it was left");
         assert_eq!((&left.bytes[..], left.models), (&b"swapped"[..], 2));
     }
 
@@ -172,10 +231,12 @@ mod tests {
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         let router = Pid::from_child(&dead);
         dead.wait().unwrap();
-        place(&folder, router, "one").leave(b"old").unwrap();
+        place(&folder, router, "one")
+            .leave(LAST_REQUESTS, b"old")
+            .unwrap();
         let other = folder.path().join("other");
         fs::write(&other, "kept").unwrap();
-        place(&folder, rustix::process::getpid(), "one").take();
+        place(&folder, rustix::process::getpid(), "one").take(LAST_REQUESTS);
         let names = fs::read_dir(folder.path()).unwrap();
         let mut names: Vec<_> = names.map(|one| one.unwrap().file_name()).collect();
         names.sort();

@@ -8,7 +8,7 @@ use contextpilot_observer::{Note, Recorder, Stamp};
 use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_traffic::{Key, Recent, Setup};
 
-use super::handover::HandoverFolder;
+use super::handover::{Beginning, HandoverFolder, LAST_REQUESTS};
 use super::setup::StoreLimit;
 use crate::library::Library;
 
@@ -20,10 +20,7 @@ pub(crate) struct RecentTraffic {
     library: &'static dyn Library,
     /// `None`: this is no child of a router.
     place: Option<HandoverFolder>,
-    /// When time 0 of the recording was, milliseconds since 1970.
-    began_ms: u64,
-    /// How long after that this process began to count, nanoseconds.
-    before: u64,
+    beginning: Beginning,
 }
 
 impl RecentTraffic {
@@ -35,23 +32,19 @@ impl RecentTraffic {
         place: Option<HandoverFolder>,
     ) -> io::Result<Self> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let left = place.as_ref().and_then(HandoverFolder::take);
+        let left = place.as_ref().and_then(|place| place.take(LAST_REQUESTS));
         let left = left.and_then(|left| Some((Recent::resume(limit, &left.bytes)?, left.models)));
-        let now = library.now();
-        let here_ms = now.unix_ms.saturating_sub(now.stamp.0 / 1_000_000);
-        let (kept, began_ms, before) = match left {
+        let (kept, beginning) = match left {
             None => {
                 let (recent, tokens) = Recent::new(limit);
                 let recorder = Recorder::recent(random_key()?, tokens, setup);
-                ((recorder, recent), here_ms, 0)
+                ((recorder, recent), Beginning::here(library))
             }
             Some((resumed, models)) => {
-                let swap = (models, resumed.ended);
-                let recorder = Recorder::resumed(resumed.writer, resumed.launches, swap, setup);
-                let began = resumed.began_ms;
-                // Whatever became of the clock meanwhile: it is later than all that happened then.
-                let before = (here_ms.saturating_sub(began) * 1_000_000).max(resumed.ended * 1000);
-                ((recorder, resumed.recent), began, before)
+                let progress = &resumed.progress;
+                let recorder = Recorder::resumed(resumed.writer, progress, models, setup);
+                let beginning = Beginning::earlier(library, progress);
+                ((recorder, resumed.recent), beginning)
             }
         };
         Ok(Self {
@@ -59,8 +52,7 @@ impl RecentTraffic {
             store_limit: StoreLimit::default(),
             library,
             place,
-            began_ms,
-            before,
+            beginning,
         })
     }
 
@@ -75,21 +67,13 @@ impl RecentTraffic {
         let Some((recorder, recent)) = &self.kept else {
             return;
         };
-        let now = self.since_began(self.library.now().stamp).0 / 1000;
-        let bytes = recent.handover(recorder.writer(), self.began_ms, now);
-        if let Err(error) = place.leave(&bytes) {
+        let progress = self.beginning.progress(self.library, recorder, 0);
+        let bytes = recent.handover(recorder.writer(), &progress);
+        if let Err(error) = place.leave(LAST_REQUESTS, &bytes) {
             self.library.say(format_args!(
                 "Recent requests are not handed over to the next process of this model ({error}): its `why` will take \
                  their prompts for new"
             ));
-        }
-    }
-
-    /// Since the recording began.
-    fn since_began(&self, at: Stamp) -> Stamp {
-        match at.0 {
-            0 => at,
-            here => Stamp(here.saturating_add(self.before)),
         }
     }
 
@@ -103,12 +87,12 @@ impl RecentTraffic {
                 self.watch(|recorder| recorder.store(limit));
             }
         }
-        let at = self.since_began(at);
+        let at = self.beginning.since(at);
         self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
-        let at = self.since_began(at);
+        let at = self.beginning.since(at);
         self.watch(|recorder| recorder.fact(fact, at, ledger));
     }
 

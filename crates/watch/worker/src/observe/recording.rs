@@ -3,19 +3,26 @@
 //! The worker writes a piece for each request. An existing recording of that name is renamed to `<file>.1`:
 //! each recording has its own key, so an old one cannot be continued. Nothing but a recording is renamed or
 //! replaced.
+//!
+//! The children of a llama-server in router mode share the setting, so each model has a file of its own beside the named one,
+//! `<file>.<model>`. There the next process of the model goes on, if the one before has left what it takes
+//! ([`handover`](super::handover)), so the file says also what was lost when the router made room for another model.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use contextpilot_control::Recording as State;
-use contextpilot_observer::{Note, Recorder, Stamp};
+use contextpilot_observer::{MOST_RECORDED_TOKENS, Note, Recorder, Stamp};
 use contextpilot_residency::{Fact, Ledger, Upcoming};
 use contextpilot_settings::TrafficFile;
-use contextpilot_traffic::{MAGIC, Setup};
+use contextpilot_traffic::{Key, MAGIC, Setup, Writer};
 use rustix::fs::{FlockOperation, flock};
 
+use super::handover::{Beginning, HandoverFolder, RECORDING};
 use super::own_file;
 use super::recent::random_key;
 use super::setup::StoreLimit;
@@ -34,15 +41,46 @@ pub(crate) struct Recording {
     written: u64,
     store_limit: StoreLimit,
     library: &'static dyn Library,
+    /// `None`: this is no child of a router.
+    place: Option<HandoverFolder>,
+    beginning: Beginning,
 }
 
 impl Recording {
+    /// `place`: where the last child of the model may have left what it takes to go on with its file.
     pub(crate) fn start(
         library: &'static dyn Library,
         wanted: &TrafficFile,
         setup: Setup,
+        place: Option<HandoverFolder>,
     ) -> io::Result<Self> {
-        let path = wanted.path.clone();
+        let given = library.flags();
+        let path = match given.router_port() {
+            Some(_) => of_model(
+                &wanted.path,
+                given.model().map(|model| model.name).as_deref(),
+            ),
+            None => wanted.path.clone(),
+        };
+        let left = place.as_ref().and_then(|place| place.take(RECORDING));
+        let resumed = left.and_then(|left| {
+            let (writer, progress) = Writer::resume(MOST_RECORDED_TOKENS, &left.bytes)?;
+            let file = reopen(&path, progress.written)?;
+            let writer = writer.appending(progress.written, wanted.limit);
+            let recorder = Recorder::resumed(writer, &progress, left.models, setup.clone());
+            Some((recorder, file, progress))
+        });
+        if let Some((recorder, file, progress)) = resumed {
+            return Ok(Self {
+                running: Ok((recorder, file)),
+                path: std::path::absolute(&path).unwrap_or(path),
+                written: progress.written,
+                store_limit: StoreLimit::default(),
+                library,
+                place,
+                beginning: Beginning::earlier(library, &progress),
+            });
+        }
         let file = create(&path).map_err(|error| {
             let text = format!(
                 "CONTEXTPILOT_TRAFFIC_FILE is {}, which cannot be written ({error})",
@@ -50,14 +88,44 @@ impl Recording {
             );
             io::Error::new(error.kind(), text)
         })?;
-        let recorder = Recorder::new(random_key()?, wanted.keep_key, wanted.limit, setup);
+        let (key, keep_key, limit) = (random_key()?, wanted.keep_key, wanted.limit);
+        let recorder = match place {
+            Some(_) => Recorder::handed_on(key, keep_key, limit, setup),
+            None => Recorder::new(key, keep_key, limit, setup),
+        };
         Ok(Self {
             running: Ok((recorder, file)),
             path: std::path::absolute(&path).unwrap_or(path),
             written: 0,
             store_limit: StoreLimit::default(),
             library,
+            place,
+            beginning: Beginning::here(library),
         })
+    }
+
+    /// The process ends: leaves what the next child of the model needs to go on with the file.
+    pub(crate) fn leave(&mut self, ledger: Option<&Ledger>) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        if let Some(ledger) = ledger {
+            self.watch(|recorder| recorder.finish(ledger));
+        }
+        let Ok((recorder, _)) = &self.running else {
+            return;
+        };
+        let progress = self
+            .beginning
+            .progress(self.library, recorder, self.written);
+        let bytes = recorder.writer().handover(&progress);
+        if let Err(error) = place.leave(RECORDING, &bytes) {
+            self.library.say(format_args!(
+                "Traffic file {} cannot be handed over to the next process of this model ({error}), which will begin \
+                 another one",
+                self.path.display()
+            ));
+        }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -78,10 +146,12 @@ impl Recording {
                 self.watch(|recorder| recorder.store(limit));
             }
         }
+        let at = self.beginning.since(at);
         self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
+        let at = self.beginning.since(at);
         self.watch(|recorder| recorder.fact(fact, at, ledger));
     }
 
@@ -123,6 +193,38 @@ impl Recording {
             return;
         });
     }
+}
+
+/// The file of a router's model.
+fn of_model(path: &Path, model: Option<&OsStr>) -> PathBuf {
+    /// A name of a file has at most 255 bytes.
+    const LONGEST: usize = 100;
+    let model = model.unwrap_or_default();
+    let text = model.to_string_lossy();
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "._-".contains(*letter);
+    let plain = text
+        .chars()
+        .map(|one| if is_plain(&one) { one } else { '_' });
+    let plain: String = plain.take(LONGEST).collect();
+    // What ends like this was set aside.
+    let is_aside = plain == "1" || plain.ends_with(".1");
+    let mut file = path.as_os_str().to_owned();
+    file.push(".");
+    file.push(&plain);
+    if plain != text || plain.is_empty() || is_aside {
+        // Only to tell such names apart: nothing secret is hashed.
+        let digest = Key::new([0; 16]).hash(model.as_bytes());
+        file.push(format!("-{:08x}", digest >> 32));
+    }
+    file.into()
+}
+
+/// Opens the file that the last process of the model wrote. `None`: it is not as it was left.
+fn reopen(path: &Path, written: u64) -> Option<File> {
+    let file = own_file::open(path, OpenOptions::new().read(true).append(true)).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let is_as_left = file.metadata().ok()?.len() == written && is_recording(&start_of(&file).ok()?);
+    is_as_left.then_some(file)
 }
 
 /// Creates the file. A recording of that name is set aside, unless it has no traffic: so a good one outlives
@@ -168,8 +270,6 @@ fn refused(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::Key;
-
     use super::*;
 
     /// A recording with traffic, as far as its kind can be seen.
@@ -213,6 +313,55 @@ mod tests {
         let aside = folder.path().join("traffic.1");
         assert_eq!(fs::read(&aside).unwrap(), recorded("good"));
         assert!(fs::read(&path).unwrap().starts_with(MAGIC));
+    }
+
+    #[test]
+    fn each_model_of_a_router_has_a_file_of_its_own() {
+        let of = |model: &str| {
+            let file = of_model(Path::new("/a/traffic"), Some(OsStr::new(model)));
+            file.to_str().unwrap().to_owned()
+        };
+        assert_eq!(of("one"), "/a/traffic.one");
+        assert_eq!(of("Qwen3-0.6B-Q4_K_M"), "/a/traffic.Qwen3-0.6B-Q4_K_M");
+        // Others are told apart, stay in the folder, and are none that was set aside.
+        let others = [
+            "a/b:Q4",
+            "a:b/Q4",
+            "../x",
+            "1",
+            "one.1",
+            "",
+            &"x".repeat(300),
+        ];
+        let mut files = others.map(of);
+        for file in &files {
+            let name = file.strip_prefix("/a/traffic.").expect("it is beside");
+            assert!(
+                !name.contains('/') && !name.ends_with(".1") && name != "1",
+                "{file}"
+            );
+            assert!(name.len() < 120, "{file}");
+        }
+        files.sort();
+        assert!(files.windows(2).all(|two| two[0] != two[1]), "{files:?}");
+    }
+
+    #[test]
+    fn a_file_is_gone_on_with_only_as_it_was_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("traffic.one");
+        assert!(reopen(&path, 0).is_none());
+        let good = recorded("good");
+        fs::write(&path, &good).unwrap();
+        let length = good.len() as u64;
+        assert!(reopen(&path, length - 1).is_none());
+        let mut file = reopen(&path, length).expect("it is as it was left");
+        assert!(reopen(&path, length).is_none(), "another process writes it");
+        file.write_all(b" and more").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), recorded("good and more"));
+        drop(file);
+        fs::write(&path, vec![b'x'; good.len()]).unwrap();
+        assert!(reopen(&path, length).is_none(), "it is no recording");
     }
 
     #[test]

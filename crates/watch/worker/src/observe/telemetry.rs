@@ -129,6 +129,9 @@ impl Telemetry {
 
     /// The process ends.
     pub(crate) fn finish(&mut self, ledger: Option<&Ledger>) {
+        if let Some(recording) = &mut self.recording {
+            recording.leave(ledger);
+        }
         if let Some(recent) = &mut self.recent {
             recent.leave(ledger);
         }
