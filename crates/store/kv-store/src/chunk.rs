@@ -149,11 +149,16 @@ impl Found {
 /// How many tokens at the beginning are the same.
 #[must_use]
 pub fn common(a: &[i32], b: &[i32]) -> usize {
-    // What is compared is the same, as a rule.
+    /// So many are compared at once.
+    const PART: usize = 16;
     let least = a.len().min(b.len());
-    if a[..least] == b[..least] {
-        least
-    } else {
-        a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let (a, b) = (&a[..least], &b[..least]);
+    // What is compared is the same, as a rule.
+    if a == b {
+        return least;
     }
+    let parts = a.chunks_exact(PART).zip(b.chunks_exact(PART));
+    let same = PART * parts.take_while(|(a, b)| a == b).count();
+    let rest = a[same..].iter().zip(&b[same..]);
+    same + rest.take_while(|(a, b)| a == b).count()
 }

@@ -63,14 +63,6 @@ struct Edge {
     name: Name,
 }
 
-/// How many chunks begin with a token at a site.
-enum Few {
-    None,
-    One(Key),
-    /// There may be several.
-    Many,
-}
-
 /// Where chunks can stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Site {
@@ -136,26 +128,21 @@ impl Tree {
         let mut longest = Found::default();
         // As many as an ordinary prompt has.
         let mut pieces: Vec<Piece> = Vec::with_capacity(16);
-        // Where a way goes on: behind so many pieces, with this chunk.
-        let mut open = Vec::new();
+        // Where other ways go on: behind so many pieces, with this chunk.
+        let mut others = Vec::new();
         let mut ways = 0;
-        self.open(Site::Start(*fingerprint), tokens, 0, &mut open);
-        while let Some((before, key)) = open.pop() {
-            pieces.truncate(before);
-            let at = pieces.last().map_or(0, |last| last.start + last.take);
-            let Some(node) = self.nodes.get(key) else {
-                break;
-            };
-            let take = common(&node.chunk.tokens, &tokens[at..]);
-            pieces.push(node.piece(take));
-            let others = open.len();
-            let site = Site::Behind(key, take as u32);
-            self.open(site, &tokens[at + take..], pieces.len(), &mut open);
-            if open.len() > others {
-                continue;
+        let mut at = 0;
+        let mut next = self.best(Site::Start(*fingerprint), (tokens, 0), &mut others);
+        loop {
+            while let Some((key, node)) = next {
+                let take = common(&node.chunk.tokens, &tokens[at..]);
+                pieces.push(node.piece(take));
+                at += take;
+                let rest = (&tokens[at..], pieces.len());
+                next = self.behind((key, node), take, rest, &mut others);
             }
-            let is_longer = at + take > longest.tokens();
-            if is_longer && open.is_empty() {
+            let is_longer = at > longest.tokens();
+            if is_longer && others.is_empty() {
                 longest.pieces = pieces;
                 break;
             }
@@ -166,64 +153,86 @@ impl Tree {
             if ways == MOST_WAYS || longest.tokens() == tokens.len() {
                 break;
             }
+            let Some((before, key)) = others.pop() else {
+                break;
+            };
+            pieces.truncate(before);
+            at = pieces.last().map_or(0, |last| last.start + last.take);
+            next = self.node(key);
         }
         longest.cut(media::certain(&tokens[..longest.tokens()]));
         longest
     }
 
-    /// The chunks with which these tokens go on at a site. The one that has most of them is the last.
-    fn open(&self, site: Site, tokens: &[i32], before: usize, open: &mut Vec<(usize, Key)>) {
-        let Some(&token) = tokens.first() else {
-            return;
-        };
-        let first = open.len();
-        match self.only(site, token) {
-            Few::One(key) => open.push((before, key)),
-            Few::None => {}
-            Few::Many => {
-                open.extend(self.alike(site, token).rev().map(|key| (before, key)));
-            }
-        }
-        if let several @ [_, _, ..] = &mut open[first..] {
-            let node = |key| self.nodes.get(key);
-            several.sort_by_key(|(_, key)| {
-                node(*key).map_or(0, |node| common(&node.chunk.tokens, tokens))
-            });
-        }
+    fn node(&self, key: Key) -> Option<(Key, &Node)> {
+        Some((key, self.nodes.get(key)?))
     }
 
-    /// Looks through the children of the chunk, which are few as a rule: that is faster than the map of all.
-    fn only(&self, site: Site, token: i32) -> Few {
+    /// The chunk with which these tokens go on behind so many of a chunk. Looks through its children, which are few as a
+    /// rule: that is faster than the map of all.
+    fn behind(
+        &self,
+        (key, node): (Key, &Node),
+        take: usize,
+        (tokens, before): (&[i32], usize),
+        others: &mut Vec<(usize, Key)>,
+    ) -> Option<(Key, &Node)> {
         /// More children are looked for in the map.
-        const MOST: usize = 4;
-        let Site::Behind(key, behind) = site else {
-            return Few::Many;
-        };
-        let mut next = self.nodes.get(key).map_or(NONE, |node| node.first_child);
-        let mut found = Few::None;
+        const MOST: usize = 16;
+        let token = tokens.first()?;
+        let mut next = node.first_child;
+        let mut found = None;
         for _ in 0..MOST {
             let Some(child) = self.nodes.get(next) else {
                 return found;
             };
-            if child.offset() == behind as usize && child.chunk.tokens.first() == Some(&token) {
-                if !matches!(found, Few::None) {
-                    return Few::Many;
+            if child.offset() == take && child.chunk.tokens.first() == Some(token) {
+                if found.is_some() {
+                    return self.best(Site::Behind(key, take as u32), (tokens, before), others);
                 }
-                found = Few::One(next);
+                found = Some((next, child));
             }
             next = child.next;
         }
         match next {
             NONE => found,
-            _ => Few::Many,
+            _ => self.best(Site::Behind(key, take as u32), (tokens, before), others),
         }
     }
 
+    /// The chunk with which these tokens go on at a site. Of several the one that has most of them, and the others are
+    /// noted. `before`: how many pieces are in front of it.
+    fn best(
+        &self,
+        site: Site,
+        (tokens, before): (&[i32], usize),
+        others: &mut Vec<(usize, Key)>,
+    ) -> Option<(Key, &Node)> {
+        let first = others.len();
+        let alike = self.alike(site, *tokens.first()?);
+        others.extend(alike.map(|key| (before, key)));
+        others[first..].reverse();
+        if let several @ [_, _, ..] = &mut others[first..] {
+            let node = |key| self.nodes.get(key);
+            several.sort_by_key(|(_, key)| {
+                node(*key).map_or(0, |node| common(&node.chunk.tokens, tokens))
+            });
+        }
+        let best = (others.len() > first).then(|| others.pop()).flatten();
+        best.and_then(|(_, key)| self.node(key))
+    }
+
     /// The chunks that begin with this token at a site, in the order of their names.
-    fn alike(&self, site: Site, token: i32) -> impl DoubleEndedIterator<Item = Key> + '_ {
-        let edge = |name| Edge { site, token, name };
-        let all = self.edges.range(edge(Name::LEAST)..=edge(Name::GREATEST));
-        all.map(|(_, key)| *key)
+    fn alike(&self, site: Site, token: i32) -> impl Iterator<Item = Key> + '_ {
+        let least = Edge {
+            site,
+            token,
+            name: Name::LEAST,
+        };
+        // One search in the map, where one for each end takes twice as long.
+        let from = self.edges.range(least..);
+        let here = from.take_while(move |(edge, _)| edge.token == token && edge.site == site);
+        here.map(|(_, key)| *key)
     }
 
     /// What was used last behind these pieces, at most `most` tokens: the tokens, and all pieces.
@@ -354,11 +363,16 @@ impl Tree {
                 (Site::Behind(key, tokens), Some(key))
             }
         };
-        let mut there = self.alike(site, chunk.tokens[0]);
+        let there = self.alike(site, chunk.tokens[0]);
         let most = if chunk.is_tail() { 1 } else { MOST_ALIKE };
-        match there.next_back().and_then(|key| self.nodes.get(key)) {
-            Some(last) if there.count() + 1 >= most => Err(Misplaced::Taken(last.chunk.name)),
-            _ => Ok(parent),
+        // The last of them, if there are so many.
+        match there
+            .skip(most - 1)
+            .last()
+            .and_then(|key| self.nodes.get(key))
+        {
+            Some(last) => Err(Misplaced::Taken(last.chunk.name)),
+            None => Ok(parent),
         }
     }
 
