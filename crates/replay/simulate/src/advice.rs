@@ -352,18 +352,37 @@ fn try_all(
     let mut points: Vec<Option<Point>> = candidates.iter().map(known).collect();
     let mut next = others;
     next.retain(|&nth| points[nth].is_none());
+    let mut simulate = |which: Vec<usize>, points: &mut Vec<Option<Point>>| {
+        let settings: Vec<Setting> = which
+            .iter()
+            .map(|&nth| candidates[nth].setting.clone())
+            .collect();
+        for (nth, point) in which.into_iter().zip(many(&settings)) {
+            points[nth] = Some(point);
+        }
+    };
     let mut left = sizes.chunks(SIZES).peekable();
     let mut last: Option<usize> = None;
     while !next.is_empty() || left.peek().is_some() {
         let some = left.next().unwrap_or_default();
-        next.extend(some);
-        let settings: Vec<Setting> = next
-            .iter()
-            .map(|&nth| candidates[nth].setting.clone())
-            .collect();
-        for (nth, point) in next.drain(..).zip(many(&settings)) {
-            points[nth] = Some(point);
+        // The largest first: what that needs at most, smaller ones may hold, too.
+        let (largest, smaller) = match some.split_last() {
+            Some((largest, smaller)) if is_thrifty => (Some(*largest), smaller),
+            _ => (None, some),
+        };
+        next.extend(largest);
+        simulate(std::mem::take(&mut next), &mut points);
+        let same = |nth: &usize| {
+            points[largest?]
+                .as_ref()?
+                .with_smaller_host_cache(&candidates[*nth].setting)
+        };
+        let known: Vec<Option<Point>> = smaller.iter().map(same).collect();
+        for (&nth, known) in smaller.iter().zip(known) {
+            points[nth] = known;
         }
+        let unknown = smaller.iter().filter(|nth| points[**nth].is_none());
+        simulate(unknown.copied().collect(), &mut points);
         let of = |nth: usize| points[nth].as_ref();
         let ends: Vec<&Point> = last
             .into_iter()

@@ -13,7 +13,7 @@ pub(crate) struct Content {
     length: u32,
     /// The row's place among those that were recorded. `None`: it is none of them.
     place: Option<u32>,
-    /// The host prompt cache has it, unless something was taken out of that since: how much was by then.
+    /// The entry of the host prompt cache that begins with it, while that is there.
     pub(crate) in_host: Option<u64>,
 }
 

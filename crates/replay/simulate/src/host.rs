@@ -33,6 +33,8 @@ impl Prompt {
 /// An entry.
 #[derive(Debug)]
 struct State {
+    /// Of two entries the later one has the greater number.
+    number: u64,
     prompt: Prompt,
     /// The positions that are saved.
     kept: Kept,
@@ -50,10 +52,11 @@ pub(crate) struct HostCache {
     limit_tokens: u64,
     /// Entries that stay whatever the limits. If this is not 0, limits are applied after saving only.
     least: usize,
-    /// How many entries were taken out or dropped, but for those that another one has the tokens of.
-    removed: u64,
-    /// The most bytes that it ever held.
+    /// How many entries there ever were.
+    saved: u64,
+    /// The most bytes that it ever held, and the most tokens.
     pub(crate) peak: u64,
+    most_tokens: u64,
 }
 
 impl HostCache {
@@ -65,8 +68,9 @@ impl HostCache {
             limit_bytes: u64::try_from(setting.cache_ram).unwrap_or(0) << 20,
             limit_tokens: u64::from(setting.context),
             least: usize::from(setting.generation == Generation::Early2026),
-            removed: 0,
+            saved: 0,
             peak: 0,
+            most_tokens: 0,
         })
     }
 
@@ -79,7 +83,7 @@ impl HostCache {
         keep: impl FnOnce() -> Kept,
     ) -> bool {
         let content = &prompt.content;
-        if content.is_empty() || content.in_host == Some(self.removed) {
+        if content.is_empty() || content.in_host.is_some_and(|number| self.has(number)) {
             return false;
         }
         let mut contained = Vec::new();
@@ -87,7 +91,7 @@ impl HostCache {
             let held = &state.prompt.content;
             let common = held.common_prefix(content, alike);
             if common == content.len() {
-                prompt.content.in_host = Some(self.removed);
+                prompt.content.in_host = Some(state.number);
                 return false;
             }
             if common == held.len() {
@@ -101,7 +105,7 @@ impl HostCache {
             return false;
         }
         for nth in contained.into_iter().rev() {
-            self.take(nth);
+            self.remove(nth);
         }
         while limits && !self.states.is_empty() && self.bytes + bytes > self.limit_bytes {
             self.remove(0);
@@ -109,8 +113,11 @@ impl HostCache {
         self.bytes += bytes;
         self.tokens += u64::from(content.len());
         self.peak = self.peak.max(self.bytes);
-        prompt.content.in_host = Some(self.removed);
+        self.most_tokens = self.most_tokens.max(self.tokens);
+        self.saved += 1;
+        prompt.content.in_host = Some(self.saved);
         self.states.push_back(State {
+            number: self.saved,
             prompt: prompt.clone(),
             kept: keep(),
             bytes,
@@ -157,10 +164,16 @@ impl HostCache {
         while limit > 0 && self.tokens > limit && self.drop_oldest() {}
     }
 
+    /// With a limit of so many bytes, and no less, it would hold the same: what is larger than the limit it has is not held
+    /// with a smaller one, either. A token counts as a byte at least, and the server divides roughly.
+    pub(crate) fn needs(&self) -> u64 {
+        let most = self.peak.max(self.most_tokens);
+        most + (most >> 16) + 1
+    }
+
     /// Drops all entries.
     pub(crate) fn clear(&mut self) {
         self.states.clear();
-        self.removed += 1;
         (self.bytes, self.tokens) = (0, 0);
     }
 
@@ -169,12 +182,12 @@ impl HostCache {
         self.states.len() > self.least && self.remove(0).is_some()
     }
 
-    fn remove(&mut self, nth: usize) -> Option<State> {
-        self.removed += 1;
-        self.take(nth)
+    fn has(&self, number: u64) -> bool {
+        let found = self.states.binary_search_by_key(&number, |one| one.number);
+        found.is_ok()
     }
 
-    fn take(&mut self, nth: usize) -> Option<State> {
+    fn remove(&mut self, nth: usize) -> Option<State> {
         let state = self.states.remove(nth)?;
         self.bytes -= state.bytes;
         self.tokens -= u64::from(state.prompt.content.len());
@@ -231,8 +244,9 @@ mod tests {
             limit_bytes,
             limit_tokens: 0,
             least: 0,
-            removed: 0,
+            saved: 0,
             peak: 0,
+            most_tokens: 0,
         }
     }
 

@@ -51,6 +51,8 @@ pub struct Point {
     pub context_bytes: u64,
     /// The most that the host prompt cache held, bytes. 0: it held nothing, or the recording has no sizes.
     pub host_bytes: u64,
+    /// With a host prompt cache so small, and no smaller, the same happens, bytes.
+    pub(crate) host_needs: u64,
     /// The most that the prefix store had on its disk, bytes. 0: it had nothing, or the recording has no sizes.
     pub store_bytes: u64,
 }
@@ -72,5 +74,24 @@ impl Point {
             0 => 0.0,
             tokens => (self.reused_tokens + self.loaded_tokens) as f64 / tokens as f64,
         }
+    }
+
+    /// What happens with another setting. `None`: that is no smaller host prompt cache, or might let something go that this
+    /// one did not.
+    pub(crate) fn with_smaller_host_cache(&self, setting: &Setting) -> Option<Self> {
+        let bytes = |setting: &Setting| u64::try_from(setting.cache_ram).ok()?.checked_mul(1 << 20);
+        let (smaller, larger) = (bytes(setting)?, bytes(&self.setting)?);
+        let otherwise_same = Setting {
+            cache_ram: self.setting.cache_ram,
+            ..setting.clone()
+        };
+        let is_same = otherwise_same == self.setting
+            && 0 < smaller
+            && self.host_needs <= smaller
+            && smaller <= larger;
+        is_same.then(|| Self {
+            setting: setting.clone(),
+            ..self.clone()
+        })
     }
 }

@@ -3,6 +3,7 @@
 use contextpilot_random::Random;
 use contextpilot_traffic::Traffic;
 
+use crate::host::HostCache;
 use crate::point::Point;
 use crate::replay::Replay;
 use crate::server::Server;
@@ -131,6 +132,7 @@ fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
         too_many_answers: 0,
         context_bytes: sizes.state(setting.context),
         host_bytes,
+        host_needs: server.host.as_ref().map_or(0, HostCache::needs),
         store_bytes,
         outcomes: Vec::new(),
     };
