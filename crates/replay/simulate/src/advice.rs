@@ -1,7 +1,7 @@
 //! Which change would have gained most, and which tokens no flag saves.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
@@ -148,7 +148,7 @@ pub fn trials_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> T
         .with_other_prompts(traffic, recorded);
     let helpful: Vec<&Tried> = round.helpful(&first).collect();
     Trials {
-        helpful: sure(replay, helpful, &first, each)
+        helpful: sure(replay, helpful, &first, each, true)
             .into_iter()
             .map(Change::of)
             .collect(),
@@ -188,6 +188,7 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         alone.into_iter().chain(other).collect(),
         &first,
         each,
+        is_thrifty,
     );
     let mut changes: Vec<Change> = Vec::new();
     if let Some(best) = sure_ones.iter().find(|one| is_best(one)) {
@@ -198,7 +199,8 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         let round =
             goes_on.then(|| Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty));
         let second = round.as_ref().and_then(|round| round.best_flags(base));
-        let second = sure(replay, second.into_iter().collect(), base, each);
+        let second = second.into_iter().collect();
+        let second = sure(replay, second, base, each, is_thrifty);
         let both = second.into_iter().map(|second| {
             let second = Change::of(second);
             Change {
@@ -458,34 +460,90 @@ fn is_better(point: &Point, than: &Point) -> bool {
     gain(point) >= gain(than) + LEAST_GAIN
 }
 
-/// Those that gain enough whichever client asks first: in all courses that [`Replay::spread`] looks at.
+/// Those that gain enough whichever client asks first: in all courses that [`Replay::spread`] looks at. `is_thrifty`: where
+/// the first courses leave no doubt, in these.
 fn sure<'a>(
     replay: &Replay<'_>,
     tried: Vec<&'a Tried>,
     base: &Point,
     each: Each<'_>,
+    is_thrifty: bool,
 ) -> Vec<&'a Tried> {
     let least = base.spared_share() + LEAST_GAIN;
     // Other traffic has courses of its own.
     let has_courses =
         |(candidate, _): &&Tried| replay.is_of_many() && !candidate.kind.changes_traffic();
-    let checked: Vec<&Setting> = tried
-        .iter()
-        .copied()
-        .filter(has_courses)
-        .map(|(_, point)| &point.setting)
-        .collect();
-    let fails: Vec<AtomicBool> = checked.iter().map(|_| AtomicBool::new(false)).collect();
-    each(checked.len() * COURSES, &|nth| {
-        let (fails, setting) = (&fails[nth / COURSES], checked[nth / COURSES]);
-        if !fails.load(Ordering::Relaxed) && !replay.spares(setting, nth % COURSES, least) {
-            fails.store(true, Ordering::Relaxed);
+    let checked = tried.iter().copied().filter(has_courses);
+    let checked: Vec<Checked<'_>> = checked.map(|(_, point)| Checked::new(point)).collect();
+    let first = if is_thrifty { FIRST_COURSES } else { 0 };
+    each(checked.len() * first, &|nth| {
+        let (one, course) = (&checked[nth / first], nth % first);
+        if !one.fails() {
+            one.note(replay.share(&one.point.setting, course), least);
         }
     });
-    let mut fails = fails.into_iter().map(AtomicBool::into_inner);
+    let open: Vec<&Checked<'_>> = checked.iter().filter(|one| one.is_open(least)).collect();
+    let others = COURSES - first;
+    each(open.len() * others, &|nth| {
+        let (one, course) = (open[nth / others], first + nth % others);
+        if !one.fails() && !replay.spares(&one.point.setting, course, least) {
+            one.fails.store(true, Ordering::Relaxed);
+        }
+    });
+    let mut checked = checked.iter();
     let mut tried = tried;
-    tried.retain(|one| !has_courses(one) || fails.next() == Some(false));
+    tried.retain(|one| !has_courses(one) || checked.next().is_some_and(|one| !one.fails()));
     tried
+}
+
+/// So many courses are looked at first.
+const FIRST_COURSES: usize = 4;
+
+/// A change that is looked at in several courses.
+struct Checked<'a> {
+    /// What it brings if clients ask as they did.
+    point: &'a Point,
+    fails: AtomicBool,
+    /// The shares that were spared in the first courses.
+    shares: Mutex<Vec<f64>>,
+}
+
+impl<'a> Checked<'a> {
+    fn new(point: &'a Point) -> Self {
+        Self {
+            point,
+            fails: AtomicBool::new(false),
+            shares: Mutex::default(),
+        }
+    }
+
+    fn fails(&self) -> bool {
+        self.fails.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, share: f64, least: f64) {
+        if share < least {
+            self.fails.store(true, Ordering::Relaxed);
+        }
+        self.shares
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(share);
+    }
+
+    /// Whether other courses may still spare too little. Not if the first spare far more, and differ by little.
+    fn is_open(&self, least: f64) -> bool {
+        /// How many times as far above the least as they differ.
+        const TIMES: f64 = 4.0;
+        let shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = || shares.iter().copied().chain([self.point.spared_share()]);
+        let (lowest, highest) = (
+            all().fold(f64::INFINITY, f64::min),
+            all().fold(0.0, f64::max),
+        );
+        let is_clear = lowest - least >= LEAST_GAIN.max(TIMES * (highest - lowest));
+        !self.fails() && (shares.is_empty() || !is_clear)
+    }
 }
 
 /// The simulations of these settings.
@@ -752,9 +810,10 @@ mod tests {
     /// What is not simulated would not have been advised: in recordings of a real server.
     #[test]
     fn advice_is_the_same_with_fewer_simulations() {
-        let recordings: [&[u8]; 2] = [
+        let recordings: [&[u8]; 3] = [
             include_bytes!("../tests/recordings/small-store"),
             include_bytes!("../tests/recordings/two-clients"),
+            include_bytes!("../tests/recordings/six-clients"),
         ];
         for bytes in recordings {
             let traffic = contextpilot_traffic::read(bytes);
@@ -778,7 +837,6 @@ mod tests {
             };
             let (few, all) = (by(true), by(false));
             assert_eq!((&few.1, &few.2), (&all.1, &all.2));
-            // Both look at the same courses of what they advise.
             assert!(few.0 + 15 <= all.0, "{} of {}", few.0, all.0);
         }
     }

@@ -47,10 +47,7 @@ impl Replay<'_> {
         if !self.is_of_many() {
             return None;
         }
-        let shares = (0..COURSES).map(|nth| {
-            let point = point(self, setting, Course::Drawn(drawn(nth)));
-            point.spared_share()
-        });
+        let shares = (0..COURSES).map(|nth| self.share(setting, nth));
         let none = Spread {
             lowest: f64::INFINITY,
             highest: f64::NEG_INFINITY,
@@ -59,6 +56,11 @@ impl Replay<'_> {
             lowest: spread.lowest.min(share),
             highest: spread.highest.max(share),
         }))
+    }
+
+    /// The share of the tokens that is spared in one of the [`COURSES`] of a [spread](Self::spread).
+    pub(crate) fn share(&self, setting: &Setting, nth: usize) -> f64 {
+        point(self, setting, Course::Drawn(drawn(nth))).spared_share()
     }
 
     /// Whether this share of the tokens, or more, is spared in one of the [`COURSES`] of a [spread](Self::spread). No more of
