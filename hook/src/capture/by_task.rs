@@ -3,7 +3,7 @@
 //! A task's number is known to the request's thread when it is drawn, and to the server's thread when a slot takes it. Neither
 //! waits for the other.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use contextpilot_residency::TaskId;
 
@@ -14,14 +14,16 @@ pub(super) struct ByTask<const PLACES: usize> {
     places: [Place; PLACES],
 }
 
+/// All zeros at first: so the tables are no bytes of the library's file.
 struct Place {
-    task: AtomicI32,
+    mark: AtomicU32,
     said: [AtomicU64; 2],
 }
 
-const NONE: TaskId = -1;
+/// No task has said anything there.
+const NONE: u32 = 0;
 /// A thread is writing there.
-const OPEN: TaskId = TaskId::MAX;
+const OPEN: u32 = u32::MAX;
 
 /// What is known of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,7 @@ impl<const PLACES: usize> ByTask<PLACES> {
             any: AtomicBool::new(false),
             places: [const {
                 Place {
-                    task: AtomicI32::new(NONE),
+                    mark: AtomicU32::new(NONE),
                     said: [const { AtomicU64::new(0) }; 2],
                 }
             }; PLACES],
@@ -52,37 +54,40 @@ impl<const PLACES: usize> ByTask<PLACES> {
 
     /// A request that has this task says this.
     pub(super) fn note_task(&self, task: TaskId, said: [u64; 2]) {
-        let Some(place) = self.place(task) else {
+        let Some((place, mark)) = self.place(task) else {
             return;
         };
         self.any.store(true, Ordering::Release);
         // Another thread with a task of the same place would have to be as many tasks ahead or behind as there are places.
-        place.task.store(OPEN, Ordering::SeqCst);
+        place.mark.store(OPEN, Ordering::SeqCst);
         for (word, said) in place.said.iter().zip(said) {
             word.store(said, Ordering::Relaxed);
         }
-        place.task.store(task, Ordering::SeqCst);
+        place.mark.store(mark, Ordering::SeqCst);
     }
 
     /// What this task has said.
     pub(super) fn said_of(&self, task: TaskId) -> Said {
-        let Some(place) = self.place(task) else {
+        let Some((place, mark)) = self.place(task) else {
             return Said::Forgotten;
         };
-        let before = place.task.load(Ordering::SeqCst);
+        let before = place.mark.load(Ordering::SeqCst);
         let said = std::array::from_fn(|nth| place.said[nth].load(Ordering::Relaxed));
-        let after = place.task.load(Ordering::SeqCst);
+        let after = place.mark.load(Ordering::SeqCst);
         match before {
             _ if before != after => Said::Forgotten,
-            _ if before == task => Said::This(said),
+            _ if before == mark => Said::This(said),
             // What an earlier task has left there.
-            _ if before < task => Said::Nothing,
+            _ if before < mark => Said::Nothing,
             _ => Said::Forgotten,
         }
     }
 
-    fn place(&self, task: TaskId) -> Option<&Place> {
-        self.places.get(usize::try_from(task).ok()? % PLACES)
+    /// The place of a task, and the mark that is there if it is the task that has said something.
+    fn place(&self, task: TaskId) -> Option<(&Place, u32)> {
+        let number = u32::try_from(task).ok()?;
+        let place = self.places.get(number as usize % PLACES)?;
+        Some((place, number + 1))
     }
 }
 
