@@ -2,12 +2,12 @@
 
 use crate::table::{ADAPTERS, EVALUATION, LAUNCH, MEMORY, NUMBERS, PROMPTS, Row, newest};
 
-use super::{Functions, Way};
+use super::{Functions, HookKind};
 
 impl Functions {
     /// Whether it is missing because this version has another function in its place.
-    pub(super) fn is_others(&self, (row, way): &(&'static Row, Way)) -> bool {
-        *way == Way::Missing && self.instead_of(row).is_some()
+    pub(super) fn is_others(&self, (row, way): &(&'static Row, HookKind)) -> bool {
+        *way == HookKind::Missing && self.instead_of(row).is_some()
     }
 
     /// What follows from each function that is not hooked, unless it is another version's.
@@ -15,9 +15,9 @@ impl Functions {
         let rows = self.ways.iter().filter(|one| !self.is_others(one));
         let rows = rows.filter_map(|(row, way)| {
             let why = match way {
-                Way::Imported | Way::Inline | Way::Uncalled => return None,
-                Way::Refused(why) => why,
-                Way::Missing => "is not there",
+                HookKind::Imported | HookKind::Inline | HookKind::Uncalled => return None,
+                HookKind::Refused(why) => why,
+                HookKind::Missing => "is not there",
             };
             Some(format!(
                 "{} {why}: {}",
@@ -28,9 +28,9 @@ impl Functions {
         rows.collect()
     }
 
-    pub(super) fn consequence(&self, row: &Row, way: &Way) -> String {
+    pub(super) fn consequence(&self, row: &Row, way: &HookKind) -> String {
         const NOTHING: &str = "nothing is reported";
-        if *way != Way::Missing {
+        if *way != HookKind::Missing {
             return if self.sees_elsewhere(row) {
                 "seen through another function".into()
             } else {

@@ -7,9 +7,9 @@ use super::*;
 fn without(generations: &[&str], absent: &[&str]) -> Functions {
     let way = |row: &Row| {
         if generations.contains(&row.generation) || absent.contains(&row.name) {
-            Way::Missing
+            HookKind::Missing
         } else {
-            Way::Imported
+            HookKind::Imported
         }
     };
     let host_cache = !generations.contains(&"memory");
@@ -85,7 +85,7 @@ fn each_generation_is_good_without_the_others() {
         );
         let clear = ROWS.iter().find(|row| row.name == "llama_memory_clear");
         assert_eq!(
-            functions.consequence(clear.expect("it"), &Way::Missing),
+            functions.consequence(clear.expect("it"), &HookKind::Missing),
             format!("not needed, this version has llama_{memory}_seq_rm")
         );
         // And it has to be complete.
@@ -125,7 +125,7 @@ fn what_is_missing_has_its_consequence() {
 
 #[test]
 fn prompts_stand_in_for_the_servers_own_functions_and_for_nothing_else() {
-    let name = |functions: &Functions| functions.names(|way| *way == Way::Imported);
+    let name = |functions: &Functions| functions.names(|way| *way == HookKind::Imported);
     let tokenize = "llama_tokenize".to_owned();
     assert!(!name(&functions(&[])).contains(&tokenize));
     for generation in ["server_queue", "server26"] {
