@@ -220,7 +220,7 @@ mod tests {
             assert!(after.contains("contextpilot-llama"), "{name}");
             let commands = command.get_subcommands();
             commands
-                .filter(|one| one.get_name() != "help")
+                .filter(|command| command.get_name() != "help")
                 .for_each(check);
         }
         let command = Cli::command();

@@ -40,7 +40,7 @@ fn run() -> Result<Infallible, Error> {
     }
     misspelt.iter().for_each(say);
     let idle = idle(of_process);
-    let asks_store = |one: &Idle| [env::STORE_REMOTE, env::STORE_GB].contains(&one.variable());
+    let asks_store = |idle: &Idle| [env::STORE_REMOTE, env::STORE_GB].contains(&idle.variable());
     if !wanted && idle.iter().any(asks_store) && flag(of_process, &table::STRICT)? {
         // Says the same as an error.
         Settings::from(of_process)?;

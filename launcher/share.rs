@@ -24,7 +24,7 @@ pub(crate) fn only_ask(arguments: &[OsString]) -> bool {
     ];
     arguments
         .iter()
-        .any(|one| QUESTIONS.iter().any(|question| one == question))
+        .any(|argument| QUESTIONS.iter().any(|question| argument == question))
 }
 
 /// Starts it. It ends after the server that this process becomes, when what is new is sent. So it is in a process

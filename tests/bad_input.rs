@@ -245,7 +245,7 @@ fn requests_sent_before_the_answers_to_earlier_ones_have_their_own_ids() {
         connection.write(&bytes).unwrap();
         let all = 2 * count - 1;
         let answers = std::iter::from_fn(|| connection.response().ok()).take(all);
-        let answered = answers.filter(|one| one.status == 200).count();
+        let answered = answers.filter(|answer| answer.status == 200).count();
         if form == 0 && answered == 1 {
             // Servers of early 2026 and before drop what comes behind a request in the same read.
             return;

@@ -173,7 +173,7 @@ fn the_hook_links_neither_hyper_nor_tokio() {
     let packages = metadata["packages"].as_array().expect("packages");
     for package in packages
         .iter()
-        .filter(|one| linked.contains(&one["id"].as_str().unwrap_or_default()))
+        .filter(|package| linked.contains(&package["id"].as_str().unwrap_or_default()))
     {
         let name = package["name"].as_str().expect("a name");
         assert!(!["hyper", "tokio"].contains(&name), "{name}");
@@ -359,7 +359,7 @@ fn doctests_are_on_exactly_where_there_are_examples() {
         let name = package["name"].as_str().expect("a name");
         let ours = package["source"].is_null();
         let targets = package["targets"].as_array().expect("targets").iter();
-        for target in targets.filter(|one| ours && one["kind"][0] == "lib") {
+        for target in targets.filter(|target| ours && target["kind"][0] == "lib") {
             let file = Path::new(target["src_path"].as_str().expect("a path"));
             let files = sources(file.parent().expect("a folder"));
             let example = files.iter().find(|file| has_example(&documentation(file)));

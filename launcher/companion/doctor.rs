@@ -131,7 +131,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             runs = running::examine(settings, program.as_deref(), &mut report);
             others::servers()
                 .into_iter()
-                .for_each(|one| report.add(one));
+                .for_each(|server| report.add(server));
         }
         Err(why) => report.add(Finding::new("settings", Grade::Fails, why.to_string())),
     }

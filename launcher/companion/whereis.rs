@@ -81,9 +81,9 @@ fn last(control: &Control, stats: &Stats) -> Result<Vec<String>, String> {
         return Ok(evaluating);
     }
     let latest = control.latest(1).map_err(|e| hook_says(control, &e))?;
-    let name = |one: &Evaluated| match &one.id {
+    let name = |evaluated: &Evaluated| match &evaluated.id {
         Some(id) => id.clone(),
-        None => RequestName::Number(one.number).to_string(),
+        None => RequestName::Number(evaluated.number).to_string(),
     };
     Ok(latest.requests.iter().map(name).collect())
 }

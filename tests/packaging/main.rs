@@ -223,7 +223,7 @@ fn the_bill_of_materials_names_exactly_the_linked_crates() {
     }
     let bill: serde_json::Value = serde_json::from_slice(&fs::read(bill).unwrap()).unwrap();
     let components = bill["components"].as_array().unwrap();
-    let has = |name: &str| components.iter().any(|one| one["name"] == name);
+    let has = |name: &str| components.iter().any(|component| component["name"] == name);
     for (name, linked) in [
         ("rustls", true),
         ("contextpilot-hook", true),
@@ -238,9 +238,9 @@ fn the_bill_of_materials_names_exactly_the_linked_crates() {
         assert_eq!(has(name), linked, "{name}");
     }
     let lock = read("Cargo.lock");
-    for one in components {
-        if let Some(hash) = one["hashes"][0]["content"].as_str() {
-            assert!(lock.contains(hash), "{one}");
+    for component in components {
+        if let Some(hash) = component["hashes"][0]["content"].as_str() {
+            assert!(lock.contains(hash), "{component}");
         }
     }
     let licences = fs::read_to_string(licences).unwrap();

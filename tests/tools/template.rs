@@ -193,7 +193,7 @@ fn each_kind_of_difference_is_recognised_and_a_faithful_template_has_none() {
     assert_eq!(helps("drops-reasoning"), ["leave reasoning out", calls]);
     let kept = |name: &str| -> Option<f64> {
         let helps = said[name]["helps"].as_array().unwrap();
-        helps.iter().find(|one| one["what"] == calls)?["to"].as_f64()
+        helps.iter().find(|help| help["what"] == calls)?["to"].as_f64()
     };
     assert_eq!(kept("faithful"), Some(0.0));
     // The white space of an answer is none of a call's.

@@ -298,7 +298,7 @@ impl Watched {
 
     /// The index of a sequence, which is added if it is new.
     fn at(&mut self, id: i32) -> usize {
-        let known = self.sequences.iter().position(|one| one.id == id);
+        let known = self.sequences.iter().position(|sequence| sequence.id == id);
         known.unwrap_or_else(|| {
             if KNOWN.fetch_add(1, Ordering::Relaxed) >= SEQUENCES {
                 self.end_all();

@@ -127,7 +127,7 @@ mod tests {
         listens(-1);
         assert!(now(false).is_empty());
         // More than there is room for.
-        ours.iter().for_each(|one| listens(one.as_raw_fd()));
+        ours.iter().for_each(|socket| listens(socket.as_raw_fd()));
         assert_eq!(now(false).len(), LISTENERS);
         drop(ours);
         let again = TcpListener::bind("127.0.0.1:0").unwrap();

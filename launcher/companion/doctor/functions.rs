@@ -170,7 +170,7 @@ impl Functions {
             count(|way| *way == HookKind::Imported),
             count(|way| *way == HookKind::Inline),
         );
-        let others = self.ways.iter().filter(|one| self.is_others(one)).count();
+        let others = self.ways.iter().filter(|way| self.is_others(way)).count();
         let not_hooked =
             count(|way| matches!(way, HookKind::Refused(_) | HookKind::Missing)) - others;
         let mut text = format!(

@@ -106,7 +106,7 @@ fn client(settings: &Settings, address: &ListenAddress) -> contextpilot_client::
 
 fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
     let functions = &stats.engine.functions;
-    let patched = || functions.iter().filter(|one| one.patched > 0);
+    let patched = || functions.iter().filter(|function| function.patched > 0);
     let places: u32 = patched().map(|one| one.patched).sum();
     let called = patched().filter(|one| one.called).count();
     let text = format!(
@@ -144,8 +144,8 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
         report.add(Finding::new(SUBJECT, Grade::Limited, text));
     }
     let list = |wanted: fn(&HookedFunction) -> bool| {
-        let functions = functions.iter().filter(|one| wanted(one));
-        functions.map(|one| one.name.clone()).collect()
+        let functions = functions.iter().filter(|function| wanted(function));
+        functions.map(|function| function.name.clone()).collect()
     };
     report.list("Called", list(|one| one.called));
     report.list(

@@ -187,7 +187,7 @@ impl Step {
         let up_to = &conversation.messages[..=self.said];
         let texts = |name: &str| -> Vec<String> {
             let texts = up_to.iter().filter(|one| one["role"] == "assistant");
-            let texts = texts.filter_map(|one| one[name].as_str());
+            let texts = texts.filter_map(|text| text[name].as_str());
             texts
                 .filter(|text| !text.is_empty())
                 .map(str::to_owned)

@@ -263,7 +263,7 @@ impl<'a> Curves<'a> {
         let largest = trace
             .requests
             .iter()
-            .map(|one| trace.tree.depth(one.end))
+            .map(|request| trace.tree.depth(request.end))
             .max();
         if let Some(largest) =
             largest.filter(|blocks| self.rooms.first() < Some(&u64::from(*blocks)))

@@ -86,7 +86,7 @@ fn sockets_of(process: u32, tls: bool) -> Vec<String> {
 fn inodes(process: u32) -> HashSet<u64> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fd"));
     let descriptors = descriptors.into_iter().flatten().flatten();
-    let links = descriptors.filter_map(|one| fs::read_link(one.path()).ok());
+    let links = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
     let inode = |link: &Path| {
         let link = link.to_str()?.strip_prefix("socket:[")?;
         link.strip_suffix(']')?.parse().ok()

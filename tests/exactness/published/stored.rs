@@ -82,7 +82,7 @@ fn ask(publisher: &Publisher, nth: usize, tokens: &[u32]) -> Result<[usize; 2]> 
         Control::new(&publisher.control.to_string()).map_err(|e| Error::new(e.to_string()))?;
     let account = try_until("the request's account", || {
         let latest = control.latest(1).map_err(|e| Error::new(e.to_string()))?;
-        let named = |one: &Evaluated| one.id.as_deref() == Some(&*id);
+        let named = |evaluated: &Evaluated| evaluated.id.as_deref() == Some(&*id);
         Ok(latest.requests.into_iter().find(named))
     })?;
     let from = account.evaluation.from;

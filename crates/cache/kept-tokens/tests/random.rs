@@ -133,7 +133,7 @@ fn converse(words: &Words, answers: &mut Answers, random: &mut Random) -> usize 
         if text.starts_with(&words.text(&slot))
             && specials(words, &slot)
                 .iter()
-                .all(|one| specials(words, &canonical).contains(one))
+                .all(|special| specials(words, &canonical).contains(special))
             && specials(words, &canonical).iter().all(|(end, _)| {
                 *end > words.text(&slot).len()
                     || specials(words, &slot).iter().any(|(other, _)| other == end)

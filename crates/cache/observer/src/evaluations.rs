@@ -226,9 +226,9 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
         causes: causes(account.causes),
         from: sources(account.from),
         adapters: account.adapters.as_ref().map(|adapters| {
-            let one = |one: residency::AppliedAdapter| AppliedAdapter {
-                id: one.index,
-                scale: one.scale.get(),
+            let one = |adapter: residency::AppliedAdapter| AppliedAdapter {
+                id: adapter.index,
+                scale: adapter.scale.get(),
             };
             adapters.iter().copied().map(one).collect()
         }),

@@ -145,7 +145,7 @@ pub(crate) type Named = Vec<(i32, Scale)>;
 /// prompt does not contain its tokens.
 #[must_use]
 pub fn activation(adapters: &[Adapter], prompt: &[Token]) -> Option<usize> {
-    let mut enabled = adapters.iter().filter(|one| one.scale.get() > 0.0);
+    let mut enabled = adapters.iter().filter(|adapter| adapter.scale.get() > 0.0);
     let (Some(adapter), None) = (enabled.next(), enabled.next()) else {
         return None;
     };
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn blend(adapters: &[Adapter]) -> Blend {
-        Blend::of(adapters.iter().map(|one| (one, one.scale)))
+        Blend::of(adapters.iter().map(|adapter| (adapter, adapter.scale)))
     }
 
     #[test]

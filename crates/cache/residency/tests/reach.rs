@@ -471,8 +471,8 @@ fn a_prompt_that_is_held_in_part_is_shown_as_it_was_sent() {
     prompt(&mut server, 0, ("a", &like(100, 'a')), [0, 0], 0xc0);
     let ends = |server: &Server| {
         let branches = server.ledger.shape(&[], 10);
-        let ends = branches.iter().filter(|one| one.prompts_total > 0);
-        ends.map(|one| (one.to, one.prompts_total))
+        let ends = branches.iter().filter(|branch| branch.prompts_total > 0);
+        ends.map(|branch| (branch.to, branch.prompts_total))
             .collect::<Vec<_>>()
     };
     assert_eq!(ends(&server), [(99, 1)]);

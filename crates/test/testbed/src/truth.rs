@@ -252,7 +252,7 @@ impl<'a> Engine<'a> {
             let contents = |outcome: &Outcome| -> Vec<(String, usize)> {
                 let answers = outcome.completions.iter();
                 answers
-                    .map(|one| (one.content.clone(), one.cache_n))
+                    .map(|answer| (answer.content.clone(), answer.cache_n))
                     .collect()
             };
             let (first, now) = (&self.first[number], &outcomes[number]);

@@ -24,7 +24,7 @@ impl Run {
     fn found(&self) -> Vec<Socket> {
         let sockets = sockets(|name| self.lookup(name)).into_iter();
         sockets
-            .filter(|one| one.path.starts_with(&self.0))
+            .filter(|socket| socket.path.starts_with(&self.0))
             .collect()
     }
 }

@@ -71,24 +71,24 @@ impl Accounts {
     ) -> Match {
         let most = (prompt.len() as u32).saturating_sub(1);
         let mut holdings = ledger.holdings(prompt);
-        holdings.sort_unstable_by_key(|one| match one.holds {
-            CacheEntry::Slot(slot) => (0, i64::from(slot), one.holds),
-            CacheEntry::Host(buffer) => (1, self.age_of(buffer), one.holds),
+        holdings.sort_unstable_by_key(|holding| match holding.holds {
+            CacheEntry::Slot(slot) => (0, i64::from(slot), holding.holds),
+            CacheEntry::Host(buffer) => (1, self.age_of(buffer), holding.holds),
         });
         let all: Vec<Matched> = holdings
             .iter()
-            .map(|one| {
-                let slot = match one.holds {
+            .map(|holding| {
+                let slot = match holding.holds {
                     CacheEntry::Slot(slot) => Some(slot),
                     CacheEntry::Host(_) => None,
                 };
                 let reusable = self
-                    .reusable(one.holds, one.common, prompt, ledger)
+                    .reusable(holding.holds, holding.common, prompt, ledger)
                     .min(most);
                 Matched {
                     slot,
-                    tokens: one.tokens,
-                    common: one.common,
+                    tokens: holding.tokens,
+                    common: holding.common,
                     reusable,
                     busy: slot.is_some_and(|slot| occupied.busy.contains(&slot)),
                 }
@@ -195,9 +195,9 @@ fn updates_host(rules: &Rules, own: Option<&Matched>, how: Choice) -> bool {
 /// The host entry that the server would load: it has at least a quarter of its tokens in common with
 /// the prompt, and is better than the slot in both shares (of its own tokens, and of the prompt).
 fn load(all: &[Matched], own: Option<&Matched>, prompt: u32) -> Option<usize> {
-    let shares = |one: &Matched| {
-        let same = one.common as f32;
-        (same / one.tokens as f32, same / prompt as f32)
+    let shares = |matched: &Matched| {
+        let same = matched.common as f32;
+        (same / matched.tokens as f32, same / prompt as f32)
     };
     let mut best = own.map_or((-1.0, 0.0), shares);
     let mut found = None;

@@ -158,7 +158,7 @@ impl Accounts {
                 through,
             } = going;
             let holdings = ledger.holdings(&tokens).into_iter();
-            let held = holdings.map(|one| one.common).max().unwrap_or(0);
+            let held = holdings.map(|holding| holding.common).max().unwrap_or(0);
             if held as usize >= tokens.len() {
                 continue;
             }

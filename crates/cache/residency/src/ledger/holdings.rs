@@ -29,7 +29,10 @@ impl Ledger {
         let slots = slots.map(|(&id, sequence)| compare(CacheEntry::Slot(id), sequence.holder));
         let hosts = self.buffers.iter();
         let hosts = hosts.map(|(&id, &holder)| compare(CacheEntry::Host(id), holder));
-        let mut all: Vec<Holding> = slots.chain(hosts).filter(|one| one.tokens > 0).collect();
+        let mut all: Vec<Holding> = slots
+            .chain(hosts)
+            .filter(|holding| holding.tokens > 0)
+            .collect();
         all.sort_unstable_by_key(|one| one.holds);
         all
     }

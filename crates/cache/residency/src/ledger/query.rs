@@ -159,7 +159,7 @@ impl Ledger {
     #[must_use]
     pub fn awaits_silence(&self) -> bool {
         let mut sequences = self.sequences.values();
-        sequences.any(|one| one.ghost.is_some() || self.has_unsettled_blend(one))
+        sequences.any(|sequence| sequence.ghost.is_some() || self.has_unsettled_blend(sequence))
             || self.has_changed_reach()
             || self.requests.answered_incomplete().next().is_some()
     }

@@ -231,7 +231,7 @@ impl Builder {
 
     /// How many LoRA adapters it has.
     pub fn adapters(&self) -> usize {
-        self.args.iter().filter(|one| *one == "--lora").count()
+        self.args.iter().filter(|arg| *arg == "--lora").count()
     }
 
     /// How many addresses it will listen on.

@@ -238,7 +238,7 @@ mod tests {
         fs::write(&other, "kept").unwrap();
         place(&folder, rustix::process::getpid(), "one").take(LAST_REQUESTS);
         let names = fs::read_dir(folder.path()).unwrap();
-        let mut names: Vec<_> = names.map(|one| one.unwrap().file_name()).collect();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names.len(), 2, "{names:?}");
         assert_eq!(names[0], "other");
