@@ -1,6 +1,5 @@
 //! What is measured, part by part. Each writes a section of the page.
 
-mod explaining;
 mod generation;
 mod instructions;
 mod launch;
@@ -47,7 +46,6 @@ pub(crate) fn all(
             Box::new(move |_, page| ledger::run(ledger.as_deref(), page)),
         ),
         ("memory", Box::new(memory::run)),
-        ("explaining", Box::new(explaining::run)),
         ("tokenizing", Box::new(tokenizing::run)),
         (
             "sessions",
