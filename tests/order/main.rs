@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use contextpilot_client::control::RequestState;
-use contextpilot_testbed::{Arch, Builder, Connection, Model, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Connection, Request, Server};
 use python::python;
 use serde_json::json;
 use support::{Index, companion, control, exchange, said_address, until, watched};
