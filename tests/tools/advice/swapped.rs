@@ -59,10 +59,11 @@ impl Routed {
     /// started last for `of`.
     fn play(&mut self, turns: &[Turn], of: &str) -> Vec<usize> {
         let mut evaluated = Vec::new();
-        for turn in turns {
+        for (nth, turn) in turns.iter().enumerate() {
             match *turn {
                 Turn::Ask(model, prompt) => {
                     let request = Request::completion(prompt.to_vec()).predict(2);
+                    let request = request.id(&format!("turn-{nth}"));
                     let answer = self.watched.complete(request.with("model", model));
                     evaluated.push(answer.prompt_n);
                 }
@@ -216,6 +217,21 @@ fn each_model_is_recorded_also_when_it_comes_again() {
     ];
     let evaluated = routed.play(&turns, "one");
     let running = routed.watched.json(&["advise"]);
+    // Of the process before, ids are not known, and why not is said.
+    routed.watched.wait_state("turn-4", "cached");
+    let gone = routed
+        .watched
+        .command(&["where", "turn-2"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(gone.stdout).unwrap();
+    print!("{said}");
+    assert_eq!(gone.status.code(), Some(1), "{said}");
+    let why = " ago, and what the model's processes before it had cached went with them";
+    assert!(
+        said.contains("turn-2  unknown  ") && said.contains(why),
+        "{said}"
+    );
     routed.watched.server.stop(15).unwrap();
 
     let files = fs::read_dir(folder.path()).unwrap().map(Result::unwrap);

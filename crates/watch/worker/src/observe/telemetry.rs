@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use contextpilot_control::{Delivery, Flags, Mode, Model, ModelState, Stats, Timestamp};
+use contextpilot_control::{
+    Delivery, Flags, Mode, Model, ModelState, RequestState, Stats, Timestamp,
+};
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_observer::{Note, Now, Observer, Outside, Stamp};
@@ -163,6 +165,7 @@ impl Telemetry {
 
     fn answer_now(&mut self, question: Question, ledger: Option<&Ledger>, peers: Option<&Peers>) {
         let library = self.facts.library;
+        let (routed, started) = (self.facts.routed, self.facts.started);
         let outside = Outside {
             at_work: peers.map(|peers| peers.at_work(library.now().stamp)),
             ..self.outside(ledger.is_some())
@@ -183,6 +186,12 @@ impl Telemetry {
             }
             Question::Request(id, to) => {
                 let mut state = observer.request(&id, ledger);
+                if let (RequestState::Unknown { hint, .. }, true) = (&mut state, routed) {
+                    *hint += &format!(
+                        "; the router started it {} s ago, and what the model's processes before it had cached went with them",
+                        started.elapsed().as_secs()
+                    );
+                }
                 // If nothing is kept, the store need not be asked.
                 if let Some(kept) = state.kept_mut().filter(|_| library.store_keeps()) {
                     let prompt = observer.remembered(&id);
