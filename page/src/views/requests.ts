@@ -46,6 +46,8 @@ export class RequestsView implements View {
     private adapters = "";
     /** The row that has the focus, or had it last. */
     private current = 0;
+    /** That row is not among those that exist, and the table has its focus meanwhile. */
+    private isAway = false;
 
     constructor(
         host: HTMLElement,
@@ -81,6 +83,9 @@ export class RequestsView implements View {
         this.body.addEventListener("focusin", (event) => {
             const row = event.target instanceof Element ? event.target.closest<HTMLElement>("tr[data-place]") : null;
             if (row) this.current = Number(row.dataset["place"]);
+        });
+        this.scroll.addEventListener("focusout", () => {
+            this.isAway = false;
         });
         this.body.addEventListener("click", (event) => {
             const row = event.target instanceof Element ? event.target.closest<HTMLElement>("tr[data-place]") : null;
@@ -157,6 +162,7 @@ export class RequestsView implements View {
     private paint(): void {
         const height = this.scroll.clientHeight;
         if (height === 0) return;
+        const hadFocus = this.isAway || this.body.contains(document.activeElement);
         const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW) - SPARE);
         const last = Math.min(this.rows.length, Math.ceil((this.scroll.scrollTop + height) / ROW) + SPARE);
         this.above.style.height = `${first * ROW}px`;
@@ -169,7 +175,7 @@ export class RequestsView implements View {
         }
         // Those that stay are not touched, so the focus stays, too.
         for (const row of this.pool.slice(Math.max(0, last - first))) row.element.remove();
-        this.keepFocus();
+        if (hadFocus) this.keepFocus();
     }
 
     private make(): Row {
@@ -220,7 +226,7 @@ export class RequestsView implements View {
 
     private key(event: KeyboardEvent): void {
         if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
-        if (!(event.target instanceof Element) || !event.target.closest("tr[data-place]")) return;
+        if (!(event.target instanceof Element) || !(this.isAway || event.target.closest("tr[data-place]"))) return;
         event.preventDefault();
         const wanted = this.current + (event.key === "ArrowDown" ? 1 : -1);
         if (wanted < 0 || wanted >= this.rows.length) return;
@@ -231,11 +237,13 @@ export class RequestsView implements View {
         this.paint();
     }
 
-    /** A row's element shows other requests when the table is scrolled. The focus stays with the request. */
+    /** A row's element shows other requests when the table is scrolled, or is taken out. The focus stays with the request. */
     private keepFocus(): void {
         const focused = document.activeElement?.closest<HTMLElement>("tr[data-place]");
-        if (!focused || !this.body.contains(focused) || Number(focused.dataset["place"]) === this.current) return;
-        this.body.querySelector<HTMLElement>(`tr[data-place="${this.current}"] button`)?.focus({ preventScroll: true });
+        if (focused && Number(focused.dataset["place"]) === this.current) return;
+        const link = this.body.querySelector<HTMLElement>(`tr[data-place="${this.current}"] button`);
+        (link ?? this.scroll).focus({ preventScroll: true });
+        this.isAway = !link;
     }
 }
 
