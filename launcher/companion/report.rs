@@ -163,7 +163,8 @@ fn write_page(data: &mut Value, output: &Path) -> Result<(), String> {
     let now = now.map_or(0, |since| since.as_millis() as u64);
     data["about"]["made"] = json!(Timestamp::from_unix_ms(now));
     data["about"]["version"] = env!("CARGO_PKG_VERSION").into();
-    let packed = miniz_oxide::deflate::compress_to_vec_zlib(data.to_string().as_bytes(), 8);
+    let written = serde_json::to_vec(&data).map_err(|e| e.to_string())?;
+    let packed = miniz_oxide::deflate::compress_to_vec_zlib(&written, 8);
     put(output, &contextpilot_page::report(&STANDARD.encode(packed)))
 }
 

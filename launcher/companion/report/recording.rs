@@ -80,8 +80,10 @@ pub(super) fn data(traffic: &Traffic) -> Value {
             ended: record.ended,
         };
     }
-    for (&slot, held) in &slots {
-        prefixes.hold(&held.row, slot);
+    let mut held: Vec<(u32, &SlotContent)> = slots.iter().map(|(slot, held)| (*slot, held)).collect();
+    held.sort_unstable_by_key(|(slot, _)| *slot);
+    for (slot, held) in &held {
+        prefixes.hold(&held.row, *slot);
     }
     let end = traffic.requests.iter().map(|request| request.record.ended);
     let end = end.max().unwrap_or(0);
@@ -96,8 +98,6 @@ pub(super) fn data(traffic: &Traffic) -> Value {
     } else {
         json!({ "name": "llama.cpp", "version": setup.version, "build": setup.engine })
     };
-    let mut held: Vec<(&u32, &SlotContent)> = slots.iter().collect();
-    held.sort_unstable_by_key(|(slot, _)| **slot);
     let held: Vec<Value> = held
         .into_iter()
         .map(|(slot, held)| json!({ "slot": slot, "tokens": held.row.len(), "capacity": setup.slot_context }))

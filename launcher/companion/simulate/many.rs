@@ -26,9 +26,36 @@ impl<'a> Simulations<'a> {
         }
     }
 
-    /// One of each setting, in their order.
+    /// One of each setting, in their order. Of those that differ by their host cache, the largest come first: what these show
+    /// to be large enough is not simulated.
     pub(in crate::companion) fn all(&self, settings: &[Setting]) -> Vec<Point> {
-        self.each(settings.len(), |nth| self.replay.simulate(&settings[nth]))
+        let mut points: Vec<Option<Point>> = vec![None; settings.len()];
+        let simulate = |which: Vec<usize>, points: &mut Vec<Option<Point>>| {
+            let more = self.each(which.len(), |nth| {
+                self.replay.simulate(&settings[which[nth]])
+            });
+            for (nth, point) in which.into_iter().zip(more) {
+                points[nth] = Some(point);
+            }
+        };
+        let is_largest = |nth: &usize| {
+            let one = &settings[*nth];
+            let larger = |other: &Setting| {
+                other.cache_ram > one.cache_ram && one.differs_by_host_cache(other)
+            };
+            !settings.iter().any(larger)
+        };
+        let (largest, others): (Vec<usize>, Vec<usize>) = (0..settings.len()).partition(is_largest);
+        simulate(largest.clone(), &mut points);
+        for &nth in &others {
+            let known = largest.iter().filter_map(|&large| points[large].as_ref());
+            points[nth] = known
+                .filter_map(|large| large.with_smaller_host_cache(&settings[nth]))
+                .next();
+        }
+        let unknown = others.into_iter().filter(|&nth| points[nth].is_none());
+        simulate(unknown.collect(), &mut points);
+        points.into_iter().flatten().collect()
     }
 
     /// The same for people who compare: at the recorded setting of several clients, in the order in which they asked.

@@ -78,14 +78,11 @@ impl Point {
 
     /// What happens with another setting. `None`: that is no smaller host prompt cache, or might let something go that this
     /// one did not.
-    pub(crate) fn with_smaller_host_cache(&self, setting: &Setting) -> Option<Self> {
+    #[must_use]
+    pub fn with_smaller_host_cache(&self, setting: &Setting) -> Option<Self> {
         let bytes = |setting: &Setting| u64::try_from(setting.cache_ram).ok()?.checked_mul(1 << 20);
         let (smaller, larger) = (bytes(setting)?, bytes(&self.setting)?);
-        let otherwise_same = Setting {
-            cache_ram: self.setting.cache_ram,
-            ..setting.clone()
-        };
-        let is_same = otherwise_same == self.setting
+        let is_same = setting.differs_by_host_cache(&self.setting)
             && 0 < smaller
             && self.host_needs <= smaller
             && smaller <= larger;

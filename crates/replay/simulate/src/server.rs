@@ -281,7 +281,10 @@ impl<'a> Server<'a> {
             self.finish(job, Pause::Grows(0));
             return true;
         }
-        let mut free = self.idle();
+        let mut free = match children {
+            0 => Vec::new(),
+            _ => self.idle(),
+        };
         free.retain(|&other| other != slot);
         if self.setting.generation != Generation::Late2026 {
             free.sort_unstable();

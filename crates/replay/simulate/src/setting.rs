@@ -172,6 +172,16 @@ impl fmt::Display for Unknown {
 impl std::error::Error for Unknown {}
 
 impl Setting {
+    /// Whether two differ by the size of the host prompt cache at most.
+    #[must_use]
+    pub fn differs_by_host_cache(&self, other: &Self) -> bool {
+        let same = Self {
+            cache_ram: other.cache_ram,
+            ..self.clone()
+        };
+        same == *other
+    }
+
     /// The recorded setting. `None`: the recording ends before the server's flags.
     #[must_use]
     pub fn recorded(traffic: &Traffic) -> Option<Self> {

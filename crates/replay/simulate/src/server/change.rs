@@ -103,7 +103,7 @@ impl Server<'_> {
             None => {
                 let same = Some(change.record.slot as usize);
                 let same = same.filter(|&slot| slot < self.slots.len()).filter(is_idle);
-                same.or_else(|| self.idle().first().copied())
+                same.or_else(|| self.first_idle())
             }
         };
         let Some(chosen) = chosen else { return false };

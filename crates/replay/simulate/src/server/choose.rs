@@ -1,7 +1,5 @@
 //! Which slot a request gets, and what is loaded for it from the host prompt cache.
 
-use std::cmp::Reverse;
-
 use super::{Server, Slot};
 use crate::content::Content;
 use crate::reuse;
@@ -57,7 +55,7 @@ impl Server<'_> {
             }
         }
         if chosen.is_none() {
-            chosen = self.forced.or_else(|| self.idle().first().copied());
+            chosen = self.forced.or_else(|| self.first_idle());
             replaces = chosen.is_some();
         }
         let chosen = chosen?;
@@ -71,18 +69,30 @@ impl Server<'_> {
 
     /// The idle slots, in the order in which they are taken.
     pub(super) fn idle(&self) -> Vec<usize> {
-        let all = (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none());
-        let mut idle: Vec<usize> = all.collect();
+        let mut idle: Vec<usize> = self.all_idle().collect();
+        idle.sort_by_key(|&nth| self.turn(nth));
+        idle
+    }
+
+    /// The one that is taken first.
+    pub(super) fn first_idle(&self) -> Option<usize> {
+        self.all_idle().min_by_key(|&nth| self.turn(nth))
+    }
+
+    fn all_idle(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.slots.len()).filter(|&nth| self.slots[nth].job.is_none())
+    }
+
+    /// Idle slots are taken in this order.
+    fn turn(&self, nth: usize) -> (bool, i64, isize) {
+        let slot = &self.slots[nth];
+        let place = nth as isize;
         match self.setting.generation {
             Generation::Of2025 | Generation::Early2026 | Generation::Older => {
-                idle.sort_by_key(|&nth| (self.slots[nth].last_used, Reverse(nth)));
+                (false, slot.last_used, -place)
             }
-            Generation::Late2026 => idle.sort_by_key(|&nth| {
-                let slot = &self.slots[nth];
-                (!slot.prompt.content.is_empty(), slot.last_used, nth)
-            }),
+            Generation::Late2026 => (!slot.prompt.content.is_empty(), slot.last_used, place),
         }
-        idle
     }
 
     /// How many tokens of the prompt a slot could reuse: the common prefix, without parts of media.
