@@ -68,6 +68,8 @@ plain! {
     chunk_text, "mtmd_input_chunk_get_tokens_text", fn(chunk: Pointer, count: *mut usize) -> *const i32;
     chunk_rows, "mtmd_input_chunk_get_n_tokens", fn(chunk: Pointer) -> usize;
     chunk_positions, "mtmd_input_chunk_get_n_pos", fn(chunk: Pointer) -> i32;
+    chunk_image, "mtmd_input_chunk_get_tokens_image", fn(chunk: Pointer) -> Pointer;
+    image_columns, "mtmd_image_tokens_get_nx", fn(image: Pointer) -> usize;
     bitmap_name, "mtmd_bitmap_get_id", fn(bitmap: Pointer) -> *const c_char;
     bitmap_data, "mtmd_bitmap_get_data", fn(bitmap: Pointer) -> Pointer;
     bitmap_bytes, "mtmd_bitmap_get_n_bytes", fn(bitmap: Pointer) -> usize;

@@ -14,9 +14,8 @@ fn last(context: Option<Context<'_>>, sequence: i32, last: i32) -> i32 {
     if let Some((_, believed)) = ends(context, sequence) {
         return believed;
     }
-    match context.and_then(|context| ahead::believed(context, sequence)) {
-        // Positions of sequences that the store knows begin at 0.
-        Some(believed) => last.min(i32::try_from(believed).map_or(last, |len| len - 1)),
+    match context.and_then(|context| ahead::last(context, sequence)) {
+        Some(believed) => last.min(believed),
         None => last,
     }
 }

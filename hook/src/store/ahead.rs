@@ -4,12 +4,30 @@ use contextpilot_kv_engine::synchronise;
 
 use super::{Context, acts, before, exact, with_record};
 
-/// How many tokens of a sequence the server believes in, if the engine holds more.
+/// The position at which the server's view of a sequence ends, if the engine holds more.
 pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
     if !acts(context) {
         return None;
     }
-    with_record(context, |record| record.session.ahead_of(sequence)).flatten()
+    let end = with_record(context, |record| {
+        let session = &record.session;
+        let believed = session.ahead_of(sequence)?;
+        Some(session.position(sequence, believed))
+    });
+    end.flatten()
+}
+
+/// The last position that the server has of a sequence, if the engine holds more.
+pub(crate) fn last(context: Context<'_>, sequence: i32) -> Option<i32> {
+    if !acts(context) {
+        return None;
+    }
+    let last = with_record(context, |record| {
+        record.session.last_position_if_ahead(sequence)
+    });
+    // -1: it has nothing.
+    last.flatten()?
+        .map_or(Some(-1), |last| i32::try_from(last).ok())
 }
 
 /// The host is about to ask a question that the engine would answer otherwise: if the library has stopped, the context is

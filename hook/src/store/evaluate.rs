@@ -44,7 +44,11 @@ enum Content {
 }
 
 /// Evaluates a batch as it is. Returns the engine's result.
-fn without_store(context: Context<'_>, whole: impl FnOnce() -> i32) -> i32 {
+fn without_store(context: Context<'_>, media: Option<&Media>, whole: impl FnOnce() -> i32) -> i32 {
+    if media.is_some_and(Media::is_left_out) {
+        // The library has stopped since.
+        return 0;
+    }
     if hears(context) {
         if repair::is_any_lost(context) {
             return LOST;
@@ -177,6 +181,11 @@ fn evaluate_media(
     batch: &impl Batches,
 ) -> i32 {
     let from = media.done.get() - entries.len();
+    if media.is_left_out() {
+        outputs::set(context, (0..).take(entries.len()).collect());
+        note_loaded(context, entries.iter());
+        return 0;
+    }
     if from == 0 {
         // The engine holds all of it after this, or nothing.
         let all = part_of_media(media, 0, tokens);
@@ -195,16 +204,24 @@ fn evaluate_media(
             return result;
         }
     }
-    let part = part_of_media(media, from, &tokens[from..media.done.get()]);
+    let mut part = part_of_media(media, from, &tokens[from..media.done.get()]);
     let mut left_out = Vec::new();
     if media.is_there.get() {
         left_out.clone_from(&part.indexes);
+        if media.shares() {
+            // The rest of it is there, too, and cannot be cut off.
+            part.run.tokens = tokens.to_vec();
+            part.run.leading = tokens.len();
+        }
     }
     let ready = Ready {
         left_out,
         is_whole: true,
     };
-    evaluate_ready(context, entries, &[part], ready, batch)
+    let (result, left_out) = evaluate_ready(context, entries, &[part], ready, batch);
+    // Not if the library has stopped.
+    media.is_there.set(left_out > 0);
+    result
 }
 
 fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
@@ -218,19 +235,19 @@ fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches
     learn_layout(context, &parts);
     look_up(context, &parts);
     match batch::prepare(&context, &parts, entries.len()) {
-        Ok(ready) => evaluate_ready(context, entries, &parts, ready, batch),
+        Ok(ready) => evaluate_ready(context, entries, &parts, ready, batch).0,
         Err(refusal) => refusal.code(),
     }
 }
 
-/// Evaluates a batch that is ready.
+/// Evaluates a batch that is ready. Returns the engine's result, and how many entries were left out.
 fn evaluate_ready(
     context: Context<'_>,
     entries: &[Entry],
     parts: &[Part],
     ready: Ready,
     batch: &impl Batches,
-) -> i32 {
+) -> (i32, usize) {
     let mut evaluation = Evaluation {
         context,
         entries,
@@ -250,7 +267,7 @@ fn evaluate_ready(
             save::save_midway(context, &part.run);
         }
     }
-    result
+    (result, evaluation.left_out.len())
 }
 
 /// A batch of the host's that is being evaluated.
@@ -288,27 +305,35 @@ impl<B: Batches> HostBatch<ContextStore> for Evaluation<'_, B> {
 
     /// Tells the worker which entries were not evaluated.
     fn loaded(&mut self, loaded: &[u32]) {
-        figures::add(&FIGURES.loaded_tokens, loaded.len());
         let at = |&index: &u32| &self.entries[index as usize];
-        let loaded: Vec<&Entry> = loaded.iter().map(at).collect();
-        guard::compute(|| {
-            let is_oldest = records::is_oldest(self.context);
-            let context = contexts::id_of(self.context.pointer());
-            let goes_on =
-                |a: &&Entry, b: &&Entry| a.sequence == b.sequence && a.position + 1 == b.position;
-            for run in loaded.chunk_by(goes_on) {
-                if is_oldest {
-                    usage::loaded(run[0].sequence, run.len());
-                }
-                push(Event::Loaded {
-                    context,
-                    sequence: run[0].sequence,
-                    from: run[0].position,
-                    to: run[run.len() - 1].position + 1,
-                });
-            }
-        });
+        note_loaded(self.context, loaded.iter().map(at));
     }
+}
+
+/// These entries were not evaluated, since the store has them.
+fn note_loaded<'a>(context: Context<'_>, loaded: impl Iterator<Item = &'a Entry>) {
+    let loaded: Vec<&Entry> = loaded.collect();
+    figures::add(&FIGURES.loaded_tokens, loaded.len());
+    guard::compute(|| {
+        let is_oldest = records::is_oldest(context);
+        let context = contexts::id_of(context.pointer());
+        // Rows of an image may share their position.
+        let goes_on = |a: &&Entry, b: &&Entry| {
+            a.sequence == b.sequence && (0..=1).contains(&(b.position - a.position))
+        };
+        for run in loaded.chunk_by(goes_on) {
+            if is_oldest {
+                usage::loaded(run[0].sequence, run.len());
+            }
+            push(Event::Loaded {
+                context,
+                sequence: run[0].sequence,
+                from: run[0].position,
+                to: run[run.len() - 1].position + 1,
+                entries: u32::try_from(run.len()).unwrap_or(u32::MAX),
+            });
+        }
+    });
 }
 
 /// The server has submitted these tokens, and the engine holds them, or the store has them for it.

@@ -253,20 +253,21 @@ impl Evaluated<'_> {
         part: &Part,
     ) -> Option<()> {
         let (sequence, size) = (part.run.sequence, hidden.size);
-        let first = usize::try_from(part.run.first).ok()?;
+        let position = usize::try_from(part.run.first).ok()?;
         let conditions = record.session.under(sequence);
         let is_out = |index: &&u32| self.left_out.binary_search(index).is_ok();
         let there = part.indexes.iter().take_while(is_out).count();
         let ours = hidden.ours.remove(&sequence).unwrap_or_default();
         // Those before come from the store.
-        let stored = ours.behind(&part.run.tokens[..there], first);
+        let stored = ours.behind(&part.run.tokens[..there], position);
         let stored = stored.unwrap_or(there);
         let of_rows = match stored {
             0 => None,
             _ => record.fingerprint_of_hidden(conditions),
         };
         let tokens = record.session.believed(sequence)?;
-        if tokens.len() != first + part.run.tokens.len() {
+        let first = tokens.len().checked_sub(part.run.tokens.len())?;
+        if record.session.position(sequence, first) != position {
             return None;
         }
         if let (Some(index), Some(of_rows)) = (index, of_rows) {

@@ -378,9 +378,10 @@ impl StoreIndex {
         sequence: i32,
         state: &mut Vec<u8>,
     ) -> bool {
-        let Ok(composer) = Composer::new(layout, sequence, 0..length, state) else {
+        let Ok(mut composer) = Composer::new(layout, sequence, 0..length, state) else {
             return false;
         };
+        composer.place_tokens(&offer.tokens[..length]);
         let used = offer.up_to(length);
         if !self.put_all(composer, &used, None) {
             return false;
@@ -399,7 +400,8 @@ impl StoreIndex {
         mut state: Region,
     ) -> Option<Outline> {
         let length = offer.tokens.len();
-        let composer = Composer::within(layout, sequence, 0..length, &mut state).ok()?;
+        let mut composer = Composer::within(layout, sequence, 0..length, &mut state).ok()?;
+        composer.place_tokens(&offer.tokens);
         let mut left_out = LeftOut::of(&self.folder);
         let used = offer.up_to(length);
         if !self.put_all(composer, &used, Some(&mut left_out)) {

@@ -8,8 +8,12 @@
 //! A run is left out whole or not at all. It cannot be evaluated again by the hook, which has its rows during this call
 //! only: so before a state is loaded into a sequence with media in it, the engine's own is put aside.
 //!
+//! The rows of an image may share a position (M-RoPE). The engine cannot be cut between them, so such an image counts as left out
+//! as soon as its first batch is, though the host shows the rest later.
+//!
 //! Not for contexts that cannot go back to any position, where tokens that are [pending](super::exact) may have to be evaluated later; and not
-//! where rows share a position (M-RoPE). There the sequence is known up to the first image or sound.
+//! for images that share positions where a draft wants [hidden states](super::hidden). There the sequence is known up to the first image or
+//! sound.
 
 use std::cell::{Cell, OnceCell};
 use std::ptr;
@@ -34,12 +38,22 @@ pub(super) struct Media {
     /// The digest of all rows.
     digest: [u8; 32],
     pub(super) rows: usize,
+    /// The rows share a position.
+    grid: Option<Grid>,
     /// The tokens of the rows, made from the digest and from how the rows are evaluated. `None`: they cannot be stored.
     tokens: OnceCell<Option<Vec<i32>>>,
     /// How many rows the batches so far had.
     pub(super) done: Cell<usize>,
-    /// The engine holds it, and nothing of it is evaluated.
+    /// The engine holds it, and nothing of it is evaluated. Known from its first batch on.
     pub(super) is_there: Cell<bool>,
+}
+
+/// How the rows of an image stand that share a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grid {
+    columns: usize,
+    /// So many positions farther is what follows.
+    takes: usize,
 }
 
 thread_local! {
@@ -64,6 +78,8 @@ pub(crate) unsafe fn during(
     // SAFETY: the caller's promise.
     let count = unsafe { plain::chunk_rows(chunk) };
     // SAFETY: as above.
+    let grid = count.and_then(|count| unsafe { grid_of(chunk, count) });
+    // SAFETY: as above.
     let width = unsafe { llama_batch::row_size(context) };
     let size = |(count, width): (usize, usize)| {
         let bytes = count.checked_mul(width)?.checked_mul(size_of::<f32>())?;
@@ -87,12 +103,41 @@ pub(crate) unsafe fn during(
         first,
         digest,
         rows: count,
+        grid,
         tokens: OnceCell::new(),
         done: Cell::new(0),
         is_there: Cell::new(false),
     };
     let _lent = LENDER.lend(&media);
     decode()
+}
+
+/// How the rows of an image stand, if they take fewer positions than they are.
+///
+/// # Safety
+/// The chunk is alive, and has so many rows.
+unsafe fn grid_of(chunk: Pointer, rows: usize) -> Option<Grid> {
+    // SAFETY: the caller's promise.
+    let takes = usize::try_from(unsafe { plain::chunk_positions(chunk) }?).ok()?;
+    if takes == rows {
+        return None;
+    }
+    // SAFETY: as above.
+    let image = unsafe { plain::chunk_image(chunk) }.filter(|image| !image.is_null());
+    // SAFETY: the chunk's own.
+    let columns = image.and_then(|image| unsafe { plain::image_columns(image) });
+    Some(Grid {
+        columns: columns.unwrap_or(0),
+        takes,
+    })
+}
+
+impl Grid {
+    /// Whether it is one of so many rows, of which each has a place of its own.
+    fn is_of(self, rows: usize) -> bool {
+        let lines = rows.checked_div(self.columns).unwrap_or(0);
+        lines * self.columns == rows && self.takes == lines.max(self.columns)
+    }
 }
 
 /// What this thread evaluates in this context, if that is an image or a sound.
@@ -113,7 +158,8 @@ impl Media {
     pub(super) fn tokens_of(&self, context: Context<'_>, entries: &[Entry]) -> Option<&[i32]> {
         let done = self.done.get();
         let is_next = |(nth, entry): (usize, &Entry)| {
-            let position = i64::from(self.first) + (done + nth) as i64;
+            let place = if self.shares() { 0 } else { done + nth };
+            let position = i64::from(self.first) + place as i64;
             entry.sequence == self.sequence
                 && i64::from(entry.position) == position
                 && !entry.output
@@ -127,7 +173,9 @@ impl Media {
         let is_whole = entries.len() == self.rows;
         let make = || {
             let is_causal = with_record(context, |record| {
-                (record.bounds.is_none() && !record.is_refused()).then_some(record.is_causal)
+                let may_be = record.bounds.is_none() && !record.is_refused();
+                let may_be = may_be && !(self.shares() && record.hidden().is_some());
+                may_be.then_some(record.is_causal)
             });
             // Rows that see those behind them depend on which of them are in one batch.
             let is_causal = is_causal.flatten().filter(|causal| *causal || is_whole)?;
@@ -142,6 +190,22 @@ impl Media {
         let mut hash = Sha256::new();
         hash.update(self.digest);
         hash.update([u8::from(is_causal)]);
-        media::run(&hash.finalize().into(), self.rows)
+        let Some(grid) = self.grid else {
+            return media::run(&hash.finalize().into(), self.rows);
+        };
+        // An image of one colour has the same rows upright and lying.
+        hash.update((grid.columns as u64).to_le_bytes());
+        let tokens = || media::shared_run(&hash.finalize().into(), self.rows, grid.takes);
+        grid.is_of(self.rows).then(tokens).flatten()
+    }
+
+    /// Whether the engine holds all of it, and cannot be cut within it: whatever comes, nothing more of it is evaluated.
+    pub(super) fn is_left_out(&self) -> bool {
+        self.shares() && self.is_there.get()
+    }
+
+    /// Whether its rows share a position.
+    pub(super) fn shares(&self) -> bool {
+        self.grid.is_some()
     }
 }

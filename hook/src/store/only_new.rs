@@ -26,8 +26,17 @@ use crate::base::{faults, guard};
 pub(super) enum Copied {
     /// All of it, to this memory.
     Whole(Vec<u8>),
-    /// Rows from this position on, of a state with this layout.
-    From(usize, Layout),
+    /// What is new, of a state with this layout.
+    From(NewFrom, Layout),
+}
+
+/// Where what is new begins.
+#[derive(Clone, Copy)]
+pub(super) struct NewFrom {
+    /// Behind so many tokens.
+    pub(super) tokens: usize,
+    /// Where the next one stands.
+    pub(super) position: usize,
 }
 
 /// Whether only what is behind the tokens that are `there` is to be copied of a sequence with so many. `flows`: whether the
@@ -44,8 +53,8 @@ pub(super) fn is_enough(flows: bool, layout: &Layout, tokens: usize, there: usiz
 pub(super) struct NewRows {
     region: Region,
     size: usize,
-    /// Positions before this one have no rows.
-    pub(super) from: usize,
+    /// So many tokens have no rows.
+    pub(super) tokens: usize,
 }
 
 impl NewRows {
@@ -54,13 +63,13 @@ impl NewRows {
     }
 }
 
-/// Copies a sequence out of the engine, but for rows of the positions before `from`. `None`: the engine refuses, or the system
+/// Copies a sequence out of the engine, but for rows of the tokens before `from`. `None`: the engine refuses, or the system
 /// gives no memory. If a context does not get rows in this way, that is remembered. How long it took says nothing of
 /// whole copies, by which is judged what is worth one.
 pub(super) fn copy_out(
     context: Context<'_>,
     sequence: i32,
-    from: usize,
+    from: NewFrom,
     layout: &Layout,
 ) -> Option<NewRows> {
     let start = Instant::now();
@@ -75,7 +84,7 @@ pub(super) fn copy_out(
         size: most,
         layout,
         sequence,
-        from,
+        from: from.position,
         wanted: OnceCell::new(),
         left_out: Cell::new(0),
     };
@@ -89,14 +98,18 @@ pub(super) fn copy_out(
     }
     let was_asked = taking.wanted.get().is_some();
     with_record(context, |record| record.flows &= was_asked);
-    let from = match taking.left_out.get() {
+    let tokens = match taking.left_out.get() {
         0 => 0,
         _ => {
             figures::add(&FIGURES.partial_saves, 1);
-            from
+            from.tokens
         }
     };
-    Some(NewRows { region, size, from })
+    Some(NewRows {
+        region,
+        size,
+        tokens,
+    })
 }
 
 /// Copies the state of a sequence out of the engine, into this memory, and takes note of how long that took. False if
@@ -121,6 +134,7 @@ struct Taking<'a> {
     size: usize,
     layout: &'a Layout,
     sequence: i32,
+    /// A position.
     from: usize,
     /// Found when the engine asks for the first rows. `None` inside: all are wanted.
     wanted: OnceCell<Option<Wanted>>,

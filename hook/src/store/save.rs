@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
-use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Run, SequenceState, worth};
+use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Run, SequenceState, media, worth};
 
 use super::context::ContextStore;
 use super::index::StoreIndex;
-use super::only_new::{self, Copied};
+use super::only_new::{self, Copied, NewFrom};
 use super::{
     Context, FLUSH, aside, be_patient, be_patient_for, before, hears, hidden, own_batch,
     with_index, with_record,
@@ -21,13 +21,15 @@ use super::{
 /// On the way through a prompt of a context that cannot go back, states are that far apart, in tokens, or farther.
 const MIDWAY: usize = 4096;
 
-/// A sequence is about to lose what is behind its first `kept` tokens. A negative sequence stands for all.
-pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, kept: i32) {
+/// A sequence is about to lose what stands from a position on. A negative sequence stands for all.
+pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, from: i32) {
     let Some(context) = context else {
         return;
     };
-    let kept = usize::try_from(kept).unwrap_or(0);
+    let from = usize::try_from(from).unwrap_or(0);
     before(context, || {
+        let kept = with_record(context, |record| record.session.index(sequence, from));
+        let kept = kept.unwrap_or(0);
         let sequences = with_record(context, |record| match sequence {
             0.. => vec![sequence],
             _ => record.session.sequences().collect(),
@@ -181,7 +183,7 @@ fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> 
         Copied::Whole(buffer) => buffer,
         Copied::From(from, layout) => {
             let new = only_new::copy_out(context, sequence, from, &layout);
-            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.from), None));
+            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.tokens), None));
         }
     };
     let saved = only_new::copy_whole(context, sequence, &mut buffer);
@@ -221,7 +223,13 @@ fn is_worth_saving(
     if let Some(layout) = layout {
         let there = index.length_of(&fingerprint, tokens);
         if only_new::is_enough(record.flows, &layout, tokens.len(), there) {
-            return Some(Copied::From(there, layout));
+            // Rows that share a position are all copied, or none is.
+            let there = media::whole(&tokens[..there]);
+            let from = NewFrom {
+                tokens: there,
+                position: media::position(&tokens[..there]),
+            };
+            return Some(Copied::From(from, layout));
         }
     }
     Some(Copied::Whole(index.buffer(&mut record.buffer, size)))
@@ -324,8 +332,7 @@ pub(super) fn keep_state(
         None => {
             let layout = record.layout()?;
             let state = SequenceState::read(state).ok()?;
-            let is_of_these = state.layout() == layout && state.tokens() == tokens.len();
-            if !is_of_these || !state.is_whole() {
+            if state.layout() != layout || !state.is_of(tokens) {
                 return None;
             }
             index.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);

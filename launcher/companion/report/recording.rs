@@ -80,7 +80,8 @@ pub(super) fn data(traffic: &Traffic) -> Value {
             ended: record.ended,
         };
     }
-    let mut held: Vec<(u32, &SlotContent)> = slots.iter().map(|(slot, held)| (*slot, held)).collect();
+    let mut held: Vec<(u32, &SlotContent)> =
+        slots.iter().map(|(slot, held)| (*slot, held)).collect();
     held.sort_unstable_by_key(|(slot, _)| *slot);
     for (slot, held) in &held {
         prefixes.hold(&held.row, *slot);

@@ -2,23 +2,14 @@
 
 use std::fs;
 
-use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, Spec};
+use contextpilot_testbed::{Arch, Model, ProjectorKind, Request, Server, Spec};
 use contextpilot_tiny_model::Chat;
 use serde_json::json;
 
 use super::super::pictures::{base64, picture};
 use super::super::random::{ROUNDING, difference, steps};
 use super::super::{SIGKILL, Stored, chunk_files, folder, one_slot, started};
-use super::{Image, MARK, Part, SEA, TEA, Text, ask, llava, with_images};
-
-/// Images of which the rows share positions: no KV is stored behind them.
-fn qwen() -> Builder {
-    let builder = Server::builder()
-        .model(&Model::tiny(Arch::Qwen2Vl))
-        .bare_slots(1)
-        .args(["-c", "8192"]);
-    with_images(builder, ProjectorKind::Qwen2Vl)
-}
+use super::{Image, MARK, Part, SEA, SIDE, TEA, Text, ask, kinds, llava, qwen, with_images};
 
 /// Images that were encoded, and those that were not as they were stored.
 fn encoded(stored: &Stored) -> [u64; 2] {
@@ -28,7 +19,7 @@ fn encoded(stored: &Stored) -> [u64; 2] {
 
 #[test]
 fn an_image_is_encoded_once_whatever_prompt_slot_or_process_it_comes_back_in() {
-    for builder in [llava(), qwen()] {
+    for builder in kinds() {
         let folder = folder();
         let mut stored = Stored::start(&builder, folder.path());
         let plain = started(&builder);
@@ -40,9 +31,9 @@ fn an_image_is_encoded_once_whatever_prompt_slot_or_process_it_comes_back_in() {
         // Behind another text, and beside an image that is new.
         let both = [
             Text(9, 30),
-            Image(2, 56),
-            Image(3, 56),
-            Image(1, 56),
+            Image(2, SIDE),
+            Image(3, SIDE),
+            Image(1, SIDE),
             Text(8, 20),
         ];
         ask(&mut stored, &plain, &both);
@@ -71,7 +62,7 @@ fn a_list_of_twelve_screenshots_has_just_the_new_one_encoded() {
         parts.extend(images.flat_map(|seed| [Image(seed, 112), Text(seed, 10)]));
         parts
     };
-    for builder in [llava(), qwen()] {
+    for builder in kinds() {
         let folder = folder();
         let mut stored = Stored::start(&builder, folder.path());
         let plain = started(&builder);
@@ -198,15 +189,12 @@ fn an_image_whose_rows_are_damaged_is_encoded() {
     let picture: [Part; 3] = [Text(1, 4), Image(1, 560), Text(2, 4)];
     ask(&mut stored, &plain, &picture);
     stored.end();
-    let size = |path: &std::path::PathBuf| fs::metadata(path).unwrap().len();
-    let largest = chunk_files(folder.path())
-        .into_iter()
-        .max_by_key(size)
-        .unwrap();
-    let mut bytes = fs::read(&largest).unwrap();
-    let end = bytes.len();
-    bytes[end - 100] ^= 1;
-    fs::write(&largest, bytes).unwrap();
+    for path in chunk_files(folder.path()) {
+        let mut bytes = fs::read(&path).unwrap();
+        let end = bytes.len();
+        bytes[end - 100] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
     let mut next = Stored::start(&qwen(), folder.path());
     ask(&mut next, &plain, &picture);
     assert_eq!(encoded(&next), [1, 0]);

@@ -215,7 +215,9 @@ impl Recorder {
                 self.stage.submitted();
                 self.submitted(entries);
             }
-            Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
+            Upcoming::Loaded {
+                sequence, entries, ..
+            } => self.loaded(sequence, entries),
             Upcoming::BatchEnd { failed, .. } => {
                 self.stage.evaluated(failed);
                 self.evaluated(at);

@@ -360,6 +360,7 @@ fn what_the_prefix_store_had_of_a_prompt_is_recorded() {
         sequence: 0,
         from,
         to,
+        entries: u32::try_from(to - from).unwrap_or(0),
     };
     let evaluated = || Event::Evaluated {
         context,

@@ -156,6 +156,8 @@ pub enum Event {
         from: Position,
         /// One past the position of the last.
         to: Position,
+        /// How many they are. Rows of an image may share a position.
+        entries: u32,
     },
     /// The first position of a sequence that a bounded context holds now
     /// (`llama_memory_seq_pos_min`). Sent before the [`Event::Evaluated`] of the batch that moved

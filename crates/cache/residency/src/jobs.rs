@@ -292,10 +292,10 @@ impl Jobs {
     }
 
     /// This many entries of the batch came from the prefix store.
-    pub(crate) fn loaded(&mut self, sequence: SequenceId, tokens: i32) {
+    pub(crate) fn loaded(&mut self, sequence: SequenceId, entries: u32) {
         let slot = self.slots.get_mut(&sequence);
         if let Some((prompt, _)) = slot.and_then(SlotJob::prompt) {
-            prompt.loaded(u64::try_from(tokens).unwrap_or(0));
+            prompt.loaded(u64::from(entries));
         }
     }
 

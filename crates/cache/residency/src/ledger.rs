@@ -209,12 +209,12 @@ impl Ledger {
             Event::Loaded {
                 context,
                 sequence,
-                from,
-                to,
+                entries,
+                ..
             } => {
                 let is_primary = self.counts_as_primary(context);
                 if let Some(jobs) = self.jobs.as_mut().filter(|_| is_primary) {
-                    jobs.loaded(sequence, to - from);
+                    jobs.loaded(sequence, entries);
                 }
             }
             Event::Quiet { elapsed } => {

@@ -1,5 +1,7 @@
 //! A batch of the host: what is done before, and what is noted behind.
 
+use contextpilot_kv_store::media;
+
 use crate::Refusal;
 use crate::engine::{LOST, NO_ROOM};
 use crate::host::{Host, HostBatch, Part, Record, is_bounded};
@@ -170,7 +172,7 @@ impl<H: Host> Drop for Open<'_, H> {
 fn believe<H: Host>(host: &H, parts: &[Part]) {
     for part in parts.iter().filter(|part| !part.pending.get()) {
         let first = usize::try_from(part.run.first).unwrap_or(0);
-        let end = first + part.run.tokens.len();
+        let end = first + media::position(&part.run.tokens);
         host.journal(|journal| journal.evaluated(part.run.sequence, end));
     }
 }
@@ -181,7 +183,8 @@ fn loaded<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
         let held = parts.iter().filter(|part| !part.pending.get());
         let of_store = |part: &Part| {
             let there = record.session().there(&part.run) - part.ours.get();
-            part.indexes[..there].to_vec()
+            // Of an image whose rows share a position it is all of them, whichever are in this batch.
+            part.indexes[..there.min(part.indexes.len())].to_vec()
         };
         let mut all: Vec<u32> = held.flat_map(of_store).collect();
         all.sort_unstable();

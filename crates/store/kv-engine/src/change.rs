@@ -4,8 +4,8 @@ use crate::Change;
 use crate::host::Host;
 use crate::journal::ANYTHING;
 
-/// Changes a sequence of the engine of which the host believes in so many tokens. The journal knows of it before `work`, and until
-/// the record does: `note` tells that what came of it, and returns how many tokens the engine may hold now, or [`ANYTHING`].
+/// Changes a sequence of the engine in which the host believes up to this position. The journal knows of it before `work`, and
+/// until the record does: `note` tells that what came of it, and returns up to which the engine may hold it now, or [`ANYTHING`].
 ///
 /// If the library stops meanwhile, [`repair`](crate::repair()) finds the sequence in the journal.
 pub(crate) fn change_engine<H: Host, D>(

@@ -19,17 +19,22 @@ pub fn cut_ahead<H: Host>(host: &H, sequence: i32) -> bool {
     });
     let all = all.unwrap_or_default();
     for &(sequence, believed) in &all {
-        cut(host, sequence, believed, believed);
+        cut(host, sequence, None, believed);
     }
     !all.is_empty()
 }
 
-/// Cuts what the engine holds of a sequence to so many tokens; the host believes in `believed`.
-fn cut<H: Host>(host: &H, sequence: i32, believed: usize, held: usize) {
-    let cut = || host.cut(sequence, held);
+/// Cuts what the engine holds of a sequence to so many tokens. `believed`: where the host's view ends, if not there.
+fn cut<H: Host>(host: &H, sequence: i32, believed: Option<usize>, held: usize) {
+    let end = host.record(|record| record.session().position(sequence, held));
+    let Some(end) = end else {
+        return;
+    };
+    let cut = || host.cut(sequence, end);
+    let believed = believed.unwrap_or(end);
     change_engine(host, sequence, believed, cut, |record, ()| {
         record.session_mut().cut(sequence, held);
-        held
+        end
     });
 }
 
@@ -61,8 +66,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
         return Ok(());
     };
     if let Some(length) = advice.cut {
-        let believed = usize::try_from(part.run.first).unwrap_or(0);
-        cut(host, sequence, believed, length);
+        cut(host, sequence, usize::try_from(part.run.first).ok(), length);
     }
     if !part.follows {
         host.record(|record| record.session_mut().obscure(sequence));
@@ -110,10 +114,11 @@ fn load<H: Host>(host: &H, run: &Run, held: usize) -> Result<(), Refusal> {
     let Some(wanted) = host.record(|record| record.session().wanted(run)) else {
         return Ok(());
     };
+    let first = usize::try_from(run.first).unwrap_or(0);
     let wanted = Wanted {
         sequence,
         tokens: &wanted,
-        believed: usize::try_from(run.first).unwrap_or(0),
+        believed: wanted.len() - run.leading,
         held,
         run: Some(run),
     };
@@ -126,22 +131,16 @@ fn load<H: Host>(host: &H, run: &Run, held: usize) -> Result<(), Refusal> {
         let done = carry_out(host, &plan, wanted.tokens, Some(&mut supply));
         (done, supply)
     };
-    let (done, supply) = change_engine(
-        host,
-        sequence,
-        wanted.believed,
-        work,
-        |record, (done, supply)| {
-            let session = record.session_mut();
-            if done.held < plan.least {
-                session.removed(sequence, -1, -1);
-                session.obscure(sequence);
-            } else {
-                session.loaded(sequence, supply.tokens()[..done.held].to_vec());
-            }
-            done.held
-        },
-    );
+    let (done, supply) = change_engine(host, sequence, first, work, |record, (done, supply)| {
+        let session = record.session_mut();
+        if done.held < plan.least {
+            session.removed(sequence, -1, -1);
+            session.obscure(sequence);
+        } else {
+            session.loaded(sequence, supply.tokens()[..done.held].to_vec());
+        }
+        session.position(sequence, done.held)
+    });
     supply.finish(&done);
     if done.held < plan.least {
         return Err(Refusal::Failed);

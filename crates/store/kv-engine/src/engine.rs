@@ -1,9 +1,11 @@
 //! A context of an engine.
 
+use contextpilot_kv_store::media;
+
 /// A context of an engine, while the calling thread uses it and no batch of the host is being evaluated.
 ///
-/// Positions of a sequence that the store knows begin at 0 and have no gaps, so "the first `n` tokens" are those at the
-/// positions below `n`.
+/// Where a token of a sequence stands that the store knows, its tokens say ([`media::position`]): at its index, but for images
+/// whose rows share a position. All numbers here are positions.
 pub trait Engine {
     /// Removes the tokens of a sequence from this position on.
     ///
@@ -11,7 +13,7 @@ pub trait Engine {
     /// every other one without saying so.
     fn cut(&self, sequence: i32, from: usize);
 
-    /// How many tokens the engine holds of a sequence. `None`: it has no function that says so.
+    /// One more than the last position at which the engine holds a token of a sequence. `None`: it has no function that says so.
     fn length(&self, sequence: i32) -> Option<usize>;
 
     /// The first position that the engine still has of a sequence. Of sliding windows that is not 0 for long. `None`: it has
@@ -34,10 +36,10 @@ pub trait Engine {
     /// [length](Engine::length).
     fn load(&self, sequence: i32, state: &[u8]) -> bool;
 
-    /// Evaluates tokens behind the first `from` of a sequence, at most `most` at a time, and asks for no output.
+    /// Evaluates tokens of a sequence from this position on, at most `most` at a time, and asks for no output.
     ///
     /// # Errors
-    /// If the engine refuses, the sequence holds its first `from` tokens and some of these; only after
+    /// If the engine refuses, the sequence holds what stands before and some of these; only after
     /// [`Refusal::Stopped`] it is known to say how many.
     fn evaluate(
         &self,
@@ -47,9 +49,10 @@ pub trait Engine {
         most: usize,
     ) -> Result<(), Refusal>;
 
-    /// Whether the engine holds so many tokens of a sequence, as far as it says.
-    fn holds(&self, sequence: i32, tokens: usize) -> bool {
-        self.length(sequence).is_none_or(|there| there == tokens)
+    /// Whether the engine holds these tokens of a sequence and no more, as far as it says.
+    fn holds(&self, sequence: i32, tokens: &[i32]) -> bool {
+        let there = self.length(sequence);
+        there.is_none_or(|there| there == media::reach(tokens))
     }
 }
 

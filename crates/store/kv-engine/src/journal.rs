@@ -42,9 +42,9 @@ pub struct Checkpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Uncertain {
     pub(crate) sequence: i32,
-    /// How many tokens the host believes in.
+    /// The position up to which the host believes in it.
     pub(crate) believed: usize,
-    /// How many the engine may hold.
+    /// Up to which the engine may hold it.
     pub(crate) held: usize,
 }
 
@@ -84,8 +84,8 @@ impl Journal {
         announced: Vec::new(),
     };
 
-    /// The engine may soon hold `held` tokens of a sequence, or [`ANYTHING`]; the host believes in so many. Call this before the
-    /// engine is changed. If `held` is not more, the two agree from now on.
+    /// The engine may soon hold a sequence up to the position `held`, or [`ANYTHING`]; the host believes in it up to `believed`.
+    /// Call this before the engine is changed. If `held` is not more, the two agree from now on.
     pub(crate) fn uncertain(&mut self, sequence: i32, believed: usize, held: usize) {
         self.settled(sequence);
         if held > believed {
@@ -103,7 +103,7 @@ impl Journal {
             .retain(|known| sequence >= 0 && known.sequence != sequence);
     }
 
-    /// The host's batch was evaluated, and it believes in so many tokens of this sequence now.
+    /// The host's batch was evaluated, and it believes in this sequence up to this position now.
     pub(crate) fn evaluated(&mut self, sequence: i32, end: usize) {
         self.withdraw(sequence);
         for known in &mut self.uncertain {

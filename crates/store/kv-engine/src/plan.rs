@@ -1,5 +1,7 @@
 //! What is done to one sequence of the engine so that it holds certain tokens, as a list of steps.
 
+use contextpilot_kv_store::media;
+
 use crate::host::{Host, Supply, Wanted};
 use crate::{Engine, Refusal};
 
@@ -96,7 +98,9 @@ pub(crate) fn carry_out<H: Host>(
             Step::Load(length) if done.loaded.is_none() => {
                 let load = |supply: &mut &mut _| Supply::load(*supply, length);
                 let taken = supply.as_mut().and_then(load);
-                if let Some(length) = taken.filter(|length| host.holds(sequence, *length)) {
+                let loaded = supply.as_deref().map(Supply::tokens).unwrap_or_default();
+                let holds = |length: &usize| host.holds(sequence, &loaded[..*length]);
+                if let Some(length) = taken.filter(holds) {
                     done.held = length;
                     done.loaded = Some(length);
                 } else {
@@ -117,8 +121,7 @@ pub(crate) fn carry_out<H: Host>(
                 if done.held < plan.held {
                     host.note_refused_state(plan.held);
                 }
-                let rest = &tokens[done.held..plan.least];
-                evaluate(host, sequence, rest, most, &mut done);
+                evaluate(host, sequence, &tokens[..plan.least], most, &mut done);
             }
             _ => {}
         }
@@ -126,14 +129,19 @@ pub(crate) fn carry_out<H: Host>(
     done
 }
 
-fn evaluate(host: &impl Engine, sequence: i32, rest: &[i32], most: usize, done: &mut Done) {
-    let end = done.held + rest.len();
-    let result = host.evaluate(sequence, done.held, rest, most);
+/// Evaluates what the engine lacks of these tokens.
+fn evaluate(host: &impl Engine, sequence: i32, tokens: &[i32], most: usize, done: &mut Done) {
+    let (held, rest) = tokens.split_at(done.held);
+    let result = host.evaluate(sequence, media::position(held), rest, most);
     done.refused = result.err();
     let there = match result {
-        Ok(()) => Some(end),
+        Ok(()) => Some(tokens.len()),
         // The host has stopped it. What was evaluated until then stays.
-        Err(Refusal::Stopped) => host.length(sequence).filter(|there| *there < end),
+        Err(Refusal::Stopped) => {
+            let there = host.length(sequence);
+            let there = there.map(|there| media::index(tokens, there));
+            there.filter(|there| *there < tokens.len())
+        }
         Err(_) => None,
     };
     if there.is_none() {

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::Layout;
 use crate::layout::MAGIC;
 use crate::numbers::{Kind, Numbers};
+use crate::{Layout, media};
 
 /// A state that is being put together, from its first position to its last.
 ///
@@ -117,6 +117,25 @@ impl<'b> Composer<'b> {
             writer.u32(0);
         }
         debug_assert_eq!(writer.at, writer.bytes.len());
+    }
+
+    /// The tokens stand at these positions, in place of successive ones.
+    pub fn place(&mut self, positions: impl Iterator<Item = u32>) {
+        let cells = self.positions.len() * self.layout.cell_size();
+        let list = &mut self.bytes[self.cells_at..self.cells_at + cells];
+        for (cell, position) in list
+            .chunks_exact_mut(self.layout.cell_size())
+            .zip(positions)
+        {
+            cell[..4].copy_from_slice(&position.to_le_bytes());
+        }
+    }
+
+    /// As [`place`](Self::place): where these tokens stand, the first of a sequence.
+    pub fn place_tokens(&mut self, tokens: &[i32]) {
+        if media::is_any_shared(tokens) {
+            self.place(media::positions(tokens).map(|position| position as u32));
+        }
     }
 
     /// Of a chunk that has `chunk_tokens` tokens and these rows, the tokens from `skip` on go to

@@ -14,7 +14,7 @@ use crate::{Composer, GRID, Layout, LayoutError, SequenceState};
 /// The layout is not known, positions are missing, or the state is not the same.
 pub fn prove(bytes: &[u8]) -> Result<Layout, LayoutError> {
     let state = SequenceState::read(bytes)?;
-    let all = state.positions().ok_or(LayoutError::Positions)?;
+    let all = state.indexes().ok_or(LayoutError::Positions)?;
     let composed = compose(&state, &all).ok_or(LayoutError::Differs)?;
     let same = if state.is_in_order() {
         composed == bytes
@@ -35,6 +35,7 @@ fn compose(state: &SequenceState<'_>, all: &Range<usize>) -> Option<Vec<u8>> {
     let mut buffer = Vec::new();
     let mut composer =
         Composer::new(state.layout(), state.sequence(), all.clone(), &mut buffer).ok()?;
+    composer.place(state.cell_positions());
     let mut rows = Vec::new();
     let mut at = all.start;
     for take in [1, 2, 7].into_iter().chain(std::iter::repeat(GRID)) {

@@ -11,8 +11,9 @@
 //! *pending* ([`Session::leave_pending`]). A caller that is about to ask for anything but evaluations, and for which the store has no
 //! answer, first makes up for them: loads the state that is nearest, and evaluates the rest.
 //!
-//! A sequence is *known* while its tokens stand at the positions 0, 1, 2, … and all of them were seen,
-//! evaluated under the same [`Conditions`]. The store neither reads nor writes other sequences. An empty
+//! A sequence is *known* while its tokens stand where they stand by [`media::position`] (0, 1, 2, … but for some images) and
+//! all of them were seen, evaluated under the same [`Conditions`]. Calls that name positions are the server's; numbers of tokens
+//! are ours. The store neither reads nor writes other sequences. An empty
 //! sequence is always known.
 //!
 //! Of a sequence in which tokens were moved, or that was restored from a file, the *beginning* is known, up to the first
@@ -42,7 +43,7 @@ pub struct Run {
     pub sequence: i32,
     /// The position of the first entry.
     pub first: i32,
-    /// The tokens of all entries, which stand at consecutive positions.
+    /// The tokens of all entries, which stand at consecutive positions, or share one.
     pub tokens: Vec<i32>,
     /// How many of the first entries want no output. Only these can be left out of a batch.
     pub leading: usize,
@@ -129,6 +130,9 @@ struct Sequence {
     first: usize,
     /// The tokens that were known of a sequence before nothing was, if its rows begin later: see `first`.
     past: Vec<i32>,
+    /// Some of its tokens may share a position, now or since it was empty. Else each one's position is its index, and nobody
+    /// need count.
+    shares: bool,
 }
 
 /// The sequences of one context.
@@ -149,12 +153,13 @@ impl Session {
         if sequence.tokens.is_empty() && sequence.is_known() {
             sequence.conditions = conditions;
         }
-        let follows = usize::try_from(run.first).is_ok_and(|first| first == sequence.believed);
         let same = sequence.conditions == conditions;
-        if !sequence.is_known() || !follows || !same {
-            let cut = sequence.ahead().then_some(sequence.believed);
-            let first = usize::try_from(run.first).unwrap_or(0);
-            let known = if is_bound { 0 } else { first };
+        if !sequence.is_known() || !sequence.is_followed_by(run) || !same {
+            let cut = sequence.ahead().then_some(sequence.cuttable());
+            let known = match usize::try_from(run.first) {
+                Ok(first) if !is_bound => sequence.index(first),
+                _ => 0,
+            };
             sequence.forget_from(known, Why::Unseen);
             return Advice { cut, search: None };
         }
@@ -172,14 +177,14 @@ impl Session {
         }
     }
 
-    /// Tokens that are worth evaluating again, and where the first of them stands: then the sequence is known. They are few
+    /// Tokens that are worth evaluating again, and at which position the first of them stands: then the sequence is known. They are few
     /// beside the leading tokens of the run. Remove what stands there, evaluate them, and call [`Session::seen_again`].
     pub fn to_see_again(&self, run: &Run, conditions: Conditions) -> Option<(usize, Vec<i32>)> {
         /// A part of what is evaluated anyway.
         const PART: usize = 4;
         let sequence = self.sequences.get(&run.sequence)?;
         let rest = sequence.rest.as_ref().filter(|_| !self.is_bound)?;
-        let from = sequence.tokens.len();
+        let from = sequence.end();
         let same = sequence.tokens.is_empty() || sequence.conditions == conditions;
         let ends = usize::try_from(run.first).ok() == Some(from + rest.tokens.len());
         let few = !rest.tokens.is_empty() && rest.tokens.len() <= run.leading / PART;
@@ -230,8 +235,7 @@ impl Session {
         if sequence.tokens.is_empty() && sequence.is_known() {
             sequence.conditions = conditions;
         }
-        let follows = usize::try_from(run.first).is_ok_and(|first| first == sequence.believed);
-        follows && sequence.is_known() && sequence.conditions == conditions
+        sequence.is_followed_by(run) && sequence.is_known() && sequence.conditions == conditions
     }
 
     /// Whether a state may be loaded into a sequence, or be taken for another one.
@@ -421,12 +425,13 @@ impl Session {
     /// The run was evaluated, but for the entries that the engine held already.
     pub fn evaluated(&mut self, run: &Run) {
         let sequence = self.sequences.entry(run.sequence).or_default();
+        let known = sequence.end();
         if let Some(rest) = &mut sequence.rest {
-            let known = sequence.tokens.len();
             let first = usize::try_from(run.first).unwrap_or(0);
             rest.put(first.saturating_sub(known), &run.tokens);
             return;
         }
+        sequence.shares |= media::is_any_shared(&run.tokens);
         let there = sequence.tokens.len() - sequence.believed;
         sequence.believed += run.tokens.len();
         if there < run.tokens.len() {
@@ -481,6 +486,7 @@ impl Session {
     pub fn loaded(&mut self, sequence: i32, tokens: Vec<i32>) {
         let sequence = self.sequences.entry(sequence).or_default();
         debug_assert!(tokens.len() >= sequence.believed);
+        sequence.shares |= media::is_any_shared(&tokens);
         sequence.tokens = tokens;
         sequence.pending = 0;
     }
@@ -499,13 +505,36 @@ impl Session {
     pub fn ahead(&self) -> impl Iterator<Item = (i32, usize)> {
         let all = self.sequences.iter();
         all.filter(|(_, sequence)| sequence.ahead())
-            .map(|(&id, sequence)| (id, sequence.believed))
+            .map(|(&id, sequence)| (id, sequence.cuttable()))
     }
 
     /// As [`Session::ahead`], of one sequence.
     pub fn ahead_of(&self, sequence: i32) -> Option<usize> {
         let sequence = self.sequences.get(&sequence)?;
-        sequence.ahead().then_some(sequence.believed)
+        sequence.ahead().then_some(sequence.cuttable())
+    }
+
+    /// The position of what stands behind the first `len` tokens of a sequence.
+    pub fn position(&self, sequence: i32, len: usize) -> usize {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(len, |one| one.position(len))
+    }
+
+    /// How many of a sequence's known tokens stand before a position.
+    pub fn index(&self, sequence: i32, position: usize) -> usize {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(position, |one| one.index(position))
+    }
+
+    /// The last position that the server has of a sequence of which the engine holds more; `None` within: it has nothing.
+    pub fn last_position_if_ahead(&self, sequence: i32) -> Option<Option<usize>> {
+        let one = self.sequences.get(&sequence).filter(|one| one.ahead())?;
+        let reach = if one.shares {
+            media::reach(&one.tokens[..one.believed])
+        } else {
+            one.believed
+        };
+        Some(reach.checked_sub(1))
     }
 
     /// The tokens that the server believes in. `None`: the sequence is not known.
@@ -555,13 +584,14 @@ impl Session {
     /// must have been removed.
     pub fn evaluated_media(&mut self, sequence: i32, first: i32) {
         let first = usize::try_from(first).unwrap_or(0);
-        let known = if self.is_bound { 0 } else { first };
+        let is_bound = self.is_bound;
         let one = self.sequences.entry(sequence).or_default();
-        one.forget_from(known, Why::Media);
+        one.forget_from(if is_bound { 0 } else { one.index(first) }, Why::Media);
+        let known = one.end();
         if let Some(rest) = &mut one.rest {
             rest.why = Why::Media;
             // What stands there is no token, and more may follow.
-            rest.put(first.saturating_sub(one.tokens.len()), &[]);
+            rest.put(first.saturating_sub(known), &[]);
             rest.tokens.push(None);
         }
     }
@@ -577,8 +607,8 @@ impl Session {
         };
         self.obscure_copies(sequence);
         self.each(sequence, |one| {
-            one.forget_from(from.min(target), Why::Moved);
-            let known = one.tokens.len();
+            one.forget_from(one.index(from.min(target)), Why::Moved);
+            let known = one.end();
             if let Some(rest) = &mut one.rest {
                 rest.why = Why::Moved;
                 rest.shift(from.max(known) - known, to.saturating_sub(known), delta);
@@ -606,6 +636,8 @@ impl Session {
         let to = usize::try_from(to).unwrap_or(usize::MAX);
         let is_bound = self.is_bound;
         self.each(sequence, |one| {
+            // So many tokens are before, and where they end.
+            let (kept, known) = (one.index(from), one.end());
             if from == 0 && to == usize::MAX {
                 *one = Sequence::default();
             } else if from >= to {
@@ -613,32 +645,31 @@ impl Session {
                 if to == usize::MAX {
                     one.past.truncate(from);
                 }
-                let known = one.tokens.len();
                 rest.remove(from.max(known) - known, to.saturating_sub(known));
                 if from <= known && to == usize::MAX {
                     // All that was not known is gone.
                     one.rest = None;
-                    one.tokens.truncate(from);
+                    one.tokens.truncate(kept);
                     one.settle();
                 } else if from < known {
-                    one.forget_from(from, Why::Unseen);
+                    one.forget_from(kept, Why::Unseen);
                     if let Some(rest) = &mut one.rest {
                         rest.remove(0, to - from);
                     }
                 }
-            } else if to >= one.tokens.len() {
+            } else if to >= known {
                 let in_engine = one.tokens.len() - one.pending;
-                one.tokens.truncate(from);
-                one.believed = one.believed.min(from);
+                one.tokens.truncate(kept);
+                one.believed = one.believed.min(kept);
                 one.pending = one.tokens.len().saturating_sub(in_engine);
                 if from == 0 {
                     *one = Sequence::default();
                 }
-            } else if from < one.tokens.len() {
-                let known = if is_bound { 0 } else { from };
-                one.forget_from(known, Why::Unseen);
+            } else if from < known {
+                one.forget_from(if is_bound { 0 } else { kept }, Why::Unseen);
+                let known = one.end();
                 if let Some(rest) = &mut one.rest {
-                    rest.remove(from - known, to - known);
+                    rest.remove(from.saturating_sub(known), to.saturating_sub(known));
                 }
             }
             one.forget_part_of_media();
@@ -667,7 +698,7 @@ impl Session {
             .is_none_or(|one| one.tokens.is_empty() && one.is_known());
         let mut is_unseen = from > 0 || !was_empty || copy.pending > 0;
         if let Ok(to) = usize::try_from(to) {
-            is_unseen |= self.is_bound && to < copy.tokens.len();
+            is_unseen |= self.is_bound && to < copy.end();
             copy.cut_to(to);
             copy.forget_part_of_media();
         }
@@ -690,6 +721,7 @@ impl Session {
             believed: by.tokens.len(),
             draft: by.tokens.len(),
             conditions: by.conditions,
+            shares: media::is_any_shared(&by.tokens),
             tokens: by.tokens,
             rest: by.rest,
             ..Sequence::default()
@@ -758,8 +790,47 @@ impl Sequence {
         }
     }
 
+    /// Not within an image that the engine cannot be cut in.
     fn ahead(&self) -> bool {
-        self.is_known() && self.tokens.len() > self.believed
+        self.is_known() && self.tokens.len() > self.cuttable()
+    }
+
+    /// How many tokens are left if what is ahead is cut off.
+    fn cuttable(&self) -> usize {
+        if self.shares {
+            media::cuttable(&self.tokens, self.believed)
+        } else {
+            self.believed
+        }
+    }
+
+    /// See [`Session::position`].
+    fn position(&self, len: usize) -> usize {
+        if self.shares {
+            media::position(&self.tokens[..len.min(self.tokens.len())])
+        } else {
+            len
+        }
+    }
+
+    /// The position behind its known tokens.
+    fn end(&self) -> usize {
+        self.position(self.tokens.len())
+    }
+
+    /// See [`Session::index`].
+    fn index(&self, position: usize) -> usize {
+        if self.shares {
+            media::index(&self.tokens, position)
+        } else {
+            position
+        }
+    }
+
+    /// Whether a run begins where the server's view ends.
+    fn is_followed_by(&self, run: &Run) -> bool {
+        let first = usize::try_from(run.first);
+        first.is_ok_and(|first| first == self.position(self.believed))
     }
 
     fn is_known(&self) -> bool {
@@ -780,7 +851,15 @@ impl Sequence {
         };
         self.tokens.truncate(known);
         let len = len.min(known);
-        let mut tokens: Vec<_> = self.tokens.drain(len..).map(Some).collect();
+        let forgotten = self.tokens.split_off(len);
+        let mut tokens: Vec<Option<i32>>;
+        if self.shares {
+            tokens = vec![None; media::position(&forgotten).max(media::reach(&forgotten))];
+            let placed = media::positions(&forgotten).zip(&forgotten);
+            placed.for_each(|(at, token)| tokens[at] = Some(*token));
+        } else {
+            tokens = forgotten.into_iter().map(Some).collect();
+        }
         match &mut self.rest {
             Some(rest) => {
                 tokens.append(&mut rest.tokens);
@@ -800,9 +879,9 @@ impl Sequence {
         }
     }
 
-    /// Only the first `len` tokens are there.
-    fn cut_to(&mut self, len: usize) {
-        let behind = len.saturating_sub(self.tokens.len());
+    /// Only what stands before this position is there.
+    fn cut_to(&mut self, end: usize) {
+        let (len, behind) = (self.index(end), end.saturating_sub(self.end()));
         if let Some(rest) = &mut self.rest {
             rest.tokens.truncate(behind);
         }

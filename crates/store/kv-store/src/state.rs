@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use crate::layout::{LAYER_HEAD, MAGIC, MOST, MOST_EXTRA, Rows, WORDS, cell_size};
 use crate::numbers::Kind;
-use crate::{Layout, LayoutError};
+use crate::{Layout, LayoutError, media};
 
 /// A state that was understood to its last byte.
 #[derive(Clone, Debug)]
 pub struct SequenceState<'a> {
     bytes: &'a [u8],
     map: Cow<'a, StateMap>,
-    /// Rows of earlier positions were not copied.
+    /// Rows of earlier tokens were not copied.
     rows_from: usize,
 }
 
@@ -27,15 +27,18 @@ pub struct StateMap {
     cells: usize,
     /// Where the first cell's description is.
     cells_at: usize,
-    /// Ordered by position.
+    /// Ordered by index.
     runs: Vec<Run>,
-    positions: Option<Range<usize>>,
+    /// The indexes of its tokens: their positions, or, if some of them share one, from 0 on.
+    indexes: Option<Range<usize>>,
+    /// Some of its tokens share a position.
+    shares: bool,
 }
 
-/// Cells that stand side by side and hold successive positions.
+/// Cells that stand side by side and hold successive tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    position: u32,
+    index: u32,
     cell: u32,
     length: u32,
 }
@@ -215,7 +218,13 @@ impl<'a> SequenceState<'a> {
         if layout.stream(head.sequence) != Some(stream) || layout.bytes_per_token() == 0 {
             return Err(LayoutError::Unknown);
         }
-        let (runs, positions) = order(list, layout.cell_size());
+        let (mut runs, mut indexes) = order(list, layout.cell_size());
+        let mut shares = false;
+        if indexes.is_none() && layout.extra >= 2 {
+            if let Some(ordered) = order_shared(list, layout.cell_size()) {
+                (runs, indexes, shares) = (ordered, Some(0..cells), true);
+            }
+        }
         let map = StateMap {
             size: bytes.len(),
             sequence: head.sequence,
@@ -223,7 +232,8 @@ impl<'a> SequenceState<'a> {
             cells_at: layout.cells_at(stream),
             layout,
             runs,
-            positions,
+            indexes,
+            shares,
         };
         Ok(Self {
             bytes,
@@ -232,13 +242,13 @@ impl<'a> SequenceState<'a> {
         })
     }
 
-    /// The same state, of which only rows of the positions from this one on were copied: see [`Wanted`](crate::Wanted).
+    /// The same state, of which only rows of the tokens from this one on were copied: see [`Wanted`](crate::Wanted).
     #[must_use]
     pub fn with_rows_from(self, rows_from: usize) -> Self {
         Self { rows_from, ..self }
     }
 
-    /// Whether it has the rows of all of its positions.
+    /// Whether it has the rows of all of its tokens.
     pub fn has_all_rows(&self) -> bool {
         self.rows_from == 0
     }
@@ -268,22 +278,40 @@ impl<'a> SequenceState<'a> {
         self.map.cells
     }
 
-    /// The positions of the tokens, if each is there once and none between them is missing.
-    pub fn positions(&self) -> Option<Range<usize>> {
-        self.map.positions.clone()
+    /// The indexes of the tokens, if none between them is missing: their positions, each of which is there once. Or, from 0 on,
+    /// the order of tokens of which some share a position.
+    pub fn indexes(&self) -> Option<Range<usize>> {
+        self.map.indexes.clone()
     }
 
     /// Positions are 0 to [`tokens`](Self::tokens), each once, in whatever order of cells.
     pub fn is_whole(&self) -> bool {
-        self.map
-            .positions
-            .as_ref()
-            .is_some_and(|range| range.start == 0)
+        let indexes = self.map.indexes.as_ref();
+        !self.map.shares && indexes.is_some_and(|range| range.start == 0)
     }
 
-    /// Whether the cells are in the order of their positions, as in a composed state.
+    /// Whether it is the state of these tokens, as far as their number and their positions say.
+    pub fn is_of(&self, tokens: &[i32]) -> bool {
+        if self.tokens() != tokens.len() {
+            false
+        } else if self.map.shares {
+            media::positions(tokens).eq(self.cell_positions().map(|at| at as usize))
+        } else {
+            self.is_whole() && !media::is_any_shared(tokens)
+        }
+    }
+
+    /// The position of each cell, in the order of the tokens.
+    pub(crate) fn cell_positions(&self) -> impl Iterator<Item = u32> + use<'_, 'a> {
+        let (at, size) = (self.map.cells_at, self.map.layout.cell_size());
+        let cells = self.map.runs.iter();
+        let cells = cells.flat_map(|run| run.cell..run.cell + run.length);
+        cells.map(move |cell| word(self.bytes, at + cell as usize * size) as u32)
+    }
+
+    /// Whether the cells are in the order of their tokens, as in a composed state.
     pub(crate) fn is_in_order(&self) -> bool {
-        self.map.positions.is_some() && self.map.runs.len() == 1
+        self.map.indexes.is_some() && self.map.runs.len() == 1
     }
 
     /// Whether all values of its rows are finite numbers.
@@ -297,10 +325,10 @@ impl<'a> SequenceState<'a> {
         })
     }
 
-    /// Appends the rows of these positions in the store's own order: the extra words, then for
+    /// Appends the rows of the tokens with these indexes in the store's own order: the extra words, then for
     /// each layer K, then V. That is `range.len()` times [`Layout::bytes_per_token`].
     ///
-    /// `false`, and nothing is appended, if the state does not have each of these positions once, with its rows.
+    /// `false`, and nothing is appended, if the state does not have each of these tokens, with its rows.
     #[must_use]
     pub fn extract(&self, range: Range<usize>, out: &mut Vec<u8>) -> bool {
         out.reserve(range.len() * self.map.layout.bytes_per_token());
@@ -312,14 +340,14 @@ impl<'a> SequenceState<'a> {
     /// What [`extract`](Self::extract) appends, slice by slice where it stands. Slices may be as short as an
     /// element of a row.
     ///
-    /// `None`: the state does not have each of these positions once, with its rows.
+    /// `None`: the state does not have each of these tokens, with its rows.
     pub fn slices(
         &self,
         range: Range<usize>,
     ) -> Option<impl Iterator<Item = &'a [u8]> + use<'_, 'a>> {
         let has = |all: &Range<usize>| all.start <= range.start && range.end <= all.end;
         let has_rows = self.rows_from <= range.start;
-        if range.start > range.end || !has_rows || !self.map.positions.as_ref().is_some_and(has) {
+        if range.start > range.end || !has_rows || !self.map.indexes.as_ref().is_some_and(has) {
             return None;
         }
         let bytes = self.bytes;
@@ -343,17 +371,17 @@ impl<'a> SequenceState<'a> {
         Some(words.chain(rows))
     }
 
-    /// The cells that hold these positions, in their order.
+    /// The cells that hold these tokens, in their order.
     fn cells_of(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<'_> {
         let Range { start, end } = range.clone();
         let first = self.map.runs.partition_point(|run| run.end() <= start);
         self.map.runs[first..]
             .iter()
-            .take_while(move |run| (run.position as usize) < end)
+            .take_while(move |run| (run.index as usize) < end)
             .map(move |run| {
-                let (position, cell) = (run.position as usize, run.cell as usize);
-                let (from, to) = (start.max(position), end.min(run.end()));
-                cell + from - position..cell + to - position
+                let (index, cell) = (run.index as usize, run.cell as usize);
+                let (from, to) = (start.max(index), end.min(run.end()));
+                cell + from - index..cell + to - index
             })
     }
 }
@@ -377,9 +405,9 @@ impl StateMap {
 }
 
 impl Run {
-    /// The position behind its last one.
+    /// The index behind its last one.
     fn end(&self) -> usize {
-        self.position as usize + self.length as usize
+        self.index as usize + self.length as usize
     }
 }
 
@@ -422,21 +450,47 @@ fn order(list: &[u8], cell_size: usize) -> (Vec<Run>, Option<Range<usize>>) {
         match runs.last_mut() {
             Some(run) if run.end() == position as usize => run.length += 1,
             _ => runs.push(Run {
-                position,
+                index: position,
                 cell: cell as u32,
                 length: 1,
             }),
         }
     }
-    runs.sort_unstable_by_key(|run| run.position);
-    let follow = |pair: &[Run]| pair[0].end() == pair[1].position as usize;
+    runs.sort_unstable_by_key(|run| run.index);
+    let follow = |pair: &[Run]| pair[0].end() == pair[1].index as usize;
     let positions = match (runs.first(), runs.last()) {
         (Some(first), Some(last)) if runs.windows(2).all(follow) => {
-            Some(first.position as usize..last.end())
+            Some(first.index as usize..last.end())
         }
         _ => None,
     };
     (runs, positions)
+}
+
+/// The runs by token, if cells share positions: those that do are the rows of an image, from left to right and from top to bottom.
+/// The first two extra words of a cell say where in it: column, then row. `None`: two cells stand at one place, or there is
+/// none at position 0.
+fn order_shared(list: &[u8], cell_size: usize) -> Option<Vec<Run>> {
+    let place = |cell: &[u8]| (word(cell, 0), word(cell, 12), word(cell, 8));
+    let cells = list.chunks_exact(cell_size).zip(0_u32..);
+    let mut all: Vec<_> = cells.map(|(cell, nth)| (place(cell), nth)).collect();
+    all.sort_unstable();
+    let is_one_place = |pair: &[((i32, i32, i32), u32)]| pair[0].0 == pair[1].0;
+    if all.first()?.0.0 != 0 || all.windows(2).any(is_one_place) {
+        return None;
+    }
+    let mut runs: Vec<Run> = Vec::new();
+    for ((_, cell), index) in all.into_iter().zip(0..) {
+        match runs.last_mut() {
+            Some(run) if run.cell + run.length == cell => run.length += 1,
+            _ => runs.push(Run {
+                index,
+                cell,
+                length: 1,
+            }),
+        }
+    }
+    Some(runs)
 }
 
 fn bounded(count: u32, most: usize) -> Result<usize, LayoutError> {

@@ -705,3 +705,56 @@ fn a_part_of_an_image_makes_what_follows_unknown() {
     session.removed(0, 2, -1);
     assert_eq!(session.believed(0), Some(&[1, 2][..]));
 }
+
+/// The rows of an image may share a position: then a sequence is shorter in positions than in tokens.
+#[test]
+fn behind_an_image_whose_rows_share_a_position_positions_are_fewer_than_tokens() {
+    let mut session = Session::default();
+    let image = media::shared_run(&[7; 32], 6, 3).unwrap();
+    let all = [&[1, 2][..], &image, &[3, 4, 5]].concat();
+    session.loaded(0, all.clone());
+    let text = run(0, 0, &[1, 2], 2);
+    assert_eq!(session.advise(&text, NOW, LEAST), Advice::default());
+    session.evaluated(&text);
+    assert_eq!(session.ahead_of(0), Some(2));
+    assert_eq!(session.last_position_if_ahead(0), Some(Some(1)));
+    // The engine cannot be cut within the image, and all of its rows stand at position 2.
+    session.evaluated(&run(0, 2, &image[..4], 4));
+    assert_eq!(session.ahead_of(0), Some(8));
+    assert_eq!(session.position(0, 8), 5);
+    assert_eq!(session.last_position_if_ahead(0), Some(Some(2)));
+    session.evaluated(&run(0, 2, &image[4..], 2));
+    assert_eq!(session.last_position_if_ahead(0), Some(Some(2)));
+    // What is behind follows at 5, and not at 8.
+    let mut other = Session::default();
+    assert!(!session.continues(&run(0, 8, &[3], 0), NOW));
+    let behind = run(0, 5, &[3, 4, 9], 3);
+    let advice = session.advise(&behind, NOW, LEAST);
+    assert_eq!((advice.cut, advice.search), (Some(10), None));
+    session.cut(0, 10);
+    assert_eq!(session.there(&behind), 2);
+    session.evaluated(&behind);
+    let believed = [&all[..10], &[9]].concat();
+    assert_eq!(session.believed(0), Some(&believed[..]));
+    // The server removes by positions.
+    assert_eq!(session.index(0, 6), 9);
+    for (target, to, kept) in [(1, 6, 9), (2, 5, 8), (3, 3, 8), (4, 2, 2)] {
+        session.copied(0, target, -1, to);
+        session.updated();
+        assert_eq!(session.believed(target), Some(&believed[..kept]), "{to}");
+    }
+    session.removed(0, 6, -1);
+    assert_eq!(session.believed(0), Some(&all[..9]));
+    assert!(session.continues(&run(0, 6, &[7], 0), NOW));
+    session.removed(0, 2, -1);
+    assert_eq!(session.believed(0), Some(&all[..2]));
+    assert!(session.continues(&run(0, 2, &[7], 0), NOW));
+    // What is not seen is not taken for what stood there before.
+    other.evaluated(&run(0, 0, &all, 0));
+    other.removed(0, 1, 2);
+    assert_eq!(other.believed(0), None);
+    let next = run(0, 8, &[5; 100], 100);
+    assert_eq!(other.to_see_again(&next, NOW), None);
+    other.removed(0, 1, -1);
+    assert_eq!(other.believed(0), Some(&[1][..]));
+}

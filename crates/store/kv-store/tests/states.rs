@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use contextpilot_kv_store::{
     ComposeError, Composer, Facts, LayoutError, NameError, Origin, Refused, SequenceState, Wanted,
-    prove,
+    media, prove,
 };
 use engine::{Engine, engines};
 
@@ -28,7 +28,7 @@ fn every_kind_of_state_is_read_and_proven() {
                 assert_eq!(state.tokens(), tokens);
                 let told = if engine.owners { sequence } else { 0 };
                 assert_eq!(state.sequence(), told);
-                assert_eq!(state.positions(), Some(0..tokens));
+                assert_eq!(state.indexes(), Some(0..tokens));
                 assert!(state.is_whole());
                 assert_eq!(layout.state_size(tokens), bytes.len(), "{engine:?}");
                 assert_eq!(layout.bytes_per_token(), engine.chunk(0..1).len());
@@ -315,7 +315,7 @@ fn positions_may_begin_anywhere() {
     let engine = Engine::dense(2, 4);
     let bytes = engine.state(0, &[50, 51, 52]);
     let state = SequenceState::read(&bytes).expect("it is understood");
-    assert_eq!(state.positions(), Some(50..53));
+    assert_eq!(state.indexes(), Some(50..53));
     assert!(!state.is_whole());
     assert_eq!(rows(&state, 51..53), engine.chunk(51..53));
     let mut buffer = Vec::new();
@@ -339,7 +339,7 @@ fn missing_and_repeated_positions_are_seen() {
     ] {
         let bytes = engine.state(0, positions);
         let state = SequenceState::read(&bytes).expect("it is understood");
-        assert_eq!(state.positions(), None, "{positions:?}");
+        assert_eq!(state.indexes(), None, "{positions:?}");
         assert!(!state.is_whole());
         let mut rows = vec![1];
         assert!(!state.extract(0..1, &mut rows));
@@ -531,4 +531,72 @@ fn every_error_says_something_else() {
         let is_clause = text.starts_with(char::is_lowercase) && !text.ends_with('.');
         assert!(is_clause, "{text:?}");
     }
+}
+
+/// What M-RoPE makes of an image: its cells share a position, and say column and row instead.
+#[test]
+fn rows_of_an_image_that_share_a_position_are_in_their_order() {
+    let engine = Engine {
+        extra: 3,
+        ..Engine::dense(2, 4)
+    };
+    let image = media::shared_run(&[7; 32], 6, 3).unwrap();
+    let tokens = [&[1, 2][..], &image, &[4, 5]].concat();
+    let count = tokens.len();
+    let (first, cell) = (16, 12 + 4 * engine.extra);
+    // As if each had a position of its own: the rows are those of the indexes.
+    let made = |order: &[usize]| {
+        let mut bytes = engine.state(0, order);
+        for (nth, &index) in order.iter().enumerate() {
+            let position = media::position(&tokens[..index]);
+            let within = index.saturating_sub(2).min(5);
+            let (column, row) = match index {
+                2..8 => (position + within % 3, position + within / 3),
+                _ => (position, position),
+            };
+            let words = [position, 1, column, row, index];
+            for (word, value) in words.into_iter().enumerate() {
+                let at = first + nth * cell + 4 * word;
+                bytes[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
+            }
+        }
+        bytes
+    };
+    let in_order: Vec<usize> = (0..count).collect();
+    let whole = made(&in_order);
+    let expected = SequenceState::read(&whole).unwrap();
+    assert!(expected.is_of(&tokens) && !expected.is_whole());
+    assert!(
+        !expected.is_of(&tokens[1..])
+            && !expected.is_of(&in_order.iter().map(|at| *at as i32).collect::<Vec<_>>())
+    );
+    let other = media::shared_run(&[7; 32], 6, 4).unwrap();
+    assert!(!expected.is_of(&[&[1, 2][..], &other, &[4, 5]].concat()));
+    assert!(prove(&whole).is_ok());
+    for order in [
+        &[8, 9, 5, 6, 7, 0, 1, 2, 3, 4][..],
+        &[3, 2, 9, 8, 7, 6, 5, 4, 1, 0],
+    ] {
+        let bytes = made(order);
+        let state = SequenceState::read(&bytes).unwrap();
+        assert!(state.is_of(&tokens));
+        assert!(prove(&bytes).is_ok());
+        assert_eq!(rows(&state, 0..count), rows(&expected, 0..count));
+        assert_eq!(rows(&state, 4..9), rows(&expected, 4..9));
+        // Put together, they are in order.
+        let mut buffer = Vec::new();
+        let mut composer = Composer::new(state.layout(), 0, 0..count, &mut buffer).unwrap();
+        composer.place_tokens(&tokens);
+        composer
+            .put(0, &rows(&state, 0..count), count, 0, count)
+            .unwrap();
+        assert_eq!(composer.finish(), Ok(&whole[..]));
+    }
+    // Two rows at one place.
+    let mut bytes = whole.clone();
+    let one = first + 3 * cell;
+    bytes.copy_within(one..one + cell, one + cell);
+    let state = SequenceState::read(&bytes).unwrap();
+    assert_eq!(state.indexes(), None);
+    assert!(!state.is_of(&tokens));
 }

@@ -23,15 +23,15 @@ pub(super) trait Batches {
 /// # Safety
 /// The caller passes the batch for evaluation by this context.
 pub(crate) unsafe fn extended(context: Context<'_>, batch: Pointer) -> i32 {
+    // SAFETY: for this call.
+    let media = unsafe { media::current(context) };
     if !acts(context) {
         let whole = || {
             let context = context.pointer();
             original!(llama_process(context, DECODE, batch))
         };
-        return without_store(context, whole);
+        return without_store(context, media, whole);
     }
-    // SAFETY: for this call.
-    let media = unsafe { media::current(context) };
     let read = |shadow: &mut shadow::Shadow| content_of_shadow(shadow, media.is_some());
     // SAFETY: the caller uses the batch.
     let content = guard::compute(|| unsafe { shadow::with(batch, read) });
@@ -62,15 +62,15 @@ pub(super) fn sequences_of(entries: &[Entry]) -> Vec<i32> {
 /// # Safety
 /// The caller passes the batch for evaluation by this context.
 pub(crate) unsafe fn legacy(context: Context<'_>, batch: Batch, entries: Option<&[Entry]>) -> i32 {
+    // SAFETY: for this call.
+    let media = unsafe { media::current(context) };
     if !acts(context) {
         let whole = || {
             let context = context.pointer();
             original!(llama_decode(context, batch))
         };
-        return without_store(context, whole);
+        return without_store(context, media, whole);
     }
-    // SAFETY: for this call.
-    let media = unsafe { media::current(context) };
     let content = guard::compute(|| match entries {
         // With both, tokens and rows of numbers (MTP), the tokens alone say too little.
         Some(all)

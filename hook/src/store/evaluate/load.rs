@@ -96,7 +96,8 @@ impl Supply for Stored<'_> {
         match self.prepared.take() {
             Some(Prepared::Outline(outline)) => {
                 let length = self.offer.tokens.len();
-                if flow::load(context, sequence, outline) && context.holds(sequence, length) {
+                let is_loaded = flow::load(context, sequence, outline);
+                if is_loaded && context.holds(sequence, &self.offer.tokens) {
                     self.is_direct = true;
                     return Some(length);
                 }

@@ -8,6 +8,7 @@ use crate::store::media::Media;
 
 /// Rows of an image or a sound, behind the first `from`, with these tokens.
 pub(super) fn part_of_media(media: &Media, from: usize, tokens: &[i32]) -> Part {
+    let from = if media.shares() { 0 } else { from };
     let from = i32::try_from(from).unwrap_or(i32::MAX);
     Part {
         run: Run {

@@ -58,7 +58,7 @@ impl<'a> StoredState<'a> {
             Prepared::Composed(state) => state,
             Prepared::Outline(outline) => {
                 let is_taken = flow::load(context, sequence, outline);
-                if is_taken && context.holds(sequence, self.position) {
+                if is_taken && context.holds(sequence, &self.wanted.tokens[..self.position]) {
                     self.is_direct = true;
                     return Some(self.position);
                 }
@@ -147,6 +147,7 @@ fn note_loaded(context: Context<'_>, sequence: i32, from: usize, to: usize) {
             sequence,
             from: number(from),
             to: number(to),
+            entries: u32::try_from(to - from).unwrap_or(u32::MAX),
         });
     });
 }

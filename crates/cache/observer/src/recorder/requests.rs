@@ -1,7 +1,7 @@
 //! Requests: from the arrival of a task to the record of its request.
 
 use contextpilot_residency::{
-    Arrival, Entry, Ledger, Position, SequenceId, TaskId, TokenCounts, UNTIED, activation,
+    Arrival, Entry, Ledger, SequenceId, TaskId, TokenCounts, UNTIED, activation,
 };
 use contextpilot_traffic::{ChangeKind, RequestRecord, Wished};
 
@@ -159,12 +159,11 @@ impl Recorder {
     }
 
     /// Call when entries of a batch were not evaluated, because the prefix store had them.
-    pub(super) fn loaded(&mut self, sequence: SequenceId, from: Position, to: Position) {
+    pub(super) fn loaded(&mut self, sequence: SequenceId, entries: u32) {
         let slot = self.slots.get_mut(&sequence);
         let open = slot.and_then(|slot| slot.open.as_mut());
         if let Some(open) = open.filter(|open| open.prompting) {
-            let tokens = u32::try_from(to.saturating_sub(from)).unwrap_or(0);
-            open.record.loaded = open.record.loaded.saturating_add(tokens);
+            open.record.loaded = open.record.loaded.saturating_add(entries);
         }
     }
 

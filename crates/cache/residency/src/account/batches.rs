@@ -54,10 +54,15 @@ impl Accounts {
     }
 
     /// Entries of the batch came from the prefix store.
-    pub(super) fn loaded(&mut self, sequence: SequenceId, from: Position, to: Position) {
+    pub(super) fn loaded(
+        &mut self,
+        sequence: SequenceId,
+        positions: (Position, Position),
+        entries: u32,
+    ) {
         let place = self.slots.get_mut(&sequence);
         if let Some(open) = place.and_then(|place| place.open.as_mut()) {
-            open.loaded(from, to);
+            open.loaded(positions, entries);
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Open {
     pub(super) before: Option<Before>,
     spans: Spans,
     /// Ranges of positions that came from the prefix store.
-    loaded: Vec<(i64, i64)>,
+    loaded: Vec<(i64, i64, u64)>,
 }
 
 /// What the past has of some tokens.
@@ -138,9 +138,10 @@ impl Open {
         self.spans.evaluated(failed);
     }
 
-    /// Entries of the submitted batch at positions `[from, to)` come from the prefix store.
-    pub(super) fn loaded(&mut self, from: Position, to: Position) {
-        self.loaded.push((i64::from(from), i64::from(to)));
+    /// So many entries of the submitted batch at positions `[from, to)` come from the prefix store.
+    pub(super) fn loaded(&mut self, (from, to): (Position, Position), entries: u32) {
+        let loaded = (i64::from(from), i64::from(to), u64::from(entries));
+        self.loaded.push(loaded);
     }
 
     /// How many tokens came from the prefix store.
@@ -148,12 +149,17 @@ impl Open {
         self.loaded_in(0, i64::MAX)
     }
 
-    /// How many of the positions `[from, to)` came from the prefix store. Each holds one entry: the store has
-    /// no media.
+    /// How many entries at the positions `[from, to)` came from the prefix store. Each of several positions holds one; an image
+    /// may have all of its rows at one.
     fn loaded_in(&self, from: i64, to: i64) -> u64 {
-        let overlap = |&(begin, end): &(i64, i64)| end.min(to) - begin.max(from);
-        let all = self.loaded.iter().map(overlap);
-        all.map(|tokens| u64::try_from(tokens).unwrap_or(0)).sum()
+        let overlap = |&(begin, end, entries): &(i64, i64, u64)| {
+            if from <= begin && end <= to {
+                entries
+            } else {
+                u64::try_from(end.min(to) - begin.max(from)).unwrap_or(0)
+            }
+        };
+        self.loaded.iter().map(overlap).sum()
     }
 
     /// How many entries were evaluated for the prompt at positions `[from, to)`.

@@ -13,7 +13,12 @@ impl Accounts {
         match upcoming {
             Upcoming::Launch { sequence, .. } => self.launching(sequence, ledger),
             Upcoming::Batch { entries } => self.submitting(entries, ledger),
-            Upcoming::Loaded { sequence, from, to } => self.loaded(sequence, from, to),
+            Upcoming::Loaded {
+                sequence,
+                from,
+                to,
+                entries,
+            } => self.loaded(sequence, (from, to), entries),
             Upcoming::BatchEnd { failed, no_room } => {
                 self.no_room = no_room;
                 self.evaluated(failed);

@@ -32,6 +32,8 @@ pub enum Upcoming<'event> {
         from: Position,
         /// One past the position of the last.
         to: Position,
+        /// How many they are.
+        entries: u32,
     },
     /// The batch has been evaluated.
     BatchEnd {
@@ -122,8 +124,17 @@ impl Ledger {
             }),
             Event::Submitted { ref entries, .. } => tell(Upcoming::Batch { entries }),
             Event::Loaded {
-                sequence, from, to, ..
-            } => tell(Upcoming::Loaded { sequence, from, to }),
+                sequence,
+                from,
+                to,
+                entries,
+                ..
+            } => tell(Upcoming::Loaded {
+                sequence,
+                from,
+                to,
+                entries,
+            }),
             Event::Evaluated {
                 ref failed,
                 no_room,

@@ -112,11 +112,13 @@ impl Generator {
         if self.submitted && choices.once_in(24) {
             let sequence = slot(choices);
             let from = position(choices, now, sequence);
+            let entries = choices.below(4);
             return Event::Loaded {
                 context,
                 sequence,
                 from,
-                to: from.saturating_add(choices.below(4) as i32),
+                to: from.saturating_add(entries as i32),
+                entries,
             };
         }
         if self.submitted && !choices.once_in(6) {

@@ -471,6 +471,7 @@ impl Server {
                 sequence: slot as SequenceId,
                 from: from as Position,
                 to: (from + stored) as Position,
+                entries: stored as u32,
             });
         }
         self.apply(Event::Evaluated {
