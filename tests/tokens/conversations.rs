@@ -16,6 +16,8 @@ const CONVERSATIONS: usize = 24;
 const CLIENTS: u64 = 4;
 /// A life of the server has so many conversations.
 const OF_A_LIFE: usize = 12;
+/// What a model is asked for: hotter ones say more that is tokenized otherwise, in fewer tokens.
+const TEMPERATURES: [f64; 3] = [1.0, 1.5, 2.0];
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -147,18 +149,25 @@ fn words(random: &mut Random, most: u64) -> String {
     text
 }
 
-/// A conversation of up to five turns; the client changes its mind now and then.
+/// A conversation of up to five turns, most of them short; the client changes its mind now and then.
 fn converse(lives: &Lives, seed: u64, tally: &Tally) {
     let mut random = Random(seed);
     let system = format!(
         "You are one of {} helpers. {}",
         seed % 3,
-        "Be brief. ".repeat(20)
+        "Be brief. ".repeat(8)
     );
     let mut messages = vec![json!({"role": "system", "content": system})];
     let mut before: Option<(usize, String, u64)> = None;
+    let temperature = random.choose(&TEMPERATURES);
+    // Short ones have as many seams for a third of the tokens.
+    let (asked, answered) = if random.below(5) == 0 {
+        (30, 70)
+    } else {
+        (8, 22)
+    };
     for turn in 0..random.within(2..6) {
-        messages.push(json!({"role": "user", "content": words(&mut random, 30)}));
+        messages.push(json!({"role": "user", "content": words(&mut random, asked)}));
         let body = json!({"messages": messages});
         let (prompt, life, answer) = loop {
             let Some((_, rendered)) = lives.ask(&Request::new("/apply-template", body.clone()))
@@ -168,9 +177,10 @@ fn converse(lives: &Lives, seed: u64, tally: &Tally) {
             };
             let prompt = rendered["prompt"].as_str().expect("a prompt").to_owned();
             let request = Request::completion(prompt.as_str())
-                .predict(random.within(5..70) as u32)
+                .predict(random.within(3..answered) as u32)
                 .with("seed", seed + turn)
-                .with("temperature", 1.0)
+                .with("temperature", temperature)
+                .with("min_p", 0)
                 .id(format!("{seed}-{turn}"));
             match lives.ask(&request) {
                 Some((life, answer)) => break (prompt, life, answer),
@@ -282,7 +292,7 @@ fn what_a_slot_holds_says_what_was_sent() {
     let start = || {
         let builder = Server::builder()
             .model(&model)
-            .args(["-c", "16384", "-t", "1"]);
+            .args(["-c", "8192", "-t", "1"]);
         let builder = if is_full {
             builder.args(["--swa-full"])
         } else {

@@ -3,6 +3,7 @@
 
 mod conversations;
 mod families;
+mod real;
 mod recorded;
 
 use std::process::Command;
