@@ -63,7 +63,7 @@ impl Routed {
             match *turn {
                 Turn::Ask(model, prompt) => {
                     let request = Request::completion(prompt.to_vec()).predict(2);
-                    let request = request.id(&format!("turn-{nth}"));
+                    let request = request.id(format!("turn-{nth}"));
                     let answer = self.watched.complete(request.with("model", model));
                     evaluated.push(answer.prompt_n);
                 }
