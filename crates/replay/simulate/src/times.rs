@@ -67,7 +67,8 @@ impl Times {
     /// `batch`: the most tokens of a batch.
     pub(crate) fn of(traffic: &Traffic, batch: u32) -> Self {
         let periods = periods(traffic, batch);
-        let costs = Costs::of(&periods);
+        let busy = Busy::of(&periods);
+        let costs = Costs::of(&periods, usual_step(traffic, &busy));
         let scale = |one: &Period| {
             let modelled = costs.of_period(one);
             if modelled > 0.0 {
@@ -87,7 +88,6 @@ impl Times {
             .pieces
             .sort_by_key(|piece| (piece.request, piece.from));
         course.ends.sort_unstable();
-        let busy = Busy::of(&periods);
         let requests = traffic.requests.iter().map(|request| {
             let record = &request.record;
             let period = at(&periods, record.launched);
@@ -157,8 +157,9 @@ impl Times {
 
 impl Costs {
     /// By least squares, a period as uncertain as it should be long, so that in all they take as long as they took. Where
-    /// periods are too much alike to tell the parts from each other, there are fewer.
-    fn of(periods: &[Period]) -> Self {
+    /// periods are too much alike to tell the parts from each other, there are fewer. `most`: what a batch takes at most. A few
+    /// prompts of much the same length do not say what of their time is a batch's, and what their tokens'.
+    fn of(periods: &[Period], most: f64) -> Self {
         /// Weights follow from what is found: so often they are found again.
         const ROUNDS: usize = 8;
         let all: [&[usize]; 4] = [&[0, 1, 2], &[0, 1], &[1, 2], &[1]];
@@ -171,21 +172,29 @@ impl Costs {
             token: took / tokens.max(1.0),
             ..Self::default()
         };
-        let fit = |parts: &&[usize]| {
+        let fit_with = |parts: &[usize], batch: f64| {
             (0..ROUNDS).try_fold(first, |costs, _| {
                 let rows = evaluated().map(|period| {
-                    let took = (period.end - period.begin) as f64;
+                    let took = (period.end - period.begin) as f64 - batch * period.batches;
                     let row = [period.batches, period.tokens, period.positions, took];
                     (row, costs.of_period(period).max(1.0))
                 });
-                let [batch, token, position] = least_squares(rows, parts)?;
+                let [more, token, position] = least_squares(rows, parts)?;
                 let found = Self {
-                    batch,
+                    batch: batch + more,
                     token,
                     position,
                 };
                 (token > 0.0).then_some(found)
             })
+        };
+        let fit = |parts: &&[usize]| {
+            let found = fit_with(parts, 0.0)?;
+            if found.batch <= most {
+                return Some(found);
+            }
+            let others: Vec<usize> = parts.iter().copied().filter(|part| *part != 0).collect();
+            fit_with(&others, most)
         };
         all.iter().find_map(fit).unwrap_or_default()
     }
@@ -200,6 +209,20 @@ impl Costs {
     fn of_period(&self, period: &Period) -> f64 {
         self.batch * period.batches + self.token * period.tokens + self.position * period.positions
     }
+}
+
+/// What a step of an answer takes, which is a batch of one token: the median, microseconds. Without answers: no bound.
+fn usual_step(traffic: &Traffic, busy: &Busy<'_>) -> f64 {
+    let steps = traffic.requests.iter().filter_map(|request| {
+        let record = &request.record;
+        let alone = busy.within(record.prompted, record.ended) == 0;
+        let took = record.ended.saturating_sub(record.prompted);
+        let steps = request.generated();
+        (alone && steps > 0 && took > 0).then(|| took as f64 / f64::from(steps))
+    });
+    let mut steps: Vec<f64> = steps.collect();
+    steps.sort_by(f64::total_cmp);
+    steps.get(steps.len() / 2).copied().unwrap_or(f64::INFINITY)
 }
 
 /// The factors of the chosen columns with whose sums rows come nearest to their last column. With each row comes its
@@ -389,7 +412,7 @@ mod tests {
         let all = (1..40).map(|nth| {
             let tokens = 20 + nth * 7 % 50;
             let (begin, took) = (u64::from(nth) * 100, 5000 + u64::from(tokens) * 10);
-            let mut one = request((begin, begin, begin + 50), 1000, tokens);
+            let mut one = request((begin, begin, begin + 60), 1000, tokens);
             one.record.prompted = one.record.launched + took;
             one
         });
@@ -401,6 +424,33 @@ mod tests {
         let (tokens, batch) = times.of_tokens(5, (0, 1060), 1060);
         assert!((batch - 5000.0).abs() < 50.0, "{batch}");
         assert!((tokens - 10_600.0).abs() < 100.0, "{tokens}");
+    }
+
+    /// Times that vary a little say nothing of batches; steps of answers do: a batch takes no longer than one of these.
+    #[test]
+    fn a_batch_takes_no_longer_than_a_step_of_an_answer() {
+        // 10 µs a token, more or less.
+        let all = [
+            (0, 169, 1720),
+            (10, 167, 1650),
+            (20, 132, 1600),
+            (30, 169, 1690),
+        ];
+        let all = all.map(|(begin, tokens, took)| {
+            let mut one = request((begin, begin, begin), 0, tokens);
+            one.record.prompted = one.record.launched + took;
+            // Ten steps.
+            one.record.ended = one.record.prompted + 200;
+            one
+        });
+        let traffic = Traffic {
+            requests: all.into(),
+            ..Traffic::default()
+        };
+        let times = Times::of(&traffic, 2048);
+        assert!(times.costs.batch <= 20.0, "{:?}", times.costs);
+        let per_token = (times.costs.of_tokens((0, 169)) + times.costs.batch) / 169.0;
+        assert!((9.0..12.0).contains(&per_token), "{:?}", times.costs);
     }
 
     #[test]
