@@ -23,6 +23,7 @@
 //! cargo test --test simulation -- --grid                writes the table of settings into docs/simulate.md
 //! cargo test --test simulation -- --chats               writes the table of chats, with a real model
 //! cargo test --test simulation -- --sessions [FILE [N]] writes the table of sessions: recorded ones, N requests of each
+//! cargo test --test simulation -- --again [N]           records and plays those with the least room N times
 //! ```
 
 mod advised;
@@ -55,19 +56,21 @@ const REQUESTS: usize = 300;
 const FEW_REQUESTS: usize = 100;
 
 fn main() -> ExitCode {
-    let (mut grid, mut chats, mut whole_sessions) = (false, false, false);
+    let (mut grid, mut chats, mut whole_sessions, mut again) = (false, false, false, false);
     let mut wanted: Vec<String> = Vec::new();
     for argument in std::env::args().skip(1) {
         match &*argument {
             "--grid" => grid = true,
             "--chats" => chats = true,
             "--sessions" => whole_sessions = true,
+            "--again" => again = true,
             flag if flag.starts_with("--") => {}
             _ => wanted.push(argument),
         }
     }
     let mut tally = Tally::default();
     match (grid, chats) {
+        _ if again => tally.note("sessions again", sessions_again(&wanted)),
         _ if whole_sessions => tally.note("sessions", agents(&wanted)),
         (true, _) => tally.note("the grid", whole_grid()),
         (false, true) => match real_chats() {
@@ -142,6 +145,13 @@ fn some_of_the_grid() -> Result<String> {
 fn whole_grid() -> Result<String> {
     let (rows, missed) = elsewhere::run(REQUESTS, 1)?;
     page::write_grid(&rows, missed, REQUESTS);
+    verdict(&rows, missed)
+}
+
+/// `wanted`: how many times.
+fn sessions_again(wanted: &[String]) -> Result<String> {
+    let rounds = wanted.first().and_then(|rounds| rounds.parse().ok());
+    let (rows, missed) = sessions::again(rounds.unwrap_or(5))?;
     verdict(&rows, missed)
 }
 
