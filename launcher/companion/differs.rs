@@ -128,6 +128,14 @@ pub(super) fn is_left_out(diverged: &Diverged) -> bool {
     diverged.inserted < UNMATCHED && diverged.deleted > 4 * diverged.inserted
 }
 
+/// Whether the client has shortened what it sent before: it left text out, or put a few words in the place of much.
+pub(super) fn is_shortened(diverged: &Diverged) -> bool {
+    /// A longer text is another text, and not a note that something was here.
+    const NOTE: u64 = 32;
+    let is_note = diverged.inserted <= NOTE && diverged.deleted > 8 * diverged.inserted;
+    is_left_out(diverged) || is_note
+}
+
 /// Whether the text at a difference is the same, as far as it is known.
 pub(super) fn same_text(text: &DivergedText) -> bool {
     are_same(&text.old, &text.new)

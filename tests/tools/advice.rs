@@ -10,6 +10,7 @@ use crate::support::{Watched, companion, fails, good, json, until};
 mod answers;
 mod asked;
 mod edges;
+mod ordinary;
 mod retries;
 mod swapped;
 

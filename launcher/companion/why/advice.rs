@@ -5,7 +5,7 @@ use contextpilot_simulate::{GivenUp, Kind, Point, given_up};
 use serde::Serialize;
 
 use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, words};
-use crate::companion::differs::{Differs, is_left_out};
+use crate::companion::differs::{Differs, is_shortened};
 use crate::companion::show::{bytes, count, counted, duration};
 
 /// The least tokens that are worth a piece of advice.
@@ -407,7 +407,8 @@ fn of_date(text: &DivergedText) -> Option<&'static str> {
 /// What would have made a prompt go on like the earlier one: its name, and in words.
 fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
     let last = "put what changes (a date, an id) behind what stays the same";
-    let order = "in the same order each time (a list of tools, the keys of a JSON object)";
+    let order =
+        "in the same order each time (a list of tools or documents, the keys of a JSON object)";
     let date = diverged.text.as_ref().and_then(of_date);
     Some(match Differs::of(diverged) {
         Differs::Prompt => return None,
@@ -476,10 +477,10 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
                 date.unwrap_or_default()
             ),
         ),
-        Differs::Text if is_left_out(diverged) => (
+        Differs::Text if is_shortened(diverged) => (
             "shortened",
-            "leave out earlier text (as a client does that shortens its conversation) seldom, and much of it at once: what is \
-             behind it is evaluated again each time"
+            "leave out earlier text (as a client does that shortens its conversation, or trims results of tools) seldom, and much \
+             of it at once: what is behind it is evaluated again each time"
                 .to_owned(),
         ),
         Differs::Text => ("changes_last", last.to_owned()),
