@@ -98,7 +98,7 @@ fn top_shows_the_cache_until_q_is_pressed() {
     let watched = Watched::start(two_slots());
     let mut top = Terminal::top(&watched, &[]);
     top.wait_for("Slots");
-    top.wait_for("Evictions");
+    top.wait_for("Ids evicted");
     let mut number = 0;
     // Each prompt evicts the one before. Evictions from before `top` has connected are not shown,
     // so this is repeated.

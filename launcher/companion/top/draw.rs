@@ -295,7 +295,7 @@ fn evictions(state: &State, frame: &mut Frame, area: Rect) {
         Some(now) => stats::evictions(now),
         None => "none".to_owned(),
     };
-    let block = block(format!(" Evictions: {total} "));
+    let block = block(format!(" Ids evicted: {total} "));
     let inside = block.inner(area);
     frame.render_widget(block, area);
     let lines: Vec<Text> = state

@@ -168,7 +168,7 @@ fn a_usual_terminal_shows_everything() {
         lines[7..10].iter().any(|line| line.contains('█')),
         "{lines:#?}"
     );
-    assert_line(&lines, 10, &["Evictions: 7: overwritten 5, cleared 2"]);
+    assert_line(&lines, 10, &["Ids evicted: 7: overwritten 5, cleared 2"]);
     // The latest first.
     assert_line(
         &lines,
