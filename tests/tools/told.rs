@@ -235,6 +235,17 @@ fn embeddings_that_were_never_sent_are_new() {
             "{one}"
         );
     }
+    // The same again: the server reuses nothing for embeddings, whatever is cached, so nothing was lost.
+    let inputs: Vec<Vec<i32>> = (0..6).map(|nth| tokens(nth, 60)).collect();
+    let body = object!({ "input": inputs });
+    let again = watched.server.post("/v1/embeddings", &body).unwrap();
+    assert_eq!(again.status, 200);
+    let all = explained(&watched, 3);
+    let evaluation = &all[2]["evaluation"];
+    let causes = &evaluation["causes"];
+    assert_eq!(evaluation["evaluated"], 6 * 60, "{evaluation}");
+    assert_eq!(causes["uncached"], 6 * 59, "{evaluation}");
+    assert_eq!(causes["evicted"], 0, "{evaluation}");
 }
 
 /// What several answers to one prompt have in common is evaluated once, as the server counts it.

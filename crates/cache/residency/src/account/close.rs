@@ -179,10 +179,11 @@ impl Accounts {
         });
         if let Some(nearest) = nearest {
             let known = nearest.nth > self.gap && !endless;
-            let cause = if known {
-                Cause::Evicted
-            } else {
-                Cause::NotKnown
+            let cause = match uncached {
+                _ if !known => Cause::NotKnown,
+                // Had it stayed, it would not have been reused.
+                Some(cause) => cause,
+                None => Cause::Evicted,
             };
             stretches.upto_around(&movable, nearest.common, cause);
         }

@@ -420,8 +420,9 @@ proptest! {
             let (told, truth) = (answer.account.causes, answer.causes);
             assert_eq!(told.sum(), answer.account.evaluated);
             assert_eq!(told.elsewhere, truth.elsewhere);
-            assert_eq!((told.uncached, told.moved), (truth.uncached, truth.moved));
-            assert!(told.evicted <= truth.evicted);
+            assert_eq!(told.moved, truth.moved);
+            // What is forgotten is not known to have been there.
+            assert!(told.uncached <= truth.uncached && told.evicted <= truth.evicted);
         });
     }
 }

@@ -387,7 +387,7 @@ impl Server {
             let is_elsewhere = at < most;
             let was_ever = self.ever.iter().any(|held| held.starts_with(upto));
             let is_here = held.starts_with(upto);
-            let cause = if (is_here || is_elsewhere) && wishes.uncached {
+            let cause = if (is_here || is_elsewhere || was_ever) && wishes.uncached {
                 &mut causes.uncached
             } else if is_elsewhere && !in_slot {
                 &mut causes.elsewhere.host_rule
