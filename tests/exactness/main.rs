@@ -296,7 +296,11 @@ fn write_table(rows: &[String], total: &Score, more: &str) {
          certain positions (checkpoints), so there nine tenths of the prompt are enough: as many tokens,\n\
          rounded up, but no more than all before the last one. It does not matter whether the engine still\n\
          holds the rest, or another prompt has taken its place. This limit is a convention, and the ledger\n\
-         and the truth both have it: a reuse of 89 % counts as an eviction, one of 90 % as none.\n\n",
+         and the truth both have it: a reuse of 89 % counts as an eviction, one of 90 % as none.\n\n\
+         A prompt that only the host prompt cache holds counts as cached. The server may skip it there: if the slot\n\
+         that it chose by similarity keeps half of its content, it does not look. Then the prompt is evaluated again\n\
+         (`why`: *in the host cache, not taken*), and was not evicted: the entry is still there, for the next prompt\n\
+         whose slot keeps less. No trace below ends in that state.\n\n",
     );
     text.push_str(Score::HEAD);
     for row in rows.iter().chain([&total.row("**all**")]) {
