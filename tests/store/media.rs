@@ -2,6 +2,7 @@
 
 mod encodings;
 mod random;
+mod screenshots;
 
 use contextpilot_control::{Evaluated, Evaluation};
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, until};

@@ -79,10 +79,11 @@ fn flags(random: &mut Random, arch: Arch) -> Vec<&'static str> {
             &["-b", "7"],
         ],
     };
-    let slots: [&[&str]; 3] = [
+    let slots: [&[&str]; 4] = [
         &["-np", "1", "-c", "2048"],
         &["-np", "2", "-c", "4096", "--no-kv-unified"],
         &["-np", "3", "-c", "4096", "--kv-unified"],
+        &["-np", "4", "-c", "8192"],
     ];
     let host: [&[&str]; 2] = [&["--cache-ram", "0"], &["--cache-ram", "1"]];
     [
