@@ -267,11 +267,17 @@ impl Accounts {
             }
         };
         let end = self.losses.end(nearest.nth);
-        let answered = end.is_some_and(|end| end.depth() <= nearest.common);
+        // Or in what the prompt asks with, if it goes on into the answer, and what follows that is the same.
+        let reach = if same_after > 0 && deleted > 0 {
+            nearest.common + (deleted - 1).min(ASKS)
+        } else {
+            nearest.common
+        };
+        let answered = end.is_some_and(|end| end.depth() <= reach);
         let asked = end.map_or(cached.len(), |end| {
             end.depth().saturating_sub(nearest.common) as usize
         });
-        let came_back = self.losses.came_back(nearest.nth, nearest.common);
+        let came_back = self.losses.came_back(nearest.nth, reach);
         Some(Diverged {
             answer: answered && self.losses.attempts(nearest.nth) == 0,
             earlier_answer: !answered && came_back,
@@ -293,6 +299,10 @@ impl Accounts {
         })
     }
 }
+
+/// A prompt ends with a few tokens that the history may lack, such as the beginning of a think block: a difference in so many may
+/// be one of the answer behind.
+const ASKS: u32 = 8;
 
 /// What of these losses is in the range `[from, to)` of a prompt.
 fn within(losses: &[(LossId, Range<u32>)], from: u32, to: u32) -> Vec<(LossId, Range<u32>)> {

@@ -302,6 +302,19 @@ fn a_difference_in_an_answer_is_told_from_one_in_what_was_sent() {
         let told = ask(&mut server, &[&later, &new]);
         assert_eq!(told, Some((30, false, true)), "{turns}");
     }
+    // With the last tokens of the prompt that asked for it, which the history lacks.
+    let mut server = answered();
+    let told = ask(&mut server, &[&p[..28], &old[10..], &new]);
+    assert_eq!(told, Some((28, true, false)));
+    let mut server = answered();
+    ask(&mut server, &[&p, &old, &result]);
+    server.finish(0);
+    let told = ask(&mut server, &[&p[..28], &old[10..], &result, &new]);
+    assert_eq!(told, Some((28, false, true)));
+    // The last tokens of what the client sent, and none of the answer.
+    let mut server = answered();
+    let told = ask(&mut server, &[&p[..28], &old, &new]);
+    assert_eq!(told, Some((28, false, false)));
     // What the client sent is left out.
     let mut server = answered();
     ask(&mut server, &[&p, &old, &result]);

@@ -223,8 +223,8 @@ pub struct Diverged {
     /// Tokens right at the difference that are not repeated. If there are only few and others are
     /// reordered, the order is all that differs.
     pub unmatched: u32,
-    /// The difference lies in what was generated for the earlier prompt: its answer comes back otherwise, or not
-    /// at all.
+    /// The difference lies in what was generated for the earlier prompt, or reaches into it from the last tokens of that prompt: its
+    /// answer comes back otherwise, or not at all.
     pub answer: bool,
     /// The difference lies in an answer before that one, which the earlier prompt had sent back.
     pub earlier_answer: bool,
