@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plays coding agents against a scripted server, and what they sent against the real one (scripts/agents)."""
 
-import argparse, http.server, json, os, pathlib, re, shlex, shutil, signal, socket, subprocess, sys, tempfile, threading, time, urllib.request
+import argparse, http.server, json, os, pathlib, re, shutil, signal, socket, subprocess, sys, tempfile, threading, time, urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 HOME = REPOSITORY / "target/agents"
@@ -292,24 +292,6 @@ def codex(home, url):
     return {"LOCAL_KEY": "none", "LOCAL": f'model_providers.local={{name="local", base_url="{url}/v1", wire_api="responses", env_key="LOCAL_KEY"}}'}
 
 
-def smolagents(url):
-    return f"""
-import sys, pathlib
-from smolagents import OpenAIServerModel, ToolCallingAgent, tool
-@tool
-def read_file(path: str) -> str:
-    '''Reads a file.
-
-    Args:
-        path: the file
-    '''
-    return pathlib.Path(path).read_text()
-agent = ToolCallingAgent([read_file], OpenAIServerModel("local", api_base="{url}/v1", api_key="none"), max_steps=5)
-for nth, question in enumerate(sys.argv[1:]):
-    agent.run(question, reset=nth == 0)
-"""
-
-
 def cn(url):
     return f"name: local\nversion: 1.0.0\nmodels: [{{name: local, provider: openai, model: local, apiBase: {url}/v1, apiKey: none}}]\n"
 
@@ -343,8 +325,7 @@ def llm(url):
     return f"- model_id: local\n  model_name: local\n  api_base: {url}/v1\n"
 
 
-# How to fetch each (npm, or PyPI with a version of Python), its settings, and the lines of a shell for the first and for later questions. Several questions
-# in one line: `$ALL` are all of them.
+# How to fetch each (npm, or PyPI with a version of Python), its settings, and the lines of a shell for the first and for later questions. 
 AGENTS = {
     "pi": ("npm @mariozechner/pi-coding-agent@0.73.1", writes(".pi/agent/models.json", pi),
            "pi --provider local --model local -p \"$Q\"", "pi --provider local --model local -c -p \"$Q\""),
@@ -374,7 +355,6 @@ AGENTS = {
     "cecli": ("python3.12 cecli-dev==1.10.0", openai,
               "cecli --model openai/local --yes-always --no-show-model-warnings --no-check-update --no-gitignore --agent --message \"$Q\"",
               "cecli --model openai/local --yes-always --no-show-model-warnings --no-check-update --no-gitignore --agent --restore-chat-history --message \"$Q\""),
-    "smolagents": ("python3.11 smolagents[openai]==1.26.0", writes("run.py", smolagents), "python \"$HOME/run.py\" $ALL", None),
     "claude": ("npm @anthropic-ai/claude-code-linux-x64@2.1.197", lambda home, url: {"CLAUDE_CODE_ATTRIBUTION_HEADER": "0", "ANTHROPIC_BASE_URL": url,
                "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "local", "IS_SANDBOX": "1"},
                "claude --dangerously-skip-permissions -p \"$Q\"", "claude --dangerously-skip-permissions -c -p \"$Q\""),
@@ -421,7 +401,7 @@ def fetch(name):
     if kind != "npm":
         return home / "bin"
     # Packages of one program have no link to it.
-    for program in [*home.glob("node_modules/@openai/codex/vendor/*/bin/codex"), *home.glob("node_modules/opencode-linux*/bin/opencode")]:
+    for program in [*home.glob("node_modules/@openai/codex/vendor/*/bin/codex"), *home.glob("node_modules/opencode-linux*/bin/opencode"), *home.glob("node_modules/@anthropic-ai/claude-code-linux*/claude")]:
         return program.parent
     return home / "node_modules/.bin"
 
@@ -448,7 +428,7 @@ def play(name, limit):
             url = f"http://127.0.0.1:{server.server_port}"
             keep = {one: os.environ[one] for one in ("LANG", "TERM", "USER", "NODE_EXTRA") if one in os.environ}
             environment = {**keep, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", "NO_PROXY": "127.0.0.1,localhost", "URL": url,
-                           "ALL": shlex.join(QUESTIONS), "DO_NOT_TRACK": "1", **prepare(home, url)}
+                           "DO_NOT_TRACK": "1", **prepare(home, url)}
             for nth, question in enumerate(QUESTIONS):
                 line = first if nth == 0 else later
                 if line is None:
@@ -468,12 +448,21 @@ def conversation(requests):
     return main, [one for one in requests if one not in main]
 
 
+def bare(item):
+    """Without what no prompt has."""
+    if isinstance(item, dict):
+        if isinstance(item.get("content"), list) and [part.get("type") for part in item["content"]] == ["text"]:
+            item = {**item, "content": item["content"][0]["text"]}
+        return {key: bare(value) for key, value in item.items() if key not in ("cache_control", "id", "status", "refusal")}
+    return [bare(one) for one in item] if isinstance(item, list) else item
+
+
 def items_of(body):
     """What a prompt is made of, in the order of most templates."""
     items = body.get("messages", body.get("input", []))
     items = [items] if isinstance(items, str) else items
-    plain = [json.dumps({key: value for key, value in item.items() if key not in ("cache_control", "id", "status")}) if isinstance(item, dict) else item for item in items]
-    return [json.dumps(body.get("tools")), json.dumps(body.get("system")), json.dumps(body.get("instructions")), *plain]
+    plain = [json.dumps(bare(item)) if isinstance(item, dict) else item for item in items]
+    return [json.dumps(bare(body.get("tools"))), json.dumps(bare(body.get("system"))), json.dumps(body.get("instructions")), *plain]
 
 
 def row(name, requests):
