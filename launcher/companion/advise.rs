@@ -210,7 +210,7 @@ fn text(advice: &Advice) -> String {
     );
     if let Some(at) = tokens.differs_at {
         text += &format!(
-            ", mostly from token {} on: the client can put what differs there last",
+            ", mostly from token {} on: `contextpilot-llama why` says what differs there, and what helps",
             count(u64::from(at))
         );
     }

@@ -19,7 +19,7 @@ pub(super) enum Differs {
     Dated,
     /// The answer to the earlier prompt comes back as the same text, in other tokens.
     Retokenized,
-    /// It comes back as the same JSON, with other white space.
+    /// It comes back as the same JSON, with other white space, or as a call with another form of gpt-oss's header.
     Spelled,
     /// It comes back otherwise than it was generated.
     Answer,
@@ -61,6 +61,7 @@ impl Differs {
         let is_left_out = is_left_out(diverged);
         let text = diverged.text.as_ref();
         match (diverged.answer, diverged.earlier_answer) {
+            (true, _) if text.is_some_and(is_header) => return Self::Spelled,
             (true, _) if is_left_out => return Self::LeftOut,
             (_, true) if is_left_out => return Self::LeftOutLater,
             (true, _) if text.is_some_and(same_text) => return Self::Retokenized,
@@ -149,6 +150,16 @@ fn same_json(text: &DivergedText) -> bool {
     });
     let looks_like_json = |text: &String| text.contains(['"', ':', ',', '{']);
     [&old, &new].into_iter().all(looks_like_json) && are_same(&old, &new)
+}
+
+/// Whether a call's header begins in both, in the forms that gpt-oss and its chat template have.
+fn is_header(text: &DivergedText) -> bool {
+    let begins =
+        |text: &str| text.starts_with(" to=") || text.starts_with("<|channel|>commentary to");
+    let [old, new] = [&text.old, &text.new].map(|text| text.as_str());
+    let is_constrained = |text: &str| text.trim_start().starts_with("<|constrain|>");
+    let behind = text.before.trim_end().ends_with("<|channel|>commentary");
+    (begins(old) && begins(new)) || (behind && is_constrained(old) && !is_constrained(new))
 }
 
 /// Both are cut off somewhere.

@@ -29,6 +29,7 @@ export function kindOf(of: Diverged): Kind {
     const unmatched = of.unmatched ?? 0;
     const isLeftOut = of.inserted < UNMATCHED && of.deleted > 4 * of.inserted;
     if (of.media) return "media";
+    if (of.answer && of.text && isHeader(of.text)) return "spelled";
     if (of.answer && isLeftOut) return "left_out";
     if (!of.answer && of.earlier_answer && isLeftOut) return "left_out_later";
     if (of.answer && of.text && sameText(of.text)) return "retokenized";
@@ -49,4 +50,12 @@ export function sameText({ old, new: now }: DivergedText): boolean {
 function sameJson(text: DivergedText): boolean {
     const [old, now] = [text.old, text.new].map((one) => one.replace(/\s/gu, "")) as [string, string];
     return [old, now].every((one) => /[":,{]/.test(one)) && sameText({ ...text, old, new: now });
+}
+
+/** Whether a call's header begins in both, in the forms that gpt-oss and its chat template have. */
+function isHeader({ before, old, new: now }: DivergedText): boolean {
+    const begins = (text: string) => text.startsWith(" to=") || text.startsWith("<|channel|>commentary to");
+    const isConstrained = (text: string) => text.trimStart().startsWith("<|constrain|>");
+    const behind = before.trimEnd().endsWith("<|channel|>commentary");
+    return (begins(old) && begins(now)) || (behind && isConstrained(old) && !isConstrained(now));
 }

@@ -105,6 +105,6 @@ fn answers_of_a_real_model_are_not_evaluated_again() {
     }
     println!("of {answers} answers, again in part without, and with: {lost:?}, tokens {tokens:?}");
     assert_eq!(lost[1], 0);
-    // One of eight, on average.
-    assert!(answers < 40 || lost[0] > 0, "nothing is lost without");
+    // Few answers are: of the first 100, two.
+    assert!(answers < 100 || lost[0] > 0, "nothing is lost without");
 }

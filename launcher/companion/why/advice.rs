@@ -407,6 +407,9 @@ fn of_date(text: &DivergedText) -> Option<&'static str> {
 /// What would have made a prompt go on like the earlier one: its name, and in words.
 fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
     let last = "put what changes (a date, an id) behind what stays the same";
+    let as_before = "keep the earlier answer as it came back before: some chat templates leave reasoning out of it from the next \
+                      user message on (contextpilot-llama template names what helps: a kwarg, or to leave reasoning out from \
+                      the start)";
     let order =
         "in the same order each time (a list of tools or documents, the keys of a JSON object)";
     let date = diverged.text.as_ref().and_then(of_date);
@@ -419,7 +422,8 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
         ),
         Differs::Spelled => (
             KEEP_CALLS,
-            "start the server with CONTEXTPILOT_KEEP_TOKENS=calls: JSON that was generated comes back with other white space"
+            "start the server with CONTEXTPILOT_KEEP_TOKENS=calls: a call, or other JSON, comes back spelled otherwise than it was \
+             generated"
                 .to_owned(),
         ),
         Differs::Dated => (
@@ -438,12 +442,7 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
              took its place; some chat templates never show it (contextpilot-llama template says)"
                 .to_owned(),
         ),
-        Differs::LeftOutLater => (
-            "left_out_later",
-            "keep the earlier answer as it came back before: some chat templates leave reasoning out of it from the next user \
-             message on (contextpilot-llama template names what helps: a kwarg, or to leave reasoning out from the start)"
-                .to_owned(),
-        ),
+        Differs::LeftOutLater => ("left_out_later", as_before.to_owned()),
         Differs::Block => (
             "same_place",
             format!(
@@ -477,6 +476,8 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
                 date.unwrap_or_default()
             ),
         ),
+        // What is left of it may be in other tokens, as they are kept by what stands before them.
+        Differs::Text if diverged.earlier_answer => ("same_answers", as_before.to_owned()),
         Differs::Text if is_shortened(diverged) => (
             "shortened",
             "leave out earlier text (as a client does that shortens its conversation, or trims results of tools) seldom, and much \

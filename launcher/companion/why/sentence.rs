@@ -481,6 +481,8 @@ mod tests {
             ("a text and", "a text"),
             ("\"a\":1,\"b", "\"a\": 1"),
             ("a text", "atext"),
+            ("<|channel|>commentary to", " to=functions.read<|chan"),
+            ("<|channel|>commentary to", "<|channel|>final<|messag"),
         ] {
             all.push(Diverged {
                 answer: true,

@@ -71,6 +71,32 @@ fn reasoning_that_came_back_once_and_is_left_out_later() {
     );
 }
 
+/// The same where what is left of the answer is in other tokens: these take a place, but no client has put them there.
+#[test]
+fn an_earlier_answer_whose_rest_is_in_other_tokens() {
+    let p = tokens(1, 300);
+    let answer = said(&p);
+    let result = |answer: &[i32]| [&p[..], answer, &tokens(2, 100)].concat();
+    let shorter = [&tokens(5, 5), &answer[40..]].concat();
+    let better = [result(&answer), tokens(3, 30)].concat();
+    let steps = vec![
+        Step::Ask(answered(&p)),
+        ask(result(&answer)),
+        ask([result(&shorter), tokens(3, 30)].concat()),
+    ];
+    let scene = scene("reasoning left out later, other tokens", FLAGS, steps).better(better);
+    follows_to(&scene, "same_answers");
+    let before = scene.play().said;
+    assert!(
+        before.contains("in an answer that had come back before: 5 tokens in place of 40"),
+        "{before}"
+    );
+    assert!(
+        before.contains("keep the earlier answer as it came back before"),
+        "{before}"
+    );
+}
+
 /// The same where a client leaves out what it had sent itself: no template does that.
 #[test]
 fn text_of_a_client_that_is_left_out_is_no_answer() {
