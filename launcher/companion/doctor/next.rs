@@ -27,7 +27,8 @@ pub(super) struct Situation<'a> {
 
 /// One line.
 pub(super) fn next(situation: &Situation<'_>) -> String {
-    if !situation.server {
+    // Where one runs there is one, but not on this PATH.
+    if !situation.server && !situation.runs {
         return obtain::then("contextpilot-llama doctor");
     }
     let (Some(settings), Grade::Good | Grade::Limited) = (situation.settings, situation.grade)
@@ -86,6 +87,22 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_told_to_build_a_server_while_one_runs() {
+        let with = |runs| {
+            next(&Situation {
+                given: None,
+                server: false,
+                grade: Grade::Fails,
+                settings: None,
+                index: Grade::Good,
+                runs,
+            })
+        };
+        assert!(with(true).starts_with("set right what fails above"));
+        assert_eq!(with(false), obtain::then("contextpilot-llama doctor"));
+    }
 
     #[test]
     fn words_are_quoted_for_a_shell() {

@@ -841,6 +841,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_first_courses_are_enough_where_they_leave_no_doubt() {
+        let traffic = traffic(Memory::Full, None, 0);
+        let point = Point {
+            prompt_tokens: 100,
+            reused_tokens: 90,
+            loaded_tokens: 0,
+            ..crate::simulate(&traffic, &made::recorded(&traffic))
+        };
+        let is_open = |shares: &[f64], least| {
+            let checked = Checked::new(&point);
+            shares.iter().for_each(|&share| checked.note(share, least));
+            (checked.is_open(least), checked.fails())
+        };
+        assert_eq!(is_open(&[0.9, 0.91], 0.8), (false, false));
+        assert_eq!(is_open(&[], 0.8), (true, false), "none was looked at");
+        assert_eq!(is_open(&[0.9, 0.93], 0.8), (true, false), "they differ");
+        assert_eq!(is_open(&[0.9, 0.9], 0.89), (true, false), "by too little");
+        assert_eq!(is_open(&[0.9, 0.79], 0.8), (false, true), "one fails");
+    }
+
     /// A prompt of 100 tokens, of which a store had some.
     fn traffic(memory: Memory, store: Option<u64>, loaded: u32) -> Traffic {
         let mut request = request(0, row(&[(0, 100)]));
