@@ -14,14 +14,18 @@ fuzz_target!(|input: &[u8]| {
     let layout = state.layout();
     assert_eq!(layout.state_size(state.tokens()), input.len());
     let mut rows = Vec::new();
-    match state.positions() {
+    match state.indexes() {
         Some(all) => {
             assert_eq!(all.len(), state.tokens());
-            for position in all.clone() {
-                assert!(state.extract(position..position + 1, &mut rows));
+            for index in all.clone() {
+                assert!(state.extract(index..index + 1, &mut rows));
             }
             assert_eq!(rows.len(), layout.bytes_per_token() * all.len());
             assert!(!state.extract(all.start..all.end + 1, &mut rows));
+            // Tokens that share a position: what is put together needs to be told which.
+            if all.start == 0 && !state.is_whole() {
+                return;
+            }
             assert_eq!(prove(input).as_ref(), Ok(layout));
             is_the_same_with_what_was_left_out(&state, &all);
             is_of_another_sequence(&state, &all, input);
