@@ -1,4 +1,4 @@
-//! Scenes of ordinary use that nobody has complained of.
+//! Scenes of ordinary use without a complaint behind them.
 
 use contextpilot_testbed::Step as Done;
 use serde_json::json as object;
@@ -9,7 +9,7 @@ fn with(prompt: Vec<i32>, field: &str, value: impl Into<Value>) -> Step {
     Step::Ask(Request::completion(prompt).predict(2).with(field, value))
 }
 
-/// A program has prompts evaluated before somebody asks (`n_predict` 0), for two agents with two slots.
+/// A program has prompts evaluated before a question is asked (`n_predict` 0), for two agents with two slots.
 #[test]
 fn two_agents_whose_turns_are_prepared() {
     let system = tokens(1, 300);
@@ -116,7 +116,7 @@ fn a_branch_of_a_model_with_a_window() {
     }
 }
 
-/// A high similarity that somebody has set for another purpose.
+/// A high similarity that was set for another purpose.
 #[test]
 fn a_similarity_that_keeps_conversations_apart() {
     let turn = |seed, turns| ask(talk(seed, turns, 200));

@@ -130,8 +130,7 @@ struct Sequence {
     first: usize,
     /// The tokens that were known of a sequence before nothing was, if its rows begin later: see `first`.
     past: Vec<i32>,
-    /// Some of its tokens may share a position, now or since it was empty. Else each one's position is its index, and nobody
-    /// need count.
+    /// Some of its tokens may share a position, now or since it was empty. Else each one's position is its index.
     shares: bool,
 }
 
