@@ -157,11 +157,12 @@ impl Times {
 
 impl Costs {
     /// By least squares, a period as uncertain as it should be long, so that in all they take as long as they took. Where
-    /// periods are too much alike to tell the parts from each other, there are fewer. `most`: what a batch takes at most. A few
-    /// prompts of much the same length do not say what of their time is a batch's, and what their tokens'.
+    /// periods are too much alike to tell the parts from each other, there are fewer. `most`: what a batch takes at most, where
+    /// there are only a few: prompts of much the same length do not say what of their time is a batch's, and what their tokens'.
     fn of(periods: &[Period], most: f64) -> Self {
         /// Weights follow from what is found: so often they are found again.
         const ROUNDS: usize = 8;
+        const FEW: usize = 32;
         let all: [&[usize]; 4] = [&[0, 1, 2], &[0, 1], &[1, 2], &[1]];
         let evaluated = || periods.iter().filter(|period| period.tokens > 0.0);
         let tokens: f64 = evaluated().map(|period| period.tokens).sum();
@@ -190,7 +191,7 @@ impl Costs {
         };
         let fit = |parts: &&[usize]| {
             let found = fit_with(parts, 0.0)?;
-            if found.batch <= most {
+            if found.batch <= most || evaluated().count() >= FEW {
                 return Some(found);
             }
             let others: Vec<usize> = parts.iter().copied().filter(|part| *part != 0).collect();
@@ -412,7 +413,7 @@ mod tests {
         let all = (1..40).map(|nth| {
             let tokens = 20 + nth * 7 % 50;
             let (begin, took) = (u64::from(nth) * 100, 5000 + u64::from(tokens) * 10);
-            let mut one = request((begin, begin, begin + 60), 1000, tokens);
+            let mut one = request((begin, begin, begin + 50), 1000, tokens);
             one.record.prompted = one.record.launched + took;
             one
         });
