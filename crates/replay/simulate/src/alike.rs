@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use contextpilot_traffic::{Tokens, Traffic};
 
-use crate::content::Content;
 use crate::prefixes::Prefixes;
 
 /// The recorded rows: those of requests, and what slots held when they were changed.
@@ -31,7 +30,7 @@ impl Alike {
         }
     }
 
-    fn of_rows<'a>(rows: impl Iterator<Item = &'a Arc<Tokens>>) -> Self {
+    pub(crate) fn of_rows<'a>(rows: impl Iterator<Item = &'a Arc<Tokens>>) -> Self {
         let mut prefixes = Prefixes::new();
         let nodes: Vec<usize> = rows.map(|row| prefixes.insert(row, row.len(), 0)).collect();
         let (places, steps) = prefixes.walk();
@@ -49,18 +48,14 @@ impl Alike {
         }
     }
 
-    /// The first `length` tokens of the request with this number in the recording.
-    pub(crate) fn of_request(&self, nth: usize, row: &Arc<Tokens>, length: u32) -> Content {
-        self.content(nth, row, length)
+    /// The place of the row of the request with this number in the recording.
+    pub(crate) fn place_of_request(&self, nth: usize) -> Option<u32> {
+        self.places.get(nth).copied()
     }
 
     /// The same of the change with this number.
-    pub(crate) fn of_change(&self, nth: usize, row: &Arc<Tokens>, length: u32) -> Content {
-        self.content(self.requests + nth, row, length)
-    }
-
-    fn content(&self, nth: usize, row: &Arc<Tokens>, length: u32) -> Content {
-        Content::placed(Arc::clone(row), length, self.places.get(nth).copied())
+    pub(crate) fn place_of_change(&self, nth: usize) -> Option<u32> {
+        self.place_of_request(self.requests + nth)
     }
 
     /// How many tokens the rows at two places begin with in common. `None`: it is the same place, so one of them is the
@@ -70,36 +65,5 @@ impl Alike {
         let nth = (last - first).checked_ilog2()? as usize;
         let steps = self.shared.get(nth)?;
         Some(steps[last].min(steps[first + (1 << nth)]))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use contextpilot_traffic::Run;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn any_two_contents_share_what_their_tokens_do(
-            rows in prop::collection::vec((prop::collection::vec(0_u64..3, 0..9), 0_u32..10), 1..20),
-            known in 0_usize..20,
-        ) {
-            let rows: Vec<(Arc<Tokens>, u32)> = rows.iter().map(|(identities, length)| {
-                let mut row = Tokens::new();
-                identities.iter().for_each(|&first| row.push(Run { first, length: 1 }));
-                (Arc::new(row), *length)
-            }).collect();
-            let alike = Alike::of_rows(rows.iter().take(known).map(|(row, _)| row));
-            for (nth, (one, upto)) in rows.iter().enumerate() {
-                for (there, (other, to)) in rows.iter().enumerate() {
-                    let common = one.common_prefix(other).min(*upto).min(*to);
-                    let a = alike.of_request(nth, one, *upto);
-                    let b = alike.of_request(there, other, *to);
-                    prop_assert_eq!(a.common_prefix(&b, &alike), common);
-                }
-            }
-        }
     }
 }

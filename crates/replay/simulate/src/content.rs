@@ -18,12 +18,22 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Of a row that was not recorded. Of others: [`Alike::of_request`].
+    /// Of a row that was not recorded.
     pub(crate) fn new(row: Arc<Tokens>, length: u32) -> Self {
         Self::placed(row, length, None)
     }
 
-    pub(crate) fn placed(row: Arc<Tokens>, length: u32, place: Option<u32>) -> Self {
+    /// Of the row of the request with this number in the recording.
+    pub(crate) fn of_request(alike: &Alike, nth: usize, row: &Arc<Tokens>, length: u32) -> Self {
+        Self::placed(Arc::clone(row), length, alike.place_of_request(nth))
+    }
+
+    /// The same of the change with this number.
+    pub(crate) fn of_change(alike: &Alike, nth: usize, row: &Arc<Tokens>, length: u32) -> Self {
+        Self::placed(Arc::clone(row), length, alike.place_of_change(nth))
+    }
+
+    fn placed(row: Arc<Tokens>, length: u32, place: Option<u32>) -> Self {
         let length = length.min(row.len());
         Self {
             row,
@@ -58,5 +68,36 @@ impl Content {
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::Run;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_two_contents_share_what_their_tokens_do(
+            rows in prop::collection::vec((prop::collection::vec(0_u64..3, 0..9), 0_u32..10), 1..20),
+            known in 0_usize..20,
+        ) {
+            let rows: Vec<(Arc<Tokens>, u32)> = rows.iter().map(|(identities, length)| {
+                let mut row = Tokens::new();
+                identities.iter().for_each(|&first| row.push(Run { first, length: 1 }));
+                (Arc::new(row), *length)
+            }).collect();
+            let alike = Alike::of_rows(rows.iter().take(known).map(|(row, _)| row));
+            for (nth, (one, upto)) in rows.iter().enumerate() {
+                for (there, (other, to)) in rows.iter().enumerate() {
+                    let common = one.common_prefix(other).min(*upto).min(*to);
+                    let a = Content::of_request(&alike, nth, one, *upto);
+                    let b = Content::of_request(&alike, there, other, *to);
+                    prop_assert_eq!(a.common_prefix(&b, &alike), common);
+                }
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ use contextpilot_traffic::{ChangeKind, Tokens, Traffic};
 
 use crate::alike::Alike;
 use crate::checkpoints::Checkpoint;
+use crate::content::Content;
 use crate::host::Prompt;
 use crate::window::Kept;
 
@@ -62,7 +63,7 @@ impl Files {
             return;
         };
         let is_same = |file: &&mut File| {
-            let whole = alike.of_change(file.change, &file.tokens, length);
+            let whole = Content::of_change(alike, file.change, &file.tokens, length);
             whole.common_prefix(content, alike) == length
         };
         if let Some(file) = files.iter_mut().find(is_same) {

@@ -256,7 +256,7 @@ impl<'a> Server<'a> {
     /// The first `length` tokens of a job's request.
     fn content(&self, job: usize, length: u32) -> Content {
         let row = &self.request(job).tokens;
-        self.alike.of_request(self.jobs[job].request, row, length)
+        Content::of_request(self.alike, self.jobs[job].request, row, length)
     }
 
     /// `process_single_task`

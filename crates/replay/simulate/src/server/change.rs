@@ -4,6 +4,7 @@ use contextpilot_traffic::{ChangeKind, Refusal};
 
 use super::serve::keeps_for;
 use super::{Server, Slot};
+use crate::content::Content;
 use crate::window::Positions;
 
 impl Server<'_> {
@@ -72,7 +73,7 @@ impl Server<'_> {
         let (kept, checkpoints) =
             file.unwrap_or_else(|| (self.positions.guess(length), Vec::new()));
         let restored = &mut self.slots[slot];
-        restored.prompt.content = self.alike.of_change(nth, &change.tokens, length);
+        restored.prompt.content = Content::of_change(self.alike, nth, &change.tokens, length);
         restored.media.clone_from(&change.record.media);
         if self.setting.generation.saves_checkpoints() {
             restored.prompt.checkpoints = checkpoints;
@@ -108,9 +109,7 @@ impl Server<'_> {
         };
         let Some(chosen) = chosen else { return false };
         if refusal.saved || refusal.loaded {
-            let found = self
-                .alike
-                .of_change(nth, &change.tokens, change.tokens.len());
+            let found = Content::of_change(self.alike, nth, &change.tokens, change.tokens.len());
             self.exchange(chosen, &found);
         }
         if refusal.names_adapters && !keeps_for(self.slots[chosen].adapters, refusal.adapters) {
