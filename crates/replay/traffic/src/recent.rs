@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use crate::bytes::put;
 use crate::frame::{self, Next};
 use crate::record;
 use crate::write::{Progress, Writer};
@@ -128,7 +127,7 @@ impl Recent {
     #[must_use]
     pub fn recording(&self, open: &[u8]) -> Vec<u8> {
         let mut bytes = frame::header();
-        bytes.extend(named());
+        bytes.extend(record::named());
         let server = self.server.iter().map(|(_, frame)| frame);
         for frame in server.chain(&self.rows) {
             bytes.extend(frame);
@@ -136,13 +135,6 @@ impl Recent {
         bytes.extend(open);
         bytes
     }
-}
-
-/// The frame that says that rows name identities which were given before.
-pub(crate) fn named() -> Vec<u8> {
-    let mut body = Vec::new();
-    put(&mut body, record::MOST_NAMED);
-    frame::frame(record::NAMED, &body).unwrap_or_default()
 }
 
 /// Whether a frame is about one request or one change, and not about the server.

@@ -1,6 +1,7 @@
 //! What the bodies of frames hold.
 
 use crate::bytes::{Bytes, put, put_signed};
+use crate::frame;
 use crate::row::Row;
 
 /// 36 years in microseconds. What is later is damage: sums of times must fit into 64 bits.
@@ -39,6 +40,13 @@ pub enum SizeKind {
     State,
     /// A context checkpoint.
     Checkpoint,
+}
+
+/// The frame that says that rows name identities which were given before.
+pub(crate) fn named() -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, MOST_NAMED);
+    frame::frame(NAMED, &body).unwrap_or_default()
 }
 
 /// How large a saved sequence or a checkpoint was.

@@ -7,7 +7,6 @@ use crate::gram::GRAM;
 use crate::history::{History, MOST_TOKENS, RecentGrams};
 use crate::key::Key;
 use crate::read::read;
-use crate::recent::named;
 use crate::record::{self, Line, RequestRecord, SizeSample};
 use crate::row::Row;
 use crate::setup::Setup;
@@ -135,7 +134,7 @@ impl Writer {
     #[must_use]
     pub fn handed_on(key: Key, keep_key: bool, limit: u64) -> (Self, Vec<u8>) {
         let (writer, mut begin) = Self::new(key.clone(), keep_key, limit);
-        begin.extend(named());
+        begin.extend(record::named());
         let writer = Self {
             written: begin.len() as u64,
             limit,
