@@ -90,6 +90,7 @@ pub(crate) mod hidden;
 mod hidden_rows;
 mod host;
 mod index;
+mod keep;
 pub(crate) mod media;
 mod metadata;
 mod neighbours;
@@ -104,6 +105,7 @@ mod repair;
 pub(crate) mod save;
 pub(crate) mod state;
 mod surroundings;
+mod waiting;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -9,7 +9,6 @@ use contextpilot_kv_store::{
     self as kv, Conditions, Fingerprint, Held, Layout, Origin, Session, Shape, What,
 };
 
-use super::aside::Aside;
 use super::conditions::AllConditions;
 use super::content::{self, Adapter, Content, Standing};
 use super::engine::Context;
@@ -18,6 +17,7 @@ use super::hidden_rows::Hidden;
 use super::metadata::{self, Lengths};
 use super::rates::Rates;
 use super::surroundings;
+use super::waiting::Aside;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
-use contextpilot_kv_store::{Conditions, Fingerprint, Layout, Run, SequenceState, media, worth};
+use contextpilot_kv_store::{Fingerprint, Layout, Run, media, worth};
 
 use super::context::ContextStore;
 use super::index::StoreIndex;
+use super::keep::keep_state;
 use super::only_new::{self, Copied, NewFrom};
 use super::{
     Context, FLUSH, aside, be_patient, be_patient_for, before, hears, hidden, own_batch,
@@ -316,37 +317,6 @@ fn keep_new(
     let part = of_engine.map(|(part, _)| part);
     let of_whom = (fingerprint, conditions, tokens);
     keep_state(index, record, of_whom, (state, rows_from), ours, part)
-}
-
-/// Keeps what is new in a state of these tokens, with the rows from a position on. `part`: the size of the part of it that cannot
-/// be cut back, if there is such a part. `None`: it is a state of something else, and nothing is kept.
-pub(super) fn keep_state(
-    index: &mut StoreIndex,
-    record: &ContextStore,
-    (fingerprint, conditions, tokens): (Fingerprint, Conditions, &[i32]),
-    (state, rows_from): (&[u8], usize),
-    ours: Option<&Arc<Vec<u8>>>,
-    part: Option<usize>,
-) -> Option<()> {
-    match part {
-        None => {
-            let layout = record.layout()?;
-            let state = SequenceState::read(state).ok()?;
-            if state.layout() != layout || !state.is_of(tokens) {
-                return None;
-            }
-            index.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
-        }
-        Some(part) => {
-            let (dense, tail) = record.shape()?.divide(state, part, tokens.len())?;
-            let dense = dense.map(|state| state.with_rows_from(rows_from));
-            index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
-        }
-    }
-    if index.length_of(&fingerprint, tokens) > 0 {
-        index.note_origin(fingerprint, || record.origin(conditions));
-    }
-    Some(())
 }
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
