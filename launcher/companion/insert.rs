@@ -41,6 +41,10 @@ pub(super) struct Options {
     root: PathBuf,
 }
 
+/// Where drop-ins of the system's units are, and those of a user's, in the home.
+const OF_SYSTEM: &str = "etc/systemd/system";
+const OF_USER: &str = ".config/systemd/user";
+
 /// The drop-in's name.
 const FILE: &str = "contextpilot.conf";
 
@@ -216,13 +220,13 @@ impl Unit {
     fn folders(&self) -> [PathBuf; 3] {
         let names = if self.user {
             [
-                ".config/systemd/user",
+                OF_USER,
                 ".local/share/systemd/user",
                 ".nix-profile/share/systemd/user",
             ]
         } else {
             [
-                "etc/systemd/system",
+                OF_SYSTEM,
                 "usr/local/lib/systemd/system",
                 "usr/lib/systemd/system",
             ]
@@ -231,8 +235,14 @@ impl Unit {
     }
 
     fn exists(&self) -> bool {
-        let older = self.root.join("lib/systemd/system");
-        let mut folders = self.folders().into_iter().chain([older]);
+        // A user's units are also where packages put them.
+        let others: &[&str] = if self.user {
+            &["/etc/systemd/user", "/usr/lib/systemd/user"]
+        } else {
+            &["lib/systemd/system"]
+        };
+        let others = others.iter().map(|name| self.root.join(name));
+        let mut folders = self.folders().into_iter().chain(others);
         folders.any(|folder| folder.join(&self.name).exists())
     }
 
@@ -254,13 +264,16 @@ impl Unit {
     }
 }
 
-/// The units of the system that have the hook, and the library that each loads.
+/// The drop-in files of the system's units and of this user's own that have the hook, and the library that each loads.
 pub(super) fn inserted() -> Vec<(PathBuf, Option<PathBuf>)> {
-    let folders = fs::read_dir("/etc/systemd/system")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let files = folders.map(|folder| folder.path().join(FILE));
+    let home = of_process.non_empty("HOME").map(PathBuf::from);
+    let own = home.map(|home| home.join(OF_USER));
+    inserted_in([Path::new("/").join(OF_SYSTEM)].into_iter().chain(own))
+}
+
+fn inserted_in(folders: impl Iterator<Item = PathBuf>) -> Vec<(PathBuf, Option<PathBuf>)> {
+    let units = folders.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    let files = units.map(|folder| folder.path().join(FILE));
     let there = files.filter_map(|file| {
         let text = fs::read_to_string(&file).ok()?;
         let beginning = format!("Environment=\"{PRELOAD}=");
@@ -282,6 +295,27 @@ mod tests {
     #[test]
     fn a_value_reaches_the_service_as_it_is() {
         assert_eq!(escaped(r#"a "b" \ 50%"#), r#"a \"b\" \\ 50%%"#);
+    }
+
+    #[test]
+    fn drop_ins_are_found_in_all_folders_with_the_library_that_they_name() {
+        let (system, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let drop_in = |folder: &Path, text: &str| {
+            let folder = folder.join("a.service.d");
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join(FILE), text).unwrap();
+            folder.join(FILE)
+        };
+        let first = drop_in(
+            system.path(),
+            "[Service]\nEnvironment=\"LD_PRELOAD=/x.so\"\n",
+        );
+        let second = drop_in(own.path(), "[Service]\n");
+        fs::create_dir(own.path().join("b.service.d")).unwrap();
+        let missing = own.path().join("missing");
+        let folders = [system.path(), own.path(), &missing].map(Path::to_owned);
+        let expected = [(first, Some(PathBuf::from("/x.so"))), (second, None)];
+        assert_eq!(inserted_in(folders.into_iter()), expected);
     }
 
     #[test]
