@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use contextpilot_simulate::{
-    Advice, Point, Replay, Setting, Spread, Trials, advise_with, trials_with,
+    Advice, Point, Replay, Setting, Spread, Trials, advise_with, points_with, trials_with,
 };
 use contextpilot_traffic::Traffic;
 
@@ -26,36 +26,11 @@ impl<'a> Simulations<'a> {
         }
     }
 
-    /// One of each setting, in their order. Of those that differ by their host cache, the largest come first: what these show
-    /// to be large enough is not simulated.
+    /// One of each setting, in their order.
     pub(in crate::companion) fn all(&self, settings: &[Setting]) -> Vec<Point> {
-        let mut points: Vec<Option<Point>> = vec![None; settings.len()];
-        let simulate = |which: Vec<usize>, points: &mut Vec<Option<Point>>| {
-            let more = self.each(which.len(), |nth| {
-                self.replay.simulate(&settings[which[nth]])
-            });
-            for (nth, point) in which.into_iter().zip(more) {
-                points[nth] = Some(point);
-            }
-        };
-        let is_largest = |nth: &usize| {
-            let one = &settings[*nth];
-            let larger = |other: &Setting| {
-                other.cache_ram > one.cache_ram && one.differs_by_host_cache(other)
-            };
-            !settings.iter().any(larger)
-        };
-        let (largest, others): (Vec<usize>, Vec<usize>) = (0..settings.len()).partition(is_largest);
-        simulate(largest.clone(), &mut points);
-        for &nth in &others {
-            let known = largest.iter().filter_map(|&large| points[large].as_ref());
-            points[nth] = known
-                .filter_map(|large| large.with_smaller_host_cache(&settings[nth]))
-                .next();
-        }
-        let unknown = others.into_iter().filter(|&nth| points[nth].is_none());
-        simulate(unknown.collect(), &mut points);
-        points.into_iter().flatten().collect()
+        points_with(&self.replay, settings, &|count, work| {
+            self.each(count, work);
+        })
     }
 
     /// The same for people who compare: at the recorded setting of several clients, in the order in which they asked.

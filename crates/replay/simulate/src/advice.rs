@@ -140,7 +140,7 @@ pub fn advise_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> A
 /// What of all that can be tried would have helped, each by itself: what [`advise_with`] begins with.
 #[must_use]
 pub fn trials_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> Trials {
-    let many = &mut |settings: &[Setting]| points(replay, settings, each);
+    let many = &mut |settings: &[Setting]| points_with(replay, settings, each);
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
@@ -159,7 +159,13 @@ pub fn trials_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> T
 
 /// `is_thrifty`: what cannot be better is not simulated.
 fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty: bool) -> Advice {
-    let many = &mut |settings: &[Setting]| points(replay, settings, each);
+    let many = &mut |settings: &[Setting]| {
+        if is_thrifty {
+            points_with(replay, settings, each)
+        } else {
+            simulated(replay, &settings.iter().collect::<Vec<_>>(), each)
+        }
+    };
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = with_recorded_store(one(recorded.clone(), many), traffic);
@@ -354,37 +360,18 @@ fn try_all(
     let mut points: Vec<Option<Point>> = candidates.iter().map(known).collect();
     let mut next = others;
     next.retain(|&nth| points[nth].is_none());
-    let mut simulate = |which: Vec<usize>, points: &mut Vec<Option<Point>>| {
-        let settings: Vec<Setting> = which
-            .iter()
-            .map(|&nth| candidates[nth].setting.clone())
-            .collect();
-        for (nth, point) in which.into_iter().zip(many(&settings)) {
-            points[nth] = Some(point);
-        }
-    };
     let mut left = sizes.chunks(SIZES).peekable();
     let mut last: Option<usize> = None;
     while !next.is_empty() || left.peek().is_some() {
         let some = left.next().unwrap_or_default();
-        // The largest first: what that needs at most, smaller ones may hold, too.
-        let (largest, smaller) = match some.split_last() {
-            Some((largest, smaller)) if is_thrifty => (Some(*largest), smaller),
-            _ => (None, some),
-        };
-        next.extend(largest);
-        simulate(std::mem::take(&mut next), &mut points);
-        let same = |nth: &usize| {
-            points[largest?]
-                .as_ref()?
-                .with_smaller_host_cache(&candidates[*nth].setting)
-        };
-        let known: Vec<Option<Point>> = smaller.iter().map(same).collect();
-        for (&nth, known) in smaller.iter().zip(known) {
-            points[nth] = known;
+        next.extend(some);
+        let settings: Vec<Setting> = next
+            .iter()
+            .map(|&nth| candidates[nth].setting.clone())
+            .collect();
+        for (nth, point) in next.drain(..).zip(many(&settings)) {
+            points[nth] = Some(point);
         }
-        let unknown = smaller.iter().filter(|nth| points[**nth].is_none());
-        simulate(unknown.copied().collect(), &mut points);
         let of = |nth: usize| points[nth].as_ref();
         let ends: Vec<&Point> = last
             .into_iter()
@@ -546,11 +533,39 @@ impl<'a> Checked<'a> {
     }
 }
 
+/// What happens with each of these settings. Of those that differ by their host cache, the largest are simulated first: what these
+/// show to be large enough is not simulated.
+#[must_use]
+pub fn points_with(replay: &Replay<'_>, settings: &[Setting], each: Each<'_>) -> Vec<Point> {
+    let is_largest = |nth: &usize| {
+        let one = &settings[*nth];
+        let larger =
+            |other: &Setting| other.cache_ram > one.cache_ram && one.differs_by_host_cache(other);
+        !settings.iter().any(larger)
+    };
+    let (largest, others): (Vec<usize>, Vec<usize>) = (0..settings.len()).partition(is_largest);
+    let mut points: Vec<Option<Point>> = vec![None; settings.len()];
+    let simulate = |which: Vec<usize>, points: &mut Vec<Option<Point>>| {
+        let these: Vec<&Setting> = which.iter().map(|&nth| &settings[nth]).collect();
+        for (nth, point) in which.into_iter().zip(simulated(replay, &these, each)) {
+            points[nth] = Some(point);
+        }
+    };
+    simulate(largest.clone(), &mut points);
+    for &nth in &others {
+        let mut known = largest.iter().filter_map(|&large| points[large].as_ref());
+        points[nth] = known.find_map(|large| large.with_smaller_host_cache(&settings[nth]));
+    }
+    let unknown = others.into_iter().filter(|&nth| points[nth].is_none());
+    simulate(unknown.collect(), &mut points);
+    points.into_iter().flatten().collect()
+}
+
 /// The simulations of these settings.
-fn points(replay: &Replay<'_>, settings: &[Setting], each: Each<'_>) -> Vec<Point> {
+fn simulated(replay: &Replay<'_>, settings: &[&Setting], each: Each<'_>) -> Vec<Point> {
     let points: Vec<OnceLock<Point>> = settings.iter().map(|_| OnceLock::new()).collect();
     each(settings.len(), &|nth| {
-        points[nth].get_or_init(|| replay.simulate(&settings[nth]));
+        points[nth].get_or_init(|| replay.simulate(settings[nth]));
     });
     let made = points.into_iter().zip(settings);
     made.map(|(point, setting)| {

@@ -75,7 +75,8 @@ mod times;
 mod window;
 
 pub use advice::{
-    Advice, Change, Each, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, trials_with,
+    Advice, Change, Each, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, points_with,
+    trials_with,
 };
 pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens, without_swaps};
 pub use point::{Outcome, Point};
