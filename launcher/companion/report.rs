@@ -23,7 +23,7 @@ use super::advise::AdviceOut;
 use super::adviser::Adviser;
 use super::connect::{ControlAt, hook_says};
 use super::limit::Limit;
-use super::recorded::{OfModel, is_recording, of_router, open};
+use super::recorded::{OfModel, is_recording, of_router, open, open_all};
 use super::show::{bytes, print};
 use super::simulate::PointOut;
 use super::simulate::many::Simulations;
@@ -110,28 +110,22 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         data["about"]["title"] = title.as_str().into();
     }
     write_page(&mut data, output)?;
-    check(options, &data)
+    check(options, evaluated(&data))
 }
 
-fn check(options: &Options, data: &Value) -> Result<ExitCode, String> {
+/// `share`: of the prompt tokens that were evaluated.
+fn check(options: &Options, share: f64) -> Result<ExitCode, String> {
     Limit::check(&options.fail_above, |name| match name {
-        "evaluated" => Some(100.0 * evaluated(data)),
+        "evaluated" => Some(100.0 * share),
         _ => None,
     })
 }
 
 /// A router's models, each in a file of its own: `report.html` becomes `report.MODEL.html`.
 fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<ExitCode, String> {
-    let mut worst: Option<(f64, Value)> = None;
-    for one in models {
-        let mut data = match of_recording(&one.path, !options.no_simulation) {
-            Ok(data) => data,
-            Err(error) if models.len() == 1 => return Err(error),
-            Err(error) => {
-                say(error);
-                continue;
-            }
-        };
+    let mut worst: f64 = 0.0;
+    for (one, traffic, recorded) in open_all(models)? {
+        let mut data = of_traffic(&traffic, &recorded, !options.no_simulation);
         let title = options.title.as_deref().map(|title| format!("{title}, "));
         data["about"]["title"] = (title.unwrap_or_default() + &one.model).into();
         let mut name = output.file_stem().unwrap_or_default().to_owned();
@@ -149,13 +143,9 @@ fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<Exi
             ));
         }
         write_page(&mut data, &output)?;
-        let share = evaluated(&data);
-        if worst.as_ref().is_none_or(|(most, _)| share > *most) {
-            worst = Some((share, data));
-        }
+        worst = worst.max(evaluated(&data));
     }
-    let (_, worst) = worst.ok_or("None of these recordings has requests yet")?;
-    check(options, &worst)
+    check(options, worst)
 }
 
 fn write_page(data: &mut Value, output: &Path) -> Result<(), String> {
@@ -222,11 +212,15 @@ fn write(path: &Path, page: &[u8]) -> io::Result<()> {
 
 fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
     let (traffic, recorded) = open(path)?;
-    let mut data = recording::data(&traffic);
+    Ok(of_traffic(&traffic, &recorded, simulated))
+}
+
+fn of_traffic(traffic: &Traffic, recorded: &Setting, simulated: bool) -> Value {
+    let mut data = recording::data(traffic);
     if simulated {
-        add_simulated(&mut data, &traffic, &recorded);
+        add_simulated(&mut data, traffic, recorded);
     }
-    Ok(data)
+    data
 }
 
 /// What other flags would have brought.
