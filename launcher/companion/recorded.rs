@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use contextpilot_client::Control;
+use contextpilot_settings::TrafficFile;
 use contextpilot_simulate::Setting;
 use contextpilot_traffic::{MAGIC, Traffic, read};
 
@@ -59,10 +60,9 @@ pub(super) fn of_router(path: &Path) -> Vec<OfModel> {
             let name = file.file_name();
             let model = name.to_str()?.strip_prefix(named.to_str()?)?;
             let model = model.strip_prefix('.')?.to_owned();
-            // What was set aside.
-            let is_aside = model == "1" || model.ends_with(".1");
             let path = path.with_file_name(&name);
-            (!is_aside && is_recording(&path)).then_some(OfModel { model, path })
+            (!TrafficFile::is_aside(&model) && is_recording(&path))
+                .then_some(OfModel { model, path })
         })
         .collect();
     all.sort_by(|a, b| a.model.cmp(&b.model));

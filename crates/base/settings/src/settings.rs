@@ -108,6 +108,15 @@ pub struct TrafficFile {
     pub keep_key: bool,
 }
 
+impl TrafficFile {
+    /// Whether a file is one that was set aside for a newer one (`<file>.1`), and not the recording of a router's model
+    /// (`<file>.<model>`). `behind`: its name behind that of the setting and a dot.
+    #[must_use]
+    pub fn is_aside(behind: &str) -> bool {
+        behind == "1" || behind.ends_with(".1")
+    }
+}
+
 impl Settings {
     /// Reads the settings through `lookup`, which is asked for the names in
     /// [`env`](mod@crate::env); `|name| std::env::var_os(name)` is the usual one.

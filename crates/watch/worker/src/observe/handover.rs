@@ -100,7 +100,7 @@ impl HandoverFolder {
                 .as_ref()
                 .is_ok_and(|ended| at.is_ok_and(|at| at >= *ended));
         }
-        let _ = self.write(STARTED, &[]);
+        let _ = self.leave(STARTED, &[]);
         Some(Left {
             bytes: left?,
             models: if is_swapped { started } else { 0 },
@@ -112,15 +112,11 @@ impl HandoverFolder {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn leave(&self, what: &str, bytes: &[u8]) -> io::Result<()> {
-        self.write(what, bytes)
-    }
-
-    fn write(&self, ending: &str, bytes: &[u8]) -> io::Result<()> {
         let new = self.file(".new");
         let _ = fs::remove_file(&new);
         let mut file = own_file::open(&new, OpenOptions::new().write(true).create_new(true))?;
         file.write_all(bytes)?;
-        fs::rename(&new, self.file(ending))
+        fs::rename(&new, self.file(what))
     }
 
     /// Removes the files of children whose routers have ended.

@@ -206,12 +206,10 @@ fn of_model(path: &Path, model: Option<&OsStr>) -> PathBuf {
         .chars()
         .map(|one| if is_plain(&one) { one } else { '_' });
     let plain: String = plain.take(LONGEST).collect();
-    // What ends like this was set aside.
-    let is_aside = plain == "1" || plain.ends_with(".1");
     let mut file = path.as_os_str().to_owned();
     file.push(".");
     file.push(&plain);
-    if plain != text || plain.is_empty() || is_aside {
+    if plain != text || plain.is_empty() || TrafficFile::is_aside(&plain) {
         // Only to tell such names apart: nothing secret is hashed.
         let digest = Key::new([0; 16]).hash(model.as_bytes());
         file.push(format!("-{:08x}", digest >> 32));
