@@ -29,13 +29,15 @@ pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, from: i
     };
     let from = usize::try_from(from).unwrap_or(0);
     before(context, || {
-        let kept = with_record(context, |record| record.session.index(sequence, from));
-        let kept = kept.unwrap_or(0);
-        let sequences = with_record(context, |record| match sequence {
-            0.. => vec![sequence],
-            _ => record.session.sequences().collect(),
+        let lost = with_record(context, |record| {
+            let sequences = match sequence {
+                0.. => vec![sequence],
+                _ => record.session.sequences().collect(),
+            };
+            (sequences, record.session.index(sequence, from))
         });
-        save_all(context, &sequences.unwrap_or_default(), kept);
+        let (sequences, kept) = lost.unwrap_or_default();
+        save_all(context, &sequences, kept);
     });
 }
 
