@@ -62,6 +62,8 @@ pub(super) struct Server {
 pub(super) struct Answer {
     pub(super) account: Account,
     pub(super) causes: Causes,
+    /// Of the tokens that the request did not want from the cache, those that were held when it came.
+    pub(super) held_uncached: u64,
     pub(super) from: Sources,
     /// The most tokens that the prompt has in common with any earlier one.
     pub(super) common: usize,
@@ -265,7 +267,7 @@ impl Server {
         };
         // The last token is always evaluated.
         let loaded_end = last.min(from + ask.stored);
-        let causes = self.causes(ask, slot, loaded_end, &held, saved_before);
+        let (causes, held_uncached) = self.causes(ask, slot, loaded_end, &held, saved_before);
         self.remove(slot, from as Position, from);
         let most = self.ever.iter().map(|held| common(held, &ask.prompt)).max();
         for (nth, part) in ask.prompt[from..].chunks(ask.batch).enumerate() {
@@ -296,6 +298,7 @@ impl Server {
         Some(Answer {
             account,
             causes,
+            held_uncached,
             from: sources,
             common: most,
             behind: behind.map(|one| one.len() - most).max().unwrap_or(0),
@@ -365,13 +368,14 @@ impl Server {
         from: usize,
         held: &[Token],
         saved_before: usize,
-    ) -> Causes {
+    ) -> (Causes, u64) {
         let Ask { prompt, wishes, .. } = ask;
         let rules = &self.flags.rules;
         let mut causes = Causes {
             last_token: 1,
             ..Causes::default()
         };
+        let mut held_uncached = 0;
         let others = (0..self.slots.len()).filter(|&other| other != slot);
         let slots = others.map(|other| (common(&self.slots[other].tokens, prompt), true));
         let host = self.host.iter().map(|(buffer, entry)| {
@@ -387,7 +391,9 @@ impl Server {
             let is_elsewhere = at < most;
             let was_ever = self.ever.iter().any(|held| held.starts_with(upto));
             let is_here = held.starts_with(upto);
-            let cause = if (is_here || is_elsewhere || was_ever) && wishes.uncached {
+            let is_held = is_here || is_elsewhere;
+            held_uncached += u64::from(is_held && wishes.uncached);
+            let cause = if (is_held || was_ever) && wishes.uncached {
                 &mut causes.uncached
             } else if is_elsewhere && !in_slot {
                 &mut causes.elsewhere.host_rule
@@ -410,7 +416,7 @@ impl Server {
             };
             *cause += 1;
         }
-        causes
+        (causes, held_uncached)
     }
 
     /// For each token of a prompt whether a row of tokens with it was ever in a slot, wherever.
