@@ -325,19 +325,20 @@ def llm(url):
     return f"- model_id: local\n  model_name: local\n  api_base: {url}/v1\n"
 
 
-# How to fetch each (npm, or PyPI with a version of Python), its settings, and the lines of a shell for the first and for later questions. 
+# How to fetch each (scripts/node-agents, npm, or PyPI with a version of Python), its settings, and the lines of a shell for the first and
+# for later questions.
 AGENTS = {
-    "pi": ("npm @mariozechner/pi-coding-agent@0.73.1", writes(".pi/agent/models.json", pi),
+    "pi": ("node-agents js", writes(".pi/agent/models.json", pi),
            "pi --provider local --model local -p \"$Q\"", "pi --provider local --model local -c -p \"$Q\""),
     "qwen": ("npm @qwen-code/qwen-code@0.24.4", openai, "qwen -y --auth-type openai \"$Q\"", "qwen -y --auth-type openai -c \"$Q\""),
-    "codex": ("npm @openai/codex@0.171.0-linux-x64", codex,
+    "codex": ("node-agents", codex,
               "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -m local -c model_provider=local -c \"$LOCAL\" \"$Q\"",
               "codex exec resume --last --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -m local -c model_provider=local -c \"$LOCAL\" \"$Q\""),
-    "opencode": ("npm opencode-linux-x64-baseline@1.18.33", opencode("OPENCODE_CONFIG_CONTENT"), "opencode run \"$Q\"", "opencode run --continue \"$Q\""),
+    "opencode": ("node-agents", opencode("OPENCODE_CONFIG_CONTENT"), "opencode run \"$Q\"", "opencode run --continue \"$Q\""),
     "copilot": ("npm @github/copilot@1.0.102", lambda home, url: {"COPILOT_OFFLINE": "true", "COPILOT_PROVIDER_BASE_URL": url + "/v1", "COPILOT_MODEL": "local",
                                                                   "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": "120000"},
                 "copilot --allow-all-tools --allow-all-paths -s -p \"$Q\"", "copilot --allow-all-tools --allow-all-paths -s --continue -p \"$Q\""),
-    "cn": ("npm @continuedev/cli@1.5.47", writes("local.yaml", cn), "cn --config \"$HOME/local.yaml\" --auto -p \"$Q\"",
+    "cn": ("node-agents js", writes("local.yaml", cn), "cn --config \"$HOME/local.yaml\" --auto -p \"$Q\"",
            "cn --config \"$HOME/local.yaml\" --auto --resume -p \"$Q\""),
     "cline": ("npm cline@3.0.65", openai, "cline auth -p openai -k none -m local -b \"$URL/v1\" && cline --auto-approve true \"$Q\"",
               None),
@@ -355,7 +356,7 @@ AGENTS = {
     "cecli": ("python3.12 cecli-dev==1.10.0", openai,
               "cecli --model openai/local --yes-always --no-show-model-warnings --no-check-update --no-gitignore --agent --message \"$Q\"",
               "cecli --model openai/local --yes-always --no-show-model-warnings --no-check-update --no-gitignore --agent --restore-chat-history --message \"$Q\""),
-    "claude": ("npm @anthropic-ai/claude-code-linux-x64@2.1.197", lambda home, url: {"CLAUDE_CODE_ATTRIBUTION_HEADER": "0", "ANTHROPIC_BASE_URL": url,
+    "claude": ("node-agents", lambda home, url: {"CLAUDE_CODE_ATTRIBUTION_HEADER": "0", "ANTHROPIC_BASE_URL": url,
                "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "local", "IS_SANDBOX": "1"},
                "claude --dangerously-skip-permissions -p \"$Q\"", "claude --dangerously-skip-permissions -c -p \"$Q\""),
 }
@@ -384,6 +385,9 @@ def shell(command, folder, environment, limit):
 
 def fetch(name):
     kind, *packages = AGENTS[name][0].split()
+    if kind == "node-agents":
+        fetched = subprocess.run([REPOSITORY / "scripts/node-agents", *packages], stdout=subprocess.PIPE, text=True)
+        return None if fetched.returncode else pathlib.Path(fetched.stdout.strip())
     home = HOME / name
     made = home / ".made-for"
     if not made.exists() or made.read_text() != AGENTS[name][0]:
@@ -398,12 +402,7 @@ def fetch(name):
             if subprocess.run(line, stdout=sys.stderr).returncode:
                 return None
         made.write_text(AGENTS[name][0])
-    if kind != "npm":
-        return home / "bin"
-    # Packages of one program have no link to it.
-    for program in [*home.glob("node_modules/@openai/codex/vendor/*/bin/codex"), *home.glob("node_modules/opencode-linux*/bin/opencode"), *home.glob("node_modules/@anthropic-ai/claude-code-linux*/claude")]:
-        return program.parent
-    return home / "node_modules/.bin"
+    return home / ("node_modules/.bin" if kind == "npm" else "bin")
 
 
 def play(name, limit):
@@ -582,6 +581,7 @@ def main():
     parser.add_argument("--model", help="replay: a model's file")
     parser.add_argument("--template", help="replay: a chat template's file, whose turns end with <|im_end|>")
     options = parser.parse_intermixed_args()
+    HOME.mkdir(parents=True, exist_ok=True)
     for name in options.agent or AGENTS:
         if options.command == "play":
             play(name, options.limit)
