@@ -59,7 +59,7 @@ pub(super) struct Options {
     log: Option<PathBuf>,
     #[command(flatten)]
     control: ControlAt,
-    /// Where to write the report [default: report.html, if there is none]
+    /// Where to write the report, "-" for standard output [default: report.html, if there is none]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// What the report is called
@@ -83,6 +83,7 @@ const MOST_LAST: usize = 1000;
 
 /// Where a report is written if nothing else is said.
 const USUAL: &str = "report.html";
+const STANDARD_OUTPUT: &str = "-";
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let output = match &options.output {
@@ -123,6 +124,9 @@ fn check(options: &Options, share: f64) -> Result<ExitCode, String> {
 
 /// A router's models, each in a file of its own: `report.html` becomes `report.MODEL.html`.
 fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<ExitCode, String> {
+    if output == Path::new(STANDARD_OUTPUT) {
+        return Err("a router's models have a report each: name a file with -o".to_owned());
+    }
     let mut worst: f64 = 0.0;
     for (one, traffic, recorded) in open_all(models)? {
         let mut data = of_traffic(&traffic, &recorded, !options.no_simulation);
@@ -189,6 +193,9 @@ fn evaluated(data: &Value) -> f64 {
 
 /// Writes a report, and says so.
 fn put(output: &Path, page: &str) -> Result<(), String> {
+    if output == Path::new(STANDARD_OUTPUT) {
+        return print(page);
+    }
     let shown = output.display();
     write(output, page.as_bytes())
         .map_err(|e| format!("{shown} cannot be written ({e}): name another file with -o"))?;
