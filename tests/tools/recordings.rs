@@ -120,6 +120,22 @@ fn who_waits_for_simulations_at_a_terminal_sees_how_many_there_were() {
 }
 
 #[test]
+fn a_report_may_go_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("traffic");
+    let prompts = [(RequestRecord::default(), tokens(1, 90))];
+    std::fs::write(&path, recording(&Setup::default(), None, &prompts)).unwrap();
+    let mut command = companion(&["report", "-o", "-"]);
+    let answer = command.arg(&path).current_dir(&folder).output().unwrap();
+    assert!(
+        answer.stdout.starts_with(b"<!doctype html>"),
+        "{}",
+        stderr(&answer)
+    );
+    assert!(!folder.path().join("-").exists());
+}
+
+#[test]
 fn a_store_that_is_not_simulated_is_said_to_be_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("traffic");
