@@ -57,8 +57,8 @@ pub(super) fn shared(ours: &[Token], theirs: &[Token]) -> Shared {
 pub(super) fn block(ours: &[Token], theirs: &[Token], asked: usize) -> u32 {
     /// A shorter block may be a coincidence, and so may what it stands behind.
     const SURE: usize = 16;
-    /// Where blocks join, so many tokens may be others.
-    const JOINT: usize = 4;
+    /// Where blocks join, so many tokens may be others: a marker that is no token of its own, as `[INST]` often is, has up to six.
+    const JOINT: usize = 8;
     let [ours, theirs] = [ours, theirs].map(|text| &text[..text.len().min(FARTHEST)]);
     let found = (0..JOINT).find_map(|skip| {
         let window = theirs.get(skip..skip + WINDOW)?;
