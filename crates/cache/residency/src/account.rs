@@ -169,12 +169,6 @@ impl Accounts {
         self
     }
 
-    /// Bytes that the remembered contents take now.
-    #[must_use]
-    pub fn remembered_bytes(&self) -> usize {
-        self.past.bytes()
-    }
-
     /// A slot takes a task. Call this before the event is applied.
     pub fn launch(&mut self, slot: SequenceId, task: TaskId, asker: Asker, wishes: Wishes) {
         if self.last == 0 && wishes.slot.is_none() {

@@ -71,8 +71,6 @@ pub struct Timings {
     pub prompt_ms: f64,
     /// Tokens generated.
     pub generated: u64,
-    /// Milliseconds that this took.
-    pub generated_ms: f64,
 }
 
 /// A completion, and how long it took for this client.
@@ -157,6 +155,5 @@ fn timings(said: &Value) -> Timings {
         evaluated,
         prompt_ms: milliseconds("prompt_ms"),
         generated: number("predicted_n").unwrap_or_default(),
-        generated_ms: milliseconds("predicted_ms"),
     }
 }

@@ -103,11 +103,6 @@ impl Past {
         }
     }
 
-    /// Bytes that the tree takes, without the hashes of forgotten runs.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Records tokens that a slot holds, or is about to lose, under the number of their prompt.
     pub(crate) fn record(&mut self, tokens: &[Token], nth: Nth) -> End {
         let mut at = ROOT;

@@ -36,10 +36,6 @@ pub struct Props {
     pub model_path: Option<String>,
     /// Build of llama.cpp, such as `b11669-Debian`.
     pub build_info: Option<String>,
-    /// Whether `GET /slots` answers. Servers of 2025 do not say.
-    pub endpoint_slots: Option<bool>,
-    /// Whether `GET /metrics` answers.
-    pub endpoint_metrics: Option<bool>,
     /// The chat template.
     pub chat_template: Option<String>,
     /// The chat template for requests with tools, if that is another one.
