@@ -4,19 +4,17 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use contextpilot_observer::{Note, Recorder, Stamp};
-use contextpilot_residency::{Fact, Ledger, Upcoming};
+use contextpilot_observer::Recorder;
+use contextpilot_residency::Ledger;
 use contextpilot_traffic::{Key, Recent, Setup};
 
 use super::handover::{Beginning, HandoverFolder, LAST_REQUESTS};
-use super::setup::StoreLimit;
 use crate::library::Library;
 
 /// The last requests.
 pub(crate) struct RecentTraffic {
     /// `None`: it panicked.
     kept: Option<(Recorder, Recent)>,
-    store_limit: StoreLimit,
     library: &'static dyn Library,
     /// `None`: this is no child of a router.
     place: Option<HandoverFolder>,
@@ -49,7 +47,6 @@ impl RecentTraffic {
         };
         Ok(Self {
             kept: Some(kept),
-            store_limit: StoreLimit::default(),
             library,
             place,
             beginning,
@@ -62,7 +59,7 @@ impl RecentTraffic {
             return;
         };
         if let Some(ledger) = ledger {
-            self.watch(|recorder| recorder.finish(ledger));
+            self.watch(|recorder, _| recorder.finish(ledger));
         }
         let Some((recorder, recent)) = &self.kept else {
             return;
@@ -77,29 +74,10 @@ impl RecentTraffic {
         }
     }
 
-    pub(crate) fn note(&mut self, note: &Note) {
-        self.watch(|recorder| recorder.note(note));
-    }
-
-    pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
-        if matches!(upcoming, Upcoming::Launch { .. }) {
-            if let Some(limit) = self.store_limit.take(self.library) {
-                self.watch(|recorder| recorder.store(limit));
-            }
-        }
-        let at = self.beginning.since(at);
-        self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
-    }
-
-    pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
-        let at = self.beginning.since(at);
-        self.watch(|recorder| recorder.fact(fact, at, ledger));
-    }
-
     /// The recording. Those that are not over are in it as they are now.
     pub(crate) fn recording(&mut self, ledger: Option<&Ledger>) -> Option<Vec<u8>> {
         let open = match ledger {
-            Some(ledger) => self.watch(|recorder| recorder.open_requests(ledger))?,
+            Some(ledger) => self.watch(|recorder, _| recorder.open_requests(ledger))?,
             None => Vec::new(),
         };
         let (_, recent) = self.kept.as_ref()?;
@@ -107,10 +85,13 @@ impl RecentTraffic {
     }
 
     /// Runs `work`, and keeps what it wrote. After a panic nothing is kept any more.
-    fn watch<R>(&mut self, work: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
+    pub(crate) fn watch<R>(
+        &mut self,
+        work: impl FnOnce(&mut Recorder, &Beginning) -> R,
+    ) -> Option<R> {
         let (recorder, recent) = self.kept.as_mut()?;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            let done = work(recorder);
+            let done = work(recorder, &self.beginning);
             recent.push(&recorder.take());
             done
         }));

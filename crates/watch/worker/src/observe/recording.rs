@@ -16,8 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use contextpilot_control::Recording as State;
-use contextpilot_observer::{MOST_RECORDED_TOKENS, Note, Recorder, Stamp};
-use contextpilot_residency::{Fact, Ledger, Upcoming};
+use contextpilot_observer::{MOST_RECORDED_TOKENS, Recorder};
+use contextpilot_residency::Ledger;
 use contextpilot_settings::TrafficFile;
 use contextpilot_traffic::{Key, MAGIC, Setup, Writer};
 use rustix::fs::{FlockOperation, flock};
@@ -25,7 +25,6 @@ use rustix::fs::{FlockOperation, flock};
 use super::handover::{Beginning, HandoverFolder, RECORDING};
 use super::own_file;
 use super::recent::random_key;
-use super::setup::StoreLimit;
 use crate::library::Library;
 
 /// How many bytes of an existing file are looked at.
@@ -39,7 +38,6 @@ pub(crate) struct Recording {
     path: PathBuf,
     /// Bytes written.
     written: u64,
-    store_limit: StoreLimit,
     library: &'static dyn Library,
     /// `None`: this is no child of a router.
     place: Option<HandoverFolder>,
@@ -75,7 +73,6 @@ impl Recording {
                 running: Ok((recorder, file)),
                 path: std::path::absolute(&path).unwrap_or(path),
                 written: progress.written,
-                store_limit: StoreLimit::default(),
                 library,
                 place,
                 beginning: Beginning::earlier(library, &progress),
@@ -97,7 +94,6 @@ impl Recording {
             running: Ok((recorder, file)),
             path: std::path::absolute(&path).unwrap_or(path),
             written: 0,
-            store_limit: StoreLimit::default(),
             library,
             place,
             beginning: Beginning::here(library),
@@ -110,7 +106,7 @@ impl Recording {
             return;
         };
         if let Some(ledger) = ledger {
-            self.watch(|recorder| recorder.finish(ledger));
+            self.watch(|recorder, _| recorder.finish(ledger));
         }
         let Ok((recorder, _)) = &self.running else {
             return;
@@ -136,31 +132,12 @@ impl Recording {
         }
     }
 
-    pub(crate) fn note(&mut self, note: &Note) {
-        self.watch(|recorder| recorder.note(note));
-    }
-
-    pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
-        if matches!(upcoming, Upcoming::Launch { .. }) {
-            if let Some(limit) = self.store_limit.take(self.library) {
-                self.watch(|recorder| recorder.store(limit));
-            }
-        }
-        let at = self.beginning.since(at);
-        self.watch(|recorder| recorder.upcoming(upcoming, at, ledger));
-    }
-
-    pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
-        let at = self.beginning.since(at);
-        self.watch(|recorder| recorder.fact(fact, at, ledger));
-    }
-
     /// Runs `work`. A panic ends the recording, and nothing else.
-    fn watch(&mut self, work: impl FnOnce(&mut Recorder)) {
+    pub(crate) fn watch(&mut self, work: impl FnOnce(&mut Recorder, &Beginning)) {
         let Ok((recorder, file)) = &mut self.running else {
             return;
         };
-        if catch_unwind(AssertUnwindSafe(|| work(recorder))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| work(recorder, &self.beginning))).is_err() {
             self.library.say(format_args!(
                 "The recording of traffic stopped after an internal error at {}: all else goes \
                  on. Please report this line",

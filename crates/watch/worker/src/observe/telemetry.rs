@@ -10,13 +10,15 @@ use contextpilot_control::{
 };
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
-use contextpilot_observer::{Note, Now, Observer, Outside, Stamp};
+use contextpilot_observer::{Note, Now, Observer, Outside, Recorder, Stamp};
 use contextpilot_residency::{Accounts, Fact, Ledger, Token, Upcoming};
 
 use super::ask::{Question, Questions};
+use super::handover::Beginning;
 use super::log_file::LogFile;
 use super::recent::RecentTraffic;
 use super::recording::Recording;
+use super::setup::StoreLimit;
 use super::stream::Stream;
 use crate::library::Library;
 use crate::peers::Peers;
@@ -48,6 +50,8 @@ pub(crate) struct Telemetry {
     log: Option<LogFile>,
     recording: Option<Recording>,
     recent: Option<RecentTraffic>,
+    /// For both of them.
+    store_limit: StoreLimit,
     /// Whether the server slept when this turn of the worker began. What the engine freed by then is
     /// known to the observer when it answers; what it has freed since is not.
     asleep: bool,
@@ -70,6 +74,7 @@ impl Telemetry {
             log,
             recording,
             recent,
+            store_limit: StoreLimit::default(),
             asleep: false,
         }
     }
@@ -88,33 +93,23 @@ impl Telemetry {
     }
 
     pub(crate) fn note(&mut self, note: Note, at: Stamp) {
-        if let Some(recording) = &mut self.recording {
-            recording.note(&note);
-        }
-        if let Some(recent) = &mut self.recent {
-            recent.note(&note);
-        }
+        self.record(|recorder, _| recorder.note(&note));
         self.watch(|observer, _| observer.note(note, at));
         self.pass_on();
     }
 
     pub(crate) fn upcoming(&mut self, upcoming: Upcoming<'_>, at: Stamp, ledger: &Ledger) {
-        if let Some(recording) = &mut self.recording {
-            recording.upcoming(upcoming, at, ledger);
+        if matches!(upcoming, Upcoming::Launch { .. }) && self.records() {
+            if let Some(limit) = self.store_limit.take(self.facts.library) {
+                self.record(|recorder, _| recorder.store(limit));
+            }
         }
-        if let Some(recent) = &mut self.recent {
-            recent.upcoming(upcoming, at, ledger);
-        }
+        self.record(|recorder, began| recorder.upcoming(upcoming, began.since(at), ledger));
         self.watch(|observer, _| observer.upcoming(upcoming, ledger));
     }
 
     pub(crate) fn fact(&mut self, fact: &Fact, at: Stamp, ledger: &Ledger) {
-        if let Some(recording) = &mut self.recording {
-            recording.fact(fact, at, ledger);
-        }
-        if let Some(recent) = &mut self.recent {
-            recent.fact(fact, at, ledger);
-        }
+        self.record(|recorder, began| recorder.fact(fact, began.since(at), ledger));
         self.watch(|observer, now| observer.fact(fact, at, now, ledger));
     }
 
@@ -136,6 +131,20 @@ impl Telemetry {
         }
         if let Some(recent) = &mut self.recent {
             recent.leave(ledger);
+        }
+    }
+
+    fn records(&self) -> bool {
+        self.recording.is_some() || self.recent.is_some()
+    }
+
+    /// Does `work` for the recording and for the last requests, each with the time when it began.
+    fn record(&mut self, work: impl Fn(&mut Recorder, &Beginning)) {
+        if let Some(recording) = &mut self.recording {
+            recording.watch(&work);
+        }
+        if let Some(recent) = &mut self.recent {
+            recent.watch(&work);
         }
     }
 
