@@ -1,6 +1,7 @@
 //! Prompts with images.
 
 mod encodings;
+mod hybrids;
 mod random;
 mod screenshots;
 
@@ -390,10 +391,7 @@ fn where_images_cannot_be_stored_text_is() {
         let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
         with_images(builder.args(["-c", "4096"]), kind)
     };
-    for (arch, kind) in [
-        (Arch::Gemma2, ProjectorKind::Llava),
-        (Arch::Mamba, ProjectorKind::Llava),
-    ] {
+    for (arch, kind) in [(Arch::Gemma2, ProjectorKind::Llava)] {
         let folder = folder();
         let mut stored = Stored::start(&of(arch, kind), folder.path());
         let plain = started(&of(arch, kind));

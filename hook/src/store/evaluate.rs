@@ -181,6 +181,7 @@ fn evaluate_media(
     batch: &impl Batches,
 ) -> i32 {
     let from = media.done.get() - entries.len();
+    let is_bounded = exact::is_exact(context);
     if media.is_left_out() {
         outputs::set(context, (0..).take(entries.len()).collect());
         note_loaded(context, entries.iter());
@@ -190,25 +191,28 @@ fn evaluate_media(
         // The engine holds all of it after this, or nothing.
         let all = part_of_media(media, 0, tokens);
         look_up(context, std::slice::from_ref(&all));
-        let mut result = 0;
-        if dense::prepare(&context, &all).is_err() {
-            result = LOST;
-        }
-        let there = with_record(context, |record| record.session.there(&all.run));
-        let is_there = result == 0 && there == Some(tokens.len());
-        media.is_there.set(is_there);
-        if !is_there {
+        let is_there = if is_bounded {
+            bounded::prepare_media(&context, &all)
+        } else {
+            dense::prepare(&context, &all).map(|()| {
+                let there = with_record(context, |record| record.session.there(&all.run));
+                there == Some(tokens.len())
+            })
+        };
+        media.is_one.set(media.shares() || is_bounded);
+        media.is_there.set(is_there == Ok(true));
+        if !media.is_there.get() {
             synchronise(&context, media.sequence);
         }
-        if result != 0 {
-            return result;
+        if let Err(refusal) = is_there {
+            return refusal.code();
         }
     }
     let mut part = part_of_media(media, from, &tokens[from..media.done.get()]);
     let mut left_out = Vec::new();
     if media.is_there.get() {
         left_out.clone_from(&part.indexes);
-        if media.shares() {
+        if media.is_one.get() {
             // The rest of it is there, too, and cannot be cut off.
             part.run.tokens = tokens.to_vec();
             part.run.leading = tokens.len();
@@ -221,6 +225,10 @@ fn evaluate_media(
     let (result, left_out) = evaluate_ready(context, entries, &[part], ready, batch);
     // Not if the library has stopped.
     media.is_there.set(left_out > 0);
+    if result == 0 && is_bounded && left_out == 0 && media.done.get() == media.rows {
+        // It is loaded by the state behind it, and by no other.
+        save::share(context, media.sequence);
+    }
     result
 }
 

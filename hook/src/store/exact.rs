@@ -72,21 +72,15 @@ pub(super) fn is_exact(context: Context<'_>) -> bool {
     is_bounded(&context)
 }
 
-/// How many tokens the server believes in, if the engine holds fewer.
-pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {
+/// The first and last position of a sequence as the host must see them, if the engine holds fewer.
+pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {
     if !is_on() {
         return None;
     }
-    with_record(context, |record| {
-        record.session.believed_if_pending(sequence)
-    })
-    .flatten()
-}
-
-/// The first and last position of a sequence as the host must see them, if the engine holds fewer.
-pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {
-    let believed = believed(context, sequence)?;
-    let bounds = with_record(context, |record| record.bounds).flatten()?;
+    let known = with_record(context, |record| {
+        Some((record.session.reach_if_pending(sequence)?, record.bounds?))
+    });
+    let (believed, bounds) = known.flatten()?;
     let number = |position: usize| i32::try_from(position).ok();
     Some((number(bounds.first(believed))?, number(believed - 1)?))
 }

@@ -27,7 +27,7 @@ pub(super) fn keep_state(
             index.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
         }
         Some(part) => {
-            let (dense, tail) = record.shape()?.divide(state, part, tokens.len())?;
+            let (dense, tail) = record.shape()?.divide(state, part, tokens)?;
             let dense = dense.map(|state| state.with_rows_from(rows_from));
             index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
         }

@@ -11,13 +11,15 @@
 //! The rows of an image may share a position (M-RoPE). The engine cannot be cut between them, so such an image counts as left out
 //! as soon as its first batch is, though the host shows the rest later.
 //!
-//! Not for contexts that cannot go back to any position, where tokens that are [pending](super::exact) may have to be evaluated later; and not
-//! for images that share positions where a draft wants [hidden states](super::hidden). There the sequence is known up to the first image or
-//! sound.
+//! In a context that cannot go back to any position, a state is stored behind each of them, and they are loaded by that one only
+//! ([`prepare_media`](contextpilot_kv_engine::bounded::prepare_media)).
+//!
+//! Not for contexts with sliding windows: there the sequence is known up to the first image or sound.
 
 use std::cell::{Cell, OnceCell};
 use std::ptr;
 
+use contextpilot_kv_engine::Bounds;
 use contextpilot_kv_store::media;
 use contextpilot_residency::Entry;
 use sha2::{Digest, Sha256};
@@ -46,6 +48,8 @@ pub(super) struct Media {
     pub(super) done: Cell<usize>,
     /// The engine holds it, and nothing of it is evaluated. Known from its first batch on.
     pub(super) is_there: Cell<bool>,
+    /// The engine cannot be cut within it. Known as well.
+    pub(super) is_one: Cell<bool>,
 }
 
 /// How the rows of an image stand that share a position.
@@ -107,6 +111,7 @@ pub(crate) unsafe fn during(
         tokens: OnceCell::new(),
         done: Cell::new(0),
         is_there: Cell::new(false),
+        is_one: Cell::new(false),
     };
     let _lent = LENDER.lend(&media);
     decode()
@@ -173,8 +178,8 @@ impl Media {
         let is_whole = entries.len() == self.rows;
         let make = || {
             let is_causal = with_record(context, |record| {
-                let may_be = record.bounds.is_none() && !record.is_refused();
-                let may_be = may_be && !(self.shares() && record.hidden().is_some());
+                let is_windowed = |bounds: Bounds| bounds.window > 0 || bounds.at_once.is_some();
+                let may_be = !record.bounds.is_some_and(is_windowed) && !record.is_refused();
                 may_be.then_some(record.is_causal)
             });
             // Rows that see those behind them depend on which of them are in one batch.
@@ -201,7 +206,7 @@ impl Media {
 
     /// Whether the engine holds all of it, and cannot be cut within it: whatever comes, nothing more of it is evaluated.
     pub(super) fn is_left_out(&self) -> bool {
-        self.shares() && self.is_there.get()
+        self.is_one.get() && self.is_there.get()
     }
 
     /// Whether its rows share a position.

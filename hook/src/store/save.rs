@@ -152,7 +152,8 @@ pub(super) fn save_midway(context: Context<'_>, run: &Run) {
             let conditions = record.session.conditions(run.sequence)?;
             let fingerprint = record.fingerprint(conditions)?;
             let tokens = record.session.believed(run.sequence)?;
-            if tokens.len() < MIDWAY {
+            // A state within an image is of no use.
+            if tokens.len() < MIDWAY || media::whole(tokens) < tokens.len() {
                 return None;
             }
             let last = index.as_ref()?.last_state_in(&fingerprint, tokens);
@@ -279,7 +280,7 @@ pub(super) fn keep(
     };
     let asked = with_index(context, |index, record| {
         if aside::is_due(index.as_ref(), record, sequence) {
-            let held = record.session.believed(sequence).map(<[_]>::len);
+            let held = record.session.believed(sequence).map(media::reach);
             let is_of_these =
                 of_engine.is_none_or(|(_, length)| length.is_some() && length == held);
             if let Some(ours) = ours.filter(|_| is_of_these) {
@@ -312,7 +313,7 @@ fn keep_new(
     if length_of(index, record, &fingerprint, tokens) == tokens.len() {
         return None;
     }
-    if of_engine.is_some_and(|(_, length)| length != Some(tokens.len())) {
+    if of_engine.is_some_and(|(_, length)| length != Some(media::reach(tokens))) {
         // The engine holds something else than was seen.
         return None;
     }

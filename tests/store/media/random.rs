@@ -21,11 +21,14 @@ const SIDES: [u32; 3] = [SIDE, 56, 84];
 /// Parts of the longest prompt.
 const LONGEST: usize = 9;
 
-const MODELS: [(Arch, ProjectorKind, &[&str]); 4] = [
+const MODELS: [(Arch, ProjectorKind, &[&str]); 7] = [
     (Arch::Llama, ProjectorKind::Llava, &[]),
     (Arch::Llama, ProjectorKind::Llava, &["-fa", "off"]),
     (Arch::Qwen2Vl, ProjectorKind::Qwen2Vl, &[]),
     (Arch::Gemma2, ProjectorKind::Llava, &[]),
+    (Arch::Mamba, ProjectorKind::Llava, &[]),
+    (Arch::Jamba, ProjectorKind::Llava, &[]),
+    (Arch::Qwen35, ProjectorKind::Qwen2Vl, &[]),
 ];
 
 fn model((arch, projector, flags): (Arch, ProjectorKind, &[&str])) -> Builder {
@@ -158,7 +161,8 @@ fn live(with_store: bool) {
         };
         let figures = stored.figures();
         let mut refused = figures.refused.iter();
-        let may_be = kind.0 == Arch::Gemma2;
+        // The server itself goes back to a state of other tokens now and then.
+        let may_be = is_bounded(kind.0);
         assert!(
             refused.all(|why| may_be && why.starts_with("a slot")),
             "{what}: {figures:?}"

@@ -29,6 +29,7 @@ pub fn prepare<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<Read
         }),
         Err(refusal) => {
             undo(host);
+            host.journal(|journal| journal.forget_aside(-1));
             Err(refusal)
         }
     }
@@ -195,6 +196,9 @@ fn loaded<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
 
 /// The engine has evaluated the batch (0), or refused to.
 fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
+    if host.record(|_| ()).is_some() {
+        host.journal(|journal| journal.forget_aside(-1));
+    }
     // There was no room, or the batch was invalid: all is as before.
     if matches!(result, NO_ROOM | -1) {
         return;

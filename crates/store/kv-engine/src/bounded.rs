@@ -4,13 +4,18 @@
 //! left out without anything being loaded: they are *pending*. The engine then holds less than the host believes. Before
 //! the sequence is looked at, the engine is made to [reach](complete) what the host believes: the state that is nearest
 //! before is loaded, and what is behind it evaluated.
+//!
+//! The rows of an image or a sound are there during one call of the host's, and cannot be evaluated later. So nothing before one is
+//! pending when it is evaluated, and it is left out only if a state was stored right behind it ([`prepare_media`]): no row is
+//! ever pending.
 
-use contextpilot_kv_store::{Run, worth};
+use contextpilot_kv_store::{Run, media, worth};
 
 use crate::Refusal;
 use crate::change::change_engine;
 use crate::host::{Host, Part, Record, Supply, Wanted};
-use crate::plan::{Plan, carry_out};
+use crate::journal::Aside;
+use crate::plan::{Plan, carry_out, put_back};
 
 /// Does what is to be done before a part of a batch is evaluated.
 ///
@@ -42,6 +47,43 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     }
 }
 
+/// An image or a sound is about to be evaluated, all of whose rows this part has. True: the engine holds them now, since a state was
+/// stored right behind them. Else it holds all that is before.
+///
+/// # Errors
+/// Why that is not possible.
+pub fn prepare_media<H: Host>(host: &H, part: &Part) -> Result<bool, Refusal> {
+    let run = &part.run;
+    let sequence = run.sequence;
+    let known = host.record(|record| {
+        let conditions = record.conditions(sequence);
+        let continues = part.follows && record.session_mut().continues(run, conditions);
+        (continues, record.session().is_lost(sequence))
+    });
+    let Some((continues, is_lost)) = known else {
+        return Ok(false);
+    };
+    if is_lost {
+        return Err(Refusal::Failed);
+    }
+    let is_stored = || {
+        let found = host.with_states(sequence, |record, states| {
+            let wanted = record.session().wanted(run);
+            Some(states.last_state_in(&wanted) == wanted.len())
+        });
+        found == Some(true)
+    };
+    let may_load = continues && !host.is_uncached(sequence) && is_stored();
+    reach(host, sequence, may_load.then_some(run), true)?;
+    let there = host.record(|record| {
+        if !continues {
+            record.session_mut().obscure(sequence);
+        }
+        record.session().there(run)
+    });
+    Ok(there == Some(run.tokens.len()))
+}
+
 /// Gives the engine what it lacks of a sequence that is about to be looked at; a negative sequence stands for all. If that
 /// fails, the sequence is lost: the host hears of it at its next evaluation.
 pub fn complete<H: Host>(host: &H, sequence: i32) {
@@ -66,13 +108,39 @@ pub fn undo<H: Host>(host: &H, sequence: i32) {
         all.collect::<Vec<_>>()
     });
     for sequence in all.unwrap_or_default() {
-        empty(host, sequence);
+        if !go_back_aside(host, sequence) {
+            empty(host, sequence);
+        }
     }
 }
 
+/// The engine gets back what was put aside of a sequence before a state was loaded. False: nothing was, or the engine refuses it.
+fn go_back_aside<H: Host>(host: &H, sequence: i32) -> bool {
+    let tokens = host.journal(|journal| {
+        let mut aside = journal.aside.iter();
+        Some(aside.find(|one| one.sequence == sequence)?.tokens)
+    });
+    let Some(tokens) = tokens.flatten() else {
+        return false;
+    };
+    let believed = believed(host, sequence);
+    let work = || put_back(host, sequence);
+    change_engine(host, sequence, believed, work, |record, is_back| {
+        let session = record.session_mut();
+        let held = if *is_back { tokens } else { 0 };
+        session.set_in_engine(sequence, held);
+        session.position(sequence, held)
+    })
+}
+
+/// The position up to which the host believes in a sequence.
+fn believed<H: Host>(host: &H, sequence: i32) -> usize {
+    let believed = host.record(|record| record.session().believed(sequence).map(media::position));
+    believed.flatten().unwrap_or(0)
+}
+
 fn empty<H: Host>(host: &H, sequence: i32) {
-    let believed = host.record(|record| record.session().believed(sequence).map(<[_]>::len));
-    let believed = believed.flatten().unwrap_or(0);
+    let believed = believed(host, sequence);
     let cut = || host.cut(sequence, 0);
     change_engine(host, sequence, believed, cut, |record, ()| {
         record.session_mut().set_in_engine(sequence, 0);
@@ -105,14 +173,14 @@ pub fn about_to_go_back<H: Host>(host: &H, sequence: i32, kept: usize) -> Vec<i3
     lacking
 }
 
-/// The host removes all tokens of a sequence from a position on. True if the engine holds none of them: they are not pending any
+/// The host removes all tokens of a sequence from this position on. True if the engine holds none of them: they are not pending any
 /// more. Else, what is pending of them is forgotten, so that it is not evaluated.
 pub fn removes_only_pending<H: Host>(host: &H, sequence: i32, from: usize) -> bool {
     let only = host.record(|record| {
         let session = record.session_mut();
         session.believed_if_pending(sequence)?;
         let in_engine = session.in_engine(sequence);
-        let only = from > 0 && from >= in_engine;
+        let only = from > 0 && session.index(sequence, from) >= in_engine;
         if only {
             session.removed(sequence, i32::try_from(from).ok()?, -1);
         } else {
@@ -203,12 +271,31 @@ fn reach<H: Host>(
         run,
     };
     let mut supply = if may_load { host.find(&wanted) } else { None };
+    // The rows of media are gone: should the engine refuse what is loaded, it gets back what it has now.
+    let mut is_aside = false;
+    if supply.is_some() && media::is_any_row(&goal.wanted[..goal.held]) {
+        let mut state = Vec::new();
+        is_aside = host.save(sequence, &mut state);
+        if is_aside {
+            let tokens = goal.held;
+            let aside = Aside {
+                sequence,
+                tokens,
+                state,
+            };
+            host.journal(|journal| journal.put_aside(aside));
+        } else {
+            supply = None;
+        }
+    }
     if supply.is_none() && goal.held >= goal.believed {
         return Ok(());
     }
-    let plan = Plan::to_reach(&wanted, supply.as_ref(), goal.most);
+    let plan = Plan::to_reach(&wanted, supply.as_ref(), is_aside, goal.most);
     let work = || carry_out(host, &plan, &goal.wanted, supply.as_mut());
-    let done = change_engine(host, sequence, goal.believed, work, |record, done| {
+    let position = |tokens: usize| media::position(&goal.wanted[..tokens]);
+    let believed = position(goal.believed);
+    let done = change_engine(host, sequence, believed, work, |record, done| {
         let first = |position| {
             record
                 .bounds()
@@ -229,8 +316,11 @@ fn reach<H: Host>(
         if done.held <= goal.believed {
             session.set_in_engine(sequence, done.held);
         }
-        done.held
+        position(done.held)
     });
+    if is_aside && done.held <= goal.believed && host.record(|_| ()).is_some() {
+        host.journal(|journal| journal.forget_aside(sequence));
+    }
     if let Some(supply) = supply {
         supply.finish(&done);
     }

@@ -18,6 +18,9 @@ pub struct Journal {
     pub(crate) kept: Option<i32>,
     /// Sequences that could not be put right.
     pub(crate) lost: Vec<i32>,
+    /// What the engine held of sequences before a state was loaded, where that cannot be evaluated again. Until it holds no more
+    /// than the host believes.
+    pub(crate) aside: Vec<Aside>,
     /// The entries that were left out of the last evaluation, in order. The indexes of outputs are those of that evaluation, so
     /// they are kept until the next one, even if the library stops.
     left_out: Vec<u32>,
@@ -37,6 +40,15 @@ pub struct Checkpoint {
     pub conditions: Conditions,
     /// What the engine would write.
     pub bytes: Vec<u8>,
+}
+
+/// A state of a sequence with an image or a sound in it, whose rows are gone.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    pub(crate) sequence: i32,
+    /// Of so many tokens, in all of which the host believes.
+    pub(crate) tokens: usize,
+    pub(crate) state: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +92,7 @@ impl Journal {
         unheard: Vec::new(),
         kept: None,
         lost: Vec::new(),
+        aside: Vec::new(),
         left_out: Vec::new(),
         announced: Vec::new(),
     };
@@ -136,6 +149,25 @@ impl Journal {
             | Change::Removed(sequence)
             | Change::Replaced(sequence) => self.unheard.push(sequence),
         }
+    }
+
+    /// What the engine holds is about to be replaced.
+    pub(crate) fn put_aside(&mut self, aside: Aside) {
+        self.forget_aside(aside.sequence);
+        self.aside.push(aside);
+    }
+
+    /// What was put aside of a sequence is of no use any more; negative: of all.
+    pub(crate) fn forget_aside(&mut self, sequence: i32) {
+        self.aside
+            .retain(|one| sequence >= 0 && one.sequence != sequence);
+    }
+
+    /// What was put aside of a sequence; it is not any more.
+    pub(crate) fn take_aside(&mut self, sequence: i32) -> Option<Aside> {
+        let mut all = self.aside.iter();
+        let place = all.position(|one| one.sequence == sequence)?;
+        Some(self.aside.swap_remove(place))
     }
 
     /// A run was left out, and the record could not note that it is pending.

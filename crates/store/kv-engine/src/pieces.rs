@@ -1,5 +1,7 @@
 //! Batches of contexts with sliding windows, a few tokens at a time, as the engine itself computes them.
 
+use contextpilot_kv_store::media;
+
 use crate::Refusal;
 use crate::change::change_engine;
 use crate::host::{Host, Part, Record};
@@ -11,7 +13,7 @@ fn settle<H: Host>(host: &H, parts: &[Part]) {
         let sequence = part.run.sequence;
         let believed = host.record(|record| {
             record.session_mut().settle(sequence);
-            record.session().believed(sequence).map(<[_]>::len)
+            record.session().believed(sequence).map(media::position)
         });
         if let Some(believed) = believed.flatten() {
             host.journal(|journal| journal.evaluated(sequence, believed));
@@ -35,8 +37,12 @@ pub(crate) fn evaluate_to<H: Host>(
     let run = &part.run;
     let sequence = run.sequence;
     let tokens = &run.tokens[there..end];
+    let first = host.record(|record| record.session().position(sequence, believed));
+    let Some(first) = first else {
+        return Ok(());
+    };
     let evaluate = || {
-        let result = host.evaluate_of_batch(sequence, believed + there, tokens, most);
+        let result = host.evaluate_of_batch(sequence, first + there, tokens, most);
         let stopped = result == Err(Refusal::Stopped);
         // The host has stopped it, and asks what was evaluated until then.
         let length = if stopped { host.length(sequence) } else { None };
@@ -45,7 +51,7 @@ pub(crate) fn evaluate_to<H: Host>(
     let (result, _) = change_engine(
         host,
         sequence,
-        believed,
+        first,
         evaluate,
         |record, (result, length)| {
             let session = record.session_mut();
@@ -53,7 +59,7 @@ pub(crate) fn evaluate_to<H: Host>(
                 // Without room, it is not known how much of it there is.
                 Ok(()) | Err(Refusal::NoRoom | Refusal::Failed) => Some(end),
                 Err(Refusal::Stopped) => {
-                    let there = length.and_then(|length| length.checked_sub(believed));
+                    let there = length.and_then(|length| length.checked_sub(first));
                     there.filter(|there| *there <= end)
                 }
             };
@@ -65,7 +71,7 @@ pub(crate) fn evaluate_to<H: Host>(
                 session.updated();
             }
             match (result, there) {
-                (Ok(()) | Err(Refusal::Stopped), Some(there)) => believed + there,
+                (Ok(()) | Err(Refusal::Stopped), Some(there)) => first + there,
                 _ => ANYTHING,
             }
         },

@@ -10,7 +10,7 @@ use crate::{Engine, Refusal};
 pub(crate) enum Step {
     /// Load the state of so many tokens. If that fails, the sequence is emptied. Not taken if a state was loaded.
     Load(usize),
-    /// Give the engine what it held before. Not taken if the engine holds enough.
+    /// Give the engine what it held before. Not taken if the engine holds as much.
     PutBack,
     /// Evaluate what the engine lacks, at most so many tokens at a time. Not taken if the engine holds enough.
     Evaluate(usize),
@@ -62,10 +62,23 @@ impl Plan {
     }
 
     /// The engine is to hold all that the host believes in.
-    pub(crate) fn to_reach(wanted: &Wanted<'_>, supply: Option<&impl Supply>, most: usize) -> Self {
+    /// `is_aside`: what it holds is [put aside](crate::journal::Aside).
+    pub(crate) fn to_reach(
+        wanted: &Wanted<'_>,
+        supply: Option<&impl Supply>,
+        is_aside: bool,
+        most: usize,
+    ) -> Self {
         let lengths = supply.map(Supply::lengths).unwrap_or_default();
         let mut steps: Vec<_> = lengths.into_iter().map(Step::Load).collect();
+        if is_aside {
+            steps.push(Step::PutBack);
+        }
         steps.push(Step::Evaluate(most));
+        if is_aside {
+            // The engine may have refused that, too.
+            steps.push(Step::PutBack);
+        }
         Self {
             sequence: wanted.sequence,
             held: wanted.held,
@@ -110,10 +123,12 @@ pub(crate) fn carry_out<H: Host>(
                     done.failed_loads += 1;
                 }
             }
-            Step::PutBack if !is_enough => {
-                host.note_refused_state(plan.held);
+            Step::PutBack if done.held < plan.held => {
+                if done.refused.is_none() {
+                    host.note_refused_state(plan.held);
+                }
                 let puts = |supply: &mut &mut _| Supply::put_back(*supply);
-                if supply.as_mut().is_some_and(puts) {
+                if supply.as_mut().is_some_and(puts) || put_back(host, sequence) {
                     done.held = plan.held;
                 }
             }
@@ -129,10 +144,29 @@ pub(crate) fn carry_out<H: Host>(
     done
 }
 
+/// Gives the engine what was put aside of a sequence, and what stays there. False: it refuses it, or nothing was.
+pub(crate) fn put_back<H: Host>(host: &H, sequence: i32) -> bool {
+    let aside = host.journal(|journal| journal.take_aside(sequence));
+    let Some(aside) = aside.flatten() else {
+        return false;
+    };
+    let is_taken = host.load(sequence, &aside.state);
+    if !is_taken {
+        host.cut(sequence, 0);
+    }
+    host.journal(|journal| journal.put_aside(aside));
+    is_taken
+}
+
 /// Evaluates what the engine lacks of these tokens.
 fn evaluate(host: &impl Engine, sequence: i32, tokens: &[i32], most: usize, done: &mut Done) {
     let (held, rest) = tokens.split_at(done.held);
-    let result = host.evaluate(sequence, media::position(held), rest, most);
+    let result = if media::is_any_row(rest) {
+        // The rows are gone.
+        Err(Refusal::Failed)
+    } else {
+        host.evaluate(sequence, media::position(held), rest, most)
+    };
     done.refused = result.err();
     let there = match result {
         Ok(()) => Some(tokens.len()),

@@ -1,9 +1,11 @@
 //! Puts a context right after the library has stopped (an error of ours, on any thread, or in a forked child): what the
 //! engine holds is then what the host believes, and the host goes on without us.
 //!
-//! From a context that can go back, what is uncertain is cut off. In one that cannot, it is evaluated again, and so is what is
-//! pending: the tokens are those of the record. If that fails, the sequence is lost, and the host hears of it at its next
+//! From a context that can go back, what is uncertain is cut off. In one that cannot, it is evaluated again, behind what was put aside
+//! of it, and so is what is pending: the tokens are those of the record. If that fails, the sequence is lost, and the host hears of it at its next
 //! evaluation.
+
+use contextpilot_kv_store::media;
 
 use crate::host::Record;
 use crate::{Engine, Journal};
@@ -36,8 +38,17 @@ pub fn repair<R: Record>(
         tokens,
     } in &all
     {
-        if *from == 0 {
-            engine.cut(*sequence, 0);
+        let mut uncertain = journal.uncertain.iter();
+        let mut aside = journal.aside.iter().filter(|one| one.sequence == *sequence);
+        match aside.next() {
+            Some(aside) if uncertain.any(|one| one.sequence == *sequence) => {
+                if tokens.is_some() && !engine.load(*sequence, &aside.state) {
+                    unknown.push(*sequence);
+                    continue;
+                }
+            }
+            _ if *from == 0 => engine.cut(*sequence, 0),
+            _ => {}
         }
         let evaluates = |rest: &Vec<i32>| {
             let most = record.at_a_time();
@@ -54,7 +65,7 @@ pub fn repair<R: Record>(
     lost
 }
 
-/// What is to be evaluated of a sequence, behind the first `from` tokens. `None`: that is not known.
+/// What is to be evaluated of a sequence from a position on. `None`: that is not known.
 struct Missing {
     sequence: i32,
     from: usize,
@@ -72,8 +83,9 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
         let mut uncertain = journal.uncertain.iter();
         let uncertain = uncertain.find(|one| one.sequence == sequence);
         let believed = session.believed(sequence);
+        let aside = || journal.aside.iter().find(|one| one.sequence == sequence);
         let from = match uncertain {
-            Some(_) => 0,
+            Some(_) => aside().map_or(0, |aside| aside.tokens),
             None => session.in_engine(sequence),
         };
         let is_pending = session.believed_if_pending(sequence).is_some();
@@ -87,22 +99,27 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
         if uncertain.is_none() && !is_pending && pending().next().is_none() {
             return None;
         }
+        let before = believed.unwrap_or_default().get(..from);
+        let position = media::position(before.unwrap_or_default());
         let tokens = believed.and_then(|believed| {
             let mut tokens = believed.to_vec();
             for pending in pending() {
-                if pending.from == tokens.len() {
+                let end = media::position(&tokens);
+                if pending.from == end {
                     tokens.extend_from_slice(&pending.tokens);
-                } else if pending.from + pending.tokens.len() != tokens.len() {
+                } else if pending.from + pending.tokens.len() != end {
                     // The record does not know of it.
                     return None;
                 }
             }
             // Else it would be evaluated under other adapters than it was meant for.
             let same = believed.is_empty() || record.is_under_these(sequence);
-            let as_noted = uncertain.is_none_or(|one| one.believed == tokens.len());
-            (same && as_noted).then(|| tokens.get(from..).unwrap_or_default().to_vec())
+            let as_noted = uncertain.is_none_or(|one| one.believed == media::position(&tokens));
+            let rest = tokens.get(from..)?;
+            // The rows of images and sounds are gone.
+            (same && as_noted && !media::is_any_row(rest)).then(|| rest.to_vec())
         });
-        Some((from, tokens))
+        Some((position, tokens))
     };
     let all = sequences.into_iter().filter_map(|sequence| {
         of(sequence).map(|(from, tokens)| Missing {

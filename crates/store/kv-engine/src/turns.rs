@@ -52,7 +52,7 @@ pub fn last_message(tokens: &[i32], is_special: impl Fn(i32) -> bool) -> Option<
     None
 }
 
-/// How many tokens the server believes in, how many are evaluated by one call, and the positions at which tails are to be
+/// How many tokens the server believes in, how many are evaluated by one call, and behind how many tokens tails are to be
 /// taken, in order. `message`: where in the run one begins.
 fn stops<H: Host>(
     host: &H,
@@ -65,7 +65,7 @@ fn stops<H: Host>(
         let session = record.session();
         let believed = session.believed(sequence)?.len();
         let from = believed + session.there(run);
-        let is_known = usize::try_from(run.first) == Ok(believed)
+        let is_known = usize::try_from(run.first) == Ok(session.position(sequence, believed))
             && session.in_engine(sequence) == from
             && (from == 0 || session.under(sequence) == record.conditions(sequence))
             && session.may_load(sequence);

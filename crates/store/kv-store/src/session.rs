@@ -528,12 +528,13 @@ impl Session {
     /// The last position that the server has of a sequence of which the engine holds more; `None` within: it has nothing.
     pub fn last_position_if_ahead(&self, sequence: i32) -> Option<Option<usize>> {
         let one = self.sequences.get(&sequence).filter(|one| one.ahead())?;
-        let reach = if one.shares {
-            media::reach(&one.tokens[..one.believed])
-        } else {
-            one.believed
-        };
-        Some(reach.checked_sub(1))
+        Some(one.reach().checked_sub(1))
+    }
+
+    /// One more than the last position that the server has of a sequence, if tokens of it are pending.
+    pub fn reach_if_pending(&self, sequence: i32) -> Option<usize> {
+        let one = self.sequences.get(&sequence)?;
+        (one.pending > 0).then(|| one.reach())
     }
 
     /// The tokens that the server believes in. `None`: the sequence is not known.
@@ -809,6 +810,15 @@ impl Sequence {
             media::position(&self.tokens[..len.min(self.tokens.len())])
         } else {
             len
+        }
+    }
+
+    /// One more than the last position that the server has.
+    fn reach(&self) -> usize {
+        if self.shares {
+            media::reach(&self.tokens[..self.believed])
+        } else {
+            self.believed
         }
     }
 

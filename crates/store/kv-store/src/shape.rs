@@ -86,12 +86,12 @@ impl Shape {
     }
 
     /// Divides a state, of which the engine says that its partial state has `partial` bytes. `None`: it has not this
-    /// shape, or its dense part does not hold exactly the positions from 0 to `tokens`.
+    /// shape, or its dense part does not hold exactly these tokens, as far as their positions say.
     pub fn divide<'a>(
         &self,
         whole: &'a [u8],
         partial: usize,
-        tokens: usize,
+        tokens: &[i32],
     ) -> Option<(Option<SequenceState<'a>>, &'a [u8])> {
         let end = whole
             .len()
@@ -105,7 +105,7 @@ impl Shape {
             None => None,
             Some(layout) => {
                 let state = SequenceState::read(before).ok()?;
-                let good = state.layout() == layout && state.tokens() == tokens && state.is_whole();
+                let good = state.layout() == layout && state.is_of(tokens);
                 Some(good.then_some(state)?)
             }
         };

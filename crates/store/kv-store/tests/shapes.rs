@@ -7,6 +7,8 @@ use engine::Engine;
 
 const PREFIX: usize = 8;
 const TOKENS: usize = 5;
+/// Whatever they are.
+const ALL: &[i32] = &[7; TOKENS];
 
 /// What a state of `TOKENS` tokens ends with: a tail of `size` bytes.
 fn tail(size: usize) -> Vec<u8> {
@@ -30,7 +32,7 @@ fn a_state_is_divided_into_its_dense_rows_and_its_tail() {
     let shape = Shape::prove(&whole, &partial).expect("the partial state is the end of the whole");
     assert!(shape.dense().is_some());
     let (rows, rest) = shape
-        .divide(&whole, partial.len(), TOKENS)
+        .divide(&whole, partial.len(), ALL)
         .expect("it has this shape");
     assert_eq!(rows.expect("there are rows").tokens(), TOKENS);
     assert_eq!(rest, tail);
@@ -41,11 +43,15 @@ fn a_state_is_divided_into_its_dense_rows_and_its_tail() {
     assert_eq!(begun, whole[..PREFIX]);
 
     // Other tokens than it holds, another beginning of the tail, a state that is too short.
-    assert!(shape.divide(&whole, partial.len(), TOKENS + 1).is_none());
+    assert!(
+        shape
+            .divide(&whole, partial.len(), &[7; TOKENS + 1])
+            .is_none()
+    );
     let mut other = whole.clone();
     other[dense(3).len()] ^= 1;
-    assert!(shape.divide(&other, partial.len(), TOKENS).is_none());
-    assert!(shape.divide(&tail, partial.len(), TOKENS).is_none());
+    assert!(shape.divide(&other, partial.len(), ALL).is_none());
+    assert!(shape.divide(&tail, partial.len(), ALL).is_none());
 }
 
 #[test]
@@ -54,10 +60,10 @@ fn a_recurrent_state_is_all_tail() {
     let partial = [&dense(0)[..PREFIX], &tail].concat();
     let shape = Shape::prove(&partial, &partial).expect("there may be no rows");
     assert_eq!((shape.dense(), shape.bytes_per_token()), (None, 0));
-    let divided = shape.divide(&partial, partial.len(), TOKENS);
+    let divided = shape.divide(&partial, partial.len(), ALL);
     assert!(matches!(divided, Some((None, rest)) if rest == tail));
     let longer = [&partial[..PREFIX], &[0; 4], &tail].concat();
-    assert!(shape.divide(&longer, partial.len(), TOKENS).is_none());
+    assert!(shape.divide(&longer, partial.len(), ALL).is_none());
 }
 
 #[test]

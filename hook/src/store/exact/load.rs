@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::{Done, Engine as _, Supply, Wanted};
-use contextpilot_kv_store::{Run, worth};
+use contextpilot_kv_store::{Run, media, worth};
 use contextpilot_residency::Event;
 
 use crate::base::guard;
@@ -121,18 +121,14 @@ impl Supply for StoredState<'_> {
         if let Some(position) = done.loaded {
             figures::add(&FIGURES.loads, 1);
             figures::add(&FIGURES.direct_loads, usize::from(self.is_direct));
-            note_loaded(
-                context,
-                wanted.sequence,
-                wanted.held,
-                position.min(wanted.believed),
-            );
+            note_loaded(context, &wanted, position.min(wanted.believed));
         }
     }
 }
 
-/// Tokens that the server had been told were evaluated were loaded now.
-fn note_loaded(context: Context<'_>, sequence: i32, from: usize, to: usize) {
+/// Tokens up to this one that the server had been told were evaluated were loaded now.
+fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, to: usize) {
+    let (sequence, from) = (wanted.sequence, wanted.held);
     if from >= to {
         return;
     }
@@ -140,7 +136,10 @@ fn note_loaded(context: Context<'_>, sequence: i32, from: usize, to: usize) {
     if records::is_oldest(context) {
         usage::loaded(sequence, to - from);
     }
-    let number = |position: usize| i32::try_from(position).unwrap_or(i32::MAX);
+    let number = |tokens: usize| {
+        let position = media::position(&wanted.tokens[..tokens]);
+        i32::try_from(position).unwrap_or(i32::MAX)
+    };
     guard::compute(|| {
         push(Event::Loaded {
             context: contexts::id_of(context.pointer()),
@@ -181,11 +180,13 @@ fn search(
         for _ in 0..ATTEMPTS {
             let offer = index.offer_exact(&fingerprint, tokens, held)?;
             let position = offer.position();
-            if !is_worth_loading(record, position, held, believed) {
+            let is_whole = media::whole(&tokens[..position]) == position;
+            if !is_whole || !is_worth_loading(record, position, held, believed) {
                 return None;
             }
             index.note_origin(fingerprint, || record.origin(record.conditions(sequence)));
-            if let Some(state) = prepare_state(index, record, &offer, sequence, may_flow) {
+            if let Some(state) = prepare_state(index, record, &offer, (sequence, tokens), may_flow)
+            {
                 return Some((position, state));
             }
         }
@@ -206,17 +207,17 @@ fn prepare_state(
     index: &mut StoreIndex,
     record: &mut ContextStore,
     offer: &ExactOffer,
-    sequence: i32,
+    of: (i32, &[i32]),
     may_flow: bool,
 ) -> Option<Prepared> {
     let shape = record.shape().cloned()?;
     let region = index.region_for_exact(may_flow && record.flows, &shape, offer);
     if let (Some(layout), Some(region)) = (shape.dense(), region) {
-        let outline = index.outline_exact(offer, layout, sequence, region);
+        let outline = index.outline_exact(offer, layout, of, region);
         return outline.map(Prepared::Outline);
     }
     let mut state = std::mem::take(&mut record.buffer);
-    if index.compose_exact(offer, &shape, sequence, &mut state) {
+    if index.compose_exact(offer, &shape, of, &mut state) {
         return Some(Prepared::Composed(state));
     }
     record.buffer = state;

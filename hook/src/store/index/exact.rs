@@ -67,13 +67,13 @@ impl StoreIndex {
         offer.map_or(0, |offer| offer.position())
     }
 
-    /// Puts the state together. False if something of it is gone or damaged; then that has left the store, and
+    /// Puts the state together for a sequence that is to hold these tokens, or the first of them. False if something of it is gone or damaged; then that has left the store, and
     /// another offer may be asked for.
     pub(in crate::store) fn compose_exact(
         &mut self,
         offer: &ExactOffer,
         shape: &Shape,
-        sequence: i32,
+        (sequence, tokens): (i32, &[i32]),
         state: &mut Vec<u8>,
     ) -> bool {
         let size = shape.state_size(offer.position(), offer.tail_size());
@@ -86,8 +86,12 @@ impl StoreIndex {
         match shape.dense() {
             None => shape.begin(sequence, state),
             Some(layout) => {
-                let composer = Composer::new(layout, sequence, 0..offer.position(), state);
-                if !composer.is_ok_and(|composer| self.put_all(composer, &pieces, None)) {
+                let length = offer.position();
+                let Ok(mut composer) = Composer::new(layout, sequence, 0..length, state) else {
+                    return false;
+                };
+                composer.place_tokens(&tokens[..length]);
+                if !self.put_all(composer, &pieces, None) {
                     return false;
                 }
             }
@@ -116,11 +120,13 @@ impl StoreIndex {
         &mut self,
         offer: &ExactOffer,
         layout: &Layout,
-        sequence: i32,
+        (sequence, tokens): (i32, &[i32]),
         mut state: Region,
     ) -> Option<Outline> {
-        let (dense, tail) = state.split_at_mut_checked(layout.state_size(offer.position()))?;
-        let composer = Composer::within(layout, sequence, 0..offer.position(), dense).ok()?;
+        let length = offer.position();
+        let (dense, tail) = state.split_at_mut_checked(layout.state_size(length))?;
+        let mut composer = Composer::within(layout, sequence, 0..length, dense).ok()?;
+        composer.place_tokens(&tokens[..length]);
         let mut left_out = LeftOut::of(&self.folder);
         let pieces = offer.pieces();
         if !self.put_all(composer, &pieces, Some(&mut left_out)) {

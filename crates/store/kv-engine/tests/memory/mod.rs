@@ -8,7 +8,7 @@ use contextpilot_kv_engine::{
     Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, States, Supply, Tails, Wanted,
     repair,
 };
-use contextpilot_kv_store::{Conditions, Run, Session};
+use contextpilot_kv_store::{Conditions, Run, Session, media};
 
 /// What a context is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,12 @@ pub(crate) enum Kind {
     /// It looks back so many tokens.
     Window(usize),
     Recurrent,
+}
+
+/// The rows in a state that was [saved](Engine::save), which has the tokens behind them.
+pub(crate) fn rows_of(state: &[u8]) -> impl Iterator<Item = u64> {
+    let words = state[..state.len() / 12 * 8].chunks_exact(8);
+    words.map(|word| u64::from_le_bytes(word.try_into().unwrap()))
 }
 
 /// What an engine has computed of a token.
@@ -45,8 +51,9 @@ pub(crate) const DROPS: usize = 11;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// Of each position.
+    /// Of each token.
     pub(crate) all: Vec<u64>,
+    pub(crate) tokens: Vec<i32>,
     /// Those of positions before are gone.
     first: usize,
 }
@@ -247,19 +254,21 @@ impl Memory {
             }
         }
         one.all.push(row);
+        one.tokens.push(token);
         row
     }
 
     /// The state of these tokens.
     fn state_of(&self, tokens: &[i32], under: Conditions) -> Rows {
-        let tokens: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
-        let all = computed(&tokens);
+        let all: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
+        let all = computed(&all);
+        let tokens = tokens.to_vec();
         let first = match self.kind {
             Kind::Dense => 0,
             Kind::Recurrent => all.len() - 1,
             Kind::Window(window) => all.len().saturating_sub(window),
         };
-        Rows { all, first }
+        Rows { all, tokens, first }
     }
 
     pub(crate) fn put(&self, sequence: i32, rows: Rows) {
@@ -281,6 +290,14 @@ impl Memory {
     }
 }
 
+impl Rows {
+    /// Removes what stands from this position on.
+    pub(crate) fn remove_from(&mut self, position: usize) {
+        self.tokens.truncate(media::index(&self.tokens, position));
+        self.all.truncate(self.tokens.len());
+    }
+}
+
 impl Engine for Memory {
     fn cut(&self, sequence: i32, from: usize) {
         self.count(0);
@@ -288,15 +305,15 @@ impl Engine for Memory {
         if from == 0 {
             rows.remove(&sequence);
         } else if let Some(one) = rows.get_mut(&sequence) {
-            if self.kind == Kind::Recurrent && from < one.all.len() {
+            one.remove_from(from);
+            if self.kind == Kind::Recurrent && one.all.len() < one.first + 1 {
                 panic!("a recurrent state cannot go back");
             }
-            one.all.truncate(from);
         }
     }
 
     fn length(&self, sequence: i32) -> Option<usize> {
-        Some(self.get(sequence).all.len())
+        Some(media::reach(&self.get(sequence).tokens))
     }
 
     fn first(&self, sequence: i32) -> Option<usize> {
@@ -308,8 +325,9 @@ impl Engine for Memory {
         if self.refuses().is_some() {
             return false;
         }
-        let all = self.get(sequence).all.into_iter();
-        *state = all.flat_map(u64::to_le_bytes).collect();
+        let Rows { all, tokens, .. } = self.get(sequence);
+        *state = all.into_iter().flat_map(u64::to_le_bytes).collect();
+        state.extend(tokens.into_iter().flat_map(i32::to_le_bytes));
         true
     }
 
@@ -322,8 +340,18 @@ impl Engine for Memory {
         self.save(sequence, state)
     }
 
-    fn load(&self, _: i32, _: &[u8]) -> bool {
-        unreachable!("states are loaded by `Found`")
+    /// Of what was put aside: other states are loaded by [`Found`].
+    fn load(&self, sequence: i32, state: &[u8]) -> bool {
+        if self.refuses().is_some() {
+            return false;
+        }
+        let all: Vec<u64> = rows_of(state).collect();
+        let words = state[8 * all.len()..].chunks_exact(4);
+        let tokens = words.map(|word| i32::from_le_bytes(word.try_into().unwrap()));
+        let tokens = tokens.collect();
+        let first = all.len() - 1;
+        self.put(sequence, Rows { all, tokens, first });
+        true
     }
 
     fn evaluate(
@@ -334,7 +362,9 @@ impl Engine for Memory {
         most: usize,
     ) -> Result<(), Refusal> {
         assert!(most > 0);
-        assert_eq!(self.length(sequence), Some(from), "behind what is there");
+        let there = media::position(&self.get(sequence).tokens);
+        assert_eq!(there, from, "behind what is there");
+        assert!(!media::is_any_row(tokens), "the rows are gone");
         let part = self.refuses();
         let count = part.map_or(tokens.len(), |part| usize::from(part) % (tokens.len() + 1));
         for token in &tokens[..count] {
@@ -379,7 +409,11 @@ impl Supply for Found<'_> {
         let part = self.memory.refuses();
         if let Some(part) = part {
             // The sequence holds anything, and the engine may even say that it took the state.
-            rows.all.truncate(tokens * usize::from(part) / 256);
+            // (Not a part of an image whose rows share a position: no position would say so.)
+            let count = tokens * usize::from(part) / 256;
+            rows.tokens.truncate(count);
+            rows.tokens.truncate(media::whole(&rows.tokens));
+            rows.all.truncate(rows.tokens.len());
             rows.all.iter_mut().for_each(|row| *row ^= 1);
         }
         self.memory.put(self.sequence, rows);
@@ -474,7 +508,9 @@ impl Host for Memory {
         let stored = self.stored.borrow();
         let stored = stored.iter().filter(|(of, _)| *of == under);
         let is_dense = self.kind == Kind::Dense;
-        let best = stored.map(|(_, tokens)| (common(tokens, wanted.tokens), tokens));
+        // An image is there as a whole, or not at all.
+        let whole = |tokens: &[i32]| media::whole(&tokens[..common(tokens, wanted.tokens)]);
+        let best = stored.map(|(_, tokens)| (whole(tokens), tokens));
         let best = best.filter(|(count, tokens)| is_dense || *count == tokens.len());
         let (count, tokens) = best.max_by_key(|(count, _)| *count)?;
         if count < wanted.held + 8 {
@@ -492,8 +528,11 @@ impl Host for Memory {
             lengths.push(wanted.held);
         }
         lengths.dedup();
+        let rows = wanted.run.is_some_and(|run| media::is_any_row(&run.tokens));
+        let rows = rows || media::is_any_row(&tokens[..wanted.held]);
         // Every other one is as if it had an image in it.
-        let aside = (is_dense && wanted.held % 2 == 1).then(|| self.get(wanted.sequence));
+        let is_aside = is_dense && (wanted.held % 2 == 1 || rows);
+        let aside = is_aside.then(|| self.get(wanted.sequence));
         Some(Found {
             memory: self,
             sequence: wanted.sequence,
