@@ -1,6 +1,7 @@
 //! `report`: the page with the data of a recording, of a running server, or of a log file inside; of a published trace a plot.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -17,6 +18,7 @@ use contextpilot_client::control::{
 };
 use contextpilot_simulate::Setting;
 use contextpilot_traffic::Traffic;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::advise::AdviceOut;
@@ -32,6 +34,7 @@ use super::traffic::import::summary;
 use super::traffic::open::Input;
 use crate::say::say;
 
+mod line;
 mod prefixes;
 mod recording;
 
@@ -77,6 +80,51 @@ pub(super) struct Options {
     fail_above: Vec<Limit>,
 }
 
+/// What a report says.
+struct Data {
+    values: Value,
+    /// Lists that are long, as text.
+    lists: BTreeMap<&'static str, Vec<u8>>,
+}
+
+impl From<Value> for Data {
+    fn from(values: Value) -> Self {
+        Self {
+            values,
+            lists: BTreeMap::new(),
+        }
+    }
+}
+
+impl Data {
+    fn add(&mut self, name: &'static str, list: &impl Serialize) -> Result<(), String> {
+        self.lists.insert(name, text_of(list)?);
+        Ok(())
+    }
+
+    /// As JSON, in the order of the names.
+    fn text(&self) -> Result<Vec<u8>, String> {
+        let values = self.values.as_object().into_iter().flatten();
+        let values = values.map(|(name, value)| Ok((name.as_str(), Cow::Owned(text_of(value)?))));
+        let mut all = values.collect::<Result<BTreeMap<_, _>, String>>()?;
+        let lists = self.lists.iter();
+        all.extend(lists.map(|(&name, list)| (name, Cow::Borrowed(&**list))));
+        let mut text = Vec::new();
+        for (name, part) in all {
+            text.push(if text.is_empty() { b'{' } else { b',' });
+            text.extend(text_of(&name)?);
+            text.push(b':');
+            text.extend_from_slice(&part);
+        }
+        text.push(b'}');
+        Ok(text)
+    }
+}
+
+fn text_of(value: &impl Serialize) -> Result<Vec<u8>, String> {
+    serde_json::to_vec(value).map_err(|e| e.to_string())
+}
+
 /// So many branches of a running server's tree, and so many of its last requests: as many as it gives.
 const MOST_BRANCHES: usize = 4000;
 const MOST_LAST: usize = 1000;
@@ -102,16 +150,16 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     let mut names = Names::new(options.ids);
     let mut data = match (options.input.files.as_slice(), &options.log) {
-        ([], Some(path)) => of_log(path, &mut names)?,
-        ([], None) => of_server(&options.control, &mut names, !options.no_simulation)?,
+        ([], Some(path)) => of_log(path, &mut names)?.into(),
+        ([], None) => of_server(&options.control, &mut names, !options.no_simulation)?.into(),
         ([path], _) if is_recording(path) => of_recording(path, !options.no_simulation)?,
         _ => return of_trace(options, output),
     };
     if let Some(title) = &options.title {
-        data["about"]["title"] = title.as_str().into();
+        data.values["about"]["title"] = title.as_str().into();
     }
     write_page(&mut data, output)?;
-    check(options, evaluated(&data))
+    check(options, evaluated(&data.values))
 }
 
 /// `share`: of the prompt tokens that were evaluated.
@@ -129,9 +177,9 @@ fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<Exi
     }
     let mut worst: f64 = 0.0;
     for (one, traffic, recorded) in open_all(models)? {
-        let mut data = of_traffic(&traffic, &recorded, !options.no_simulation);
+        let mut data = of_traffic(&traffic, &recorded, !options.no_simulation)?;
         let title = options.title.as_deref().map(|title| format!("{title}, "));
-        data["about"]["title"] = (title.unwrap_or_default() + &one.model).into();
+        data.values["about"]["title"] = (title.unwrap_or_default() + &one.model).into();
         let mut name = output.file_stem().unwrap_or_default().to_owned();
         name.push(".");
         name.push(&one.model);
@@ -147,18 +195,17 @@ fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<Exi
             ));
         }
         write_page(&mut data, &output)?;
-        worst = worst.max(evaluated(&data));
+        worst = worst.max(evaluated(&data.values));
     }
     check(options, worst)
 }
 
-fn write_page(data: &mut Value, output: &Path) -> Result<(), String> {
+fn write_page(data: &mut Data, output: &Path) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_millis() as u64);
-    data["about"]["made"] = json!(Timestamp::from_unix_ms(now));
-    data["about"]["version"] = env!("CARGO_PKG_VERSION").into();
-    let written = serde_json::to_vec(&data).map_err(|e| e.to_string())?;
-    let packed = miniz_oxide::deflate::compress_to_vec_zlib(&written, 8);
+    data.values["about"]["made"] = json!(Timestamp::from_unix_ms(now));
+    data.values["about"]["version"] = env!("CARGO_PKG_VERSION").into();
+    let packed = miniz_oxide::deflate::compress_to_vec_zlib(&data.text()?, 8);
     put(output, &contextpilot_page::report(&STANDARD.encode(packed)))
 }
 
@@ -217,17 +264,17 @@ fn write(path: &Path, page: &[u8]) -> io::Result<()> {
     file.write_all(page)
 }
 
-fn of_recording(path: &Path, simulated: bool) -> Result<Value, String> {
+fn of_recording(path: &Path, simulated: bool) -> Result<Data, String> {
     let (traffic, recorded) = open(path)?;
-    Ok(of_traffic(&traffic, &recorded, simulated))
+    of_traffic(&traffic, &recorded, simulated)
 }
 
-fn of_traffic(traffic: &Traffic, recorded: &Setting, simulated: bool) -> Value {
-    let mut data = recording::data(traffic);
+fn of_traffic(traffic: &Traffic, recorded: &Setting, simulated: bool) -> Result<Data, String> {
+    let mut data = recording::data(traffic)?;
     if simulated {
-        add_simulated(&mut data, traffic, recorded);
+        add_simulated(&mut data.values, traffic, recorded);
     }
-    data
+    Ok(data)
 }
 
 /// What other flags would have brought.

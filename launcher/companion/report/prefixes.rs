@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use contextpilot_traffic::Tokens;
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use super::line::Branch;
 
 /// So many requests are named at each place, at most. Others are counted.
 const MOST_NAMED: usize = 32;
@@ -119,7 +121,8 @@ impl Prefixes {
     }
 
     /// The branches, as the control endpoint's `/tree` has them. A branch comes after the one that it follows.
-    pub(super) fn branches(&self) -> Vec<Value> {
+    /// `none`: what is merged behind each.
+    pub(super) fn branches<'a>(&'a self, none: &'a Value) -> Vec<Branch<'a>> {
         let mut order = Vec::new();
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         let mut waiting = Vec::new();
@@ -139,16 +142,16 @@ impl Prefixes {
         let branch = |&place: &usize| {
             let node = &self.nodes[place];
             let named = node.ends.len().saturating_sub(MOST_NAMED);
-            json!({
-                "parent": node.parent.map(|parent| number[parent]),
-                "from": node.from,
-                "to": node.to,
-                "slots": node.slots,
-                "host": 0,
-                "requests": node.ends[named..],
-                "requests_total": node.ends.len(),
-                "merged": { "branches": 0, "tokens": 0, "requests": 0 },
-            })
+            Branch {
+                from: node.from,
+                host: 0,
+                merged: none,
+                parent: node.parent.map(|parent| number[parent]),
+                requests: &node.ends[named..],
+                requests_total: node.ends.len(),
+                slots: &node.slots,
+                to: node.to,
+            }
         };
         order.iter().map(branch).collect()
     }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use contextpilot_client::control::{
-    Causes, Diverged, Elsewhere, Evaluated, Evaluation, RequestName, Sources, Timestamp,
-};
+use contextpilot_client::control::{Causes, Elsewhere, Timestamp};
 use contextpilot_simulate::Seen;
 use contextpilot_traffic::{ChangeKind, Memory, Setup, Tokens, Traffic, TrafficRequest};
 use serde_json::{Value, json};
 
+use super::Data;
+use super::line::{Account, Diverged, Line, Replaced, Sources, Tree};
 use super::prefixes::{Nearest, Prefixes};
 
 /// What a slot holds.
@@ -23,7 +23,7 @@ struct SlotContent {
 }
 
 /// The report's data. Times are since the recording began: it does not say when that was.
-pub(super) fn data(traffic: &Traffic) -> Value {
+pub(super) fn data(traffic: &Traffic) -> Result<Data, String> {
     let setup = traffic.setup.clone().unwrap_or_default();
     let mut slots: HashMap<u32, SlotContent> = HashMap::new();
     let mut prefixes = Prefixes::new();
@@ -52,27 +52,27 @@ pub(super) fn data(traffic: &Traffic) -> Value {
         seen.add(&request.tokens);
         let taken = own.row.len().saturating_sub(kept);
         if taken > 0 && own.by > 0 && !record.child {
-            changes.push(json!({
-                "change": "replaced", "at": at(record.launched), "id": format!("#{}", own.by),
-                "by": format!("#{number}"), "slot": record.slot, "tokens": taken,
-            }));
+            changes.push(Replaced {
+                at: at(record.launched),
+                by: format!("#{number}"),
+                change: "replaced",
+                id: format!("#{}", own.by),
+                slot: record.slot,
+                tokens: taken,
+            });
         }
         if !record.abandoned && !record.child {
             sums.add(&evaluation);
         }
-        let mut line = json!(Evaluated {
-            number,
-            id: None,
+        requests.push(Line {
             at: at(record.prompted),
-            slot: i32::try_from(record.slot).unwrap_or(-1),
-            time_to_first_token_seconds: Some(seconds(record.prompted - record.arrived)),
-            ended: Some(at(record.ended)),
-            sections: None,
+            ended: at(record.ended),
             evaluation,
+            generated: request.generated(),
+            number,
+            slot: i32::try_from(record.slot).unwrap_or(-1),
+            time_to_first_token_seconds: seconds(record.prompted - record.arrived),
         });
-        slim(&mut line);
-        line["generated"] = request.generated().into();
-        requests.push(line);
         let slot = slots.entry(record.slot).or_default();
         *slot = SlotContent {
             row: Arc::clone(&request.tokens),
@@ -104,7 +104,7 @@ pub(super) fn data(traffic: &Traffic) -> Value {
         .map(|(slot, held)| json!({ "slot": slot, "tokens": held.row.len(), "capacity": setup.slot_context }))
         .collect();
     let reused = sums.reused + sums.evaluated;
-    json!({
+    let mut data = Data::from(json!({
         "about": { "kind": "recording", "title": "A recording of traffic", "notes": notes, "relative": true },
         "stats": {
             "at": at(end), "engine": engine, "slots": held,
@@ -117,12 +117,20 @@ pub(super) fn data(traffic: &Traffic) -> Value {
                 "causes": sums.causes, "seconds": sums.seconds,
             },
         },
-        "tree": {
-            "at": at(end), "epoch": "", "resident": prefixes.held(), "branches": prefixes.branches(),
+    }));
+    let none = json!({ "branches": 0, "tokens": 0, "requests": 0 });
+    data.add("requests", &requests)?;
+    data.add("changes", &changes)?;
+    data.add(
+        "tree",
+        &Tree {
+            at: at(end),
+            branches: prefixes.branches(&none),
+            epoch: "",
+            resident: prefixes.held(),
         },
-        "requests": requests,
-        "changes": changes,
-    })
+    )?;
+    Ok(data)
 }
 
 #[derive(Default)]
@@ -135,11 +143,11 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, evaluation: &Evaluation) {
+    fn add(&mut self, evaluation: &Account) {
         self.prompts += 1;
         self.reused += evaluation.reused;
         self.evaluated += evaluation.evaluated;
-        self.seconds += evaluation.seconds.unwrap_or(0.0);
+        self.seconds += evaluation.seconds;
         self.causes.add(evaluation.causes);
     }
 }
@@ -159,17 +167,13 @@ fn evaluation(
     slots: &HashMap<u32, SlotContent>,
     kept: u32,
     setup: &Setup,
-) -> Evaluation {
+) -> Account {
     let record = &request.record;
     let [prompt, reused, evaluated] =
         [record.prompt, record.reused, record.evaluated].map(u64::from);
     let of_slot = reused.min(u64::from(kept));
     let diverged = nearest.common < record.prompt && nearest.goes_on;
-    Evaluation {
-        prompt_tokens: prompt,
-        reused,
-        evaluated,
-        seconds: Some(seconds(record.prompted - record.launched)),
+    Account {
         causes: if record.child {
             Causes {
                 not_known: evaluated,
@@ -178,19 +182,18 @@ fn evaluation(
         } else {
             causes(request, nearest, slots, kept, setup)
         },
-        from: Sources {
-            slot: of_slot,
-            host: reused - of_slot,
-            ..Sources::default()
-        },
-        // A recording has a hash of them.
-        adapters: None,
         diverged: diverged.then(|| Diverged {
             at: nearest.common.into(),
-            request: nearest.request.map(RequestName::Number),
-            ..Diverged::default()
+            request: nearest.request,
         }),
-        ..Evaluation::default()
+        evaluated,
+        from: Sources {
+            host: reused - of_slot,
+            slot: of_slot,
+        },
+        prompt_tokens: prompt,
+        reused,
+        seconds: seconds(record.prompted - record.launched),
     }
 }
 
@@ -259,21 +262,4 @@ fn causes(
     };
     causes.evicted = again - unused - causes.elsewhere.sum();
     causes
-}
-
-/// Leaves out what is zero or not known, at every depth: of 50,000 requests that is most of the text.
-fn slim(value: &mut Value) {
-    let Value::Object(fields) = value else { return };
-    fields.values_mut().for_each(slim);
-    fields.retain(|name, value| match value {
-        Value::Null => false,
-        Value::Number(number) => {
-            matches!(&**name, "slot" | "prompt_tokens" | "reused" | "evaluated")
-                || number.as_f64() != Some(0.0)
-        }
-        Value::Object(fields) => {
-            !fields.is_empty() || matches!(&**name, "causes" | "from" | "evaluation")
-        }
-        _ => true,
-    });
 }
