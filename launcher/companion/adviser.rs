@@ -131,7 +131,7 @@ impl Adviser {
 
     /// What a change, which was replayed as `point`, brings the request with this number.
     pub(super) fn gain(&self, nth: usize, point: &Point) -> Gain {
-        let now = &self.trials().recorded.outcomes;
+        let now = &self.trials().simulated.outcomes;
         let mut gain = Gain::default();
         let requests = self.traffic.requests.iter();
         for (at, (request, (now, then))) in
@@ -254,7 +254,7 @@ impl Adviser {
 
     /// The replay of a request does what the engine did with it.
     pub(super) fn is_exact(&self, nth: usize) -> bool {
-        let now = self.trials().recorded.outcomes.get(nth);
+        let now = self.trials().simulated.outcomes.get(nth);
         let request = self.traffic.requests.get(nth);
         now.zip(request)
             .is_some_and(|(now, request)| now.as_ref().map(spared) == Some(recorded(request)))

@@ -308,7 +308,7 @@ fn grid(simulations: &Simulations<'_>, recorded: &Setting) -> Vec<PointOut> {
             }
         }
     }
-    let points = simulations.all(&settings);
+    let points = simulations.grid(&settings, recorded);
     points.iter().map(PointOut::of).collect()
 }
 

@@ -34,16 +34,16 @@ impl<'a> Simulations<'a> {
     }
 
     /// The same for people who compare: at the recorded setting of several clients, in the order in which they asked.
-    pub(super) fn grid(&self, settings: &[Setting], recorded: &Setting) -> Vec<Point> {
-        let of_many = self.replay.is_of_many();
-        self.each(settings.len(), |nth| {
-            let setting = &settings[nth];
-            if of_many && setting == recorded {
-                self.replay.as_recorded(setting)
-            } else {
-                self.replay.simulate(setting)
-            }
-        })
+    pub(in crate::companion) fn grid(
+        &self,
+        settings: &[Setting],
+        recorded: &Setting,
+    ) -> Vec<Point> {
+        let mut points = self.all(settings);
+        for point in points.iter_mut().filter(|one| one.setting == *recorded) {
+            *point = self.replay.recorded(recorded);
+        }
+        points
     }
 
     /// How far each setting's simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the

@@ -157,7 +157,7 @@ fn replayed(seen: &Seen, advisers: &Advisers) -> String {
         return String::new();
     };
     let [then, now] =
-        [&then, &adviser.trials().recorded].map(|point| count(point.evaluated_tokens));
+        [&then, &adviser.trials().simulated].map(|point| count(point.evaluated_tokens));
     let all = counted(adviser.traffic.requests.len() as u64, "recent request");
     format!("# Replayed: with this rule, {all} would have evaluated {then} tokens, not {now}\n")
 }

@@ -23,8 +23,8 @@ const MOST_SLOTS: u32 = 32;
 /// What other flags would have brought.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// The simulation of the recorded setting. With what a prefix store loaded in the recording, also if the simulator
-    /// has none for the model.
+    /// What the recorded server did ([`Replay::recorded`]). With what a prefix store loaded in the recording, also if the
+    /// simulator has none for the model.
     pub recorded: Point,
     /// At most two: one change of flags, and that one together with another. Each gains at least
     /// [`LEAST_GAIN`] over the setting before it, also if clients ask in another order ([`Replay::spread`]). Empty: no
@@ -40,8 +40,10 @@ pub struct Advice {
 /// What was tried by itself.
 #[derive(Clone, Debug)]
 pub struct Trials {
-    /// The simulation of the recorded setting, as in [`Advice::recorded`].
+    /// As in [`Advice::recorded`].
     pub recorded: Point,
+    /// The simulation of the recorded setting: what changes are compared with, request by request.
+    pub simulated: Point,
     /// The changes that gain at least [`LEAST_GAIN`] over that, all requests together, also if clients ask in another
     /// order ([`Replay::spread`]). Of a kind, what takes less memory comes first.
     pub helpful: Vec<Change>,
@@ -143,17 +145,19 @@ pub fn trials_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> T
     let many = &mut |settings: &[Setting]| points_with(replay, settings, each);
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
-    let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round = Round::of(traffic, recorded, &first, &tokens, many, true)
+    let first = First::of(replay, recorded, many);
+    let base = first.base();
+    let round = Round::of(traffic, recorded, base, &tokens, many, true)
         .with_other_prompts(traffic, recorded);
-    let helpful: Vec<&Tried> = round.helpful(&first).collect();
+    let helpful: Vec<&Tried> = round.helpful(base).collect();
     Trials {
-        helpful: sure(replay, helpful, &first, each, true)
+        helpful: sure(replay, helpful, base, each, true)
             .into_iter()
             .map(Change::of)
             .collect(),
         tried: round.candidates,
-        recorded: first,
+        recorded: first.followed.unwrap_or_else(|| first.simulated.clone()),
+        simulated: first.simulated,
     }
 }
 
@@ -168,8 +172,9 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     };
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
-    let first = with_recorded_store(one(recorded.clone(), many), traffic);
-    let round = Round::of(traffic, recorded, &first, &tokens, many, is_thrifty);
+    let first = First::of(replay, recorded, many);
+    let base = first.base();
+    let round = Round::of(traffic, recorded, base, &tokens, many, is_thrifty);
     let round = round.with_other_prompts(traffic, recorded);
     let kinds = [
         Kind::Slots,
@@ -183,16 +188,16 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         .into_iter()
         .filter_map(|kind| {
             let of_kind = round.tried.iter().filter(|(one, _)| one.kind == kind);
-            best_of(of_kind, &first)
+            best_of(of_kind, base)
         })
         .collect();
-    let best = round.best_flags(&first);
+    let best = round.best_flags(base);
     let is_best = |one: &Tried| best.is_some_and(|best| std::ptr::eq(one, best));
     let other = best.filter(|_| !alone.iter().any(|one| is_best(one)));
     let sure_ones = sure(
         replay,
         alone.into_iter().chain(other).collect(),
-        &first,
+        base,
         each,
         is_thrifty,
     );
@@ -225,10 +230,42 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     });
     let alone = alone.map(Change::of).collect();
     Advice {
-        recorded: first,
+        recorded: first.followed.unwrap_or(first.simulated),
         changes,
         alone,
         tokens,
+    }
+}
+
+/// The recorded setting.
+struct First {
+    simulated: Point,
+    /// Of several clients: what the server did, in the order in which they asked.
+    followed: Option<Point>,
+}
+
+impl First {
+    fn of(
+        replay: &Replay<'_>,
+        recorded: &Setting,
+        many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
+    ) -> Self {
+        let with_store = |point| with_recorded_store(point, replay.traffic);
+        Self {
+            simulated: with_store(one(recorded.clone(), many)),
+            followed: replay
+                .is_of_many()
+                .then(|| with_store(replay.as_recorded(recorded))),
+        }
+    }
+
+    /// What changes must beat. Their courses are simulated, and a course of several clients may by chance spare more than
+    /// theirs did: so it is the better of both.
+    fn base(&self) -> &Point {
+        match &self.followed {
+            Some(followed) if gain(followed) > gain(&self.simulated) => followed,
+            _ => &self.simulated,
+        }
     }
 }
 

@@ -32,6 +32,17 @@ impl Replay<'_> {
         point(self, setting, Course::Simulated)
     }
 
+    /// What the recorded server did. Of several clients in the order in which they asked, which decides what is reused and which
+    /// no simulation knows. `setting`: the recorded one.
+    #[must_use]
+    pub fn recorded(&self, setting: &Setting) -> Point {
+        if self.is_of_many() {
+            self.as_recorded(setting)
+        } else {
+            self.simulate(setting)
+        }
+    }
+
     /// What the recorded server did, in its own order and in the slots that it chose: the recorded setting's rules without
     /// its times. `setting`: the recorded one.
     #[must_use]

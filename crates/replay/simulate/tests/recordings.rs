@@ -3,13 +3,13 @@
 //! `recordings/` has requests of agents' sessions from callanjfox/kv-cache-tester (Apache-2.0, recorded at WEKA), a
 //! block of 64 tokens played as one (`scripts/lib/play_sessions.py`), to llama-server 0.7.0 with a tiny model on a busy
 //! machine. It has what all recordings have: lengths, times and which prompts begin alike, and no text. The sessions of
-//! `small-store` are made up.
+//! `small-store` and `without-room` are made up.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::ops::Range;
 
-use contextpilot_simulate::{Point, Replay, Setting, Spread, simulate};
+use contextpilot_simulate::{Point, Replay, Setting, Spread, advise, simulate};
 use contextpilot_traffic::{Traffic, read};
 
 /// How far the share of reused tokens may be off.
@@ -96,4 +96,32 @@ fn six_clients_on_two_slots_with_a_small_store() {
         "{spread:?}"
     );
     assert_eq!(replay.spread(&recorded), Some(spread), "equal input");
+}
+
+/// Six clients, four slots, and nothing that keeps what a slot loses. Six plays of the same sessions reused 5 to 22 %: a course
+/// that is simulated is one of many, so what `advise` says of the recorded flags is replayed in the recorded order.
+#[test]
+fn six_clients_on_four_slots_without_room() {
+    let traffic = read(include_bytes!("recordings/without-room"));
+    assert!(traffic.damage.is_none());
+    let records = || traffic.requests.iter().map(|request| &request.record);
+    let sum = |of: fn(&contextpilot_traffic::RequestRecord) -> u32| -> u64 {
+        records().map(|record| u64::from(of(record))).sum()
+    };
+    let (reused, prompts) = (sum(|record| record.reused), sum(|record| record.prompt));
+    let engine = reused as f64 / prompts as f64;
+    assert!(0.112 < engine && engine < 0.114, "{engine}");
+    let recorded = Setting::recorded(&traffic).unwrap();
+    let made_up = simulate(&traffic, &recorded).reused_share();
+    assert!(made_up > engine + 5.0 * TOLERANCE, "{made_up}");
+    let advice = advise(&traffic, &recorded);
+    assert_eq!(advice.recorded.reused_tokens, reused);
+    // Two more slots for each, or a host cache, is more than any course by chance.
+    let least = advice.changes.iter().chain(&advice.alone);
+    let least = least.map(|change| change.point.spared_share());
+    let least = least.fold(f64::INFINITY, f64::min);
+    assert!(least > made_up + TOLERANCE, "{least} {made_up}");
+    // It is in the range that is said of other flags.
+    let Spread { lowest, highest } = Replay::of(&traffic).spread(&recorded).unwrap();
+    assert!(lowest < engine && engine < highest, "{lowest} {highest}");
 }
