@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::assembled::Assembled;
 use crate::endpoint::Endpoint;
-use crate::infill::{Filling, Infill};
+use crate::infill::{Assembled, Filling, Infill};
 use crate::json::Piece;
 use crate::reader::Request;
 

@@ -15,8 +15,23 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::assembled::Assembled;
 use crate::json::{InfillParts, Piece};
+
+/// A complete prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assembled {
+    /// Its tokens.
+    pub tokens: Vec<i32>,
+    /// How many of the first tokens are extra context. The server keeps as many of the last of these as it
+    /// has room for.
+    pub extra: usize,
+}
+
+impl From<Vec<i32>> for Assembled {
+    fn from(tokens: Vec<i32>) -> Self {
+        Self { tokens, extra: 0 }
+    }
+}
 
 /// What a server needs to compose prompts for `/infill`.
 #[derive(Debug)]

@@ -37,7 +37,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod assembled;
 mod assembly;
 mod chunked;
 mod connection;
@@ -52,12 +51,11 @@ mod scan;
 mod sent;
 mod title;
 
-pub use assembled::Assembled;
 pub use assembly::Assembly;
 pub use connection::{ConnectionReader, MOST_BEHIND, is_head_of_chunks, is_interim};
 pub use endpoint::Endpoint;
 pub use head::Method;
-pub use infill::{Infill, InfillTexts};
+pub use infill::{Assembled, Infill, InfillTexts};
 pub use json::{
     Adapters, CacheSalt, Identity, InfillParts, MAX_ID_BYTES, MOST_PIECES, MOST_TOKENS, Numbers,
     Piece, Refusal, Sections,

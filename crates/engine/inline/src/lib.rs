@@ -26,7 +26,6 @@
 mod batch;
 mod calling;
 mod image;
-mod loaded;
 mod maps;
 pub mod preflight;
 mod refusal;
@@ -34,7 +33,6 @@ mod refusal;
 pub use contextpilot_inspect::{REMOVED, holds_engine};
 
 pub use batch::{Batch, Trampoline};
-pub use image::{Function, Image, ImageError, functions_in};
-pub use loaded::visit_loaded;
+pub use image::{Function, Image, ImageError, functions_in, visit_loaded};
 pub use maps::Writable;
 pub use refusal::Refusal;

@@ -19,7 +19,6 @@
 //! Nothing that this crate prints contains a request id, a token or a password.
 #![forbid(unsafe_code)]
 
-mod ask;
 mod config;
 mod http;
 mod once_per;
@@ -31,9 +30,8 @@ mod sender;
 mod tls;
 mod verdict;
 
-pub use ask::{IndexAnswer, ask};
 pub use config::{Config, LogSink, Socket};
-pub use http::keep_environment;
+pub use http::{IndexAnswer, ask, keep_environment};
 pub use once_per::OncePer;
 pub use outbox::{Limits, Outbox};
 pub use retry::{Backoff, RetryPolicy};
