@@ -135,10 +135,10 @@ impl Answers {
 
     /// The answer goes on with this token. Returns false if it was forgotten.
     pub fn push(&mut self, answer: AnswerId, token: i32) -> bool {
-        let Some(one) = self.all.get_mut(&answer.0) else {
+        let Some(record) = self.all.get_mut(&answer.0) else {
             return false;
         };
-        one.tokens.push(token);
+        record.tokens.push(token);
         self.tokens += 1;
         self.shrink();
         true
@@ -146,18 +146,19 @@ impl Answers {
 
     /// Only this many tokens of the answer are left: the others were a draft's.
     pub fn truncate(&mut self, answer: AnswerId, len: usize) {
-        if let Some(one) = self.all.get_mut(&answer.0) {
-            let before = one.tokens.len();
-            one.tokens.truncate(one.before + len);
-            self.tokens -= before - one.tokens.len();
+        if let Some(record) = self.all.get_mut(&answer.0) {
+            let before = record.tokens.len();
+            record.tokens.truncate(record.before + len);
+            self.tokens -= before - record.tokens.len();
         }
     }
 
     /// An answer as bytes, for another process. `None`: it was forgotten, or is empty.
     #[must_use]
     pub fn encode(&self, answer: AnswerId) -> Option<Vec<u8>> {
-        let one = self.all.get(&answer.0)?;
-        (one.tokens.len() > one.before).then(|| record::encode(one.key, &one.tokens, one.before))
+        let record = self.all.get(&answer.0)?;
+        (record.tokens.len() > record.before)
+            .then(|| record::encode(record.key, &record.tokens, record.before))
     }
 
     /// All answers as bytes, the oldest first.
@@ -202,7 +203,7 @@ impl Answers {
     fn insert(&mut self, record: Record) {
         let alike = self.by_key.get(&record.key);
         let earlier = alike.into_iter().flatten().copied().find(|number| {
-            let tokens = self.all.get(number).map(|one| &*one.tokens);
+            let tokens = self.all.get(number).map(|earlier| &*earlier.tokens);
             tokens.is_some_and(|tokens| record.tokens.starts_with(tokens))
         });
         if let Some(earlier) = earlier {
@@ -252,7 +253,7 @@ impl Answers {
         if let Some(gone) = self.all.remove(&number) {
             self.tokens -= gone.tokens.len() + ROW;
             if let Some(alike) = self.by_key.get_mut(&gone.key) {
-                alike.retain(|one| *one != number);
+                alike.retain(|other| *other != number);
                 if alike.is_empty() {
                     self.by_key.remove(&gone.key);
                 }
@@ -436,7 +437,7 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
             .filter_map(|number| self.answers.all.get(number));
         let ways = answers.filter_map(|answer| match &self.way {
             Some(way) => {
-                let farther = |one: &Way<'a>| one.end.at > way.end.at;
+                let farther = |other: &Way<'a>| other.end.at > way.end.at;
                 self.reach(answer, self.place, 0).filter(farther)
             }
             None => self.depart(answer),

@@ -40,7 +40,7 @@ fn are_equal(mut one: &[u8], mut other: &[u8]) -> bool {
 }
 
 fn is_same_string(a: &[u8], b: &[u8]) -> bool {
-    let [a, b] = [a, b].map(|one| serde_json::from_slice::<String>(one).ok());
+    let [a, b] = [a, b].map(|quoted| serde_json::from_slice::<String>(quoted).ok());
     a.is_some() && a == b
 }
 
@@ -82,19 +82,19 @@ mod tests {
 
     fn string(text: &str, random: &mut Random, into: &mut String) {
         into.push('"');
-        for one in text.chars() {
-            match one {
+        for letter in text.chars() {
+            match letter {
                 _ if random.below(4) == 0 => {
                     let mut units = [0; 2];
-                    let units = one.encode_utf16(&mut units);
+                    let units = letter.encode_utf16(&mut units);
                     units
                         .iter()
                         .for_each(|unit| into.push_str(&format!("\\u{unit:04x}")));
                 }
-                '"' | '\\' => into.extend(['\\', one]),
+                '"' | '\\' => into.extend(['\\', letter]),
                 '/' if random.below(2) == 0 => into.push_str("\\/"),
                 '\n' => into.push_str("\\n"),
-                _ => into.push(one),
+                _ => into.push(letter),
             }
         }
         into.push('"');
@@ -107,21 +107,21 @@ mod tests {
             Value::String(text) => string(text, random, into),
             Value::Array(all) => {
                 into.push('[');
-                for (nth, one) in all.iter().enumerate() {
+                for (nth, item) in all.iter().enumerate() {
                     into.push_str(if nth > 0 { "," } else { "" });
-                    spell(one, random, into);
+                    spell(item, random, into);
                 }
                 into.push(']');
             }
             Value::Object(all) => {
                 into.push('{');
-                for (nth, (name, one)) in all.iter().enumerate() {
+                for (nth, (name, value)) in all.iter().enumerate() {
                     into.push_str(if nth > 0 { "," } else { "" });
                     spaces(random, into);
                     string(name, random, into);
                     spaces(random, into);
                     into.push(':');
-                    spell(one, random, into);
+                    spell(value, random, into);
                 }
                 into.push('}');
             }

@@ -205,9 +205,9 @@ impl Accounts {
         let prompt = self.prompt(nth)?;
         let most = (prompt.len() as u32).saturating_sub(1);
         let all = ledger.holdings(&prompt).into_iter();
-        let best = all.map(|one| {
-            let goes_on = (one.common as usize) < prompt.len();
-            let reusable = ledger.way_back_in(one.holds, one.common, goes_on);
+        let best = all.map(|holding| {
+            let goes_on = (holding.common as usize) < prompt.len();
+            let reusable = ledger.way_back_in(holding.holds, holding.common, goes_on);
             reusable.min(most)
         });
         Some(best.max().unwrap_or(0))

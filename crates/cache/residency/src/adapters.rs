@@ -198,8 +198,8 @@ mod tests {
             blend(&[b]),
             blend(&[]),
         ];
-        for (nth, one) in all.iter().enumerate() {
-            assert!(!all[nth + 1..].contains(one), "{nth}");
+        for (nth, blend) in all.iter().enumerate() {
+            assert!(!all[nth + 1..].contains(blend), "{nth}");
         }
     }
 

@@ -123,7 +123,11 @@ impl Request {
 
     /// All marks that it has in the tree.
     pub(crate) fn all_marks(&self) -> impl Iterator<Item = Mark> {
-        let ends = self.remainders.iter().flatten().filter_map(|one| one.end);
+        let ends = self
+            .remainders
+            .iter()
+            .flatten()
+            .filter_map(|remainder| remainder.end);
         self.marks.iter().flatten().copied().chain(ends)
     }
 

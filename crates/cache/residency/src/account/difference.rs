@@ -70,7 +70,8 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
         let lengths = places
             .take(16)
             .map(|place| (common(&ours[from..], &theirs[place as usize..]), place));
-        let (same, place) = lengths.reduce(|best, one| if one.0 > best.0 { one } else { best })?;
+        let (same, place) =
+            lengths.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
         Some(Difference {
             inserted: from as u32,
             deleted: place,
@@ -81,7 +82,7 @@ fn meet(ours: &[Token], theirs: &[Token], length: usize) -> Option<Difference> {
     let later = meetings.take(length).flatten();
     later
         .chain([earliest])
-        .min_by_key(|one| (one.inserted + one.deleted, one.inserted))
+        .min_by_key(|found| (found.inserted + found.deleted, found.inserted))
 }
 
 /// The end of a list of places.
@@ -165,7 +166,7 @@ mod tests {
                 let near = (first..=first + length).filter(|&from| from < ours.len());
                 let best = near
                     .filter_map(meet)
-                    .min_by_key(|one| (one.0 + one.1, one.0));
+                    .min_by_key(|found| (found.0 + found.1, found.0));
                 return best.unwrap();
             }
         }

@@ -101,7 +101,7 @@ impl Accounts {
                 ..Match::default()
             };
         };
-        let own = all.iter().find(|one| one.slot == Some(slot));
+        let own = all.iter().find(|held| held.slot == Some(slot));
         let loads = if updates_host(&self.rules, own, how) {
             load(&all, own, prompt.len() as u32)
         } else {
@@ -109,7 +109,7 @@ impl Accounts {
         };
         let used = loads.map(|place| all[place]).or(own.copied());
         Match {
-            reused: used.map_or(0, |one| one.reusable),
+            reused: used.map_or(0, |held| held.reusable),
             choice,
             loads,
             all,
@@ -152,13 +152,13 @@ impl Accounts {
             return is_idle(&slot).then_some((slot, Choice::Pinned));
         }
         let mut best: Option<(f32, SequenceId)> = None;
-        let idle = all.iter().filter(|one| !one.busy);
-        for (slot, one) in idle.filter_map(|one| Some((one.slot?, one))) {
-            let share = self.rules.similarity(one.common, prompt, one.tokens);
+        let idle = all.iter().filter(|held| !held.busy);
+        for (slot, held) in idle.filter_map(|held| Some((held.slot?, held))) {
+            let share = self.rules.similarity(held.common, prompt, held.tokens);
             // Servers of 2025 take the longest common beginning among the similar slots.
             let rank = share.map(|share| {
                 if self.rules.of_slot {
-                    one.common as f32
+                    held.common as f32
                 } else {
                     share
                 }
@@ -201,8 +201,12 @@ fn load(all: &[Matched], own: Option<&Matched>, prompt: u32) -> Option<usize> {
     };
     let mut best = own.map_or((-1.0, 0.0), shares);
     let mut found = None;
-    for (place, one) in all.iter().enumerate().filter(|(_, one)| one.slot.is_none()) {
-        let these = shares(one);
+    for (place, held) in all
+        .iter()
+        .enumerate()
+        .filter(|(_, held)| held.slot.is_none())
+    {
+        let these = shares(held);
         if these.0 >= 0.25 && best.0 < these.0 && best.1 < these.1 {
             (best, found) = (these, Some(place));
         }

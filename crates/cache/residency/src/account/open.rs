@@ -208,22 +208,22 @@ impl Begun {
         }
         let mut room = MOST_COPIED;
         let mut others = Vec::new();
-        for one in ledger.holdings(&known) {
-            if one.holds == CacheEntry::Slot(slot) || one.common == 0 {
+        for holding in ledger.holdings(&known) {
+            if holding.holds == CacheEntry::Slot(slot) || holding.common == 0 {
                 continue;
             }
-            let goes_on = one.common as usize == known.len() && one.tokens > one.common;
-            let length = (one.tokens - one.common) as usize;
+            let goes_on = holding.common as usize == known.len() && holding.tokens > holding.common;
+            let length = (holding.tokens - holding.common) as usize;
             let copied = goes_on && length <= room;
             if copied {
                 room -= length;
             }
             others.push(Other {
-                holds: buffers(one.holds),
-                common: one.common,
-                tokens: one.tokens,
+                holds: buffers(holding.holds),
+                common: holding.common,
+                tokens: holding.tokens,
                 tail: if copied {
-                    ledger.tokens_from(one.holds, one.common)
+                    ledger.tokens_from(holding.holds, holding.common)
                 } else {
                     Vec::new()
                 },

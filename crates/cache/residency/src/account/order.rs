@@ -62,7 +62,7 @@ pub(super) fn block(ours: &[Token], theirs: &[Token], asked: usize) -> u32 {
     let [ours, theirs] = [ours, theirs].map(|text| &text[..text.len().min(FARTHEST)]);
     let found = (0..JOINT).find_map(|skip| {
         let window = theirs.get(skip..skip + WINDOW)?;
-        let place = ours.windows(WINDOW).position(|one| one == window)?;
+        let place = ours.windows(WINDOW).position(|own| own == window)?;
         let length = common(&ours[place..], &theirs[skip..]);
         (length >= SURE).then_some((place, skip, length))
     });

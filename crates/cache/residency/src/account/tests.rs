@@ -273,7 +273,7 @@ fn a_difference_in_an_answer_is_told_from_one_in_what_was_sent() {
             stored: 0,
         });
         let diverged = answer.expect("a slot is free").account.diverged;
-        diverged.map(|one| (one.at, one.answer, one.earlier_answer))
+        diverged.map(|diverged| (diverged.at, diverged.answer, diverged.earlier_answer))
     };
     let answered = || {
         let mut server = with_slots(1);

@@ -55,7 +55,7 @@ impl InForce {
     fn blend_of(&self, named: &[(i32, Scale)]) -> Blend {
         let scale = |index: usize| {
             let mut named = named.iter().rev();
-            let found = named.find(|(one, _)| usize::try_from(*one) == Ok(index));
+            let found = named.find(|(named, _)| usize::try_from(*named) == Ok(index));
             found.map_or(Scale::default(), |(_, scale)| *scale)
         };
         let adapters = self.adapters.iter().enumerate();
@@ -121,7 +121,10 @@ impl Ledger {
             index: (*compared == Compared::WhenNamed).then_some(place),
             scale: adapter.scale,
         });
-        Some(all.filter(|one| one.scale != Scale::default()).collect())
+        Some(
+            all.filter(|adapter| adapter.scale != Scale::default())
+                .collect(),
+        )
     }
 
     /// The blend of a slot that had no event yet. `None`: not known.
@@ -139,7 +142,7 @@ impl Ledger {
     ) {
         let first = !self.adapters.in_force.contains_key(&context);
         let in_force = InForce {
-            blend: Blend::of(adapters.iter().map(|one| (one, one.scale))),
+            blend: Blend::of(adapters.iter().map(|adapter| (adapter, adapter.scale))),
             adapters,
             compared,
         };
@@ -170,7 +173,7 @@ impl Ledger {
             (Some(named), Some(in_force)) => Some(in_force.blend_of(named)),
             _ => None,
         };
-        if let Some(before) = before.filter(|one| !one.submitted && !one.blend_settled) {
+        if let Some(before) = before.filter(|launch| !launch.submitted && !launch.blend_settled) {
             let blend = self.after(self.sequences[&id].blend, before);
             self.change_blend(id, blend, false, facts);
         }
@@ -281,7 +284,7 @@ impl Ledger {
     /// that the server applied last for such a task.
     fn after(&self, blend: Option<Blend>, launch: &Launch) -> Option<Blend> {
         let always = self.in_force().flatten();
-        let always = always.is_none_or(|one| one.compared == Compared::Always);
+        let always = always.is_none_or(|in_force| in_force.compared == Compared::Always);
         let known = if launch.names_adapters {
             !always
         } else {
@@ -298,7 +301,7 @@ impl Ledger {
         let Some(in_force) = self.in_force() else {
             return;
         };
-        let always = in_force.is_none_or(|one| one.compared == Compared::Always);
+        let always = in_force.is_none_or(|in_force| in_force.compared == Compared::Always);
         let blend = match (&named, in_force) {
             (Some(named), Some(in_force)) if !always => Some(in_force.blend_of(named)),
             (Some(_), _) => None,
@@ -309,7 +312,11 @@ impl Ledger {
             if blend.is_some() && sequence.blend == blend {
                 continue;
             }
-            let keeps = |next| sequence.blend.is_some_and(|one: Blend| one.keeps_for(next));
+            let keeps = |next| {
+                sequence
+                    .blend
+                    .is_some_and(|blend: Blend| blend.keeps_for(next))
+            };
             if (named.is_some() || always) && !blend.is_some_and(keeps) {
                 self.obscure(id, facts);
                 self.sequence(id).unknown = true;
@@ -461,14 +468,18 @@ impl Ledger {
     /// request. True for a mark that is lost or gone: that is handled elsewhere.
     fn is_served(&self, name: RequestKey, nth: usize) -> bool {
         let request = self.requests.get(name);
-        let mark = request.and_then(|one| one.mark(nth));
+        let mark = request.and_then(|request| request.mark(nth));
         // The request is over, or its mark was lost with its tokens.
         let (Some(request), Some(mark)) = (request, mark) else {
             return true;
         };
         let wanted = request.adapters;
         let covers = |holder| self.tree.covers(holder, mark);
-        let slots = || self.sequences.values().filter(|one| one.suits(wanted));
+        let slots = || {
+            self.sequences
+                .values()
+                .filter(|sequence| sequence.suits(wanted))
+        };
         wanted == Wanted::Any
             || slots().any(|sequence| sequence.holders().any(covers))
             || self.buffers.values().any(|&holder| covers(holder))

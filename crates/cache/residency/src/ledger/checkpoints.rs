@@ -111,10 +111,10 @@ impl Reach {
 
     /// The reach of a copy of the sequence.
     pub(super) fn copy(&self) -> Self {
-        let copies = self.there().map(|one| Checkpoint {
+        let copies = self.there().map(|checkpoint| Checkpoint {
             buffer: None,
             current: false,
-            ..one.clone()
+            ..checkpoint.clone()
         });
         Self {
             first: self.first,
@@ -124,7 +124,9 @@ impl Reach {
     }
 
     fn there(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
-        self.checkpoints.iter().filter(|one| !one.freed)
+        self.checkpoints
+            .iter()
+            .filter(|checkpoint| !checkpoint.freed)
     }
 
     /// The sequence was cut at a position. The server drops the checkpoints beyond what it reuses. If a
@@ -132,9 +134,10 @@ impl Reach {
     /// position behind the cut. It keeps none of an emptied sequence.
     pub(super) fn cut(&mut self, from: i64) {
         self.unchanged = self.unchanged.min(u32::try_from(from).unwrap_or(0));
-        let goes_on = |one: &Checkpoint| from > 0 && one.last <= from + 1;
-        let stays = |one: &Checkpoint| one.buffer.is_some() || goes_on(one);
-        self.checkpoints.retain(|one| !one.freed && stays(one));
+        let goes_on = |checkpoint: &Checkpoint| from > 0 && checkpoint.last <= from + 1;
+        let stays = |checkpoint: &Checkpoint| checkpoint.buffer.is_some() || goes_on(checkpoint);
+        self.checkpoints
+            .retain(|checkpoint| !checkpoint.freed && stays(checkpoint));
     }
 
     /// The server is about to make a checkpoint behind `tokens` tokens, and may have erased others for
@@ -143,18 +146,19 @@ impl Reach {
     pub(super) fn make_room(&mut self, tokens: u32, rules: Rewinding) {
         // Those beyond were erased before, when the server went back.
         self.checkpoints
-            .retain(|one| !one.freed || one.last < i64::from(tokens));
+            .retain(|checkpoint| !checkpoint.freed || checkpoint.last < i64::from(tokens));
         let stays = self.staying(tokens, rules);
         let pairs = || self.checkpoints.iter().zip(&stays);
-        let is_copy = |one: &Checkpoint| one.buffer.is_none() && !one.freed;
-        let as_seen = pairs().all(|(one, &stays)| is_copy(one) || stays != one.freed);
+        let is_copy = |checkpoint: &Checkpoint| checkpoint.buffer.is_none() && !checkpoint.freed;
+        let as_seen =
+            pairs().all(|(checkpoint, &stays)| is_copy(checkpoint) || stays != checkpoint.freed);
         let mut stays = stays.into_iter();
-        self.checkpoints.retain(|one| {
+        self.checkpoints.retain(|checkpoint| {
             let stays = stays.next().unwrap_or(false);
-            if is_copy(one) {
+            if is_copy(checkpoint) {
                 stays && as_seen
             } else {
-                !one.freed
+                !checkpoint.freed
             }
         });
     }
@@ -167,18 +171,19 @@ impl Reach {
         let mut count = all.len();
         let mut last: Option<u32> = None;
         let thins_out = rules.generation != RewindGeneration::Early2026;
-        for (one, stays) in all.iter().zip(&mut stays).filter(|_| thins_out) {
+        for (checkpoint, stays) in all.iter().zip(&mut stays).filter(|_| thins_out) {
             // While there is no room for one more, those of other tasks go that are too close to the one
             // before.
             if count + 1 < most {
                 break;
             }
-            let close = last.is_some_and(|last| one.tokens <= last.saturating_add(rules.min_step));
-            if close && !one.current {
+            let close =
+                last.is_some_and(|last| checkpoint.tokens <= last.saturating_add(rules.min_step));
+            if close && !checkpoint.current {
                 *stays = false;
                 count -= 1;
             } else {
-                last = Some(one.tokens);
+                last = Some(checkpoint.tokens);
             }
         }
         for stays in stays.iter_mut().filter(|stays| **stays) {
@@ -189,9 +194,9 @@ impl Reach {
             *stays = false;
             count -= 1;
         }
-        for (one, stays) in all.iter().zip(&mut stays) {
+        for (checkpoint, stays) in all.iter().zip(&mut stays) {
             // The new one replaces one at the same place.
-            *stays &= !thins_out || one.tokens != tokens;
+            *stays &= !thins_out || checkpoint.tokens != tokens;
         }
         stays
     }

@@ -33,7 +33,7 @@ impl Ledger {
             .chain(hosts)
             .filter(|holding| holding.tokens > 0)
             .collect();
-        all.sort_unstable_by_key(|one| one.holds);
+        all.sort_unstable_by_key(|holding| holding.holds);
         all
     }
 

@@ -218,7 +218,9 @@ impl Ledger {
                 all
             }
             remainder => {
-                let end = remainder.and_then(|one| one.end).unwrap_or(mark);
+                let end = remainder
+                    .and_then(|remainder| remainder.end)
+                    .unwrap_or(mark);
                 self.tree.read(holder_of(end)?, 0)
             }
         };

@@ -110,7 +110,7 @@ impl Reaches {
     pub(super) fn own_checkpoints(&self, id: SequenceId) -> Vec<Checkpoint> {
         let reach = self.slots.get(&id);
         let all = reach.into_iter().flat_map(|reach| &reach.checkpoints);
-        let own = all.filter(|one| one.buffer.is_some() && !one.freed);
+        let own = all.filter(|checkpoint| checkpoint.buffer.is_some() && !checkpoint.freed);
         own.cloned().collect()
     }
 
@@ -118,7 +118,9 @@ impl Reaches {
     /// checkpoints where they are, and go back to them; others free their buffers, which is seen.
     pub(super) fn keep(&mut self, id: SequenceId, checkpoints: Vec<Checkpoint>) {
         if let Some(reach) = self.slots.get_mut(&id) {
-            let buffers = checkpoints.iter().filter_map(|one| one.buffer);
+            let buffers = checkpoints
+                .iter()
+                .filter_map(|checkpoint| checkpoint.buffer);
             self.owners.extend(buffers.map(|buffer| (buffer, id)));
             reach.checkpoints = checkpoints;
         }
@@ -251,7 +253,7 @@ impl Ledger {
         let id = self.reaches.owners.remove(&buffer)?;
         let reach = self.reaches.slots.get_mut(&id)?;
         let mut checkpoints = reach.checkpoints.iter_mut();
-        let checkpoint = checkpoints.find(|one| one.buffer == Some(buffer))?;
+        let checkpoint = checkpoints.find(|checkpoint| checkpoint.buffer == Some(buffer))?;
         checkpoint.buffer = None;
         checkpoint.freed = true;
         Some(id)
@@ -432,7 +434,7 @@ impl Ledger {
         };
         if let CacheEntry::Slot(id) = before {
             let sequence = self.sequences.get(&id);
-            let same = sequence.and_then(|one| slot(id, one, watched.common));
+            let same = sequence.and_then(|sequence| slot(id, sequence, watched.common));
             if same.is_some() {
                 return same;
             }

@@ -100,10 +100,12 @@ impl Ledger {
             }
         };
         for (&slot, sequence) in &self.sequences {
-            climb(&mut branches, sequence.holder, &|one| one.slots.push(slot));
+            climb(&mut branches, sequence.holder, &|branch| {
+                branch.slots.push(slot)
+            });
         }
         for &holder in self.buffers.values() {
-            climb(&mut branches, holder, &|one| one.host += 1);
+            climb(&mut branches, holder, &|branch| branch.host += 1);
         }
         for (place, part) in parts.all.iter().enumerate() {
             let ends = |label: &&&Label| label.kind != MarkKind::Enough;
@@ -143,7 +145,7 @@ impl Ledger {
 
 /// The id is enough to name a request: a mark in the ledger does not know its number.
 fn known(branch: &Branch, asker: &Asker) -> Asker {
-    let by_id = |one: &&Asker| one.id.is_some() && one.id == asker.id;
+    let by_id = |known: &&Asker| known.id.is_some() && known.id == asker.id;
     let named = branch.prompts.iter().find(by_id);
     named.unwrap_or(asker).clone()
 }

@@ -26,8 +26,8 @@ impl Tails {
             return Some(Arc::clone(kept));
         }
         if self.tokens + tokens.len() > MOST_TAIL_TOKENS {
-            self.all.retain(|one| Arc::strong_count(one) > 1);
-            self.tokens = self.all.iter().map(|one| one.len()).sum();
+            self.all.retain(|tail| Arc::strong_count(tail) > 1);
+            self.tokens = self.all.iter().map(|tail| tail.len()).sum();
         }
         if self.tokens + tokens.len() > MOST_TAIL_TOKENS {
             return None;

@@ -145,7 +145,10 @@ impl Ledger {
         };
         let label = |kind| Label::new(name, nth, kind);
         let mark = self.tree.mark_beside(mark, label(kind));
-        if let Some(end) = remainder.as_mut().and_then(|one| one.end.as_mut()) {
+        if let Some(end) = remainder
+            .as_mut()
+            .and_then(|remainder| remainder.end.as_mut())
+        {
             *end = self.tree.mark_beside(*end, label(MarkKind::End));
         }
         self.requests.push_mark(name, mark, remainder);
