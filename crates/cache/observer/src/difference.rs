@@ -39,32 +39,34 @@ impl Difference {
 fn new_words(text: &DivergedText) -> Option<String> {
     let differs = text.new_differs.unwrap_or(0);
     // Quotes and brackets end a text within JSON, and a special token is written in brackets.
-    let ends = |one: char| "\n\"<>[]{}|".contains(one);
-    let line: Vec<char> = text.new.chars().take_while(|one| !ends(*one)).collect();
+    let ends = |letter: char| "\n\"<>[]{}|".contains(letter);
+    let line: Vec<char> = text
+        .new
+        .chars()
+        .take_while(|letter| !ends(*letter))
+        .collect();
     let is_cut = line.len() == text.new.chars().count();
-    let is_word = |one: char| one.is_ascii_alphanumeric();
+    let is_word = |letter: char| letter.is_ascii_alphanumeric();
     if differs == 0 || line.is_empty() {
         return None;
     }
     // The difference may be within a date: `2026-11-` stands before it.
-    let joins = |one: char| is_word(one) || "-/.".contains(one);
-    let begun = text
-        .before
-        .chars()
-        .rev()
-        .take_while(|one| joins(*one))
-        .count();
-    let begun = if joins(line[0]) { begun } else { 0 };
+    let joins = |letter: char| is_word(letter) || "-/.".contains(letter);
+    let mut begun = 0;
+    if joins(line[0]) {
+        let before = text.before.chars().rev();
+        begun = before.take_while(|letter| joins(*letter)).count();
+    }
     let skipped = text.before.chars().count() - begun;
     let mut words: String = text.before.chars().skip(skipped).collect();
     let mut number = 0;
-    for (at, one) in line.iter().enumerate() {
-        let begins = is_word(*one) && (at == 0 || !is_word(line[at - 1]));
+    for (at, &letter) in line.iter().enumerate() {
+        let begins = is_word(letter) && (at == 0 || !is_word(line[at - 1]));
         number += usize::from(begins);
         if number > WORDS {
             return Some(words);
         }
-        words.push(*one);
+        words.push(letter);
     }
     // What was cut off may be the rest of a word.
     let whole = words.trim_end_matches(is_word).len();

@@ -61,19 +61,20 @@ impl Observer {
             reused: found.reused.into(),
             ..Match::default()
         };
-        for (place, one) in found.all.iter().enumerate() {
+        for (place, held) in found.all.iter().enumerate() {
             if found.loads == Some(place) {
                 answer.loads = Some(answer.host.len() as u64);
             }
-            answer.best = answer.best.max(one.reusable.into());
-            let [tokens, common, reusable] = [one.tokens, one.common, one.reusable].map(u64::from);
-            match one.slot {
+            answer.best = answer.best.max(held.reusable.into());
+            let [tokens, common, reusable] =
+                [held.tokens, held.common, held.reusable].map(u64::from);
+            match held.slot {
                 Some(slot) => answer.slots.push(SlotMatch {
                     slot,
                     tokens,
                     common,
                     reusable,
-                    busy: one.busy,
+                    busy: held.busy,
                 }),
                 None => answer.host.push(HostMatch {
                     tokens,
@@ -119,11 +120,11 @@ impl Observer {
 
 /// Tokens that would be loaded beyond those that are reused.
 fn loaded(found: &Match, stored: Stored) -> u64 {
-    let others = found.slots.iter();
-    let others = others.filter(|one| Some(one.slot) != found.slot);
-    let fits = |one: &&SlotMatch| one.common == one.tokens && one.common < found.tokens;
-    let others = others.filter(|one| !stored.whole || fits(one));
-    let other = others.map(|one| one.common).max().unwrap_or(0);
+    let is_other = |slot: &&SlotMatch| Some(slot.slot) != found.slot;
+    let fits = |slot: &&SlotMatch| slot.common == slot.tokens && slot.common < found.tokens;
+    let slots = found.slots.iter().filter(is_other);
+    let usable = slots.filter(|slot| !stored.whole || fits(slot));
+    let other = usable.map(|slot| slot.common).max().unwrap_or(0);
     // A slot's content is copied to the store if it has enough that is in neither.
     let shared = other >= stored.tokens.max(found.reused) + stored.least;
     let there = if shared { other } else { stored.tokens };

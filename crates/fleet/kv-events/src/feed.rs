@@ -96,9 +96,9 @@ impl Feed {
         let mut events = vec![KvEvent::Cleared];
         for key in self.order.values() {
             let (hash, on) = *key;
-            let one = &self.stored[key];
-            let adapter = one.adapter.as_ref();
-            event::store(hash, one.parent, &one.tokens, on, adapter, &mut events);
+            let block = &self.stored[key];
+            let adapter = block.adapter.as_ref();
+            event::store(hash, block.parent, &block.tokens, on, adapter, &mut events);
         }
         events
     }
@@ -114,16 +114,16 @@ impl Feed {
             } => {
                 let mut above = *parent;
                 let blocks = tokens.chunks_exact(self.block_size as usize);
-                for (&hash, block) in hashes.iter().zip(blocks) {
+                for (&hash, tokens) in hashes.iter().zip(blocks) {
                     self.serial += 1;
-                    let one = Stored {
+                    let block = Stored {
                         serial: self.serial,
                         parent: above.replace(hash),
-                        tokens: block.into(),
+                        tokens: tokens.into(),
                         adapter: adapter.clone(),
                     };
                     self.order.insert(self.serial, (hash, *medium));
-                    match self.stored.insert((hash, *medium), one) {
+                    match self.stored.insert((hash, *medium), block) {
                         Some(before) => drop(self.order.remove(&before.serial)),
                         None => self.blocks[*medium as usize] += 1,
                     }
@@ -131,8 +131,8 @@ impl Feed {
             }
             KvEvent::Removed { hashes, medium } => {
                 for &hash in hashes {
-                    if let Some(one) = self.stored.remove(&(hash, *medium)) {
-                        self.order.remove(&one.serial);
+                    if let Some(block) = self.stored.remove(&(hash, *medium)) {
+                        self.order.remove(&block.serial);
                         self.blocks[*medium as usize] -= 1;
                     }
                 }

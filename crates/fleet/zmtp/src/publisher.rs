@@ -110,7 +110,7 @@ impl Publisher {
             }
         }
         if self.is_overfull() {
-            let bytes = |one: &&Arc<Subscriber>| one.queue.bytes();
+            let bytes = |subscriber: &&Arc<Subscriber>| subscriber.queue.bytes();
             // The others need no more than their share then.
             if let Some(behind) = subscribers.iter().max_by_key(bytes) {
                 behind.end();

@@ -53,9 +53,9 @@ fn shortened(value: &Value) -> Value {
         let left = left.checked_sub(8)?;
         match value {
             Value::String(text) => left.checked_sub(text.len()),
-            Value::Array(list) => list.iter().try_fold(left, |rest, one| go(one, rest)),
-            Value::Object(members) => members.iter().try_fold(left, |rest, (name, one)| {
-                go(one, rest.checked_sub(name.len())?)
+            Value::Array(list) => list.iter().try_fold(left, |rest, value| go(value, rest)),
+            Value::Object(members) => members.iter().try_fold(left, |rest, (name, value)| {
+                go(value, rest.checked_sub(name.len())?)
             }),
             Value::Null | Value::Bool(_) | Value::Number(_) => Some(left),
         }

@@ -47,7 +47,7 @@ impl Condensed {
         others: &[usize],
         preferred: Option<usize>,
     ) -> (usize, f64) {
-        let known = |one| (one, self.get(of, one));
+        let known = |other| (other, self.get(of, other));
         let mut best = preferred.map_or((of, f64::INFINITY), known);
         let (before, after) = others.split_at(others.partition_point(|other| *other < of));
         for &other in before {

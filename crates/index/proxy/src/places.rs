@@ -271,9 +271,10 @@ impl Places {
         let of_kind = open
             .connections
             .iter()
-            .filter(|(_, one)| one.reserved == reserved);
+            .filter(|(_, connection)| connection.reserved == reserved);
         let now = Instant::now();
-        let ranked = of_kind.filter_map(|(number, one)| Some((one.progress.rank(now)?, *number)));
+        let ranked = of_kind
+            .filter_map(|(number, connection)| Some((connection.progress.rank(now)?, *number)));
         let Some((_, number)) = ranked.min() else {
             return false;
         };
@@ -302,7 +303,7 @@ impl Places {
     pub(crate) fn sweep(&self) {
         let mut open = lock(&self.open);
         let connections = open.connections.iter();
-        let late = connections.filter(|(_, one)| one.progress.is_late(&self.limits));
+        let late = connections.filter(|(_, connection)| connection.progress.is_late(&self.limits));
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in &late {
             self.close(&mut open, *number);

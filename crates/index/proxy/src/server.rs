@@ -144,7 +144,7 @@ pub async fn serve<H: Handler>(
             continue;
         };
         let task = place.task();
-        let one = Client {
+        let client = Client {
             place,
             places: Arc::clone(&places),
             handler: Arc::clone(&handler),
@@ -152,7 +152,7 @@ pub async fn serve<H: Handler>(
             limits,
             stopped: stopped.clone(),
         };
-        let handle = connections.spawn(one.begin(stream, others.clone()));
+        let handle = connections.spawn(client.begin(stream, others.clone()));
         let _ = task.set(handle);
         // When many connect at once, what this one has sent is looked at before others are accepted, who might need its
         // place: an urgent request that has arrived is no slow client.

@@ -97,7 +97,7 @@ impl Control {
     /// As [`Control::stats`].
     pub fn slot(&self, slot: i32) -> Result<Option<Slot>> {
         let slots = self.stats()?.slots;
-        Ok(slots.into_iter().find(|one| one.slot == slot))
+        Ok(slots.into_iter().find(|state| state.slot == slot))
     }
 
     /// `GET /requests/{id}`: where a request's prompt is, or what became of it.

@@ -70,7 +70,7 @@ impl Metrics {
         };
         self.of(name)
             .find(|sample| has(sample))
-            .map(|one| one.value)
+            .map(|sample| sample.value)
     }
 
     /// `counter`, `gauge`, `histogram` …, if the text states it.
@@ -137,7 +137,11 @@ mod tests {
                     b{x=\"1\",y=\"a \\\"b\\\" \\\\ c\\nd\"} 2.5 1700000000\n\
                     c_bucket{le=\"+Inf\"} +Inf\nnonsense\nd{x=\"} 1\n";
         let metrics = Metrics::parse(text);
-        let names: Vec<&str> = metrics.samples().iter().map(|one| &*one.name).collect();
+        let names: Vec<&str> = metrics
+            .samples()
+            .iter()
+            .map(|sample| &*sample.name)
+            .collect();
         assert_eq!(names, ["a", "b", "c_bucket"]);
         assert_eq!(metrics.help("a"), Some("what it is"));
         assert_eq!(metrics.value("a", &[]), Some(1.0));

@@ -260,7 +260,7 @@ impl LlamaServer {
 
     fn is_busy(&self, slot: u32) -> Result<bool> {
         let slots = self.slots()?;
-        let found = slots.iter().find(|one| one.id == slot);
+        let found = slots.iter().find(|state| state.id == slot);
         match found {
             Some(found) => Ok(found.is_processing),
             None => Err(Error::NoSuchSlot {

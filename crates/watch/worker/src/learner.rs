@@ -67,9 +67,9 @@ impl Learner {
             } if is_ours(context) => match (*sequence, *to) {
                 (0.., ..0) => self.cut(*sequence, *from),
                 (sequence, _) => {
-                    let is_meant = |one| sequence < 0 || one == sequence;
+                    let is_meant = |other| sequence < 0 || other == sequence;
                     self.keep(is_meant);
-                    self.sequences.retain(|&one, _| !is_meant(one));
+                    self.sequences.retain(|&other, _| !is_meant(other));
                 }
             },
             Event::Copied {
@@ -79,7 +79,7 @@ impl Learner {
                 ..
             } if is_ours(context) => {
                 let copy = self.sequences.get(source).copied();
-                self.keep(|one| one == *target);
+                self.keep(|other| other == *target);
                 self.sequences.remove(target);
                 let copy = copy.map(|copy| Following {
                     answer: None,
@@ -91,7 +91,7 @@ impl Learner {
             | Event::Replaced { sequence, .. }
             | Event::Shifted { sequence, .. }
             | Event::Obscured { sequence, .. } => {
-                self.keep(|one| one == *sequence);
+                self.keep(|other| other == *sequence);
                 self.sequences.remove(sequence);
             }
             Event::Cleared { .. } | Event::Kept { .. } | Event::ContextFreed { .. } => {
@@ -105,12 +105,12 @@ impl Learner {
 
     /// The answers of these sequences are kept elsewhere, too.
     fn keep(&mut self, is_meant: impl Fn(SequenceId) -> bool) {
-        for (sequence, one) in &mut self.sequences {
-            let answer = one
+        for (sequence, following) in &mut self.sequences {
+            let answer = following
                 .answer
-                .filter(|_| one.next > one.kept && is_meant(*sequence));
+                .filter(|_| following.next > following.kept && is_meant(*sequence));
             if let Some((answer, _)) = answer {
-                one.kept = one.next;
+                following.kept = following.next;
                 self.library.keep_answer(answer);
             }
         }
@@ -120,7 +120,7 @@ impl Learner {
         let (sequence, position) = (entry.sequence, entry.position);
         let before = self.sequences.get(&sequence);
         if before.is_some_and(|before| before.next != position || !before.output) {
-            self.keep(|one| one == sequence);
+            self.keep(|other| other == sequence);
         }
         let before = self.sequences.get(&sequence);
         let batch = match before {
@@ -184,7 +184,7 @@ impl Learner {
             }
             // The answer stays remembered.
             _ => {
-                self.keep(|one| one == sequence);
+                self.keep(|other| other == sequence);
                 self.sequences.remove(&sequence);
             }
         }

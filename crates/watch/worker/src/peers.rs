@@ -107,7 +107,7 @@ impl Peers {
             told.push_back(Item { what, at });
             return;
         };
-        let mut push = |one| told.push_back(event(one, at));
+        let mut push = |content| told.push_back(event(content, at));
         let context = match now {
             Event::Launched { sequence, .. } => sequence_of(sequence).0,
             _ => match context_of(&now) {
@@ -301,8 +301,8 @@ mod tests {
 
     fn pass(peers: &mut Peers, events: impl IntoIterator<Item = Event>) -> Vec<Event> {
         let mut told = Outgoing::new();
-        for one in events {
-            peers.pass(event(one, AT), &mut told);
+        for content in events {
+            peers.pass(event(content, AT), &mut told);
         }
         let events = told.into_iter().map(|item| match item.what {
             What::Event(event) => event,

@@ -30,9 +30,9 @@ impl Page {
             "Prompt tokens of a context: reused from the cache, or evaluated, since it was created",
         );
         let reused = [("source", "reused")];
-        self.of_each(stats, name, &reused, |one| one.reuse.reused);
+        self.of_each(stats, name, &reused, |context| context.reuse.reused);
         let evaluated = [("source", "evaluated")];
-        self.of_each(stats, name, &evaluated, |one| one.reuse.evaluated);
+        self.of_each(stats, name, &evaluated, |context| context.reuse.evaluated);
     }
 
     fn of_each(
@@ -42,12 +42,12 @@ impl Page {
         more: &[(&str, &str)],
         value: fn(&ProgramContext) -> u64,
     ) {
-        for one in &stats.contexts {
-            let number = one.context.to_string();
-            let own = one.model.as_deref().unwrap_or("unknown");
+        for context in &stats.contexts {
+            let number = context.context.to_string();
+            let own = context.model.as_deref().unwrap_or("unknown");
             let mut labels = vec![("context", number.as_str()), ("context_model", own)];
             labels.extend(more);
-            self.sample(name, &labels, value(one) as f64);
+            self.sample(name, &labels, value(context) as f64);
         }
     }
 }

@@ -177,9 +177,9 @@ impl Observer {
     pub(super) fn claims_closed(&mut self, evaluation: EvaluationId, likely: Option<Arrival>) {
         let unclaimed = self.unclaimed.remove(&evaluation);
         for done in unclaimed
-            .filter(|one| !one.claimed)
+            .filter(|evaluated| !evaluated.claimed)
             .into_iter()
-            .flat_map(|one| one.done)
+            .flat_map(|evaluated| evaluated.done)
         {
             self.deliver(likely, None, done, None);
         }

@@ -8,11 +8,13 @@ use super::{Recorder, append};
 impl Recorder {
     /// Adapters as they are recorded: by a keyed hash, not by name.
     pub(super) fn applied(&self, adapters: &[Adapter]) -> Applied {
-        let some = adapters.iter().filter(|one| one.scale != Scale::new(0.0));
+        let some = adapters
+            .iter()
+            .filter(|adapter| adapter.scale != Scale::new(0.0));
         let text: Vec<u8> = some
-            .flat_map(|one| format!("{}:{:?};", one.address, one.scale).into_bytes())
+            .flat_map(|adapter| format!("{}:{:?};", adapter.address, adapter.scale).into_bytes())
             .collect();
-        let blend = Blend::of(adapters.iter().map(|one| (one, one.scale)));
+        let blend = Blend::of(adapters.iter().map(|adapter| (adapter, adapter.scale)));
         Applied {
             hash: if text.is_empty() {
                 0

@@ -27,7 +27,7 @@ pub(super) struct List {
     object: u32,
     skipper: StringSkipper,
     /// The elements of the list itself, in case it is one prompt.
-    one: Vec<Piece>,
+    whole: Vec<Piece>,
     /// Its elements as prompts, in case there are several.
     several: Vec<Vec<Piece>>,
     has_tokens: bool,
@@ -56,7 +56,7 @@ impl List {
             inside: false,
             object: 0,
             skipper: StringSkipper::new(),
-            one: Vec::new(),
+            whole: Vec::new(),
             several: Vec::new(),
             has_tokens: false,
             has_lists: false,
@@ -68,7 +68,7 @@ impl List {
     /// The prompts, by the server's rule: a list with a number in it is one prompt.
     pub(super) fn prompts(self) -> Option<Vec<Vec<Piece>>> {
         match (self.state, self.has_tokens, self.has_lists) {
-            (State::Whole, true, false) => Some(vec![self.one]),
+            (State::Whole, true, false) => Some(vec![self.whole]),
             (State::Whole, false, _) if !self.several.is_empty() => Some(self.several),
             _ => None,
         }
@@ -76,7 +76,7 @@ impl List {
 
     /// Whether the list has ended and is empty.
     pub(super) fn is_empty(&self) -> bool {
-        self.state == State::Whole && self.one.is_empty() && self.several.is_empty()
+        self.state == State::Whole && self.whole.is_empty() && self.several.is_empty()
     }
 
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
@@ -179,7 +179,7 @@ impl List {
     fn pieces(&mut self) -> &mut Vec<Piece> {
         match self.several.last_mut() {
             Some(last) if self.inside => last,
-            _ => &mut self.one,
+            _ => &mut self.whole,
         }
     }
 }

@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for Slot {
         // In servers of 2026 a list with one element, before that the element itself.
         let next = match &slot["next_token"] {
             Value::Array(list) => list.first(),
-            one => Some(one),
+            element => Some(element),
         };
         let is_processing = slot["is_processing"] == true;
         // Afterwards they are all 0.

@@ -190,9 +190,9 @@ impl Answers {
             Some(Err(_)) => return Ok(refuse(400, "n is how many: a whole number")),
         };
         let latest = self.asker.ask(|to| Question::Latest(most, to))?.into_iter();
-        let requests = latest.map(|(mut one, difference)| {
-            self.quote(&mut one.evaluation, difference);
-            one
+        let requests = latest.map(|(mut request, difference)| {
+            self.quote(&mut request.evaluation, difference);
+            request
         });
         let requests = requests.collect();
         Ok(json(200, &Latest { requests }))

@@ -181,7 +181,7 @@ fn of_model(path: &Path, model: Option<&OsStr>) -> PathBuf {
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "._-".contains(*letter);
     let plain = text
         .chars()
-        .map(|one| if is_plain(&one) { one } else { '_' });
+        .map(|letter| if is_plain(&letter) { letter } else { '_' });
     let plain: String = plain.take(LONGEST).collect();
     let mut file = path.as_os_str().to_owned();
     file.push(".");

@@ -72,7 +72,12 @@ fn as_written(share: f32) -> f64 {
 }
 
 fn calls(engine: &Engine) -> Calls {
-    let has = |name: &str| engine.functions.iter().any(|one| one.name == name);
+    let has = |name: &str| {
+        engine
+            .functions
+            .iter()
+            .any(|function| function.name == name)
+    };
     match (
         has("llama_process"),
         has("llama_memory_seq_rm"),
