@@ -50,20 +50,26 @@ impl Evaluations {
         self.causes.add(evaluation(account).causes);
     }
 
+    /// `None`: the entry was dropped.
+    fn known_at(&mut self, entry: u64) -> Option<&mut Known> {
+        let place = self.place(entry)?;
+        self.all.get_mut(place)
+    }
+
+    fn place(&self, entry: u64) -> Option<usize> {
+        usize::try_from(entry.checked_sub(self.before)?).ok()
+    }
+
     /// The evaluation of a prompt of the request at this entry took so long.
     pub(crate) fn took(&mut self, entry: u64, seconds: f64) {
-        let place = entry.checked_sub(self.before);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
+        if let Some(known) = self.known_at(entry) {
             *known.evaluated.evaluation.seconds.get_or_insert(0.0) += seconds;
         }
     }
 
     /// The request at this entry was answered.
     pub(crate) fn ended(&mut self, entry: u64, first_token: Option<f64>, unix_ms: u64) {
-        let place = entry.checked_sub(self.before);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
+        if let Some(known) = self.known_at(entry) {
             known.evaluated.time_to_first_token_seconds = first_token;
             known.evaluated.ended = Some(Timestamp::from_unix_ms(unix_ms));
         }
@@ -77,9 +83,7 @@ impl Evaluations {
         title: Option<&Title>,
         kept: u64,
     ) {
-        let place = entry.checked_sub(self.before);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        if let Some(known) = place.and_then(|place| self.all.get_mut(place)) {
+        if let Some(known) = self.known_at(entry) {
             known.evaluated.sections = sections;
             known.evaluated.evaluation.title = title.cloned();
             known.evaluated.evaluation.kept = kept;
@@ -88,10 +92,10 @@ impl Evaluations {
 
     /// The request at this entry has these dates and numbers.
     pub(crate) fn sent(&mut self, entry: u64, sent: &Arc<Sent>) {
-        let place = entry.checked_sub(self.before);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        let known = place.and_then(|place| self.all.get_mut(place));
-        let Some(difference) = known.and_then(|known| known.difference.as_mut()) else {
+        let Some(difference) = self
+            .known_at(entry)
+            .and_then(|known| known.difference.as_mut())
+        else {
             return;
         };
         if difference.sent.replace(Arc::clone(sent)).is_none() {
@@ -99,9 +103,7 @@ impl Evaluations {
         }
         if self.sent.len() > MOST_SENT {
             let oldest = self.sent.pop_front();
-            let place = oldest.and_then(|oldest| oldest.checked_sub(self.before));
-            let place = place.and_then(|place| usize::try_from(place).ok());
-            let known = place.and_then(|place| self.all.get_mut(place));
+            let known = oldest.and_then(|oldest| self.known_at(oldest));
             if let Some(difference) = known.and_then(|known| known.difference.as_mut()) {
                 difference.sent = None;
             }
@@ -110,9 +112,7 @@ impl Evaluations {
 
     /// The evaluation at this entry belongs to another request.
     pub(crate) fn rename(&mut self, entry: u64, asker: &Asker) {
-        let place = entry.checked_sub(self.before);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        let Some(known) = place.and_then(|place| self.all.get_mut(place)) else {
+        let Some(known) = self.known_at(entry) else {
             return;
         };
         known.evaluated.number = asker.number;
@@ -137,8 +137,8 @@ impl Evaluations {
     ) -> u64 {
         let evaluation = evaluation(account);
         let at = Timestamp::from_unix_ms(unix_ms);
-        let place = entry.and_then(|entry| entry.checked_sub(self.before));
-        if let Some(known) = place.and_then(|place| self.all.get_mut(place as usize)) {
+        let earlier = entry.and_then(|entry| Some((entry, self.known_at(entry)?)));
+        if let Some((entry, known)) = earlier {
             let is_largest = account.evaluated > known.most;
             if is_largest {
                 known.most = account.evaluated;
@@ -148,7 +148,7 @@ impl Evaluations {
             known.evaluated.at = at;
             known.evaluated.slot = slot;
             known.evaluated.evaluation.add(evaluation, is_largest);
-            return self.before + place.unwrap_or(0);
+            return entry;
         }
         let Asker { number, id } = &account.asker;
         let entry = self.before + self.all.len() as u64;
@@ -183,8 +183,7 @@ impl Evaluations {
 
     /// The evaluation of the last request with this id, and the number of its prompt.
     pub(crate) fn get(&self, id: &str) -> Option<(u64, &Evaluation)> {
-        let place = self.by_id.get(id)?.checked_sub(self.before)?;
-        let known = self.all.get(usize::try_from(place).ok()?)?;
+        let known = self.all.get(self.place(*self.by_id.get(id)?)?)?;
         Some((known.nth, &known.evaluated.evaluation))
     }
 
@@ -197,8 +196,7 @@ impl Evaluations {
 
     /// The place where the prompt of the last request with this id differs from an earlier one.
     pub(crate) fn difference(&self, id: &str) -> Option<Difference> {
-        let place = self.by_id.get(id)?.checked_sub(self.before)?;
-        let known = self.all.get(usize::try_from(place).ok()?)?;
+        let known = self.all.get(self.place(*self.by_id.get(id)?)?)?;
         known.difference.clone()
     }
 
@@ -226,11 +224,11 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
         causes: causes(account.causes),
         from: sources(account.from),
         adapters: account.adapters.as_ref().map(|adapters| {
-            let one = |adapter: residency::AppliedAdapter| AppliedAdapter {
+            let shown = |adapter: residency::AppliedAdapter| AppliedAdapter {
                 id: adapter.index,
                 scale: adapter.scale.get(),
             };
-            adapters.iter().copied().map(one).collect()
+            adapters.iter().copied().map(shown).collect()
         }),
         given_up: account.given_up,
         attempts: account.attempts.into(),
