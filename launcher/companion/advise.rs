@@ -7,7 +7,7 @@ use contextpilot_client::Control;
 use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
 use serde::Serialize;
 
-use super::adviser::{ChangeData, MOVES, SUFFIX_FIRST, spared_by, words};
+use super::adviser::{ChangeData, MOVES, SUFFIX_FIRST, WHOLE_WINDOWS, spared_by, words};
 use super::connect::ControlAt;
 use super::recorded::{OfModel, of_router, of_running, of_server, open, open_all};
 use super::show::{bytes, count, percent, print, print_json};
@@ -110,6 +110,7 @@ struct ChangeOut {
 struct TokensOut {
     prefix: u64,
     behind_a_difference: u64,
+    not_wanted: u64,
     never_sent: u64,
     differs_at: Option<u32>,
 }
@@ -137,6 +138,7 @@ impl AdviceOut {
             tokens: TokensOut {
                 prefix: tokens.prefix,
                 behind_a_difference: tokens.behind_a_difference,
+                not_wanted: tokens.not_wanted,
                 never_sent: tokens.never_sent,
                 differs_at: tokens.differs_at,
             },
@@ -188,14 +190,15 @@ fn text(advice: &Advice) -> String {
     {
         text += &format!("With --cache-reuse, {MOVES}.\n");
     }
-    let reorders = |change: &&Change| change.kind == Kind::Infill;
-    if advice
-        .changes
-        .iter()
-        .chain(&advice.alone)
-        .any(|one| reorders(&one))
-    {
+    let is_of = |kind: Kind| {
+        let mut all = advice.changes.iter().chain(&advice.alone);
+        all.any(|one| one.kind == kind)
+    };
+    if is_of(Kind::Infill) {
         text += &format!("With --spm-infill, {SUFFIX_FIRST}.\n");
+    }
+    if is_of(Kind::Windows) {
+        text += &format!("With --swa-full, {WHOLE_WINDOWS}.\n");
     }
     let tokens = &advice.tokens;
     let share = |part: u64| percent(Some(part as f64 / recorded.prompt_tokens.max(1) as f64));
@@ -203,6 +206,12 @@ fn text(advice: &Advice) -> String {
         "{} of the tokens repeat the beginning of an earlier request: flags decide over them.\n",
         share(tokens.prefix)
     );
+    if tokens.not_wanted > 0 {
+        text += &format!(
+            "{} were sent before, of embeddings or rerankings: the server reuses nothing for these, whatever its flags.\n",
+            share(tokens.not_wanted)
+        );
+    }
     text += &format!(
         "{} are new; {} were sent before behind something else",
         share(tokens.never_sent),

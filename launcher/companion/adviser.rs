@@ -27,6 +27,10 @@ pub(super) const MOVES: &str = "answers may change, as what is moved was evaluat
 pub(super) const SUFFIX_FIRST: &str =
     "answers may change, as the model reads what is behind the cursor first";
 
+/// Said with `--swa-full`.
+pub(super) const WHOLE_WINDOWS: &str =
+    "the layers with sliding windows keep all positions then, and the prefix store keeps nothing";
+
 /// Recorded traffic, with what was tried on it.
 pub(super) struct Adviser {
     pub(super) traffic: Traffic,

@@ -570,6 +570,46 @@ fn a_sliding_window_that_must_go_back() {
     follow(&scene("a sliding window", "--parallel 1", steps).of(Arch::Gemma2));
 }
 
+/// It leaves its prompt farther from its end than a checkpoint is.
+#[test]
+fn a_sliding_window_that_cannot_go_back() {
+    let front = tokens(1, 500);
+    let steps = vec![
+        ask(behind(&front, tokens(2, 900))),
+        ask(behind(&front, tokens(3, 200))),
+    ];
+    let flags = "--parallel 1 --cache-ram 0 -ub 64";
+    let played = scene("a window that cannot go back", flags, steps).of(Arch::Gemma2);
+    follows_to(&played, "--swa-full");
+    // What it costs is said.
+    let before = played.play();
+    let all = before.advice();
+    let whole = all.iter().find(|one| one["flags"][0] == "--swa-full");
+    let whole = whole.expect("it is among the changes");
+    assert!(
+        whole["memory"]["context_bytes"].as_i64() > Some(0),
+        "{whole}"
+    );
+    let text = whole["text"].as_str().expect("a text");
+    assert!(text.contains("the prefix store keeps nothing"), "{text}");
+}
+
+/// A prefix store keeps nothing of whole windows, so it is not advised there.
+#[test]
+fn whole_windows_are_told_of_no_store() {
+    let steps = vec![
+        ask(tokens(1, 700)),
+        ask(tokens(2, 700)),
+        ask(tokens(1, 700)),
+    ];
+    let flags = "--parallel 1 --cache-ram 0 --swa-full";
+    let scene = scene("whole windows", flags, steps);
+    let changes = follow(&scene.clone().of(Arch::Gemma2));
+    assert!(!changes.is_empty());
+    let is_store = |change: &Value| change[1][0] == "CONTEXTPILOT_STORE=a folder";
+    assert!(!changes.iter().any(is_store), "{changes:?}");
+}
+
 /// As in the second of two short conversations with the same system prompt: 49 tokens were evicted.
 #[test]
 fn a_handful_of_tokens_gets_no_advice() {

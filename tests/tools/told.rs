@@ -246,6 +246,22 @@ fn embeddings_that_were_never_sent_are_new() {
     assert_eq!(evaluation["evaluated"], 6 * 60, "{evaluation}");
     assert_eq!(causes["uncached"], 6 * 59, "{evaluation}");
     assert_eq!(causes["evicted"], 0, "{evaluation}");
+    // Nothing is promised, and no flag is said to decide. (An embedding is recorded when its slot is used again.)
+    let advised = watched.json(&["advise"]);
+    assert_eq!(advised["changes"], object!([]), "{advised}");
+    assert_eq!(advised["alone"], object!([]), "{advised}");
+    let repeated = advised["tokens"]["not_wanted"].as_u64();
+    assert!(repeated >= Some(4 * 60), "{advised}");
+    assert_eq!(advised["tokens"]["prefix"], 0, "{advised}");
+    let text = watched.text(&["advise"]);
+    assert!(
+        text.contains("the server reuses nothing for these, whatever its flags"),
+        "{text}"
+    );
+    assert!(
+        text.contains("0 % of the tokens repeat the beginning"),
+        "{text}"
+    );
 }
 
 /// What several answers to one prompt have in common is evaluated once, as the server counts it.

@@ -4,7 +4,9 @@ use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Reason};
 use contextpilot_simulate::{GivenUp, Kind, Point, given_up};
 use serde::Serialize;
 
-use crate::companion::adviser::{Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, words};
+use crate::companion::adviser::{
+    Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, WHOLE_WINDOWS, words,
+};
 use crate::companion::differs::{Differs, is_shortened};
 use crate::companion::show::{bytes, count, counted, duration};
 
@@ -201,6 +203,7 @@ impl Case<'_> {
             };
             let text = match (change.moves_chunks(), change.kind) {
                 (true, _) => format!("{text} ({MOVES})"),
+                (false, Kind::Windows) => format!("{text} ({WHOLE_WINDOWS})"),
                 (false, Kind::Infill) => format!("{text} ({SUFFIX_FIRST})"),
                 (false, _) => text,
             };

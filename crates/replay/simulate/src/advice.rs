@@ -12,6 +12,7 @@ use crate::replay::Replay;
 use crate::seen::Seen;
 use crate::setting::Setting;
 use crate::simulate::COURSES;
+use crate::whole::with_whole_windows;
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
 pub const LEAST_GAIN: f64 = 0.02;
@@ -115,6 +116,8 @@ pub struct Repeated {
     /// Tokens that were in an earlier request, but follow a difference in this one. Only the client can
     /// save them, by sending them before what differs.
     pub behind_a_difference: u64,
+    /// Tokens that were in an earlier request, of embeddings and rerankings: the server reuses nothing for these.
+    pub not_wanted: u64,
     /// Tokens that were in no earlier request. They have to be evaluated.
     pub never_sent: u64,
     /// Where prompts differ first from earlier ones: the median position, in tokens. Counts only prompts
@@ -180,6 +183,7 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         Kind::Slots,
         Kind::HostCache,
         Kind::Store,
+        Kind::Windows,
         Kind::Infill,
         Kind::Models,
         Kind::Client,
@@ -205,8 +209,9 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     if let Some(best) = sure_ones.iter().find(|one| is_best(one)) {
         let best = Change::of(best);
         let base = &best.point;
-        // With other traffic, what else would help is not known.
-        let goes_on = !best.kind.changes_traffic() && (!is_thrifty || may_any_gain(base, &tokens));
+        // With other traffic, or other sizes, what else would help is not known.
+        let is_other = best.kind.changes_traffic() || best.kind == Kind::Windows;
+        let goes_on = !is_other && (!is_thrifty || may_any_gain(base, &tokens));
         let round =
             goes_on.then(|| Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty));
         let second = round.as_ref().and_then(|round| round.best_flags(base));
@@ -307,7 +312,7 @@ impl Round {
         Self { tried, candidates }
     }
 
-    /// As well as what changes the prompts: what clients can do, and another order of infill prompts.
+    /// As well as what changes the recording: what clients can do, another order of infill prompts, and larger states.
     fn with_other_prompts(mut self, traffic: &Traffic, setting: &Setting) -> Self {
         let candidate = |kind, flags: &[&str], client| Candidate {
             kind,
@@ -330,9 +335,17 @@ impl Round {
             let flags = ["--models-max", &models.to_string()];
             (candidate(Kind::Models, &flags, None), changed)
         });
-        for (candidate, changed) in of_clients.chain(infill).chain(models) {
+        let whole = with_whole_windows(traffic, setting).map(|(whole, changed)| {
+            let candidate = candidate(Kind::Windows, &["--swa-full"], None);
+            let with_it = Candidate {
+                setting: whole,
+                ..candidate
+            };
+            (with_it, changed)
+        });
+        for (candidate, changed) in of_clients.chain(infill).chain(models).chain(whole) {
             self.candidates += 1;
-            let point = Replay::of(&changed).simulate(setting);
+            let point = Replay::of(&changed).simulate(&candidate.setting);
             self.tried.push((candidate, point));
         }
         self
@@ -367,7 +380,8 @@ fn may_any_gain(base: &Point, tokens: &Repeated) -> bool {
 fn may_reuse(most: u64, base: &Point, tokens: &Repeated) -> bool {
     /// In what order requests come differs a little between settings, and so does what comes first.
     const SLACK: f64 = LEAST_GAIN / 4.0;
-    let all = tokens.prefix + tokens.behind_a_difference + tokens.never_sent;
+    let repeated = tokens.prefix + tokens.behind_a_difference + tokens.not_wanted;
+    let all = repeated + tokens.never_sent;
     // With other requests refused, shares are of other tokens.
     if base.refused > 0 || base.prompt_tokens != all || all == 0 {
         return true;
@@ -645,6 +659,8 @@ pub enum Kind {
     IdleSlots,
     /// `--ctx-size`
     Context,
+    /// `--swa-full`
+    Windows,
     /// `--spm-infill`
     Infill,
     /// `--models-max`, of the router that started the server.
@@ -835,11 +851,15 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
         let behind = u64::from(behind);
         rows.insert(&request.tokens, request.tokens.len(), nth);
         seen.add(&request.tokens);
-        sum.prefix += u64::from(prefix);
-        sum.behind_a_difference += behind;
         sum.never_sent += u64::from(record.prompt)
             .saturating_sub(u64::from(prefix))
             .saturating_sub(behind);
+        if record.embedding {
+            sum.not_wanted += u64::from(prefix) + behind;
+            continue;
+        }
+        sum.prefix += u64::from(prefix);
+        sum.behind_a_difference += behind;
         let is_another = prefix < SHARED && goes_on.saturating_sub(prefix) > SHARED;
         if behind > u64::from(record.prompt / 4) && !is_another {
             differ.push(prefix);

@@ -72,6 +72,7 @@ mod sizes;
 mod store;
 mod timeline;
 mod times;
+mod whole;
 mod window;
 
 pub use advice::{

@@ -41,6 +41,8 @@ pub struct Setting {
     pub sleep_idle_seconds: Option<u32>,
     /// Which positions the model's context keeps.
     pub memory: Memory,
+    /// `--swa-full`: sliding windows keep all positions, so [`memory`](Self::memory) is full.
+    pub whole_windows: bool,
     /// The server knows `--cache-ram`: older ones have no host prompt cache.
     pub has_host_cache: bool,
     /// Which generation's rules it follows.
@@ -207,6 +209,7 @@ impl Setting {
             ubatch_size: setup.ubatch_size.max(1),
             sleep_idle_seconds: setup.sleep_idle_seconds,
             memory: setup.memory,
+            whole_windows: setup.whole_windows,
             has_host_cache: setup.cache_ram.is_some(),
             generation,
             slot_limit: None,
@@ -269,10 +272,11 @@ impl Setting {
         Ok(self)
     }
 
-    /// Whether the model's cache is one that a prefix store is for: one that can go back to any position.
+    /// Whether the model's cache is one that a prefix store is for: one that can go back to any position, and whose
+    /// states are whole, which those of whole windows are not.
     #[must_use]
     pub fn can_have_store(&self) -> bool {
-        self.memory == Memory::Full
+        self.memory == Memory::Full && !self.whole_windows
     }
 
     pub(crate) fn store(&self) -> Option<StoreSetting> {

@@ -75,6 +75,8 @@ pub struct Setup {
     pub projector: bool,
     /// `--sleep-idle-seconds`. `None`: it never sleeps. Older recordings do not say.
     pub sleep_idle_seconds: Option<u32>,
+    /// `--swa-full`: sliding windows keep all positions, and the prefix store keeps nothing. Older recordings do not say.
+    pub whole_windows: bool,
     /// How large its prefix store may become, bytes. `None`: it has none. A frame of its own has it.
     pub store: Option<u64>,
 }
@@ -103,6 +105,7 @@ impl Default for Setup {
             version: String::new(),
             projector: false,
             sleep_idle_seconds: None,
+            whole_windows: false,
             store: None,
         }
     }
@@ -145,6 +148,7 @@ impl Setup {
         put(&mut into, u64::from(self.projector));
         // The server refuses 0.
         put(&mut into, u64::from(self.sleep_idle_seconds.unwrap_or(0)));
+        put(&mut into, u64::from(self.whole_windows));
         into
     }
 
@@ -187,6 +191,7 @@ impl Setup {
             .unwrap_or(thousandths as f32 / 1000.0);
         let projector = bytes.small() == Some(1);
         let sleep_idle_seconds = bytes.small().filter(|&seconds| seconds > 0);
+        let whole_windows = bytes.small() == Some(1);
         let setup = Self {
             engine,
             parallel,
@@ -208,6 +213,7 @@ impl Setup {
             version,
             projector,
             sleep_idle_seconds,
+            whole_windows,
             store: None,
         };
         setup.is_possible().then_some(setup)
@@ -253,7 +259,7 @@ mod tests {
         put(&mut exact, u64::from(bits));
         put(&mut exact, u64::from(small.projector));
         put(&mut exact, 0);
-
+        put(&mut exact, 0);
         let old = bytes.strip_suffix(&exact[..]).expect("it is at the end");
         let read = Setup::decode(old).map(|setup| setup.slot_prompt_similarity);
         assert_eq!(read, Some(0.001));

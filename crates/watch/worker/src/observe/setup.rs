@@ -44,6 +44,7 @@ pub(super) fn setup(flags: &ServerFlags, engine: &Engine) -> Setup {
         ubatch_size: flags.ubatch_size(),
         projector: flags.names_projector(),
         sleep_idle_seconds: flags.sleep_idle_seconds(),
+        whole_windows: flags.swa_full(),
         ..Setup::default()
     }
 }
@@ -173,5 +174,6 @@ mod tests {
         assert!(!setup.cache_idle_slots && setup.context_shift);
         assert_eq!((setup.batch_size, setup.ubatch_size), (64, 64));
         assert_eq!(late("x --cache-reuse 16").cache_reuse, 16);
+        assert!(late("x --swa-full").whole_windows && !setup.whole_windows);
     }
 }

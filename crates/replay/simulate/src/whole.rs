@@ -1,0 +1,87 @@
+//! Sliding windows that keep all positions (`--swa-full`).
+
+use contextpilot_traffic::{Memory, SizeKind, SizeSample, Traffic};
+
+use crate::setting::Setting;
+
+/// The recording and the setting, had the server been started with `--swa-full`: it goes back to any position, and each saved
+/// state has all positions of the layers with windows, too. `None`: the model has no windows.
+pub(crate) fn with_whole_windows(
+    traffic: &Traffic,
+    setting: &Setting,
+) -> Option<(Setting, Traffic)> {
+    let Memory::Window(window) = setting.memory else {
+        return None;
+    };
+    let mut traffic = traffic.clone();
+    let position = of_position(&traffic.sizes, window);
+    traffic.sizes.retain(|one| one.kind == SizeKind::State);
+    for state in &mut traffic.sizes {
+        let more = u64::from(state.tokens.saturating_sub(window));
+        state.bytes = state.bytes.saturating_add(more.saturating_mul(position));
+    }
+    let setting = Setting {
+        memory: Memory::Full,
+        whole_windows: true,
+        ..setting.clone()
+    };
+    if let Some(setup) = &mut traffic.setup {
+        (setup.memory, setup.whole_windows) = (Memory::Full, true);
+    }
+    Some((setting, traffic))
+}
+
+/// What the layers with windows take for a position, bytes: a checkpoint has only these, and no more positions than the
+/// window. 0: there is no checkpoint.
+fn of_position(sizes: &[SizeSample], window: u32) -> u64 {
+    let checkpoints = sizes.iter().filter(|one| one.kind == SizeKind::Checkpoint);
+    let each = checkpoints.map(|one| one.bytes / u64::from(one.tokens.min(window).max(1)));
+    each.min().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_traffic::Setup;
+
+    use super::*;
+    use crate::made::{recorded, request, row, traffic};
+    use crate::{Sizes, simulate};
+
+    #[test]
+    fn whole_windows_go_back_anywhere_and_their_states_are_larger() {
+        let setup = Setup {
+            memory: Memory::Window(64),
+            parallel: 1,
+            cache_ram: Some(0),
+            ctx_checkpoints: 0,
+            ..Setup::default()
+        };
+        let talk = |end| row(&[(0, 700), (end, 300)]);
+        let mut traffic = traffic(setup, vec![request(0, talk(5000)), request(1, talk(9000))]);
+        let size = |kind, tokens, bytes| SizeSample {
+            kind,
+            tokens,
+            bytes,
+        };
+        // Ten bytes for each position, and twenty for each in a window.
+        traffic.sizes = vec![
+            size(SizeKind::State, 500, 5000 + 64 * 20),
+            size(SizeKind::State, 1000, 10_000 + 64 * 20),
+            size(SizeKind::Checkpoint, 500, 64 * 20),
+        ];
+        let setting = recorded(&traffic);
+        let reused = |traffic: &Traffic, setting: &Setting| {
+            simulate(traffic, setting).outcomes[1].map(|one| one.reused)
+        };
+        assert_eq!(reused(&traffic, &setting), Some(0));
+        let (whole, changed) = with_whole_windows(&traffic, &setting).expect("it has windows");
+        assert_eq!(reused(&changed, &whole), Some(700));
+        let sizes = Sizes::new(&changed.sizes);
+        assert_eq!(
+            [500, 1000, 4000].map(|tokens| sizes.state(tokens)),
+            [15_000, 30_000, 120_000]
+        );
+        assert!(!whole.can_have_store());
+        assert!(with_whole_windows(&changed, &whole).is_none());
+    }
+}
