@@ -54,6 +54,8 @@ mod tests {
             parallel: 1,
             cache_ram: Some(0),
             ctx_checkpoints: 0,
+            batch_size: 64,
+            ubatch_size: 64,
             ..Setup::default()
         };
         let talk = |end| row(&[(0, 700), (end, 300)]);
