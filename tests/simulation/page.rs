@@ -1,4 +1,4 @@
-//! Writes docs/simulate.md. It has three parts, and each is written by itself.
+//! Writes docs/simulate.md. It has four parts, and each is written by itself.
 
 use contextpilot_testbed::Need;
 
@@ -6,6 +6,7 @@ use contextpilot_testbed::Need;
 const CHATS: &str = "## Chats of a real model\n";
 /// And the third.
 const SESSIONS: &str = "## Sessions of agents\n";
+const RECORDED: &str = "## Sessions of agents that others recorded\n";
 
 /// Writes the first part: made-up traffic at other settings than the recorded one.
 pub(super) fn write_grid(rows: &str, missed: usize, requests: usize) {
@@ -48,31 +49,39 @@ pub(super) fn write_chats(rows: &str, missed: usize) {
     ));
 }
 
-/// Writes the third part: sessions of agents, at the recorded setting and at others.
+/// Writes the third part: sessions of agents, at the recorded setting and at others. Those of a file, at the recorded setting
+/// alone, are the fourth.
 pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorded: bool) {
     let points = rows.lines().count();
-    let origin = if are_recorded {
-        "Recorded sessions of Claude Code (callanjfox/kv-cache-tester, Apache-2.0, recorded at WEKA), a block of 64\n\
-             tokens played as 4"
-    } else {
-        "Made-up sessions of agents"
-    };
     let page = page();
+    let of = format!("{} requests, {} prompt tokens", need.requests, need.prompts);
+    if are_recorded {
+        let first = before(&page, RECORDED);
+        return write(&format!(
+            "{first}\n\n{RECORDED}\n\
+             Written by `scripts/simulate sessions FILE`. Sessions of Claude Code that were recorded at WEKA\n\
+             (callanjfox/kv-cache-tester, Apache-2.0), a block of 64 tokens played as 4: {of}.\n\
+             The columns are those above, at the recorded settings.\n\n\
+             Missed by more than two points: {missed} of {points}.\n\n{TABLE}{rows}"
+        ));
+    }
     let first = before(&page, SESSIONS);
+    let rest = page.find(RECORDED).map_or("", |at| &page[at..]);
+    let gap = if rest.is_empty() { "" } else { "\n" };
     write(&format!(
         "{first}\n\n{SESSIONS}\n\
-         Written by `scripts/simulate sessions`. {origin}:\n\
-         {} requests, {} prompt tokens; so many sessions at a time that some requests wait. Each is recorded at one\n\
+         Written by `scripts/simulate sessions`. Made-up sessions of agents:\n\
+         {of}; so many sessions at a time that some requests wait. Each is recorded at one\n\
          setting, and simulated at that and at the others. *Engine* is the share of prompt tokens that llama-server with\n\
          these flags did not evaluate: reused, or loaded from a prefix store of that budget. The model is tiny: 3 MiB and\n\
          4 MB are to it what some gigabytes are to a large one. Who asks first after answers that end together may decide the\n\
          course of all that follows: the last column has what is simulated in other orders.\n\n\
-         Missed by more than two points, in all orders: {missed} of {points}.\n\n\
-         | sessions at a time | `--parallel` | `--cache-ram` | store | engine | simulated | in other orders |\n\
-         |---|---|---|---|---|---|---|\n{rows}",
-        need.requests, need.prompts,
+         Missed by more than two points, in all orders: {missed} of {points}.\n\n{TABLE}{rows}{gap}{rest}"
     ));
 }
+
+const TABLE: &str = "| sessions at a time | `--parallel` | `--cache-ram` | store | engine | simulated | in other orders |\n\
+     |---|---|---|---|---|---|---|\n";
 
 /// What stands before a part.
 fn before<'a>(page: &'a str, part: &str) -> &'a str {
