@@ -40,15 +40,14 @@ pub fn repair<R: Record>(
     {
         let mut uncertain = journal.uncertain.iter();
         let mut aside = journal.aside.iter().filter(|one| one.sequence == *sequence);
-        match aside.next() {
-            Some(aside) if uncertain.any(|one| one.sequence == *sequence) => {
-                if tokens.is_some() && !engine.load(*sequence, &aside.state) {
-                    unknown.push(*sequence);
-                    continue;
-                }
+        let is_uncertain = uncertain.any(|one| one.sequence == *sequence);
+        if let Some(aside) = aside.next().filter(|_| is_uncertain) {
+            if !engine.load(*sequence, &aside.state) {
+                unknown.push(*sequence);
+                continue;
             }
-            _ if *from == 0 => engine.cut(*sequence, 0),
-            _ => {}
+        } else if *from == 0 {
+            engine.cut(*sequence, 0);
         }
         let evaluates = |rest: &Vec<i32>| {
             let most = record.at_a_time();
