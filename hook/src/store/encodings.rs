@@ -39,6 +39,10 @@ use crate::capture::{connections, llama_batch};
 /// So many chunks are remembered. Others are encoded as ever.
 const MOST: usize = 1 << 16;
 
+/// Why an image is encoded that may be stored.
+const UNCERTAIN: &str = "what the encoder makes of an image that is not known for certain (a frame of a video, a cache_salt that cannot be used)";
+const UNSEEN: &str = "what the encoder makes of images and sounds: this server encodes them without mtmd_batch_encode";
+
 /// What the server returns to itself if a batch is too large for another image.
 const TOO_LARGE: i32 = 2;
 
@@ -325,6 +329,13 @@ fn with<R>(batch: Pointer, work: impl FnOnce(&mut Batch) -> R) -> Option<R> {
     found.map(work)
 }
 
+/// The server is about to evaluate rows that it has encoded.
+pub(super) fn note_unseen() {
+    if works() && !is_embedded() && !sees_encoding() {
+        guard::compute(|| figures::note_refusal(UNSEEN));
+    }
+}
+
 /// Whether the engine has nothing to encode in a batch.
 pub(crate) fn is_given(batch: Pointer) -> bool {
     let given = || with(batch, |batch| batch.given.is_some());
@@ -386,7 +397,13 @@ unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
     // SAFETY: see above.
     let positions = unsafe { plain::chunk_positions(chunk) }?;
     let find = || {
-        let image = *lock(&CHUNKS).get(&chunk.addr())?;
+        let image = lock(&CHUNKS).get(&chunk.addr()).copied();
+        let Some(image) = image else {
+            if are_any() {
+                figures::note_refusal(UNCERTAIN);
+            }
+            return None;
+        };
         let projector = with(batch, |batch| batch.projector)?;
         let all = lock(&PROJECTORS);
         let projector = all.iter().find(|one| one.address == projector)?;

@@ -24,7 +24,7 @@ use contextpilot_kv_store::media;
 use contextpilot_residency::Entry;
 use sha2::{Digest, Sha256};
 
-use super::{Context, is_on, with_record};
+use super::{Context, encodings, is_on, with_record};
 use crate::attach::plain;
 use crate::base::abi::Pointer;
 use crate::base::guard;
@@ -79,6 +79,7 @@ pub(crate) unsafe fn during(
     if !is_on() || rows.is_null() {
         return decode();
     }
+    encodings::note_unseen();
     // SAFETY: the caller's promise.
     let count = unsafe { plain::chunk_rows(chunk) };
     // SAFETY: as above.
