@@ -4,6 +4,8 @@
 mod adapters;
 #[path = "cases/bounded.rs"]
 mod bounded;
+#[path = "cases/drafts.rs"]
+pub(crate) mod drafts;
 #[path = "cases/media.rs"]
 mod media;
 
@@ -97,7 +99,11 @@ pub(crate) fn all() -> Vec<Case> {
         media::cases(),
         adapters::cases(),
     ];
-    groups.into_iter().flatten().collect()
+    let all = groups.into_iter().flatten().collect();
+    match drafts::kind() {
+        Some(kind) => drafts::of(&kind, all),
+        None => all,
+    }
 }
 
 /// The basic cases.

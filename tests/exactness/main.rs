@@ -17,6 +17,9 @@
 //! With `--store` the server has a prefix store. Then nothing is written, and answers may differ in the rounding
 //! of numbers, so texts are not compared.
 //!
+//! With `CONTEXTPILOT_TEST_DRAFTS=draft-mtp` (`draft-eagle3`, `draft-simple`) the server drafts in that way: see `cases::drafts`. Then
+//! nothing is written, either.
+//!
 //! Each case is also run on a copy of the server whose own functions are hidden: see `by_prompts`.
 //!
 //! With `LLAMA_SERVER_BIN`, the test runs another server, such as an older one. Cases
@@ -125,7 +128,7 @@ fn main() -> ExitCode {
         }
     }
     let ours = std::env::var_os("LLAMA_SERVER_BIN").is_none();
-    let usual = !every_moment && !has_store();
+    let usual = !every_moment && !has_store() && cases::drafts::kind().is_none();
     if ours && wanted.is_empty() && usual && tally.is_complete() {
         let mut more = by_prompts::page(&total_by_prompts);
         more += &moments::page(&rows_of_moments, &total_of_moments);

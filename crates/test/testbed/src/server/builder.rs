@@ -224,6 +224,17 @@ impl Builder {
         model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
     }
 
+    /// Whether this is its model.
+    pub fn serves(&self, model: &Model) -> bool {
+        let own = self.model.as_ref();
+        own.is_some_and(|own| own.path() == model.path())
+    }
+
+    /// Whether it has a draft model.
+    pub fn drafts(&self) -> bool {
+        self.has(&["-md"])
+    }
+
     /// Whether it has LoRA adapters.
     pub fn has_adapters(&self) -> bool {
         self.adapters() > 0
