@@ -208,6 +208,81 @@ fn what_has_no_hidden_states_is_evaluated_once_more_and_then_loaded() {
     }
 }
 
+/// Two servers in turns, prompt by prompt.
+#[test]
+#[ignore = "prints figures, for docs/store.md"]
+fn how_long_drafted_answers_take_with_a_load_and_without() {
+    const WIDTH: u32 = 128;
+    const LAYERS: u32 = 4;
+    let of = |arch, layers| {
+        Model::of(&Spec {
+            layers,
+            width: WIDTH,
+            ..Spec::new(arch)
+        })
+    };
+    let serving = |model: &Model| {
+        let builder = Server::builder().model(model).bare_slots(1);
+        builder.args(["-c", "4096"])
+    };
+    let mtp = serving(&of(Arch::Mtp, LAYERS)).args(["--spec-type", "draft-mtp"]);
+    let draft = of(Arch::Eagle3, 1);
+    let eagle = serving(&of(Arch::Llama, LAYERS))
+        .args(["--spec-type", "draft-eagle3", "--spec-draft-p-min", "0.3"])
+        .args(["-md".into(), draft.path().as_os_str().to_owned()]);
+    for (what, builder) in [("MTP", mtp), ("EAGLE-3", eagle)] {
+        let folder = folder();
+        let mut stored = Stored::start(&builder, folder.path());
+        let plain = started(&builder);
+        for is_loaded in [false, true] {
+            let (mut ours, mut theirs) = (Times::default(), Times::default());
+            let mut loaded = 0;
+            for seed in 0..6 {
+                let asking = asking(&tokens(100 + seed, 800)).predict(64);
+                let (answer, account) = stored.send(asking.clone());
+                loaded += account.from.store;
+                ours.add(&answer.raw);
+                theirs.add(&plain.complete(&asking).unwrap().raw);
+            }
+            assert_eq!(loaded > 0, is_loaded);
+            let times = |times: &Times| {
+                let accepted = times.drafts[1] as f64 / times.drafts[0].max(1) as f64;
+                let [first, all] = times.seconds;
+                format!(
+                    "{first:.2} s to 6 first tokens, {all:.2} s to 64, {accepted:.4} of {} accepted",
+                    times.drafts[0]
+                )
+            };
+            let [first, all] = [0, 1].map(|at| ours.seconds[at] / theirs.seconds[at]);
+            println!(
+                "{what}, {loaded} tokens loaded: {}; without a store {}; {first:.3} and {all:.3} times as long",
+                times(&ours),
+                times(&theirs)
+            );
+        }
+    }
+}
+
+/// By the server's own account.
+#[derive(Default)]
+struct Times {
+    /// Up to the first token, and to the last.
+    seconds: [f64; 2],
+    drafts: [u64; 2],
+}
+
+impl Times {
+    fn add(&mut self, answer: &Value) {
+        let took = |name: &str| answer["timings"][name].as_f64().unwrap() / 1e3;
+        let first = took("prompt_ms");
+        self.seconds[0] += first;
+        self.seconds[1] += first + took("predicted_ms");
+        for (sum, of) in self.drafts.iter_mut().zip(drafts(answer)) {
+            *sum += of;
+        }
+    }
+}
+
 /// In how many slots prompts are evaluated together, and in which order, is not the same in two runs. What is accepted then
 /// is, nearly.
 #[test]
