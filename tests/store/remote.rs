@@ -266,12 +266,12 @@ fn what_is_damaged_there_is_not_taken() {
     assert_eq!(once(here.path(), &redis)["sent"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 1);
     assert_eq!(once(there.path(), &redis)["fetched"], 0);
-    // Which chunks are of use in a folder is not known before a server has used it.
+    // Which chunks are of use in a folder is not known before a server has stored something there.
     let unused = folder();
     let said = companion(unused.path(), &["sync", &redis.url(), "--once"]);
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(
-        said.contains("\nNo server has used this folder yet"),
+        said.contains("\nNo server has stored anything in this folder yet"),
         "{said}"
     );
 }

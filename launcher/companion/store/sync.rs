@@ -164,8 +164,8 @@ fn watch(
 /// Why nothing may have been fetched.
 fn unused(folder: &Folder) -> &'static str {
     if folder.origins().is_empty() {
-        "No server has used this folder yet, so it is not known which chunks are for it, and none is fetched: start \
-             the server once\n"
+        "No server has stored anything in this folder yet, so it is not known which chunks are for it, and none is \
+             fetched: start the server, and send it a prompt\n"
     } else {
         ""
     }
