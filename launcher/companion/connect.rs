@@ -6,6 +6,7 @@ use contextpilot_client::{Control, Error};
 use contextpilot_settings::{Listen, env};
 
 use super::servers::{Running, choose, running, with_token};
+use crate::others;
 use crate::variables::{Lookup, of_process};
 
 /// Where the endpoint of older examples is. It is tried if nothing else is known.
@@ -76,10 +77,12 @@ impl ControlAt {
 pub(super) const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
 
 fn none_runs() -> String {
+    let other = others::instead_of_launcher(of_process);
+    let other = other.map_or(String::new(), |other| format!(". {other}"));
     format!(
         "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either; one \
          in router mode has none until a model is loaded): start it as {START}, or say with --control \
-         where it listens"
+         where it listens{other}"
     )
 }
 

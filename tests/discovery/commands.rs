@@ -1,5 +1,6 @@
 //! With one server, no command needs an address.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -140,6 +141,32 @@ fn if_none_runs_the_line_to_type_is_named() {
         let tried = "http://127.0.0.1:9931 and http://127.0.0.1:8080";
         assert!(said.contains(tried), "{command}: {said}");
     }
+}
+
+/// In an environment of Python's package contextpilot the line to type would start that package's command.
+#[test]
+fn if_path_gives_another_packages_launcher_it_is_said_beside_the_line_to_type() {
+    let name =
+        "commands::if_path_gives_another_packages_launcher_it_is_said_beside_the_line_to_type";
+    let Some(home) = Home::of(name) else {
+        return;
+    };
+    let other = home.path().join("contextpilot-llama-server");
+    fs::write(&other, "#!/usr/bin/python3\n").unwrap();
+    let said = |path: &str| {
+        let mut command = home.command(COMPANION, &["stats"]);
+        let output = command.env("PATH", path).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = format!(
+        "contextpilot-llama-server is {}, a command of the Python package contextpilot",
+        other.display()
+    );
+    let shadowed = said(&format!("{}:/usr/bin:/bin", home.path().display()));
+    assert!(shadowed.contains(&line), "{shadowed}");
+    assert_eq!(shadowed.lines().count(), 1, "{shadowed}");
+    assert!(!said("/usr/bin:/bin").contains("Python package"));
 }
 
 /// A server without the hook. Nothing says where it listens, so both defaults are tried, and that is said.
