@@ -69,6 +69,10 @@ pub(super) fn line((slot, prompt): (&Slot, &UnfinishedPrompt)) -> String {
             count(prompt.evaluated),
             self::rate(rate)
         ),
+        None if prompt.in_batch > 0 => format!(
+            "its first batch, of {}, has not ended yet, after {took}",
+            counted(prompt.in_batch, "token")
+        ),
         None => format!("no batch of it has ended yet, after {took}"),
     };
     let all = prompt.tokens.map(|all| {
@@ -149,6 +153,10 @@ mod tests {
         let counted = format!("{first}; 4,137 of 4,137 tokens remain");
         assert_eq!(line((&slot, &prompt)), counted);
         assert_eq!(short(&prompt), "#17: 0 of 4,137");
+        prompt.in_batch = 2048;
+        let batch = "#17 is being evaluated: its first batch, of 2,048 tokens, has not ended yet, after 4.0 s; 4,137 of";
+        assert!(line((&slot, &prompt)).starts_with(batch));
+        prompt.in_batch = 0;
         prompt.seconds_left = Some(24.4);
         assert_eq!(line((&slot, &prompt)), format!("{counted}, about 24 s"));
         assert_eq!(short(&prompt), "#17: 0 of 4,137, about 24 s");

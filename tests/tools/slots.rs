@@ -162,6 +162,36 @@ fn while_a_prompt_is_evaluated_each_command_says_whose_it_is_and_how_far() {
     }
 }
 
+/// As long as its first batch is evaluated, no rate is known, but how large the batch is. It is repeated until that was seen.
+#[test]
+fn while_its_first_batch_is_evaluated_each_command_says_how_many_tokens_that_has() {
+    let watched = Watched::start(two_slots().args(["-b", "2048", "-ub", "32"]));
+    let mut seed = 0;
+    for command in ["stats", "slots", "why", "where"] {
+        let (line, whole) = crate::support::until("its first batch is evaluated", || {
+            seed += 1;
+            let text = contextpilot_testbed::Random(seed).letters(1900);
+            let long = Request::completion(text).slot(0).predict(1);
+            std::thread::scope(|scope| {
+                let working = scope.spawn(|| watched.server.complete(&long).unwrap());
+                let mut line = None;
+                while line.is_none() && !working.is_finished() {
+                    let output = watched.command(&[command]).output().unwrap();
+                    let said = String::from_utf8(output.stdout).unwrap();
+                    let mut lines = said.lines().map(str::to_owned);
+                    line = lines.find(|line| line.contains("its first batch"));
+                }
+                Some((line?, working.join().unwrap()))
+            })
+        });
+        let batch = line.split_once("its first batch, of ").expect(&line).1;
+        let (tokens, rest) = batch.split_once(" tokens, ").expect(&line);
+        assert!(rest.starts_with("has not ended yet, after "), "{line}");
+        let tokens: usize = tokens.replace(',', "").parse().unwrap();
+        assert_eq!(tokens, whole.prompt_n.min(2048), "{line}");
+    }
+}
+
 /// The test is repeated until it has seen the slot busy: on a slow machine the request may have
 /// ended before the command runs.
 #[test]

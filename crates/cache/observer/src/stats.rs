@@ -184,9 +184,8 @@ impl Observer {
                 last_request,
                 last_launch: launched.map(Timestamp::from_unix_ms),
                 last_title: last_title.cloned(),
-                prompt: unfinished.map(|(prompt, times)| {
-                    times.so_far(asker, prompt.counts, self.usual_rate, now.stamp)
-                }),
+                prompt: unfinished
+                    .map(|(prompt, times)| times.so_far(asker, prompt, self.usual_rate, now.stamp)),
             }
         };
         numbers.into_iter().map(slot).collect()

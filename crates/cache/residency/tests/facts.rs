@@ -257,10 +257,14 @@ fn a_prompt_that_began_for_an_unknown_task_goes_on() {
         task: UNTIED,
     };
     apply(&mut ledger, [unknown]);
-    apply(&mut ledger, batch(7, 0..12, |_| false));
+    let [submitted, done] = batch(7, 0..12, |_| false);
+    apply(&mut ledger, [submitted]);
+    let so_far = ledger.unfinished(SLOT).expect("its prompt");
+    assert_eq!((so_far.counts.evaluated, so_far.in_batch), (0, 12));
+    apply(&mut ledger, [done]);
     let facts = apply(&mut ledger, launched(1, Some("a")));
     let goes_on = |fact: &Fact| matches!(fact, Fact::Launched { goes_on: true, .. });
     assert!(facts.iter().any(goes_on), "{facts:?}");
     let so_far = ledger.unfinished(SLOT).expect("its prompt");
-    assert_eq!(so_far.counts.evaluated, 12);
+    assert_eq!((so_far.counts.evaluated, so_far.in_batch), (12, 0));
 }

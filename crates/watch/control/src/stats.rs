@@ -421,6 +421,8 @@ pub struct UnfinishedPrompt {
     pub reused: u64,
     /// Tokens in batches that the engine has evaluated.
     pub evaluated: u64,
+    /// Tokens in the batch that the engine evaluates now.
+    pub in_batch: u64,
     /// All tokens of the prompt. `None`: not known (it has media, is for `/infill`, or is one of several of its request).
     pub tokens: Option<u64>,
     /// About how many seconds the others will take, at the rate of this prompt or, before its first batch has ended, of

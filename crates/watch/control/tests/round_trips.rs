@@ -85,6 +85,7 @@ fn stats() -> Stats {
                 id: Some("req-2".to_owned()),
                 reused: 16,
                 evaluated: 64,
+                in_batch: 32,
                 tokens: Some(200),
                 seconds_left: Some(2.75),
                 seconds: 1.5,

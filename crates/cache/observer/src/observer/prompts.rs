@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use contextpilot_control::{Title, UnfinishedPrompt};
 use contextpilot_residency::{
-    Account, Arrival, Asker, EvaluationId, Ledger, SequenceId, TaskId, TokenCounts, Wishes,
+    Account, Arrival, Asker, EvaluationId, Ledger, SequenceId, TaskId, TokenCounts, Unfinished,
+    Wishes,
 };
 
 use super::Observer;
@@ -36,13 +37,13 @@ impl SlotTimes {
     pub(crate) fn so_far(
         &self,
         asker: Asker,
-        counts: TokenCounts,
+        prompt: Unfinished,
         usual: Option<f64>,
         now: Stamp,
     ) -> UnfinishedPrompt {
         let TokenCounts {
             reused, evaluated, ..
-        } = counts;
+        } = prompt.counts;
         // The last batch may have been one of the prompt before.
         let last = self.evaluated.seconds_since(self.launched);
         let last = last.filter(|seconds| evaluated > 0 && *seconds > 0.0);
@@ -57,6 +58,7 @@ impl SlotTimes {
             id: asker.id.as_deref().map(str::to_owned),
             reused,
             evaluated,
+            in_batch: prompt.in_batch,
             tokens: tokens.filter(|_| left.is_some()),
             seconds_left: takes.map(|(left, rate)| {
                 let since_batch = seconds - last.unwrap_or(0.0);

@@ -147,6 +147,12 @@ impl Prompt {
         }
     }
 
+    /// Its tokens in the batch that is being evaluated.
+    pub(crate) fn in_batch(&self) -> u64 {
+        let pending = &self.pending;
+        pending.entries.saturating_sub(pending.loaded)
+    }
+
     /// Whether nothing of it was evaluated yet, and nothing is being evaluated.
     pub(crate) fn is_untouched(&self) -> bool {
         self.evaluated + self.loaded == 0 && self.pending.entries == 0

@@ -35,6 +35,8 @@ impl Whereabouts {
 pub struct Unfinished {
     /// Its tokens up to now.
     pub counts: TokenCounts,
+    /// Its tokens in the batch that is being evaluated.
+    pub in_batch: u64,
     /// Nothing of it was evaluated or is being evaluated.
     pub untouched: bool,
     /// It is the prompt of an embedding, whose outputs do not tell where it ends.
@@ -150,6 +152,7 @@ impl Ledger {
         let prompt = self.jobs.as_ref()?.prompt(sequence)?;
         Some(Unfinished {
             counts: prompt.so_far(),
+            in_batch: prompt.in_batch(),
             untouched: prompt.is_untouched(),
             whole: prompt.over().is_some(),
         })
