@@ -66,20 +66,4 @@ impl Alike {
         let steps = self.shared.get(nth)?;
         Some(steps[last].min(steps[first + (1 << nth)]))
     }
-
-    /// The first and the last place of the rows that share at least so many tokens with the row at this one. That row itself
-    /// is among them, however short it is.
-    pub(crate) fn sharing(&self, place: u32, tokens: u32) -> (u32, u32) {
-        let (mut first, mut last) = (place as usize, place as usize);
-        for (nth, steps) in self.shared.iter().enumerate().rev() {
-            let reach = 1 << nth;
-            if first >= reach && steps[first] >= tokens {
-                first -= reach;
-            }
-            if steps.get(last + reach).is_some_and(|&all| all >= tokens) {
-                last += reach;
-            }
-        }
-        (first as u32, last as u32)
-    }
 }

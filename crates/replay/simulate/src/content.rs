@@ -66,34 +66,9 @@ impl Content {
         common.map_or(least, |common| common.min(least))
     }
 
-    /// What is asked of other contents: whether they share at least so many tokens with this one, which has as many.
-    pub(crate) fn sharing(&self, tokens: u32, alike: &Alike) -> Sharing {
-        let places = self.place.map(|place| alike.sharing(place, tokens));
-        Sharing { tokens, places }
-    }
-
-    /// Whether another one does.
-    #[inline]
-    pub(crate) fn shares(&self, sharing: Sharing, other: &Self, alike: &Alike) -> bool {
-        if other.length < sharing.tokens {
-            return false;
-        }
-        match (sharing.places, other.place) {
-            (Some((first, last)), Some(place)) => first <= place && place <= last,
-            _ => self.common_prefix(other, alike) >= sharing.tokens,
-        }
-    }
-
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
-}
-
-/// A number of tokens, and where the rows are that share them. So one content is compared with many at little cost.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sharing {
-    tokens: u32,
-    places: Option<(u32, u32)>,
 }
 
 #[cfg(test)]
@@ -121,10 +96,6 @@ mod tests {
                     let a = Content::of_request(&alike, nth, one, *upto);
                     let b = Content::of_request(&alike, there, other, *to);
                     prop_assert_eq!(a.common_prefix(&b, &alike), common);
-                    for tokens in 0..=a.len() {
-                        let sharing = a.sharing(tokens, &alike);
-                        prop_assert_eq!(a.shares(sharing, &b, &alike), common >= tokens);
-                    }
                 }
             }
         }

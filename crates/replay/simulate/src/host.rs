@@ -6,7 +6,7 @@ use contextpilot_kv_store::Conditions;
 
 use crate::alike::Alike;
 use crate::checkpoints::Checkpoint;
-use crate::content::{Content, Sharing};
+use crate::content::Content;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 use crate::window::Kept;
@@ -36,8 +36,6 @@ struct State {
     /// Of two entries the later one has the greater number.
     number: u64,
     prompt: Prompt,
-    /// What begins with all of it.
-    whole: Sharing,
     /// The positions that are saved.
     kept: Kept,
     bytes: u64,
@@ -89,14 +87,14 @@ impl HostCache {
             return false;
         }
         let mut contained = Vec::new();
-        let whole = content.sharing(content.len(), alike);
         for (nth, state) in self.states.iter().enumerate() {
             let held = &state.prompt.content;
-            if content.shares(whole, held, alike) {
+            let common = held.common_prefix(content, alike);
+            if common == content.len() {
                 prompt.content.in_host = Some(state.number);
                 return false;
             }
-            if held.shares(state.whole, content, alike) {
+            if common == held.len() {
                 contained.push(nth);
             }
         }
@@ -121,7 +119,6 @@ impl HostCache {
         self.states.push_back(State {
             number: self.saved,
             prompt: prompt.clone(),
-            whole,
             kept: keep(),
             bytes,
         });
@@ -144,15 +141,7 @@ impl HostCache {
         };
         let mut similarity = share(common, prompt.len());
         let mut best = None;
-        if common == prompt.len() {
-            return None;
-        }
-        // Others are not more similar.
-        let more = prompt.sharing(common + 1, alike);
         for (nth, state) in self.states.iter().enumerate() {
-            if !prompt.shares(more, &state.prompt.content, alike) {
-                continue;
-            }
             let common = state.prompt.content.common_prefix(prompt, alike);
             let kept = share(common, state.prompt.content.len());
             let similar = share(common, prompt.len());
