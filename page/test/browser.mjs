@@ -123,6 +123,9 @@ async function endpoint(browser, url, address) {
             assert.ok(row[7].startsWith(where) && row[7].length > where.length, row[7]);
         }
     });
+    const parts = await page.evaluate(() => [...document.querySelectorAll("table.requests tbody tr[data-place]")].map((row) => row.querySelector("i.repeated").getBoundingClientRect().width));
+    parts.forEach((width, nth) => assert.equal(width > 0, requests[nth].evaluation.causes.repeated > 0, `the part of request ${nth}`));
+    assert.ok(parts.some((width) => width > 0));
     say(`the table has the ${requests.length} requests of /requests/last`);
 
     // The account of one that was evaluated again, if there is one.
@@ -142,8 +145,15 @@ async function endpoint(browser, url, address) {
     await show(page, "bill");
     const causes = stats.reuse.causes;
     const bill = await page.evaluate(() => Object.fromEntries([...document.querySelectorAll("table.bill tbody tr")].map((row) => [row.querySelector("button").textContent, row.cells[1].textContent])));
-    const expected = { new: causes.new, "last token": causes.last_token, evicted: causes.evicted, "in a busy slot": causes.elsewhere.busy, "in another slot, too small a share": causes.elsewhere.similarity, "in the host cache, not taken": causes.elsewhere.host_rule };
+    assert.ok(causes.repeated > 0, "a prompt was sent before behind something else");
+    const expected = { new: causes.new, "sent before behind something else": causes.repeated, "last token": causes.last_token, evicted: causes.evicted, "in a busy slot": causes.elsewhere.busy, "in another slot, too small a share": causes.elsewhere.similarity, "in the host cache, not taken": causes.elsewhere.host_rule };
     for (const [label, tokens] of Object.entries(expected)) assert.equal(bill[label], tokens > 0 ? count(tokens) : undefined, label);
+    // Neither new nor evaluated again: it has a colour of its own, as in the table of requests.
+    const colours = await page.evaluate(() => {
+        const of = (kind) => getComputedStyle(document.querySelector(`table.bill td.share i.${kind}`)).backgroundColor;
+        return ["new", "again", "repeated"].map(of);
+    });
+    assert.equal(new Set(colours).size, 3, colours.join());
     say("the bill has the causes of /stats");
 
     await show(page, "time");

@@ -117,9 +117,12 @@ fn talk(hooked: &Hooked) {
     for seed in 0..3 {
         hooked.complete(&ask(40 + seed, 500).id(&*format!("other-{seed}")));
     }
+    // One that was sent before, behind something else.
+    let behind = format!("{}{}", text(90, 40), text(42, 500));
+    hooked.complete(&contextpilot_testbed::Request::completion(behind).id("behind"));
     // One without an id.
     hooked.complete(&ask(77, 200));
-    hooked.settled(16);
+    hooked.settled(17);
 }
 
 #[test]

@@ -518,6 +518,22 @@ fn tools_in_another_order() {
     assert!(changes.iter().any(client), "{changes:?}");
 }
 
+/// Those of a tool call's arguments, long ones and short ones, in a conversation that goes on.
+#[test]
+fn keys_in_another_order() {
+    for words in [100, 30] {
+        let keys: Vec<Vec<i32>> = (10..13).map(|seed| tokens(seed, words)).collect();
+        let prompt = |order: [usize; 3], question| {
+            let keys: Vec<i32> = order.iter().flat_map(|&nth| keys[nth].clone()).collect();
+            [tokens(1, 200), keys, tokens(2, 60), tokens(question, 20)].concat()
+        };
+        let steps = vec![ask(prompt([0, 1, 2], 3)), ask(prompt([2, 0, 1], 4))];
+        let flags = "--parallel 1 --cache-ram 0";
+        let played = scene("keys in another order", flags, steps);
+        follows_to(&played.better(prompt([0, 1, 2], 4)), "same_order");
+    }
+}
+
 #[test]
 fn a_date_in_front() {
     let rest = tokens(1, 500);

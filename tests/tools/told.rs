@@ -302,3 +302,27 @@ fn an_answer_that_comes_back_otherwise_is_named_as_that() {
     has(&text, "nothing took its place");
     assert!(!text.contains("a date"), "{text}");
 }
+
+/// `stats` counts ids, `why` tokens: each says which.
+#[test]
+fn traffic_without_ids_loses_tokens_and_no_ids() {
+    let watched = Watched::start(tiny().args(["--parallel", "1", "--cache-ram", "0"]));
+    for seed in [1, 2, 1] {
+        watched.complete(ask(tokens(seed, 200)));
+    }
+    let all = explained(&watched, 3);
+    assert_eq!(all[2]["evaluation"]["causes"]["evicted"], 199, "{}", all[2]);
+    let stats = watched.text(&["stats"]);
+    has(&stats, "\nids evicted  none\n");
+    has(&watched.text(&["why"]), "199 evicted");
+}
+
+#[test]
+fn a_slot_with_a_limit_of_its_own_has_that_capacity() {
+    let flags = "--parallel 2 -c 2048 --kv-unified --kv-unified-per-slot 512";
+    let watched = Watched::start(tiny().args(flags.split(' ')));
+    watched.complete(ask(tokens(1, 100)));
+    explained(&watched, 1);
+    let stats = watched.json(&["stats"]);
+    assert_eq!(stats["slots"][0]["capacity"], 512, "{stats}");
+}

@@ -316,6 +316,25 @@ fn a_bar_says_why_tokens_were_evaluated() {
     );
 }
 
+/// It is not new, and not evaluated again: its colour is neither's.
+#[test]
+fn what_was_sent_before_behind_something_else_has_a_colour_of_its_own() {
+    let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
+    now.reuse.causes.new = 400;
+    now.reuse.causes.repeated = 300;
+    now.reuse.causes.evicted = 300;
+    let mut state = State::new(true);
+    state.stats(now);
+    let buffer = drawn(&state, 80, 24);
+    let line = lines(&buffer)
+        .iter()
+        .position(|line| line.starts_with(" Why "));
+    let line = line.expect("the bar") as u16;
+    let mut colours: Vec<Color> = (5..25).map(|column| buffer[(column, line)].fg).collect();
+    colours.dedup();
+    assert_eq!(colours, [Color::Green, Color::LightYellow, Color::Red]);
+}
+
 #[test]
 fn a_bar_says_how_prompts_left_earlier_ones() {
     let mut state = state(false);
