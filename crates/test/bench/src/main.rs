@@ -111,6 +111,7 @@ fn run(options: &Options) -> Result<()> {
         )));
     }
     let mut page = Page::new(&options.page)?;
+    let mut text = String::new();
     for (name, part) in all {
         if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
             continue;
@@ -118,8 +119,9 @@ fn run(options: &Options) -> Result<()> {
         let start = Instant::now();
         part(&lab, &mut page).map_err(|error| failed(format!("{name}: {error}")))?;
         eprintln!("{name}: {:.0} s", start.elapsed().as_secs_f64());
+        // If a later part is stopped, what was measured before it is there.
+        text = page.write(&machine)?;
     }
-    let text = page.write(&machine)?;
     if !options.quick {
         println!("{text}");
     }

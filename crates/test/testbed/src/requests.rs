@@ -58,13 +58,28 @@ impl Request {
     }
 
     /// Sets the number of tokens to generate. For 0, llama-server 0.7.0 generates one.
+    ///
+    /// # Panics
+    /// If the request has no such number yet: which name it has depends on the endpoint.
     pub fn predict(mut self, tokens: u32) -> Self {
+        assert!(
+            self.set_predicted(tokens),
+            "{} generates nothing",
+            self.body
+        );
+        self
+    }
+
+    /// False: the request has no number of tokens to generate.
+    fn set_predicted(&mut self, tokens: u32) -> bool {
+        let mut is_set = false;
         for name in ["n_predict", "max_tokens"] {
             if !self.body[name].is_null() {
                 self.body[name] = tokens.into();
+                is_set = true;
             }
         }
-        self
+        is_set
     }
 
     /// Asks for server-sent events.
@@ -123,7 +138,7 @@ impl Request {
             }
             body.insert("cache_prompt".into(), true.into());
         }
-        let question = question.predict(1);
+        question.set_predicted(1);
         match self.body["prompt"].as_array() {
             Some(prompts) if several(prompts) => prompts
                 .iter()

@@ -166,7 +166,7 @@ impl Said {
 
 /// The text and the tokens of an answer.
 fn answer(server: &Server, prompt: &str, seed: u64) -> Result<(String, Vec<Value>)> {
-    let request = Request::new("/completion", json!({ "prompt": prompt }))
+    let request = Request::completion(prompt)
         .predict(60)
         .with("temperature", 1.5)
         .with("top_k", 100)
