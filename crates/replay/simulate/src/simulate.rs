@@ -51,19 +51,20 @@ impl Replay<'_> {
     }
 
     /// Simulates it several times, each time with other pauses of the clients that do not think. Which of them asks first
-    /// may decide which finds a slot that still has its session, and so the course of all that follows. `None`: there are no
-    /// such clients.
+    /// may decide which finds a slot that still has its session, and so the course of all that follows. The range has the
+    /// [simulation](Self::simulate) itself, too. `None`: there are no such clients.
     #[must_use]
     pub fn spread(&self, setting: &Setting) -> Option<Spread> {
         if !self.is_of_many() {
             return None;
         }
         let shares = (0..COURSES).map(|nth| self.share(setting, nth));
-        let none = Spread {
-            lowest: f64::INFINITY,
-            highest: f64::NEG_INFINITY,
+        let share = self.simulate(setting).spared_share();
+        let itself = Spread {
+            lowest: share,
+            highest: share,
         };
-        Some(shares.fold(none, |spread, share| Spread {
+        Some(shares.fold(itself, |spread, share| Spread {
             lowest: spread.lowest.min(share),
             highest: spread.highest.max(share),
         }))
