@@ -196,11 +196,16 @@ mod tests {
 
     /// Of a recording of a real server: a course that is ended early says the same as the whole.
     #[test]
-    fn whether_a_course_spares_enough_is_what_the_spread_says() {
+    fn whether_a_course_spares_enough_is_what_its_share_says() {
         let traffic = contextpilot_traffic::read(include_bytes!("../tests/recordings/two-clients"));
         let recorded = Setting::recorded(&traffic).expect("it says what server it is of");
         let replay = Replay::of(&traffic);
-        let Spread { lowest, highest } = replay.spread(&recorded).expect("there are two clients");
+        let shares = (0..COURSES).map(|nth| replay.share(&recorded, nth));
+        let (lowest, highest) = shares.fold((1.0_f64, 0.0_f64), |(lowest, highest), share| {
+            (lowest.min(share), highest.max(share))
+        });
+        let spread = replay.spread(&recorded).expect("there are two clients");
+        assert!(spread.lowest <= lowest && spread.highest >= highest);
         let spare = |share| {
             (0..COURSES)
                 .filter(|&nth| replay.spares(&recorded, nth, share))
