@@ -112,6 +112,7 @@ pub fn evaluate<H: Host>(
     let mut open = Open {
         host,
         parts,
+        is_bounded,
         ended: false,
     };
     let mut result = 0;
@@ -146,7 +147,7 @@ pub fn evaluate<H: Host>(
     if result == 0 && !left_out.is_empty() {
         batch.loaded(&loaded(host, parts));
     }
-    end(host, parts, result);
+    end(host, parts, is_bounded, result);
     if !is_whole {
         forget(host, parts);
     }
@@ -157,13 +158,14 @@ pub fn evaluate<H: Host>(
 struct Open<'a, H: Host> {
     host: &'a H,
     parts: &'a [Part],
+    is_bounded: bool,
     ended: bool,
 }
 
 impl<H: Host> Drop for Open<'_, H> {
     fn drop(&mut self) {
         if !self.ended {
-            end(self.host, self.parts, -2);
+            end(self.host, self.parts, self.is_bounded, -2);
         }
     }
 }
@@ -195,8 +197,9 @@ fn loaded<H: Host>(host: &H, parts: &[Part]) -> Vec<u32> {
 }
 
 /// The engine has evaluated the batch (0), or refused to.
-fn end<H: Host>(host: &H, parts: &[Part], result: i32) {
-    if host.record(|_| ()).is_some() {
+fn end<H: Host>(host: &H, parts: &[Part], is_bounded: bool, result: i32) {
+    // Of others nothing is put aside, and a generated token takes no lock more.
+    if is_bounded && host.record(|_| ()).is_some() {
         host.journal(|journal| journal.forget_aside(-1));
     }
     // There was no room, or the batch was invalid: all is as before.

@@ -390,16 +390,8 @@ impl Traffic {
                         part.run.leading = tokens.len();
                     }
                 }
-                let mut batch = Given {
-                    memory,
-                    given: &given,
-                    plain: &mut self.plain,
-                    is_moved: &self.is_moved,
-                    dropped: &mut self.dropped,
-                    outputs: &mut self.outputs,
-                    is_called: false,
-                    left_out: 0,
-                };
+                let mut batch = self.batch(&given);
+                let memory = batch.memory;
                 if is_active {
                     let ready = Ready {
                         left_out: left_out.clone(),
@@ -425,6 +417,19 @@ impl Traffic {
             self.store(sequence, 0);
         }
         true
+    }
+
+    fn batch<'a>(&'a mut self, given: &'a [(i32, &'a [i32], usize)]) -> Given<'a> {
+        Given {
+            memory: &self.memory,
+            given,
+            plain: &mut self.plain,
+            is_moved: &self.is_moved,
+            dropped: &mut self.dropped,
+            outputs: &mut self.outputs,
+            is_called: false,
+            left_out: 0,
+        }
     }
 
     fn is_lost(&self) -> bool {
@@ -613,17 +618,8 @@ impl Traffic {
             parts.push(part(sequence, first, tokens, leading, entries));
             entries += tokens.len();
         }
-        let memory = &self.memory;
-        let mut batch = Given {
-            memory,
-            given,
-            plain: &mut self.plain,
-            is_moved: &self.is_moved,
-            dropped: &mut self.dropped,
-            outputs: &mut self.outputs,
-            is_called: false,
-            left_out: 0,
-        };
+        let mut batch = self.batch(given);
+        let memory = batch.memory;
         if !memory.goes_on() {
             if memory.journal.borrow().is_any_lost() {
                 return LOST;
