@@ -56,6 +56,11 @@ impl Evaluations {
         self.all.get_mut(place)
     }
 
+    /// The last request with this id.
+    fn last_of(&self, id: &str) -> Option<&Known> {
+        self.all.get(self.place(*self.by_id.get(id)?)?)
+    }
+
     fn place(&self, entry: u64) -> Option<usize> {
         usize::try_from(entry.checked_sub(self.before)?).ok()
     }
@@ -183,7 +188,7 @@ impl Evaluations {
 
     /// The evaluation of the last request with this id, and the number of its prompt.
     pub(crate) fn get(&self, id: &str) -> Option<(u64, &Evaluation)> {
-        let known = self.all.get(self.place(*self.by_id.get(id)?)?)?;
+        let known = self.last_of(id)?;
         Some((known.nth, &known.evaluated.evaluation))
     }
 
@@ -196,8 +201,7 @@ impl Evaluations {
 
     /// The place where the prompt of the last request with this id differs from an earlier one.
     pub(crate) fn difference(&self, id: &str) -> Option<Difference> {
-        let known = self.all.get(self.place(*self.by_id.get(id)?)?)?;
-        known.difference.clone()
+        self.last_of(id)?.difference.clone()
     }
 
     /// The latest first. Each comes with the place where its prompt differs.
