@@ -1,5 +1,6 @@
 //! `advise`: which flags would have saved the most evaluation.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -7,7 +8,7 @@ use contextpilot_client::Control;
 use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
 use serde::Serialize;
 
-use super::adviser::{ChangeData, MOVES, SUFFIX_FIRST, WHOLE_WINDOWS, spared_by, words};
+use super::adviser::{ChangeData, caveat, spared_by, words};
 use super::connect::ControlAt;
 use super::recorded::{OfModel, of_router, of_running, of_server, open, open_all};
 use super::show::{bytes, count, percent, print, print_json};
@@ -182,23 +183,9 @@ fn text(advice: &Advice) -> String {
     if recorded.context_bytes == 0 {
         text += "The recording does not say how large the KV of a token is, so no prefix store was weighed.\n";
     }
-    if advice
-        .changes
-        .iter()
-        .chain(&advice.alone)
-        .any(Change::moves_chunks)
-    {
-        text += &format!("With --cache-reuse, {MOVES}.\n");
-    }
-    let is_of = |kind: Kind| {
-        let mut all = advice.changes.iter().chain(&advice.alone);
-        all.any(|one| one.kind == kind)
-    };
-    if is_of(Kind::Infill) {
-        text += &format!("With --spm-infill, {SUFFIX_FIRST}.\n");
-    }
-    if is_of(Kind::Windows) {
-        text += &format!("With --swa-full, {WHOLE_WINDOWS}.\n");
+    let all = advice.changes.iter().chain(&advice.alone);
+    for (flag, caveat) in all.filter_map(caveat).collect::<BTreeSet<_>>() {
+        text += &format!("With {flag}, {caveat}.\n");
     }
     let tokens = &advice.tokens;
     let share = |part: u64| percent(Some(part as f64 / recorded.prompt_tokens.max(1) as f64));

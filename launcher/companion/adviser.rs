@@ -10,8 +10,8 @@ use std::time::Duration;
 use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Through};
 use contextpilot_simulate::{
-    Change, Client, Difference, Outcome, Point, Replay, Setting, Trials, continued, put_right,
-    without_swaps,
+    Change, Client, Difference, Kind, Outcome, Point, Replay, Setting, Trials, continued,
+    put_right, without_swaps,
 };
 use contextpilot_traffic::{ChangeKind, Traffic, TrafficRequest, read};
 use serde::Serialize;
@@ -20,16 +20,25 @@ use super::show::percent;
 use super::simulate::many::Simulations;
 
 /// Said wherever chunks would be moved.
-pub(super) const MOVES: &str = "answers may change, as what is moved was evaluated behind something else, and the \
+const MOVES: &str = "answers may change, as what is moved was evaluated behind something else, and the \
                                 prefix store keeps nothing of it";
 
 /// Said with `--spm-infill`.
-pub(super) const SUFFIX_FIRST: &str =
-    "answers may change, as the model reads what is behind the cursor first";
+const SUFFIX_FIRST: &str = "answers may change, as the model reads what is behind the cursor first";
 
 /// Said with `--swa-full`.
-pub(super) const WHOLE_WINDOWS: &str =
+const WHOLE_WINDOWS: &str =
     "the layers with sliding windows keep all positions then, and the prefix store keeps nothing";
+
+/// What is said with a change, and which flag it is that does that.
+pub(super) fn caveat(change: &Change) -> Option<(&'static str, &'static str)> {
+    match change.kind {
+        _ if change.moves_chunks() => Some(("--cache-reuse", MOVES)),
+        Kind::Infill => Some(("--spm-infill", SUFFIX_FIRST)),
+        Kind::Windows => Some(("--swa-full", WHOLE_WINDOWS)),
+        _ => None,
+    }
+}
 
 /// Recorded traffic, with what was tried on it.
 pub(super) struct Adviser {

@@ -232,7 +232,7 @@ fn simulate<'a>(
     let settings = grid(options, &recorded)?;
     let simulations = Simulations::of(traffic);
     let points = simulations.grid(&settings, &recorded);
-    let spreads = simulations.spreads(&settings, &recorded);
+    let spreads = simulations.spreads(&points, &recorded);
     let without = without_kept_tokens(traffic);
     let without = without.map(|without| Simulations::of(&without).all(&settings));
     let without: Vec<Option<u64>> = match &without {

@@ -43,7 +43,7 @@ pub(super) fn run() -> Result<String> {
     let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
     let replay = Replay::of(&traffic);
     let point = replay.simulate(&setting);
-    let spread = replay.spread(&setting);
+    let spread = replay.spread(&point);
     let spread = spread.ok_or_else(|| Error::new("no client asks without a pause"))?;
     let followed = replay.as_recorded(&setting).reused_share();
     let sum = |of: fn(&contextpilot_traffic::RequestRecord) -> u32| -> u64 {

@@ -154,12 +154,17 @@ fn row(
 ) -> usize {
     // At the recorded setting it is known who asked first.
     let is_recorded = flags == plan.recorded;
-    let share = if is_recorded {
-        replay.as_recorded(setting).spared_share()
+    let point = if is_recorded {
+        replay.as_recorded(setting)
     } else {
-        replay.simulate(setting).spared_share()
+        replay.simulate(setting)
     };
-    let spread = replay.spread(setting).filter(|_| !is_recorded);
+    let share = point.spared_share();
+    let spread = if is_recorded {
+        None
+    } else {
+        replay.spread(&point)
+    };
     let Spread {
         lowest: low,
         highest: high,
@@ -167,7 +172,7 @@ fn row(
         lowest: share,
         highest: share,
     });
-    let expected = low.min(share) - TOLERANCE..=high.max(share) + TOLERANCE;
+    let expected = low - TOLERANCE..=high + TOLERANCE;
     let bad = !expected.contains(&truth);
     let row = format!(
         "| {}{} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} to {:.1} % |",

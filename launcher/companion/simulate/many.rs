@@ -39,18 +39,25 @@ impl<'a> Simulations<'a> {
         settings: &[Setting],
         recorded: &Setting,
     ) -> Vec<Point> {
-        let mut points = self.all(settings);
-        for point in points.iter_mut().filter(|one| one.setting == *recorded) {
-            *point = self.replay.recorded(recorded);
-        }
-        points
+        let is_followed = |setting: &Setting| self.replay.is_of_many() && setting == recorded;
+        let others = settings.iter().filter(|setting| !is_followed(setting));
+        let others: Vec<Setting> = others.cloned().collect();
+        let mut others = self.all(&others).into_iter();
+        let point = |setting: &Setting| {
+            if is_followed(setting) {
+                Some(self.replay.as_recorded(recorded))
+            } else {
+                others.next()
+            }
+        };
+        settings.iter().filter_map(point).collect()
     }
 
-    /// How far each setting's simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
+    /// How far each simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
     /// recorded setting it is known how they did, or none hurries.
-    pub(super) fn spreads(&self, settings: &[Setting], recorded: &Setting) -> Vec<Option<Spread>> {
-        self.each(settings.len(), |nth| {
-            let other = Some(&settings[nth]).filter(|setting| *setting != recorded)?;
+    pub(super) fn spreads(&self, points: &[Point], recorded: &Setting) -> Vec<Option<Spread>> {
+        self.each(points.len(), |nth| {
+            let other = Some(&points[nth]).filter(|point| point.setting != *recorded)?;
             self.replay.spread(other)
         })
     }

@@ -4,9 +4,7 @@ use contextpilot_client::control::{Diverged, DivergedText, Evaluation, Reason};
 use contextpilot_simulate::{GivenUp, Kind, Point, given_up};
 use serde::Serialize;
 
-use crate::companion::adviser::{
-    Adviser, ChangeData, Gain, MOVES, SUFFIX_FIRST, WHOLE_WINDOWS, words,
-};
+use crate::companion::adviser::{Adviser, ChangeData, Gain, caveat, words};
 use crate::companion::differs::{Differs, is_shortened};
 use crate::companion::show::{bytes, count, counted, duration};
 
@@ -201,11 +199,9 @@ impl Case<'_> {
                 (None, Kind::Models) => format!("start the router with {text}: {EACH_MODEL}"),
                 (None, _) => format!("start the server with {text}"),
             };
-            let text = match (change.moves_chunks(), change.kind) {
-                (true, _) => format!("{text} ({MOVES})"),
-                (false, Kind::Windows) => format!("{text} ({WHOLE_WINDOWS})"),
-                (false, Kind::Infill) => format!("{text} ({SUFFIX_FIRST})"),
-                (false, _) => text,
+            let text = match caveat(change) {
+                Some((_, caveat)) => format!("{text} ({caveat})"),
+                None => text,
             };
             let data = ChangeData::of(change, &adviser.recorded);
             let memory = Memory::of(&change.point, &adviser.trials().recorded);

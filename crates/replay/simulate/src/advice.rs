@@ -24,7 +24,7 @@ const MOST_SLOTS: u32 = 32;
 /// What other flags would have brought.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// What the recorded server did ([`Replay::recorded`]). With what a prefix store loaded in the recording, also if the
+    /// What the recorded server did ([`Replay::as_recorded`] if several clients asked). With what a prefix store loaded in the recording, also if the
     /// simulator has none for the model.
     pub recorded: Point,
     /// At most two: one change of flags, and that one together with another. Each gains at least

@@ -32,17 +32,6 @@ impl Replay<'_> {
         point(self, setting, Course::Simulated)
     }
 
-    /// What the recorded server did. Of several clients in the order in which they asked, which decides what is reused and which
-    /// no simulation knows. `setting`: the recorded one.
-    #[must_use]
-    pub fn recorded(&self, setting: &Setting) -> Point {
-        if self.is_of_many() {
-            self.as_recorded(setting)
-        } else {
-            self.simulate(setting)
-        }
-    }
-
     /// What the recorded server did, in its own order and in the slots that it chose: the recorded setting's rules without
     /// its times. `setting`: the recorded one.
     #[must_use]
@@ -50,16 +39,16 @@ impl Replay<'_> {
         point(self, setting, Course::Recorded)
     }
 
-    /// Simulates it several times, each time with other pauses of the clients that do not think. Which of them asks first
+    /// Simulates a setting again, several times, each time with other pauses of the clients that do not think. Which of them asks first
     /// may decide which finds a slot that still has its session, and so the course of all that follows. The range has the
-    /// [simulation](Self::simulate) itself, too. `None`: there are no such clients.
+    /// [simulation](Self::simulate) that is given, too. `None`: there are no such clients.
     #[must_use]
-    pub fn spread(&self, setting: &Setting) -> Option<Spread> {
+    pub fn spread(&self, simulated: &Point) -> Option<Spread> {
         if !self.is_of_many() {
             return None;
         }
-        let shares = (0..COURSES).map(|nth| self.share(setting, nth));
-        let share = self.simulate(setting).spared_share();
+        let shares = (0..COURSES).map(|nth| self.share(&simulated.setting, nth));
+        let share = simulated.spared_share();
         let itself = Spread {
             lowest: share,
             highest: share,
@@ -204,7 +193,8 @@ mod tests {
         let (lowest, highest) = shares.fold((1.0_f64, 0.0_f64), |(lowest, highest), share| {
             (lowest.min(share), highest.max(share))
         });
-        let spread = replay.spread(&recorded).expect("there are two clients");
+        let spread = replay.spread(&replay.simulate(&recorded));
+        let spread = spread.expect("there are two clients");
         assert!(spread.lowest <= lowest && spread.highest >= highest);
         let spare = |share| {
             (0..COURSES)
