@@ -26,7 +26,7 @@ pub(in crate::attach) struct Object {
     pub(super) hash: *const u32,
     /// `DT_HASH`, the older kind of table; null if there is none.
     pub(super) older_hash: *const u32,
-    /// `DT_JMPREL` and `DT_RELA`.
+    /// `DT_JMPREL`, and `DT_RELA` without the relocations that name no symbol.
     pub(super) relocations: [Table; 2],
     /// Linked with `-Bsymbolic`: finds its own functions before those of other objects.
     pub(in crate::attach) symbolic: bool,
@@ -37,6 +37,23 @@ pub(in crate::attach) struct Object {
 pub(super) struct Table {
     pub(super) address: usize,
     pub(super) size: usize,
+}
+
+impl Table {
+    fn skip(&mut self, entries: usize) {
+        let skipped = entries.saturating_mul(size_of::<Relocation>());
+        let skipped = skipped.min(self.size);
+        self.address = self.address.wrapping_add(skipped);
+        self.size -= skipped;
+    }
+}
+
+/// `Elf64_Rela`
+#[repr(C)]
+pub(super) struct Relocation {
+    pub(super) offset: u64,
+    pub(super) info: u64,
+    pub(super) addend: i64,
 }
 
 /// `Elf64_Dyn`
@@ -58,6 +75,7 @@ const DT_PLTREL: i64 = 20;
 const DT_JMPREL: i64 = 23;
 const DT_FLAGS: i64 = 30;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_RELACOUNT: i64 = 0x6fff_fff9;
 const DF_SYMBOLIC: u64 = 2;
 
 /// All objects in the dynamic linker's order: the executable, preloaded libraries, needed libraries,
@@ -151,6 +169,7 @@ impl Object {
             symbolic: false,
             extent,
         };
+        let mut relative = 0;
         let mut at = range(of(libc::PT_DYNAMIC).next()?).start as *const Dynamic;
         loop {
             // SAFETY: within the dynamic section, which ends with the tag that ends this loop.
@@ -166,6 +185,7 @@ impl Object {
                 DT_PLTRELSZ => object.relocations[0].size = entry.value as usize,
                 DT_RELA => object.relocations[1].address = address,
                 DT_RELASZ => object.relocations[1].size = entry.value as usize,
+                DT_RELACOUNT => relative = entry.value as usize,
                 DT_SYMBOLIC => object.symbolic = true,
                 DT_FLAGS => object.symbolic |= entry.value & DF_SYMBOLIC != 0,
                 DT_PLTREL if entry.value != DT_RELA as u64 => return None,
@@ -174,6 +194,8 @@ impl Object {
             // SAFETY: this entry was not the last, so there is another one.
             at = unsafe { at.add(1) };
         }
+        // They are most of all relocations, and come first.
+        object.relocations[1].skip(relative);
         (!object.symbols.is_null() && !object.names.is_null()).then_some(object)
     }
 

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::slice;
 use std::sync::atomic::AtomicUsize;
 
-use super::object::{Object, Table};
+use super::object::{Object, Relocation, Table};
 
 /// A word that holds, or will hold, the address of a function of some object.
 pub(in crate::attach) struct Word<'a> {
@@ -23,14 +23,6 @@ impl Word<'_> {
         // SAFETY: the symbol is one of the object's.
         unsafe { self.object.name(self.symbol) }
     }
-}
-
-/// `Elf64_Rela`
-#[repr(C)]
-struct Relocation {
-    offset: u64,
-    info: u64,
-    addend: i64,
 }
 
 /// `JUMP_SLOT`: the only kind of relocation that may be lazy.
