@@ -1,6 +1,7 @@
 //! Commands that are something else than their names or places say: the Python package `contextpilot` has one of our
 //! launcher's name, and `LLAMA_SERVER_BIN` may name a program that is no llama-server.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::server::Server;
 use crate::variables::Lookup;
 
 /// Our launcher's command.
-const LAUNCHER: &str = "contextpilot-llama-server";
+pub(crate) const LAUNCHER: &str = "contextpilot-llama-server";
 
 /// Programs that run what they are given.
 const SHELLS: [&str; 8] = [
@@ -42,8 +43,7 @@ pub(crate) fn instead_of_server(server: &Server, lookup: impl Lookup) -> Option<
 /// The command of our name that a shell would find, if that is another one.
 pub(crate) fn instead_of_launcher(lookup: impl Lookup) -> Option<String> {
     let path = lookup.non_empty("PATH")?;
-    let mut commands = std::env::split_paths(&path).map(|folder| folder.join(LAUNCHER));
-    let given: PathBuf = commands.find(|command| command.is_file())?;
+    let given = launchers_in(&path).next()?;
     is_script(&given).then(|| {
         format!(
             "Without a path, {LAUNCHER} is {}, a command of the Python package contextpilot and not this one: put the \
@@ -53,7 +53,13 @@ pub(crate) fn instead_of_launcher(lookup: impl Lookup) -> Option<String> {
     })
 }
 
-fn is_script(path: &Path) -> bool {
+/// The commands of the launcher's name in the folders of a `PATH`, in its order.
+pub(crate) fn launchers_in(path: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let commands = std::env::split_paths(path).map(|folder| folder.join(LAUNCHER));
+    commands.filter(|command| command.is_file())
+}
+
+pub(crate) fn is_script(path: &Path) -> bool {
     let mut start = [0; 2];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && &start == b"#!"

@@ -1,11 +1,9 @@
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use contextpilot_private_folder::{Base, PrivateFolder};
 use contextpilot_settings::{Settings, Watcher, env};
 
+use crate::others::{LAUNCHER, is_script, launchers_in};
 use crate::variables::Lookup;
 use crate::watcher;
 
@@ -66,14 +64,12 @@ pub(super) fn watcher(settings: &Settings) -> Option<Finding> {
     Some(Finding::new("watcher", grade, text))
 }
 
-const LAUNCHER: &str = "contextpilot-llama-server";
-
 /// A command of another package under the launcher's name: the one that `PATH` gives, one behind ours, or the one in the
 /// folder of this one. `None`: these are the launcher, or there are none.
 pub(super) fn launcher(lookup: impl Lookup) -> Option<Finding> {
     let path = lookup.non_empty("PATH").unwrap_or_default();
-    let mut commands = std::env::split_paths(&path).map(|folder| folder.join(LAUNCHER));
-    let given = commands.find(|command| command.is_file());
+    let mut commands = launchers_in(&path);
+    let given = commands.next();
     let behind = commands.find(|command| is_script(command));
     if let (Some(ours), Some(theirs)) = (given.as_ref().filter(|one| !is_script(one)), behind) {
         let text = format!(
@@ -106,16 +102,11 @@ pub(super) fn launcher(lookup: impl Lookup) -> Option<Finding> {
     })
 }
 
-fn is_script(path: &Path) -> bool {
-    let mut start = [0; 2];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && &start == b"#!"
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
     use std::fs;
+    use std::path::Path;
 
     use super::*;
 
