@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use contextpilot_control::{
-    AppliedAdapter, Causes, Diverged, Elsewhere, Evaluated, Evaluation, Lost, RequestName,
-    Sections, Sources, Timestamp, Title,
+    AppliedAdapter, Causes, Diverged, Evaluated, Evaluation, Lost, RequestName, Sections,
+    Timestamp, Title,
 };
 use contextpilot_request::Sent;
 use contextpilot_residency::{self as residency, Account, Asker, RequestId, Taking};
@@ -225,8 +225,8 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
         reused: account.reused,
         evaluated: account.evaluated,
         seconds: None,
-        causes: causes(account.causes),
-        from: sources(account.from),
+        causes: account.causes,
+        from: account.from,
         adapters: account.adapters.as_ref().map(|adapters| {
             let shown = |adapter: residency::AppliedAdapter| AppliedAdapter {
                 id: adapter.index,
@@ -269,70 +269,6 @@ pub(crate) fn evaluation(account: &Account) -> Evaluation {
             }
         }),
         title: None,
-    }
-}
-
-// The ledger's crate depends on nothing, so it cannot use the endpoint's types. Naming every field here
-// makes it an error if only one side gets a new one.
-
-fn causes(of: residency::Causes) -> Causes {
-    let residency::Causes {
-        last_token,
-        new,
-        repeated,
-        evicted,
-        elsewhere,
-        no_way_back,
-        uncached,
-        moved,
-        adapter,
-        not_known,
-    } = of;
-    Causes {
-        last_token,
-        new,
-        repeated,
-        evicted,
-        elsewhere: elsewhere_of(elsewhere),
-        no_way_back,
-        uncached,
-        moved,
-        adapter,
-        not_known,
-    }
-}
-
-fn elsewhere_of(of: residency::Elsewhere) -> Elsewhere {
-    let residency::Elsewhere {
-        pinned,
-        busy,
-        similarity,
-        least_recently_used,
-        host_rule,
-    } = of;
-    Elsewhere {
-        pinned,
-        busy,
-        similarity,
-        least_recently_used,
-        host_rule,
-    }
-}
-
-fn sources(of: residency::Sources) -> Sources {
-    let residency::Sources {
-        slot,
-        host,
-        checkpoint,
-        moved,
-        store,
-    } = of;
-    Sources {
-        slot,
-        host,
-        checkpoint,
-        moved,
-        store,
     }
 }
 

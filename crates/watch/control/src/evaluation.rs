@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use contextpilot_residency::{Causes, Sources};
 use serde::{Deserialize, Serialize};
 
 use crate::{ChosenBy, Reason, Timestamp};
@@ -80,150 +81,8 @@ impl Evaluation {
         self.reused += other.reused;
         self.evaluated += other.evaluated;
         self.causes.add(other.causes);
-        self.from.slot += other.from.slot;
-        self.from.host += other.from.host;
-        self.from.checkpoint += other.from.checkpoint;
-        self.from.moved += other.from.moved;
-        self.from.store += other.from.store;
+        self.from.add(other.from);
     }
-}
-
-/// Evaluated tokens, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Causes {
-    /// The last token of the prompt, which is always evaluated.
-    pub last_token: u64,
-    /// Never seen by this server behind the tokens before them, nor, in a row of 16 or more, behind others.
-    pub new: u64,
-    /// Stood in an earlier prompt or in an answer, in a row of 16 tokens or more, but behind something else. An older
-    /// hook counts these as [`new`](Self::new).
-    pub repeated: u64,
-    /// Were cached once, and evicted: see [`Evaluation::lost`].
-    pub evicted: u64,
-    /// Were cached in another slot or in the host prompt cache, and not used there.
-    pub elsewhere: Elsewhere,
-    /// Were in the slot, but a sliding-window or recurrent context could not go back to them, because there
-    /// was no checkpoint.
-    pub no_way_back: u64,
-    /// Were cached, but the request says `"cache_prompt": false`, or is of a kind that
-    /// never uses the cache (embeddings, reranking).
-    pub uncached: u64,
-    /// Were in the slot at other positions: `--cache-reuse` would have moved them, if this context
-    /// supports that.
-    pub moved: u64,
-    /// Were cached for other LoRA adapters.
-    pub adapter: u64,
-    /// The cause is no longer known, or events were lost.
-    pub not_known: u64,
-}
-
-impl Causes {
-    /// Each cause with its number, as `/metrics` names them.
-    #[must_use]
-    pub fn all(&self) -> [(&'static str, u64); 14] {
-        let elsewhere = &self.elsewhere;
-        [
-            ("last_token", self.last_token),
-            ("new", self.new),
-            ("repeated", self.repeated),
-            ("evicted", self.evicted),
-            ("elsewhere_pinned", elsewhere.pinned),
-            ("elsewhere_busy", elsewhere.busy),
-            ("elsewhere_similarity", elsewhere.similarity),
-            (
-                "elsewhere_least_recently_used",
-                elsewhere.least_recently_used,
-            ),
-            ("elsewhere_host_rule", elsewhere.host_rule),
-            ("no_way_back", self.no_way_back),
-            ("uncached", self.uncached),
-            ("moved", self.moved),
-            ("adapter", self.adapter),
-            ("not_known", self.not_known),
-        ]
-    }
-
-    /// The tokens of all causes.
-    #[must_use]
-    pub fn sum(&self) -> u64 {
-        let numbers = self.all().map(|(_, number)| number);
-        numbers.into_iter().fold(0, u64::saturating_add)
-    }
-
-    /// Adds the numbers of another evaluation.
-    pub fn add(&mut self, other: Self) {
-        let ours = [
-            &mut self.last_token,
-            &mut self.new,
-            &mut self.repeated,
-            &mut self.evicted,
-            &mut self.elsewhere.pinned,
-            &mut self.elsewhere.busy,
-            &mut self.elsewhere.similarity,
-            &mut self.elsewhere.least_recently_used,
-            &mut self.elsewhere.host_rule,
-            &mut self.no_way_back,
-            &mut self.uncached,
-            &mut self.moved,
-            &mut self.adapter,
-            &mut self.not_known,
-        ];
-        for (ours, (_, theirs)) in ours.into_iter().zip(other.all()) {
-            *ours += theirs;
-        }
-    }
-}
-
-/// Tokens that were cached elsewhere, by why they were not used there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Elsewhere {
-    /// The request named another slot (`id_slot`).
-    pub pinned: u64,
-    /// Their slot was busy.
-    pub busy: u64,
-    /// Their slot held too small a share of the prompt (`--slot-prompt-similarity`).
-    pub similarity: u64,
-    /// Slots are chosen by age alone (`--slot-prompt-similarity 0`).
-    pub least_recently_used: u64,
-    /// They were in the host prompt cache, which takes an entry only if at least a quarter of it
-    /// is used and both shares, of the entry and of the prompt, are better than the slot's.
-    pub host_rule: u64,
-}
-
-impl Elsewhere {
-    /// The tokens of all reasons.
-    #[must_use]
-    pub fn sum(&self) -> u64 {
-        let Self {
-            pinned,
-            busy,
-            similarity,
-            least_recently_used,
-            host_rule,
-        } = *self;
-        [pinned, busy, similarity, least_recently_used, host_rule]
-            .into_iter()
-            .fold(0, u64::saturating_add)
-    }
-}
-
-/// Reused tokens, by where they were.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Sources {
-    /// In the slot.
-    pub slot: u64,
-    /// In an entry of the host prompt cache, which was loaded into the slot.
-    pub host: u64,
-    /// In the slot, after going back to a context checkpoint.
-    pub checkpoint: u64,
-    /// Further on in the slot, from where they were moved (`--cache-reuse`).
-    pub moved: u64,
-    /// In the prefix store (`CONTEXTPILOT_STORE`), which loaded them. The server does not know: its `prompt_n`
-    /// counts them as evaluated.
-    pub store: u64,
 }
 
 /// A LoRA adapter that was applied.

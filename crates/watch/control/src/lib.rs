@@ -41,10 +41,11 @@ mod stats;
 mod time;
 mod tree;
 
+pub use contextpilot_residency::{Causes, Elsewhere, Sources};
 pub use contextpilot_settings::{ListenAddress, ListenAddressError};
 pub use evaluation::{
-    AppliedAdapter, Causes, Diverged, DivergedText, Elsewhere, Evaluated, Evaluation, Latest, Lost,
-    RequestName, Sections, Sources, Through, Title,
+    AppliedAdapter, Diverged, DivergedText, Evaluated, Evaluation, Latest, Lost, RequestName,
+    Sections, Through, Title,
 };
 pub use event::{Change, EventId, Missed, ResidencyEvent, name};
 pub use flags::{Flags, Memory};

@@ -58,6 +58,11 @@ pub struct Account {
 
 /// Reused tokens, by where they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default)
+)]
 pub struct Sources {
     /// In the slot, at the same positions.
     pub slot: u64,
@@ -67,24 +72,50 @@ pub struct Sources {
     pub checkpoint: u64,
     /// In the slot, at later positions (`--cache-reuse` moved them).
     pub moved: u64,
-    /// In the prefix store, which loaded them.
+    /// In the prefix store (`CONTEXTPILOT_STORE`), which loaded them. The server does not know: its `prompt_n`
+    /// counts them as evaluated.
     pub store: u64,
+}
+
+impl Sources {
+    /// Adds the numbers of another evaluation.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            slot,
+            host,
+            checkpoint,
+            moved,
+            store,
+        } = other;
+        self.slot += slot;
+        self.host += host;
+        self.checkpoint += checkpoint;
+        self.moved += moved;
+        self.store += store;
+    }
 }
 
 /// Evaluated tokens, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default)
+)]
 pub struct Causes {
     /// The last token of the prompt, which is always evaluated.
     pub last_token: u64,
-    /// Tokens that were never seen behind the tokens before them, nor, in such a row, behind others.
+    /// Tokens that were never seen behind the tokens before them, nor, in a row of 16 or more, behind others.
     pub new: u64,
-    /// Tokens of a stretch that stood in an earlier prompt, or in an answer, behind something else.
+    /// Tokens that stood in an earlier prompt or in an answer, in a row of 16 or more, but behind something else. An
+    /// older hook counts these as [`new`](Self::new).
     pub repeated: u64,
-    /// Tokens that were cached once and are not any more.
+    /// Tokens that were cached once and are not any more: see [`Account::lost`].
     pub evicted: u64,
     /// Tokens that are cached, but not where the engine looked.
     pub elsewhere: Elsewhere,
-    /// Tokens in the slot that its bounded context cannot go back to.
+    /// Tokens in the slot that its bounded context (sliding windows, recurrent) cannot go back to, as there was no
+    /// checkpoint.
     pub no_way_back: u64,
     /// Tokens that are cached, but that the request must not reuse. All tokens of a prompt that the
     /// server forgets.
@@ -99,23 +130,59 @@ pub struct Causes {
 }
 
 impl Causes {
+    /// Each cause with its number, as `/metrics` names them.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, u64); 14] {
+        let elsewhere = &self.elsewhere;
+        [
+            ("last_token", self.last_token),
+            ("new", self.new),
+            ("repeated", self.repeated),
+            ("evicted", self.evicted),
+            ("elsewhere_pinned", elsewhere.pinned),
+            ("elsewhere_busy", elsewhere.busy),
+            ("elsewhere_similarity", elsewhere.similarity),
+            (
+                "elsewhere_least_recently_used",
+                elsewhere.least_recently_used,
+            ),
+            ("elsewhere_host_rule", elsewhere.host_rule),
+            ("no_way_back", self.no_way_back),
+            ("uncached", self.uncached),
+            ("moved", self.moved),
+            ("adapter", self.adapter),
+            ("not_known", self.not_known),
+        ]
+    }
+
     /// The tokens of all causes.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        let Self {
-            last_token,
-            new,
-            repeated,
-            evicted,
-            elsewhere,
-            no_way_back,
-            uncached,
-            moved,
-            adapter,
-            not_known,
-        } = *self;
-        let known = last_token + new + repeated + evicted + elsewhere.sum() + no_way_back;
-        known + uncached + moved + adapter + not_known
+        let numbers = self.all().map(|(_, number)| number);
+        numbers.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Adds the numbers of another evaluation.
+    pub fn add(&mut self, other: Self) {
+        let ours = [
+            &mut self.last_token,
+            &mut self.new,
+            &mut self.repeated,
+            &mut self.evicted,
+            &mut self.elsewhere.pinned,
+            &mut self.elsewhere.busy,
+            &mut self.elsewhere.similarity,
+            &mut self.elsewhere.least_recently_used,
+            &mut self.elsewhere.host_rule,
+            &mut self.no_way_back,
+            &mut self.uncached,
+            &mut self.moved,
+            &mut self.adapter,
+            &mut self.not_known,
+        ];
+        for (ours, (_, theirs)) in ours.into_iter().zip(other.all()) {
+            *ours += theirs;
+        }
     }
 
     pub(super) fn of(&mut self, cause: Cause) -> &mut u64 {
@@ -135,6 +202,11 @@ impl Causes {
 
 /// Tokens that are cached elsewhere, by the reason why they were not used there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default)
+)]
 pub struct Elsewhere {
     /// The request named another slot (`id_slot`).
     pub pinned: u64,
@@ -161,7 +233,9 @@ impl Elsewhere {
             least_recently_used,
             host_rule,
         } = *self;
-        pinned + busy + similarity + least_recently_used + host_rule
+        [pinned, busy, similarity, least_recently_used, host_rule]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 
     fn of(&mut self, kind: Kind) -> &mut u64 {
