@@ -276,8 +276,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// For the process that evaluated them, these tokens are new: the one before had them.
-fn put_out(one: &mut Evaluated, swap: Swap) {
-    let Evaluation { causes, lost, .. } = &mut one.evaluation;
+fn put_out(evaluated: &mut Evaluated, swap: Swap) {
+    let Evaluation { causes, lost, .. } = &mut evaluated.evaluation;
     let new = swap.tokens.min(causes.new);
     let repeated = (swap.tokens - new).min(causes.repeated);
     let tokens = new + repeated;
@@ -288,7 +288,7 @@ fn put_out(one: &mut Evaluated, swap: Swap) {
         return;
     }
     let before = u64::try_from(swap.before.as_millis()).unwrap_or(u64::MAX);
-    let unix_ms = one.at.unix_ms().saturating_sub(before);
+    let unix_ms = evaluated.at.unix_ms().saturating_sub(before);
     *lost = Some(Lost {
         when: Timestamp::from_unix_ms(unix_ms),
         reason: Reason::ContextFreed,
@@ -326,26 +326,23 @@ fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
 }
 
 fn show(
-    one: &Evaluated,
+    evaluated: &Evaluated,
     place: Option<usize>,
     advisers: &Advisers,
     options: &Options,
 ) -> Result<Reader, String> {
-    let advised = advisers.advised(&one.evaluation, place, options.worth);
+    let advised = advisers.advised(&evaluated.evaluation, place, options.worth);
     if options.json {
-        return offer_json(&Listed {
-            evaluated: one,
-            advised,
-        });
+        return offer_json(&Listed { evaluated, advised });
     }
-    let name = match &one.id {
+    let name = match &evaluated.id {
         Some(id) => RequestName::Id(id.clone()),
-        None => RequestName::Number(one.number),
+        None => RequestName::Number(evaluated.number),
     };
-    let at = Moment::from(one.at).of_day();
-    let text = sentence::text(&name, &one.evaluation, &advised);
-    let text = format!("{at}  slot {}  {text}", one.slot);
-    offer_coloured(&text, colour_of(&one.evaluation))
+    let at = Moment::from(evaluated.at).of_day();
+    let text = sentence::text(&name, &evaluated.evaluation, &advised);
+    let text = format!("{at}  slot {}  {text}", evaluated.slot);
+    offer_coloured(&text, colour_of(&evaluated.evaluation))
 }
 
 /// The line that says where the prompt left an earlier one has the colour of what kind of difference it is.

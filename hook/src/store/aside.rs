@@ -18,52 +18,58 @@ use super::waiting::{self, MOST_BYTES, Waiting};
 use super::{Context, FLUSH, with_index, with_record};
 
 /// Whether what a sequence loses now has no name yet, and will have one.
-pub(super) fn is_due(index: Option<&StoreIndex>, one: &mut ContextStore, sequence: i32) -> bool {
-    let conditions = one.session.conditions(sequence);
+pub(super) fn is_due(index: Option<&StoreIndex>, record: &mut ContextStore, sequence: i32) -> bool {
+    let conditions = record.session.conditions(sequence);
     figures::is_awaited()
-        && !one.is_refused()
-        && conditions.is_some_and(|of| index.is_none() || one.fingerprint(of).is_none())
+        && !record.is_refused()
+        && conditions.is_some_and(|of| index.is_none() || record.fingerprint(of).is_none())
 }
 
 /// What is to be copied of a sequence that is about to keep only its first `kept` tokens, if anything is: all of it. (A copy
 /// that is made in case of a crash, with a larger margin, would be lost by that as well.)
 pub(super) fn wanted(
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     sequence: i32,
     kept: usize,
     margin: usize,
 ) -> Option<Copied> {
-    let conditions = one.session.conditions(sequence)?;
-    let tokens = one.session.believed(sequence)?;
-    let there = if one.bounds.is_some() {
-        one.aside.states(conditions, tokens)
+    let conditions = record.session.conditions(sequence)?;
+    let tokens = record.session.believed(sequence)?;
+    let there = if record.bounds.is_some() {
+        record.aside.states(conditions, tokens)
     } else {
-        one.aside.rows(conditions, tokens)
+        record.aside.rows(conditions, tokens)
     };
-    let layout = one.layout_of_rows();
+    let layout = record.layout_of_rows();
     let has_room = layout.is_none_or(|layout| layout.state_size(tokens.len()) <= MOST_BYTES);
-    let is_worth = worth::saving(tokens.len(), kept, there, one.rates.worth_saving(), margin);
-    let is = is_worth && has_room && one.is_proven() && !one.session.is_draft(sequence, kept);
-    (is && margin == 1).then(|| Copied::Whole(std::mem::take(&mut one.buffer)))
+    let is_worth = worth::saving(
+        tokens.len(),
+        kept,
+        there,
+        record.rates.worth_saving(),
+        margin,
+    );
+    let is = is_worth && has_room && record.is_proven() && !record.session.is_draft(sequence, kept);
+    (is && margin == 1).then(|| Copied::Whole(std::mem::take(&mut record.buffer)))
 }
 
 /// The state of a sequence waits for its name. `partial`: the size of the part of it that cannot be cut back, if there is one.
 pub(super) fn put(
-    one: &mut ContextStore,
+    record: &mut ContextStore,
     sequence: i32,
     state: &Arc<Vec<u8>>,
     partial: Option<usize>,
 ) {
-    let known = one.session.conditions(sequence);
-    let Some((conditions, tokens)) = known.zip(one.session.believed(sequence)) else {
+    let known = record.session.conditions(sequence);
+    let Some((conditions, tokens)) = known.zip(record.session.believed(sequence)) else {
         return;
     };
     let tokens = tokens.to_vec();
-    let tails = one.tails.take_of(sequence);
+    let tails = record.tails.take_of(sequence);
     let is_beginning = |tail: &Tail| tokens.starts_with(&tail.tokens);
     let tails = tails.into_iter().filter(is_beginning).collect();
     let waiting = Waiting::new(conditions, tokens, state, partial, tails);
-    one.aside.add(waiting);
+    record.aside.add(waiting);
 }
 
 /// Stores what waits, if its names are known by now.
@@ -71,30 +77,30 @@ pub(super) fn settle(context: Context<'_>) {
     if !waiting::is_any() || figures::is_awaited() {
         return;
     }
-    with_index(context, |index, one| {
+    with_index(context, |index, record| {
         // Else another thread has it.
         if let Some(index) = index {
-            for waiting in one.aside.take() {
-                store(index, one, &waiting);
+            for waiting in record.aside.take() {
+                store(index, record, &waiting);
             }
         }
     });
 }
 
-fn store(index: &mut StoreIndex, one: &mut ContextStore, waiting: &Waiting) -> Option<()> {
-    let fingerprint = one.fingerprint(waiting.conditions)?;
+fn store(index: &mut StoreIndex, record: &mut ContextStore, waiting: &Waiting) -> Option<()> {
+    let fingerprint = record.fingerprint(waiting.conditions)?;
     let state = (&**waiting.state, 0);
     let of_whom = (fingerprint, waiting.conditions, &*waiting.tokens);
     keep_state(
         index,
-        one,
+        record,
         of_whom,
         state,
         Some(&waiting.state),
         waiting.partial,
     )?;
     for tail in &waiting.tails {
-        if let Some(of) = one.fingerprint(tail.conditions) {
+        if let Some(of) = record.fingerprint(tail.conditions) {
             index.keep_tail(&of, &tail.tokens, &tail.bytes);
         }
     }
@@ -109,10 +115,10 @@ pub(super) fn await_names(context: Context<'_>, until: Instant) {
     if !figures::is_awaited() {
         return;
     }
-    let holds_any = with_record(context, |one| {
-        let mut all = one.session.sequences();
-        let is_long = |id| (one.session.believed(id)).is_some_and(|of| of.len() >= worth::LEAST);
-        !one.is_refused() && (!one.aside.is_empty() || all.any(is_long))
+    let holds_any = with_record(context, |record| {
+        let mut all = record.session.sequences();
+        let is_long = |id| (record.session.believed(id)).is_some_and(|of| of.len() >= worth::LEAST);
+        !record.is_refused() && (!record.aside.is_empty() || all.any(is_long))
     });
     let left = FLUSH.saturating_sub(Duration::from_micros(WAITED.load(Ordering::Relaxed)));
     let start = Instant::now();

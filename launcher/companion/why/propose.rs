@@ -111,18 +111,18 @@ fn would_save(evaluation: &Evaluation, diverged: &Diverged) -> u64 {
     same.saturating_sub(evaluation.reused).min(most)
 }
 
-fn proposal(one: &Evaluated, diverged: &Diverged) -> Option<Proposal> {
+fn proposal(evaluated: &Evaluated, diverged: &Diverged) -> Option<Proposal> {
     let text = diverged.text.as_ref()?;
     // Where in the prompt a section ends is not known: its share of the request says about where.
-    let is_system = one.sections.is_some_and(|sections| {
+    let is_system = evaluated.sections.is_some_and(|sections| {
         let first = sections.system + sections.tools;
         let all = first + sections.messages;
-        let (at, prompt) = (diverged.at, one.evaluation.prompt_tokens);
+        let (at, prompt) = (diverged.at, evaluated.evaluation.prompt_tokens);
         sections.system > 0
             && u128::from(at) * u128::from(all) <= u128::from(first) * u128::from(prompt)
     });
     let texts = [&*text.old, &*text.new];
-    propose(&text.before, texts, one.sections.is_some(), is_system)
+    propose(&text.before, texts, evaluated.sections.is_some(), is_system)
 }
 
 fn comment(seen: &Seen) -> String {

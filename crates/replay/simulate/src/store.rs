@@ -195,16 +195,18 @@ impl PrefixStore {
         Some(one)
     }
 
-    fn look(&mut self, one: &mut Evaluating) {
-        let advice = self.session.advise(&one.run, one.conditions, worth::LEAST);
+    fn look(&mut self, evaluating: &mut Evaluating) {
+        let advice = self
+            .session
+            .advise(&evaluating.run, evaluating.conditions, worth::LEAST);
         if let Some(length) = advice.cut {
-            self.session.cut(one.run.sequence, length);
-            one.may_find = one.is_cached;
+            self.session.cut(evaluating.run.sequence, length);
+            evaluating.may_find = evaluating.is_cached;
         }
-        if let Some(held) = advice.search.filter(|_| one.may_find) {
-            one.may_find = self.search(&one.run, held, one.conditions);
+        if let Some(held) = advice.search.filter(|_| evaluating.may_find) {
+            evaluating.may_find = self.search(&evaluating.run, held, evaluating.conditions);
         }
-        one.loaded += self.session.there(&one.run);
+        evaluating.loaded += self.session.there(&evaluating.run);
     }
 
     /// The slot has answered: `row` has the prompt and what was evaluated after it.
