@@ -147,9 +147,14 @@ impl Written {
         let mut words = [usize::from_ne_bytes([UNTOUCHED; size_of::<usize>()]); ROOM];
         // SAFETY: the caller's promise, and there is room.
         unsafe { call_into(function, words.as_mut_ptr().cast(), arguments) };
-        let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
-        let touched = bytes.enumerate().filter(|(_, byte)| *byte != UNTOUCHED);
-        let len = touched.last().map_or(0, |(at, _)| at + 1);
+        let touched = |word: &usize| {
+            let last = |byte: &u8| *byte != UNTOUCHED;
+            word.to_ne_bytes().iter().rposition(last)
+        };
+        let mut from_the_end = words.iter().enumerate().rev();
+        let len = from_the_end
+            .find_map(|(at, word)| Some(at * size_of::<usize>() + touched(word)? + 1))
+            .unwrap_or(0);
         Self { words, len }
     }
 

@@ -172,21 +172,24 @@ impl Survey {
     fn find_imports(&mut self) {
         let known = Definitions::of(&self.definitions);
         let own = replacement::all()[0].address();
+        let mut imports = Vec::new();
         for (object, candidate) in self.objects.iter().enumerate() {
             if candidate.contains(own) {
                 continue;
             }
-            for word in candidate.words() {
+            // Not a `for` loop: some ten thousand times, that asks first in which of the tables it is.
+            candidate.words().for_each(|word| {
                 if let Some(definition) = self.leads_to(&word, object, &known) {
-                    self.imports.push(Import {
+                    imports.push(Import {
                         row: self.definitions[definition].row,
                         object,
                         definition,
                         at: std::ptr::from_ref(word.at).addr(),
                     });
                 }
-            }
+            });
         }
+        self.imports = imports;
         self.imports.sort_unstable_by_key(|import| import.at);
         self.imports.dedup_by_key(|import| import.at);
     }
