@@ -267,7 +267,7 @@ export interface Advice {
     changes: AdvisedChange[];
     /** The best of slots, host cache and store, each by itself. */
     alone: AdvisedChange[];
-    tokens: { prefix: number; behind_a_difference: number; never_sent: number; differs_at: number | null };
+    tokens: { prefix: number; behind_a_difference: number; not_wanted: number; never_sent: number; differs_at: number | null };
 }
 
 /** The data of a report. */

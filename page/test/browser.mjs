@@ -236,7 +236,7 @@ async function advice(browser) {
         recorded: point(6000),
         changes: [store],
         alone: [store, { flags: ["--cache-ram", "16"], store_gb: null, point: point(2000, { cache_ram: 16, host_bytes: 16 * 2 ** 20 }) }],
-        tokens: { prefix: 9000, behind_a_difference: 0, never_sent: 1000, differs_at: null },
+        tokens: { prefix: 6000, behind_a_difference: 0, not_wanted: 3000, never_sent: 1000, differs_at: null },
     };
     for (let n = 0; n < 60; n += 1) world.step();
     const served = await serve(world, built);
@@ -248,6 +248,8 @@ async function advice(browser) {
         ["CONTEXTPILOT_STORE=~/llama-store CONTEXTPILOT_STORE_GB=1", "Saves 5,000 tokens and 50 s: 90.0 % reused or loaded · 1.0 GiB more on disk, copies take 0.5 s"],
         ["--cache-ram 16", "Saves 4,000 tokens and 40 s: 80.0 % reused · 8.0 MiB more host memory"],
     ]);
+    const shares = await page.evaluate(() => document.querySelector(".advice > p:last-child").textContent);
+    assert.ok(shares.includes("decide over them. 30.0 % were sent before, of embeddings or rerankings: the server reuses nothing for these, whatever its flags. 0 % were"), shares);
     assert.deepEqual(page.complaints(), []);
     say("the simulator's advice has flags to copy, and what each takes");
     await page.close();

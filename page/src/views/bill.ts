@@ -122,7 +122,7 @@ export class BillView implements View {
                 changes.length === 0 ? el("p", {}, "No flag would have helped.") : null,
                 alone.length > 0 ? el("h3", {}, "Each by itself, in place of that") : null,
                 ...cards(alone),
-                el("p", {}, `${percent(tokens.prefix / of)} of the tokens repeat the beginning of an earlier request: flags and the prefix store decide over them. ${percent(tokens.behind_a_difference / of)} were sent before, but behind something else${tokens.differs_at === null ? "" : `, mostly from token ${count(tokens.differs_at)} on`}: only the client can save these. ${percent(tokens.never_sent / of)} were never sent before.`),
+                el("p", {}, `${percent(tokens.prefix / of)} of the tokens repeat the beginning of an earlier request: flags and the prefix store decide over them. ${tokens.not_wanted > 0 ? `${percent(tokens.not_wanted / of)} were sent before, of embeddings or rerankings: the server reuses nothing for these, whatever its flags. ` : ""}${percent(tokens.behind_a_difference / of)} were sent before, but behind something else${tokens.differs_at === null ? "" : `, mostly from token ${count(tokens.differs_at)} on`}: only the client can save these. ${percent(tokens.never_sent / of)} were never sent before.`),
             );
             return;
         }
