@@ -82,6 +82,10 @@ pub(crate) struct Server<'a> {
     ahead: BinaryHeap<Reverse<(u64, u64, Coming)>>,
     /// What comes after a job, and when.
     after: Vec<Vec<(Coming, Wait)>>,
+    /// What comes after the n-th session that ends, and how many have ended.
+    next_sessions: Vec<Option<(Coming, Wait)>>,
+    sessions_over: usize,
+    last: &'a [Option<usize>],
     haste: &'a Haste,
     /// How long clients take that do not think is drawn by this. `None`: it is as in the recording.
     drawn: Option<Random>,
@@ -132,6 +136,9 @@ impl<'a> Server<'a> {
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
+            next_sessions: vec![None; jobs.len()],
+            sessions_over: 0,
+            last: &timeline.last,
             haste: &timeline.haste,
             drawn: None,
             forced: None,
@@ -152,7 +159,10 @@ impl<'a> Server<'a> {
                 Arrival::At(time) => server.plan(*time, coming),
                 Arrival::After(waits) => {
                     for &wait in waits {
-                        server.after[wait.job].push((coming, wait));
+                        match timeline.last[wait.job].filter(|_| wait.is_of_any) {
+                            Some(nth) => server.next_sessions[nth] = Some((coming, wait)),
+                            None => server.after[wait.job].push((coming, wait)),
+                        }
                     }
                     if waits.len() > 1 {
                         server.waiting.insert(coming, (waits.len(), 0));
@@ -350,7 +360,13 @@ impl<'a> Server<'a> {
 
     /// The job is answered. `haste`: as in [`Self::release`].
     fn finish(&mut self, job: usize, haste: Pause) {
-        for (next, wait) in std::mem::take(&mut self.after[job]) {
+        let mut after = std::mem::take(&mut self.after[job]);
+        if self.last[job].is_some() {
+            let next = self.next_sessions.get_mut(self.sessions_over);
+            after.extend(next.and_then(Option::take));
+            self.sessions_over += 1;
+        }
+        for (next, wait) in after {
             let pause = match haste {
                 Pause::Is(pause) if wait.is_quick => pause,
                 Pause::Grows(more) if wait.is_quick => wait.pause.saturating_add(more),

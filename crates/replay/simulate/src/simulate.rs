@@ -161,8 +161,10 @@ fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
 
 #[cfg(test)]
 mod tests {
+    use contextpilot_traffic::Setup;
+
     use super::*;
-    use crate::made::{request, row};
+    use crate::made::{recorded, request, row, traffic};
 
     /// A client that waits for each answer asks in one order.
     #[test]
@@ -181,6 +183,50 @@ mod tests {
         let haste = &replay.timeline.haste;
         assert!(haste.draw(1, &mut Random(1)).is_some(), "it hurries");
         assert!(!haste.is_known());
+    }
+
+    /// Two clients. The first has a session of three requests, and 10 ms after it ends it begins another one, which shares nothing
+    /// with it. The second has one long prompt, which took until after that. On one slot its answer comes before the
+    /// first one's second: so it is the second client that is free first, and begins the new session.
+    #[test]
+    fn a_session_is_begun_by_the_client_whose_own_ends_first() {
+        let prompts = [
+            (row(&[(0, 1000)]), (0, 100)),
+            (row(&[(5000, 3000)]), (10, 600)),
+            (row(&[(0, 1010)]), (110, 120)),
+            (row(&[(0, 1020)]), (130, 140)),
+            (row(&[(9000, 100)]), (150, 160)),
+        ];
+        let requests = prompts.into_iter().enumerate();
+        let requests = requests.map(|(nth, (tokens, (begin, end)))| {
+            let mut one = request(nth as u64, tokens);
+            let record = &mut one.record;
+            (record.arrived, record.launched) = (begin * 1000, begin * 1000);
+            (record.prompted, record.ended) = (end * 1000, end * 1000);
+            record.slot = u32::from(nth == 1);
+            one
+        });
+        let setup = Setup {
+            parallel: 2,
+            batch_size: 100,
+            ..Setup::default()
+        };
+        let traffic = traffic(setup, requests.collect());
+        let replay = Replay::of(&traffic);
+        let recorded = recorded(&traffic);
+        let times = |setting: &Setting| {
+            let outcomes = replay.simulate(setting).outcomes;
+            outcomes
+                .into_iter()
+                .map(|one| one.map_or((0, 0), |one| (one.arrived, one.ended)))
+                .collect::<Vec<(u64, u64)>>()
+        };
+        let one_slot = times(&recorded.clone().with_slots(1, false));
+        assert!(one_slot[1].1 < one_slot[2].1, "{one_slot:?}");
+        assert_eq!(one_slot[4].0, one_slot[1].1 + 10_000, "{one_slot:?}");
+        let two_slots = times(&recorded);
+        assert!(two_slots[3].1 < two_slots[1].1, "{two_slots:?}");
+        assert_eq!(two_slots[4].0, two_slots[3].1 + 10_000, "{two_slots:?}");
     }
 
     /// Of a recording of a real server: a course that is ended early says the same as the whole.

@@ -22,6 +22,9 @@ pub(crate) struct Wait {
     pub(crate) pause: u64,
     /// The client does not think, so it is later if other answers end with its own: [`Haste`].
     pub(crate) is_quick: bool,
+    /// A session begins, and with the job another one ended, as the n-th of all: the client begins it whose session ends as
+    /// the n-th, [`Timeline::last`].
+    pub(crate) is_of_any: bool,
 }
 
 /// A request, and those that share its prompt (`n`).
@@ -61,17 +64,20 @@ pub(crate) struct Timeline {
     changes: Vec<Arrival>,
     /// How clients go on that do not think.
     pub(crate) haste: Haste,
+    /// Of each job with which a session ended: how many had ended before.
+    pub(crate) last: Vec<Option<usize>>,
 }
 
 impl Timeline {
     /// Of a recording.
     pub(crate) fn of(traffic: &Traffic) -> Self {
-        let (jobs, haste) = jobs(traffic);
+        let (jobs, haste, last) = jobs(traffic);
         let changes = changes(traffic, &jobs);
         Self {
             jobs,
             changes,
             haste,
+            last,
         }
     }
 
@@ -84,8 +90,8 @@ impl Timeline {
     }
 }
 
-/// The jobs of a recording, in the order of their arrivals, and [`Timeline::haste`].
-fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste) {
+/// The jobs of a recording, in the order of their arrivals, [`Timeline::haste`] and [`Timeline::last`].
+fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste, Vec<Option<usize>>) {
     let requests = &traffic.requests;
     let mut jobs: Vec<Job> = Vec::new();
     let mut children = Vec::new();
@@ -116,12 +122,12 @@ fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste) {
     ends.sort_unstable();
     let mut queued = queued(requests, &ends, &mut jobs);
     let mut delays = delays(requests, &jobs, &mut queued).into_iter();
-    let (arrivals, haste) = clients::arrivals(requests, &jobs, &queued);
+    let (arrivals, haste, last) = clients::arrivals(requests, &jobs, &queued);
     for (job, arrival) in jobs.iter_mut().zip(arrivals) {
         job.delay = delays.next().unwrap_or(0);
         job.arrival = arrival;
     }
-    (jobs, haste)
+    (jobs, haste, last)
 }
 
 /// How long it took to take each job on. That is known of one that waited for a slot, and where the server's thread had
@@ -303,6 +309,7 @@ fn changes(traffic: &Traffic, jobs: &[Job]) -> Vec<Arrival> {
                 job: ends[last].1,
                 pause: record.at - ends[last].0,
                 is_quick: false,
+                is_of_any: false,
             }]),
             None => Arrival::At(record.at),
         }

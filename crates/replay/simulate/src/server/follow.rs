@@ -25,6 +25,7 @@ impl Server<'_> {
     pub(crate) fn follow(&mut self) {
         self.ahead.clear();
         self.after.iter_mut().for_each(Vec::clear);
+        self.next_sessions.clear();
         let mut last = 0;
         for (time, _, moment) in self.moments() {
             let is_launch = matches!(moment, Moment::Launched(_));

@@ -54,12 +54,12 @@ impl Haste {
     }
 }
 
-/// When each job comes. `queued`: when it came in the recording. Both in this order.
+/// When each job comes, and [`Timeline::last`](super::Timeline::last). `queued`: when it came in the recording. All in this order.
 pub(super) fn arrivals(
     requests: &[TrafficRequest],
     jobs: &[Job],
     queued: &[u64],
-) -> (Vec<Arrival>, Haste) {
+) -> (Vec<Arrival>, Haste, Vec<Option<usize>>) {
     let ends: Vec<u64> = jobs.iter().map(|job| ended(job, requests)).collect();
     let before = sessions(requests, jobs, queued, &ends);
     // When the session of each goes on.
@@ -90,7 +90,9 @@ pub(super) fn arrivals(
         let answer = client.map(|client| clients[client]);
         // One that names a slot does not stand in the queue, so it may have come before those in front of it.
         let was_idle = |last: &usize| done == job && *last < job && ends[*last] <= at;
-        let of_all = last.filter(was_idle);
+        let of_all = last
+            .filter(was_idle)
+            .filter(|&last| may_wait_for(ends[last], own.and(answer).map(|own| ends[own]), at));
         let mut waits: Vec<Wait> = Vec::new();
         for earlier in answer.into_iter().chain(of_all) {
             let pause = at - ends[earlier];
@@ -98,10 +100,14 @@ pub(super) fn arrivals(
                 job: earlier,
                 pause,
                 is_quick: pause <= QUICK,
+                is_of_any: false,
             };
             if !waits.contains(&wait) {
                 waits.push(wait);
             }
+        }
+        if let [wait] = &mut *waits {
+            wait.is_of_any = next[wait.job] == u64::MAX;
         }
         match client {
             Some(client) => clients[client] = job,
@@ -134,7 +140,18 @@ pub(super) fn arrivals(
             .pause
             .saturating_sub(crowding.saturating_mul(others(wait)));
     }
-    (arrivals, Haste { crowding, seen })
+    let mut last = vec![None; jobs.len()];
+    let over = by_end.iter().filter(|&&job| next[job] == u64::MAX);
+    over.enumerate()
+        .for_each(|(nth, &job)| last[job] = Some(nth));
+    (arrivals, Haste { crowding, seen }, last)
+}
+
+/// Whether a request of this time waited for an answer to another client as well. `own`: when the answer ended that its
+/// session goes on with. A client that goes on at once has waited for that one alone: with other flags the other client may
+/// be far behind.
+fn may_wait_for(other: u64, own: Option<u64>, at: u64) -> bool {
+    own.is_none_or(|own| at - own > QUICK && own < other)
 }
 
 /// See [`Haste`]. `together`: how many answers ended at each time.
@@ -250,7 +267,7 @@ mod tests {
         };
         let jobs: Vec<Job> = (0..requests.len()).map(job).collect();
         let times: Vec<u64> = requests.iter().map(|one| one.record.arrived).collect();
-        let (arrivals, haste) = arrivals(requests, &jobs, &times);
+        let (arrivals, haste, _) = arrivals(requests, &jobs, &times);
         let waits = arrivals
             .into_iter()
             .zip(&times)
@@ -327,6 +344,22 @@ mod tests {
         // Nothing else was at work.
         assert_eq!(waits[5], [(4, 55), (3, 5)]);
         assert_eq!(waits[6], [(3, 10)]);
+    }
+
+    /// The second client's answer was there when the first one asked again, both times: at once, and after a second, in which it
+    /// may have waited for the second's.
+    #[test]
+    fn who_goes_on_at_once_has_waited_for_its_own_answer_alone() {
+        let requests = [
+            request((0, 100), &[1]),
+            request((50, 1000), &[2]),
+            request((1010, 2000), &[1, 3]),
+            request((1020, 3000), &[2, 4]),
+            request((1_003_000, 1_004_000), &[1, 3, 5]),
+        ];
+        let waits = waits(&requests);
+        assert_eq!(waits[2], [(0, 910)]);
+        assert_eq!(waits[4], [(2, 1_001_000), (3, 1_000_000)]);
     }
 
     /// Both begin alike and are at work at once, so they are two sessions, whatever else was sent like that.
