@@ -71,6 +71,7 @@ pub(super) fn arrivals(
     }
     let mut by_end: Vec<usize> = (0..jobs.len()).collect();
     by_end.sort_by_key(|&job| ends[job]);
+    let at_once = at_once(queued, &before, &ends, &by_end);
     let mut over = by_end.iter().peekable();
     let mut last = None;
     let mut done = 0;
@@ -90,9 +91,13 @@ pub(super) fn arrivals(
         let answer = client.map(|client| clients[client]);
         // One that names a slot does not stand in the queue, so it may have come before those in front of it.
         let was_idle = |last: &usize| done == job && *last < job && ends[*last] <= at;
-        let of_all = last
-            .filter(was_idle)
-            .filter(|&last| may_wait_for(ends[last], own.and(answer).map(|own| ends[own]), at));
+        // One that goes on with its session at once has waited for that one's answer alone: with other flags another client may
+        // be far behind.
+        let goes_on = |last: &usize| {
+            let own = own.map(|client| ends[clients[client]]);
+            own.is_some_and(|own| at - own <= at_once || ends[*last] <= own)
+        };
+        let of_all = last.filter(|last| was_idle(last) && !goes_on(last));
         let mut waits: Vec<Wait> = Vec::new();
         for earlier in answer.into_iter().chain(of_all) {
             let pause = at - ends[earlier];
@@ -107,7 +112,7 @@ pub(super) fn arrivals(
             }
         }
         if let [wait] = &mut *waits {
-            wait.is_of_any = next[wait.job] == u64::MAX;
+            wait.is_of_any = before[job].is_none() && next[wait.job] == u64::MAX;
         }
         match client {
             Some(client) => clients[client] = job,
@@ -147,11 +152,20 @@ pub(super) fn arrivals(
     (arrivals, Haste { crowding, seen }, last)
 }
 
-/// Whether a request of this time waited for an answer to another client as well. `own`: when the answer ended that its
-/// session goes on with. A client that goes on at once has waited for that one alone: with other flags the other client may
-/// be far behind.
-fn may_wait_for(other: u64, own: Option<u64>, at: u64) -> bool {
-    own.is_none_or(|own| at - own > QUICK && own < other)
+/// How long a client takes at most that goes on with its session at once. Requests that come while others are at work waited for
+/// that session's answer alone: as long as nine of ten of these. `by_end`: all jobs in the order of their ends.
+fn at_once(queued: &[u64], before: &[Option<usize>], ends: &[u64], by_end: &[usize]) -> u64 {
+    let all = queued.iter().zip(before).enumerate();
+    let pauses = all.filter_map(|(job, (&at, earlier))| {
+        let over = by_end.partition_point(|&job| ends[job] <= at);
+        let earlier = earlier.filter(|_| over < job)?;
+        Some(at - ends[earlier])
+    });
+    let mut pauses: Vec<u64> = pauses.collect();
+    pauses.sort_unstable();
+    let usual = pauses.get(pauses.len() * 9 / 10);
+    let usual = usual.filter(|_| pauses.len() >= ENOUGH);
+    usual.map_or(QUICK, |usual| QUICK.max(*usual))
 }
 
 /// See [`Haste`]. `together`: how many answers ended at each time.
