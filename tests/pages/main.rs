@@ -241,6 +241,55 @@ fn every_link_between_pages_leads_to_a_file_and_a_heading() {
     assert!(seen > 0 || single, "pages have links");
 }
 
+/// The last column of the first table of docs/advice.md: a file of tests, or how the name of a test or of a case of one begins.
+#[test]
+fn each_test_that_the_page_of_advice_names_is_there() {
+    let page = repository().join("docs/advice.md");
+    let page = std::fs::read_to_string(page).expect("docs/advice.md");
+    let (table, _) = page.split_once("\n## ").expect("a second table");
+    let mut sources = Vec::new();
+    sources_in(&repository().join("tests"), &mut sources);
+    let sources: Vec<(PathBuf, String)> = sources
+        .into_iter()
+        .map(|path| {
+            (
+                path.clone(),
+                std::fs::read_to_string(path).expect("a source"),
+            )
+        })
+        .collect();
+    let is_there = |name: &str| {
+        let begins = name.trim_end_matches('…');
+        let (test, case) = (format!("fn {begins}"), format!("\"{begins}"));
+        sources.iter().any(|(path, text)| {
+            path.ends_with(name) || text.contains(&test) || text.contains(&case)
+        })
+    };
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let mut named = 0;
+    for row in rows.skip(1) {
+        let column = row.rsplit('|').nth(1).expect("a last column");
+        let names: Vec<&str> = column.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no test: {row}");
+        for name in names {
+            assert!(is_there(name), "there is no {name}: {row}");
+            named += 1;
+        }
+    }
+    assert!(named > 30, "{named} tests are named");
+}
+
+fn sources_in(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of tests") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources_in(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
+}
+
 /// The targets of links to other pages, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut in_code = false;
