@@ -7,8 +7,9 @@
 //!
 //! It is not asked for what the engine holds, or for what does not fit the folder's budget or the context.
 //!
-//! It is not asked on behalf of contexts that cannot go back to any position: the states of theirs that could be loaded are
-//! farther apart than the tokens of a batch, and the server shows no more of a prompt than that.
+//! For a context that cannot go back to any position, it is asked for the last tail within the prompt, too, and for all that
+//! is before it since the last one that is here. The server shows no more of a prompt than a batch, and tails are farther apart.
+//! So a prompt of which all whole chunks are there goes on without being evaluated ([`may_hope`]) until one comes.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ use crate::base::guard;
 const LEAST: usize = 64;
 /// How long a prompt waits for a chunk while it is not known how long evaluating takes.
 const UNKNOWN: Duration = Duration::from_millis(100);
+/// So many tokens wait at most for a tail that may come. (Tails are some 4,096 apart.)
+const MOST_HOPED: usize = 8192;
 /// How long it waits at least: a device that goes on after the call seems to be faster than it is.
 const FASTEST: Duration = Duration::from_millis(20);
 /// The process is asked for what continues a prompt.
@@ -33,10 +36,12 @@ struct Asked {
     fingerprint: Fingerprint,
     /// The prompt, as far as the server has shown it.
     tokens: Vec<i32>,
-    /// How much of it the folder has.
+    /// How much of it the folder has, from which on is asked.
     found: usize,
-    /// How much of it the engine or the folder has.
+    /// How much of it the engine has or could load.
     there: usize,
+    /// Of this context a state is loaded, which has a tail.
+    has_tails: bool,
     /// How long evaluating a chunk takes. `None`: it is not known.
     a_chunk: Option<Duration>,
 }
@@ -50,20 +55,42 @@ impl Asked {
             .filter(|elsewhere| elsewhere.may_be_asked(Instant::now()))?;
         let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
         let tokens = record.session.wanted(run);
-        let (found, place, parent) = index.tree.place(&fingerprint, &tokens);
-        let there = found.max(held);
+        let has_tails = record.bounds.is_some();
+        let (found, place, parent) = if has_tails {
+            // Hidden states would have to be fetched, too.
+            if record.hidden().is_some() {
+                return None;
+            }
+            let begin = index.last_state_in(&fingerprint, &tokens) / GRID * GRID;
+            index.tree.place(&fingerprint, &tokens[..begin])
+        } else {
+            index.tree.place(&fingerprint, &tokens)
+        };
+        let usable = match has_tails {
+            true => index.last_state_in(&fingerprint, &tokens),
+            false => found,
+        };
+        let there = usable.max(held);
         let missing = tokens.len().saturating_sub(there);
-        // What the engine holds and the folder does not would have to be fetched, too.
-        if missing < LEAST || there - found >= GRID || missing > record.room(held) {
+        if missing < LEAST || missing > record.room(held) {
             return None;
         }
-        if record.layout()?.state_size(tokens.len()) as u64 > index.tree.limit() {
+        // What the engine holds and the folder does not would have to be fetched, too: only for a state.
+        if !has_tails && there - found >= GRID {
+            return None;
+        }
+        let size = match record.shape() {
+            Some(shape) => shape.state_size(tokens.len(), 0),
+            None => record.layout()?.state_size(tokens.len()),
+        };
+        if size as u64 > index.tree.limit() {
             return None;
         }
         let wish = Wish {
             place,
             parent,
             tokens: tokens[found - place.skip..].to_vec(),
+            tail: has_tails,
         };
         Some(Self {
             answers: index.folder().ask(&wish)?,
@@ -71,6 +98,7 @@ impl Asked {
             tokens,
             found,
             there,
+            has_tails,
             a_chunk: record.rates.evaluating(GRID),
         })
     }
@@ -79,7 +107,8 @@ impl Asked {
     fn wait(&mut self) -> (Vec<Name>, bool) {
         let start = Instant::now();
         let (mut names, mut end) = (Vec::new(), self.found);
-        while end < self.tokens.len() {
+        // Behind all chunks there may be a tail.
+        while names.len() <= self.tokens.len() && (self.has_tails || end < self.tokens.len()) {
             match self.answers.next(start + self.longest(end)) {
                 AskedChunk::There(name, tokens) => {
                     names.push(name);
@@ -111,11 +140,31 @@ impl Asked {
         index.share(&headers);
         figures::add(&FIGURES.fetched_chunks, headers.len());
         let (found, ..) = index.tree.place(&self.fingerprint, &self.tokens);
-        let is_in_vain = !names.is_empty() && found <= self.found;
+        let is_of_use = if self.has_tails {
+            let usable = index.last_state_in(&self.fingerprint, &self.tokens);
+            usable > self.there || has_whole_chunks(found, &self.tokens)
+        } else {
+            found > self.found
+        };
+        let is_in_vain = !names.is_empty() && !is_of_use;
         if let Some(elsewhere) = &mut index.elsewhere {
             elsewhere.note_lateness(is_late || is_in_vain, Instant::now());
         }
     }
+}
+
+/// Whether a prompt has gone on, as far as it is shown, along chunks of which all whole ones are there.
+fn has_whole_chunks(found: usize, tokens: &[i32]) -> bool {
+    found >= tokens.len() / GRID * GRID
+}
+
+/// Whether a tail may come from the remote for a prompt that has gone on along what is stored, `found` of its tokens, and of which
+/// the engine has or could load so many. If none comes, its tokens are evaluated together.
+pub(super) fn may_hope(index: &StoreIndex, found: usize, there: usize, tokens: &[i32]) -> bool {
+    let elsewhere = index.elsewhere.as_ref();
+    let is_asked = elsewhere.is_some_and(|elsewhere| elsewhere.may_be_asked(Instant::now()));
+    let is_along = found > there && has_whole_chunks(found, tokens);
+    is_asked && is_along && tokens.len() - there <= MOST_HOPED
 }
 
 /// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine

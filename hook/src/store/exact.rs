@@ -47,10 +47,10 @@ pub(super) mod load;
 mod show;
 
 use contextpilot_kv_engine::{bounded, is_bounded};
-use contextpilot_kv_store::Run;
+use contextpilot_kv_store::{Run, worth};
 
 pub(super) use self::show::checkpoint;
-use super::{Context, acts, hidden, is_on, with_index, with_record};
+use super::{Context, acts, elsewhere, hidden, is_on, with_index, with_record};
 use crate::attach::{self, original};
 
 /// Why one of these contexts has no store: the engine's states have the windows only, and the host may go back behind them.
@@ -150,12 +150,22 @@ fn is_hidden() -> bool {
 /// Whether a run may be left out without anything being loaded: all of its tokens are on the way to a state, and the
 /// host does not see that the engine lacks them.
 pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
-    /// More does not wait: a prompt that turns off just before the state would wait for all of it at once.
-    const MOST: usize = 32_768;
-    let goes_on = run.leading == run.tokens.len();
-    if !goes_on || !is_hidden() {
+    let goes_on = run.leading == run.tokens.len() && is_hidden();
+    if goes_on && is_on_the_way(context, run, false) {
+        return true;
+    }
+    if run.leading < worth::LEAST {
         return false;
     }
+    let held = with_record(context, |record| record.session.in_engine(run.sequence));
+    elsewhere::bring(context, run, held.unwrap_or(0));
+    goes_on && is_on_the_way(context, run, true)
+}
+
+/// `is_brought`: the remote was asked for what continues the prompt.
+fn is_on_the_way(context: Context<'_>, run: &Run, is_brought: bool) -> bool {
+    /// More does not wait: a prompt that turns off just before the state would wait for all of it at once.
+    const MOST: usize = 32_768;
     let may = with_index(context, |index, record| {
         let index = index.as_mut()?;
         // When it is evaluated, another adapter may be applied.
@@ -167,16 +177,20 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
         let wanted = record.session.wanted(run);
         let believed = wanted.len() - run.leading;
         index.settle();
-        if record.room(believed) < run.tokens.len() || !index.leads_to_state(&fingerprint, &wanted)
-        {
+        if record.room(believed) < run.tokens.len() {
+            return None;
+        }
+        let last = index.last_state_in(&fingerprint, &wanted);
+        let there = last.max(record.session.in_engine(run.sequence));
+        let found = index.length_of(&fingerprint, &wanted);
+        let may_hope = || is_brought && elsewhere::may_hope(index, found, there, &wanted);
+        if !index.leads_to_state(&fingerprint, &wanted) && !may_hope() {
             return None;
         }
         let conditions = record.conditions(run.sequence);
         if hidden::length(index, record, conditions, &wanted)? < wanted.len() {
             return None;
         }
-        let last = index.last_state_in(&fingerprint, &wanted);
-        let there = last.max(record.session.in_engine(run.sequence));
         Some(wanted.len() - there <= MOST)
     });
     may.flatten() == Some(true)

@@ -29,7 +29,12 @@ pub(super) fn keep_state(
         Some(part) => {
             let (dense, tail) = record.shape()?.divide(state, part, tokens)?;
             let dense = dense.map(|state| state.with_rows_from(rows_from));
-            index.keep_exact(&fingerprint, tokens, dense.as_ref(), tail, ours);
+            // A machine that gets them from the remote has seen no more of the prompt than stands before the tail.
+            let ends = match index.elsewhere {
+                Some(_) => record.tails.within(tokens),
+                None => Vec::new(),
+            };
+            index.keep_exact(&fingerprint, (tokens, &ends), dense.as_ref(), tail, ours);
         }
     }
     if index.length_of(&fingerprint, tokens) > 0 {

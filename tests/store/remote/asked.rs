@@ -1,12 +1,13 @@
 //! What a prompt wants and the folder does not have is fetched from the remote at once.
 
+use std::path::Path;
 use std::time::Instant;
 
 use contextpilot_testbed::{Arch, Builder, Model, Server, Spec, until};
 use tempfile::TempDir;
 
 use super::{Redis, shared_by};
-use crate::{SIGTERM, Stored, chunk_files, folder, started, tokens};
+use crate::{SIGTERM, Stored, chunk_files, exact, folder, started, tokens};
 
 /// A prompt has so many whole chunks, and some tokens more.
 const WHOLE: usize = 2;
@@ -16,10 +17,14 @@ const BUDGET: &str = "0.012";
 
 /// Evaluating a chunk takes some 250 ms, so that no answer is too late on a busy machine.
 fn slow() -> Builder {
+    slow_of(Arch::Llama)
+}
+
+fn slow_of(arch: Arch) -> Builder {
     let model = Model::of(&Spec {
         layers: 8,
         width: 256,
-        ..Spec::new(Arch::Llama)
+        ..Spec::new(arch)
     });
     let server = Server::builder().model(&model).bare_slots(1);
     server.args(["-c", "1024"])
@@ -27,6 +32,74 @@ fn slow() -> Builder {
 
 fn prompt(seed: u64) -> Vec<u32> {
     tokens(seed, PROMPT)
+}
+
+/// Of models that cannot go back to any position a prompt is fetched up to the last state on its way: of its first batches only
+/// chunks are there, which have none.
+#[test]
+fn a_prompt_of_a_model_that_cannot_go_back_gets_the_states_that_only_the_remote_has() {
+    for arch in exact::ALL {
+        let Some(redis) = Redis::start(&[]) else {
+            return;
+        };
+        let server = slow_of(arch).args(["-b", "256", "-ub", "64"]);
+        let other = folder();
+        let mut stored = Stored::start(&shared_by(&server, &redis), other.path());
+        let sent: Vec<_> = (150..157).map(prompt).collect();
+        for prompt in &sent {
+            stored.ask(prompt);
+        }
+        stored.end();
+        let files = chunk_files(other.path()).len();
+        until("all is sent", || (redis.chunks() >= files).then_some(()));
+        let bytes = stored_bytes(other.path());
+
+        // A third of it has room.
+        let budget = format!("{:.6}", bytes as f64 / 3e9);
+        let folder = folder();
+        let mut stored = Stored::start_within(&shared_by(&server, &redis), folder.path(), &budget);
+        until("what there is room for is fetched", || {
+            let figures = stored.figures();
+            (figures.bytes > figures.limit_bytes / 2).then_some(())
+        });
+        let plain = started(&server);
+        stored.compare(&plain, &prompt(170));
+        for prompt in &sent[..2] {
+            let before = stored.figures();
+            let (_, account) = stored.compare(&plain, prompt);
+            // All but what the server evaluates behind its last checkpoint.
+            assert_eq!(
+                account.from.store as usize,
+                PROMPT - 4,
+                "{arch}: {account:?}"
+            );
+            let figures = stored.figures();
+            assert!(
+                figures.fetched_chunks > before.fetched_chunks + 3,
+                "{arch}: {figures:?}"
+            );
+            assert_eq!(figures.loads, before.loads + 1, "{arch}: {figures:?}");
+            assert!(figures.bytes <= figures.limit_bytes, "{arch}: {figures:?}");
+        }
+        // One that leaves the way is loaded up to the last state before, or evaluated.
+        let left = [&sent[2][..300], &tokens(171, 250)].concat();
+        let (_, account) = stored.compare(&plain, &left);
+        assert!(account.from.store <= 300, "{arch}: {account:?}");
+        // Of a prompt that no server has seen there is nothing, and what the Redis has let go is evaluated.
+        let (_, account) = stored.compare(&plain, &prompt(172));
+        assert_eq!(account.from.store, 0, "{arch}: {account:?}");
+        redis.say("FLUSHALL");
+        let (_, account) = stored.compare(&plain, &sent[3]);
+        assert_eq!(account.from.store, 0, "{arch}: {account:?}");
+    }
+}
+
+fn stored_bytes(folder: &Path) -> u64 {
+    let files = chunk_files(folder);
+    files
+        .iter()
+        .map(|file| file.metadata().unwrap().len())
+        .sum()
 }
 
 /// A server on a folder that has no room for all that was sent: these prompts, and four more. It has evaluated something,

@@ -60,6 +60,17 @@ impl Tails {
             tails.filter(|tail| tail.sequence == sequence && tokens.starts_with(&tail.tokens));
         of_these.map(|tail| tail.tokens.len()).max().unwrap_or(0)
     }
+
+    /// How many of these tokens each tail stands behind that waits, the fewest first.
+    pub fn within(&self, tokens: &[i32]) -> Vec<usize> {
+        let of_these = self
+            .0
+            .iter()
+            .filter(|tail| tokens.starts_with(&tail.tokens));
+        let mut ends: Vec<usize> = of_these.map(|tail| tail.tokens.len()).collect();
+        ends.sort_unstable();
+        ends
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +97,7 @@ mod tests {
         assert_eq!((tails.last(0, &all), tails.last(1, &all)), (20, 19));
         assert_eq!((tails.last(0, &all[..5]), tails.last(0, &all[..4])), (0, 0));
         assert_eq!(tails.last(0, &all[..6]), 6, "the first four are gone");
+        assert_eq!(tails.within(&all[..8]), [5, 6, 7, 8]);
         let mut of_one = tails.take_of(1);
         assert_eq!((of_one.len(), tails.last(1, &all)), (8, 0));
         tails.put_back(of_one.remove(0));

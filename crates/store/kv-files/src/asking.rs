@@ -11,11 +11,13 @@
 //!
 //! | bytes | of a wish |
 //! |---|---|
-//! | 1 | version: 1 |
+//! | 1 | version: 2 |
 //! | 16, 16 | fingerprint; link of the chain of names |
 //! | 4 | tokens since that link that are there (all numbers are little-endian) |
 //! | 16, 4 | the chunk before, and how many of its tokens are; 0: there is none |
-//! | 4, 4 each | tokens since that link: how many, and which |
+//! | 4 | tokens since that link: how many |
+//! | 1 | 1: the last tail behind some of them is wanted, too; else 0 |
+//! | 4 each | which tokens |
 //!
 //! | bytes | of an answer; zeros behind the last one |
 //! |---|---|
@@ -45,11 +47,11 @@ use crate::Folder;
 const SOCKET: &str = "ask-";
 /// Letters of a machine's name: with more than some 100 a socket can have no address.
 const LONGEST_NAME: usize = 40;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// All of a wish before its tokens, bytes.
-const HEAD: usize = 1 + 16 + 16 + 4 + 16 + 4 + 4;
+const HEAD: usize = 1 + 16 + 16 + 4 + 16 + 4 + 4 + 1;
 /// Of more tokens than that, the first are asked for.
-const MOST_TOKENS: usize = 16 * GRID;
+const MOST_TOKENS: usize = 32 * GRID;
 /// What a system is asked to keep of a wish that was not read yet, bytes: all of it.
 const KEPT: usize = 2 * (HEAD + 4 * MOST_TOKENS);
 /// How many may wait to be asked. An asker that comes when there are more is not heard.
@@ -72,6 +74,8 @@ pub struct Wish {
     pub parent: Option<(Name, u32)>,
     /// The tokens since the last multiple of [`GRID`] before it.
     pub tokens: Vec<i32>,
+    /// The last tail that stands behind some of these tokens is of use, too. It comes behind the chunks.
+    pub tail: bool,
 }
 
 impl Wish {
@@ -86,6 +90,7 @@ impl Wish {
         bytes.extend(parent.0);
         bytes.extend(take.to_le_bytes());
         bytes.extend((tokens.len() as u32).to_le_bytes());
+        bytes.push(u8::from(self.tail));
         bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         bytes
     }
@@ -113,6 +118,7 @@ impl Wish {
             tokens: tokens
                 .map(|token| i32::from_le_bytes([0, 1, 2, 3].map(|i| token[i])))
                 .collect(),
+            tail: head[61] == 1,
         }))
     }
 }
@@ -409,6 +415,7 @@ mod tests {
             },
             parent: (tokens % 2 == 0).then_some((Name([9; 16]), 3)),
             tokens: (0..tokens as i32).map(|token| token - 7).collect(),
+            tail: tokens % 2 == 1,
         }
     }
 
@@ -487,7 +494,7 @@ mod tests {
             socket
         };
         let mut other_version = wish(2).write();
-        other_version[0] = 2;
+        other_version[0] = 1;
         let mut too_many = wish(2).write();
         too_many[57..61].fill(255);
         let mut too_far = wish(2).write();

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_files::{Asker, Done, Door, Folder, Writer, read_whole};
-use contextpilot_kv_store::{Chunk, Fingerprint, GRID, HEADER_BYTES, Name, Place};
+use contextpilot_kv_store::{Chunk, Fingerprint, GRID, HEADER_BYTES, Name, Place, TAIL};
 
 use crate::known::Known;
 use crate::mirror::{DISK, QUEUE};
@@ -103,6 +103,9 @@ impl Supplier {
         let (mut place, mut parent) = (asker.wish.place, asker.wish.parent);
         let all = std::mem::take(&mut asker.wish.tokens);
         let mut tokens = &all[..];
+        let first = place;
+        // Where chunks end that are there, behind the first of these tokens.
+        let mut ends = Vec::new();
         while let Some((end, name)) = self.known.first(place.chunks(tokens)) {
             if asker.has_left() {
                 return;
@@ -117,12 +120,58 @@ impl Supplier {
                 return;
             }
             parent = Some((name, wanted.len() as u32));
+            ends.push((all.len() - tokens.len() + end, name, wanted.len()));
             place = place.behind(tokens, end);
             if end == GRID {
                 tokens = &tokens[GRID..];
             }
         }
+        if asker.wish.tail && !asker.has_left() {
+            if let Some(name) = self.bring_tail(first, &all, &ends) {
+                // Its one token is none of the prompt's.
+                let _ = asker.tell(&name, 1);
+            }
+        }
         asker.end();
+    }
+
+    /// Sees to it that the last tail behind some tokens of chunks that are there is in the folder, if there is one behind the
+    /// place.
+    fn bring_tail(
+        &mut self,
+        first: Place,
+        all: &[i32],
+        ends: &[(usize, Name, usize)],
+    ) -> Option<Name> {
+        let to = ends.last()?.0;
+        let mut tails = Vec::with_capacity(to);
+        let mut cell = Place { skip: 0, ..first };
+        for tokens in all[..to].chunks(GRID) {
+            let at = tails.len();
+            let places = (1..=tokens.len()).map(|end| cell.behind(tokens, end));
+            tails.extend(
+                places
+                    .zip(at + 1..)
+                    .map(|(place, end)| (end, place, place.tail(&all[end - place.skip..]))),
+            );
+            cell = cell.behind(tokens, tokens.len());
+        }
+        let behind = tails[first.skip.min(tails.len())..].iter().rev();
+        while let Some((end, name)) = self
+            .known
+            .first(behind.clone().map(|(end, _, name)| (*end, *name)))
+        {
+            let place = tails[end - 1].1;
+            let (chunk_end, chunk, length) =
+                *ends.iter().find(|(chunk_end, ..)| *chunk_end >= end)?;
+            let parent = Some((chunk, (length - (chunk_end - end)) as u32));
+            match self.bring(place, name, parent, &[TAIL]) {
+                Brought::There => return Some(name),
+                Brought::Gone => {}
+                Brought::No => return None,
+            }
+        }
+        None
     }
 
     /// Sees to it that a chunk is in the folder, and stands behind its parent there. Its sender may have divided what is
@@ -178,6 +227,9 @@ impl Supplier {
 
     /// The most bytes that a chunk of these tokens may have: as many as it needs, if its model tells.
     fn most(&self, of: &Fingerprint, tokens: &[i32]) -> u64 {
+        if *tokens == [TAIL] {
+            return self.largest;
+        }
         let layout = self.folder.origin(of).and_then(|origin| origin.layout);
         let count = tokens.len() as u64;
         let of_token = layout.map(|layout| layout.bytes_per_token() as u64 + 4);

@@ -1,7 +1,7 @@
 //! Places in the chain of names: which chunks may stand behind some tokens, whichever process has them.
 
 use crate::name::Naming;
-use crate::{Fingerprint, GRID, Name};
+use crate::{Fingerprint, GRID, Name, TAIL};
 
 /// Behind some tokens of a prompt.
 ///
@@ -42,6 +42,16 @@ impl Place {
         let ends = self.skip + 1..=tokens.len().min(GRID);
         ends.rev()
             .map(move |end| (end, naming(&self.link, self.skip, &tokens[..end])))
+    }
+
+    /// The name of a tail that stands here.
+    ///
+    /// # Panics
+    /// There are no tokens up to here.
+    #[must_use]
+    pub fn tail(self, tokens: &[i32]) -> Name {
+        let tokens: Vec<i32> = tokens[..self.skip].iter().copied().chain([TAIL]).collect();
+        self.link.next(self.skip, &tokens)
     }
 
     /// The place behind a chunk that stands here and ends there. Behind a multiple of [`GRID`], tokens are counted from
@@ -124,6 +134,34 @@ mod tests {
             let end = place.skip + missing[0].tokens.len();
             assert_eq!(first, Some((end, missing[0].name)), "{held}");
             assert_eq!(parent, missing[0].parent);
+        }
+    }
+
+    #[test]
+    fn the_tail_of_a_prompt_is_found_however_it_grew() {
+        let tokens: Vec<i32> = (0..2 * GRID as i32).collect();
+        for (lengths, at) in [
+            (&[300][..], 300),
+            (&[100, 290, 300], 300),
+            (&[500], 300),
+            (&[GRID], GRID),
+            (&[GRID - 1], GRID - 1),
+            (&[2 * GRID], GRID + 1),
+        ] {
+            let mut store = Store::new(u64::MAX);
+            for &length in lengths {
+                for chunk in store.missing(&OF, &tokens[..length], 1) {
+                    store.insert(chunk).unwrap();
+                }
+            }
+            let tail = store.missing_tail(&OF, &tokens[..at], 9).unwrap();
+            let mut place = Place::first(OF);
+            for cell in tokens[..at].chunks(GRID) {
+                place = place.behind(cell, cell.len());
+            }
+            let cell = &tokens[at - place.skip..];
+            assert_eq!(place.tail(cell), tail.name, "{lengths:?} {at}");
+            assert_eq!((place.link, place.skip), (tail.link, at % GRID));
         }
     }
 

@@ -209,7 +209,18 @@ impl Store {
         tokens: &[i32],
         bytes_per_token: usize,
     ) -> Vec<Chunk> {
-        self.missing_one_by_one(fingerprint, tokens, bytes_per_token)
+        self.missing_divided(fingerprint, tokens, bytes_per_token, &[])
+    }
+
+    /// The same, where a chunk ends behind each of these numbers of tokens, which grow.
+    pub fn missing_divided(
+        &self,
+        fingerprint: &Fingerprint,
+        tokens: &[i32],
+        bytes_per_token: usize,
+        ends: &[usize],
+    ) -> Vec<Chunk> {
+        self.missing_one_by_one(fingerprint, tokens, bytes_per_token, ends)
             .collect()
     }
 
@@ -219,6 +230,7 @@ impl Store {
         fingerprint: &Fingerprint,
         tokens: &[i32],
         bytes_per_token: usize,
+        ends: &[usize],
     ) -> impl Iterator<Item = Chunk> {
         let tokens = &tokens[..media::whole(tokens)];
         let found = self.find(fingerprint, tokens);
@@ -228,7 +240,8 @@ impl Store {
         let mut place = self.place_behind(&found, fingerprint, tokens);
         std::iter::from_fn(move || {
             let grid = at - place.skip;
-            let cell = &tokens[grid..];
+            let next = ends.iter().copied().find(|end| *end > at);
+            let cell = &tokens[grid..next.map_or(tokens.len(), |end| end.min(tokens.len()))];
             let (end, name) = place.chunks_by(self.naming, cell).next()?;
             let chunk = Chunk {
                 name,
@@ -290,7 +303,7 @@ impl Store {
         tokens: &[i32],
         bytes_per_token: usize,
     ) -> bool {
-        let mut missing = self.missing_one_by_one(fingerprint, tokens, bytes_per_token);
+        let mut missing = self.missing_one_by_one(fingerprint, tokens, bytes_per_token, &[]);
         missing.next().is_none_or(|chunk| self.has_room_for(&chunk))
     }
 

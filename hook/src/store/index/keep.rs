@@ -47,11 +47,11 @@ impl StoreIndex {
     }
 
     /// As [`keep`](Self::keep), of a state with a tail, which is kept if all of its rows are. `dense`: the rows, if it has
-    /// any.
+    /// any. `ends`: a chunk ends behind each of these numbers of tokens.
     pub(in crate::store) fn keep_exact(
         &mut self,
         fingerprint: &Fingerprint,
-        tokens: &[i32],
+        (tokens, ends): (&[i32], &[usize]),
         dense: Option<&SequenceState<'_>>,
         tail: &[u8],
         ours: Option<&Arc<Vec<u8>>>,
@@ -59,7 +59,7 @@ impl StoreIndex {
         self.settle();
         self.tree.now(clock::time());
         let bytes = dense.map_or(0, |state| state.layout().bytes_per_token());
-        let missing = self.tree.missing(fingerprint, tokens, bytes);
+        let missing = self.tree.missing_divided(fingerprint, tokens, bytes, ends);
         let all = match dense {
             Some(state) => self.keep_missing(&missing, state, ours),
             // Chunks of nothing, to which tails are tied.

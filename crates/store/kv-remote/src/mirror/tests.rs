@@ -207,6 +207,7 @@ fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
         place: Place::first(fingerprint).behind(&tokens, GRID),
         parent,
         tokens: tokens[GRID..].to_vec(),
+        tail: false,
     };
     let mut answers = folder.ask(&wish).unwrap();
     let end = std::time::Instant::now() + DISK;
@@ -214,5 +215,82 @@ fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
     assert_eq!(answers.next(end), AskedChunk::End);
     let header = folder.header(&second.name).unwrap();
     assert_eq!(header.chunk.parent, parent);
+    door.close();
+}
+
+/// The sender has more tails than the last one, and one behind tokens that the prompt does not have.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_last_tail_within_a_prompt_is_supplied_behind_its_chunks() {
+    let bucket = Bucket::start();
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fingerprint = origin().fingerprint;
+    let tokens: Vec<i32> = (0..GRID as i32 + 40).collect();
+    let all = tokens.len();
+    let mut store = Store::new(1 << 30);
+    let mut sent = store.missing_divided(&fingerprint, &tokens, 10, &[GRID + 30]);
+    assert_eq!(sent.len(), 3);
+    for chunk in &sent {
+        store.insert(chunk.clone()).unwrap();
+    }
+    let tails = [100, GRID + 20, GRID + 30, all];
+    let tails = tails.map(|end| {
+        store
+            .missing_tail(&fingerprint, &tokens[..end], 50)
+            .unwrap()
+    });
+    sent.extend(tails.clone());
+    let writer = Writer::start(used(there.path()), QUEUE, || {}, || false).unwrap();
+    for chunk in &sent {
+        let rows = Arc::new(vec![7; chunk.bytes as usize]);
+        writer.write(chunk, rows).unwrap();
+    }
+    assert!(writer.flush(DISK));
+    let other = Folder::open(there.path()).unwrap();
+    let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
+    while other.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
+
+    let folder = used(here.path());
+    let door = Arc::new(Door::open(&folder).unwrap().unwrap());
+    let known = Known::default();
+    known.add(sent.iter().map(|chunk| chunk.name));
+    Supplier::start(
+        &door,
+        folder.clone(),
+        bucket.remote(),
+        known.clone(),
+        1 << 30,
+    )
+    .unwrap();
+    let end = std::time::Instant::now() + DISK;
+    let ask = |tokens: &[i32], tail| {
+        let wish = Wish {
+            place: Place::first(fingerprint),
+            parent: None,
+            tokens: tokens.to_vec(),
+            tail,
+        };
+        let mut answers = folder.ask(&wish).unwrap();
+        let next = || match answers.next(end) {
+            AskedChunk::There(name, tokens) => Some((name, tokens)),
+            _ => None,
+        };
+        std::iter::from_fn(next).collect::<Vec<_>>()
+    };
+    let dense = [(sent[0].name, GRID), (sent[1].name, 30)];
+    let prompt = [&tokens[..all - 1], &[-1, -2]].concat();
+    assert_eq!(ask(&prompt, false), dense);
+    let with_tail = [&dense[..], &[(tails[2].name, 1)]].concat();
+    assert_eq!(ask(&prompt, true), with_tail);
+    assert_eq!(folder.header(&tails[2].name).unwrap().chunk, tails[2]);
+    // One that is within a chunk stands behind a part of it. What the remote has let go is passed over.
+    known.remove(&tails[2].name);
+    folder.remove(&tails[1].name).ok();
+    let with_tail = [&dense[..], &[(tails[1].name, 1)]].concat();
+    assert_eq!(ask(&prompt, true), with_tail);
+    let header = folder.header(&tails[1].name).unwrap();
+    assert_eq!(header.chunk.parent, Some((sent[1].name, 20)));
+    // Of tokens that no chunk of the remote ends within, nothing comes.
+    assert_eq!(ask(&prompt[..200], true), []);
     door.close();
 }
