@@ -7,9 +7,10 @@
 //! What an earlier server left is announced before the first prompt, if that server was like this one ([`Origin`]).
 //!
 //! Announced is what the server would load for a request that names no adapter. That is known only of
-//! a server without adapters. Nothing is announced of a context that cannot go back to any position: there a prompt is
-//! loaded up to a tail that lies on its way, and blocks have no words for that.
+//! a server without adapters. Of a context that cannot go back to any position, each way through the tree is announced up to the
+//! last tail on it.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -59,30 +60,49 @@ fn announce_for_life(mut stored: Stored) {
             origins = read_origins();
         }
         if now != announced || changes.too_many {
-            stored.clear();
+            stored.clear(now.is_some_and(|wanted| wanted.has_tails));
             announced = now;
-            if let Some(fingerprint) = &now {
-                read_all(fingerprint, &mut stored);
+            if let Some(wanted) = now {
+                read_all(wanted, &mut stored);
             }
-        } else if let Some(fingerprint) = &now {
-            apply(fingerprint, &changes, &mut stored);
+        } else if let Some(wanted) = now {
+            apply(wanted, &changes, &mut stored);
         }
         stored.publish();
     }
-    stored.clear();
+    stored.clear(false);
     while !stored.publish() {
         thread::sleep(TURN);
     }
 }
 
+/// The chunks that the server would load now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    fingerprint: Fingerprint,
+    /// A prompt is loaded up to a tail that lies on its way.
+    has_tails: bool,
+}
+
+impl Wanted {
+    fn has(&self, chunk: &Chunk) -> bool {
+        chunk.fingerprint == self.fingerprint && (self.has_tails || !chunk.is_tail())
+    }
+}
+
 /// What the server would load now, and what has changed.
-fn changes(origins: &[Origin]) -> (Option<Fingerprint>, Changes) {
+fn changes(origins: &[Origin]) -> (Option<Wanted>, Changes) {
     let changes = on_index(|index| index.as_mut().map(StoreIndex::changes));
     let Some(changes) = changes else {
         return Default::default();
     };
-    let basis = records::oldest().filter(|basis| basis.goes_back());
-    (basis.and_then(|basis| basis.fingerprint(origins)), changes)
+    let wanted = records::oldest().and_then(|basis| {
+        Some(Wanted {
+            fingerprint: basis.fingerprint(origins)?,
+            has_tails: !basis.goes_back(),
+        })
+    });
+    (wanted, changes)
 }
 
 /// `None`: the folder has not been read yet.
@@ -92,7 +112,7 @@ fn read_origins() -> Option<Vec<Origin>> {
 }
 
 /// Announces all chunks: those that are kept and those used last, if there are too many.
-fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
+fn read_all(wanted: Wanted, stored: &mut Stored) {
     let mut all: Vec<((bool, u64), Chunk)> = Vec::new();
     let mut last = None;
     loop {
@@ -101,10 +121,7 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
             break;
         };
         last = some.last().map(|(_, chunk)| chunk.name);
-        all.extend(
-            some.into_iter()
-                .filter(|(_, chunk)| is_of(chunk, fingerprint)),
-        );
+        all.extend(some.into_iter().filter(|(_, chunk)| wanted.has(chunk)));
     }
     all.sort_by_key(|(worth, _)| std::cmp::Reverse(*worth));
     let mut size = 0;
@@ -121,7 +138,7 @@ fn read_all(fingerprint: &Fingerprint, stored: &mut Stored) {
     }
 }
 
-fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
+fn apply(wanted: Wanted, changes: &Changes, stored: &mut Stored) {
     for some in changes.chunks.chunks(AT_A_TIME) {
         let found = on_index(|index| {
             let index = index.as_ref();
@@ -139,7 +156,7 @@ fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
         for (change, chunk) in some.iter().zip(found) {
             match (change, chunk) {
                 (Change::Left(name), _) => stored.remove(&name.0),
-                (Change::Came(_), Some((chunk, kept))) if is_of(&chunk, fingerprint) => {
+                (Change::Came(_), Some((chunk, kept))) if wanted.has(&chunk) => {
                     stored.add(run(&chunk, kept));
                 }
                 (Change::Came(_), _) => {}
@@ -148,16 +165,16 @@ fn apply(fingerprint: &Fingerprint, changes: &Changes, stored: &mut Stored) {
     }
 }
 
-fn is_of(chunk: &Chunk, fingerprint: &Fingerprint) -> bool {
-    chunk.fingerprint == *fingerprint && !chunk.is_tail()
-}
-
 fn run(chunk: &Chunk, kept: bool) -> Run {
     Run {
         name: chunk.name.0,
         behind: chunk.parent.map(|(name, tokens)| (name.0, tokens)),
         start: chunk.start,
-        tokens: chunk.tokens.clone(),
+        tokens: if chunk.is_tail() {
+            Arc::default()
+        } else {
+            Arc::clone(&chunk.tokens)
+        },
         kept,
     }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use contextpilot_client::Control;
 use contextpilot_control::Evaluated;
 use contextpilot_testbed::{
-    Builder, Connection, Error, Gateway, Random, Request, Result, Router, Server, try_until,
+    Arch, Builder, Connection, Error, Gateway, Model, Random, Request, Result, Router, Server,
+    try_until,
 };
 use serde_json::{Value, json};
 
@@ -18,8 +19,12 @@ use crate::router::settle;
 
 type Test = fn(&Indexer, &Path) -> Result<String>;
 
-pub(crate) const ALL: [(&str, Test); 3] = [
+pub(crate) const ALL: [(&str, Test); 4] = [
     ("a store: credited is reused or loaded", credited),
+    (
+        "a store: credited is loaded up to the last state",
+        up_to_states,
+    ),
     ("a store: restarts, neighbours and late routers", restarts),
     ("a store: what leaves it, and what is not told", leaving),
 ];
@@ -30,7 +35,11 @@ const SIGTERM: i32 = 15;
 const LEAST: usize = 8;
 
 fn with_store(folder: &Path, budget: &str) -> Builder {
-    let llama = Server::tiny();
+    with_store_of(Arch::Llama, folder, budget)
+}
+
+fn with_store_of(arch: Arch, folder: &Path, budget: &str) -> Builder {
+    let llama = Server::builder().model(&Model::tiny(arch));
     let llama = llama.bare_slots(2).args(["-c", "4096"]);
     llama
         .env("CONTEXTPILOT_STORE", folder)
@@ -175,6 +184,67 @@ fn credited(indexer: &Indexer, _: &Path) -> Result<String> {
             "{only_stored} {sum:?}: nothing is shown"
         )))
     }
+}
+
+/// Models that cannot go back: conversations that grow, over two slots that cannot keep them, also after a restart. The states of a
+/// prompt stand four tokens before its end, and where its answer begins: one that goes on with other tokens than the answer is
+/// credited with all that it shares, and loaded up to the state before. Where the server takes a checkpoint on the way, less than a part
+/// of a batch is evaluated.
+fn up_to_states(indexer: &Indexer, _: &Path) -> Result<String> {
+    const PART: usize = 64;
+    let (mut credited, mut only_stored) = (0, 0);
+    for arch in [Arch::Gemma2, Arch::Mamba, Arch::Jamba] {
+        let folder = tempfile::tempdir()?;
+        let builder =
+            with_store_of(arch, folder.path(), "1").args(["-ub".to_owned(), PART.to_string()]);
+        let mut publisher = start(&builder)?;
+        indexer.register(publisher.events, publisher.events)?;
+        publisher.await_subscribers(1)?;
+        let mut random = Random(2);
+        let mut talks: Vec<Vec<u32>> = (0..4).map(|seed| prompt(seed, 150)).collect();
+        for nth in 0..24 {
+            if nth == 16 {
+                publisher.server.stop(SIGTERM)?;
+                publisher = start(&builder)?;
+                indexer.register(publisher.events, publisher.events)?;
+                publisher.await_subscribers(1)?;
+            }
+            let who = nth % talks.len();
+            talks[who].extend(prompt(1000 + nth as u64, random.index(60)));
+            let tokens = talks[who].clone();
+            at_rest(&publisher)?;
+            let control = Control::new(&publisher.control.to_string());
+            let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+            let found = control.and_then(|control| control.matching(&ids));
+            let found = found.map_err(|e| Error::new(e.to_string()))?;
+            let stored = found.stored.unwrap_or(0) as usize / BLOCK;
+            let is_right = |device: usize, any: usize| {
+                let right = device.max(stored);
+                (right..=right + 1).contains(&any)
+            };
+            let believed = believe(indexer, &publisher, &tokens, is_right);
+            let [device, any] = believed.map_err(|error| {
+                Error::new(format!("{arch}, request {nth}, {stored} stored: {error}"))
+            })?;
+            let came = ask(&publisher, nth, &tokens)?;
+            if came[0] + came[1] + PART + BLOCK <= any * BLOCK {
+                return Err(Error::new(format!(
+                    "{arch}, request {nth}: credited with {any} blocks ({device} in slots) of {} tokens; {came:?} were reused and loaded",
+                    tokens.len()
+                )));
+            }
+            credited += any;
+            only_stored += usize::from(any > device);
+        }
+    }
+    if only_stored < 50 {
+        return Err(Error::new(format!(
+            "{only_stored} of 72 prompts were credited for the store"
+        )));
+    }
+    Ok(format!(
+        "72 requests credited with {credited} blocks; of {only_stored} prompts only the store had all"
+    ))
 }
 
 /// What the folder has is told before the first request of a new process, to routers that were there, to those that come

@@ -1,6 +1,6 @@
 //! Makes blocks from what a prefix store has.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::{KvEvent, Medium, block_hash, event};
@@ -17,7 +17,7 @@ pub struct Run {
     pub behind: Option<([u8; 16], u32)>,
     /// The position of its first token.
     pub start: u32,
-    /// Its tokens. None is below 0.
+    /// Its tokens. None is below 0. Without any it is a state: see [`Runs::clear`].
     pub tokens: Arc<[i32]>,
     /// A client has asked to keep it: it leaves the store last.
     pub kept: bool,
@@ -28,6 +28,8 @@ pub struct Run {
 /// A block is on the run that has its last token, also if it begins on an earlier one. As there is one way through the
 /// tree for a prompt, each block is on one run, and comes and leaves with it.
 ///
+/// Of a store whose prompts are loaded up to a state that lies on their way, each way is announced up to the last state on it.
+///
 /// What would be too many is not announced: of the runs that nothing continues, those that came first leave, and last those that
 /// are kept.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub struct Runs {
     /// Tokens of a block.
     block: u32,
     most: usize,
+    /// A run is announced up to the last state behind it.
+    has_states: bool,
     runs: HashMap<[u8; 16], Announced>,
     /// All runs in the order in which they came, so that each comes after what it continues.
     order: BTreeMap<u64, [u8; 16]>,
@@ -51,7 +55,10 @@ struct Announced {
     run: Run,
     /// The hashes of the blocks whose last token is here.
     hashes: Vec<u64>,
-    children: usize,
+    /// So many of its tokens are announced.
+    reach: u32,
+    /// What continues it, by how many of its tokens stand before that.
+    below: BTreeSet<(u32, [u8; 16])>,
     serial: u64,
 }
 
@@ -59,6 +66,10 @@ impl Announced {
     /// Its place among the leaves, if it is one.
     fn place(&self) -> (bool, u64) {
         (self.run.kept, self.serial)
+    }
+
+    fn is_state(&self) -> bool {
+        self.run.tokens.is_empty()
     }
 }
 
@@ -75,6 +86,7 @@ impl Runs {
         Self {
             block: block.max(1),
             most,
+            has_states: false,
             runs: HashMap::new(),
             order: BTreeMap::new(),
             leaves: BTreeMap::new(),
@@ -97,7 +109,9 @@ impl Runs {
 
     /// The store has a run. Nothing happens if it is known, or if what it continues is not.
     pub fn add(&mut self, run: Run, events: &mut Vec<KvEvent>) {
-        let is_valid = !run.tokens.is_empty() && run.tokens.iter().all(|token| *token >= 0);
+        let is_state = run.tokens.is_empty();
+        let may_be = !is_state || self.has_states && run.behind.is_some();
+        let is_valid = may_be && run.tokens.iter().all(|token| *token >= 0);
         if !is_valid || self.runs.contains_key(&run.name) {
             return;
         }
@@ -111,24 +125,31 @@ impl Runs {
         if !is_placed {
             return;
         }
-        let hashes = self.tell(&run, events);
-        if let Some(parent) = run.behind.and_then(|(name, _)| self.runs.get_mut(&name)) {
-            parent.children += 1;
+        let (name, behind, tokens) = (run.name, run.behind, run.tokens.len() as u32);
+        if let Some((parent, take)) =
+            behind.and_then(|(name, take)| Some((self.runs.get_mut(&name)?, take)))
+        {
+            parent.below.insert((take, name));
             self.leaves.remove(&parent.place());
         }
         self.serial += 1;
         let serial = self.serial;
-        let name = run.name;
-        self.size += 1 + hashes.len();
+        self.size += 1;
         self.order.insert(serial, name);
         let known = Announced {
             run,
-            hashes,
-            children: 0,
+            hashes: Vec::new(),
+            reach: 0,
+            below: BTreeSet::new(),
             serial,
         };
         self.leaves.insert(known.place(), name);
         self.runs.insert(name, known);
+        match behind {
+            Some((parent, take)) if is_state => self.raise(parent, take, events),
+            _ if self.has_states => {}
+            _ => self.raise(name, tokens, events),
+        }
         while self.size > self.most {
             let oldest = self.leaves.values().find(|other| **other != name);
             let Some(oldest) = oldest.copied() else {
@@ -143,17 +164,9 @@ impl Runs {
         let mut family = vec![*name];
         let mut next = 0;
         while let Some(name) = family.get(next).copied() {
-            // A store lets what continues a run leave before it, so this is not looked for as a rule.
-            if self.runs.get(&name).is_some_and(|known| known.children > 0) {
-                let behind =
-                    |known: &&Announced| known.run.behind.is_some_and(|(of, _)| of == name);
-                family.extend(
-                    self.runs
-                        .values()
-                        .filter(behind)
-                        .map(|known| known.run.name),
-                );
-            }
+            // A store lets what continues a run leave before it, so there is nothing as a rule.
+            let below = self.runs.get(&name).map(|known| &known.below);
+            family.extend(below.into_iter().flatten().map(|(_, name)| *name));
             next += 1;
         }
         for name in family.iter().rev() {
@@ -164,12 +177,15 @@ impl Runs {
     /// All of it is announced from the beginning.
     pub fn tell_all(&self, events: &mut Vec<KvEvent>) {
         for name in self.order.values() {
-            self.tell(&self.runs[name].run, events);
+            let known = &self.runs[name];
+            self.tell(&known.run, 0, known.reach, events);
         }
     }
 
-    /// The store has nothing any more.
-    pub fn clear(&mut self, events: &mut Vec<KvEvent>) {
+    /// The store has nothing any more. `has_states`: from now on a prompt is loaded up to the last state that lies on its way,
+    /// which is a run without tokens.
+    pub fn clear(&mut self, has_states: bool, events: &mut Vec<KvEvent>) {
+        self.has_states = has_states;
         let names: Vec<_> = self.order.values().rev().copied().collect();
         for name in names {
             self.take_out(&name, events);
@@ -181,36 +197,100 @@ impl Runs {
         let Some(known) = self.runs.remove(name) else {
             return;
         };
-        debug_assert_eq!(known.children, 0, "what continues a run leaves first");
+        debug_assert!(known.below.is_empty(), "what continues a run leaves first");
         self.size -= 1 + known.hashes.len();
         self.order.remove(&known.serial);
         self.leaves.remove(&known.place());
         for hash in known.hashes.into_iter().rev() {
             event::remove(hash, Medium::Disk, events);
         }
-        if let Some((above, _)) = known.run.behind {
+        if let Some((above, take)) = known.run.behind {
             if let Some(parent) = self.runs.get_mut(&above) {
-                parent.children -= 1;
-                if parent.children == 0 {
+                parent.below.remove(&(take, *name));
+                if parent.below.is_empty() {
                     self.leaves.insert(parent.place(), above);
+                }
+            }
+            if self.has_states {
+                self.lower(above, events);
+            }
+        }
+    }
+
+    /// A run and those before it are announced up to so many of its tokens, or farther.
+    fn raise(&mut self, name: [u8; 16], to: u32, events: &mut Vec<KvEvent>) {
+        let mut way = Vec::new();
+        let mut next = Some((name, to));
+        while let Some((name, to)) = next {
+            let Some(known) = self.runs.get(&name).filter(|known| known.reach < to) else {
+                break;
+            };
+            way.push((name, to));
+            // What is before one of which something is announced is announced.
+            next = known.run.behind.filter(|_| known.reach == 0);
+        }
+        for (name, to) in way.into_iter().rev() {
+            let Some(known) = self.runs.get(&name) else {
+                continue;
+            };
+            let new = self.tell(&known.run, known.hashes.len(), to, events);
+            self.size += new.len();
+            if let Some(known) = self.runs.get_mut(&name) {
+                known.reach = to;
+                known.hashes.extend(new);
+            }
+        }
+    }
+
+    /// What is behind the last state of a run is announced no longer, nor what is before the run if it has none.
+    fn lower(&mut self, name: [u8; 16], events: &mut Vec<KvEvent>) {
+        let mut next = Some(name);
+        while let Some(name) = next {
+            let Some(known) = self.runs.get(&name) else {
+                break;
+            };
+            let leads_to_state = |(_, below): &&(u32, [u8; 16])| {
+                let below = self.runs.get(below);
+                below.is_some_and(|below| below.is_state() || below.reach > 0)
+            };
+            let last = known.below.iter().rev().find(leads_to_state);
+            let reach = last.map_or(0, |(take, _)| *take);
+            if reach == known.reach {
+                break;
+            }
+            let ends = |position: u32| (position / self.block) as usize;
+            let kept = ends(known.run.start + reach) - ends(known.run.start);
+            next = known.run.behind.map(|(above, _)| above);
+            next = next.filter(|_| reach == 0);
+            if let Some(known) = self.runs.get_mut(&name) {
+                known.reach = reach;
+                let left = known.hashes.split_off(kept.min(known.hashes.len()));
+                self.size -= left.len();
+                for hash in left.into_iter().rev() {
+                    event::remove(hash, Medium::Disk, events);
                 }
             }
         }
     }
 
-    /// The blocks that end on this run, whose parent is known.
-    fn tell(&self, run: &Run, events: &mut Vec<KvEvent>) -> Vec<u64> {
+    /// The blocks that end within the first `to` tokens of this run, behind the first `skip` of them.
+    fn tell(&self, run: &Run, skip: usize, to: u32, events: &mut Vec<KvEvent>) -> Vec<u64> {
         let block = self.block as usize;
         let (mut tokens, mut above) = self.before(run);
-        tokens.extend(run.tokens.iter().map(|token| token.unsigned_abs()));
-        let mut hashes = Vec::with_capacity(tokens.len() / block);
-        for tokens in tokens.chunks_exact(block) {
+        let of_run = run.tokens.iter().take(to as usize);
+        tokens.extend(of_run.map(|token| token.unsigned_abs()));
+        if let Some(last) = skip.checked_sub(1) {
+            let hashes = self.runs.get(&run.name).map(|known| &known.hashes);
+            above = hashes.and_then(|hashes| hashes.get(last).copied());
+        }
+        let mut new = Vec::with_capacity((tokens.len() / block).saturating_sub(skip));
+        for tokens in tokens.chunks_exact(block).skip(skip) {
             let hash = block_hash(above, tokens, None);
             event::store(hash, above, tokens, Medium::Disk, None, events);
             above = Some(hash);
-            hashes.push(hash);
+            new.push(hash);
         }
-        hashes
+        new
     }
 
     /// The tokens of a run's first block that stand on earlier ones, and the name of the block before it.

@@ -20,6 +20,8 @@ struct Scene {
     feed: Feed,
     live: Subscriber,
     block: usize,
+    /// Prompts are loaded up to states.
+    has_states: bool,
     /// Every prompt that was ever stored.
     prompts: Vec<Vec<i32>>,
 }
@@ -34,6 +36,7 @@ impl Scene {
             feed: Feed::new(block, 0),
             live: Subscriber::new(block as usize),
             block: block as usize,
+            has_states: false,
             prompts: Vec::new(),
         };
         scene.send(&[KvEvent::Cleared]);
@@ -55,6 +58,16 @@ impl Scene {
         self.prompts.push(tokens.to_vec());
     }
 
+    /// Stores states behind some of the tokens of a prompt that are there.
+    fn keep_states(&mut self, tokens: &[i32], random: &mut Random) {
+        for _ in 0..random.index(3) {
+            let tokens = &tokens[..1 + random.index(tokens.len())];
+            if let Some(tail) = self.store.missing_tail(&OURS, tokens, 3_000) {
+                let _ = self.store.insert(tail);
+            }
+        }
+    }
+
     /// Tells what has changed.
     fn tell(&mut self) {
         let mut events = Vec::new();
@@ -68,7 +81,11 @@ impl Scene {
                             name: name.0,
                             behind: chunk.parent.map(|(name, tokens)| (name.0, tokens)),
                             start: chunk.start,
-                            tokens: chunk.tokens.clone(),
+                            tokens: if chunk.is_tail() {
+                                [].into()
+                            } else {
+                                chunk.tokens.clone()
+                            },
                             kept: false,
                         };
                         self.runs.add(run, &mut events);
@@ -83,7 +100,13 @@ impl Scene {
     fn truth(&self) -> BTreeSet<u64> {
         let mut all = BTreeSet::new();
         for prompt in &self.prompts {
-            let there = self.store.find(&OURS, prompt).tokens();
+            let found = self.store.find(&OURS, prompt);
+            let there = if self.has_states {
+                let last = self.store.tails(&found).pop();
+                last.map_or(0, |last| last.piece.start)
+            } else {
+                found.tokens()
+            };
             let mut above = None;
             for tokens in prompt[..there].chunks_exact(self.block) {
                 let tokens: Vec<u32> = tokens.iter().map(|token| token.unsigned_abs()).collect();
@@ -146,21 +169,68 @@ fn what_is_told_is_what_the_store_has() {
         scene.send(&events);
         assert_eq!(scene.announced(), before);
         events.clear();
-        scene.runs.clear(&mut events);
+        scene.runs.clear(false, &mut events);
         scene.send(&events);
         assert!(scene.announced().is_empty() && scene.runs.is_empty());
     }
 }
 
 #[test]
+fn what_is_told_of_a_store_with_states_ends_at_the_last_one_on_each_way() {
+    for (seed, block) in [(1, 16), (2, 16), (3, 1), (4, 7), (5, 300)] {
+        let mut random = Random(seed);
+        let mut scene = Scene::new(block, 300_000, usize::MAX);
+        let mut events = Vec::new();
+        scene.runs.clear(true, &mut events);
+        scene.has_states = true;
+        let (mut left, mut less) = (0, 0);
+        for _ in 0..60 {
+            for _ in 0..1 + random.index(3) {
+                let prompt = scene.prompt(&mut random);
+                scene.keep(&prompt);
+                scene.keep_states(&prompt, &mut random);
+            }
+            let prompt = &scene.prompts[random.index(scene.prompts.len())];
+            let found = scene.store.find(&OURS, prompt);
+            let tails = scene.store.tails(&found);
+            if let Some(tail) = tails.get(random.index(4)) {
+                left += scene.store.remove(&tail.piece.name.clone()).len();
+            }
+            scene.tell();
+            let truth = scene.truth();
+            assert_eq!(scene.announced(), truth, "seed {seed}");
+            assert_eq!(scene.feed.blocks(Medium::Disk), truth.len());
+            scene.has_states = false;
+            less += usize::from(scene.truth().len() > truth.len());
+            scene.has_states = true;
+        }
+        assert!(left > 0 && less > 30 && scene.store.chunks() == scene.runs.len());
+        let before = scene.announced();
+        assert!(!before.is_empty());
+        let mut events = vec![KvEvent::Cleared];
+        scene.runs.tell_all(&mut events);
+        scene.send(&events);
+        assert_eq!(scene.announced(), before);
+    }
+}
+
+#[test]
 fn no_more_is_told_than_may_be() {
+    more_than_may_be(false);
+    more_than_may_be(true);
+}
+
+fn more_than_may_be(has_states: bool) {
     const MOST: usize = 150;
     let mut random = Random(7);
     let mut scene = Scene::new(16, u64::MAX, MOST);
+    scene.runs.clear(has_states, &mut Vec::new());
+    scene.has_states = has_states;
     let mut fewer = 0;
     for _ in 0..40 {
         let prompt = scene.prompt(&mut random);
         scene.keep(&prompt);
+        scene.keep_states(&prompt, &mut random);
         scene.tell();
         let (announced, truth) = (scene.announced(), scene.truth());
         assert!(

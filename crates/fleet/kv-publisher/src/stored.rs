@@ -48,9 +48,9 @@ impl Stored {
         self.runs.remove(name, &mut self.events);
     }
 
-    /// The store has nothing any more.
-    pub fn clear(&mut self) {
-        self.runs.clear(&mut self.events);
+    /// The store has nothing any more. See [`Runs::clear`].
+    pub fn clear(&mut self, has_states: bool) {
+        self.runs.clear(has_states, &mut self.events);
     }
 
     /// Publishes some of what has changed. Returns whether that was all; else ask again a moment later.
