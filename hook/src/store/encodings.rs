@@ -414,7 +414,7 @@ unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
         ]);
         Some(Known {
             fingerprint: projector.facts()?.fingerprint(),
-            tokens: media::run(&digest, rows)?,
+            tokens: media::encoding(&digest, rows)?,
             projector: projector.clone(),
         })
     };

@@ -47,6 +47,7 @@ pub(crate) struct Figures {
     pub(crate) bytes: AtomicU64,
     pub(crate) chunks: AtomicU64,
     pub(crate) limit: AtomicU64,
+    pub(crate) encoding_bytes: AtomicU64,
     /// What it was asked to keep, and until when at most, in nanoseconds.
     pub(crate) kept_prompts: AtomicU64,
     pub(crate) kept_tokens: AtomicU64,
@@ -74,6 +75,7 @@ pub(crate) static FIGURES: Figures = Figures {
     bytes: AtomicU64::new(0),
     chunks: AtomicU64::new(0),
     limit: AtomicU64::new(0),
+    encoding_bytes: AtomicU64::new(0),
     kept_prompts: AtomicU64::new(0),
     kept_tokens: AtomicU64::new(0),
     kept_bytes: AtomicU64::new(0),
@@ -184,6 +186,7 @@ pub(super) fn all(reading: Option<FilesRead>) -> Option<PrefixStore> {
         encode_seconds: seconds(&FIGURES.encode_nanos),
         encodings_loaded: get(&FIGURES.encodings_loaded),
         encodings_load_seconds: seconds(&FIGURES.encodings_load_nanos),
+        encodings_bytes: get(&FIGURES.encoding_bytes),
         refused,
         refused_times,
         fingerprints: lock(&USED).iter().map(ToString::to_string).collect(),

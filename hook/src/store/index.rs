@@ -699,6 +699,7 @@ impl StoreIndex {
             counter.store(value, std::sync::atomic::Ordering::Relaxed);
         };
         set(&FIGURES.bytes, self.tree.bytes());
+        set(&FIGURES.encoding_bytes, self.tree.encoding_bytes());
         set(&FIGURES.chunks, self.tree.chunks() as u64);
         set(&FIGURES.limit, limit);
     }

@@ -80,6 +80,36 @@ fn a_list_of_twelve_screenshots_has_just_the_new_one_encoded() {
 }
 
 /// A large image is cut into four, beside a small one of all of it. All five have the same name.
+/// Prompts that come between two turns push each other out, and no image.
+#[test]
+fn images_stay_encoded_whatever_else_is_asked_between_two_turns() {
+    const SIDE: u32 = 224;
+    let folder = folder();
+    // A prompt has some 4 MB, and an image 40 KB.
+    let mut stored = Stored::start_within(&qwen(), folder.path(), "0.01");
+    let plain = started(&qwen());
+    let list = |first: u64| {
+        let images = (first..first + 12).map(|seed| Image(seed, SIDE));
+        [Text(40, 50)].into_iter().chain(images).collect::<Vec<_>>()
+    };
+    ask(&mut stored, &plain, &list(0));
+    for turn in 1..4 {
+        for nth in 0..3 {
+            ask(&mut stored, &plain, &[Text(100 * turn + nth, 7_900)]);
+        }
+        let [before, _] = encoded(&stored);
+        ask(&mut stored, &plain, &list(turn));
+        let figures = stored.figures();
+        assert_eq!(encoded(&stored)[0] - before, 1, "{figures:?}");
+        assert!(figures.encodings_bytes > 0, "{figures:?}");
+        assert!(
+            figures.encodings_bytes <= figures.limit_bytes / 8,
+            "{figures:?}"
+        );
+        assert!(figures.bytes <= figures.limit_bytes, "{figures:?}");
+    }
+}
+
 #[test]
 fn each_tile_of_an_image_is_its_own() {
     let folder = folder();

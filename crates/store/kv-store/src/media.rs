@@ -72,6 +72,22 @@ pub fn shared_run(digest: &[u8; 32], rows: usize, takes: usize) -> Option<Vec<i3
     Some(tokens)
 }
 
+/// The tokens of so many rows that an encoder has made, which are no part of a sequence. `digest`: of all that they depend on.
+/// `None`: there are too few of them. The first token has a mark that the others do not have: no run of a sequence has that.
+pub fn encoding(digest: &[u8; 32], rows: usize) -> Option<Vec<i32>> {
+    let mut tokens = run(digest, rows)?;
+    *tokens.first_mut()? |= SHARED as i32;
+    Some(tokens)
+}
+
+/// Whether these tokens are the first of what an encoder has made.
+pub(crate) fn begins_encoding(tokens: &[i32]) -> bool {
+    let [first, second, ..] = *tokens else {
+        return false;
+    };
+    is_shared(first) && is_row(second) && !is_shared(second)
+}
+
 /// Whether a token stands for a row that shares its position with the others of its run.
 pub fn is_shared(token: i32) -> bool {
     let bits = ROW | SHARED;
@@ -251,5 +267,25 @@ mod tests {
         let tokens = run(&[0; 32], 4).unwrap();
         let expected = [-1_887_985_495, -1_628_528_646, -1_775_353_671, -775_367_529];
         assert_eq!(tokens, expected);
+    }
+
+    #[test]
+    fn what_an_encoder_has_made_is_no_run_of_a_sequence() {
+        let digest = [7; 32];
+        let rows = encoding(&digest, 20).unwrap();
+        assert!(begins_encoding(&rows) && begins_encoding(&rows[..LEAST_ROWS]));
+        assert_eq!(rows[1..], run(&digest, 20).unwrap()[1..]);
+        assert_eq!((whole(&rows), certain(&rows[..3])), (20, 0));
+        let shared = shared_run(&digest, 20, 5).unwrap();
+        for other in [
+            &run(&digest, 20).unwrap()[..],
+            &shared,
+            &[1, 2],
+            &shared[19..],
+        ] {
+            assert!(!begins_encoding(other));
+        }
+        assert!(!begins_encoding(&[&shared[19..], &[5]].concat()));
+        assert_eq!(encoding(&digest, LEAST_ROWS - 1), None);
     }
 }

@@ -14,6 +14,10 @@ use crate::{Chunk, Fingerprint, Found, GRID, Name, Piece, Place, TAIL, Tail, med
 /// What a store's tree may take in memory, bytes.
 pub const MEMORY: usize = 256 << 20;
 
+/// What encoders have made leaves only for more of that, as long as all of it takes no more than one part of the budget in so many: it
+/// is small, and takes longer to make than anything else.
+const ENCODINGS_SHARE: u64 = 8;
+
 /// The latest use of a loaded chunk. Whatever is used afterwards is later.
 const LATEST: u64 = u64::MAX >> 1;
 
@@ -30,7 +34,10 @@ pub struct Store {
     size: Size,
     tokens: usize,
     /// What may leave: chunks that nothing continues, by their last use.
-    leaves: BTreeSet<(u64, Key)>,
+    leaves: Leaves,
+    /// The same of what encoders have made, and bytes of all of that.
+    encodings: Leaves,
+    encoding_bytes: u64,
     models: BTreeMap<Fingerprint, Model>,
     kept: Kept,
     /// The number of the last use.
@@ -47,6 +54,9 @@ pub struct Store {
     /// What has changed, if a caller wants to know.
     changes: Option<Changes>,
 }
+
+/// Chunks that nothing continues, by their last use.
+type Leaves = BTreeSet<(u64, Key)>;
 
 /// What has changed since the caller last asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,7 +151,9 @@ impl Store {
             memory,
             size: Size::default(),
             tokens: 0,
-            leaves: BTreeSet::new(),
+            leaves: Leaves::new(),
+            encodings: Leaves::new(),
+            encoding_bytes: 0,
             models: BTreeMap::new(),
             kept: Kept::default(),
             clock: 0,
@@ -361,8 +373,10 @@ impl Store {
             };
             let was = self.tree.get(key).map_or(0, |node| node.used);
             self.tree.touch(key, piece.take, self.clock);
-            if self.leaves.remove(&(was, key)) {
-                self.leaves.insert((self.clock, key));
+            let clock = self.clock;
+            let leaves = self.leaves_with(key);
+            if leaves.remove(&(was, key)) {
+                leaves.insert((clock, key));
             }
         }
     }
@@ -664,17 +678,42 @@ impl Store {
         path.bytes <= self.limit && path.memory <= self.memory
     }
 
+    /// Bytes of all that encoders have made.
+    pub fn encoding_bytes(&self) -> u64 {
+        self.encoding_bytes
+    }
+
+    /// The leaves among which a chunk is, if it is one.
+    fn leaves_with(&mut self, key: Key) -> &mut Leaves {
+        if self.tree.get(key).is_some_and(|node| node.is_encoding) {
+            &mut self.encodings
+        } else {
+            &mut self.leaves
+        }
+    }
+
+    /// The chunk that is to leave first. `new` does not.
+    fn next_to_leave(&self, new: Option<Key>) -> Option<(u64, Key)> {
+        let others = |leaves: &Leaves| {
+            let found = leaves.iter().find(|(_, key)| Some(*key) != new);
+            found.copied()
+        };
+        let is_plain = |(_, key): &&(u64, Key)| Some(*key) != new && !self.kept.has(*key);
+        let plain = self.leaves.iter().find(is_plain).copied();
+        let encoding = others(&self.encodings);
+        let is_too_much = self.encoding_bytes > self.limit / ENCODINGS_SHARE;
+        match (plain, encoding) {
+            (Some(plain), Some(encoding)) if is_too_much => Some(plain.min(encoding)),
+            // If all others have left, so does what is kept.
+            (plain, encoding) => plain.or(encoding).or_else(|| others(&self.leaves)),
+        }
+    }
+
     /// Lets chunks leave until the rest fits. `new` is not one of them.
     fn shrink(&mut self, new: Option<Key>) -> Vec<Name> {
         let mut names = Vec::new();
         while self.size.bytes > self.limit || self.size.memory > self.memory {
-            let others = || {
-                let leaves = self.leaves.iter().copied();
-                leaves.filter(|(_, key)| Some(*key) != new)
-            };
-            // If all others have left, so does what is kept.
-            let leaf = others().find(|(_, key)| !self.kept.has(*key));
-            let leaf = leaf.or_else(|| others().next());
+            let leaf = self.next_to_leave(new);
             let waiting = self.waiting.oldest();
             match (leaf, waiting) {
                 (Some((used, key)), waiting) if waiting.is_none_or(|(other, _)| used < other) => {
@@ -694,7 +733,8 @@ impl Store {
         // It may wait for another parent, which has the same tokens.
         self.take_waiting(&chunk.name);
         if let Some((key, node)) = parent.and_then(|key| Some((key, self.tree.get(key)?))) {
-            self.leaves.remove(&(node.used, key));
+            let used = node.used;
+            self.leaves_with(key).remove(&(used, key));
         }
         self.size = self.size.and(Size::of(&chunk));
         self.tokens += chunk.tokens.len();
@@ -703,8 +743,12 @@ impl Store {
         model.tokens += chunk.tokens.len() as u64;
         model.bytes += chunk.cost();
         self.note(Change::Came(chunk.name));
+        let cost = chunk.cost();
         let key = self.tree.attach(chunk, parent, used);
-        self.leaves.insert((used, key));
+        if self.tree.get(key).is_some_and(|node| node.is_encoding) {
+            self.encoding_bytes += cost;
+        }
+        self.leaves_with(key).insert((used, key));
         key
     }
 
@@ -717,12 +761,16 @@ impl Store {
     /// Takes out a chunk that nothing continues.
     fn detach(&mut self, key: Key) -> Option<Name> {
         let parent = self.tree.parent(key);
-        let name = self.tree.get(key)?.chunk.name;
+        let node = self.tree.get(key)?;
+        let (name, used) = (node.chunk.name, node.used);
         self.release_to(&name);
+        self.leaves_with(key).remove(&(used, key));
         let node = self.tree.detach(key)?;
         let chunk = node.chunk;
         self.note(Change::Left(chunk.name));
-        self.leaves.remove(&(node.used, key));
+        if node.is_encoding {
+            self.encoding_bytes -= chunk.cost();
+        }
         self.size = self.size.without(Size::of(&chunk));
         self.tokens -= chunk.tokens.len();
         if let Some(model) = self.models.get_mut(&chunk.fingerprint) {
@@ -735,7 +783,8 @@ impl Store {
         }
         let parent = parent.and_then(|key| Some((key, self.tree.get(key)?)));
         if let Some((key, node)) = parent.filter(|(_, node)| node.is_leaf()) {
-            self.leaves.insert((node.used, key));
+            let used = node.used;
+            self.leaves_with(key).insert((used, key));
         }
         Some(chunk.name)
     }

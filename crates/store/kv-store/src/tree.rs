@@ -53,6 +53,8 @@ pub(crate) struct Node {
     whole: u64,
     /// The size of the chunk and of all that it continues.
     path: Size,
+    /// Its rows are what an encoder has made, and no KV.
+    pub(crate) is_encoding: bool,
 }
 
 /// A child, by where it stands and its first token.
@@ -381,6 +383,11 @@ impl Tree {
         let (name, site) = (chunk.name, chunk.site(parent));
         let token = chunk.tokens[0];
         let path = self.path(parent).and(Size::of(&chunk));
+        let above = parent.and_then(|key| self.nodes.get(key));
+        let is_encoding = match above {
+            Some(above) => above.is_encoding,
+            None => media::begins_encoding(&chunk.tokens),
+        };
         let parent = parent.unwrap_or(NONE);
         let key = self.nodes.insert(Node {
             chunk,
@@ -391,6 +398,7 @@ impl Tree {
             used,
             whole: used,
             path,
+            is_encoding,
         });
         self.names.insert(name, key);
         self.edges.insert(Edge { site, token, name }, key);

@@ -164,6 +164,9 @@ pub struct PrefixStore {
     pub encodings_loaded: u64,
     /// Seconds that loading took.
     pub encodings_load_seconds: f64,
+    /// Bytes of [`bytes`](Self::bytes) that all of that takes in the folder. It leaves only for more of it, as long as that is no more
+    /// than an eighth of [`limit_bytes`](Self::limit_bytes).
+    pub encodings_bytes: u64,
     /// Why contexts have no store, or some prompts are neither loaded nor kept, each reason once. They are evaluated as ever.
     pub refused: Vec<String>,
     /// How often each of these was met, in the same order: once for a context, or for each batch of a prompt.

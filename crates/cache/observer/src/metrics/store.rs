@@ -36,6 +36,11 @@ impl Page {
                 store.kept.limit_bytes as f64,
             ),
             (
+                "prefix_store_encodings_bytes",
+                "Bytes of prefix_store_bytes that encoded images and sounds take",
+                store.encodings_bytes as f64,
+            ),
+            (
                 "prefix_store_ready",
                 "1 if the prefix store is in use, 0 while its folder and the model's file are read",
                 f64::from(u8::from(store.ready)),
