@@ -152,8 +152,8 @@ pub(super) fn arrivals(
     (arrivals, Haste { crowding, seen }, last)
 }
 
-/// How long a client takes at most that goes on with its session at once. Requests that come while others are at work waited for
-/// that session's answer alone: as long as nine of ten of these. `by_end`: all jobs in the order of their ends.
+/// How long a client takes at most that goes on with its session at once: as long as any did whose request came while others were
+/// at work, and so waited for that session's answer alone. `by_end`: all jobs in the order of their ends.
 fn at_once(queued: &[u64], before: &[Option<usize>], ends: &[u64], by_end: &[usize]) -> u64 {
     let all = queued.iter().zip(before).enumerate();
     let pauses = all.filter_map(|(job, (&at, earlier))| {
@@ -161,11 +161,9 @@ fn at_once(queued: &[u64], before: &[Option<usize>], ends: &[u64], by_end: &[usi
         let earlier = earlier.filter(|_| over < job)?;
         Some(at - ends[earlier])
     });
-    let mut pauses: Vec<u64> = pauses.collect();
-    pauses.sort_unstable();
-    let usual = pauses.get(pauses.len() * 9 / 10);
-    let usual = usual.filter(|_| pauses.len() >= ENOUGH);
-    usual.map_or(QUICK, |usual| QUICK.max(*usual))
+    let pauses: Vec<u64> = pauses.collect();
+    let longest = pauses.iter().max().filter(|_| pauses.len() >= ENOUGH);
+    longest.map_or(QUICK, |longest| QUICK.max(*longest))
 }
 
 /// See [`Haste`]. `together`: how many answers ended at each time.
