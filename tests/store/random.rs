@@ -47,7 +47,7 @@ pub(super) fn first() -> u64 {
 }
 
 /// Models whose states are laid out differently. Each store has one.
-const MODELS: [(Arch, &[&str]); 9] = [
+const MODELS: [(Arch, &[&str]); 11] = [
     (Arch::Llama, &[]),
     // Without flash attention the values are stored transposed.
     (Arch::Llama, &["-fa", "off"]),
@@ -62,17 +62,16 @@ const MODELS: [(Arch, &[&str]); 9] = [
     (Arch::Qwen35, &["--spec-type", "draft-mtp"]),
     // Of a Llama with four layers.
     (Arch::Eagle3, &["--spec-type", "draft-eagle3"]),
+    (Arch::Dflash, &["--spec-type", "draft-dflash"]),
+    (Arch::Dspark, &["--spec-type", "draft-dspark"]),
 ];
 
-/// Those that are asked for, by `scripts/soak store`, or all.
-fn wanted() -> Vec<usize> {
+/// The places of those of these models that are asked for, by `scripts/soak`, or of all.
+pub(super) fn wanted(models: impl Iterator<Item = Arch>) -> Vec<usize> {
     let given = std::env::var("CONTEXTPILOT_TEST_STORE_MODEL").ok();
-    let is_wanted = |at: &usize| {
-        given
-            .as_ref()
-            .is_none_or(|name| MODELS[*at].0.name() == name)
-    };
-    let wanted: Vec<usize> = (0..MODELS.len()).filter(is_wanted).collect();
+    let is_wanted = |arch: Arch| given.as_ref().is_none_or(|name| arch.name() == name);
+    let all = models.enumerate().filter(|(_, arch)| is_wanted(*arch));
+    let wanted: Vec<usize> = all.map(|(at, _)| at).collect();
     assert!(!wanted.is_empty(), "no model is called {given:?}");
     wanted
 }
@@ -93,7 +92,7 @@ const SERVERS_OWN: usize = 100;
 /// Llama has an adapter.
 fn model((arch, flags): (Arch, &[&str])) -> Builder {
     let model = match arch {
-        Arch::Eagle3 => Model::of(&Spec {
+        arch if arch.follows_layers() => Model::of(&Spec {
             layers: 4,
             ..Spec::new(Arch::Llama)
         }),
@@ -101,7 +100,7 @@ fn model((arch, flags): (Arch, &[&str])) -> Builder {
     };
     let builder = Server::builder().model(&model).args(flags);
     match arch {
-        Arch::Eagle3 => {
+        arch if arch.follows_layers() => {
             let draft = Model::tiny(arch).path().as_os_str().to_owned();
             builder.args(["-md".into(), draft])
         }
@@ -121,7 +120,7 @@ impl Reference {
     fn start(kind: (Arch, &[&str]), batch: &str) -> Self {
         let builder = model(kind).args(["-np", "1", "-c", "4096", "--cache-ram", "0"]);
         Self {
-            rounding: if kind.0 == Arch::Eagle3 {
+            rounding: if kind.0.follows_layers() {
                 ROUNDING_OF_GUESSES
             } else {
                 ROUNDING
@@ -328,7 +327,7 @@ fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
 
 #[test]
 fn random_traffic_is_answered_as_without_a_store() {
-    let wanted = wanted();
+    let wanted = wanted(MODELS.iter().map(|(arch, _)| *arch));
     let mut references = MODELS.map(|kind| Reference::start(kind, "2048"));
     let mut compared = Compared::default();
     let (mut loads, mut direct, mut partial, mut loaded) = (0, 0, 0, 0);
@@ -387,7 +386,7 @@ fn random_traffic_is_answered_as_without_a_store() {
 #[ignore = "says nothing of the store: for whoever changes the traces, by scripts/soak plain"]
 fn the_same_traffic_is_answered_rightly_by_a_plain_server() {
     // As many answers of the first model as of all others.
-    let wanted = wanted();
+    let wanted = wanted(MODELS.iter().map(|(arch, _)| *arch));
     let kinds = |seed: u64| match seed % 2 {
         0 => wanted[0],
         _ => wanted[(seed / 2) as usize % wanted.len()],

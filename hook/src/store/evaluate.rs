@@ -77,7 +77,10 @@ fn evaluate(
     take_salts(context, &content);
     match content {
         Content::Plain(entries) if !is_causal(context) => {
-            figures::note_refusal("attention that is not causal");
+            // A draft that fills in several tokens at once has no store anyway.
+            if with_record(context, |record| record.is_refused()) == Some(false) {
+                figures::note_refusal("attention that is not causal");
+            }
             evaluate_other(context, Some(&sequences_of(&entries)), None, batch)
         }
         Content::Plain(entries) => evaluate_tokens(context, &entries, batch),

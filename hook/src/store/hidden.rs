@@ -1,5 +1,5 @@
 //! Hidden states of tokens, from which is drafted what comes next: by heads of the model itself (MTP), from what is behind the last
-//! layer, or by another model (EAGLE-3), from what goes into some layers.
+//! layer, or by another model (EAGLE-3, DFlash, DSpark), from what goes into some layers.
 //!
 //! The host asks the engine for the state of every entry of a batch, one row for each, and evaluates its own context of the
 //! draft with them, token by token. Entries that were left out have no rows in the engine. So the row of each token is stored
@@ -31,8 +31,8 @@ pub(crate) use super::hidden_rows::Source;
 
 /// Some context has hidden states.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// What goes into layers is for a draft of a kind that was tried: EAGLE-3.
-static IS_EAGLE: AtomicBool = AtomicBool::new(false);
+/// What goes into layers is for a draft of a kind that was tried: EAGLE-3, DFlash or DSpark.
+static IS_TRIED: AtomicBool = AtomicBool::new(false);
 /// A draft has no memory of its own, but that of the model.
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
@@ -74,9 +74,9 @@ pub(super) fn forget(context: Context<'_>) {
 
 /// There is a draft's context of this architecture. `is_shared`: its memory may be that of another context.
 pub(super) fn note_draft(architecture: Option<&str>, is_shared: bool) {
-    if architecture == Some("eagle3") {
+    if matches!(architecture, Some("eagle3" | "dflash")) {
         // It has the other's vocabulary, and memory of its own.
-        IS_EAGLE.store(true, Ordering::Relaxed);
+        IS_TRIED.store(true, Ordering::Relaxed);
     } else if is_shared {
         IS_SHARED.store(true, Ordering::Relaxed);
     }
@@ -85,12 +85,12 @@ pub(super) fn note_draft(architecture: Option<&str>, is_shared: bool) {
 /// Why nothing is stored of a context that asks for these.
 fn unfit(hidden: &Hidden) -> Option<&'static str> {
     const UNTRIED: &str =
-        "speculation that needs what goes into layers, and is not EAGLE-3 (DFlash, DSpark)";
+        "speculation that needs what goes into layers, and is not EAGLE-3, DFlash or DSpark";
     const SHARED: &str = "speculation by a draft that shares the memory of its model";
     let mut sources = hidden.sources.iter();
     let has_layers = sources.any(|(source, _)| matches!(source, Source::Layer(_)));
     if has_layers {
-        (!IS_EAGLE.load(Ordering::Relaxed)).then_some(UNTRIED)
+        (!IS_TRIED.load(Ordering::Relaxed)).then_some(UNTRIED)
     } else {
         IS_SHARED.load(Ordering::Relaxed).then_some(SHARED)
     }

@@ -27,10 +27,10 @@ pub(crate) fn want_hidden(context: Context<'_>, source: Source) {
     const NAMELESS: &str =
         "speculation that needs hidden states, in an engine that does not say how large they are";
     const WINDOWS: &str =
-        "speculation that needs hidden states (MTP, EAGLE-3), with sliding windows";
+        "speculation that needs hidden states (MTP, EAGLE-3, DFlash), with sliding windows";
     // llama-server 0.7.0 goes back behind wrong guesses by a copy of the recurrent state of each of the last tokens. With
     // several slots its answers are wrong now and then, with or without a store: a wrong state must not be stored.
-    const SLOTS: &str = "speculation that needs hidden states (MTP, EAGLE-3), with a recurrent state and \
+    const SLOTS: &str = "speculation that needs hidden states (MTP, EAGLE-3, DFlash), with a recurrent state and \
                          several slots: the server itself goes back to wrong states there now and then";
     if contexts::windows_of(context.pointer()) != Windows::None {
         return refuse(context, WINDOWS);

@@ -18,11 +18,11 @@ Options:
                     qwen2vl (M-RoPE), decision (answers /v1/systemone),
                     longrope (other positions beyond 1,024 tokens),
                     mtp (with heads that draft), qwen35 (the same,
-                    hybrid) or eagle3 (a draft for llama of 4 layers or
-                    more) [llama]
+                    hybrid), or eagle3, dflash or dspark (drafts for
+                    llama of 4 layers or more) [llama]
   --ctx-train N     context length that the model claims, in tokens [131072]
   --seed N          equal seeds, equal weights [1]
-  --layers N        blocks [2; draft, eagle3: 1]
+  --layers N        blocks [2; drafts: 1]
   --width W         embedding length, a multiple of 16 [64]
   --window N        gemma2: sliding window, in tokens [64]
   --heads N         mtp, qwen35: heads that draft [1]

@@ -39,11 +39,15 @@ pub enum Arch {
     /// these layers (EAGLE-3), and is hardly ever right, but which drafts it makes, and how sure it is, depends on each
     /// of these.
     Eagle3,
+    /// As [`Arch::Eagle3`], but it drafts some tokens at once, in place of masks (DFlash).
+    Dflash,
+    /// As [`Arch::Dflash`], and each of them depends on the one before (DSpark).
+    Dspark,
 }
 
 impl Arch {
     /// Every architecture, in the order of the documentation.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Llama,
         Self::Gemma2,
         Self::Mamba,
@@ -55,6 +59,8 @@ impl Arch {
         Self::Mtp,
         Self::Qwen35,
         Self::Eagle3,
+        Self::Dflash,
+        Self::Dspark,
     ];
 
     /// The name on the command line.
@@ -71,7 +77,19 @@ impl Arch {
             Self::Mtp => "mtp",
             Self::Qwen35 => "qwen35",
             Self::Eagle3 => "eagle3",
+            Self::Dflash => "dflash",
+            Self::Dspark => "dspark",
         }
+    }
+
+    /// Whether it is a draft that follows another model's layers.
+    pub fn follows_layers(self) -> bool {
+        matches!(self, Self::Eagle3 | Self::Dflash | Self::Dspark)
+    }
+
+    /// Whether it drafts several tokens at once, in place of masks.
+    pub(crate) fn fills_masks(self) -> bool {
+        matches!(self, Self::Dflash | Self::Dspark)
     }
 
     /// The name in the file, `general.architecture`.
@@ -85,6 +103,7 @@ impl Arch {
             Self::Mtp => "hy_v3",
             Self::Qwen35 => "qwen35",
             Self::Eagle3 => "eagle3",
+            Self::Dflash | Self::Dspark => "dflash",
         }
     }
 }
@@ -146,7 +165,8 @@ impl Spec {
             context_length: 131_072,
             seed: 1,
             layers: match arch {
-                Arch::Draft | Arch::Eagle3 => 1,
+                Arch::Draft => 1,
+                arch if arch.follows_layers() => 1,
                 _ => 2,
             },
             width: 64,
@@ -254,7 +274,13 @@ impl Spec {
         }
         if self.arch == Arch::Eagle3 {
             header.u32("eagle3.target_hidden_size", self.width);
-            header.i32s("eagle3.target_layers", [1, 2, 3].into_iter());
+        }
+        if self.arch.follows_layers() {
+            header.i32s(&format!("{arch}.target_layers"), [1, 2, 3].into_iter());
+        }
+        if self.arch.fills_masks() {
+            header.u32("dflash.block_size", 4);
+            header.u32("tokenizer.ggml.mask_token_id", 0);
         }
         if self.arch == Arch::Mtp {
             header.u32("hy_v3.nextn_predict_layers", self.heads);

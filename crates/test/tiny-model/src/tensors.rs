@@ -19,6 +19,9 @@ pub(crate) fn bound(inputs: u64) -> f32 {
     (3.0 / inputs as f32).sqrt()
 }
 
+/// Numbers that [`Arch::Dspark`] remembers of the token before.
+const RANK: u64 = 16;
+
 struct Tensors(Vec<Tensor>);
 
 impl Tensors {
@@ -80,13 +83,26 @@ pub(crate) fn of(spec: &Spec, chat: &Chat) -> Vec<Tensor> {
             tensors.add(name, &[u64::from(spec.pairs())], Values::Constant(factor));
         }
     }
-    if spec.arch == Arch::Eagle3 {
+    if spec.arch.follows_layers() {
         // What goes into the first of the three layers, and a part of the others.
         tensors.add(
             "fc.weight",
             &[3 * width, width],
             Values::DiagonalAndRandom(1.0, 0.3 * bound(2 * width)),
         );
+    }
+    if spec.arch.fills_masks() {
+        tensors.ones("enc.output_norm.weight", width);
+    }
+    if spec.arch == Arch::Dspark {
+        let of_each = [RANK, rows[1]];
+        for name in ["markov_w1", "markov_w2"] {
+            let name = format!("{name}.weight");
+            tensors.add(name, &of_each, Values::Random(bound(RANK)));
+        }
+        let inputs = width + RANK;
+        let sure = Values::Random(bound(inputs));
+        tensors.add("conf_proj.weight", &[inputs, 1], sure);
     }
     for layer in 0..spec.layers {
         let block = format!("blk.{layer}");
@@ -177,7 +193,7 @@ fn attention(tensors: &mut Tensors, block: &str, spec: &Spec) {
         &square,
         Values::RandomExceptFirstRow(bound(width)),
     );
-    if spec.drafting_heads() > 0 {
+    if spec.drafting_heads() > 0 || spec.arch.fills_masks() {
         // The engine gives queries and keys the size of 1 each: pointed, as above.
         for name in ["attn_q_norm", "attn_k_norm"] {
             let head = 2 * u64::from(spec.pairs());
