@@ -55,12 +55,17 @@ pub(super) fn nothing_yet(stats: &Stats, nothing: &str) -> String {
     }
 }
 
-/// `#1 is being evaluated: 2,048 of 4,137 tokens in 12 s, 171 tokens/s; 2,089 remain, about 12 s`.
+/// `#1 is being evaluated: 0 reused, 2,048 evaluated so far in 12 s, 171 tokens/s; 2,089 of 4,137 tokens remain, about 12 s`.
 pub(super) fn line((slot, prompt): (&Slot, &UnfinishedPrompt)) -> String {
     let name = match &slot.last_title {
         Some(title) => format!("{} ({})", name(prompt), words::title(title)),
         None => name(prompt),
     };
+    format!("{name} is being evaluated: {}", so_far(prompt))
+}
+
+/// How far a prompt has come, and how long it still takes.
+pub(super) fn so_far(prompt: &UnfinishedPrompt) -> String {
     let took = duration(prompt.seconds);
     let so_far = match prompt.tokens_per_second {
         Some(rate) => format!(
@@ -81,7 +86,7 @@ pub(super) fn line((slot, prompt): (&Slot, &UnfinishedPrompt)) -> String {
     });
     let time = prompt.seconds_left.map(|left| format!(", {}", about(left)));
     let (all, time) = (all.unwrap_or_default(), time.unwrap_or_default());
-    format!("{name} is being evaluated: {so_far}{all}{time}")
+    format!("{so_far}{all}{time}")
 }
 
 /// The same in a few words.

@@ -1,20 +1,9 @@
-import type { AppliedAdapter, Name, Title, Unfinished } from "./types";
+import type { AppliedAdapter, Name, Title } from "./types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export function count(value: number): string {
     return whole.format(value);
-}
-
-/** How far a prompt has come that is being evaluated. */
-export function soFar(prompt: Unfinished): string {
-    const rate = prompt.tokens_per_second;
-    const at = rate === null ? "" : `, ${rate < 9.95 ? rate.toFixed(1) : count(rate)} tokens/s`;
-    const all = prompt.tokens ?? null;
-    const left = all === null ? "" : `; ${count(all - prompt.reused - prompt.evaluated)} of ${count(all)} tokens remain`;
-    const still = prompt.seconds_left ?? null;
-    const about = still === null ? "" : `, about ${seconds(Math.max(1, Math.round(still)))}`;
-    return `${count(prompt.evaluated)} evaluated so far in ${seconds(prompt.seconds)}${at}${left}${about}`;
 }
 
 /** For axes and small labels: 950, 1.2k, 110k, 1.3M. */
@@ -36,9 +25,9 @@ export function seconds(value: number | null | undefined): string {
     if (value === null || value === undefined) return "–";
     if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
     if (value < 9.95) return `${value.toFixed(1)} s`;
-    if (value < 99.5) return `${value.toFixed(0)} s`;
+    if (value < 59.5) return `${value.toFixed(0)} s`;
     const minutes = Math.floor(Math.round(value) / 60);
-    if (minutes < 100) return `${minutes} min ${Math.round(value) % 60} s`;
+    if (minutes < 60) return `${minutes} min ${Math.round(value) % 60} s`;
     if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
     return `${Math.round(minutes / 1440)} days`;
 }

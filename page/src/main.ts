@@ -1,7 +1,8 @@
 import { byId, button, eachFrame, el, fill, text } from "./dom";
-import { bytes, count, percent, seconds, showRelative, soFar } from "./format";
+import { bytes, called, count, percent, seconds, showRelative } from "./format";
 import { Live } from "./live";
 import { Model } from "./model";
+import { notInUse, soFar } from "./sentence";
 import type { Name, Report } from "./types";
 import { Account } from "./views/account";
 import { BillView } from "./views/bill";
@@ -119,14 +120,15 @@ function start(report: Report | null): void {
             if (!report) figures.push(["last minute", percent(reuse.last_minute.hit_ratio)]);
             figures.push(["prompts", count(reuse.total.prompts)], ["evaluated", `${count(reuse.total.evaluated)} tokens`], ["in", seconds(reuse.seconds)]);
         }
-        for (const { prompt } of report ? [] : (stats?.slots ?? [])) {
+        for (const { prompt, last_title } of report ? [] : (stats?.slots ?? [])) {
             if (!prompt) continue;
-            const who = prompt.id ?? (prompt.number > 0 ? `#${prompt.number}` : "a prompt");
-            figures.push([`${who} now`, soFar(prompt)]);
+            const who = prompt.id ?? (prompt.number > 0 ? prompt.number : "a prompt");
+            figures.push([`${called(who, last_title)} now`, soFar(prompt)]);
         }
         if (stats?.tokens) figures.push(["held", `${count(stats.tokens.resident)} tokens`]);
         const host = stats?.host;
         if (host && (host.entries > 0 || !report)) figures.push(["host cache", host.limit_bytes ? `${bytes(host.bytes)} of ${bytes(host.limit_bytes)}` : bytes(host.bytes)]);
+        if (!report && stats?.store?.ready === false) figures.push(["prefix store", notInUse(stats.store.reading ?? null)]);
         if (stats?.store?.loaded_tokens !== undefined) figures.push(["store loaded", `${count(stats.store.loaded_tokens)} tokens`]);
         const list = byId("figures");
         const known = figures.map((figure) => figure.join()).join();

@@ -2,8 +2,8 @@
 // launcher/companion/why/sentence.rs writes and page/test/words.mjs compares.
 import { reason } from "./causes";
 import { KINDS, type Kind, kindOf } from "./differs";
-import { clock, count, name, plural } from "./format";
-import type { Diverged, Lost } from "./types";
+import { bytes, clock, count, name, plural, seconds } from "./format";
+import type { Diverged, FilesRead, Lost, Unfinished } from "./types";
 
 /** Kinds whose word stands in the sentence; of others it says the same. */
 const NAMED: Kind[] = ["dated", "retokenized", "spelled", "left_out", "left_out_later", "block"];
@@ -56,4 +56,27 @@ export function through(of: Lost): string | null {
 /** Whose prompt it left. */
 export function whose(of: Diverged): string {
     return of.request === null ? "an earlier one" : `${name(of.request)}'s`;
+}
+
+/** How far a prompt has come that is being evaluated, and how long it still takes. */
+export function soFar(prompt: Unfinished): string {
+    const took = seconds(prompt.seconds);
+    const rate = prompt.tokens_per_second;
+    const none = prompt.in_batch ? `its first batch, of ${tokens(prompt.in_batch)}, has not ended yet, after ${took}` : `no batch of it has ended yet, after ${took}`;
+    const far = rate === null ? none : `${count(prompt.reused)} reused, ${count(prompt.evaluated)} evaluated so far in ${took}, ${rate < 9.95 ? rate.toFixed(1) : count(rate)} tokens/s`;
+    const all = prompt.tokens ?? null;
+    const left = all === null ? "" : `; ${count(Math.max(0, all - prompt.reused - prompt.evaluated))} of ${tokens(all)} remain`;
+    return `${far}${left}${about(prompt.seconds_left ?? null)}`;
+}
+
+function about(left: number | null): string {
+    if (left === null) return "";
+    if (left < 0.95) return ", about a second";
+    const whole = Math.round(left);
+    return `, about ${whole < 10 ? `${whole} s` : seconds(whole)}`;
+}
+
+/** Why the prefix store is not in use, while it is not. */
+export function notInUse(reading: FilesRead | null): string {
+    return `not in use yet: ${reading ? `${bytes(reading.bytes_read)} of ${bytes(reading.bytes)} of the files of model and engine were read, to know which they are` : "its folder is still being read"}`;
 }

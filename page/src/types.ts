@@ -159,11 +159,19 @@ export interface Unfinished {
     id: string | null;
     reused: number;
     evaluated: number;
+    /** Tokens in the batch that the engine evaluates now. */
+    in_batch?: number;
     /** All of its tokens, where they are known. */
     tokens?: number | null;
     seconds_left?: number | null;
     seconds: number;
     tokens_per_second: number | null;
+}
+
+/** How far files have been read. */
+export interface FilesRead {
+    bytes_read: number;
+    bytes: number;
 }
 
 export interface ReuseOver {
@@ -190,7 +198,7 @@ export interface Stats {
     reuse: { total: ReuseOver; last_minute: ReuseOver; causes: Partial<Causes>; seconds: number };
     evictions: Record<string, number>;
     undecided: boolean;
-    store: { loaded_tokens?: number; tokens?: number; bytes?: number; problem?: string | null } | null;
+    store: { ready?: boolean; reading?: FilesRead | null; loaded_tokens?: number; tokens?: number; bytes?: number; problem?: string | null } | null;
     recording: { file: string; bytes: number; ended: string | null } | null;
     control: { refused: number; work_us: number } | null;
 }

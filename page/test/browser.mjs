@@ -218,9 +218,37 @@ async function madeUp(browser) {
     await filters(browser);
     await differences(browser);
     await quiet(browser);
+    await underWay(browser);
     await advice(browser);
     await silence(browser);
     await frames(browser);
+}
+
+/** A prompt that is being evaluated, and a store whose model is not known yet. */
+async function underWay(browser) {
+    const world = new World();
+    world.step();
+    const prompt = { number: 17, id: null, reused: 1000, evaluated: 1024, in_batch: 512, tokens: 3000, seconds_left: 58.7, seconds: 61, tokens_per_second: 16.6 };
+    world.atWork.set(1, { busy: true, prompt, last_title: { words: "What is in README.md?", agent: "curl/8" } });
+    world.store = { ready: false, reading: { bytes_read: 2 ** 30, bytes: 40 * 2 ** 30 } };
+    const served = await serve(world, built);
+    const page = await open(browser, served.url);
+    const name = "#17 “What is in README.md?”, from curl/8 now";
+    await until("the prompt that is evaluated", page, (name) => [...document.querySelectorAll("#figures dt")].some((one) => one.textContent === name), name);
+    const shown = await figures(page);
+    assert.equal(shown[name], "1,000 reused, 1,024 evaluated so far in 1 min 1 s, 17 tokens/s; 976 of 3,000 tokens remain, about 59 s");
+    assert.equal(shown["prefix store"], "not in use yet: 1.0 GiB of 40 GiB of the files of model and engine were read, to know which they are");
+    prompt.evaluated = 2000;
+    Object.assign(prompt, { seconds: 120, seconds_left: 0.4 });
+    world.store = { ready: true, reading: null };
+    await until("that it goes on", page, () => document.querySelector("#figures").textContent.includes("0 of 3,000 tokens remain, about a second"));
+    assert.equal((await figures(page))["prefix store"], undefined);
+    world.atWork.clear();
+    await until("its end", page, () => !document.querySelector("#figures").textContent.includes("remain"));
+    assert.deepEqual(page.complaints(), []);
+    say("it says how far a prompt has come that is being evaluated, and how far the files have been read");
+    await page.close();
+    served.close();
 }
 
 /** What the simulator advises, as `contextpilot-llama open` passes it on: each change with all that it takes. */

@@ -35,6 +35,9 @@ export class World {
         this.total = { prompts: 0, reused: 0, evaluated: 0 };
         this.causes = structuredClone(NOTHING);
         this.seconds = 0;
+        /** What `/stats` says of a slot, in place of what it says of one that rests, and of the store. */
+        this.atWork = new Map();
+        this.store = {};
         /** What becomes of a single request is answered once this is fulfilled. */
         this.may = Promise.resolve();
     }
@@ -133,14 +136,14 @@ export class World {
             model: { name: "made-up", from: "command line" },
             model_state: "loaded",
             flags: { parallel: this.slots },
-            slots: [...Array(this.slots).keys()].map((slot) => ({ slot, tokens: last(slot)?.to ?? 0, capacity: 16_384, bytes: null, busy: false, requests: [], requests_total: 0, last_request: null, last_launch: null })),
+            slots: [...Array(this.slots).keys()].map((slot) => ({ slot, tokens: last(slot)?.to ?? 0, capacity: 16_384, bytes: null, busy: false, requests: [], requests_total: 0, last_request: null, last_launch: null, ...this.atWork.get(slot) })),
             host: { entries: 3, tokens: 9000, bytes: 3 << 20, limit_bytes: 8 << 30 },
             tokens: { resident: this.branches.reduce((sum, one) => sum + (one.slots.length > 0 ? one.to - one.from : 0), 0), shared: 0, live_requests: 7 },
             requests: { seen: this.total.prompts, finished: this.total.prompts },
             reuse: { total: { ...this.total, hit_ratio }, last_minute: { ...this.total, hit_ratio }, causes: this.causes, seconds: this.seconds },
             evictions: {},
             undecided: false,
-            store: { loaded_tokens: 0 },
+            store: { loaded_tokens: 0, ...this.store },
             recording: this.advice ? { file: "traffic" } : null,
             control: { refused: 0, work_us: 0 },
         };

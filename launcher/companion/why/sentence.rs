@@ -279,9 +279,12 @@ fn how_lost(lost: &Lost, evicted: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_client::control::{Elsewhere, Reason, Timestamp};
+    use contextpilot_client::control::{
+        Elsewhere, FilesRead, PrefixStore, Reason, Timestamp, UnfinishedPrompt,
+    };
 
     use super::*;
+    use crate::companion::under_way;
 
     fn one() -> Evaluation {
         Evaluation {
@@ -526,13 +529,53 @@ mod tests {
             }
         }
         let kept = [1, 41, 1000].map(|kept| json!({"kept": kept, "says": as_generated(kept)}));
+        let unfinished = |evaluated, (tokens_per_second, in_batch), tokens, seconds_left| {
+            let prompt = UnfinishedPrompt {
+                reused: 1000,
+                seconds: 61.0,
+                evaluated,
+                in_batch,
+                tokens,
+                seconds_left,
+                tokens_per_second,
+                ..UnfinishedPrompt::default()
+            };
+            json!({"says": under_way::so_far(&prompt), "prompt": prompt})
+        };
+        let under_way = [
+            unfinished(0, (None, 0), None, None),
+            unfinished(0, (None, 1), None, None),
+            unfinished(0, (None, 512), Some(3000), Some(75.2)),
+            unfinished(1024, (Some(16.6), 512), Some(3000), Some(9.6)),
+            unfinished(1024, (Some(3.21), 512), Some(2500), Some(0.3)),
+        ];
+        let reading = [
+            None,
+            Some(FilesRead {
+                bytes_read: 1_300_000_000,
+                bytes: 40_000_000_000,
+            }),
+        ];
+        let not_in_use = reading.map(|reading| {
+            let store = PrefixStore {
+                reading,
+                ..PrefixStore::default()
+            };
+            json!({"reading": reading, "says": under_way::not_in_use(&store)})
+        });
         let lines = |all: &[Value]| {
             let lines: Vec<String> = all.iter().map(Value::to_string).collect();
             lines.join(",\n")
         };
-        let (lefts, losses, kept) = (lines(&lefts), lines(&losses), lines(&kept));
-        let written =
-            format!("{{\"left\":[\n{lefts}\n],\"lost\":[\n{losses}\n],\"kept\":[\n{kept}\n]}}\n");
+        let all = [
+            ("left", &lefts[..]),
+            ("lost", &losses),
+            ("kept", &kept),
+            ("under_way", &under_way),
+            ("not_in_use", &not_in_use),
+        ];
+        let all = all.map(|(name, all)| format!("\"{name}\":[\n{}\n]", lines(all)));
+        let written = format!("{{{}}}\n", all.join(","));
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(EXAMPLES);
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &written).unwrap();

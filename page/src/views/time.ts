@@ -1,7 +1,8 @@
 import { evicted, reason } from "../causes";
 import { button, el, fill, text } from "../dom";
-import { called, clock, count, name, plural, seconds, soFar, title, zone } from "../format";
+import { called, clock, count, name, plural, seconds, title, zone } from "../format";
 import type { Model, Req } from "../model";
+import { soFar } from "../sentence";
 import type { Name, Slot } from "../types";
 import type { View } from "./view";
 
