@@ -42,7 +42,7 @@ fn a_prompt_of_a_model_that_cannot_go_back_gets_the_states_that_only_the_remote_
         let Some(redis) = Redis::start(&[]) else {
             return;
         };
-        let server = slow_of(arch).args(["-b", "256", "-ub", "64"]);
+        let server = slow_of(arch).args(["-b", "256", "-ub", "256"]);
         let other = folder();
         let mut stored = Stored::start(&shared_by(&server, &redis), other.path());
         let sent: Vec<_> = (150..157).map(prompt).collect();
