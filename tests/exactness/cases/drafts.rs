@@ -9,12 +9,14 @@ pub(crate) fn kind() -> Option<String> {
     std::env::var("CONTEXTPILOT_TEST_DRAFTS").ok()
 }
 
-/// Those of these cases whose model has full attention and no adapters, and which do not draft already.
+/// Those of these cases whose model has full attention and no adapters, and which do not draft already. With EAGLE-3, llama-server
+/// 0.7.0 itself answers each prompt with an image by an error.
 pub(super) fn of(kind: &str, cases: Vec<Case>) -> Vec<Case> {
     let usual = Model::tiny(Arch::Llama);
     let fits = |case: &Case| {
         let is_plain = !case.server.has_adapters() && !case.server.drafts();
-        is_plain && case.server.serves(&usual)
+        let is_answered = kind != "draft-eagle3" || !case.name.starts_with("images");
+        is_plain && is_answered && case.server.serves(&usual)
     };
     let cases = cases.into_iter().filter(fits);
     let drafting = cases.map(|case| Case {

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Random, Server};
 
 use super::super::random::{
-    Compared, ROUNDING, Step, TRACES_OF_A_STORE, count, difference, first, is_bounded, leave, steps,
+    Compared, ROUNDING, Step, TRACES_OF_A_STORE, count, difference, first, is_bounded, leave,
+    steps, wanted,
 };
 use super::super::{SIGKILL, SIGTERM, Stored, folder, started};
 use super::{Image, Part, ROWS, SIDE, Text, asking, with_images};
@@ -118,9 +119,10 @@ fn live(with_store: bool) {
     let mut compared = Compared::default();
     let (mut loads, mut loaded) = (0, 0);
     let begin = first();
+    let wanted = wanted(MODELS.iter().map(|(arch, ..)| *arch));
     let mut shared = None;
     for seed in begin..begin + count() as u64 {
-        let at = ((seed - begin) / TRACES_OF_A_STORE) as usize % MODELS.len();
+        let at = wanted[((seed - begin) / TRACES_OF_A_STORE) as usize % wanted.len()];
         if (seed - begin) % TRACES_OF_A_STORE == 0 {
             shared = None;
         }
