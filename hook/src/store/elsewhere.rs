@@ -56,21 +56,18 @@ impl Asked {
         let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
         let tokens = record.session.wanted(run);
         let has_tails = record.bounds.is_some();
-        let (found, place, parent) = if has_tails {
+        if has_tails && record.hidden().is_some() {
             // Hidden states would have to be fetched, too.
-            if record.hidden().is_some() {
-                return None;
-            }
-            let begin = index.last_state_in(&fingerprint, &tokens) / GRID * GRID;
-            index.tree.place(&fingerprint, &tokens[..begin])
+            return None;
+        }
+        let last = index.last_state_in(&fingerprint, &tokens);
+        let begin = if has_tails {
+            last / GRID * GRID
         } else {
-            index.tree.place(&fingerprint, &tokens)
+            tokens.len()
         };
-        let usable = match has_tails {
-            true => index.last_state_in(&fingerprint, &tokens),
-            false => found,
-        };
-        let there = usable.max(held);
+        let (found, place, parent) = index.tree.place(&fingerprint, &tokens[..begin]);
+        let there = if has_tails { last } else { found }.max(held);
         let missing = tokens.len().saturating_sub(there);
         if missing < LEAST || missing > record.room(held) {
             return None;

@@ -158,8 +158,8 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
         return false;
     }
     let held = with_record(context, |record| record.session.in_engine(run.sequence));
-    elsewhere::bring(context, run, held.unwrap_or(0));
-    goes_on && is_on_the_way(context, run, true)
+    let waited = elsewhere::bring(context, run, held.unwrap_or(0));
+    goes_on && !waited.is_zero() && is_on_the_way(context, run, true)
 }
 
 /// `is_brought`: the remote was asked for what continues the prompt.
