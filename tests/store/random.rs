@@ -47,7 +47,7 @@ pub(super) fn first() -> u64 {
 }
 
 /// Models whose states are laid out differently. Each store has one.
-const MODELS: [(Arch, &[&str]); 11] = [
+const MODELS: [(Arch, &[&str]); 9] = [
     (Arch::Llama, &[]),
     // Without flash attention the values are stored transposed.
     (Arch::Llama, &["-fa", "off"]),
@@ -62,8 +62,6 @@ const MODELS: [(Arch, &[&str]); 11] = [
     (Arch::Qwen35, &["--spec-type", "draft-mtp"]),
     // Of a Llama with four layers.
     (Arch::Eagle3, &["--spec-type", "draft-eagle3"]),
-    (Arch::Dflash, &["--spec-type", "draft-dflash"]),
-    (Arch::Dspark, &["--spec-type", "draft-dspark"]),
 ];
 
 /// The places of those of these models that are asked for, by `scripts/soak`, or of all.

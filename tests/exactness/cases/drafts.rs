@@ -1,5 +1,5 @@
 //! The same traces on servers that draft, with `CONTEXTPILOT_TEST_DRAFTS=KIND`: `draft-mtp` (heads of the model itself),
-//! `draft-eagle3`, `draft-dflash`, `draft-dspark` (a draft that follows the model's layers) or `draft-simple` (a draft model of its own).
+//! `draft-eagle3` (a draft that follows the model's layers) or `draft-simple` (a draft model of its own).
 
 use super::{Case, drafted};
 use contextpilot_testbed::{Arch, Builder, Model, Spec};
@@ -32,17 +32,12 @@ fn drafting(kind: &str, server: Builder) -> Builder {
         "draft-mtp" => server
             .model(&Model::tiny(Arch::Mtp))
             .args(["--spec-type", kind]),
-        "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
+        "draft-eagle3" => {
             let model = Model::of(&Spec {
                 layers: 4,
                 ..Spec::new(Arch::Llama)
             });
-            let arch = match kind {
-                "draft-eagle3" => Arch::Eagle3,
-                "draft-dflash" => Arch::Dflash,
-                _ => Arch::Dspark,
-            };
-            let draft = Model::tiny(arch);
+            let draft = Model::tiny(Arch::Eagle3);
             server
                 .model(&model)
                 .args(["--spec-type", kind, "--spec-draft-p-min", "0.3"])
