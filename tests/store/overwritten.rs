@@ -98,3 +98,30 @@ fn a_file_that_gets_another_name_goes_on_being_stored() {
     });
     assert_eq!(stored.figures().refused, [""; 0]);
 }
+
+/// It may get one between two batches of a prompt, or between two turns.
+#[test]
+fn what_a_slot_holds_when_the_file_gets_another_name_is_stored_with_what_follows() {
+    for arch in [Arch::Llama, Arch::Mamba] {
+        let (desk, folder) = (folder(), folder());
+        let model = desk.path().join("model.gguf");
+        fs::copy(Model::tiny(arch).path(), &model).unwrap();
+        let builder = Server::builder()
+            .model(&Model::file(model.clone(), arch))
+            .bare_slots(1)
+            .args(["-c", "4096"]);
+        let mut stored = Stored::start(&builder, folder.path());
+        let (tea, sea) = (tokens(324, 1200), tokens(325, 600));
+        stored.ask(&tea[..600]);
+        fs::hard_link(&model, desk.path().join("second.gguf")).unwrap();
+        for length in [800, 1000, 1200] {
+            stored.ask(&tea[..length]);
+        }
+        until("the file is known again", || {
+            let (_, account) = stored.ask(&sea);
+            assert_eq!(account.from.slot, 0, "{arch:?}: {account:?}");
+            stored.ask(&tea).1.from.store.ge(&1190).then_some(())
+        });
+        assert_eq!(stored.figures().refused, [""; 0], "{arch:?}");
+    }
+}

@@ -56,6 +56,9 @@ pub(super) fn name_of(why: Why) -> &'static str {
         Why::Moved => "a slot that holds tokens that were moved (--cache-reuse, context shift)",
         Why::Restored => "a slot that was restored from a file",
         Why::Media => "a slot with an image or a sound that cannot be stored",
+        Why::Doubt => {
+            "a slot that was evaluated when the model's file got another name, or other rights"
+        }
         Why::Unseen => "a slot whose tokens were not all seen",
     }
 }

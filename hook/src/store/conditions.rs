@@ -99,12 +99,15 @@ impl AllConditions {
     }
 
     /// What was evaluated so far is under other conditions than what is evaluated from now on, though the adapters are the
-    /// same.
-    pub(super) fn begin_anew(&mut self) {
+    /// same. Returns the conditions before, and what they are now.
+    pub(super) fn begin_anew(&mut self) -> Vec<(Conditions, Conditions)> {
+        let mut renamed = Vec::new();
         for one in &mut self.known {
-            one.number = Conditions(self.count);
+            let before = std::mem::replace(&mut one.number, Conditions(self.count));
+            renamed.push((before, one.number));
             self.count = self.count.saturating_add(1).min(FIRST_SALTED);
         }
+        renamed
     }
 
     /// Those that are applied now, for requests that name no salt.

@@ -29,6 +29,8 @@ pub(super) struct Saved {
     pub(super) held: Held,
     /// Made of the state's bytes: see [`super::state`].
     pub(super) sample: u64,
+    /// Looks at the model's file before it was saved.
+    look: u64,
 }
 
 /// Saved states that are remembered. The server's host prompt cache has fewer entries as a rule.
@@ -92,6 +94,8 @@ pub(crate) struct ContextStore {
     /// For states. Kept, because fresh memory takes longer than the copy.
     pub(super) buffer: Vec<u8>,
     saved: HashMap<usize, Saved>,
+    /// Looks at the model's file that found it as it was.
+    looks: u64,
     /// Tokens of the whole context, and of one sequence; 0: not known.
     pub(super) size: usize,
     pub(super) size_of_one: usize,
@@ -189,6 +193,7 @@ impl ContextStore {
             flows: true,
             buffer: Vec::new(),
             saved: HashMap::new(),
+            looks: 0,
             size: 0,
             size_of_one: 0,
             length: Vec::new(),
@@ -382,24 +387,41 @@ impl ContextStore {
         self.session.relabel(sequence, conditions);
     }
 
+    /// Whether the model's file is what it was, where it is known.
+    fn standing(&mut self) -> Option<Standing> {
+        let model = self.model.as_ref()?;
+        let (standing, doubts) = (model.standing(), model.doubts());
+        if std::mem::replace(&mut self.doubts, doubts) != doubts {
+            // What was evaluated since it was last looked at may be of what a process has written into the file.
+            let renamed = self.conditions.begin_anew();
+            let now = |before| {
+                let mut renamed = renamed.iter();
+                renamed.find_map(|&(old, new)| (old == before).then_some(new))
+            };
+            self.session.doubt(now);
+            for saved in self.saved.values_mut().filter(|one| one.look < self.looks) {
+                saved.held.conditions = now(saved.held.conditions).unwrap_or(saved.held.conditions);
+            }
+        }
+        if let Standing::Spoiled(why) = standing {
+            self.refuse(why);
+        }
+        Some(standing)
+    }
+
+    /// Looks whether what was evaluated so far is of the model that is in its file. All of it must have been noted.
+    pub(super) fn look_at_model(&mut self) {
+        if self.standing() == Some(Standing::Same) {
+            self.session.vouch();
+            self.looks += 1;
+        }
+    }
+
     /// What the KV of tokens depends on that were evaluated under these conditions; `None`: that is not known,
     /// or not yet.
     pub(super) fn fingerprint(&mut self, conditions: Conditions) -> Option<Fingerprint> {
-        // A microsecond, once or twice for a prompt.
-        let standing = self
-            .model
-            .as_ref()
-            .map(|model| (model.standing(), model.doubts()));
-        if let Some((standing, doubts)) = standing {
-            if std::mem::replace(&mut self.doubts, doubts) != doubts {
-                // What was evaluated before may be of what a process has written into the file.
-                self.conditions.begin_anew();
-            }
-            match standing {
-                Standing::Same => {}
-                Standing::InDoubt => return None,
-                Standing::Spoiled(why) => self.refuse(why),
-            }
+        if self.standing() == Some(Standing::InDoubt) {
+            return None;
         }
         if self.refused.is_some() {
             return None;
@@ -525,13 +547,15 @@ impl ContextStore {
         }
     }
 
-    pub(super) fn remember(&mut self, buffer: usize, saved: Option<Saved>) {
-        match saved {
-            Some(saved) => {
+    /// The server has saved a state into this memory, of which that is known, and whose bytes have this sample.
+    pub(super) fn remember(&mut self, buffer: usize, held: Option<Held>, sample: u64) {
+        match held {
+            Some(held) => {
                 if self.saved.len() >= MOST_SAVED {
                     self.saved.clear();
                 }
-                self.saved.insert(buffer, saved);
+                let look = self.looks;
+                self.saved.insert(buffer, Saved { held, sample, look });
             }
             None => {
                 self.saved.remove(&buffer);

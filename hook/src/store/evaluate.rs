@@ -271,6 +271,7 @@ fn evaluate_ready(
         // Before the engine is asked for anything else.
         hidden::evaluated(context, parts, entries.len(), &evaluation.left_out);
         prove_layout(context, parts);
+        with_record(context, ContextStore::look_at_model);
         for part in parts {
             note_submitted(context, &part.run);
             save::save_early(context, &part.run);

@@ -5,7 +5,7 @@ use contextpilot_kv_engine::{Change, Checkpoint, Host as _, bounded, changed, ke
 use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
-use super::context::{ContextStore, Saved};
+use super::context::ContextStore;
 use super::{Context, acts, ahead, before, exact, hears, hidden, save, with_index, with_record};
 
 /// The server has saved a whole sequence to its own memory.
@@ -26,11 +26,8 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
 }
 
 fn remember(record: &mut ContextStore, sequence: i32, target: *const u8, state: &[u8]) {
-    let saved = record.session.copy_out(sequence).map(|held| Saved {
-        held,
-        sample: sample(state),
-    });
-    record.remember(target.addr(), saved);
+    let held = record.session.copy_out(sequence);
+    record.remember(target.addr(), held, sample(state));
 }
 
 /// The size of the part of a sequence that cannot be cut back, if it is pending and the store has it: then the server gets
@@ -79,10 +76,8 @@ pub(crate) unsafe fn write_checkpoint(
     // SAFETY: the caller's promise.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     with_record(context, |record| {
-        let sample = sample(&bytes);
         let held = Held::whole(tokens, conditions);
-        let saved = Saved { held, sample };
-        record.remember(target.addr(), Some(saved));
+        record.remember(target.addr(), Some(held), sample(&bytes));
     });
     Some(bytes.len())
 }

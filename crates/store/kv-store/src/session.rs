@@ -68,6 +68,8 @@ pub enum Why {
     Restored,
     /// It has an image or a sound that cannot be told apart from others.
     Media,
+    /// It was evaluated when the model's file may have been another: see [`Session::doubt`].
+    Doubt,
     /// Anything else: tokens under several adapters, a hole, entries that are no tokens.
     Unseen,
 }
@@ -132,6 +134,8 @@ struct Sequence {
     past: Vec<i32>,
     /// Some of its tokens may share a position, now or since it was empty. Else each one's position is its index.
     shares: bool,
+    /// So many of its first tokens were evaluated by the model that is in its file: see [`Session::vouch`].
+    vouched: usize,
 }
 
 /// The sequences of one context.
@@ -199,6 +203,7 @@ impl Session {
     pub fn seen_again(&mut self, sequence: i32, conditions: Conditions) {
         if let Some(one) = self.sequences.get_mut(&sequence) {
             if let Some(rest) = one.rest.take() {
+                one.vouched = one.vouched.min(one.tokens.len());
                 one.tokens.extend(rest.tokens.into_iter().flatten());
                 one.conditions = conditions;
                 one.settle();
@@ -263,6 +268,7 @@ impl Session {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.tokens.truncate(sequence.believed);
             sequence.pending = sequence.tokens.len().saturating_sub(len);
+            sequence.vouched = 0;
             if len == 0 {
                 sequence.first = 0;
             }
@@ -328,6 +334,31 @@ impl Session {
     /// What a sequence holds counts as evaluated under these conditions from now on: the engine would hold the same.
     pub fn relabel(&mut self, sequence: i32, conditions: Conditions) {
         self.sequences.entry(sequence).or_default().conditions = conditions;
+    }
+
+    /// The model's file is what it was when the engine loaded it: what the engine has evaluated so far is of that.
+    pub fn vouch(&mut self) {
+        for one in self.sequences.values_mut() {
+            one.vouched = one.tokens.len() - one.pending;
+        }
+    }
+
+    /// The model's file may have been another since [`Session::vouch`]. What was evaluated before is under the conditions that
+    /// `now` gives for its own from now on, and stays known; what was evaluated since is not, and neither is what `now` knows
+    /// nothing of.
+    pub fn doubt(&mut self, now: impl Fn(Conditions) -> Option<Conditions>) {
+        for one in self.sequences.values_mut() {
+            let is_vouched = one.vouched >= one.tokens.len();
+            // The engine still holds what is ahead, and cannot be cut here; what is pending it will evaluate.
+            let is_cuttable = !self.is_bound && !one.ahead();
+            let is_settled = one.pending == 0 && !one.lost && (is_vouched || is_cuttable);
+            if let Some(now) = now(one.conditions).filter(|_| is_settled) {
+                if !is_vouched {
+                    one.forget_from(one.vouched, Why::Doubt);
+                }
+                one.conditions = now;
+            }
+        }
     }
 
     /// The sequences of which tokens are pending.
@@ -431,6 +462,7 @@ impl Session {
             return;
         }
         sequence.shares |= media::is_any_shared(&run.tokens);
+        sequence.vouched = sequence.vouched.min(sequence.tokens.len());
         let there = sequence.tokens.len() - sequence.believed;
         sequence.believed += run.tokens.len();
         if there < run.tokens.len() {
@@ -488,6 +520,7 @@ impl Session {
         sequence.shares |= media::is_any_shared(&tokens);
         sequence.tokens = tokens;
         sequence.pending = 0;
+        sequence.vouched = 0;
     }
 
     /// The engine's sequence has been cut to this length.

@@ -56,6 +56,56 @@ fn a_prompt_that_was_loaded_is_left_out_batch_by_batch_and_cut_where_it_differs(
 }
 
 #[test]
+fn what_was_evaluated_before_a_doubt_stays_known_up_to_where_it_was_vouched_for() {
+    const THEN: Conditions = Conditions(1);
+    let again = |under: Conditions| (under == NOW).then_some(THEN);
+    let mut session = Session::default();
+    for sequence in [0, 1, 2] {
+        evaluate(&mut session, sequence, 0, &[1, 2, 3, 4]);
+    }
+    session.vouch();
+    evaluate(&mut session, 1, 4, &[5, 6]);
+    // What stands where it was vouched for something else.
+    session.removed(2, 2, -1);
+    evaluate(&mut session, 2, 2, &[7, 8]);
+    session.doubt(again);
+    assert_eq!(session.believed(0), Some(&[1, 2, 3, 4][..]));
+    assert_eq!(session.conditions(0), Some(THEN));
+    for (sequence, known) in [(1, 4), (2, 2)] {
+        assert_eq!(session.believed(sequence), None);
+        assert_eq!(session.why_unknown(sequence), Some(Why::Doubt));
+        session.removed(sequence, known, -1);
+        let all = [1, 2, 3, 4];
+        assert_eq!(
+            session.believed(sequence),
+            Some(&all[..known as usize]),
+            "sequence {sequence}"
+        );
+        assert_eq!(session.conditions(sequence), Some(THEN));
+    }
+    // What was evaluated under other adapters, and what the engine holds of a state that was loaded, is as it was.
+    evaluate(&mut session, 3, 0, &[1, 2, 3, 4]);
+    session.loaded(3, vec![1, 2, 3, 4, 5, 6]);
+    session.vouch();
+    session.doubt(|_| None);
+    session.loaded(3, vec![1, 2, 3, 4, 5, 6, 7]);
+    session.doubt(again);
+    assert_eq!(session.ahead_of(3), Some(4));
+    assert_eq!(session.conditions(3), Some(NOW));
+    // Of a context that cannot go back, all is known or nothing.
+    let mut session = Session::default();
+    session.bind();
+    for sequence in [0, 1] {
+        evaluate(&mut session, sequence, 0, &[1, 2, 3, 4]);
+    }
+    session.vouch();
+    evaluate(&mut session, 1, 4, &[5]);
+    session.doubt(again);
+    assert_eq!(session.conditions(0), Some(THEN));
+    assert_eq!(session.conditions(1), Some(NOW));
+}
+
+#[test]
 fn a_run_continues_what_stands_before_it_under_the_same_conditions() {
     let mut session = Session::default();
     evaluate(&mut session, 0, 0, &[1, 2, 3]);
