@@ -25,7 +25,7 @@ mod advice;
 mod propose;
 mod sentence;
 
-use advice::{Advised, Case, SECONDS};
+use advice::{Advised, Case, Length, SECONDS, is_still_sent};
 
 /// How often `--watch` asks.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -146,11 +146,28 @@ impl Advisers {
             (Ok(_), None) => Err("it is none of the recent requests that the server keeps"),
             (Err(why), _) => Err(why.as_str()),
         };
+        let mut latest = self.latest.iter();
+        let listed = latest.find(|(_, at)| place.is_some() && *at == place);
         let case = Case {
             evaluation,
             replayed,
+            is_still_sent: listed.and_then(|(one, _)| self.is_still_sent(one)) == Some(true),
         };
         case.advised(worth)
+    }
+
+    /// Whether a request still has what its prompt lacks of the earlier one. `None`: that is not known.
+    fn is_still_sent(&self, one: &Evaluated) -> Option<bool> {
+        let diverged = one.evaluation.diverged.as_ref()?;
+        let name = diverged.request.as_ref()?;
+        let is_earlier = |other: &Evaluated| match name {
+            RequestName::Id(id) => other.number < one.number && other.id.as_ref() == Some(id),
+            RequestName::Number(number) => other.number == *number,
+        };
+        let mut latest = self.latest.iter().map(|(one, _)| one);
+        let earlier = latest.find(|other| is_earlier(other))?;
+        let [earlier, now] = [length(earlier)?, length(one)?];
+        Some(is_still_sent(earlier, now, diverged.deleted))
     }
 
     /// Of the request that had this id last.
@@ -159,6 +176,15 @@ impl Advisers {
         let place = latest.find(|(one, _)| one.id.as_deref() == Some(id));
         self.advised(evaluation, place.and_then(|(_, place)| *place), worth)
     }
+}
+
+/// `None`: it is no request for a chat.
+fn length(one: &Evaluated) -> Option<Length> {
+    let sections = one.sections?;
+    Some(Length {
+        bytes: sections.system + sections.tools + sections.messages,
+        tokens: one.evaluation.prompt_tokens,
+    })
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode, String> {

@@ -80,6 +80,8 @@ pub(super) struct Case<'a> {
     pub(super) evaluation: &'a Evaluation,
     /// The adviser, and which of its requests it is. `Err`: nothing can be replayed.
     pub(super) replayed: Result<(&'a Adviser, usize), &'a str>,
+    /// What the earlier prompt has and this one lacks is [still sent](is_still_sent).
+    pub(super) is_still_sent: bool,
 }
 
 impl Case<'_> {
@@ -158,7 +160,7 @@ impl Case<'_> {
 
     fn lost_enough(&self) -> bool {
         let differs = self.evaluation.diverged.as_ref();
-        let repeated = differs.filter(|one| change(one).is_some());
+        let repeated = differs.filter(|one| change(one, self.is_still_sent).is_some());
         let repeated = repeated.map_or(0, |one| one.repeated);
         self.is_enough(self.lost().max(repeated))
     }
@@ -216,7 +218,7 @@ impl Case<'_> {
     /// What the client can send otherwise.
     fn of_content(&self, adviser: &Adviser, nth: usize) -> Option<Advice> {
         let diverged = self.evaluation.diverged.as_ref()?;
-        let (name, text) = change(diverged)?;
+        let (name, text) = change(diverged, self.is_still_sent)?;
         // The server puts the parts of such a prompt together.
         if adviser.is_infill(nth) {
             return None;
@@ -403,8 +405,28 @@ fn of_date(text: &DivergedText) -> Option<&'static str> {
     found.map(|(_, helps)| *helps)
 }
 
+/// How much a request was in JSON, and its prompt in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Length {
+    pub(super) bytes: u64,
+    pub(super) tokens: u64,
+}
+
+/// Whether a request still has so many tokens that the earlier prompt had and its own lacks: it is no shorter, and by its bytes its
+/// prompt would have them. A token of one text has more bytes than one of another, so little of a prompt cannot be told.
+pub(super) fn is_still_sent(earlier: Length, now: Length, left_out: u64) -> bool {
+    /// So much of the earlier prompt, or more.
+    const PART: u64 = 8;
+    let [bytes, tokens] = [now.bytes, earlier.tokens].map(u128::from);
+    let expected = bytes * tokens / u128::from(earlier.bytes.max(1));
+    let missing = expected.saturating_sub(u128::from(now.tokens));
+    now.bytes >= earlier.bytes
+        && left_out.saturating_mul(PART) >= earlier.tokens
+        && missing * 4 >= u128::from(left_out) * 3
+}
+
 /// What would have made a prompt go on like the earlier one: its name, and in words.
-fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
+fn change(diverged: &Diverged, is_still_sent: bool) -> Option<(&'static str, String)> {
     let last = "put what changes (a date, an id) behind what stays the same";
     let as_before = "keep the earlier answer as it came back before: some chat templates leave reasoning out of it from the next \
                       user message on (contextpilot-llama template names what helps: a kwarg, or to leave reasoning out from \
@@ -477,6 +499,12 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
         ),
         // What is left of it may be in other tokens, as they are kept by what stands before them.
         Differs::Text if diverged.earlier_answer => ("same_answers", as_before.to_owned()),
+        Differs::Text if is_shortened(diverged) && is_still_sent => (
+            "left_out_by_template",
+            "keep that text in the prompt: the request still has it, by its size, so the chat template left it out (some leave \
+             out system text or tools while a tool is called; contextpilot-llama template says; another template helps)"
+                .to_owned(),
+        ),
         Differs::Text if is_shortened(diverged) => (
             "shortened",
             "leave out earlier text (as a client does that shortens its conversation, or trims results of tools) seldom, and much \
@@ -490,4 +518,39 @@ fn change(diverged: &Diverged) -> Option<(&'static str, String)> {
         ),
         Differs::Both => ("changes_last_same_order", format!("{last}, and send that {order}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: u64, tokens: u64) -> Length {
+        Length { bytes, tokens }
+    }
+
+    #[test]
+    fn a_text_that_a_template_leaves_out_is_still_sent() {
+        // A system text of 500 tokens is gone; a call and its result are new, in 1,000 bytes of JSON.
+        assert!(is_still_sent(of(5000, 1000), of(6000, 600), 500));
+        // The client has trimmed a result of 2,000 bytes.
+        assert!(!is_still_sent(of(5000, 1000), of(4000, 700), 500));
+        // It has trimmed one, and there are as many tokens of another message.
+        assert!(!is_still_sent(of(5000, 1000), of(5100, 1020), 500));
+        // Too few to be told from tokens of another length.
+        assert!(!is_still_sent(of(5000, 1000), of(6000, 600), 100));
+        assert!(!is_still_sent(of(0, 0), of(10, 0), 1));
+    }
+
+    #[test]
+    fn who_left_a_text_out_is_said() {
+        let diverged = Diverged {
+            at: 40,
+            deleted: 500,
+            differing: 500,
+            ..Diverged::default()
+        };
+        let name = |is_still_sent| change(&diverged, is_still_sent).map(|(name, _)| name);
+        assert_eq!(name(true), Some("left_out_by_template"));
+        assert_eq!(name(false), Some("shortened"));
+    }
 }
