@@ -27,9 +27,6 @@ use crate::prefixes::Prefixes;
 
 /// No client that thinks does so this briefly, microseconds.
 const QUICK: u64 = 50_000;
-/// A server's thread sends the last of an answer, and then lets its slot go. On a busy machine the client may ask again in
-/// between: so much before the end that is recorded, microseconds.
-const AHEAD: u64 = 20_000;
 /// So many pauses must be known of either kind.
 const ENOUGH: usize = 8;
 
@@ -98,12 +95,12 @@ pub(super) fn arrivals(
         // be far behind.
         let goes_on = |last: &usize| {
             let own = own.map(|client| ends[clients[client]]);
-            own.is_some_and(|own| at <= own + at_once || ends[*last] <= own)
+            own.is_some_and(|own| at - own <= at_once || ends[*last] <= own)
         };
         let of_all = last.filter(|last| was_idle(last) && !goes_on(last));
         let mut waits: Vec<Wait> = Vec::new();
         for earlier in answer.into_iter().chain(of_all) {
-            let pause = at.saturating_sub(ends[earlier]);
+            let pause = at - ends[earlier];
             let wait = Wait {
                 job: earlier,
                 pause,
@@ -162,7 +159,7 @@ fn at_once(queued: &[u64], before: &[Option<usize>], ends: &[u64], by_end: &[usi
     let pauses = all.filter_map(|(job, (&at, earlier))| {
         let over = by_end.partition_point(|&job| ends[job] <= at);
         let earlier = earlier.filter(|_| over < job)?;
-        Some(at.saturating_sub(ends[earlier]))
+        Some(at - ends[earlier])
     });
     let pauses: Vec<u64> = pauses.collect();
     let longest = pauses.iter().max().filter(|_| pauses.len() >= ENOUGH);
@@ -227,11 +224,7 @@ fn sessions(
     let continued = jobs.iter().enumerate().map(|(nth, job)| {
         let request = &requests[job.request];
         let session = rows.only(&request.tokens, request.record.prompt);
-        let session = session.filter(|&session| {
-            let last = lasts[session];
-            let evaluated = requests[jobs[last].request].record.prompted;
-            ends[last] <= queued[nth] + AHEAD && evaluated <= queued[nth]
-        });
+        let session = session.filter(|&session| ends[lasts[session]] <= queued[nth]);
         let before = session.map(|session| lasts[session]);
         let session = session.unwrap_or(lasts.len());
         match lasts.get_mut(session) {
@@ -261,7 +254,7 @@ mod tests {
             record: RequestRecord {
                 arrived,
                 launched: arrived,
-                prompted: ended,
+                prompted: arrived,
                 ended,
                 prompt: tokens.len(),
                 ..RequestRecord::default()
@@ -396,20 +389,6 @@ mod tests {
         assert_eq!(waits[2], [(0, 20)]);
         assert_eq!(waits[3], [(2, 50)]);
         assert_eq!(waits[4], [(1, 50)]);
-    }
-
-    /// The second client had its answer before the server had let the slot go.
-    #[test]
-    fn who_asks_before_its_slot_is_let_go_goes_on_with_its_session() {
-        let mut requests = [
-            request((0, 100_000), &[1, 2]),
-            request((10, 200_000), &[1, 3]),
-            request((197_000, 300_000), &[1, 3, 4]),
-        ];
-        requests[1].record.prompted = 195_000;
-        assert_eq!(waits(&requests), [vec![], vec![], vec![(1, 0)]]);
-        requests[1].record.prompted = 199_000;
-        assert_eq!(waits(&requests)[2], [(0, 97_000)]);
     }
 
     #[test]
