@@ -97,8 +97,8 @@ impl Prefixes {
     }
 
     /// The value of all rows that share the most tokens with the first `length` of a row. `None`: there are several, or
-    /// none shares any.
-    pub(crate) fn only(&self, row: &Tokens, length: u32) -> Option<usize> {
+    /// none shares so many as `least`.
+    pub(crate) fn only(&self, row: &Tokens, length: u32, least: u32) -> Option<usize> {
         let (mut node, mut at) = (0, 0);
         while let Some((child, common)) = self.step(node, row, at, length.min(row.len())) {
             at += common;
@@ -107,7 +107,7 @@ impl Prefixes {
                 break;
             }
         }
-        self.nodes[node].only
+        self.nodes[node].only.filter(|_| at >= least)
     }
 
     /// The child whose tokens begin as those of the row at `at`, and how many it has in common with them.
@@ -189,7 +189,7 @@ mod tests {
             let mut values: Vec<usize> = sharing.map(|(_, value)| *value).collect();
             values.dedup();
             let only = (values.len() == 1).then(|| values[0]);
-            prop_assert_eq!(prefixes.only(&row(&wanted), u32::MAX), only);
+            prop_assert_eq!(prefixes.only(&row(&wanted), u32::MAX, 0), only);
         }
     }
 }

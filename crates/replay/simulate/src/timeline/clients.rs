@@ -27,6 +27,9 @@ use crate::prefixes::Prefixes;
 
 /// No client that thinks does so this briefly, microseconds.
 const QUICK: u64 = 50_000;
+/// Fewer tokens that prompts begin with say nothing of a session: a template begins all alike, and of made-up ones some do by
+/// chance.
+const SHARED: u32 = 16;
 /// So many pauses must be known of either kind.
 const ENOUGH: usize = 8;
 
@@ -223,7 +226,7 @@ fn sessions(
     let mut lasts: Vec<usize> = Vec::new();
     let continued = jobs.iter().enumerate().map(|(nth, job)| {
         let request = &requests[job.request];
-        let session = rows.only(&request.tokens, request.record.prompt);
+        let session = rows.only(&request.tokens, request.record.prompt, SHARED);
         let session = session.filter(|&session| ends[lasts[session]] <= queued[nth]);
         let before = session.map(|session| lasts[session]);
         let session = session.unwrap_or(lasts.len());
@@ -246,9 +249,9 @@ mod tests {
     use super::*;
     use crate::made::row;
 
-    /// When it came and ended, and its tokens: runs of identities, ten each.
+    /// When it came and ended, and its tokens: runs of identities, twenty each.
     fn request((arrived, ended): (u64, u64), runs: &[u64]) -> TrafficRequest {
-        let runs: Vec<(u64, u32)> = runs.iter().map(|run| (100 * run, 10)).collect();
+        let runs: Vec<(u64, u32)> = runs.iter().map(|run| (100 * run, 20)).collect();
         let tokens = row(&runs);
         TrafficRequest {
             record: RequestRecord {
@@ -389,6 +392,25 @@ mod tests {
         assert_eq!(waits[2], [(0, 20)]);
         assert_eq!(waits[3], [(2, 50)]);
         assert_eq!(waits[4], [(1, 50)]);
+    }
+
+    /// The third begins with the first's first tokens, and is another session: so the first goes on with its own.
+    #[test]
+    fn a_few_tokens_in_common_are_no_session() {
+        let mut requests = [
+            request((0, 100), &[1, 2]),
+            request((50, 300), &[3]),
+            request((110, 600), &[4]),
+            request((320, 400), &[1, 2, 5]),
+        ];
+        requests[2].tokens = Arc::new(row(&[(100, 15), (400, 20)]));
+        assert_eq!(
+            waits(&requests),
+            [vec![], vec![], vec![(0, 10)], vec![(1, 20)]]
+        );
+        requests[2].tokens = Arc::new(row(&[(100, 16), (400, 20)]));
+        requests[3].record.arrived = 620;
+        assert_eq!(waits(&requests)[3][0], (2, 20));
     }
 
     #[test]
