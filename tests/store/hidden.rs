@@ -91,15 +91,22 @@ impl Pair {
         }
     }
 
-    /// Both answer the same, and draft the same: from other states they would draft something else. Returns how many tokens
-    /// were loaded, and how many evaluated.
+    /// Both answer the same, and draft nearly the same: a state that is loaded was evaluated in another batch, so it is rounded
+    /// otherwise, and some processors draft otherwise where two tokens are equally good. From zeros in place of the states a
+    /// quarter fewer are drafted. Returns how many tokens were loaded, and how many evaluated.
     #[track_caller]
     fn ask(&mut self, prompt: &[u32]) -> (u64, u64) {
         let (ours, account) = self.stored.send(asking(prompt));
         let theirs = self.plain.complete(&asking(prompt)).unwrap();
         assert_eq!(ours.content, theirs.content, "{account:?}");
-        assert_eq!(drafts(&ours.raw), drafts(&theirs.raw), "{account:?}");
-        for (sum, of) in self.drafts.iter_mut().zip(drafts(&ours.raw)) {
+        let both = [drafts(&ours.raw), drafts(&theirs.raw)];
+        for (ours, theirs) in both[0].into_iter().zip(both[1]) {
+            assert!(
+                ours.abs_diff(theirs) <= 1 + theirs / 8,
+                "{both:?}: {account:?}"
+            );
+        }
+        for (sum, of) in self.drafts.iter_mut().zip(both[0]) {
             *sum += of;
         }
         (account.from.store, account.evaluated)
