@@ -85,7 +85,6 @@ pub(crate) struct Server<'a> {
     /// What comes after the n-th session that ends, and how many have ended.
     next_sessions: Vec<Option<(Coming, Wait)>>,
     sessions_over: usize,
-    last: &'a [Option<usize>],
     haste: &'a Haste,
     /// How long clients take that do not think is drawn by this. `None`: it is as in the recording.
     drawn: Option<Random>,
@@ -138,7 +137,6 @@ impl<'a> Server<'a> {
             after: vec![Vec::new(); jobs.len()],
             next_sessions: vec![None; jobs.len()],
             sessions_over: 0,
-            last: &timeline.last,
             haste: &timeline.haste,
             drawn: None,
             forced: None,
@@ -159,7 +157,7 @@ impl<'a> Server<'a> {
                 Arrival::At(time) => server.plan(*time, coming),
                 Arrival::After(waits) => {
                     for &wait in waits {
-                        match timeline.last[wait.job].filter(|_| wait.is_of_any) {
+                        match jobs[wait.job].ends_session.filter(|_| wait.is_of_any) {
                             Some(nth) => server.next_sessions[nth] = Some((coming, wait)),
                             None => server.after[wait.job].push((coming, wait)),
                         }
@@ -361,7 +359,7 @@ impl<'a> Server<'a> {
     /// The job is answered. `haste`: as in [`Self::release`].
     fn finish(&mut self, job: usize, haste: Pause) {
         let mut after = std::mem::take(&mut self.after[job]);
-        if self.last[job].is_some() {
+        if self.jobs[job].ends_session.is_some() {
             let next = self.next_sessions.get_mut(self.sessions_over);
             after.extend(next.and_then(Option::take));
             self.sessions_over += 1;

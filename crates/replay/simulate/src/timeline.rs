@@ -23,7 +23,7 @@ pub(crate) struct Wait {
     /// The client does not think, so it is later if other answers end with its own: [`Haste`].
     pub(crate) is_quick: bool,
     /// A session begins, and with the job another one ended, as the n-th of all: the client begins it whose session ends as
-    /// the n-th, [`Timeline::last`].
+    /// the n-th, [`Job::ends_session`].
     pub(crate) is_of_any: bool,
 }
 
@@ -37,6 +37,8 @@ pub(crate) struct Job {
     pub(crate) arrival: Arrival,
     /// How long the server's thread took to take it on, microseconds.
     pub(crate) delay: u64,
+    /// A session ends with it: how many had ended before, in the recording.
+    pub(crate) ends_session: Option<usize>,
 }
 
 impl Job {
@@ -64,20 +66,17 @@ pub(crate) struct Timeline {
     changes: Vec<Arrival>,
     /// How clients go on that do not think.
     pub(crate) haste: Haste,
-    /// Of each job with which a session ended: how many had ended before.
-    pub(crate) last: Vec<Option<usize>>,
 }
 
 impl Timeline {
     /// Of a recording.
     pub(crate) fn of(traffic: &Traffic) -> Self {
-        let (jobs, haste, last) = jobs(traffic);
+        let (jobs, haste) = jobs(traffic);
         let changes = changes(traffic, &jobs);
         Self {
             jobs,
             changes,
             haste,
-            last,
         }
     }
 
@@ -90,8 +89,8 @@ impl Timeline {
     }
 }
 
-/// The jobs of a recording, in the order of their arrivals, [`Timeline::haste`] and [`Timeline::last`].
-fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste, Vec<Option<usize>>) {
+/// The jobs of a recording, in the order of their arrivals, and [`Timeline::haste`].
+fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste) {
     let requests = &traffic.requests;
     let mut jobs: Vec<Job> = Vec::new();
     let mut children = Vec::new();
@@ -104,6 +103,7 @@ fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste, Vec<Option<usize>>) {
                 children: Vec::new(),
                 arrival: Arrival::At(request.record.arrived),
                 delay: 0,
+                ends_session: None,
             })
         }
     }
@@ -122,12 +122,13 @@ fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste, Vec<Option<usize>>) {
     ends.sort_unstable();
     let mut queued = queued(requests, &ends, &mut jobs);
     let mut delays = delays(requests, &jobs, &mut queued).into_iter();
-    let (arrivals, haste, last) = clients::arrivals(requests, &jobs, &queued);
-    for (job, arrival) in jobs.iter_mut().zip(arrivals) {
+    let (arrivals, haste) = clients::arrivals(requests, &jobs, &queued);
+    for (job, (arrival, ends_session)) in jobs.iter_mut().zip(arrivals) {
         job.delay = delays.next().unwrap_or(0);
         job.arrival = arrival;
+        job.ends_session = ends_session;
     }
-    (jobs, haste, last)
+    (jobs, haste)
 }
 
 /// How long it took to take each job on. That is known of one that waited for a slot, and where the server's thread had

@@ -57,12 +57,12 @@ impl Haste {
     }
 }
 
-/// When each job comes, and [`Timeline::last`](super::Timeline::last). `queued`: when it came in the recording. All in this order.
+/// When each job comes, and [`Job::ends_session`]. `queued`: when it came in the recording. Both in this order.
 pub(super) fn arrivals(
     requests: &[TrafficRequest],
     jobs: &[Job],
     queued: &[u64],
-) -> (Vec<Arrival>, Haste, Vec<Option<usize>>) {
+) -> (Vec<(Arrival, Option<usize>)>, Haste) {
     let ends: Vec<u64> = jobs.iter().map(|job| ended(job, requests)).collect();
     let before = sessions(requests, jobs, queued, &ends);
     // When the session of each goes on.
@@ -148,11 +148,12 @@ pub(super) fn arrivals(
             .pause
             .saturating_sub(crowding.saturating_mul(others(wait)));
     }
-    let mut last = vec![None; jobs.len()];
+    let mut ends_session = vec![None; jobs.len()];
     let over = by_end.iter().filter(|&&job| next[job] == u64::MAX);
     over.enumerate()
-        .for_each(|(nth, &job)| last[job] = Some(nth));
-    (arrivals, Haste { crowding, seen }, last)
+        .for_each(|(nth, &job)| ends_session[job] = Some(nth));
+    let arrivals = arrivals.into_iter().zip(ends_session).collect();
+    (arrivals, Haste { crowding, seen })
 }
 
 /// How long a client takes at most that goes on with its session at once: as long as any did whose request came while others were
@@ -279,14 +280,15 @@ mod tests {
             children: Vec::new(),
             arrival: Arrival::At(0),
             delay: 0,
+            ends_session: None,
         };
         let jobs: Vec<Job> = (0..requests.len()).map(job).collect();
         let times: Vec<u64> = requests.iter().map(|one| one.record.arrived).collect();
-        let (arrivals, haste, _) = arrivals(requests, &jobs, &times);
+        let (arrivals, haste) = arrivals(requests, &jobs, &times);
         let waits = arrivals
             .into_iter()
             .zip(&times)
-            .map(|(arrival, &time)| match arrival {
+            .map(|((arrival, _), &time)| match arrival {
                 Arrival::At(at) => {
                     assert_eq!(at, time);
                     Vec::new()
