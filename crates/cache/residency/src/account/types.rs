@@ -133,25 +133,41 @@ impl Causes {
     /// Each cause with its number, as `/metrics` names them.
     #[must_use]
     pub fn all(&self) -> [(&'static str, u64); 14] {
-        let elsewhere = &self.elsewhere;
+        // All fields, so that none is forgotten.
+        let Self {
+            last_token,
+            new,
+            repeated,
+            evicted,
+            elsewhere:
+                Elsewhere {
+                    pinned,
+                    busy,
+                    similarity,
+                    least_recently_used,
+                    host_rule,
+                },
+            no_way_back,
+            uncached,
+            moved,
+            adapter,
+            not_known,
+        } = *self;
         [
-            ("last_token", self.last_token),
-            ("new", self.new),
-            ("repeated", self.repeated),
-            ("evicted", self.evicted),
-            ("elsewhere_pinned", elsewhere.pinned),
-            ("elsewhere_busy", elsewhere.busy),
-            ("elsewhere_similarity", elsewhere.similarity),
-            (
-                "elsewhere_least_recently_used",
-                elsewhere.least_recently_used,
-            ),
-            ("elsewhere_host_rule", elsewhere.host_rule),
-            ("no_way_back", self.no_way_back),
-            ("uncached", self.uncached),
-            ("moved", self.moved),
-            ("adapter", self.adapter),
-            ("not_known", self.not_known),
+            ("last_token", last_token),
+            ("new", new),
+            ("repeated", repeated),
+            ("evicted", evicted),
+            ("elsewhere_pinned", pinned),
+            ("elsewhere_busy", busy),
+            ("elsewhere_similarity", similarity),
+            ("elsewhere_least_recently_used", least_recently_used),
+            ("elsewhere_host_rule", host_rule),
+            ("no_way_back", no_way_back),
+            ("uncached", uncached),
+            ("moved", moved),
+            ("adapter", adapter),
+            ("not_known", not_known),
         ]
     }
 
