@@ -68,6 +68,16 @@ impl Scene {
         }
     }
 
+    /// Tells everything from the beginning: there is something, and it is what was told before.
+    fn tell_all_again(&mut self) {
+        let before = self.announced();
+        assert!(!before.is_empty());
+        let mut events = vec![KvEvent::Cleared];
+        self.runs.tell_all(&mut events);
+        self.send(&events);
+        assert_eq!(self.announced(), before);
+    }
+
     /// Tells what has changed.
     fn tell(&mut self) {
         let mut events = Vec::new();
@@ -162,13 +172,8 @@ fn what_is_told_is_what_the_store_has() {
         }
         assert!(left > 0 && scene.store.chunks() == scene.runs.len());
         // From the beginning, and then nothing.
-        let before = scene.announced();
-        assert!(!before.is_empty());
-        let mut events = vec![KvEvent::Cleared];
-        scene.runs.tell_all(&mut events);
-        scene.send(&events);
-        assert_eq!(scene.announced(), before);
-        events.clear();
+        scene.tell_all_again();
+        let mut events = Vec::new();
         scene.runs.clear(false, &mut events);
         scene.send(&events);
         assert!(scene.announced().is_empty() && scene.runs.is_empty());
@@ -205,12 +210,7 @@ fn what_is_told_of_a_store_with_states_ends_at_the_last_one_on_each_way() {
             scene.has_states = true;
         }
         assert!(left > 0 && less > 30 && scene.store.chunks() == scene.runs.len());
-        let before = scene.announced();
-        assert!(!before.is_empty());
-        let mut events = vec![KvEvent::Cleared];
-        scene.runs.tell_all(&mut events);
-        scene.send(&events);
-        assert_eq!(scene.announced(), before);
+        scene.tell_all_again();
     }
 }
 

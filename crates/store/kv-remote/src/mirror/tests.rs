@@ -174,6 +174,20 @@ fn a_turn_sends_some_and_says_whether_that_was_all() {
     assert_eq!((moved.sent, bucket.asked().len()), (5, 0));
 }
 
+/// Another machine has these chunks in its folder, and has sent them.
+#[cfg(target_os = "linux")]
+fn send(folder: &Path, bucket: &Bucket, chunks: &[Chunk]) {
+    let writer = Writer::start(used(folder), QUEUE, || {}, || false).unwrap();
+    for chunk in chunks {
+        let rows = Arc::new(vec![7; chunk.bytes as usize]);
+        writer.write(chunk, rows).unwrap();
+    }
+    assert!(writer.flush(DISK));
+    let folder = Folder::open(folder).unwrap();
+    let mut mirror = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
+    while mirror.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
+}
+
 /// Who sent a chunk may have divided what is before it in another way, and then it names another parent.
 #[test]
 #[cfg(target_os = "linux")]
@@ -189,13 +203,7 @@ fn what_is_supplied_stands_behind_the_parent_that_was_asked_for() {
         parent: Some((Name([9; 16]), 5)),
         ..second.clone()
     };
-    let writer = Writer::start(used(there.path()), QUEUE, || {}, || false).unwrap();
-    let rows = Arc::new(vec![7; second.bytes as usize]);
-    writer.write(&elsewhere, rows).unwrap();
-    assert!(writer.flush(DISK));
-    let other = Folder::open(there.path()).unwrap();
-    let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
-    while other.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
+    send(there.path(), &bucket, &[elsewhere]);
 
     let folder = used(here.path());
     let door = Arc::new(Door::open(&folder).unwrap().unwrap());
@@ -240,15 +248,7 @@ fn the_last_tail_within_a_prompt_is_supplied_behind_its_chunks() {
             .unwrap()
     });
     sent.extend(tails.clone());
-    let writer = Writer::start(used(there.path()), QUEUE, || {}, || false).unwrap();
-    for chunk in &sent {
-        let rows = Arc::new(vec![7; chunk.bytes as usize]);
-        writer.write(chunk, rows).unwrap();
-    }
-    assert!(writer.flush(DISK));
-    let other = Folder::open(there.path()).unwrap();
-    let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
-    while other.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
+    send(there.path(), &bucket, &sent);
 
     let folder = used(here.path());
     let door = Arc::new(Door::open(&folder).unwrap().unwrap());
