@@ -105,10 +105,13 @@ struct Listed<'a> {
     advised: Advised,
 }
 
+/// A request, and which of the adviser's requests it is.
+type Row = (Evaluated, Option<usize>);
+
 /// The last requests, and what would have helped them.
 struct Advisers {
-    /// The latest first, and which of the adviser's requests each is.
-    latest: Vec<(Evaluated, Option<usize>)>,
+    /// The latest first.
+    latest: Vec<Row>,
     adviser: Result<Adviser, String>,
 }
 
@@ -133,25 +136,30 @@ impl Advisers {
         Ok(Self { latest, adviser })
     }
 
-    /// The evaluation of the request that had this id last, with what a router's swap took.
-    fn evaluation<'a>(&'a self, id: &str, known: &'a Evaluation) -> &'a Evaluation {
+    /// The request that had this id last.
+    fn last_of(&self, id: &str) -> Option<&Row> {
         let mut latest = self.latest.iter();
-        let found = latest.find(|(one, _)| one.id.as_deref() == Some(id));
-        found.map_or(known, |(one, _)| &one.evaluation)
+        latest.find(|(one, _)| one.id.as_deref() == Some(id))
     }
 
-    fn advised(&self, evaluation: &Evaluation, place: Option<usize>, worth: f64) -> Advised {
-        let replayed = match (&self.adviser, place) {
+    /// The evaluation of the request that had this id last, with what a router's swap took.
+    fn evaluation<'a>(&'a self, id: &str, known: &'a Evaluation) -> &'a Evaluation {
+        self.last_of(id)
+            .map_or(known, |(evaluated, _)| &evaluated.evaluation)
+    }
+
+    /// `row`: the request that it is of, if it is one of the latest.
+    fn advised(&self, evaluation: &Evaluation, row: Option<&Row>, worth: f64) -> Advised {
+        let replayed = match (&self.adviser, row.and_then(|(_, place)| *place)) {
             (Ok(adviser), Some(place)) => Ok((adviser, place)),
             (Ok(_), None) => Err("it is none of the recent requests that the server keeps"),
             (Err(why), _) => Err(why.as_str()),
         };
-        let mut latest = self.latest.iter();
-        let listed = latest.find(|(_, at)| place.is_some() && *at == place);
+        let is_still_sent = row.and_then(|(evaluated, _)| self.is_still_sent(evaluated));
         let case = Case {
             evaluation,
             replayed,
-            is_still_sent: listed.and_then(|(one, _)| self.is_still_sent(one)) == Some(true),
+            is_still_sent: is_still_sent == Some(true),
         };
         case.advised(worth)
     }
@@ -172,9 +180,7 @@ impl Advisers {
 
     /// Of the request that had this id last.
     fn advised_of(&self, id: &str, evaluation: &Evaluation, worth: f64) -> Advised {
-        let mut latest = self.latest.iter();
-        let place = latest.find(|(one, _)| one.id.as_deref() == Some(id));
-        self.advised(evaluation, place.and_then(|(_, place)| *place), worth)
+        self.advised(evaluation, self.last_of(id), worth)
     }
 }
 
@@ -211,8 +217,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             print(&format!("{says}\n"))?;
         }
         let shown = advisers.latest.len().min(most as usize);
-        for (one, place) in advisers.latest[..shown].iter().rev() {
-            if show(one, *place, &advisers, options)? == Reader::Gone {
+        for row in advisers.latest[..shown].iter().rev() {
+            if show(row, &advisers, options)? == Reader::Gone {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -237,7 +243,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         if let (true, Some(number)) = (is_numbered || !is_known, number(id)) {
             let mut latest = advisers.latest.iter();
             match latest.find(|(one, _)| one.number == number) {
-                Some((one, place)) => match show(one, *place, &advisers, options)? {
+                Some(row) => match show(row, &advisers, options)? {
                     Reader::Gone => break,
                     _ => continue,
                 },
@@ -342,8 +348,8 @@ fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
         }
         let advisers = Advisers::of(control)?;
         let unseen = advisers.latest.iter().rev();
-        for (one, place) in unseen.filter(|(one, _)| !seen.contains(&key(one))) {
-            if show(one, *place, &advisers, options)? == Reader::Gone {
+        for row in unseen.filter(|(one, _)| !seen.contains(&key(one))) {
+            if show(row, &advisers, options)? == Reader::Gone {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -351,13 +357,9 @@ fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
     }
 }
 
-fn show(
-    evaluated: &Evaluated,
-    place: Option<usize>,
-    advisers: &Advisers,
-    options: &Options,
-) -> Result<Reader, String> {
-    let advised = advisers.advised(&evaluated.evaluation, place, options.worth);
+fn show(row: &Row, advisers: &Advisers, options: &Options) -> Result<Reader, String> {
+    let (evaluated, _) = row;
+    let advised = advisers.advised(&evaluated.evaluation, Some(row), options.worth);
     if options.json {
         return offer_json(&Listed { evaluated, advised });
     }
