@@ -97,6 +97,10 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
             "server {process}: {} loaded in {loads}{most}\n",
             counted(store.loaded_tokens, "token"),
         );
+        let is_in_order = store.ready && store.refused.is_empty() && store.problem.is_none();
+        if contents.headers.is_empty() && is_in_order {
+            text += "  nothing is stored yet: what a slot holds is stored before something else takes its place, and when the server ends\n";
+        }
         if let Some(why) = not_in_use(store) {
             text += &format!("  {why}\n");
         }
@@ -266,4 +270,31 @@ fn left(nanoseconds: u64) -> Duration {
 fn since(nanoseconds: u64) -> Duration {
     let then = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
     SystemTime::now().duration_since(then).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use contextpilot_kv_files::Folder;
+
+    use super::*;
+
+    #[test]
+    fn of_an_empty_folder_it_says_when_something_is_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let contents = Contents::read(Folder::open(folder.path()).unwrap()).unwrap();
+        let said = |store: &PrefixStore| {
+            let users = [User { process: 7, store }];
+            text(folder.path(), &contents, &users).contains("nothing is stored yet: ")
+        };
+        let ready = PrefixStore {
+            ready: true,
+            ..PrefixStore::default()
+        };
+        assert!(said(&ready));
+        let refused = PrefixStore {
+            refused: vec!["a slot with an image".to_owned()],
+            ..ready
+        };
+        assert!(!said(&refused) && !said(&PrefixStore::default()));
+    }
 }
