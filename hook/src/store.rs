@@ -74,7 +74,6 @@ mod announced;
 mod aside;
 mod busy;
 pub(crate) mod change;
-mod clock;
 mod conditions;
 mod config;
 pub(crate) mod content;

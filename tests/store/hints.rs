@@ -1,6 +1,7 @@
 //! `cache_control`: a prompt that its client will come back to leaves the store last, within a share of the budget.
 
 use std::path::Path;
+use std::process::Command;
 
 use contextpilot_control::{Evaluation, KeptBeginning, KeptPrompts};
 use contextpilot_testbed::{Arch, Builder, Connection, Model, Server, until};
@@ -57,6 +58,49 @@ fn a_prompt_that_is_kept_stays_while_others_leave_also_in_the_next_life_until_it
     until("it is no longer written down", || {
         (kept_files(folder.path()) == 0).then_some(())
     });
+}
+
+#[test]
+fn at_a_start_with_a_smaller_budget_what_is_kept_stays_and_what_leaves_is_said() {
+    let folder = folder();
+    let mut stored = Stored::start_within(&one_slot(), folder.path(), BUDGET);
+    let (tea, sea) = (tokens(1, 600), tokens(2, 600));
+    ask(&mut stored, &tea, &json!("1h"));
+    stored.ask(&sea);
+    for nth in 0..5 {
+        stored.ask(&tokens(200 + nth, 600));
+    }
+    until("it is written down", || {
+        (kept_files(folder.path()) == 1).then_some(())
+    });
+    stored.end();
+    // Four of seven prompts, and a quarter of it is one.
+    let mut second = Stored::start_within(&one_slot(), folder.path(), "0.0013");
+    let said = second.server.stderr();
+    let line = said
+        .lines()
+        .find(|line| line.contains("so ") && line.contains("1.3 MB"));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        line.contains(" chunks of ") && line.contains("CONTEXTPILOT_STORE_GB"),
+        "{line}"
+    );
+    assert_eq!(second.ask(&sea).1.from.store, 0);
+    assert_eq!(second.ask(&tea).1.from.store, 599);
+    for nth in 0..2 {
+        second.ask(&tokens(300 + nth, 600));
+    }
+    second.end();
+    // By hand, too.
+    let prune = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
+        .args(["store", "prune", "--to", "650kB", "--folder"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(prune.status.success(), "{prune:?}");
+    let mut third = Stored::start_within(&one_slot(), folder.path(), "0.0013");
+    assert_eq!(third.ask(&tokens(300, 600)).1.from.store, 0);
+    assert_eq!(third.ask(&tea).1.from.store, 599);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_admission::{STACK, give_way};
 use contextpilot_kv_files::{
-    Child, Done, Folder, Header, Index, LeftOut, Listing, Problem, ReadError, Watch, Writer,
+    Child, Done, Folder, Header, Index, LeftOut, Listing, Problem, ReadError, Watch, Writer, clock,
 };
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Numbers, Origin, Piece, Store,
@@ -26,7 +26,7 @@ use self::elsewhere::Elsewhere;
 use self::noted::Noted;
 use super::figures::{self, FIGURES, Kind};
 use super::flow::{self, Outline};
-use super::{busy, clock, content};
+use super::{busy, content};
 use crate::base::region::Region;
 use crate::base::{guard, log};
 
@@ -234,15 +234,14 @@ impl StoreIndex {
         }
         let mut leaving = self.tree.orphans(clock::may_be_unfinished());
         let limit = limit.unwrap_or_else(|| usual_limit(&self.folder, self.tree.bytes()));
-        // The share is one of the budget, and what is kept decides which chunks leave for that.
+        let (chunks, bytes) = (self.tree.chunks(), self.tree.bytes());
         let kept = self.folder.kept();
-        leaving.extend(self.tree.set_limit_with(limit, |tree| {
-            for (end, until) in kept {
-                if until > clock::time() {
-                    tree.keep_to(&end, until);
-                }
-            }
-        }));
+        leaving.extend(self.tree.set_limit_keeping(limit, kept, clock::time()));
+        say_removed(
+            chunks - self.tree.chunks(),
+            bytes - self.tree.bytes(),
+            limit,
+        );
         for name in leaving {
             self.writer.remove(name);
         }
@@ -713,6 +712,20 @@ fn usual_limit(folder: &Folder, own: u64) -> u64 {
         log::line(format_args!("Prefix store: {problem}"));
     }
     limit.bytes
+}
+
+/// At the start the budget was smaller than what the folder has.
+fn say_removed(chunks: usize, bytes: u64, limit: u64) {
+    const MB: f64 = 1e6;
+    if chunks > 0 {
+        log::line(format_args!(
+            "Prefix store: the budget is {:.1} MB (CONTEXTPILOT_STORE_GB), so {chunks} chunk{} of {:.1} MB {} removed, those that were used longest ago",
+            limit as f64 / MB,
+            if chunks == 1 { "" } else { "s" },
+            bytes as f64 / MB,
+            if chunks == 1 { "was" } else { "were" },
+        ));
+    }
 }
 
 fn not_written(why: &Problem) -> String {

@@ -20,14 +20,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_control::{StoreRemote, Timestamp};
-use contextpilot_kv_files::Watch;
+use contextpilot_kv_files::{Watch, clock};
 
 use super::context::Basis;
 use super::figures::{self, Kind};
 use super::index::kept;
 use super::index::noted::AGAIN;
 use super::index::{Opened, StoreIndex, say_problem};
-use super::{clock, on_index, records, works};
+use super::{on_index, records, works};
 use crate::base::faults;
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);

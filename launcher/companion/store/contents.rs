@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use contextpilot_kv_files::{Child, Folder, Header, Headers, ReadError};
+use contextpilot_kv_files::{Child, Folder, Header, Headers, ReadError, clock};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Store, is_tail_finite};
 use serde::Serialize;
 
@@ -110,6 +110,7 @@ impl Contents {
         };
         let kept = self.folder.kept().into_iter();
         let mut kept: Vec<KeptPrompt> = kept
+            .filter(|(_, until)| *until > clock::time())
             .filter_map(|(end, until)| {
                 let chunk = chunk(&end)?;
                 let of = &chunk.fingerprint;
@@ -271,7 +272,7 @@ impl Contents {
             *sum = (sum.0 + 1, sum.1 + chunk.cost());
         }
         let mut names = tree.orphans(u64::MAX);
-        names.extend(tree.set_limit(to));
+        names.extend(tree.set_limit_keeping(to, self.folder.kept(), clock::time()));
         for name in &names {
             self.folder.remove(name)?;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use contextpilot_kv_files::{Done, Folder, Pack, Refusal, Writer};
+use contextpilot_kv_files::{Done, Folder, Pack, Refusal, Writer, clock};
 use contextpilot_kv_store::{Chunk, Layout, Name, Origin, Store};
 use contextpilot_settings::env;
 use serde::Serialize;
@@ -148,7 +148,9 @@ fn copy_chunks(
         limit_bytes: limit,
         ..Imported::default()
     };
-    for name in tree.orphans(0) {
+    let mut leaving = tree.orphans(0);
+    leaving.extend(tree.set_limit_keeping(limit, folder.kept(), clock::time()));
+    for name in leaving {
         writer.remove(name);
         imported.removed += 1;
     }

@@ -37,6 +37,7 @@ mod answers;
 mod asking;
 mod beside;
 mod budget;
+pub mod clock;
 mod digests;
 mod flow;
 mod folder;

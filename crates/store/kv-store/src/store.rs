@@ -574,7 +574,7 @@ impl Store {
     }
 
     /// Everything was loaded: the names of those chunks that cannot be used, because what they
-    /// continue is not there or does not fit. Then those that have to leave for the budget.
+    /// continue is not there or does not fit. What has to leave for the budget is said by [`set_limit_keeping`](Self::set_limit_keeping).
     ///
     /// `since`: chunks that were used later wait on, for another process may be about to write what they
     /// continue. They count in the budget.
@@ -586,7 +586,6 @@ impl Store {
         }
         names.append(&mut self.displaced);
         names.retain(|name| !self.has(name));
-        names.extend(self.shrink(None));
         names
     }
 
@@ -615,13 +614,24 @@ impl Store {
 
     /// Another budget. What has to leave for it.
     pub fn set_limit(&mut self, limit: u64) -> Vec<Name> {
-        self.set_limit_with(limit, |_| {})
+        self.limit = limit;
+        self.shrink(None)
     }
 
-    /// The same. `keep` says before anything leaves what is kept, of which there may be a share of the new budget.
-    pub fn set_limit_with(&mut self, limit: u64, keep: impl FnOnce(&mut Self)) -> Vec<Name> {
+    /// The same, once everything was loaded. `kept`: where prompts end that are kept, and until when. These leave last, if they
+    /// are within their share of the new budget and not over at `now`.
+    pub fn set_limit_keeping(
+        &mut self,
+        limit: u64,
+        kept: impl IntoIterator<Item = (Name, u64)>,
+        now: u64,
+    ) -> Vec<Name> {
         self.limit = limit;
-        keep(self);
+        for (end, until) in kept {
+            if until > now {
+                self.keep_to(&end, until);
+            }
+        }
         self.shrink(None)
     }
 

@@ -188,6 +188,25 @@ fn so_many_are_kept_and_no_more() {
     assert_eq!(kept.count(), MOST_KEPT);
 }
 
+/// The next start, with a smaller budget.
+#[test]
+fn of_what_was_loaded_what_is_kept_leaves_last() {
+    let mut store = Store::new(3 * COST);
+    let ends: Vec<Name> = (0..8)
+        .map(|nth| {
+            let chunk = store.missing(&MODEL, &prompt(nth), ROW).remove(0);
+            let name = chunk.name;
+            store.load(chunk, nth as u64);
+            name
+        })
+        .collect();
+    assert_eq!(store.orphans(u64::MAX), []);
+    // The second one's time is over.
+    let kept = [(ends[0], 50), (ends[1], 9)];
+    assert_eq!(store.set_limit_keeping(6 * COST, kept, 9), ends[1..3]);
+    assert_eq!(store.kept().collect::<Vec<_>>(), [(&ends[0], 50)]);
+}
+
 #[test]
 fn if_nothing_else_is_left_what_is_kept_leaves_too() {
     let mut store = Store::new(8 * COST);

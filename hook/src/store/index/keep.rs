@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use contextpilot_kv_files::clock;
 use contextpilot_kv_store::{
     Chunk, Fingerprint, Numbers, Refused, SequenceState, StateMap, is_tail_finite,
 };
 
 use super::{NOT_FINITE, StoreIndex};
-use crate::store::clock;
 use crate::store::figures::{self, FIGURES};
 
 /// Where the rows of a chunk are.

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use contextpilot_kv_files::Folder;
+use contextpilot_kv_files::{Folder, clock};
 use contextpilot_kv_store::{Fingerprint, Name};
 
 use super::StoreIndex;
 use crate::capture::hints::Lifetime;
-use crate::store::clock;
 use crate::store::figures::FIGURES;
 
 /// What this process was asked, and has not written down yet: until when, or no longer.

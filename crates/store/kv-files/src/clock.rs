@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const UNFINISHED: Duration = Duration::from_secs(600);
 
 /// The time by which all processes order what they used: nanoseconds since 1970, as of files.
-pub(super) fn time() -> u64 {
+pub fn time() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Chunks that were last used before this time have a parent, or never will.
-pub(super) fn may_be_unfinished() -> u64 {
+pub fn may_be_unfinished() -> u64 {
     time().saturating_sub(UNFINISHED.as_nanos() as u64)
 }
