@@ -245,6 +245,38 @@ fn what_is_evaluated_behind_a_checkpoint_from_the_store_is_stored() {
     }
 }
 
+/// The server copies its checkpoints to the host prompt cache and back: they stand elsewhere then.
+#[test]
+fn what_goes_back_to_a_checkpoint_from_the_host_cache_is_loaded_and_stored() {
+    for arch in ALL {
+        let folder = folder();
+        let server = slots(arch, 1).args(["--cache-ram", "64"]);
+        let mut stored = Stored::start(&server, folder.path());
+        let plain = started(&server);
+        let (tea, sea) = (tokens(44, 300), tokens(45, 280));
+        let (longer, branch) = (joined(&tea, 46, 400), joined(&tea[..298], 47, 350));
+        // The first prompt's checkpoint is 4 tokens before its end. What goes on behind it is put aside for another text, and comes
+        // back for a branch there.
+        for prompt in [&tea, &longer, &sea, &branch, &sea] {
+            stored.compare(&plain, prompt);
+        }
+        let figures = stored.figures();
+        assert_eq!(figures.refused, [""; 0], "{arch}");
+        // Both were in a slot that came from the host cache.
+        for prompt in [&longer, &branch] {
+            let (ours, account) = stored.ask(prompt);
+            let all = prompt.len() as u64;
+            assert!(account.evaluated <= 4, "{arch}: {ours:?}, {account:?}");
+            assert_eq!(
+                account.reused + account.evaluated,
+                all,
+                "{arch}: {account:?}"
+            );
+        }
+        assert_eq!(stored.figures().refused, [""; 0], "{arch}");
+    }
+}
+
 #[test]
 fn what_another_slot_holds_is_as_good_as_stored() {
     for arch in ALL {

@@ -33,6 +33,17 @@ pub(super) struct Saved {
     look: u64,
 }
 
+/// A checkpoint that the server has taken: what is made of its bytes (see [`super::state`]), and of the tokens that it is of.
+/// The server copies checkpoints to its host prompt cache and back, so their addresses say nothing.
+pub(super) type Checkpoint = (u64, u64);
+
+/// Under what the tokens of a checkpoint were evaluated.
+struct Taken {
+    conditions: Conditions,
+    /// Looks at the model's file before it was taken.
+    look: u64,
+}
+
 /// Saved states that are remembered. The server's host prompt cache has fewer entries as a rule.
 const MOST_SAVED: usize = 4096;
 
@@ -94,6 +105,7 @@ pub(crate) struct ContextStore {
     /// For states. Kept, because fresh memory takes longer than the copy.
     pub(super) buffer: Vec<u8>,
     saved: HashMap<usize, Saved>,
+    checkpoints: HashMap<Checkpoint, Taken>,
     /// Looks at the model's file that found it as it was.
     looks: u64,
     /// Tokens of the whole context, and of one sequence; 0: not known.
@@ -193,6 +205,7 @@ impl ContextStore {
             flows: true,
             buffer: Vec::new(),
             saved: HashMap::new(),
+            checkpoints: HashMap::new(),
             looks: 0,
             size: 0,
             size_of_one: 0,
@@ -402,6 +415,10 @@ impl ContextStore {
             for saved in self.saved.values_mut().filter(|one| one.look < self.looks) {
                 saved.held.conditions = now(saved.held.conditions).unwrap_or(saved.held.conditions);
             }
+            let taken = self.checkpoints.values_mut();
+            for taken in taken.filter(|one| one.look < self.looks) {
+                taken.conditions = now(taken.conditions).unwrap_or(taken.conditions);
+            }
         }
         if let Standing::Spoiled(why) = standing {
             self.refuse(why);
@@ -561,6 +578,21 @@ impl ContextStore {
                 self.saved.remove(&buffer);
             }
         }
+    }
+
+    /// The server has taken a checkpoint of tokens that were evaluated under these conditions.
+    pub(super) fn remember_checkpoint(&mut self, checkpoint: Checkpoint, conditions: Conditions) {
+        if self.checkpoints.len() >= MOST_SAVED {
+            self.checkpoints.clear();
+        }
+        let look = self.looks;
+        let taken = Taken { conditions, look };
+        self.checkpoints.insert(checkpoint, taken);
+    }
+
+    /// Under what the tokens of a checkpoint were evaluated. `None`: it is not known.
+    pub(super) fn checkpoint(&self, checkpoint: Checkpoint) -> Option<Conditions> {
+        Some(self.checkpoints.get(&checkpoint)?.conditions)
     }
 
     pub(super) fn saved(&self, buffer: usize) -> Option<&Saved> {

@@ -1,7 +1,11 @@
 //! States that the server itself saves and restores, for its host prompt cache. They are taken apart as
 //! well, so that nothing has to be copied twice.
 
-use contextpilot_kv_engine::{Change, Checkpoint, Host as _, bounded, changed, keep_checkpoint};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use contextpilot_kv_engine::{
+    Change, Checkpoint, Engine as _, Host as _, bounded, changed, keep_checkpoint,
+};
 use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
@@ -76,8 +80,7 @@ pub(crate) unsafe fn write_checkpoint(
     // SAFETY: the caller's promise.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     with_record(context, |record| {
-        let held = Held::whole(tokens, conditions);
-        record.remember(target.addr(), Some(held), sample(&bytes));
+        record.remember_checkpoint((sample(&bytes), digest(&tokens)), conditions);
     });
     Some(bytes.len())
 }
@@ -98,7 +101,11 @@ pub(crate) unsafe fn checkpointed(
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     with_record(context, |record| {
-        remember(record, sequence, target, state);
+        let held = record.session.copy_out(sequence);
+        let whole = held.and_then(|held| Some((held.conditions, held.into_whole()?)));
+        if let Some((conditions, tokens)) = whole {
+            record.remember_checkpoint((sample(state), digest(&tokens)), conditions);
+        }
         keep_checkpoint(record, sequence, state);
     });
 }
@@ -117,12 +124,20 @@ pub(crate) unsafe fn rewound(
     if !hears(context) {
         return;
     }
+    let end = context.length(sequence).filter(|_| done);
     changed(&context, Change::Shortened(sequence), |record| {
-        // SAFETY: the caller's promise.
-        let held = unsafe { known(record, source, size, done) };
-        let whole = held.and_then(|held| Some((held.conditions, held.into_whole()?)));
-        match whole {
-            Some((conditions, tokens)) => record.session.rewound(sequence, &tokens, conditions),
+        let tokens = end.and_then(|end| {
+            let held = record.session.believed(sequence)?;
+            Some(held.get(..record.session.index(sequence, end))?.to_vec())
+        });
+        let known = tokens.and_then(|tokens| {
+            // SAFETY: the caller's promise.
+            let state = unsafe { std::slice::from_raw_parts(source, size) };
+            let conditions = record.checkpoint((sample(state), digest(&tokens)))?;
+            Some((tokens, conditions))
+        });
+        match known {
+            Some((tokens, conditions)) => record.session.rewound(sequence, &tokens, conditions),
             None => record.session.overwritten(sequence),
         }
     });
@@ -191,6 +206,13 @@ pub(crate) fn about_to_restore(context: Context<'_>, sequence: i32) {
 pub(crate) fn about_to_rewind(context: Context<'_>, sequence: i32) {
     ahead::remove(context, sequence);
     save::about_to_lose(Some(context), sequence, 0);
+}
+
+/// A number made of tokens.
+fn digest(tokens: &[i32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    tokens.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A number made of the length and of 64 places of a state. Two states of other tokens differ in every row.

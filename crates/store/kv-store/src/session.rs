@@ -136,6 +136,9 @@ struct Sequence {
     shares: bool,
     /// So many of its first tokens were evaluated by the model that is in its file: see [`Session::vouch`].
     vouched: usize,
+    /// So many of its first tokens the server keeps, and has shown to nothing since they left the engine: see
+    /// [`Session::leave_all_pending`].
+    reused: usize,
 }
 
 /// The sequences of one context.
@@ -317,12 +320,20 @@ impl Session {
                 believed: tokens.len(),
                 pending: tokens.len(),
                 draft: tokens.len(),
+                reused: tokens.len(),
                 tokens,
                 conditions: one.conditions,
                 lost: one.lost,
                 ..Sequence::default()
             };
         }
+    }
+
+    /// How many of its first tokens the server has kept when [they left the engine](Self::leave_all_pending). To the server they are
+    /// reused, whether they are loaded or evaluated again.
+    pub fn reused(&self, sequence: i32) -> usize {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(0, |sequence| sequence.reused)
     }
 
     /// Under what a sequence was evaluated. Of no meaning for an empty one.
@@ -390,7 +401,8 @@ impl Session {
         self.sequences.values().any(|sequence| sequence.lost)
     }
 
-    /// The server has gone back to a state of the first `len` tokens, which it had taken before.
+    /// The server has gone back to a state of these tokens, which it had taken before. (Its windows may lack what a load has left out: a
+    /// server takes its checkpoints again behind such a state, and they lose a position each time.)
     pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions) {
         self.obscure_copies(sequence);
         let Some(one) = self.sequences.get_mut(&sequence) else {
@@ -402,6 +414,7 @@ impl Session {
         }
         one.tokens.truncate(tokens.len());
         one.believed = tokens.len();
+        one.reused = one.reused.min(tokens.len());
         (one.draft, one.steps) = (tokens.len(), 0);
     }
 
@@ -528,6 +541,7 @@ impl Session {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.tokens.truncate(len);
             sequence.believed = sequence.believed.min(len);
+            sequence.reused = sequence.reused.min(len);
             sequence.pending = 0;
         }
     }
@@ -694,6 +708,7 @@ impl Session {
                 let in_engine = one.tokens.len() - one.pending;
                 one.tokens.truncate(kept);
                 one.believed = one.believed.min(kept);
+                one.reused = one.reused.min(kept);
                 one.pending = one.tokens.len().saturating_sub(in_engine);
                 if from == 0 {
                     *one = Sequence::default();

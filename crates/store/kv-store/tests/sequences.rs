@@ -570,6 +570,7 @@ fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
 
     for (sequence, kept) in [(0, 3), (1, 5)] {
         session.leave_all_pending(sequence, kept);
+        assert_eq!(session.reused(sequence), kept);
         session.removed(sequence, kept as i32, -1);
         assert_eq!(session.believed(sequence), Some(&[1, 2, 3, 4, 5][..kept]));
         assert_eq!(session.believed_if_pending(sequence), Some(kept));

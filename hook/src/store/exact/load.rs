@@ -110,25 +110,27 @@ impl Supply for StoredState<'_> {
             took,
             ..
         } = self;
-        with_record(context, |record| {
+        let reused = with_record(context, |record| {
             record.keep_buffer(self.buffer);
             if let Some(position) = done.loaded {
                 record.rates.loaded(position, took);
             }
+            record.session.reused(wanted.sequence)
         });
+        let from = wanted.held.max(reused.unwrap_or(0));
         figures::add_time(&FIGURES.load_nanos, took);
         figures::add(&FIGURES.failed_loads, self.failed + done.failed_loads);
         if let Some(position) = done.loaded {
             figures::add(&FIGURES.loads, 1);
             figures::add(&FIGURES.direct_loads, usize::from(self.is_direct));
-            note_loaded(context, &wanted, position.min(wanted.believed));
+            note_loaded(context, &wanted, from, position.min(wanted.believed));
         }
     }
 }
 
-/// Tokens up to this one that the server had been told were evaluated were loaded now.
-fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, to: usize) {
-    let (sequence, from) = (wanted.sequence, wanted.held);
+/// Tokens that the server had been told were evaluated were loaded now.
+fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, from: usize, to: usize) {
+    let sequence = wanted.sequence;
     if from >= to {
         return;
     }
@@ -200,7 +202,7 @@ fn is_worth_loading(record: &ContextStore, position: usize, held: usize, believe
     let new = position.saturating_sub(believed);
     gained >= worth::LEAST
         && new <= record.room(believed)
-        && gained * record.rates.worth_loading() >= position
+        && worth::loading(held, position, record.rates.worth_loading())
 }
 
 fn prepare_state(
@@ -242,8 +244,7 @@ pub(in crate::store) fn better_than_stored(
         }
         let fingerprint = record.fingerprint(conditions)?;
         let stored = index.last_state_in(&fingerprint, wanted).max(held);
-        let more = shared.saturating_sub(stored);
-        (more >= worth::LEAST && more * record.rates.worth_saving() >= all).then_some(sequence)
+        worth::sharing(all, shared, stored, record.rates.worth_saving()).then_some(sequence)
     });
     better.flatten()
 }
