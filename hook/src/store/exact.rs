@@ -164,8 +164,6 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
 
 /// `is_brought`: the remote was asked for what continues the prompt.
 fn is_on_the_way(context: Context<'_>, run: &Run, is_brought: bool) -> bool {
-    /// More does not wait: a prompt that turns off just before the state would wait for all of it at once.
-    const MOST: usize = 32_768;
     let may = with_index(context, |index, record| {
         let index = index.as_mut()?;
         // When it is evaluated, another adapter may be applied.
@@ -191,7 +189,7 @@ fn is_on_the_way(context: Context<'_>, run: &Run, is_brought: bool) -> bool {
         if hidden::length(index, record, conditions, &wanted)? < wanted.len() {
             return None;
         }
-        Some(wanted.len() - there <= MOST)
+        Some(wanted.len() - there <= worth::MOST_PENDING)
     });
     may.flatten() == Some(true)
 }

@@ -19,9 +19,6 @@ use super::{
     with_index, with_record,
 };
 
-/// On the way through a prompt of a context that cannot go back, states are that far apart, in tokens, or farther.
-const MIDWAY: usize = 4096;
-
 /// A sequence is about to lose what stands from a position on. A negative sequence stands for all.
 pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, from: i32) {
     let Some(context) = context else {
@@ -153,11 +150,11 @@ pub(super) fn save_midway(context: Context<'_>, run: &Run) {
             let fingerprint = record.fingerprint(conditions)?;
             let tokens = record.session.believed(run.sequence)?;
             // A state within an image is of no use.
-            if tokens.len() < MIDWAY || media::whole(tokens) < tokens.len() {
+            if !worth::midway(tokens.len(), 0) || media::whole(tokens) < tokens.len() {
                 return None;
             }
             let last = index.as_ref()?.last_state_in(&fingerprint, tokens);
-            Some(tokens.len() - last >= MIDWAY)
+            Some(worth::midway(tokens.len(), last))
         })
     };
     if goes_on && is_bounded(&context) && is_far().flatten() == Some(true) {

@@ -71,6 +71,11 @@ pub trait Record {
     /// this context are not understood, or this is none.
     fn tail_of<'a>(&self, part: &'a [u8]) -> Option<&'a [u8]>;
 
+    /// The size of such a tail, in bytes. A simulation has no bytes, and says here how many there would be.
+    fn size_of_tail(&self, tail: &[u8]) -> usize {
+        tail.len()
+    }
+
     /// Whether these are the adapters that are applied now, whatever the salt.
     fn are_these(&self, conditions: Conditions) -> bool;
 

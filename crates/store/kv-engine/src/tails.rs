@@ -20,6 +20,8 @@ pub struct Tail {
     pub conditions: Conditions,
     /// The tail.
     pub bytes: Arc<Vec<u8>>,
+    /// How large it is, in bytes. A simulation has none of them.
+    pub size: usize,
 }
 
 /// The tails of a context, the oldest first.
@@ -29,13 +31,13 @@ pub struct Tails(Vec<Tail>);
 impl Tails {
     /// If there are too many then, the oldest are dropped.
     pub fn add(&mut self, tail: Tail) {
-        if tail.bytes.len() > MOST_BYTES {
+        if tail.size > MOST_BYTES {
             return;
         }
         self.0.push(tail);
-        let mut bytes: usize = self.0.iter().map(|one| one.bytes.len()).sum();
+        let mut bytes: usize = self.0.iter().map(|one| one.size).sum();
         while self.0.len() > MOST || bytes > MOST_BYTES {
-            bytes -= self.0.remove(0).bytes.len();
+            bytes -= self.0.remove(0).size;
         }
     }
 
@@ -83,6 +85,7 @@ mod tests {
             tokens: tokens.to_vec(),
             conditions: Conditions::default(),
             bytes: Arc::new(vec![0]),
+            size: 1,
         }
     }
 

@@ -123,12 +123,14 @@ pub fn keep_checkpoint(record: &mut impl Record, sequence: i32, part: &[u8]) {
 /// The engine holds these tokens of a sequence, and this is its part that cannot be cut back.
 fn keep_tail(record: &mut impl Record, sequence: i32, tokens: Vec<i32>, part: &[u8]) -> Option<()> {
     let conditions = record.session().conditions(sequence)?;
-    let bytes = std::sync::Arc::new(record.tail_of(part)?.to_vec());
+    let tail = record.tail_of(part)?;
+    let (bytes, size) = (tail.to_vec(), record.size_of_tail(tail));
     record.tails_mut().add(Tail {
         sequence,
         tokens,
         conditions,
-        bytes,
+        bytes: std::sync::Arc::new(bytes),
+        size,
     });
     Some(())
 }

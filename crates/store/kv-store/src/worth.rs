@@ -52,6 +52,19 @@ pub fn is_mostly_stored(tokens: usize, there: usize) -> bool {
     4 * tokens.saturating_sub(there) < tokens
 }
 
+/// On the way through a prompt of a context that cannot go back, states are that far apart, in tokens, or farther.
+const MIDWAY: usize = 4096;
+
+/// Whether a state of such a context is worth taking on the way through a prompt, of which it holds so many tokens. `last`: how
+/// many of them the store has a state of.
+pub fn midway(tokens: usize, last: usize) -> bool {
+    tokens.saturating_sub(last) >= MIDWAY
+}
+
+/// More tokens of such a context do not wait for a state that lies ahead: a prompt that turns off just before it would wait for
+/// all of them at once.
+pub const MOST_PENDING: usize = 32_768;
+
 /// Whether `all` tokens, of which the engine holds the first `held`, are to be loaded.
 pub fn loading(held: usize, all: usize, ratio: usize) -> bool {
     all.saturating_sub(held) * ratio >= all
@@ -91,6 +104,8 @@ mod tests {
 
         assert!(is_mostly_stored(400, 301) && is_mostly_stored(400, 400));
         assert!(!is_mostly_stored(400, 300) && !is_mostly_stored(0, 0));
+
+        assert!(midway(5000, 904) && !midway(5000, 905) && !midway(10, 20));
 
         assert!(loading(6300, 6400, 64));
         assert!(!loading(6301, 6400, 64));
