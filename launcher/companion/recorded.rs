@@ -120,15 +120,6 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     }
     let recorded = Setting::recorded(&traffic);
     let recorded = recorded.ok_or(format!("{shown} does not say what server it is of"))?;
-    let had_store = traffic.setup.as_ref().is_some_and(|s| s.store.is_some());
-    if had_store && !recorded.can_have_store() {
-        let loaded = traffic.requests.iter().map(|request| request.record.loaded);
-        say(format!(
-            "{shown} is of a server with a prefix store, which is simulated only for models whose cache can go back \
-             to any position: the {} that it loaded count as evaluated in what is simulated",
-            counted(loaded.map(u64::from).sum(), "token")
-        ));
-    }
     Ok((traffic, recorded))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use contextpilot_simulate::{Point, STORE_SPEED, Setting, Spread, without_kept_tokens};
+use contextpilot_simulate::{Point, STORE_SPEED, Setting, Sizes, Spread, without_kept_tokens};
 use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
@@ -221,9 +221,9 @@ fn simulate<'a>(
     if options.store_gb.iter().any(|bytes| *bytes > 0) {
         if !recorded.can_have_store() {
             say(
-                "A prefix store is simulated for models whose cache can go back to any position, and this one's cannot",
+                "A prefix store keeps nothing below this server (it has --swa-full, or is of 2025 and its model's cache cannot go back to any position), so none is simulated",
             );
-        } else if traffic.sizes.is_empty() {
+        } else if !Sizes::new(&traffic.sizes).are_known() {
             say(
                 "The recording does not say how large the KV of a token is: the store is simulated as if it never were full",
             );

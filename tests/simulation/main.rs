@@ -16,6 +16,8 @@
 //! *Sessions of agents*, more of them than there are slots: the share of tokens that are not evaluated must be right
 //! within two percentage points, also with other slots, host caches and prefix stores.
 //!
+//! *Prefix stores* below models whose cache cannot go back to any position: the same.
+//!
 //! *Advice*: for bad set-ups, the advised flags are tried on the server.
 //!
 //! ```text
@@ -23,10 +25,12 @@
 //! cargo test --test simulation -- --grid                writes the table of settings into docs/simulate.md
 //! cargo test --test simulation -- --chats               writes the table of chats, with a real model
 //! cargo test --test simulation -- --sessions [FILE [N]] writes the table of sessions: recorded ones, N requests of each
+//! cargo test --test simulation -- --bounded             writes the table of stores below models that cannot go back
 //! cargo test --test simulation -- --again [N]           records and plays those with the least room N times
 //! ```
 
 mod advised;
+mod bounded;
 #[path = "../exactness/cases.rs"]
 #[allow(dead_code, reason = "the exactness tests use more of it")]
 mod cases;
@@ -57,6 +61,7 @@ const FEW_REQUESTS: usize = 100;
 
 fn main() -> ExitCode {
     let (mut grid, mut chats, mut whole_sessions, mut again) = (false, false, false, false);
+    let mut all_bounded = false;
     let mut wanted: Vec<String> = Vec::new();
     for argument in std::env::args().skip(1) {
         match &*argument {
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
             "--chats" => chats = true,
             "--sessions" => whole_sessions = true,
             "--again" => again = true,
+            "--bounded" => all_bounded = true,
             flag if flag.starts_with("--") => {}
             _ => wanted.push(argument),
         }
@@ -72,6 +78,7 @@ fn main() -> ExitCode {
     match (grid, chats) {
         _ if again => tally.note("sessions again", sessions_again(&wanted)),
         _ if whole_sessions => tally.note("sessions", agents(&wanted)),
+        _ if all_bounded => tally.note("stores below bounded caches", whole_bounded()),
         (true, _) => tally.note("the grid", whole_grid()),
         (false, true) => match real_chats() {
             Ok(None) => return ExitCode::SUCCESS,
@@ -87,7 +94,7 @@ type Test = fn() -> Result<String>;
 
 fn every_run(wanted: &[String], tally: &mut Tally) {
     recorded_settings(wanted, tally);
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 15] = [
         ("the file", file::run),
         ("slots: restored from another process", changes::unseen),
         ("embeddings between the questions", changes::embedded),
@@ -105,6 +112,7 @@ fn every_run(wanted: &[String], tally: &mut Tally) {
         ("concurrent clients", concurrent::run),
         ("sessions of agents", sessions::some),
         ("other settings", some_of_the_grid),
+        ("stores below bounded caches", some_bounded),
     ];
     for (name, test) in tests {
         if is_wanted(wanted, name) {
@@ -139,6 +147,17 @@ fn is_wanted(wanted: &[String], name: &str) -> bool {
 /// Checks every eighth point, with less traffic.
 fn some_of_the_grid() -> Result<String> {
     let (rows, missed) = elsewhere::run(FEW_REQUESTS, 8)?;
+    verdict(&rows, missed)
+}
+
+fn some_bounded() -> Result<String> {
+    let (rows, missed) = bounded::run(FEW_REQUESTS / 2)?;
+    verdict(&rows, missed)
+}
+
+fn whole_bounded() -> Result<String> {
+    let (rows, missed) = bounded::run(FEW_REQUESTS)?;
+    page::write_bounded(&rows, missed, FEW_REQUESTS);
     verdict(&rows, missed)
 }
 

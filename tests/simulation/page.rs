@@ -1,4 +1,4 @@
-//! Writes docs/simulate.md. It has four parts, and each is written by itself.
+//! Writes docs/simulate.md. It has five parts, and each is written by itself.
 
 use contextpilot_testbed::Need;
 
@@ -7,6 +7,8 @@ const CHATS: &str = "## Chats of a real model\n";
 /// And the third.
 const SESSIONS: &str = "## Sessions of agents\n";
 const RECORDED: &str = "## Sessions of agents that others recorded\n";
+/// And the last.
+const BOUNDED: &str = "## Prefix stores below models that cannot go back\n";
 
 /// Writes the first part: made-up traffic at other settings than the recorded one.
 pub(super) fn write_grid(rows: &str, missed: usize, requests: usize) {
@@ -57,12 +59,14 @@ pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorde
     let of = format!("{} requests, {} prompt tokens", need.requests, need.prompts);
     if are_recorded {
         let first = before(&page, RECORDED);
+        let rest = page.find(BOUNDED).map_or("", |at| &page[at..]);
+        let gap = if rest.is_empty() { "" } else { "\n" };
         return write(&format!(
             "{first}\n\n{RECORDED}\n\
              Written by `scripts/simulate sessions FILE`. Sessions of Claude Code that were recorded at WEKA\n\
              (callanjfox/kv-cache-tester, Apache-2.0), a block of 64 tokens played as 4: {of}.\n\
              The columns are those above, at the recorded settings.\n\n\
-             Missed by more than two points: {missed} of {points}.\n\n{TABLE}{rows}"
+             Missed by more than two points: {missed} of {points}.\n\n{TABLE}{rows}{gap}{rest}"
         ));
     }
     let first = before(&page, SESSIONS);
@@ -77,6 +81,26 @@ pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorde
          4 MB are to it what some gigabytes are to a large one. Who asks first after answers that end together may decide the\n\
          course of all that follows: the last column has what is simulated in other orders.\n\n\
          Missed by more than two points, in all orders: {missed} of {points}.\n\n{TABLE}{rows}{gap}{rest}"
+    ));
+}
+
+/// Writes the last part: the prefix store below models whose cache cannot go back to any position.
+pub(super) fn write_bounded(rows: &str, missed: usize, requests: usize) {
+    let points = rows.lines().count();
+    let page = page();
+    let first = before(&page, BOUNDED);
+    let long = requests / 4;
+    write(&format!(
+        "{first}\n\n{BOUNDED}\n\
+         Written by `scripts/simulate bounded`. Of models with sliding windows (Gemma 2), with a recurrent state (Mamba) and with both\n\
+         kinds of layers (Jamba), each course was recorded once by a server without a store: {requests} requests of made-up traffic on two\n\
+         slots (as in the first table; in the second course with `--cache-ram 1`), and {long} prompts of 3,000 to 7,000 tokens about\n\
+         three texts, in one slot with `-b 512 -ub 128`. From these, stores were simulated, and the same requests were sent to\n\
+         llama-server with a store of that budget. *Evaluated* are tokens of prompts that were neither reused nor loaded; *exact*\n\
+         counts prompts of which the simulator said the same, to the token.\n\n\
+         Missed by more than two points: {missed} of {points}.\n\n\
+         | model | course | store | evaluated | simulated | engine | simulated | off | exact |\n\
+         |---|---|---|---|---|---|---|---|---|\n{rows}"
     ));
 }
 

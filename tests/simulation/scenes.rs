@@ -156,8 +156,8 @@ fn recorded_setting(traffic: &Traffic) -> Result<Setting> {
     setting.ok_or_else(|| Error::new("the recording says nothing of the server"))
 }
 
-/// With a prefix store, what was asked for before comes back after a sleep, and counts once: also for models of which the
-/// simulator has no store.
+/// With a prefix store, what was asked for before comes back after a sleep, and counts once: also for models that cannot go back to any
+/// position.
 pub(super) fn with_store() -> Result<String> {
     let said = [Arch::Llama, Arch::Mamba].map(|arch| {
         let folder = tempfile::tempdir()?;

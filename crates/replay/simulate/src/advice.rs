@@ -6,12 +6,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use contextpilot_traffic::{Memory, Traffic, TrafficRequest};
 
 use crate::client::{Client, suffix_first, without_swaps};
-use crate::point::{Outcome, Point};
+use crate::point::Point;
 use crate::prefixes::Prefixes;
 use crate::replay::Replay;
 use crate::seen::Seen;
 use crate::setting::Setting;
 use crate::simulate::COURSES;
+use crate::sizes::Sizes;
 use crate::whole::with_whole_windows;
 
 /// A change must gain this share of all prompt tokens to be advised: the simulation is not more exact.
@@ -24,8 +25,7 @@ const MOST_SLOTS: u32 = 32;
 /// What other flags would have brought.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// What the recorded server did ([`Replay::as_recorded`] if several clients asked). With what a prefix store loaded in the recording, also if the
-    /// simulator has none for the model.
+    /// What the recorded server did ([`Replay::as_recorded`] if several clients asked).
     pub recorded: Point,
     /// At most two: one change of flags, and that one together with another. Each gains at least
     /// [`LEAST_GAIN`] over the setting before it, also if clients ask in another order ([`Replay::spread`]). Empty: no
@@ -255,12 +255,9 @@ impl First {
         recorded: &Setting,
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
     ) -> Self {
-        let with_store = |point| with_recorded_store(point, replay.traffic);
         Self {
-            simulated: with_store(one(recorded.clone(), many)),
-            followed: replay
-                .is_of_many()
-                .then(|| with_store(replay.as_recorded(recorded))),
+            simulated: one(recorded.clone(), many),
+            followed: replay.is_of_many().then(|| replay.as_recorded(recorded)),
         }
     }
 
@@ -453,32 +450,6 @@ fn is_same_cache(one: &Point, other: &Point) -> bool {
         )
     };
     of(one) == of(other) && one.outcomes == other.outcomes
-}
-
-/// What a store loaded in the recording is no more evaluated now, even where the simulator has no store for the
-/// model. Changes are without it, so they are compared with what is there, and promise too little rather than too much.
-fn with_recorded_store(mut point: Point, traffic: &Traffic) -> Point {
-    let limit = traffic.setup.as_ref().and_then(|setup| setup.store);
-    let Some(limit) = limit.filter(|_| !point.setting.can_have_store()) else {
-        return point;
-    };
-    // Of each prompt up to where it was loaded: what the server reuses by itself needs no store.
-    let loaded = |(request, outcome): (&TrafficRequest, &Option<Outcome>)| {
-        let record = &request.record;
-        let outcome = outcome.filter(|_| record.loaded > 0 && !record.child)?;
-        let given = record.reused.saturating_add(record.loaded);
-        Some(u64::from(
-            given.saturating_sub(outcome.reused).min(outcome.evaluated),
-        ))
-    };
-    let requests = traffic.requests.iter().zip(&point.outcomes);
-    let loaded = requests.filter_map(loaded).sum::<u64>();
-    let left = point.evaluated_tokens - loaded;
-    point.prompt_seconds *= left as f64 / point.evaluated_tokens.max(1) as f64;
-    point.loaded_tokens = loaded;
-    point.evaluated_tokens = left;
-    point.setting.store_limit = limit;
-    point
 }
 
 /// The best of these. A later one must be better by [`LEAST_GAIN`] than the best so far. Those that take more memory or
@@ -771,7 +742,7 @@ fn candidates(
         changed.sleep_idle_seconds = None;
         add(&["--sleep-idle-seconds", "-1"], changed);
     }
-    if setting.can_have_store() && !traffic.sizes.is_empty() {
+    if setting.can_have_store() && Sizes::new(&traffic.sizes).are_known() {
         let endless = Setting {
             store_limit: u64::MAX,
             ..setting.clone()
@@ -915,7 +886,7 @@ mod tests {
 
     #[test]
     fn the_first_courses_are_enough_where_they_leave_no_doubt() {
-        let traffic = traffic(Memory::Full, None, 0);
+        let traffic = traffic(Memory::Full);
         let point = Point {
             prompt_tokens: 100,
             reused_tokens: 90,
@@ -934,40 +905,22 @@ mod tests {
         assert_eq!(is_open(&[0.9, 0.79], 0.8), (false, true), "one fails");
     }
 
-    /// A prompt of 100 tokens, of which a store had some.
-    fn traffic(memory: Memory, store: Option<u64>, loaded: u32) -> Traffic {
-        let mut request = request(0, row(&[(0, 100)]));
-        request.record.loaded = loaded;
+    /// A prompt of 100 tokens.
+    fn traffic(memory: Memory) -> Traffic {
+        let one = request(0, row(&[(0, 100)]));
         let setup = Setup {
             memory,
-            store,
             cache_ram: Some(0),
             ctx_checkpoints: 8,
             ..Setup::default()
         };
-        made::traffic(setup, vec![request])
-    }
-
-    /// What a store of a recurrent model loaded was not evaluated, and took no time.
-    #[test]
-    fn what_a_recorded_store_loaded_is_taken_off_what_is_simulated_without_it() {
-        let traffic = traffic(Memory::Recurrent, Some(1000), 25);
-        let recorded = made::recorded(&traffic);
-        let plain = Replay::of(&traffic).simulate(&recorded);
-        assert_eq!(plain.evaluated_tokens, 100);
-        let plain = Point {
-            prompt_seconds: 8.0,
-            ..plain
-        };
-        let point = with_recorded_store(plain, &traffic);
-        assert_eq!((point.evaluated_tokens, point.loaded_tokens), (75, 25));
-        assert!((point.prompt_seconds - 6.0).abs() < 1e-9);
+        made::traffic(setup, vec![one])
     }
 
     #[test]
     fn checkpoints_are_tried_for_models_that_make_some() {
         let tried = |memory| {
-            let traffic = traffic(memory, None, 0);
+            let traffic = traffic(memory);
             let recorded = made::recorded(&traffic);
             let replay = Replay::of(&traffic);
             let mut many =

@@ -1,28 +1,38 @@
 //! Context checkpoints: sliding-window and recurrent models need them to go back to earlier positions.
 
+use contextpilot_kv_store::Conditions;
 use contextpilot_traffic::Memory;
 
+use crate::content::Content;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
 use crate::window::Kept;
 
 /// `common_prompt_checkpoint`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Checkpoint {
     task: u64,
     tokens: u32,
     first: i64,
     last: i64,
     pub(crate) bytes: u64,
-    kept: Kept,
+    taken: Taken,
+}
+
+/// What a checkpoint has of a slot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) kept: Kept,
+    /// The tokens, and under what they were evaluated, as far as the prefix store knows.
+    pub(crate) known: Option<(Content, Conditions)>,
 }
 
 /// How much of a common prefix can be reused.
 pub(crate) struct Reach {
     /// Tokens that are reused.
     pub(crate) past: u32,
-    /// The positions in the checkpoint that is loaded for it, if any.
-    pub(crate) restored: Option<Kept>,
+    /// What is in the checkpoint that is loaded for it, if any.
+    pub(crate) restored: Option<Taken>,
 }
 
 /// How much of a common prefix of `past` tokens can be reused (`pre_decode`). `prompt`, `held`: the
@@ -67,7 +77,7 @@ pub(crate) fn reach(
             Some(found) => {
                 next = next.min((found.first + 1).max(found.last));
                 reach.past = (next as u32).min(held).min(found.tokens);
-                reach.restored = Some(found.kept.clone());
+                reach.restored = Some(found.taken.clone());
             }
             None => {
                 next = 0;
@@ -124,12 +134,12 @@ pub(crate) fn batch_end(
 }
 
 /// Makes a checkpoint before the batch is evaluated, if one is due (`do_checkpoint`,
-/// `create_checkpoint`). `keep`: returns the positions that the context has.
+/// `create_checkpoint`). `take`: returns what the context has.
 pub(crate) fn note(
     checkpoints: &mut Vec<Checkpoint>,
     batch: &Batch,
     (setting, sizes): (&Setting, &Sizes),
-    keep: impl FnOnce() -> Kept,
+    take: impl FnOnce() -> Taken,
 ) {
     let is_due = match setting.generation {
         Generation::Early2026 => is_due_early(checkpoints, batch, setting),
@@ -153,7 +163,7 @@ pub(crate) fn note(
         first: batch.first,
         last: batch.last,
         bytes: sizes.checkpoint(batch.begin),
-        kept: keep(),
+        taken: take(),
     });
 }
 
@@ -241,7 +251,7 @@ mod tests {
             };
             let mut checkpoints = Vec::new();
             let sizes = Sizes::new(&[]);
-            note(&mut checkpoints, &batch, (&setting, &sizes), Kept::default);
+            note(&mut checkpoints, &batch, (&setting, &sizes), Taken::default);
             checkpoints.len()
         };
         assert_eq!((made(1000, 2000), made(3000, 3996)), (0, 1));

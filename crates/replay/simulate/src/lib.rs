@@ -19,8 +19,9 @@
 //! comes when the answer that its client waited for is finished, after the recorded pause (`timeline`). So there
 //! are never more requests at work than there were clients.
 //!
-//! **The prefix store** below the server is its own code (`crates/store/kv-store`), asked when the hook would ask it. It is
-//! simulated for models whose cache can go back to any position. Copying takes the bytes of the tokens that are copied
+//! **The prefix store** below the server is its own code (`crates/store/kv-store`), asked when the hook would ask it. For models
+//! whose cache cannot go back to any position, where states are taken and what is loaded is decided by `crates/store/kv-engine`, for an
+//! engine that has positions and no rows. Copying takes the bytes that are copied
 //! at the given speed. What was loaded in the recording although no request before had it was there from the start.
 //! Further answers (`n`), prompts with media, and tokens that were moved or restored by clients are left out.
 //!

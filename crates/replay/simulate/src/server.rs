@@ -351,7 +351,7 @@ impl<'a> Server<'a> {
     /// A slot keeps only the first `kept` tokens of what it holds in the engine.
     fn cut(&mut self, nth: usize, kept: u32) {
         if let Some(store) = &mut self.store {
-            store.cut(nth, kept);
+            store.cut(nth, kept, &mut self.positions);
         }
         self.positions.cut(nth, kept);
     }

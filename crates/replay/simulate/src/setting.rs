@@ -188,7 +188,13 @@ impl Setting {
     #[must_use]
     pub fn recorded(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
-        Some(Self::of(setup, Generation::of(setup, traffic)))
+        let mut setting = Self::of(setup, Generation::of(setup, traffic));
+        let has_loaded = || traffic.requests.iter().any(|one| one.record.loaded > 0);
+        if setting.memory != Memory::Full && !has_loaded() {
+            // It may have refused the model, and a recording does not say so.
+            setting.store_limit = 0;
+        }
+        Some(setting)
     }
 
     fn of(setup: &Setup, generation: Generation) -> Self {
@@ -272,11 +278,12 @@ impl Setting {
         Ok(self)
     }
 
-    /// Whether the model's cache is one that a prefix store is for: one that can go back to any position, and whose
-    /// states are whole, which those of whole windows are not.
+    /// Whether the model's cache is one that a prefix store is for: one whose states are whole, which those of whole windows are
+    /// not. Of a cache that cannot go back to any position, servers of 2025 cannot say where its states are divided.
     #[must_use]
     pub fn can_have_store(&self) -> bool {
-        self.memory == Memory::Full && !self.whole_windows
+        let is_understood = self.memory == Memory::Full || self.generation != Generation::Of2025;
+        is_understood && !self.whole_windows
     }
 
     pub(crate) fn store(&self) -> Option<StoreSetting> {

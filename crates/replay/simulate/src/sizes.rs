@@ -1,6 +1,6 @@
 //! How large saved states and checkpoints are.
 
-use contextpilot_traffic::{SizeKind, SizeSample};
+use contextpilot_traffic::{Memory, SizeKind, SizeSample};
 
 /// Sizes in bytes, by the number of tokens: the recorded samples, and straight lines between and beyond
 /// them. None is beyond a TiB.
@@ -49,6 +49,35 @@ impl Sizes {
     pub fn of_token(&self) -> u64 {
         const MANY: u32 = 1 << 16;
         (self.state(2 * MANY) - self.state(MANY).min(self.state(2 * MANY))) / u64::from(MANY)
+    }
+
+    /// The size of one token's rows in the layers that keep all positions, bytes: what a checkpoint has is left out.
+    #[must_use]
+    pub fn of_token_without_tail(&self, memory: Memory) -> u64 {
+        let (Memory::Window(window), Some(&(tokens, bytes))) = (memory, self.state.last()) else {
+            return self.of_token();
+        };
+        let positions = u64::from(tokens.min(window)).saturating_mul(self.of_position(window));
+        bytes.saturating_sub(positions) / u64::from(tokens.max(1))
+    }
+
+    /// What the layers with windows take for a position, bytes: a checkpoint has only these, and no more positions than the
+    /// window. 0: there is no checkpoint.
+    pub(crate) fn of_position(&self, window: u32) -> u64 {
+        let checkpoints = self.checkpoint.iter();
+        let each = checkpoints.map(|&(tokens, bytes)| bytes / u64::from(tokens.min(window).max(1)));
+        each.min().unwrap_or(0)
+    }
+
+    /// The size of a tail after this many tokens, bytes: what a checkpoint has. Without a sample of one, a whole state, which is not
+    /// smaller.
+    #[must_use]
+    pub fn tail(&self, tokens: u32) -> u64 {
+        if self.checkpoint.is_empty() {
+            self.state(tokens)
+        } else {
+            self.checkpoint(tokens)
+        }
     }
 
     /// The size of a checkpoint after this many tokens, bytes.

@@ -3,14 +3,19 @@
 //! What it has, what leaves it, what is worth a copy and what a sequence holds is decided by the store's own code
 //! (`crates/store/kv-store`): here is only when it is asked. A chunk has no rows, and an identity stands for each token.
 
+mod bounded;
+
+use contextpilot_kv_engine::Tails;
 use contextpilot_kv_store::{Chunk, Conditions, Fingerprint, Held, Run, Session, Store, worth};
-use contextpilot_traffic::{Applied, RequestRecord, Tokens, Traffic, TrafficRequest};
+use contextpilot_traffic::{Applied, Memory, RequestRecord, Tokens, Traffic, TrafficRequest};
 
 use crate::content::Content;
 use crate::prefixes::Prefixes;
 use crate::rates::Rates;
 use crate::setting::{Setting, StoreSetting};
 use crate::sizes::Sizes;
+use crate::window::Positions;
+use bounded::Bound;
 
 /// What a state says of a token besides its rows, bytes.
 const CELL: u64 = 12;
@@ -23,13 +28,17 @@ pub(crate) struct PrefixStore {
     session: Session,
     /// The adapters of all requests so far, and what stands for them. The index is the number of the conditions.
     adapters: Vec<(Applied, Fingerprint)>,
-    /// How long copying a token takes, microseconds.
-    copying: f64,
+    /// Bytes that are copied in a second.
+    speed: u64,
     /// Tokens that a slot can hold, and all of them together.
     room: (usize, usize),
     batch: usize,
-    /// Of the tokens that were copied, how many a request has paid for.
+    /// Of the bytes that were copied, how many a request has paid for.
     paid: u64,
+    /// What is known of a context that cannot go back to any position. `None`: this one can.
+    bound: Option<Bound>,
+    /// Tails that wait for their tokens' rows, of such a context.
+    tails: Tails,
 }
 
 /// What the store has.
@@ -42,7 +51,7 @@ struct Shelf {
     ratio: usize,
     /// The most bytes that it ever had.
     peak: u64,
-    /// Tokens that were copied out of the engine and in.
+    /// Bytes that were copied out of the engine and in.
     copied: u64,
 }
 
@@ -55,8 +64,24 @@ impl PrefixStore {
         rates: Rates,
     ) -> Option<Self> {
         let StoreSetting { limit, speed } = setting.store()?;
-        let token_bytes = sizes.of_token().saturating_sub(CELL);
-        let copying = token_bytes as f64 / speed.max(1) as f64;
+        let speed = speed.max(1);
+        let token_bytes = sizes
+            .of_token_without_tail(setting.memory)
+            .saturating_sub(CELL);
+        let copied = match setting.memory {
+            Memory::Full => token_bytes as f64,
+            // A tail is copied as well.
+            _ => {
+                let prompts = traffic
+                    .requests
+                    .iter()
+                    .map(|one| u64::from(one.record.prompt));
+                let usual = prompts.sum::<u64>() / traffic.requests.len().max(1) as u64;
+                let usual = u32::try_from(usual).unwrap_or(u32::MAX).max(1);
+                token_bytes as f64 + sizes.tail(usual) as f64 / f64::from(usual)
+            }
+        };
+        let copying = copied / speed as f64;
         let of_all = setting.context as usize;
         let mut store = Self {
             shelf: Shelf {
@@ -71,7 +96,7 @@ impl PrefixStore {
             },
             session: Session::default(),
             adapters: Vec::new(),
-            copying: copying * 1e6,
+            speed,
             room: if setting.kv_unified {
                 (of_all, of_all)
             } else {
@@ -79,7 +104,12 @@ impl PrefixStore {
             },
             batch: setting.batch_size as usize,
             paid: 0,
+            bound: Bound::of(setting, sizes),
+            tails: Tails::default(),
         };
+        if store.bound.is_some() {
+            store.session.bind();
+        }
         if traffic
             .setup
             .as_ref()
@@ -101,13 +131,20 @@ impl PrefixStore {
                 let conditions = self.conditions_of(record.adapters);
                 let fingerprint = self.fingerprint(conditions);
                 self.shelf.keep(&fingerprint, &tokens);
+                if let Some(bound) = &self.bound {
+                    let tail = bound.tail(given);
+                    self.shelf.keep_tail(&fingerprint, &tokens, tail);
+                }
             }
             rows.insert(&request.tokens, request.tokens.len(), nth);
         }
     }
 
-    /// A slot is about to keep only its first `kept` tokens.
-    pub(crate) fn cut(&mut self, slot: usize, kept: u32) {
+    /// A slot keeps only its first `kept` tokens.
+    pub(crate) fn cut(&mut self, slot: usize, kept: u32, positions: &mut Positions) {
+        if self.is_bounded() {
+            return self.cut_bounded(slot, kept, positions);
+        }
         let sequence = slot as i32;
         self.save(sequence, kept as usize, 1);
         let kept = i32::try_from(kept).unwrap_or(i32::MAX);
@@ -120,7 +157,10 @@ impl PrefixStore {
     }
 
     /// The server has copied a slot to its own memory: what is new in that costs nothing more.
-    pub(crate) fn saved(&mut self, slot: usize) {
+    pub(crate) fn saved(&mut self, slot: usize, positions: &mut Positions) {
+        if self.is_bounded() {
+            return self.copied(slot, positions);
+        }
         if let Some(conditions) = self.conditions(slot) {
             self.session_without_ahead(slot as i32);
             let fingerprint = self.fingerprint(conditions);
@@ -129,14 +169,15 @@ impl PrefixStore {
         }
     }
 
-    /// The server has replaced what a slot holds by what it had copied before.
+    /// The server replaces what a slot holds by what it had copied before. (Its positions are not those yet.)
     pub(crate) fn replaced(
         &mut self,
         slot: usize,
         content: &Content,
         conditions: Option<Conditions>,
+        positions: &mut Positions,
     ) {
-        self.cut(slot, 0);
+        self.cut(slot, 0, positions);
         let tokens = tokens_of(content.row(), 0, content.len());
         match conditions {
             Some(conditions) => {
@@ -209,8 +250,14 @@ impl PrefixStore {
         evaluating.loaded += self.session.there(&evaluating.run);
     }
 
-    /// The slot has answered: `row` has the prompt and what was evaluated after it.
-    pub(crate) fn answered(&mut self, slot: usize, request: &TrafficRequest, row: &Content) {
+    /// The slot answers: `row` has the prompt and what is evaluated after it.
+    pub(crate) fn answered(
+        &mut self,
+        slot: usize,
+        request: &TrafficRequest,
+        row: &Content,
+        positions: &mut Positions,
+    ) {
         let sequence = slot as i32;
         let prompt = request.record.prompt;
         self.session_without_ahead(sequence);
@@ -224,6 +271,9 @@ impl PrefixStore {
             return;
         }
         let conditions = self.conditions_of(request.record.adapters);
+        if self.is_bounded() {
+            return self.generated(slot, prompt, &run.tokens, conditions, positions);
+        }
         self.session.advise(&run, conditions, worth::LEAST);
         self.session.evaluated(&run);
         let Some(known) = self.session.conditions(sequence) else {
@@ -242,13 +292,13 @@ impl PrefixStore {
     /// The time that copies have taken since the last call, microseconds.
     pub(crate) fn time(&mut self) -> u64 {
         let copied = self.shelf.copied;
-        let tokens = copied - std::mem::replace(&mut self.paid, copied);
-        (tokens as f64 * self.copying).round() as u64
+        let bytes = copied - std::mem::replace(&mut self.paid, copied);
+        (bytes as f64 * 1e6 / self.speed as f64).round() as u64
     }
 
     /// The time that all copies took, seconds.
     pub(crate) fn seconds(&self) -> f64 {
-        self.shelf.copied as f64 * self.copying / 1e6
+        self.shelf.copied as f64 / self.speed as f64
     }
 
     /// The most bytes that it ever had.
@@ -272,10 +322,7 @@ impl PrefixStore {
                 found = self.shelf.tree.find(&fingerprint, &wanted);
             }
         }
-        let room = match self.room {
-            (one, all) if one < all => one.saturating_sub(held),
-            (_, all) => all.saturating_sub(self.session.held()),
-        };
+        let room = self.room_for(held);
         let there = found.tokens();
         let mut row = wanted;
         row.truncate(there);
@@ -289,7 +336,7 @@ impl PrefixStore {
         let is_worth_it = worth::loading(held, row.len(), ratio);
         if gained >= worth::LEAST && gained <= room && is_worth_it {
             self.shelf.tree.used(found.pieces());
-            self.shelf.copied += row.len() as u64;
+            self.shelf.copied += (row.len() as u64).saturating_mul(self.shelf.token_bytes as u64);
             self.session.loaded(run.sequence, row);
         }
         there == count
@@ -304,6 +351,14 @@ impl PrefixStore {
         let tokens = self.session.believed(sequence).unwrap_or_default();
         if self.shelf.save_if(&fingerprint, tokens, kept, margin) {
             self.session_without_ahead(sequence);
+        }
+    }
+
+    /// Tokens that a sequence has room for that holds `held`.
+    fn room_for(&self, held: usize) -> usize {
+        match self.room {
+            (one, all) if one < all => one.saturating_sub(held),
+            (_, all) => all.saturating_sub(self.session.held()),
         }
     }
 
@@ -352,30 +407,34 @@ impl Shelf {
         {
             return false;
         }
-        let is_large = tokens.len().saturating_mul(self.token_bytes) >= worth::LARGE;
-        let copied = if is_large && worth::is_mostly_stored(tokens.len(), there) {
-            tokens.len() - there
-        } else {
-            tokens.len()
-        };
-        self.copied += copied as u64;
+        self.note_copy(tokens.len(), there, 0);
         self.insert(missing);
         true
     }
 
-    /// Keeps what is new of these tokens.
-    fn keep(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) {
-        let missing = self.tree.missing(fingerprint, tokens, self.token_bytes);
-        self.insert(missing);
+    /// A sequence of so many tokens is copied out, of which the store has the first `there`. `tail`: its bytes.
+    fn note_copy(&mut self, tokens: usize, there: usize, tail: usize) {
+        let is_large = tokens.saturating_mul(self.token_bytes).saturating_add(tail) >= worth::LARGE;
+        let copied = if is_large && worth::is_mostly_stored(tokens, there) {
+            tokens - there
+        } else {
+            tokens
+        };
+        let bytes = copied.saturating_mul(self.token_bytes).saturating_add(tail);
+        self.copied = self.copied.saturating_add(bytes as u64);
     }
 
-    fn insert(&mut self, missing: Vec<Chunk>) {
-        for chunk in missing {
-            if self.tree.insert(chunk).is_err() {
-                break;
-            }
-        }
+    /// Keeps what is new of these tokens. Returns whether all of them are there now.
+    fn keep(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> bool {
+        let missing = self.tree.missing(fingerprint, tokens, self.token_bytes);
+        self.insert(missing)
+    }
+
+    fn insert(&mut self, missing: Vec<Chunk>) -> bool {
+        let mut missing = missing.into_iter();
+        let all = missing.all(|chunk| self.tree.insert(chunk).is_ok());
         self.peak = self.peak.max(self.tree.bytes());
+        all
     }
 }
 

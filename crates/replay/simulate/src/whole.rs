@@ -1,8 +1,9 @@
 //! Sliding windows that keep all positions (`--swa-full`).
 
-use contextpilot_traffic::{Memory, SizeKind, SizeSample, Traffic};
+use contextpilot_traffic::{Memory, SizeKind, Traffic};
 
 use crate::setting::Setting;
+use crate::sizes::Sizes;
 
 /// The recording and the setting, had the server been started with `--swa-full`: it goes back to any position, and each saved
 /// state has all positions of the layers with windows, too. `None`: the model has no windows.
@@ -14,7 +15,7 @@ pub(crate) fn with_whole_windows(
         return None;
     };
     let mut traffic = traffic.clone();
-    let position = of_position(&traffic.sizes, window);
+    let position = Sizes::new(&traffic.sizes).of_position(window);
     traffic.sizes.retain(|one| one.kind == SizeKind::State);
     for state in &mut traffic.sizes {
         let more = u64::from(state.tokens.saturating_sub(window));
@@ -31,21 +32,13 @@ pub(crate) fn with_whole_windows(
     Some((setting, traffic))
 }
 
-/// What the layers with windows take for a position, bytes: a checkpoint has only these, and no more positions than the
-/// window. 0: there is no checkpoint.
-fn of_position(sizes: &[SizeSample], window: u32) -> u64 {
-    let checkpoints = sizes.iter().filter(|one| one.kind == SizeKind::Checkpoint);
-    let each = checkpoints.map(|one| one.bytes / u64::from(one.tokens.min(window).max(1)));
-    each.min().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
-    use contextpilot_traffic::Setup;
+    use contextpilot_traffic::{Setup, SizeSample};
 
     use super::*;
     use crate::made::{recorded, request, row, traffic};
-    use crate::{Sizes, simulate};
+    use crate::simulate;
 
     #[test]
     fn whole_windows_go_back_anywhere_and_their_states_are_larger() {

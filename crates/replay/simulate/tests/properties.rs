@@ -204,10 +204,14 @@ fn at_once(times: impl Iterator<Item = (u64, u64)>) -> usize {
 proptest! {
     #[test]
     fn sums_agree_and_equal_input_gives_equal_outcomes(
-        asked in asked(), changed in changed(), setup in setups(),
+        asked in asked(), changed in changed(), setup in setups(), room in 0_u64..100,
     ) {
+        let store = setup.store.unwrap_or(0);
         let traffic = with_changes(traffic(&asked, setup), &changed);
-        let setting = Setting::recorded(&traffic).unwrap();
+        let mut setting = Setting::recorded(&traffic).unwrap();
+        if setting.can_have_store() {
+            setting.store_limit = room * store;
+        }
         let point = simulate(&traffic, &setting);
         check(&point, &traffic)?;
         let again = simulate(&traffic, &setting);

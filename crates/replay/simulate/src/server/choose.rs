@@ -2,6 +2,7 @@
 
 use super::{Server, Slot};
 use crate::content::Content;
+use crate::host::Prompt;
 use crate::reuse;
 use crate::setting::Generation;
 
@@ -109,10 +110,15 @@ impl Server<'_> {
         let slot = &mut self.slots[nth];
         if let Some((loaded, kept)) = host.load(&slot.prompt.content, prompt, self.alike) {
             slot.prompt = loaded;
-            self.positions.restore(nth, &kept);
             if let Some(store) = &mut self.store {
-                store.replaced(nth, &slot.prompt.content, slot.prompt.conditions);
+                let Prompt {
+                    content,
+                    conditions,
+                    ..
+                } = &slot.prompt;
+                store.replaced(nth, content, *conditions, &mut self.positions);
             }
+            self.positions.restore(nth, &kept);
         }
         host.update();
     }
@@ -130,7 +136,7 @@ impl Server<'_> {
             self.positions.keep(nth)
         });
         if let Some(store) = self.store.as_mut().filter(|_| is_saved) {
-            store.saved(nth);
+            store.saved(nth, &mut self.positions);
         }
         is_saved
     }

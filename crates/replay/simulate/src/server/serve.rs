@@ -5,11 +5,12 @@ use std::sync::Arc;
 use contextpilot_traffic::{Applied, Memory, Run, Tokens, TrafficRequest};
 
 use super::{Phase, Server, Slot};
-use crate::checkpoints::{self, Batch};
+use crate::checkpoints::{self, Batch, Taken};
 use crate::content::Content;
 use crate::point::Outcome;
 use crate::reuse;
 use crate::setting::Generation;
+use crate::store::PrefixStore;
 
 impl Server<'_> {
     /// Serves a job in a slot, and its children in theirs (`launch_slot_with_task`, `pre_decode`): what the slots hold
@@ -68,6 +69,7 @@ impl Server<'_> {
                 _ => None,
             })
             .collect();
+        let is_bounded = self.store.as_ref().is_some_and(PrefixStore::is_bounded);
         let mut rest = &*prompts;
         while !rest.is_empty() {
             let (together, others) = rest.split_at(self.of_one_batch(rest));
@@ -76,32 +78,64 @@ impl Server<'_> {
             let new = together.iter();
             let new = new.map(|(_, request, at)| u64::from(request.record.prompt - at));
             self.make_room(None, new.sum());
+            if is_bounded {
+                self.evaluate_together(together);
+                continue;
+            }
             let Some(store) = &mut self.store else {
                 break;
             };
             let loaded = store.evaluate(together);
             for (&(nth, _, at), loaded) in together.iter().zip(loaded) {
-                self.slots[nth].phase = Phase::Prompt {
-                    at,
-                    loaded: at + loaded,
-                };
-                self.spared += u64::from(loaded);
-                let answers = self.slots[nth].job.map(|job| self.jobs[job].requests());
-                for answer in answers.into_iter().flatten() {
-                    if let Some(outcome) = &mut self.outcomes[answer] {
-                        outcome.loaded = loaded;
-                        outcome.evaluated -= loaded;
-                    }
-                }
+                self.note_loaded(nth, at, loaded);
             }
         }
-        for nth in fresh {
+        for nth in fresh.into_iter().filter(|_| !is_bounded) {
             if let Phase::Prompt { at, .. } = self.slots[nth].phase {
                 self.take_up(nth, at);
             }
         }
         // What is copied for the store is copied by the same thread.
         self.now = self.now.saturating_add(self.copies());
+    }
+
+    /// Evaluates prompts that begin in the same batch, and answers them, where the model's cache cannot go back to any position:
+    /// there states are taken and loaded from batch to batch.
+    fn evaluate_together(&mut self, prompts: &[(usize, &TrafficRequest, u32)]) {
+        let begun = prompts.iter().filter_map(|&(nth, _, at)| {
+            let job = self.slots[nth].job?;
+            if let Some(store) = &mut self.store {
+                // What came back to the slot before is not of this prompt.
+                store.take_loaded(nth);
+            }
+            Some((nth, job, at, self.evaluate_batch(nth, job, at)))
+        });
+        let begun: Vec<_> = begun.collect();
+        for (nth, job, at, mut end) in begun {
+            while end < self.request(job).record.prompt {
+                end = self.evaluate_batch(nth, job, end);
+            }
+            let store = self.store.as_mut();
+            let loaded = store.map_or(0, |store| store.take_loaded(nth));
+            self.note_loaded(nth, at, loaded);
+            self.take_up(nth, end);
+        }
+    }
+
+    /// The prefix store has loaded so many tokens of a slot's prompt, which is evaluated from the position `at` on.
+    fn note_loaded(&mut self, nth: usize, at: u32, loaded: u32) {
+        self.slots[nth].phase = Phase::Prompt {
+            at,
+            loaded: at + loaded,
+        };
+        self.spared += u64::from(loaded);
+        let answers = self.slots[nth].job.map(|job| self.jobs[job].requests());
+        for answer in answers.into_iter().flatten() {
+            if let Some(outcome) = &mut self.outcomes[answer] {
+                outcome.loaded = loaded;
+                outcome.evaluated -= loaded;
+            }
+        }
     }
 
     /// How many of these prompts, at least one, have their first tokens in the same batch.
@@ -168,8 +202,8 @@ impl Server<'_> {
                 self.setting,
             );
             past = reach.past;
-            if let Some(kept) = reach.restored {
-                self.positions.restore(nth, &kept);
+            if let Some(taken) = reach.restored {
+                self.rewind(nth, &taken);
             }
         }
         if past == record.prompt && past > 0 {
@@ -180,8 +214,31 @@ impl Server<'_> {
         past
     }
 
+    /// Goes back to a checkpoint.
+    fn rewind(&mut self, nth: usize, taken: &Taken) {
+        let mut store = self.store.as_mut().filter(|store| store.is_bounded());
+        if let Some(store) = &mut store {
+            store.about_to_rewind(nth, &mut self.positions);
+        }
+        self.positions.restore(nth, &taken.kept);
+        if let Some(store) = store {
+            store.rewound(nth, taken.known.as_ref());
+        }
+    }
+
     /// Evaluates the prompt from a position on, batch by batch, and then the answer.
     pub(super) fn evaluate(&mut self, nth: usize, job: usize, from: u32) {
+        let request = self.request(job);
+        let mut begin = from;
+        while begin < request.record.prompt {
+            begin = self.evaluate_batch(nth, job, begin);
+        }
+        self.slots[nth].media.clone_from(&request.record.media);
+        self.answer(nth, job);
+    }
+
+    /// Evaluates the prompt's part in one batch. Returns where that ends.
+    fn evaluate_batch(&mut self, nth: usize, job: usize, begin: u32) -> u32 {
         let request = self.request(job);
         let record = &request.record;
         let checks = !record.embedding
@@ -196,39 +253,50 @@ impl Server<'_> {
         } else {
             Vec::new()
         };
-        let slot = &mut self.slots[nth];
-        let mut begin = from;
-        while begin < record.prompt {
-            let held = &slot.prompt.checkpoints;
-            let end = if checks {
-                checkpoints::batch_end(begin, record.prompt, self.setting, &marks, held)
-            } else {
-                record
-                    .prompt
-                    .min(begin.saturating_add(self.setting.batch_size))
+        let held = &self.slots[nth].prompt.checkpoints;
+        let end = if checks {
+            checkpoints::batch_end(begin, record.prompt, self.setting, &marks, held)
+        } else {
+            record
+                .prompt
+                .min(begin.saturating_add(self.setting.batch_size))
+        };
+        let evaluated = self.content(job, begin);
+        let mut store = self.store.as_mut().filter(|store| store.is_bounded());
+        if checks {
+            let ends = store.as_ref().and_then(|store| store.ends(nth));
+            let (first, last) = ends.unwrap_or_else(|| self.positions.of(nth));
+            let batch = Batch {
+                task: record.order,
+                begin,
+                end,
+                prompt: record.prompt,
+                marked: marks.contains(&begin),
+                last_marked: marks.last() == Some(&begin),
+                first,
+                last,
             };
-            if checks {
-                let (first, last) = self.positions.of(nth);
-                let batch = Batch {
-                    task: record.order,
-                    begin,
-                    end,
-                    prompt: record.prompt,
-                    marked: marks.contains(&begin),
-                    last_marked: marks.last() == Some(&begin),
-                    first,
-                    last,
+            let checkpoints = &mut self.slots[nth].prompt.checkpoints;
+            checkpoints::note(checkpoints, &batch, (self.setting, self.sizes), || {
+                let Some(store) = &mut store else {
+                    return Taken {
+                        kept: self.positions.keep(nth),
+                        known: None,
+                    };
                 };
-                let checkpoints = &mut slot.prompt.checkpoints;
-                let known = (self.setting, self.sizes);
-                checkpoints::note(checkpoints, &batch, known, || self.positions.keep(nth));
-            }
+                let (kept, conditions) = store.checkpoint(nth, &mut self.positions);
+                let known = conditions.map(|conditions| (evaluated, conditions));
+                Taken { kept, known }
+            });
+        }
+        let Some(store) = store else {
             let step = self.setting.ubatch_size;
             self.positions.write(nth, (begin, end), step);
-            begin = end;
-        }
-        slot.media.clone_from(&record.media);
-        self.answer(nth, job);
+            return end;
+        };
+        let range = (begin, end);
+        store.evaluate_batch(nth, request, range, &marks, &mut self.positions);
+        end
     }
 
     /// Sets what the slot holds at the end of the answer, after the context shifts that it takes.
@@ -240,9 +308,13 @@ impl Server<'_> {
         if whole <= most || !self.setting.context_shift {
             let end = whole.min(most);
             self.slots[nth].prompt.content = self.content(job, end);
-            self.positions.write(nth, (record.prompt, end), 1);
+            let is_bounded = self.store.as_ref().is_some_and(PrefixStore::is_bounded);
+            if !is_bounded {
+                self.positions.write(nth, (record.prompt, end), 1);
+            }
             if let Some(store) = &mut self.store {
-                store.answered(nth, request, &self.slots[nth].prompt.content);
+                let content = &self.slots[nth].prompt.content;
+                store.answered(nth, request, content, &mut self.positions);
             }
             return;
         }
