@@ -44,6 +44,23 @@ mod tests {
     }
 
     #[test]
+    fn words_are_found_by_what_they_hold() {
+        use std::sync::atomic::Ordering::Relaxed;
+        let shutdown = dlsym(c"shutdown");
+        let places = |words: &mut dyn Iterator<Item = Word<'_>>| -> Vec<usize> {
+            let at = words.map(|word| std::ptr::from_ref(word.at).addr());
+            at.collect()
+        };
+        for object in objects() {
+            let mut all = object
+                .words()
+                .filter(|word| word.at.load(Relaxed) == shutdown);
+            let mut wanted = object.words_with(|now, _| now == shutdown);
+            assert_eq!(places(&mut all), places(&mut wanted));
+        }
+    }
+
+    #[test]
     fn a_word_holds_the_address_of_the_function_it_is_named_after() {
         let objects = objects();
         let program = &objects[0];

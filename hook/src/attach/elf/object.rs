@@ -28,6 +28,8 @@ pub(in crate::attach) struct Object {
     pub(super) older_hash: *const u32,
     /// `DT_JMPREL`, and `DT_RELA` without the relocations that name no symbol.
     pub(super) relocations: [Table; 2],
+    /// Linked with `-z now`: the dynamic linker binds all calls when it loads the object, and none at the first call.
+    pub(super) binds_now: bool,
     /// Linked with `-Bsymbolic`: finds its own functions before those of other objects.
     pub(in crate::attach) symbolic: bool,
 }
@@ -73,10 +75,14 @@ const DT_RELASZ: i64 = 8;
 const DT_SYMBOLIC: i64 = 16;
 const DT_PLTREL: i64 = 20;
 const DT_JMPREL: i64 = 23;
+const DT_BIND_NOW: i64 = 24;
 const DT_FLAGS: i64 = 30;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_RELACOUNT: i64 = 0x6fff_fff9;
+const DT_FLAGS_1: i64 = 0x6fff_fffb;
 const DF_SYMBOLIC: u64 = 2;
+const DF_BIND_NOW: u64 = 8;
+const DF_1_NOW: u64 = 1;
 
 /// All objects in the dynamic linker's order: the executable, preloaded libraries, needed libraries,
 /// and those that were loaded later.
@@ -166,6 +172,7 @@ impl Object {
             hash: std::ptr::null(),
             older_hash: std::ptr::null(),
             relocations: [Table::default(); 2],
+            binds_now: false,
             symbolic: false,
             extent,
         };
@@ -187,7 +194,12 @@ impl Object {
                 DT_RELASZ => object.relocations[1].size = entry.value as usize,
                 DT_RELACOUNT => relative = entry.value as usize,
                 DT_SYMBOLIC => object.symbolic = true,
-                DT_FLAGS => object.symbolic |= entry.value & DF_SYMBOLIC != 0,
+                DT_BIND_NOW => object.binds_now = true,
+                DT_FLAGS => {
+                    object.symbolic |= entry.value & DF_SYMBOLIC != 0;
+                    object.binds_now |= entry.value & DF_BIND_NOW != 0;
+                }
+                DT_FLAGS_1 => object.binds_now |= entry.value & DF_1_NOW != 0,
                 DT_PLTREL if entry.value != DT_RELA as u64 => return None,
                 _ => {}
             }
@@ -214,6 +226,7 @@ impl Object {
         OsStr::from_bytes(name.to_bytes()).into()
     }
 
+    #[inline]
     pub(in crate::attach) fn contains(&self, address: usize) -> bool {
         self.extent.contains(&address)
     }

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::slice;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::object::{Object, Relocation, Table};
 
@@ -32,21 +32,34 @@ const JUMP_SLOT: u32 = if cfg!(target_arch = "aarch64") {
     7
 };
 
-/// The kinds of relocation that hold a function's address: `JUMP_SLOT`, `GLOB_DAT`, and the
+/// The other kinds of relocation that hold a function's address: `GLOB_DAT`, and the
 /// absolute address in a table of functions (`R_X86_64_64`, `R_AARCH64_ABS64`).
-const CALLS: [u32; 3] = if cfg!(target_arch = "aarch64") {
-    [JUMP_SLOT, 1025, 257]
+const GLOB_DAT: u32 = if cfg!(target_arch = "aarch64") {
+    1025
 } else {
-    [JUMP_SLOT, 6, 1]
+    6
+};
+const ABSOLUTE: u32 = if cfg!(target_arch = "aarch64") {
+    257
+} else {
+    1
 };
 
 impl Object {
     /// Every word of the object that holds the address of a named function.
     pub(in crate::attach) fn words(&self) -> impl Iterator<Item = Word<'_>> {
+        self.words_with(|_, _| true)
+    }
+
+    /// The words of which `is_wanted` says so, by what a word holds now and by whether it may be lazy.
+    pub(in crate::attach) fn words_with(
+        &self,
+        is_wanted: impl Fn(usize, bool) -> bool,
+    ) -> impl Iterator<Item = Word<'_>> {
         self.relocations
             .into_iter()
             .flat_map(|table| self.relocations_in(table))
-            .filter_map(|relocation| self.word(relocation))
+            .filter_map(move |relocation| self.word(relocation, &is_wanted))
     }
 
     fn relocations_in(&self, table: Table) -> &[Relocation] {
@@ -61,23 +74,38 @@ impl Object {
         }
     }
 
-    fn word(&self, relocation: &Relocation) -> Option<Word<'_>> {
+    /// Inlined, and what sorts most out comes first: a server has some twenty thousand, which are all looked at when it starts.
+    #[inline(always)]
+    fn word(
+        &self,
+        relocation: &Relocation,
+        is_wanted: impl Fn(usize, bool) -> bool,
+    ) -> Option<Word<'_>> {
         let kind = relocation.info as u32;
-        let symbol = (relocation.info >> 32) as u32;
-        let at = self.bias.wrapping_add(relocation.offset as usize);
-        let is_sound = self.contains(at) && at % align_of::<usize>() == 0;
-        if !CALLS.contains(&kind) || symbol == 0 || relocation.addend != 0 || !is_sound {
+        if kind != JUMP_SLOT && kind != GLOB_DAT && kind != ABSOLUTE {
             return None;
         }
-        // SAFETY: the relocation's number is that of one of the object's symbols.
-        let symbol = unsafe { self.symbol(symbol) };
+        let at = self.bias.wrapping_add(relocation.offset as usize);
+        if !self.contains(at) || at % align_of::<usize>() != 0 {
+            return None;
+        }
+        // SAFETY: the word of the relocation stays mapped as long as the
+        // object. The dynamic linker may write to it too, in one piece.
+        let at = unsafe { &*(at as *const AtomicUsize) };
+        let may_be_lazy = kind == JUMP_SLOT && !self.binds_now;
+        let symbol = (relocation.info >> 32) as u32;
+        if !is_wanted(at.load(Ordering::Relaxed), may_be_lazy)
+            || symbol == 0
+            || relocation.addend != 0
+        {
+            return None;
+        }
         Some(Word {
-            // SAFETY: the word of the relocation stays mapped as long as the
-            // object. The dynamic linker may write to it too, in one piece.
-            at: unsafe { &*(at as *const AtomicUsize) },
-            may_be_lazy: kind == JUMP_SLOT,
+            at,
+            may_be_lazy,
             object: self,
-            symbol,
+            // SAFETY: the relocation's number is that of one of the object's symbols.
+            symbol: unsafe { self.symbol(symbol) },
         })
     }
 }

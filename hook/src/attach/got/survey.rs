@@ -37,26 +37,27 @@ pub(in crate::attach) struct Survey {
     pub(super) chosen: Vec<Option<usize>>,
 }
 
-/// Where definitions are, and under which names. Nearly all of the words that are looked up here, some ten thousand at each
+/// Where definitions are, and under which names. Nearly all of the words that are looked up here, some twenty thousand at each
 /// start of a server, lead to none of them.
 struct Definitions {
     /// Addresses, and the index of the definition, in order.
     addresses: Vec<(usize, usize)>,
     /// Names of rows that have a definition, in order.
     names: Vec<(&'static CStr, usize)>,
-    seen: Sieve,
+    seen_addresses: Sieve,
+    seen_names: Sieve,
 }
 
 impl Definitions {
     fn of(definitions: &[Definition]) -> Self {
         let (mut addresses, mut names) = (Vec::new(), Vec::new());
-        let mut seen = Sieve([0; 64]);
+        let (mut seen_addresses, mut seen_names) = (Sieve([0; 64]), Sieve([0; 64]));
         for (index, Definition { row, address, .. }) in definitions.iter().enumerate() {
             let name = ROWS[*row].slot.c_name();
             addresses.push((*address, index));
             names.push((name, *row));
-            seen.add(of_address(*address));
-            seen.add(of_name(name));
+            seen_addresses.add(of_address(*address));
+            seen_names.add(of_name(name));
         }
         addresses.sort_unstable();
         names.sort_unstable();
@@ -64,13 +65,20 @@ impl Definitions {
         Self {
             addresses,
             names,
-            seen,
+            seen_addresses,
+            seen_names,
         }
+    }
+
+    /// False: no definition is at this address.
+    #[inline]
+    fn may_be_at(&self, address: usize) -> bool {
+        self.seen_addresses.may_have(of_address(address))
     }
 
     /// The definitions at this address.
     fn at(&self, address: usize) -> impl Iterator<Item = &(usize, usize)> + Clone {
-        let first = if self.seen.may_have(of_address(address)) {
+        let first = if self.may_be_at(address) {
             self.addresses.partition_point(|(at, _)| *at < address)
         } else {
             self.addresses.len()
@@ -81,7 +89,7 @@ impl Definitions {
 
     /// The row of this name, if it has a definition.
     fn row_of(&self, name: &CStr) -> Option<usize> {
-        if !self.seen.may_have(of_name(name)) {
+        if !self.seen_names.may_have(of_name(name)) {
             return None;
         }
         let found = self.names.binary_search_by_key(&name, |(name, _)| name);
@@ -97,6 +105,7 @@ impl Sieve {
         self.0[number / 64 % 64] |= 1 << (number % 64);
     }
 
+    #[inline]
     fn may_have(&self, number: usize) -> bool {
         self.0[number / 64 % 64] & (1 << (number % 64)) != 0
     }
@@ -177,8 +186,11 @@ impl Survey {
             if candidate.contains(own) {
                 continue;
             }
-            // Not a `for` loop: some ten thousand times, that asks first in which of the tables it is.
-            candidate.words().for_each(|word| {
+            let is_wanted = |now: usize, may_be_lazy: bool| {
+                known.may_be_at(now) || may_be_lazy && candidate.contains(now)
+            };
+            // Not a `for` loop: some twenty thousand times, that asks first in which of the tables it is.
+            candidate.words_with(is_wanted).for_each(|word| {
                 if let Some(definition) = self.leads_to(&word, object, &known) {
                     imports.push(Import {
                         row: self.definitions[definition].row,
@@ -286,8 +298,7 @@ impl Survey {
         };
         let of_name = self.imports.iter().filter(move |import| {
             let definer = self.definitions[import.definition].object;
-            let is_engines_own = import.object == definer && !has_server(definer);
-            ROWS[import.row].name == name && !is_engines_own
+            ROWS[import.row].name == name && (import.object != definer || has_server(definer))
         });
         of_name.map(|import| import.object)
     }
