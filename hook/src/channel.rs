@@ -110,7 +110,7 @@ pub(crate) fn get() -> &'static Channel {
 
 /// Sends an event to the worker. Call within [`guarded`](crate::base::guard::guarded) only.
 pub(crate) fn push(event: Event) {
-    let _ = get().push(event);
+    let _ = try_push(event);
 }
 
 /// As [`push`], for an event that only an observer needs: it is not sent if there is none.
@@ -122,6 +122,9 @@ pub(crate) fn push_observed(event: Event) {
 
 /// As [`push`]; false if there was no room. Everything that follows is then dropped, until the
 /// ledger has started from empty.
+///
+/// Two events are sent for every generated token, so what this does is inlined here.
+#[inline(never)]
 pub(crate) fn try_push(event: Event) -> bool {
     get().push(event)
 }
@@ -200,6 +203,7 @@ impl Channel {
         }
     }
 
+    #[inline(always)]
     fn push(&self, event: Event) -> bool {
         let weight = self.weigh(&event);
         self.push_or_strand(event, weight, None)
@@ -214,6 +218,7 @@ impl Channel {
         self.push_or_strand(event, weight, Some((arrival, id)))
     }
 
+    #[inline(always)]
     fn push_or_strand(
         &self,
         event: Event,
@@ -224,6 +229,12 @@ impl Channel {
             self.wake(weight);
             return true;
         }
+        self.lose(newcomer);
+        false
+    }
+
+    #[cold]
+    fn lose(&self, newcomer: Option<(Arrival, &RequestId)>) {
         STATUS.events_lost.add(1);
         // Before the gap is opened, so that the thread that closes it finds the id.
         if let Some((arrival, id)) = newcomer {
@@ -234,10 +245,10 @@ impl Channel {
         }
         self.open_gap();
         self.wake(Weight::Urgent);
-        false
     }
 
     /// False if there is no room.
+    #[inline(always)]
     fn enqueue(&self, event: Event) -> bool {
         let entries = entries_of(&event);
         if self.has_gap() || !self.take_room(entries) {
@@ -309,6 +320,7 @@ impl Channel {
     }
 
     /// False if there is no room.
+    #[inline(always)]
     fn send(&self, item: Item) -> bool {
         let most = if mode::is_running() {
             EVENTS

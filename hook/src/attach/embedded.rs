@@ -16,10 +16,13 @@ use super::kind::{is_embedded, set_embedded};
 use super::layout;
 use super::loading;
 pub(crate) use super::loading::OwnFunction;
+use super::original::ROWS;
+use super::plain;
 use super::replacement::{self, Replacement};
 use super::row::Row;
 use super::served;
 pub(crate) use super::served::serves_inside;
+use super::slot::AddressSlot;
 use crate::base::environment;
 
 /// A function that the prefix store needs of each engine, and why it cannot be hooked.
@@ -50,6 +53,10 @@ pub(crate) unsafe fn watch(
     hidden: Option<fn(String)>,
 ) {
     replacement::set(replacements);
+    engines::expect_several();
+    let rows = ROWS.iter().map(|row| row.slot);
+    let all = rows.chain(plain::SLOTS.iter().copied());
+    all.for_each(AddressSlot::forget_server);
     if let Some(engine) = Embedded::in_program() {
         found(Ok(engine));
         // SAFETY: the caller's promise.

@@ -5,13 +5,17 @@
 //! engine ([`AddressSlot`](super::slot::AddressSlot) has one for each). A hook enters its engine for as long as it runs. Code that is
 //! not called by a hook, and asks a context of anything, enters the context's engine.
 //!
-//! As long as there is one engine, nothing of this costs more than a look at a flag.
+//! As long as there is one engine, nothing of this costs more than a look at a flag. A llama-server never has another
+//! one: its hooks are others, which ask for none of this.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// How many engines of a process are followed. More are left alone.
 pub(crate) const ENGINES: usize = 4;
+
+/// This process is no llama-server, and may load several engines.
+static IN_PROGRAM: AtomicBool = AtomicBool::new(false);
 
 /// A second engine is followed, or about to be.
 static SEVERAL: AtomicBool = AtomicBool::new(false);
@@ -24,9 +28,21 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Whether this process may have more than one engine. A llama-server has one.
+#[inline]
+pub(super) fn may_be_several() -> bool {
+    IN_PROGRAM.load(Ordering::Relaxed)
+}
+
+/// This process may have more than one engine. From the library's constructor, before any function is hooked.
+#[cfg(target_os = "linux")]
+pub(super) fn expect_several() {
+    IN_PROGRAM.store(true, Ordering::Relaxed);
+}
+
 /// Whether more than one engine is followed.
 #[inline]
-pub(crate) fn are_several() -> bool {
+fn are_several() -> bool {
     SEVERAL.load(Ordering::Relaxed)
 }
 

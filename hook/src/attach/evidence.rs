@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::engines::{self, ENGINES};
+use crate::base::mode::{self, Phase};
 
 /// How a row's function is hooked, and in how many places, in each engine. All methods are about the engine that the
 /// thread is in.
@@ -104,24 +105,29 @@ impl Places {
 /// The phase in which a function was called last.
 pub(crate) struct Called(AtomicU8);
 
-/// The phase that calls are noted with: [`LOADING`] until a request has come.
-static PHASE: AtomicU8 = AtomicU8::new(LOADING);
-const NEVER: u8 = 0;
-const LOADING: u8 = 1;
-const SERVING: u8 = 2;
+/// No phase.
+const NEVER: u8 = u8::MAX;
 
 impl Called {
     pub(super) const fn new() -> Self {
         Self(AtomicU8::new(NEVER))
     }
 
-    /// Costs a load or two, and one store per phase. Every hook calls this.
+    /// Notes a call, and says whether hooks observe. Costs two loads, and one store per phase: every hook calls this.
     #[inline]
-    pub(crate) fn note(&self) {
-        let phase = PHASE.load(Ordering::Relaxed);
-        if self.0.load(Ordering::Relaxed) != phase {
+    pub(crate) fn note(&self) -> bool {
+        let phase = mode::phase();
+        self.0.load(Ordering::Relaxed) == phase || self.note_first(phase)
+    }
+
+    /// The first call of a phase, or any call while hooks do not observe: that is never noted.
+    #[cold]
+    fn note_first(&self, phase: u8) -> bool {
+        let observes = phase != Phase::Inactive as u8;
+        if observes {
             self.0.store(phase, Ordering::Relaxed);
         }
+        observes
     }
 
     /// Whether a call was seen.
@@ -131,13 +137,6 @@ impl Called {
 
     /// Whether a call was seen since the first request.
     pub(super) fn while_serving(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == SERVING
-    }
-}
-
-/// A request has come: calls from now on are noted as made for requests.
-pub(crate) fn serving() {
-    if PHASE.load(Ordering::Relaxed) != SERVING {
-        PHASE.store(SERVING, Ordering::Relaxed);
+        self.0.load(Ordering::Relaxed) == Phase::Serving as u8
     }
 }

@@ -1,8 +1,8 @@
 //! The originals: the functions that the host would have called without us, each under its own name, and
 //! the rows of all of them ([`ROWS`]).
 
-use std::ffi::{c_char, c_int};
-use std::ptr;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::{self, NonNull};
 
 use super::evidence::{Called, Places};
 use super::row::Row;
@@ -83,10 +83,48 @@ macro_rules! slots {
                 // SAFETY: the function of this name has this signature (see the headers of the
                 // host's libraries), and function pointers are as large as data pointers here.
                 slot::$name.get().map(|address| unsafe {
-                    std::mem::transmute::<Pointer, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)
+                    std::mem::transmute::<NonNull<c_void>, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)
                 })
             }
         )*
+        /// Calls them.
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) mod call {
+            use super::*;
+            $(
+                /// Calls the host's function of this name.
+                ///
+                /// # Safety
+                /// As the function itself requires.
+                #[inline]
+                pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+                    match slot::$name.get_at_once() {
+                        // SAFETY: as above, and the caller's promise.
+                        Some(address) => unsafe {
+                            std::mem::transmute::<NonNull<c_void>, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)($($argument),*)
+                        },
+                        // SAFETY: the caller's promise.
+                        None => unsafe { looked_up::$name($($argument),*) },
+                    }
+                }
+            )*
+        }
+        /// As [`call`], if the address is not there at once. Apart, so that a call of an original asks one question and not two.
+        #[allow(clippy::too_many_arguments)]
+        mod looked_up {
+            use super::*;
+            $(
+                #[cold]
+                #[inline(never)]
+                pub(super) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+                    match super::$name() {
+                        // SAFETY: the caller's promise.
+                        Some(original) => unsafe { original($($argument),*) },
+                        None => Absent::VALUE,
+                    }
+                }
+            )*
+        }
         /// All rows, in the table's order.
         pub(crate) static ROWS: &[Row] = &[$(
             Row {
@@ -104,12 +142,9 @@ for_each_hooked!(slots);
 
 /// Calls the original of the hook with this name.
 macro_rules! original {
-    ($($name:ident)::+($($argument:expr),* $(,)?)) => {
-        match $crate::attach::original::$($name)::+() {
-            // SAFETY: these are the arguments with which our caller meant to call this function.
-            Some(original) => unsafe { original($($argument),*) },
-            None => $crate::attach::original::Absent::VALUE,
-        }
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: these are the arguments with which our caller meant to call this function.
+        unsafe { $crate::attach::original::call::$name($($argument),*) }
     };
 }
 pub(crate) use original;

@@ -1,6 +1,7 @@
 //! Functions of the host that we call but do not hook.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
 
 use super::slot::AddressSlot;
 use crate::base::abi::{Batch, ContextParams, Pointer};
@@ -24,7 +25,7 @@ macro_rules! plain {
                 slot::$name.get().map(|address| {
                     // SAFETY: as for the hooked ones: the name stands for the signature.
                     let function = unsafe {
-                        std::mem::transmute::<Pointer, unsafe extern "C-unwind" fn($($type),*) -> $result>(address)
+                        std::mem::transmute::<NonNull<c_void>, unsafe extern "C-unwind" fn($($type),*) -> $result>(address)
                     };
                     // SAFETY: the caller's promise.
                     unsafe { function($($argument),*) }
@@ -171,7 +172,8 @@ pub(crate) fn has(name: &str) -> bool {
 
 /// The address of the host's function with this name.
 pub(super) fn address(name: &str) -> Option<Pointer> {
-    SLOTS.iter().find(|slot| slot.name() == name)?.get()
+    let slot = SLOTS.iter().find(|slot| slot.name() == name)?;
+    slot.get().map(NonNull::as_ptr)
 }
 
 /// Sets the function with this name to the address that `find` returns. False if

@@ -5,16 +5,22 @@ use std::sync::OnceLock;
 
 use super::engines::{self, ENGINES};
 
-/// The hook for one function of the table.
+/// The hook for one function of the table. Functions return the address, because addresses are not constants.
 pub(crate) struct Replacement {
-    /// For each engine, returns the address of its hook. Functions, because addresses are not constants.
-    pub(crate) code: [fn() -> *const (); ENGINES],
+    /// In a llama-server, which has one engine.
+    pub(crate) of_server: fn() -> *const (),
+    /// In another program, for each of its engines.
+    pub(crate) of_engines: [fn() -> *const (); ENGINES],
 }
 
 impl Replacement {
     /// The hook's address, of the engine that the thread is in.
     pub(super) fn code(&self) -> *const () {
-        (self.code[engines::current() % ENGINES])()
+        if engines::may_be_several() {
+            (self.of_engines[engines::current() % ENGINES])()
+        } else {
+            (self.of_server)()
+        }
     }
 
     /// The hook's address, as a number.

@@ -6,17 +6,20 @@
 //! On macOS dyld redirects callers before our constructor runs, so there all functions are.
 
 use std::ffi::{CStr, c_void};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::engines::{self, ENGINES};
 use super::linker;
 
-/// The address of one original, in each engine. All methods are about the engine that the thread is in.
+/// The address of one original. In a program, where there may be several [engines](engines), all methods are about the engine
+/// that the thread is in.
 pub(crate) struct AddressSlot {
     name: &'static CStr,
-    /// Null: not looked up yet.
-    addresses: [AtomicPtr<c_void>; ENGINES],
+    /// In a llama-server. Null: not looked up yet, as below.
+    of_server: AtomicPtr<c_void>,
+    /// In another program.
+    of_engines: [AtomicPtr<c_void>; ENGINES],
 }
 
 /// The value of an [`AddressSlot`] whose function was not found. No function has this address.
@@ -30,23 +33,47 @@ impl AddressSlot {
         };
         Self {
             name,
-            addresses: [const { AtomicPtr::new(ptr::null_mut()) }; ENGINES],
+            of_server: AtomicPtr::new(ptr::null_mut()),
+            of_engines: [const { AtomicPtr::new(ptr::null_mut()) }; ENGINES],
+        }
+    }
+
+    fn address(&self) -> &AtomicPtr<c_void> {
+        if engines::may_be_several() {
+            &self.of_engines[engines::current() % ENGINES]
+        } else {
+            &self.of_server
         }
     }
 
     #[inline]
-    fn address(&self) -> &AtomicPtr<c_void> {
-        &self.addresses[engines::current() % ENGINES]
+    pub(crate) fn get(&self) -> Option<NonNull<c_void>> {
+        self.get_at_once().or_else(|| self.look_up())
     }
 
+    /// The address, if this is a server and it is known. Every hook asks for its original, some for every token.
     #[inline]
-    pub(crate) fn get(&self) -> Option<*mut c_void> {
+    pub(super) fn get_at_once(&self) -> Option<NonNull<c_void>> {
         // Relaxed: the address publishes nothing else.
+        let address = self.of_server.load(Ordering::Relaxed);
+        NonNull::new(address).filter(|_| address.addr() > MISSING.addr())
+    }
+
+    /// The address, in any process.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look_up(&self) -> Option<NonNull<c_void>> {
         let mut address = self.address().load(Ordering::Relaxed);
         if address.is_null() {
             address = self.resolve();
         }
-        (address != MISSING).then_some(address)
+        NonNull::new(address).filter(|found| found.as_ptr() != MISSING)
+    }
+
+    /// The program may have several engines, which was not known when this was set.
+    #[cfg(target_os = "linux")]
+    pub(super) fn forget_server(&self) {
+        self.of_server.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -75,7 +102,6 @@ impl AddressSlot {
         self.address().load(Ordering::Relaxed).cast_const().cast()
     }
 
-    #[cold]
     fn resolve(&self) -> *mut c_void {
         let found = linker::behind(self.name);
         let address = if found.is_null() { MISSING } else { found };

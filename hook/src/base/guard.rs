@@ -7,37 +7,12 @@
 //! answer afterwards. [`EngineCall`] distinguishes the host's own calls of the engine from calls that
 //! the engine makes of itself.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use self::flags::{Flags, flags};
 use crate::base::mode;
 
-struct Flags {
-    /// Our own code is running on this thread; on our own threads this is always true. Hooks that it
-    /// reaches do nothing.
-    internal: Cell<bool>,
-    /// The engine is running on this thread, called through a hook.
-    in_engine: Cell<bool>,
-}
-
-// A constant initialiser and no destructor: usable in the first and the last moments of a
-// thread, without registering or allocating anything.
-thread_local! {
-    static FLAGS: Flags = const {
-        Flags { internal: Cell::new(false), in_engine: Cell::new(false) }
-    };
-}
-
-/// The calling thread's flags. A hook asks for the address only once, because that takes a call.
-#[inline]
-fn flags() -> &'static Flags {
-    FLAGS.with(|flags| {
-        let flags: *const Flags = flags;
-        // SAFETY: without a destructor, the flags live as long as their thread. The reference
-        // does not leave the thread, since a `Cell` cannot be shared.
-        unsafe { &*flags }
-    })
-}
+mod flags;
 
 /// Marks the calling thread as one of our own, until it ends.
 pub(crate) fn enter_for_life() {
@@ -132,6 +107,36 @@ impl Drop for EngineCall {
     }
 }
 
+/// As [`EngineCall`], of a call that the host itself makes. For the shortest hooks, which have nothing to do if the engine made it:
+/// so nothing need be kept of where the thread was before.
+pub(crate) struct HostCall(());
+
+impl HostCall {
+    /// `None`: the engine itself made the call.
+    #[inline]
+    pub(crate) fn enter() -> Option<Self> {
+        let flags = flags();
+        if flags.in_engine.get() {
+            return None;
+        }
+        flags.in_engine.set(true);
+        Some(Self(()))
+    }
+}
+
+impl Drop for HostCall {
+    #[inline]
+    fn drop(&mut self) {
+        flags().in_engine.set(false);
+    }
+}
+
+/// Whether a hook that is reached now was called by the engine itself, and not by the host.
+#[inline]
+pub(crate) fn is_in_engine() -> bool {
+    flags().in_engine.get()
+}
+
 #[cfg(target_os = "linux")]
 fn errno_location() -> *mut i32 {
     // SAFETY: no preconditions.
@@ -166,6 +171,34 @@ mod tests {
         assert!(!outer.nested);
         drop(outer);
         assert!(!EngineCall::enter().nested);
+    }
+
+    #[test]
+    fn a_short_hook_has_nothing_to_do_with_a_call_of_the_engine_itself() {
+        {
+            let _outer = EngineCall::enter();
+            assert!(HostCall::enter().is_none());
+            assert!(is_in_engine(), "the outer call still lasts");
+        }
+        assert!(!is_in_engine());
+        let call = HostCall::enter();
+        assert!(call.is_some() && is_in_engine());
+        assert!(EngineCall::enter().nested);
+        drop(call);
+        assert!(!is_in_engine());
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is a test")]
+    #[test]
+    fn each_thread_is_where_it_is_by_itself() {
+        let _call = EngineCall::enter();
+        let elsewhere = std::thread::spawn(|| {
+            let before = is_in_engine();
+            let _call = EngineCall::enter();
+            (before, is_in_engine())
+        });
+        assert_eq!(elsewhere.join().ok(), Some((false, true)));
+        assert!(is_in_engine());
     }
 
     #[test]

@@ -18,10 +18,44 @@ const OUT: u8 = 3;
 
 static MODE: AtomicU8 = AtomicU8::new(INERT);
 
+/// Since when hooks observe. Every hook reads it, so the answer to [`is_active`] is here too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// They do not.
+    Inactive,
+    /// No request has come yet.
+    Loading,
+    /// A request has come.
+    Serving,
+}
+
+static PHASE: AtomicU8 = AtomicU8::new(Phase::Inactive as u8);
+
+/// The [`Phase`] now, as a number.
+#[inline]
+pub(crate) fn phase() -> u8 {
+    // Relaxed: this publishes nothing else.
+    PHASE.load(Ordering::Relaxed)
+}
+
+/// Whether hooks observe.
 #[inline]
 pub(crate) fn is_active() -> bool {
-    // Relaxed: this publishes nothing else.
-    matches!(MODE.load(Ordering::Relaxed), ARMED | RUNNING)
+    phase() != Phase::Inactive as u8
+}
+
+/// A request has come.
+pub(crate) fn serving() {
+    if phase() == Phase::Loading as u8 {
+        // Not if hooks have just stopped observing.
+        let _ = PHASE.compare_exchange(
+            Phase::Loading as u8,
+            Phase::Serving as u8,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
 }
 
 /// What other modules do when the mode changes.
@@ -38,6 +72,7 @@ static TRANSITIONS: OnceLock<Transitions> = OnceLock::new();
 pub(crate) fn arm(transitions: Transitions) {
     let _ = TRANSITIONS.set(transitions);
     MODE.store(ARMED, Ordering::Relaxed);
+    PHASE.store(Phase::Loading as u8, Ordering::Relaxed);
 }
 
 /// The server begins to load its first model, or uses a context: now the threads are needed.
@@ -60,7 +95,13 @@ pub(crate) fn is_running() -> bool {
 
 /// Stops observing: in a forked child, or after a set-up that failed.
 pub(crate) fn disable() {
-    MODE.store(OUT, Ordering::Relaxed);
+    let _ = go_out();
+}
+
+/// The mode before.
+fn go_out() -> u8 {
+    PHASE.store(Phase::Inactive as u8, Ordering::Relaxed);
+    MODE.swap(OUT, Ordering::SeqCst)
 }
 
 /// Where our code panicked last, for the message about it.
@@ -82,7 +123,7 @@ pub(crate) fn place_of_panic() -> String {
 /// evicted.
 #[cold]
 pub(crate) fn disable_after_panic() {
-    if MODE.swap(OUT, Ordering::SeqCst) == OUT {
+    if go_out() == OUT {
         return;
     }
     // Log last: logging may panic again.

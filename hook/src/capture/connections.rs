@@ -12,7 +12,7 @@ use contextpilot_residency::{TaskId, Token};
 
 use super::requests::{Current, have_titles};
 use super::sockets::generation;
-use crate::attach::evidence;
+
 use crate::base::status::STATUS;
 use crate::base::{clock, guard};
 use crate::capture::salts::{self, Salt};
@@ -241,7 +241,7 @@ impl Connection {
             Step::More => {}
             Step::Complete(request) => {
                 if request.is_inference() {
-                    evidence::serving();
+                    crate::base::mode::serving();
                 }
                 self.current = Current::of(request);
                 if self.reader.lost() == Some(Loss::Behind) {

@@ -8,7 +8,7 @@
 //! reused, never freed.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use contextpilot_residency::{Entries, Entry, media_token};
 
@@ -18,8 +18,11 @@ use crate::base::bounds::{BATCH_KEEPS as KEPT, BATCHES as MOST};
 /// `LLAMA_TOKEN_NULL`.
 const NO_TOKEN: i32 = -1;
 
+/// What a free place has. No batch has this address, and neither is it null, so a null batch is found at no place.
+const NO_BATCH: usize = 1;
+
 struct ShadowCell {
-    /// Zero: free.
+    /// The batch's address, or [`NO_BATCH`].
     batch: AtomicUsize,
     shadow: UnsafeCell<Shadow>,
 }
@@ -30,7 +33,7 @@ unsafe impl Sync for ShadowCell {}
 
 #[allow(clippy::declare_interior_mutable_const)]
 const FREE: ShadowCell = ShadowCell {
-    batch: AtomicUsize::new(0),
+    batch: AtomicUsize::new(NO_BATCH),
     shadow: UnsafeCell::new(Shadow::new()),
 };
 static PLACES: [ShadowCell; MOST] = [FREE; MOST];
@@ -60,7 +63,7 @@ pub(crate) unsafe fn begin(batch: Pointer) {
     for place in probe(address) {
         if place
             .batch
-            .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(NO_BATCH, address, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
             // SAFETY: this thread has just taken the place, and others reach it only through the batch.
@@ -86,7 +89,7 @@ pub(crate) unsafe fn end(batch: Pointer) {
         })
     };
     if let Some(place) = find(batch.addr()) {
-        place.batch.store(0, Ordering::Release);
+        place.batch.store(NO_BATCH, Ordering::Release);
     }
 }
 
@@ -103,13 +106,14 @@ pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R
 }
 
 /// The place of the batch that was found last. A server fills one batch at a time, entry by entry.
-static LAST: AtomicUsize = AtomicUsize::new(0);
+static LAST: AtomicPtr<ShadowCell> = AtomicPtr::new((&raw const PLACES).cast_mut().cast());
 
 #[inline]
 fn find(address: usize) -> Option<&'static ShadowCell> {
+    // SAFETY: it always leads to one of the places.
+    let last = unsafe { &*LAST.load(Ordering::Relaxed) };
     // A hint only: the address at the place is compared.
-    let last = &PLACES[LAST.load(Ordering::Relaxed) % MOST];
-    if address != 0 && last.batch.load(Ordering::Acquire) == address {
+    if last.batch.load(Ordering::Acquire) == address {
         return Some(last);
     }
     look_for(address)
@@ -117,15 +121,9 @@ fn find(address: usize) -> Option<&'static ShadowCell> {
 
 #[cold]
 fn look_for(address: usize) -> Option<&'static ShadowCell> {
-    if address == 0 {
-        // Zero marks a free place.
-        return None;
-    }
-    let start = start(address);
-    let found = (start..start + MOST)
-        .find(|place| PLACES[place % MOST].batch.load(Ordering::Acquire) == address)?;
-    LAST.store(found % MOST, Ordering::Relaxed);
-    Some(&PLACES[found % MOST])
+    let found = probe(address).find(|place| place.batch.load(Ordering::Acquire) == address)?;
+    LAST.store(std::ptr::from_ref(found).cast_mut(), Ordering::Relaxed);
+    Some(found)
 }
 
 /// All places, beginning with the one that the address hashes to. A free place does not end the
@@ -185,14 +183,21 @@ impl Shadow {
         }
     }
 
-    /// As [`Shadow::add`], but does nothing and returns `false` if that would allocate memory.
+    /// As [`Shadow::add`], but does nothing and returns `false` unless this is the next entry and there is room for it.
     #[inline]
-    pub(crate) fn add_if_there_is_room(&mut self, index: i32, sequence: i32, token: i32) -> bool {
-        let room = self.entries.len() < self.entries.capacity();
-        if room {
-            self.add(index, sequence, token);
+    pub(crate) fn add_if_it_fits(&mut self, index: i32, sequence: i32, token: i32) -> bool {
+        // A negative index becomes larger than any length.
+        let fits =
+            index as usize == self.entries.len() && self.entries.len() < self.entries.capacity();
+        if fits {
+            self.entries.push(Entry {
+                sequence,
+                position: -1,
+                token,
+                output: false,
+            });
         }
-        room
+        fits
     }
 
     pub(crate) fn add_without_token(&mut self, index: i32, sequence: i32) {
@@ -274,9 +279,8 @@ impl Shadow {
 
     #[inline]
     fn entry(&mut self, index: i32) -> Option<&mut Entry> {
-        let entry = usize::try_from(index)
-            .ok()
-            .and_then(|index| self.entries.get_mut(index));
+        // A negative index becomes larger than any length.
+        let entry = self.entries.get_mut(index as usize);
         if entry.is_none() {
             self.incomplete = true;
         }

@@ -1,9 +1,11 @@
 //! Hooks for filling a `llama_batch_ext`. They take a few nanoseconds each, because they run for every
-//! token.
+//! token. They are called only while hooks observe.
+//!
+//! What only adds or changes an entry, where there is room for it, allocates nothing and cannot fail: so it needs no guard.
 
 use crate::attach::original::original;
 use crate::base::abi::{Embeddings, Pointer};
-use crate::base::guard::EngineCall;
+use crate::base::guard::{EngineCall, HostCall, guarded, is_in_engine};
 use crate::capture::shadow::{self, Shadow};
 
 /// # Safety
@@ -14,24 +16,6 @@ unsafe fn note(call: &EngineCall, batch: Pointer, work: impl FnOnce(&mut Shadow)
         // SAFETY: the caller's promise.
         unsafe { shadow::with(batch, work) };
     });
-}
-
-/// For work that only changes an entry: it allocates nothing and cannot fail, so it needs no
-/// guard. Returns the result of `work`; `None` if nothing is to be noted.
-///
-/// # Safety
-/// As for [`note`].
-#[inline]
-unsafe fn note_in_place<R>(
-    call: &EngineCall,
-    batch: Pointer,
-    work: impl FnOnce(&mut Shadow) -> R,
-) -> Option<R> {
-    if !call.counts() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { shadow::with(batch, work) }
 }
 
 pub(crate) unsafe fn llama_batch_ext_init(context: Pointer) -> Pointer {
@@ -66,16 +50,31 @@ pub(crate) unsafe fn llama_batch_ext_add(batch: Pointer, sequence: i32) -> i32 {
     index
 }
 
+#[inline(always)]
 pub(crate) unsafe fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, token: i32) -> i32 {
-    let call = EngineCall::enter();
+    let Some(call) = HostCall::enter() else {
+        return original!(llama_batch_ext_add_token(batch, sequence, token));
+    };
     let index = original!(llama_batch_ext_add_token(batch, sequence, token));
-    let add = |s: &mut Shadow| s.add_if_there_is_room(index, sequence, token);
+    drop(call);
+    let add = |s: &mut Shadow| s.add_if_it_fits(index, sequence, token);
     // SAFETY: the caller uses the batch.
-    if unsafe { note_in_place(&call, batch, add) } == Some(false) {
+    if unsafe { shadow::with(batch, add) } == Some(false) {
         // SAFETY: as above.
-        unsafe { note(&call, batch, |s| s.add(index, sequence, token)) };
+        unsafe { add_slowly(batch, index, sequence, token) };
     }
     index
+}
+
+/// # Safety
+/// As for [`note`].
+#[cold]
+#[inline(never)]
+unsafe fn add_slowly(batch: Pointer, index: i32, sequence: i32, token: i32) {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe {
+        shadow::with(batch, |s| s.add(index, sequence, token));
+    });
 }
 
 pub(crate) unsafe fn llama_batch_ext_add_embd(
@@ -118,20 +117,26 @@ pub(crate) unsafe fn llama_batch_ext_set_embd_token(
     done
 }
 
+/// The engine calls no function here that is hooked, so it is not noted that it runs.
+#[inline(always)]
 pub(crate) unsafe fn llama_batch_ext_set_pos(
     batch: Pointer,
     index: i32,
     position: *const i32,
 ) -> bool {
-    let call = EngineCall::enter();
-    let done = original!(llama_batch_ext_set_pos(batch, index, position));
-    if done && !position.is_null() {
+    if is_in_engine() {
+        return original!(llama_batch_ext_set_pos(batch, index, position));
+    }
+    if !original!(llama_batch_ext_set_pos(batch, index, position)) {
+        return false;
+    }
+    if !position.is_null() {
         // SAFETY: the engine has just read it. With M-RoPE there are several; the first is that of the KV cache.
         let position = unsafe { *position };
         // SAFETY: the caller uses the batch.
-        unsafe { note_in_place(&call, batch, |s| s.set_position(index, position)) };
+        unsafe { shadow::with(batch, |s| s.set_position(index, position)) };
     }
-    done
+    true
 }
 
 pub(crate) unsafe fn llama_batch_ext_set_output_logits(
@@ -139,11 +144,14 @@ pub(crate) unsafe fn llama_batch_ext_set_output_logits(
     index: i32,
     value: bool,
 ) -> bool {
-    let call = EngineCall::enter();
+    let Some(call) = HostCall::enter() else {
+        return original!(llama_batch_ext_set_output_logits(batch, index, value));
+    };
     let done = original!(llama_batch_ext_set_output_logits(batch, index, value));
+    drop(call);
     if done {
         // SAFETY: the caller uses the batch.
-        unsafe { note_in_place(&call, batch, |s| s.set_output(index, value)) };
+        unsafe { shadow::with(batch, |s| s.set_output(index, value)) };
     }
     done
 }
@@ -154,16 +162,18 @@ pub(crate) unsafe fn llama_batch_ext_set_output_embd(
     index: i32,
     value: bool,
 ) -> bool {
-    let call = EngineCall::enter();
+    let Some(call) = HostCall::enter() else {
+        return original!(llama_batch_ext_set_output_embd(batch, index, value));
+    };
     let done = original!(llama_batch_ext_set_output_embd(batch, index, value));
+    drop(call);
     if done {
-        // SAFETY: the caller uses the batch.
-        unsafe {
-            note_in_place(&call, batch, |s| {
-                s.set_special();
-                s.set_output(index, value);
-            })
+        let set = |s: &mut Shadow| {
+            s.set_special();
+            s.set_output(index, value);
         };
+        // SAFETY: the caller uses the batch.
+        unsafe { shadow::with(batch, set) };
     }
     done
 }

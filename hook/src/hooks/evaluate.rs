@@ -1,6 +1,8 @@
 //! Hooks for evaluating batches. They note the batch before the call, because overwritten tokens are lost
 //! whether the evaluation succeeds or not, and the result after it.
 
+use std::ops::Deref;
+
 use contextpilot_residency::{Entries, Entry, Event};
 
 use crate::attach::original::original;
@@ -118,8 +120,7 @@ fn note_evaluation() {
 /// An evaluation, from submission to the engine's result.
 struct Evaluation<'a> {
     used: Context<'a>,
-    /// The sequences of the batch, each once.
-    sequences: Vec<i32>,
+    sequences: Sequences,
     /// A sequence whose size is worth asking for, if there is an observer.
     longest: Option<Longest>,
     /// The evaluation was noted as begun, and not yet as ended.
@@ -131,7 +132,7 @@ impl<'a> Evaluation<'a> {
         let (call, context) = (used.call(), used.pointer());
         let mut evaluation = Evaluation {
             used,
-            sequences: Vec::new(),
+            sequences: Sequences::Many(Vec::new()),
             longest: None,
             open: false,
         };
@@ -152,7 +153,7 @@ impl<'a> Evaluation<'a> {
                     } else {
                         entries
                     };
-                    evaluation.sequences = sequences_of(&entries);
+                    evaluation.sequences = Sequences::of(&entries);
                     evaluation.longest = measure::worth_measuring(context, &entries);
                     push(Event::Submitted {
                         context: id,
@@ -272,14 +273,92 @@ pub(super) fn note_reach(context: Pointer, sequence: i32, first: Option<i32>) {
     }
 }
 
-/// The sequences of the entries, each once. Fast, because entries of a sequence are side by side as a
-/// rule, and batches of generation have few entries.
-fn sequences_of(entries: &[Entry]) -> Vec<i32> {
-    let mut sequences: Vec<i32> = entries
-        .chunk_by(|a, b| a.sequence == b.sequence)
-        .filter_map(|run| run.first().map(|entry| entry.sequence))
-        .collect();
-    sequences.sort_unstable();
-    sequences.dedup();
-    sequences
+/// The sequences of a batch, each once. One needs no memory: a slot that generates submits such a batch for each token.
+enum Sequences {
+    One(i32),
+    /// Any other number, also none.
+    Many(Vec<i32>),
+}
+
+impl Deref for Sequences {
+    type Target = [i32];
+
+    fn deref(&self) -> &[i32] {
+        match self {
+            Self::One(sequence) => std::slice::from_ref(sequence),
+            Self::Many(sequences) => sequences,
+        }
+    }
+}
+
+impl Sequences {
+    /// Fast, because a prompt's entries are all of one sequence as a rule, and batches of generation have few entries.
+    #[inline]
+    fn of(entries: &[Entry]) -> Self {
+        match entries {
+            [] => Self::Many(Vec::new()),
+            [only] => Self::One(only.sequence),
+            [first, rest @ ..] if are_all_of(first.sequence, rest) => Self::One(first.sequence),
+            _ => Self::several(entries),
+        }
+    }
+
+    #[inline(never)]
+    fn several(entries: &[Entry]) -> Self {
+        let mut sequences: Vec<i32> = entries
+            .chunk_by(|a, b| a.sequence == b.sequence)
+            .filter_map(|run| run.first().map(|entry| entry.sequence))
+            .collect();
+        sequences.sort_unstable();
+        sequences.dedup();
+        Self::Many(sequences)
+    }
+}
+
+/// Whether all entries are of this sequence. Four at a time, as that is what a token of a prompt costs here.
+#[inline(never)]
+fn are_all_of(sequence: i32, entries: &[Entry]) -> bool {
+    let is_of_it = |one: &Entry| one.sequence == sequence;
+    let mut rest = entries;
+    while let [a, b, c, d, more @ ..] = rest {
+        if !(is_of_it(a) && is_of_it(b) && is_of_it(c) && is_of_it(d)) {
+            return false;
+        }
+        rest = more;
+    }
+    rest.iter().all(is_of_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_sequences_of_a_batch_are_listed_once() {
+        for of_entries in [
+            &[][..],
+            &[3],
+            &[3, 3],
+            &[3, 1],
+            &[0, 0, 0, 0, 0, 0],
+            &[0, 0, 0, 0, 0, 2],
+            &[0, 0, 2, 0, 0, 0, 0],
+            &[2, 2, 2, 2, 1, 1, 1, 1, 2],
+        ] {
+            let entries: Vec<Entry> = of_entries
+                .iter()
+                .map(|&sequence| Entry {
+                    sequence,
+                    position: 0,
+                    token: 0,
+                    output: false,
+                })
+                .collect();
+            let expected: BTreeSet<i32> = of_entries.iter().copied().collect();
+            let expected: Vec<i32> = expected.into_iter().collect();
+            assert_eq!(*Sequences::of(&entries), *expected, "{of_entries:?}");
+        }
+    }
 }

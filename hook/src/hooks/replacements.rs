@@ -1,53 +1,51 @@
 //! The functions that are called in place of the host's. Each notes that it was called, and calls the
-//! body in the module that its row names. Each exists once for each [engine](crate::attach::engines).
+//! body in the module that its row names. In a program that may have several [engines](crate::attach::engines),
+//! each exists once for each of them.
 
 use std::ffi::{c_char, c_int};
 
 use super::*;
 use crate::attach::Replacement;
-use crate::attach::engines::{self, Entered};
-use crate::attach::original::called;
+use crate::attach::engines::Entered;
+use crate::attach::original::{called, original};
 use crate::base::abi::{Batch, ContextParams, Embeddings, Pointer};
+
+/// While hooks do not observe, those that fill batches only call the original. Others decide by themselves: what the prefix
+/// store has put into the engine stays there, whatever happens to the rest of the library.
+macro_rules! only_observes {
+    ($observes:ident, batch $name:ident($($argument:ident),*)) => {
+        if !$observes {
+            return original!($name($($argument),*));
+        }
+    };
+    ($observes:ident, $module:ident $name:ident($($argument:ident),*)) => {
+        let _ = $observes;
+    };
+}
 
 macro_rules! replacements {
     ($( $module:ident $generation:ident $need:ident
         fn $name:ident($($argument:ident : $type:ty),*) $(-> $result:ty)?; )*) => {
-        /// What all engines share. Each body is called at one place, so that it can be inlined there.
-        mod shared {
+        /// In a llama-server, which has one engine. Nothing stands between these and the bodies, as some run for every token.
+        pub(super) mod replacement {
             use super::*;
             $(
-                #[inline(never)]
-                pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
-                    called::$name.note();
+                pub(in crate::hooks) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
+                    let observes = called::$name.note();
+                    only_observes!(observes, $module $name($($argument),*));
                     // SAFETY: called in place of the function of this name, with its contract.
                     unsafe { $module::$name($($argument),*) }
                 }
             )*
         }
-        /// With several engines. Apart, so that with one nothing is made ready for what comes after the call.
+        /// In another program.
         mod entered {
             use super::*;
             $(
-                #[inline(never)]
                 pub(super) unsafe extern "C-unwind" fn $name<const ENGINE: usize>($($argument: $type),*) $(-> $result)? {
                     let _engine = Entered::new(ENGINE);
                     // SAFETY: the caller's promise.
-                    unsafe { shared::$name($($argument),*) }
-                }
-            )*
-        }
-        /// The functions of the first engine.
-        pub(super) mod replacement {
-            use super::*;
-            $(
-                pub(in crate::hooks) unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
-                    if engines::are_several() {
-                        // SAFETY: the caller's promise.
-unsafe { entered::$name::<0>($($argument),*) }
-} else {
-                        // SAFETY: the caller's promise.
-unsafe { shared::$name($($argument),*) }
-}
+                    unsafe { replacement::$name($($argument),*) }
                 }
             )*
         }
@@ -55,16 +53,17 @@ unsafe { shared::$name($($argument),*) }
         #[allow(clippy::type_complexity)]
         pub(crate) static REPLACEMENTS: &[Replacement] = &[$(
             {
-                fn first() -> *const () {
+                fn of_server() -> *const () {
                     let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = replacement::$name;
                     code as *const ()
                 }
-                fn further<const ENGINE: usize>() -> *const () {
+                fn of_engine<const ENGINE: usize>() -> *const () {
                     let code: unsafe extern "C-unwind" fn($($type),*) $(-> $result)? = entered::$name::<ENGINE>;
                     code as *const ()
                 }
                 Replacement {
-                    code: [first, further::<1>, further::<2>, further::<3>],
+                    of_server,
+                    of_engines: [of_engine::<0>, of_engine::<1>, of_engine::<2>, of_engine::<3>],
                 }
             },
         )*];

@@ -118,7 +118,7 @@ impl Content {
         }
         let then = self.known_marks();
         let mut each = then.iter().zip(&self.parts);
-        // A microsecond, behind each token that is generated.
+        // 0.2 µs behind each token that is generated (docs/benchmarks.md).
         if each.all(|(then, part)| *then == Mark::of_open(part)) {
             return Standing::Same;
         }

@@ -58,7 +58,7 @@ fn redirect(libraries: &[usize], within: bool, wanted: impl Fn(&Row) -> bool) {
                 (false, all) => all.iter().copied().find(|address| *address == now),
             };
             // All words of a function lead to one definition.
-            let known = row.slot.get().map(|known| known.addr());
+            let known = row.slot.get().map(|known| known.addr().get());
             if known.is_none() && !libraries.contains(&object.key()) {
                 continue;
             }

@@ -82,7 +82,7 @@ pub(crate) fn patch_late() {
                 let leads = if is_lazy {
                     row.is_engines()
                 } else {
-                    row.slot.get().is_some_and(|f| f.addr() == now)
+                    row.slot.get().is_some_and(|f| f.addr().get() == now)
                 };
                 row.places.patched() > 0
                     && !row.places.is_inline()

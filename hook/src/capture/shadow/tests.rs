@@ -38,6 +38,22 @@ fn the_copy_has_the_entries_that_were_added_to_the_batch() {
 }
 
 #[test]
+fn only_the_next_entry_is_added_in_place_and_only_where_there_is_room() {
+    let mut shadow = Shadow::new();
+    assert!(!shadow.add_if_it_fits(0, 3, 100), "no room");
+    shadow.add(0, 3, 100);
+    assert!(shadow.entries.capacity() > 1);
+    for index in [-2, -1, 0, 2, i32::MAX, i32::MIN] {
+        assert!(!shadow.add_if_it_fits(index, 3, 101), "{index}");
+    }
+    assert!(shadow.add_if_it_fits(1, 3, 101));
+    let expected = [entry(3, -1, 100, false), entry(3, -1, 101, false)];
+    assert_eq!(shadow.entries().as_deref(), Some(&expected[..]));
+    shadow.set_position(-1, 7);
+    assert_eq!(shadow.entries(), None, "it has no such entry");
+}
+
+#[test]
 fn an_entry_of_several_sequences_is_listed_for_each() {
     let mut shadow = Shadow::new();
     for (index, token) in [100, 101].into_iter().enumerate() {
