@@ -40,6 +40,8 @@ pub(super) type Checkpoint = (u64, u64);
 /// Under what the tokens of a checkpoint were evaluated.
 struct Taken {
     conditions: Conditions,
+    /// Where the rows of its windows begin: see [`Held::first`].
+    first: usize,
     /// Looks at the model's file before it was taken.
     look: u64,
 }
@@ -580,19 +582,29 @@ impl ContextStore {
         }
     }
 
-    /// The server has taken a checkpoint of tokens that were evaluated under these conditions.
-    pub(super) fn remember_checkpoint(&mut self, checkpoint: Checkpoint, conditions: Conditions) {
+    /// The server has taken a checkpoint of tokens that were evaluated under these conditions. `first`: where the rows of its windows begin.
+    pub(super) fn remember_checkpoint(
+        &mut self,
+        checkpoint: Checkpoint,
+        conditions: Conditions,
+        first: usize,
+    ) {
         if self.checkpoints.len() >= MOST_SAVED {
             self.checkpoints.clear();
         }
         let look = self.looks;
-        let taken = Taken { conditions, look };
+        let taken = Taken {
+            conditions,
+            first,
+            look,
+        };
         self.checkpoints.insert(checkpoint, taken);
     }
 
-    /// Under what the tokens of a checkpoint were evaluated. `None`: it is not known.
-    pub(super) fn checkpoint(&self, checkpoint: Checkpoint) -> Option<Conditions> {
-        Some(self.checkpoints.get(&checkpoint)?.conditions)
+    /// Under what the tokens of a checkpoint were evaluated, and where the rows of its windows begin. `None`: it is not known.
+    pub(super) fn checkpoint(&self, checkpoint: Checkpoint) -> Option<(Conditions, usize)> {
+        let taken = self.checkpoints.get(&checkpoint)?;
+        Some((taken.conditions, taken.first))
     }
 
     pub(super) fn saved(&self, buffer: usize) -> Option<&Saved> {

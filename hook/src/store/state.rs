@@ -80,7 +80,10 @@ pub(crate) unsafe fn write_checkpoint(
     // SAFETY: the caller's promise.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     with_record(context, |record| {
-        record.remember_checkpoint((sample(&bytes), digest(&tokens)), conditions);
+        let first = record
+            .bounds
+            .map_or(0, |bounds| bounds.first_row(tokens.len()));
+        record.remember_checkpoint((sample(&bytes), digest(&tokens)), conditions, first);
     });
     Some(bytes.len())
 }
@@ -102,9 +105,11 @@ pub(crate) unsafe fn checkpointed(
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     with_record(context, |record| {
         let held = record.session.copy_out(sequence);
-        let whole = held.and_then(|held| Some((held.conditions, held.into_whole()?)));
-        if let Some((conditions, tokens)) = whole {
-            record.remember_checkpoint((sample(state), digest(&tokens)), conditions);
+        if let Some(held) = held {
+            let (conditions, first) = (held.conditions, held.first);
+            if let Some(tokens) = held.into_whole() {
+                record.remember_checkpoint((sample(state), digest(&tokens)), conditions, first);
+            }
         }
         keep_checkpoint(record, sequence, state);
     });
@@ -133,11 +138,13 @@ pub(crate) unsafe fn rewound(
         let known = tokens.and_then(|tokens| {
             // SAFETY: the caller's promise.
             let state = unsafe { std::slice::from_raw_parts(source, size) };
-            let conditions = record.checkpoint((sample(state), digest(&tokens)))?;
-            Some((tokens, conditions))
+            let (conditions, first) = record.checkpoint((sample(state), digest(&tokens)))?;
+            Some((tokens, conditions, first))
         });
         match known {
-            Some((tokens, conditions)) => record.session.rewound(sequence, &tokens, conditions),
+            Some((tokens, conditions, first)) => {
+                record.session.rewound(sequence, &tokens, conditions, first);
+            }
             None => record.session.overwritten(sequence),
         }
     });

@@ -19,12 +19,15 @@ pub(crate) struct Checkpoint {
     taken: Taken,
 }
 
+/// Under what a checkpoint's tokens were evaluated, and where the rows of its windows begin.
+pub(crate) type Evaluated = (Conditions, usize);
+
 /// What a checkpoint has of a slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) kept: Kept,
-    /// The tokens, and under what they were evaluated, as far as the prefix store knows.
-    pub(crate) known: Option<(Content, Conditions)>,
+    /// The tokens, as far as the prefix store knows them.
+    pub(crate) known: Option<(Content, Evaluated)>,
 }
 
 /// How much of a common prefix can be reused.

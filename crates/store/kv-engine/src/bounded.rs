@@ -14,7 +14,7 @@ use contextpilot_kv_store::{Run, media, worth};
 use crate::Refusal;
 use crate::change::change_engine;
 use crate::host::{Host, Part, Record, Supply, Wanted};
-use crate::journal::Aside;
+use crate::journal::{Aside, Journal};
 use crate::plan::{Plan, carry_out, put_back};
 
 /// Does what is to be done before a part of a batch is evaluated.
@@ -55,6 +55,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
 pub fn prepare_media<H: Host>(host: &H, part: &Part) -> Result<bool, Refusal> {
     let run = &part.run;
     let sequence = run.sequence;
+    check_window(host, sequence);
     let known = host.record(|record| {
         let conditions = record.conditions(sequence);
         let continues = part.follows && record.session_mut().continues(run, conditions);
@@ -126,11 +127,43 @@ fn go_back_aside<H: Host>(host: &H, sequence: i32) -> bool {
     let believed = believed(host, sequence);
     let work = || put_back(host, sequence);
     change_engine(host, sequence, believed, work, |record, is_back| {
-        let session = record.session_mut();
         let held = if *is_back { tokens } else { 0 };
+        let first = record.bounds().map_or(0, |bounds| bounds.first_row(held));
+        let session = record.session_mut();
         session.set_in_engine(sequence, held);
+        session.begin_at(sequence, first);
         session.position(sequence, held)
     })
+}
+
+/// Puts aside what the engine holds of a sequence: so many tokens. False: it does not give it.
+fn put_aside<H: Host>(host: &H, sequence: i32, tokens: usize) -> bool {
+    let mut state = Vec::new();
+    let is_saved = host.save(sequence, &mut state);
+    if is_saved {
+        let aside = Aside {
+            sequence,
+            tokens,
+            state,
+        };
+        host.journal(|journal| journal.put_aside(aside));
+    }
+    is_saved
+}
+
+/// A part of the host's batch is about to be evaluated for this sequence by a call of ours. Should the engine refuse the rest, nothing
+/// of it must stay: whether the engine can then be given again what it holds now.
+pub(crate) fn may_evaluate_ahead<H: Host>(host: &H, sequence: i32) -> bool {
+    let held = host.record(|record| {
+        let session = record.session();
+        let has_rows = session.believed(sequence).is_some_and(media::is_any_row);
+        has_rows.then(|| session.in_engine(sequence))
+    });
+    let is_aside = |journal: &mut Journal| journal.aside.iter().any(|one| one.sequence == sequence);
+    match held.flatten() {
+        Some(held) => host.journal(is_aside) == Some(true) || put_aside(host, sequence, held),
+        None => true,
+    }
 }
 
 /// The position up to which the host believes in a sequence.
@@ -158,9 +191,11 @@ pub fn about_to_go_back<H: Host>(host: &H, sequence: i32, kept: usize) -> Vec<i3
             return Vec::new();
         }
         let needed = (kept + 1).saturating_sub(window);
-        record
-            .session()
-            .lacking(sequence, needed, |of| record.are_these(of))
+        let session = record.session();
+        let mut all = session.lacking(sequence, needed, |of| record.are_these(of));
+        // Else the engine would be given less than the host keeps, and what comes next would stand behind a hole.
+        all.retain(|id| session.known_of(*id) >= kept);
+        all
     });
     let lacking = lacking.unwrap_or_default();
     for &sequence in &lacking {
@@ -201,8 +236,9 @@ pub fn make_whole<H: Host>(host: &H, sequence: i32) {
     let lacking = host.record(|record| {
         let session = record.session();
         let mut all = session.lacking(sequence, 0, |of| record.are_these(of));
-        // What follows what is known of another one cannot be evaluated again.
-        all.retain(|id| session.believed(*id).is_some());
+        // What follows what is known of another one cannot be evaluated again, and neither can images and sounds.
+        let can_be = |tokens: &[i32]| !media::is_any_row(tokens);
+        all.retain(|id| session.believed(*id).is_some_and(can_be));
         all
     });
     for sequence in lacking.unwrap_or_default() {
@@ -271,25 +307,17 @@ fn reach<H: Host>(
         run,
     };
     let mut supply = if may_load { host.find(&wanted) } else { None };
-    // The rows of media are gone: should the engine refuse what is loaded, it gets back what it has now.
-    let mut is_aside = false;
-    if supply.is_some() && media::is_any_row(&goal.wanted[..goal.held]) {
-        let mut state = Vec::new();
-        is_aside = host.save(sequence, &mut state);
-        if is_aside {
-            let tokens = goal.held;
-            let aside = Aside {
-                sequence,
-                tokens,
-                state,
-            };
-            host.journal(|journal| journal.put_aside(aside));
-        } else {
-            supply = None;
-        }
-    }
     if supply.is_none() && goal.held >= goal.believed {
         return Ok(());
+    }
+    // The rows of media are gone: should the engine refuse what is loaded or evaluated, it gets back what it has now.
+    let has_rows = media::is_any_row(&goal.wanted[..goal.held]);
+    let is_aside = has_rows && put_aside(host, sequence, goal.held);
+    if has_rows && !is_aside {
+        supply = None;
+        if goal.held >= goal.believed {
+            return Ok(());
+        }
     }
     let plan = Plan::to_reach(&wanted, supply.as_ref(), is_aside, goal.most);
     let work = || carry_out(host, &plan, &goal.wanted, supply.as_mut());
@@ -302,6 +330,7 @@ fn reach<H: Host>(
                 .map_or(0, |bounds| bounds.first_row(position))
         };
         let loaded = done.loaded.map(|position| (position, first(position)));
+        let back = first(goal.held);
         let session = record.session_mut();
         if done.failed_loads > 0 && loaded.is_none() {
             // Nothing of what the engine had is left.
@@ -315,6 +344,10 @@ fn reach<H: Host>(
         }
         if done.held <= goal.believed {
             session.set_in_engine(sequence, done.held);
+        }
+        if is_aside && loaded.is_none() && (done.failed_loads > 0 || done.refused.is_some()) {
+            // It got that back.
+            session.begin_at(sequence, back);
         }
         position(done.held)
     });

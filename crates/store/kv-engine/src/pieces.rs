@@ -3,6 +3,7 @@
 use contextpilot_kv_store::media;
 
 use crate::Refusal;
+use crate::bounded::may_evaluate_ahead;
 use crate::change::change_engine;
 use crate::host::{Host, Part, Record};
 use crate::journal::ANYTHING;
@@ -22,7 +23,7 @@ fn settle<H: Host>(host: &H, parts: &[Part]) {
 }
 
 /// Evaluates the entries from `there` up to `end` of a part, whose sequence has `believed` tokens, by calls of our own. They are
-/// then *ahead*, and left out.
+/// then *ahead*, and left out. Whether it [may be](may_evaluate_ahead) is known.
 ///
 /// # Errors
 /// The engine refuses.
@@ -114,6 +115,9 @@ pub(crate) fn in_pieces<H: Host>(
         let Some((believed, there)) = known.flatten() else {
             continue;
         };
+        if !may_evaluate_ahead(host, run.sequence) {
+            continue;
+        }
         // The parts are those that the engine would make.
         let wanted = (left - at_once).next_multiple_of(at_once);
         let count = wanted.min(run.leading - there);

@@ -3,6 +3,7 @@
 use contextpilot_kv_store::{Run, worth};
 
 use crate::Refusal;
+use crate::bounded::may_evaluate_ahead;
 use crate::host::{Host, Part, Record};
 use crate::pieces::evaluate_to;
 use crate::tails::{MOST_BYTES, Tail};
@@ -28,6 +29,9 @@ pub(crate) fn stop_at_turns<H: Host>(host: &H, parts: &[Part]) -> Result<(), Ref
             };
             let end = stop - believed;
             if end > there {
+                if !may_evaluate_ahead(host, part.run.sequence) {
+                    break;
+                }
                 evaluate_to(host, parts, part, (believed, there), end, most)?;
             }
             take_tail(host, &part.run, end);

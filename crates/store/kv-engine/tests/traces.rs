@@ -45,6 +45,8 @@ enum Act {
     Save(i32),
     /// The last copy replaces a sequence.
     Restore(i32),
+    /// The host goes back to the last copy, of which the sequence still has all tokens (a checkpoint).
+    Rewind(i32),
     /// Another adapter is applied from now on.
     Adapter(u32),
     /// Tokens are moved.
@@ -149,6 +151,10 @@ impl Traffic {
                         // On the way through a prompt, states are taken, too.
                         self.store(sequence, 0);
                     }
+                    if own % 5 == 2 && from % 3 > 0 {
+                        // So are the host's own.
+                        self.act(Act::Save(sequence));
+                    }
                 }
                 for nth in 0..answer {
                     let token = 900_000 + i32::try_from(nth).unwrap();
@@ -191,7 +197,10 @@ impl Traffic {
                     let kept = length.saturating_sub(count).max(least);
                     // A host keeps whole images.
                     let tokens = self.tokens_of(sequence);
-                    self.remove(sequence, media::whole(&tokens[..kept]));
+                    let kept = media::whole(&tokens[..kept]);
+                    if kept >= least {
+                        self.remove(sequence, kept);
+                    }
                 }
             }
             Act::Copy(source, target) if source != target => {
@@ -259,6 +268,39 @@ impl Traffic {
                     None => one.session.restored(sequence, &[]),
                 });
             }
+            Act::Rewind(sequence) => {
+                let Some(Saved { plain, rows, held }) = self.saved.clone() else {
+                    return;
+                };
+                let is_there = self.plain[sequence as usize].starts_with(&plain);
+                let is_moved = self.is_moved[sequence as usize];
+                if !is_there || is_moved || plain.is_empty() || self.memory.kind == Kind::Dense {
+                    return;
+                }
+                self.before(sequence);
+                self.store(sequence, 0);
+                if self.is_lost() {
+                    return;
+                }
+                self.memory.put(sequence, rows);
+                let kept = plain.len();
+                self.dropped[sequence as usize] = kept;
+                let held = held.and_then(|held| {
+                    let (conditions, first) = (held.conditions, held.first);
+                    Some((held.into_whole()?, conditions, first))
+                });
+                changed(
+                    &self.memory,
+                    Change::Shortened(sequence),
+                    |one| match held {
+                        Some((tokens, conditions, first)) => {
+                            one.session.rewound(sequence, &tokens, conditions, first);
+                        }
+                        None => one.session.overwritten(sequence),
+                    },
+                );
+                self.remove(sequence, kept);
+            }
             Act::Adapter(adapter) => {
                 // A server goes back to what a sequence was evaluated under before it goes on with it.
                 for sequence in 0..SEQUENCES {
@@ -310,16 +352,16 @@ impl Traffic {
     /// (Not with sliding windows: there nothing behind images is stored.)
     fn tokens(&mut self, text: u8, shared: usize, own: usize) -> Vec<i32> {
         let mut tokens = text_of(text, shared, &mut self.own, own);
-        if matches!(self.memory.kind, Kind::Window(_)) {
-            return tokens;
-        }
-        let of_prompt = (own % 4 == 1).then(|| media::run(&[self.own as u8; 32], 5));
+        let is_windowed = matches!(self.memory.kind, Kind::Window(_));
+        let at_once = self.memory.record(|one| one.bounds()?.at_once).flatten();
+        let most = at_once.unwrap_or(9);
+        let of_prompt = (own % 4 == 1).then(|| media::run(&[self.own as u8; 32], most.min(5)));
         if let Some(image) = of_prompt.flatten() {
             tokens.splice(shared..shared, image);
         }
         let of_text = match text {
-            1 => media::run(&[1; 32], 9),
-            2 => media::shared_run(&[2; 32], 9, 3),
+            1 => media::run(&[1; 32], most.min(9)),
+            2 if !is_windowed => media::shared_run(&[2; 32], 9, 3),
             _ => None,
         };
         if let Some(image) = of_text.filter(|_| shared > 20) {
@@ -341,7 +383,11 @@ impl Traffic {
 
     /// The host evaluates an image, a few rows at a time. False: that failed, and it begins anew.
     fn show(&mut self, sequence: i32, tokens: &[i32]) -> bool {
-        const ROWS: usize = 4;
+        // With sliding windows all at once.
+        let most_rows = match self.memory.kind {
+            Kind::Window(_) => tokens.len(),
+            _ => 4,
+        };
         let (shares, first) = (media::is_any_shared(tokens), self.end(sequence));
         let part_of = |from: usize, tokens: &[i32]| {
             let place = if shares { 0 } else { from };
@@ -350,8 +396,8 @@ impl Traffic {
         let is_bounded = is_bounded(&self.memory);
         let is_one = shares || is_bounded;
         let mut is_there = false;
-        for (nth, rows) in tokens.chunks(ROWS).enumerate() {
-            let from = nth * ROWS;
+        for (nth, rows) in tokens.chunks(most_rows).enumerate() {
+            let from = nth * most_rows;
             if is_there && is_one && nth > 0 {
                 let under = self.memory.under.get();
                 let rows = rows.iter().map(|token| (*token, under));
@@ -736,6 +782,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Act::Clear),
         2 => sequence().prop_map(Act::Save),
         2 => sequence().prop_map(Act::Restore),
+        3 => sequence().prop_map(Act::Rewind),
         1 => (0..3_u32).prop_map(Act::Adapter),
         1 => (sequence(), 1..20_usize).prop_map(|(a, b)| Act::Move(a, b)),
         1 => sequence().prop_map(Act::MakeWhole),
@@ -842,4 +889,33 @@ fn what_a_load_left_out_of_a_sequence_that_is_not_known_any_more_stays_out() {
     let before = memory.get(1);
     bounded::make_whole(memory, 1);
     assert_eq!(memory.get(1), before);
+}
+
+/// A checkpoint brings its own windows, whatever a load has left out behind them.
+#[test]
+fn a_checkpoint_before_what_was_loaded_is_gone_back_to_as_ever() {
+    let mut traffic = Traffic::new(Kind::Window(3), None);
+    let prompt = |sequence, shared, own| Act::Prompt {
+        sequence,
+        text: 1,
+        shared,
+        own,
+        answer: 1,
+    };
+    // Takes states on its way, and the second one a checkpoint, too.
+    for act in [prompt(1, 50, 6), prompt(0, 30, 2), prompt(0, 55, 3)] {
+        traffic.act(act);
+    }
+    let saved = traffic.saved.clone().unwrap().plain;
+    assert!(!saved.is_empty() && traffic.plain[0].starts_with(&saved));
+    assert!(traffic.memory.loads.get() > 1);
+    traffic.act(Act::Rewind(0));
+    assert_eq!(traffic.plain[0].len(), saved.len());
+    assert_eq!(
+        traffic.memory.get(0).tokens.len(),
+        saved.len(),
+        "it is there"
+    );
+    traffic.act(Act::Save(0));
+    assert!(!traffic.is_lost());
 }

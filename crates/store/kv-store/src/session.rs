@@ -89,6 +89,8 @@ pub struct Held {
     pub tokens: Vec<i32>,
     /// Under what that was evaluated.
     pub conditions: Conditions,
+    /// Its windows begin at this position, because a state was loaded: see [`Session::begin_at`]. Zero: they lack nothing.
+    pub first: usize,
     rest: Option<Rest>,
 }
 
@@ -98,6 +100,7 @@ impl Held {
         Self {
             tokens,
             conditions,
+            first: 0,
             rest: None,
         }
     }
@@ -226,6 +229,7 @@ impl Session {
         (is_there && (!one.tokens.is_empty() || one.rest.is_some())).then(|| Held {
             tokens: one.tokens.clone(),
             conditions: one.conditions,
+            first: one.first,
             rest: one.rest.clone(),
         })
     }
@@ -308,6 +312,12 @@ impl Session {
             (sequence < 0 || id == sequence) && one.first > position && is_known
         });
         lacking.map(|(&id, _)| id).collect()
+    }
+
+    /// How many tokens are known from the beginning of a sequence on, also of one that is not known as a whole.
+    pub fn known_of(&self, sequence: i32) -> usize {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(0, |one| one.beginning().len())
     }
 
     /// The server is about to remove what is behind the first `kept` tokens, and the engine holds nothing of the sequence any
@@ -401,20 +411,21 @@ impl Session {
         self.sequences.values().any(|sequence| sequence.lost)
     }
 
-    /// The server has gone back to a state of these tokens, which it had taken before. (Its windows may lack what a load has left out: a
-    /// server takes its checkpoints again behind such a state, and they lose a position each time.)
-    pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions) {
+    /// The server has gone back to a state of these tokens, which it had taken before. `first`: [`Held::first`] then. What a later load has
+    /// left out of the windows is there again.
+    pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions, first: usize) {
         self.obscure_copies(sequence);
         let Some(one) = self.sequences.get_mut(&sequence) else {
             return;
         };
         let same = one.conditions == conditions && one.tokens.starts_with(tokens);
         if !one.is_known() || one.pending > 0 || !same {
-            return self.obscure(sequence);
+            return self.overwritten(sequence);
         }
         one.tokens.truncate(tokens.len());
         one.believed = tokens.len();
         one.reused = one.reused.min(tokens.len());
+        one.first = first;
         (one.draft, one.steps) = (tokens.len(), 0);
     }
 
@@ -772,6 +783,7 @@ impl Session {
             shares: media::is_any_shared(&by.tokens),
             tokens: by.tokens,
             rest: by.rest,
+            first: by.first,
             ..Sequence::default()
         };
         // An open copy will overwrite it, or take it for what was to be copied.

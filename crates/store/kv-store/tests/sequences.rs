@@ -523,7 +523,7 @@ fn only_copies_of_what_was_overwritten_are_not_known() {
 fn what_is_to_be_copied_from_a_sequence_that_was_overwritten_is_not_known() {
     let overwrite: [fn(&mut Session); 3] = [
         |session| session.replaced(0, Held::whole(vec![7, 8, 9], NOW)),
-        |session| session.rewound(0, &[1, 2], NOW),
+        |session| session.rewound(0, &[1, 2], NOW, 0),
         |session| session.overwritten(0),
     ];
     for overwrite in overwrite {

@@ -284,8 +284,8 @@ impl Server<'_> {
                         known: None,
                     };
                 };
-                let (kept, conditions) = store.checkpoint(nth, &mut self.positions);
-                let known = conditions.map(|conditions| (evaluated, conditions));
+                let (kept, known) = store.checkpoint(nth, &mut self.positions);
+                let known = known.map(|known| (evaluated, known));
                 Taken { kept, known }
             });
         }

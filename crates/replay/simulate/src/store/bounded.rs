@@ -14,6 +14,7 @@ use contextpilot_kv_store::{Conditions, Fingerprint, Piece, Run, Session, worth}
 use contextpilot_traffic::{Memory, TrafficRequest};
 
 use super::{PrefixStore, Shelf, is_for_the_store, tokens_of};
+use crate::checkpoints::Evaluated;
 use crate::content::Content;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
@@ -109,12 +110,12 @@ impl PrefixStore {
         Some((bounds.first(believed) as i64, believed as i64 - 1))
     }
 
-    /// The server takes a checkpoint of a slot: the positions in it, and under what its tokens were evaluated, if that is known.
+    /// The server takes a checkpoint of a slot: the positions in it, and what is known of its tokens.
     pub(crate) fn checkpoint(
         &mut self,
         slot: usize,
         positions: &mut Positions,
-    ) -> (Kept, Option<Conditions>) {
+    ) -> (Kept, Option<Evaluated>) {
         let sequence = slot as i32;
         let context = self.at(positions);
         if let Some((kept, conditions)) = context.shown(sequence) {
@@ -127,8 +128,8 @@ impl PrefixStore {
         let conditions = context.record(|store| {
             let held = store.session.copy_out(sequence)?;
             keep_checkpoint(store, sequence, &part);
-            let conditions = held.conditions;
-            held.into_whole().map(|_| conditions)
+            let evaluated = (held.conditions, held.first);
+            held.into_whole().map(|_| evaluated)
         });
         (kept, conditions.flatten())
     }
@@ -141,11 +142,12 @@ impl PrefixStore {
     }
 
     /// It has, and this was evaluated there. `None`: that is not known.
-    pub(crate) fn rewound(&mut self, slot: usize, to: Option<&(Content, Conditions)>) {
+    pub(crate) fn rewound(&mut self, slot: usize, to: Option<&(Content, Evaluated)>) {
         match to {
-            Some((content, conditions)) => {
+            Some((content, (conditions, first))) => {
                 let tokens = tokens_of(content.row(), 0, content.len());
-                self.session.rewound(slot as i32, &tokens, *conditions);
+                self.session
+                    .rewound(slot as i32, &tokens, *conditions, *first);
             }
             None => self.session.overwritten(slot as i32),
         }
@@ -351,7 +353,7 @@ impl Context<'_> {
     }
 
     /// What a checkpoint gets from the store, of a sequence of which tokens are pending.
-    fn shown(&self, sequence: i32) -> Option<(Kept, Conditions)> {
+    fn shown(&self, sequence: i32) -> Option<(Kept, Evaluated)> {
         let store = &mut **self.store.borrow_mut();
         let believed = store.session.believed_if_pending(sequence)?;
         let conditions = store.applied();
@@ -364,7 +366,8 @@ impl Context<'_> {
             && store.is_under_these(sequence);
         let tokens = u32::try_from(believed).ok().filter(|_| is_shown)?;
         store.shelf.tree.used(&[state.tail]);
-        Some((self.positions.borrow().guess(tokens), conditions))
+        let first = store.bounds()?.first_row(believed);
+        Some((self.positions.borrow().guess(tokens), (conditions, first)))
     }
 
     /// Copies another sequence out that holds a beginning of what is wanted for a run, and nothing else, and more than there is a

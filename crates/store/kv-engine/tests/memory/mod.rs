@@ -263,12 +263,17 @@ impl Memory {
         let all: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
         let all = computed(&all);
         let tokens = tokens.to_vec();
-        let first = match self.kind {
-            Kind::Dense => 0,
-            Kind::Recurrent => all.len() - 1,
-            Kind::Window(window) => all.len().saturating_sub(window),
-        };
+        let first = self.first_of(all.len());
         Rows { all, tokens, first }
+    }
+
+    /// The first position that a state of so many tokens has.
+    fn first_of(&self, tokens: usize) -> usize {
+        match self.kind {
+            Kind::Dense => 0,
+            Kind::Recurrent => tokens - 1,
+            Kind::Window(window) => tokens.saturating_sub(window),
+        }
     }
 
     pub(crate) fn put(&self, sequence: i32, rows: Rows) {
@@ -349,7 +354,7 @@ impl Engine for Memory {
         let words = state[8 * all.len()..].chunks_exact(4);
         let tokens = words.map(|word| i32::from_le_bytes(word.try_into().unwrap()));
         let tokens = tokens.collect();
-        let first = all.len() - 1;
+        let first = self.first_of(all.len());
         self.put(sequence, Rows { all, tokens, first });
         true
     }
