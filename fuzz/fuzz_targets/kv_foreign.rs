@@ -198,7 +198,7 @@ fn rows(chunk: &Chunk) -> Vec<u8> {
 /// They stand in a pack, in this order. Then some bytes of the pack are others, and its sums are right again.
 fn packed(chunks: &[(Chunk, u64)], damage: u8, changes: &[u8]) {
     let chunks: Vec<Chunk> = chunks.iter().map(|(chunk, _)| chunk.clone()).collect();
-    let mut pack = PackWriter::begin(Vec::new(), &origin(), &chunks).expect("in memory");
+    let mut pack = PackWriter::begin(Vec::new(), &[origin()], &chunks).expect("in memory");
     for chunk in &chunks {
         pack.chunk(chunk, &rows(chunk)).expect("it was announced");
     }

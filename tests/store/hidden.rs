@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Spec};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::moved::{companion, good};
 use super::{SIGKILL, Stored, chunk_files, folder, started, tokens};
 
 /// A dense model, and a hybrid one.
@@ -370,6 +371,73 @@ fn what_is_not_stored_is_refused_by_name() {
     let figures = pair.stored.figures();
     assert_eq!((figures.chunks, figures.loaded_tokens), (0, 0));
     assert!(figures.refused[0].contains("several slots"), "{figures:?}");
+}
+
+/// What a request asks to keep is the prompt: its KV and its hidden states.
+#[test]
+fn a_prompt_that_is_kept_is_loaded_and_drafted_from_when_others_have_left() {
+    let folder = folder();
+    // Of some nine prompts.
+    let mut stored = Stored::start_within(&drafting(Arch::Mtp, 1, 1), folder.path(), "0.004");
+    let (tea, sea) = (tokens(40, 600), tokens(41, 600));
+    let hint = json!({"type": "ephemeral", "ttl": "1h"});
+    let (first, _) = stored.send(asking(&tea).with("cache_control", hint));
+    stored.ask(&sea);
+    for seed in 42..56 {
+        stored.ask(&tokens(seed, 600));
+    }
+    assert_eq!(stored.ask(&sea).1.from.store, 0, "it has left");
+    let (again, account) = stored.send(asking(&tea));
+    assert_eq!(account.from.store, 599, "{account:?}");
+    assert_eq!(drafts(&again.raw), drafts(&first.raw));
+    // A client that will not come back.
+    let over = json!({"type": "ephemeral", "ttl": 0});
+    stored.send(asking(&tea).with("cache_control", over));
+    for seed in 60..74 {
+        stored.ask(&tokens(seed, 600));
+    }
+    assert_eq!(stored.ask(&tea).1.from.store, 0);
+    assert_eq!(stored.figures().refused, [""; 0]);
+}
+
+/// A person exports a prompt: all that a server needs to go on with it.
+#[test]
+fn a_prompt_is_exported_with_its_hidden_states() {
+    let (here, tea, sea) = (folder(), tokens(80, 600), tokens(81, 500));
+    for arch in ARCHS {
+        let builder = drafting(arch, 1, 1);
+        let mut stored = Stored::start(&builder, here.path());
+        for prompt in [&sea, &tea] {
+            stored.ask(prompt);
+        }
+        stored.end();
+        let desk = folder();
+        let file = |name: &str| desk.path().join(name).to_string_lossy().into_owned();
+        fs::write(file("tea.json"), json!(tea).to_string()).unwrap();
+        let (tea_json, name) = (file("tea.json"), arch.name());
+        let ways: [&[&str]; 3] = [&["--tokens", &tea_json], &["--last", "1"], &[]];
+        for (nth, way) in ways.into_iter().enumerate() {
+            let pack = file(&format!("{nth}.pack"));
+            let of_model = ["export", &pack, "--model", name, "--json"];
+            let said = good(&companion(here.path(), &[&of_model, way].concat()));
+            let least = if way.is_empty() { 1100 } else { 600 };
+            let moved = ["tokens", "hidden_tokens"].map(|name| said[name].as_u64().unwrap());
+            assert!(moved.iter().all(|count| *count >= least), "{arch}: {said}");
+            assert!(way.is_empty() || moved[0] < 700, "{arch}: {said}");
+
+            let there = folder();
+            let said = good(&companion(there.path(), &["import", &pack, "--json"]));
+            assert_eq!(said["hidden_tokens"], moved[1], "{arch}: {said}");
+            let mut pair = Pair::start(&builder, there.path());
+            let rest = evaluated_of_all(arch);
+            assert_eq!(pair.ask(&tea), (600 - rest, rest), "{arch} {way:?}");
+            pair.end();
+            // Twice is once.
+            let said = good(&companion(there.path(), &["import", &pack, "--json"]));
+            let new = ["chunks", "hidden_tokens"].map(|name| said[name].as_u64().unwrap());
+            assert_eq!(new, [0, 0], "{arch}: {said}");
+        }
+    }
 }
 
 /// A row that cannot be read costs drafts, and no answer. Afterwards it is made anew.

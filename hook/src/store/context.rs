@@ -541,7 +541,7 @@ impl ContextStore {
 
     /// The same of hidden states.
     pub(super) fn origin_of_hidden(&self, conditions: Conditions) -> Option<Origin> {
-        let name = format!("{}, hidden states", self.model_name(conditions));
+        let name = hidden_name(&self.model_name(conditions));
         Some(Origin::new(name, &self.facts_of_hidden(conditions)?, None))
     }
 
@@ -612,6 +612,11 @@ impl ContextStore {
     }
 }
 
+/// What people call the hidden states of a model.
+fn hidden_name(model: &str) -> String {
+    format!("{model}, hidden states")
+}
+
 /// What the KV of a request that names no adapters depends on in a context: what threads of ours may know of it.
 pub(super) struct Basis {
     engine: usize,
@@ -659,13 +664,20 @@ impl Basis {
         self.goes_back
     }
 
-    /// The same for other processes that read the store. `None`: not known yet.
-    pub(super) fn origin(&self) -> Option<Origin> {
-        Some(Origin::new(
-            self.model.name.clone(),
-            &self.facts(self.layout.clone()?)?,
-            self.rows.clone(),
-        ))
+    /// The same for other processes that read the store: of KV, and of hidden states if anything depends on them. Empty: not
+    /// known yet.
+    pub(super) fn origins(&self) -> Vec<Origin> {
+        let layout = || self.layout.clone();
+        let Some(mut facts) = layout().and_then(|layout| self.facts(layout)) else {
+            return Vec::new();
+        };
+        let name = &self.model.name;
+        let mut all = vec![Origin::new(name.clone(), &facts, self.rows.clone())];
+        if let Some(hidden) = &self.hidden {
+            facts.push(What::Rows, hidden.clone());
+            all.push(Origin::new(hidden_name(name), &facts, None));
+        }
+        all
     }
 
     fn facts(&self, layout: Vec<u8>) -> Option<kv::Facts> {

@@ -10,6 +10,9 @@
 //! For a context that cannot go back to any position, it is asked for the last tail within the prompt, too, and for all that
 //! is before it since the last one that is here. The server shows no more of a prompt than a batch, and tails are farther apart.
 //! So a prompt of which all whole chunks are there goes on without being evaluated ([`may_hope`]) until one comes.
+//!
+//! Where the server drafts, the hidden states of the tokens are asked for first, and then as much of the KV as there are hidden
+//! states of: a prompt is loaded no farther.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +22,7 @@ use contextpilot_kv_store::{Fingerprint, GRID, Name, Run};
 use super::context::ContextStore;
 use super::figures::{self, FIGURES};
 use super::index::StoreIndex;
-use super::{Context, with_index};
+use super::{Context, hidden, with_index};
 use crate::base::guard;
 
 /// For fewer tokens the process is not asked.
@@ -46,20 +49,42 @@ struct Asked {
     a_chunk: Option<Duration>,
 }
 
+/// What of a prompt is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Its hidden states, if the server asks for these.
+    Hidden,
+    /// Its KV, and tails.
+    Kv,
+}
+
 impl Asked {
     /// `None`: the process cannot be asked, or there is nothing of use to ask for.
-    fn new(index: &StoreIndex, record: &mut ContextStore, run: &Run, held: usize) -> Option<Self> {
+    fn new(
+        index: &StoreIndex,
+        record: &mut ContextStore,
+        run: &Run,
+        held: usize,
+        kind: Kind,
+    ) -> Option<Self> {
         index
             .elsewhere
             .as_ref()
             .filter(|elsewhere| elsewhere.may_be_asked(Instant::now()))?;
-        let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
-        let tokens = record.session.wanted(run);
-        let has_tails = record.bounds.is_some();
-        if has_tails && record.hidden().is_some() {
-            // Hidden states would have to be fetched, too.
-            return None;
-        }
+        let conditions = record.conditions(run.sequence);
+        let mut tokens = record.session.wanted(run);
+        let of_hidden = record.hidden().map(|hidden| hidden.size);
+        let fingerprint = match kind {
+            Kind::Hidden => {
+                of_hidden?;
+                record.fingerprint_of_hidden(conditions)?
+            }
+            Kind::Kv => {
+                tokens.truncate(hidden::length(index, record, conditions, &tokens)?);
+                record.fingerprint(conditions)?
+            }
+        };
+        let has_tails = kind == Kind::Kv && record.bounds.is_some();
         let last = index.last_state_in(&fingerprint, &tokens);
         let begin = if has_tails {
             last / GRID * GRID
@@ -76,9 +101,10 @@ impl Asked {
         if !has_tails && there - found >= GRID {
             return None;
         }
-        let size = match record.shape() {
-            Some(shape) => shape.state_size(tokens.len(), 0),
-            None => record.layout()?.state_size(tokens.len()),
+        let size = match (kind, record.shape()) {
+            (Kind::Hidden, _) => of_hidden?.saturating_mul(tokens.len()),
+            (Kind::Kv, Some(shape)) => shape.state_size(tokens.len(), 0),
+            (Kind::Kv, None) => record.layout()?.state_size(tokens.len()),
         };
         if size as u64 > index.tree.limit() {
             return None;
@@ -100,9 +126,8 @@ impl Asked {
         })
     }
 
-    /// Waits for what comes. Returns it, and whether something did not come in time.
-    fn wait(&mut self) -> (Vec<Name>, bool) {
-        let start = Instant::now();
+    /// Waits for what comes. Returns it, and whether something did not come in time. `start`: since when the prompt waits.
+    fn wait(&mut self, start: Instant) -> (Vec<Name>, bool) {
         let (mut names, mut end) = (Vec::new(), self.found);
         // Behind all chunks there may be a tail.
         while names.len() <= self.tokens.len() && (self.has_tails || end < self.tokens.len()) {
@@ -123,8 +148,13 @@ impl Asked {
     fn longest(&self, end: usize) -> Duration {
         let gained = end.saturating_sub(self.there) + GRID;
         let missing = self.tokens.len() - self.there;
-        let a_chunk = self.a_chunk.map_or(UNKNOWN, |time| time.max(FASTEST));
-        a_chunk.mul_f64(gained.min(missing) as f64 / GRID as f64)
+        self.of_a_chunk()
+            .mul_f64(gained.min(missing) as f64 / GRID as f64)
+    }
+
+    /// How long to wait for a chunk.
+    fn of_a_chunk(&self) -> Duration {
+        self.a_chunk.map_or(UNKNOWN, |time| time.max(FASTEST))
     }
 
     /// These chunks are in the folder now.
@@ -167,16 +197,32 @@ pub(super) fn may_hope(index: &StoreIndex, found: usize, there: usize, tokens: &
 /// Has the folder filled with what continues a prompt, as far as it is elsewhere. `held`: how many of its tokens the engine
 /// holds. Returns how long that was waited for.
 pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
+    let mut waited = Duration::ZERO;
+    for kind in [Kind::Hidden, Kind::Kv] {
+        waited += bring_of(context, run, held, (kind, waited));
+    }
+    waited
+}
+
+/// The same of one kind. `waited`: how long the prompt has waited for another one.
+fn bring_of(
+    context: Context<'_>,
+    run: &Run,
+    held: usize,
+    (kind, waited): (Kind, Duration),
+) -> Duration {
     let asked = with_index(context, |index, record| {
-        Asked::new(index.as_ref()?, record, run, held)
+        Asked::new(index.as_ref()?, record, run, held, kind)
     });
     let Some(mut asked) = asked.flatten() else {
         return Duration::ZERO;
     };
     let start = Instant::now();
-    let brought = guard::compute(|| asked.wait());
-    let waited = start.elapsed();
-    figures::add_time(&FIGURES.fetch_nanos, waited);
+    // The time that evaluating would take is that of both; a chunk more of each is waited for.
+    let since = start.checked_sub(waited.saturating_sub(asked.of_a_chunk()));
+    let brought = guard::compute(|| asked.wait(since.unwrap_or(start)));
+    let took = start.elapsed();
+    figures::add_time(&FIGURES.fetch_nanos, took);
     if let Some((names, is_late)) = brought {
         with_index(context, |index, _| {
             if let Some(index) = index {
@@ -184,5 +230,5 @@ pub(super) fn bring(context: Context<'_>, run: &Run, held: usize) -> Duration {
             }
         });
     }
-    waited
+    took
 }

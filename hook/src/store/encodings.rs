@@ -494,7 +494,7 @@ fn keep(known: &Known, rows: &[f32]) {
     };
     let (fingerprint, tokens) = (&known.fingerprint, &known.tokens);
     let width = known.projector.width;
-    index.keep_rows(fingerprint, tokens, known.size(), |range| {
+    index.keep_rows(fingerprint, (tokens, &[]), known.size(), |range| {
         let rows = rows.get(range.start * width..range.end * width)?;
         Some(
             rows.iter()

@@ -379,8 +379,15 @@ fn see_to_hint(context: Context<'_>, run: &Run) {
     let done = with_index(context, |index, record| {
         let conditions = record.session.conditions(run.sequence)?;
         let fingerprint = record.fingerprint(conditions)?;
+        // Without its hidden states, where the server asks for these, a prompt would be evaluated once more.
+        let of_rows = match record.hidden() {
+            Some(_) => Some(record.fingerprint_of_hidden(conditions)?),
+            None => None,
+        };
         let tokens = record.session.believed(run.sequence)?;
-        Some(index.as_mut()?.keep_for(&fingerprint, tokens, seconds))
+        let (index, kinds) = (index.as_mut()?, [Some(fingerprint), of_rows]);
+        let mut kinds = kinds.iter().flatten();
+        Some(kinds.all(|kind| index.keep_for(kind, tokens, seconds)))
     });
     if done.flatten() == Some(false) {
         figures::note_refusal(

@@ -357,7 +357,11 @@ fn keep_rows(
     }
     let end = common(&rows.tokens, tokens).min(rows.end());
     let tokens = &tokens[..end.min(index.length_of(&fingerprint, tokens))];
-    index.keep_rows(&of_rows, tokens, size, |range| rows.of(range));
+    // As the KV is divided: another machine asks for both up to where a state of the prompt ends.
+    let kv = index.tree.find(&fingerprint, tokens);
+    let ends = kv.pieces().iter().map(|piece| piece.start + piece.take);
+    let ends: Vec<usize> = ends.collect();
+    index.keep_rows(&of_rows, (tokens, &ends), size, |range| rows.of(range));
     let stored = index.length_of(&of_rows, tokens);
     if stored > 0 {
         index.note_origin(of_rows, || record.origin_of_hidden(conditions));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use contextpilot_kv_store::{Conditions, common};
+use contextpilot_kv_store::{Conditions, HIDDEN_STATES, common};
 
 use super::index::numbers_of;
 
@@ -90,7 +90,7 @@ pub(super) struct Hidden {
 impl Hidden {
     /// What its rows are, for the name of what is stored.
     pub(super) fn fact(&self) -> Vec<u8> {
-        let mut fact = b"hidden states".to_vec();
+        let mut fact = HIDDEN_STATES.to_vec();
         let layers = self.sources.iter().filter_map(|(source, _)| match source {
             Source::Last => None,
             Source::Layer(layer) => Some(layer.to_le_bytes()),

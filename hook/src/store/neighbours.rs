@@ -181,8 +181,9 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
     if noted.as_ref().is_some_and(is_noted) {
         return;
     }
-    if let Some(origin) = basis.origin() {
-        with_index(|index| index.tell_origin(origin));
+    let origins = basis.origins();
+    if !origins.is_empty() {
+        with_index(|index| origins.into_iter().for_each(|one| index.tell_origin(one)));
         *noted = Some((basis, Instant::now()));
     }
 }

@@ -12,6 +12,7 @@ use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin, Store};
 use serde_json::{Value, json};
 
 use super::contents::Contents;
+use super::import::row_of;
 use crate::companion::progress::Progress;
 use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
 
@@ -39,31 +40,54 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
          that uses the folder something, and try again",
     )?;
     let all: Vec<&Header> = of_model(contents, &fingerprint);
-    let (chosen, asked) = match (&export.tokens, export.last) {
+    // `prompts`: what is asked for, if that is not all.
+    let (chosen, prompts) = match (&export.tokens, export.last) {
         (Some(path), _) => {
-            let tokens = read_tokens(path)?;
-            let chosen = beginning(&all, &fingerprint, &tokens);
+            let prompts = vec![read_tokens(path)?];
+            let chosen = beginnings(&all, &fingerprint, &prompts);
             if chosen.is_empty() {
                 return Err("The store has nothing of this prompt with this model".to_owned());
             }
-            (chosen, Some(tokens.len() as u64))
+            (chosen, Some(prompts))
         }
-        (None, Some(last)) => (used_last(&all, last), None),
+        (None, Some(last)) => {
+            let chosen = used_last(&all, last);
+            let prompts = prompts_of(&chosen);
+            (chosen, Some(prompts))
+        }
         (None, None) => (whole(&all), None),
     };
     if chosen.is_empty() {
         return Err("There is nothing to export".to_owned());
     }
-    write(&export.file, contents, &origin, &chosen)?;
-    let of_tokens = chosen.iter().filter(|chunk| !chunk.is_tail());
-    let tokens: u64 = of_tokens.map(|chunk| chunk.tokens.len() as u64).sum();
+    let tokens = tokens_of(&chosen);
+    let (mut origins, mut chunks) = (vec![origin], chosen);
+    // From these a server goes on that drafts: a prompt is of use to it only with both.
+    let mut hidden_tokens = 0;
+    for origin in hidden_of(contents, &origins[0]) {
+        let all = of_model(contents, &origin.fingerprint);
+        let rows = match &prompts {
+            Some(prompts) => beginnings(&all, &origin.fingerprint, prompts),
+            None => whole(&all),
+        };
+        if !rows.is_empty() {
+            hidden_tokens = hidden_tokens.max(tokens_of(&rows));
+            origins.push(origin);
+            chunks.extend(rows);
+        }
+    }
+    write(&export.file, contents, &origins, &chunks)?;
+    let origin = &origins[0];
+    let asked = export.tokens.is_some();
+    let asked = prompts.filter(|_| asked).map(|all| all[0].len() as u64);
     let size = fs::metadata(&export.file).map_or(0, |file| file.len());
     if as_json {
         print_json(&json!({
             "file": export.file.to_string_lossy(),
             "model": origin.model,
-            "chunks": chosen.len(),
+            "chunks": chunks.len(),
             "tokens": tokens,
+            "hidden_tokens": hidden_tokens,
             "asked_tokens": asked,
             "bytes": size,
         }))
@@ -72,14 +96,38 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
             format!(" (of {} asked for)", count(asked))
         });
         print(&format!(
-            "{} of {}, {}{of}, {}: {}\n",
-            counted(chosen.len() as u64, "chunk"),
+            "{} of {}, {}{of}{}, {}: {}\n",
+            counted(chunks.len() as u64, "chunk"),
             Visible(&origin.model),
             counted(tokens, "token"),
+            with_hidden(hidden_tokens),
             bytes(size),
             Visible(&export.file.to_string_lossy()),
         ))
     }
+}
+
+/// That hidden states are among what is moved, if they are.
+pub(super) fn with_hidden(tokens: u64) -> String {
+    match tokens {
+        0 => String::new(),
+        _ => format!(", hidden states of {}", count(tokens)),
+    }
+}
+
+fn tokens_of(chunks: &[Chunk]) -> u64 {
+    let of_tokens = chunks.iter().filter(|chunk| !chunk.is_tail());
+    of_tokens.map(|chunk| chunk.tokens.len() as u64).sum()
+}
+
+/// The hidden states in the store of tokens whose KV is of this origin.
+fn hidden_of(contents: &Contents, kv: &Origin) -> Vec<Origin> {
+    let of_chunks = contents.headers.iter();
+    let all: HashSet<Fingerprint> = of_chunks.map(|header| header.chunk.fingerprint).collect();
+    let origins = all.iter().filter_map(|of| contents.folder.origin(of));
+    let mut hidden: Vec<Origin> = origins.filter(|one| one.is_hidden_of(kv)).collect();
+    hidden.sort_by_key(|one| one.fingerprint.0);
+    hidden
 }
 
 /// The model that is meant.
@@ -92,6 +140,14 @@ fn model(export: &Export, contents: &Contents) -> Result<Fingerprint, String> {
             models.push((fingerprint, name.unwrap_or_default()));
         }
     }
+    // Hidden states come with the KV of their tokens.
+    let origins = models.iter().map(|(of, _)| contents.folder.origin(of));
+    let origins: Vec<Origin> = origins.flatten().collect();
+    let is_hidden = |of: &Fingerprint| {
+        let one = origins.iter().find(|one| one.fingerprint == *of);
+        one.is_some_and(|one| origins.iter().any(|kv| one.is_hidden_of(kv)))
+    };
+    models.retain(|(of, _)| !is_hidden(of));
     if let Some(wanted) = &export.model {
         models.retain(|(fingerprint, name)| {
             name.contains(&**wanted) || fingerprint.to_string().starts_with(&**wanted)
@@ -175,13 +231,16 @@ fn used_last(all: &[&Header], conversations: usize) -> Vec<Chunk> {
     in_order(chosen.into_values().chain(tails).collect())
 }
 
-/// The chunks that a prompt begins with, and the states that were taken on the way.
-fn beginning(all: &[&Header], fingerprint: &Fingerprint, tokens: &[i32]) -> Vec<Chunk> {
+/// The chunks that prompts begin with, and the states that were taken on the way.
+fn beginnings(all: &[&Header], fingerprint: &Fingerprint, prompts: &[Vec<i32>]) -> Vec<Chunk> {
     let tree = tree(all.iter().copied());
-    let found = tree.find(fingerprint, tokens);
-    let tails = tree.tails(&found).into_iter().map(|tail| tail.piece);
-    let pieces = found.pieces().iter().copied().chain(tails);
-    let names: HashSet<Name> = pieces.map(|piece| piece.name).collect();
+    let mut names: HashSet<Name> = HashSet::new();
+    for tokens in prompts {
+        let found = tree.find(fingerprint, tokens);
+        let tails = tree.tails(&found).into_iter().map(|tail| tail.piece);
+        let pieces = found.pieces().iter().copied().chain(tails);
+        names.extend(pieces.map(|piece| piece.name));
+    }
     let chosen = all.iter().map(|header| &header.chunk);
     in_order(
         chosen
@@ -189,6 +248,19 @@ fn beginning(all: &[&Header], fingerprint: &Fingerprint, tokens: &[i32]) -> Vec<
             .cloned()
             .collect(),
     )
+}
+
+/// The tokens of each conversation of which all chunks are among these.
+fn prompts_of(chunks: &[Chunk]) -> Vec<Vec<i32>> {
+    let of_tokens = || chunks.iter().filter(|chunk| !chunk.is_tail());
+    let by_name: HashMap<Name, Chunk> = of_tokens()
+        .map(|chunk| (chunk.name, chunk.clone()))
+        .collect();
+    let parents: HashSet<Name> = of_tokens()
+        .filter_map(|chunk| Some(chunk.parent?.0))
+        .collect();
+    let ends = of_tokens().filter(|chunk| !parents.contains(&chunk.name));
+    ends.filter_map(|chunk| row_of(chunk, &by_name)).collect()
 }
 
 /// Token ids: a JSON array, or an object with one called `tokens`.
@@ -220,7 +292,7 @@ fn read_tokens(path: &Path) -> Result<Vec<i32>, String> {
 fn write(
     path: &Path,
     contents: &Contents,
-    origin: &Origin,
+    origins: &[Origin],
     chunks: &[Chunk],
 ) -> Result<(), String> {
     let shown = Visible(&path.to_string_lossy()).to_string();
@@ -235,7 +307,7 @@ fn write(
         }
         _ => format!("{shown} cannot be written ({e}): check the folder"),
     })?;
-    let written = write_to(file, contents, origin, chunks);
+    let written = write_to(file, contents, origins, chunks);
     if written.is_err() {
         let _ = fs::remove_file(path);
     }
@@ -245,12 +317,12 @@ fn write(
 fn write_to(
     file: File,
     contents: &Contents,
-    origin: &Origin,
+    origins: &[Origin],
     chunks: &[Chunk],
 ) -> Result<(), String> {
     let text = |e: io::Error| e.to_string();
-    let mut pack =
-        PackWriter::begin(BufWriter::with_capacity(1 << 20, file), origin, chunks).map_err(text)?;
+    let mut pack = PackWriter::begin(BufWriter::with_capacity(1 << 20, file), origins, chunks)
+        .map_err(text)?;
     let mut rows = Vec::new();
     let progress = Progress::new("chunks written");
     for (nth, chunk) in (0..).zip(chunks) {

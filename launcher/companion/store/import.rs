@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use clap::Args;
 use contextpilot_kv_files::{Done, Folder, Pack, Refusal, Writer, clock};
-use contextpilot_kv_store::{Chunk, Layout, Name, Origin, Store};
+use contextpilot_kv_store::{Chunk, Name, Origin, Store};
 use contextpilot_settings::env;
 use serde::Serialize;
 
 use super::contents::Contents;
+use super::export::with_hidden;
 use super::limit;
 use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
@@ -41,6 +42,8 @@ struct Imported {
     chunks: usize,
     tokens: u64,
     bytes: u64,
+    /// Tokens whose hidden states were written.
+    hidden_tokens: u64,
     /// Tokens that were there before.
     there_tokens: u64,
     /// Chunks that left for the budget.
@@ -61,8 +64,13 @@ pub(super) fn run(
     let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let known = folder.origins();
     if !import.unchecked {
-        check(&pack.origin, &known)
-            .map_err(|why| format!("{shown} is not for this store: {why}"))?;
+        for origin in &pack.origins {
+            // Hidden states are of use where the KV of their tokens is.
+            if !pack.origins.iter().any(|kv| origin.is_hidden_of(kv)) {
+                check(origin, &known)
+                    .map_err(|why| format!("{shown} is not for this store: {why}"))?;
+            }
+        }
     }
     let limit = limit(&folder, path, running)?;
     let size: u64 = pack.chunks.iter().map(Chunk::cost).sum();
@@ -87,10 +95,11 @@ pub(super) fn run(
 
 fn summary(imported: &Imported, is_first: bool) -> String {
     let mut text = format!(
-        "{} of {}, {}, {}; {} were there\n",
+        "{} of {}, {}{}, {}; {} were there\n",
         counted(imported.chunks as u64, "chunk"),
         Visible(&imported.model),
         counted(imported.tokens, "token"),
+        with_hidden(imported.hidden_tokens),
         bytes(imported.bytes),
         counted(imported.there_tokens, "token"),
     );
@@ -144,7 +153,7 @@ fn copy_chunks(
     let writer = Writer::start(folder.clone(), QUEUE, || (), || false)
         .map_err(|e| format!("no thread can be started ({e})"))?;
     let mut imported = Imported {
-        model: pack.origin.model.clone(),
+        model: pack.origins[0].model.clone(),
         limit_bytes: limit,
         ..Imported::default()
     };
@@ -154,10 +163,11 @@ fn copy_chunks(
         writer.remove(name);
         imported.removed += 1;
     }
-    let origin = pack.origin.clone();
-    let fingerprint = origin.fingerprint;
-    writer.name_model(fingerprint, origin.model.clone());
-    writer.note_origin(origin.clone());
+    let origins = pack.origins.clone();
+    for origin in &origins {
+        writer.name_model(origin.fingerprint, origin.model.clone());
+        writer.note_origin(origin.clone());
+    }
     let by_name: HashMap<Name, Chunk> = pack
         .chunks
         .iter()
@@ -172,8 +182,18 @@ fn copy_chunks(
         let Some(row) = row_of(chunk, &by_name) else {
             return true;
         };
-        let parts = parts(&tree, &row, chunk, rows, origin.layout.as_ref());
-        if !chunk.is_tail() {
+        let mut of = origins.iter();
+        let Some(origin) = of.find(|one| one.fingerprint == chunk.fingerprint) else {
+            return true;
+        };
+        let is_hidden = origins.iter().any(|kv| origin.is_hidden_of(kv));
+        let parts = parts(&tree, &row, chunk, rows, |range, cut| {
+            match &origin.layout {
+                Some(layout) => layout.slice(rows, chunk.tokens.len(), range, cut),
+                None => is_hidden && slice_rows(rows, chunk.tokens.len(), range, cut),
+            }
+        });
+        if !chunk.is_tail() && !is_hidden {
             let new: usize = parts.iter().map(|(part, _)| part.tokens.len()).sum();
             imported.there_tokens += (chunk.tokens.len() - new.min(chunk.tokens.len())) as u64;
         }
@@ -186,7 +206,9 @@ fn copy_chunks(
                 writer.remove(name);
             }
             imported.chunks += 1;
-            if !part.is_tail() {
+            if is_hidden {
+                imported.hidden_tokens += part.tokens.len() as u64;
+            } else if !part.is_tail() {
                 imported.tokens += part.tokens.len() as u64;
             }
             imported.bytes += part.cost();
@@ -195,7 +217,7 @@ fn copy_chunks(
                 return false;
             }
         }
-        let found = tree.find(&fingerprint, &row);
+        let found = tree.find(&chunk.fingerprint, &row);
         tree.used(found.pieces());
         writer.touch(found.pieces().iter().map(|piece| piece.name));
         true
@@ -213,7 +235,7 @@ fn copy_chunks(
 }
 
 /// All tokens up to a chunk's end.
-fn row_of(chunk: &Chunk, all: &HashMap<Name, Chunk>) -> Option<Vec<i32>> {
+pub(super) fn row_of(chunk: &Chunk, all: &HashMap<Name, Chunk>) -> Option<Vec<i32>> {
     let mut parts = vec![&*chunk.tokens];
     let mut start = chunk.start;
     let mut parent = chunk.parent;
@@ -230,16 +252,16 @@ fn row_of(chunk: &Chunk, all: &HashMap<Name, Chunk>) -> Option<Vec<i32>> {
 }
 
 /// What of a chunk is not in the store, as chunks of the store with their rows. Where the store has other chunks, or
-/// lacks what comes before, a chunk of the pack is divided, or left out.
+/// lacks what comes before, a chunk of the pack is divided, or left out. `slice`: appends the rows of some of its tokens (from which
+/// one, and how many). False: they cannot be divided.
 fn parts(
     tree: &Store,
     row: &[i32],
     chunk: &Chunk,
     rows: &[u8],
-    layout: Option<&Layout>,
+    slice: impl Fn((usize, usize), &mut Vec<u8>) -> bool,
 ) -> Vec<(Chunk, Vec<u8>)> {
-    let tokens = chunk.tokens.len();
-    let of_token = chunk.bytes as usize / tokens;
+    let of_token = chunk.bytes as usize / chunk.tokens.len();
     let missing = tree.missing(&chunk.fingerprint, row, of_token);
     if missing
         .first()
@@ -261,11 +283,24 @@ fn parts(
         let skip = (part.start - chunk.start) as usize;
         let mut cut = Vec::new();
         // A recurrent model has nothing for each token.
-        let taken =
-            rows.is_empty() || layout?.slice(rows, tokens, (skip, part.tokens.len()), &mut cut);
+        let taken = rows.is_empty() || slice((skip, part.tokens.len()), &mut cut);
         taken.then_some((part, cut))
     });
     cut.collect()
+}
+
+/// As [`Layout::slice`](contextpilot_kv_store::Layout::slice), of rows that are side by side, one for each token.
+fn slice_rows(
+    rows: &[u8],
+    tokens: usize,
+    (from, count): (usize, usize),
+    cut: &mut Vec<u8>,
+) -> bool {
+    let size = rows.len() / tokens;
+    let slice = rows.get(from * size..(from + count) * size);
+    let slice = slice.filter(|_| size * tokens == rows.len());
+    cut.extend_from_slice(slice.unwrap_or_default());
+    slice.is_some()
 }
 
 fn write(writer: &Writer, chunk: &Chunk, rows: Vec<u8>) -> Result<(), String> {

@@ -39,59 +39,76 @@ fn prompt(seed: u64) -> Vec<u32> {
 #[test]
 fn a_prompt_of_a_model_that_cannot_go_back_gets_the_states_that_only_the_remote_has() {
     for arch in exact::ALL {
-        let Some(redis) = Redis::start(&[]) else {
-            return;
-        };
-        let server = slow_of(arch).args(["-b", "256", "-ub", "256"]);
-        let other = folder();
-        let mut stored = Stored::start(&shared_by(&server, &redis), other.path());
-        let sent: Vec<_> = (150..157).map(prompt).collect();
-        for prompt in &sent {
-            stored.ask(prompt);
-        }
-        stored.end();
-        let files = chunk_files(other.path()).len();
-        until("all is sent", || (redis.chunks() >= files).then_some(()));
-        let bytes = stored_bytes(other.path());
-
-        // A third of it has room.
-        let budget = format!("{:.6}", bytes as f64 / 3e9);
-        let folder = folder();
-        let mut stored = Stored::start_within(&shared_by(&server, &redis), folder.path(), &budget);
-        until("what there is room for is fetched", || {
-            let figures = stored.figures();
-            (figures.bytes > figures.limit_bytes / 2).then_some(())
-        });
-        let plain = started(&server);
-        stored.compare(&plain, &prompt(170));
-        for prompt in &sent[..2] {
-            let before = stored.figures();
-            let (_, account) = stored.compare(&plain, prompt);
-            // All but what the server evaluates behind its last checkpoint.
-            assert_eq!(
-                account.from.store as usize,
-                PROMPT - 4,
-                "{arch}: {account:?}"
-            );
-            let figures = stored.figures();
-            assert!(
-                figures.fetched_chunks > before.fetched_chunks + 3,
-                "{arch}: {figures:?}"
-            );
-            assert_eq!(figures.loads, before.loads + 1, "{arch}: {figures:?}");
-            assert!(figures.bytes <= figures.limit_bytes, "{arch}: {figures:?}");
-        }
-        // One that leaves the way is loaded up to the last state before, or evaluated.
-        let left = [&sent[2][..300], &tokens(171, 250)].concat();
-        let (_, account) = stored.compare(&plain, &left);
-        assert!(account.from.store <= 300, "{arch}: {account:?}");
-        // Of a prompt that no server has seen there is nothing, and what the Redis has let go is evaluated.
-        let (_, account) = stored.compare(&plain, &prompt(172));
-        assert_eq!(account.from.store, 0, "{arch}: {account:?}");
-        redis.say("FLUSHALL");
-        let (_, account) = stored.compare(&plain, &sent[3]);
-        assert_eq!(account.from.store, 0, "{arch}: {account:?}");
+        // All but what the server evaluates behind its last checkpoint.
+        get_what_only_the_remote_has(arch, &slow_of(arch), PROMPT - 4);
     }
+}
+
+/// The KV alone would be of no use.
+#[test]
+fn a_prompt_of_a_server_that_drafts_gets_the_hidden_states_that_only_the_remote_has() {
+    // The hybrid's second batch ends 252 tokens before the checkpoint, within a chunk: it is evaluated, as its hidden states are
+    // needed at once and cannot be asked for before the rest of the chunk is known.
+    for (arch, loaded) in [(Arch::Mtp, WHOLE * 256), (Arch::Qwen35, 252)] {
+        let server = slow_of(arch).args(["--spec-type", "draft-mtp"]);
+        get_what_only_the_remote_has(arch, &server, loaded);
+    }
+}
+
+/// Of a prompt that has left the folder, so many tokens are loaded.
+fn get_what_only_the_remote_has(arch: Arch, server: &Builder, loaded: usize) {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let server = server.clone().args(["-b", "256", "-ub", "256"]);
+    let other = folder();
+    let mut stored = Stored::start(&shared_by(&server, &redis), other.path());
+    let sent: Vec<_> = (150..157).map(prompt).collect();
+    for prompt in &sent {
+        stored.ask(prompt);
+    }
+    stored.end();
+    let files = chunk_files(other.path()).len();
+    until("all is sent", || (redis.chunks() >= files).then_some(()));
+    let bytes = stored_bytes(other.path());
+
+    // A third of it has room.
+    let budget = format!("{:.6}", bytes as f64 / 3e9);
+    let folder = folder();
+    let mut stored = Stored::start_within(&shared_by(&server, &redis), folder.path(), &budget);
+    until("what there is room for is fetched", || {
+        let figures = stored.figures();
+        (figures.bytes > figures.limit_bytes / 2).then_some(())
+    });
+    let plain = started(&server);
+    stored.compare(&plain, &prompt(170));
+    for prompt in &sent[..2] {
+        let before = stored.figures();
+        let (_, account) = stored.compare(&plain, prompt);
+        let figures = stored.figures();
+        assert_eq!(
+            account.from.store as usize, loaded,
+            "{arch}: {account:?} {figures:?}"
+        );
+        assert!(
+            figures.fetched_chunks > before.fetched_chunks + 3,
+            "{arch}: {figures:?}"
+        );
+        // What can go back is loaded batch by batch, as far as each has come.
+        let loads = if arch == Arch::Mtp { WHOLE as u64 } else { 1 };
+        assert_eq!(figures.loads, before.loads + loads, "{arch}: {figures:?}");
+        assert!(figures.bytes <= figures.limit_bytes, "{arch}: {figures:?}");
+    }
+    // One that leaves the way is loaded up to the last state before, or evaluated.
+    let left = [&sent[2][..300], &tokens(171, 250)].concat();
+    let (_, account) = stored.compare(&plain, &left);
+    assert!(account.from.store <= 300, "{arch}: {account:?}");
+    // Of a prompt that no server has seen there is nothing, and what the Redis has let go is evaluated.
+    let (_, account) = stored.compare(&plain, &prompt(172));
+    assert_eq!(account.from.store, 0, "{arch}: {account:?}");
+    redis.say("FLUSHALL");
+    let (_, account) = stored.compare(&plain, &sent[3]);
+    assert_eq!(account.from.store, 0, "{arch}: {account:?}");
 }
 
 fn stored_bytes(folder: &Path) -> u64 {

@@ -3,10 +3,10 @@
 //! ```text
 //!   0  "CPkvpack"
 //!   8  version: u32
-//!  12  size of the origin: u32
+//!  12  size of the origins: u32
 //!  16  chunks: u64
-//!  24  bytes of all that follows the origin, but for the last 32: u64
-//!  32  the origin (Origin::encode), without secrets
+//!  24  bytes of all that follows the origins, but for the last 32: u64
+//!  32  the origin (Origin::encode), without secrets; in version 3 several, each behind its size: u32
 //!      each chunk as in its file: header, tokens, rows; what a chunk continues stands before it
 //!      SHA-256 of all before it
 //! ```
@@ -23,8 +23,11 @@ use crate::format::{Fault, HEAD, Head};
 
 const MAGIC: &[u8; 8] = b"CPkvpack";
 /// Version 1 has another origin, with the server's flags as they were. It is read, and nothing of that is kept.
-const VERSION: u32 = 2;
 const OLDEST: u32 = 1;
+/// Of one origin: the chunks are KV, or hidden states.
+const OF_ONE: u32 = 2;
+/// Of several: a model's KV, and its hidden states.
+const OF_SEVERAL: u32 = 3;
 const START: usize = 32;
 const SUM: usize = 32;
 const LONGEST_ORIGIN: u32 = 1 << 20;
@@ -43,13 +46,16 @@ pub struct PackWriter<W> {
 }
 
 impl<W: Write> PackWriter<W> {
-    /// Begins a pack with exactly these chunks, which are written next in this order.
+    /// Begins a pack with exactly these chunks, which are written next in this order. Each is of one of these origins.
     ///
     /// # Errors
     /// Those of writing.
-    pub fn begin(to: W, origin: &Origin, chunks: &[Chunk]) -> io::Result<Self> {
-        let origin = origin.encode();
-        let size = u32::try_from(origin.len()).unwrap_or(u32::MAX);
+    pub fn begin(to: W, origins: &[Origin], chunks: &[Chunk]) -> io::Result<Self> {
+        let (version, block) = match origins {
+            [one] => (OF_ONE, one.encode()),
+            all => (OF_SEVERAL, all.iter().flat_map(framed).collect()),
+        };
+        let size = u32::try_from(block.len()).unwrap_or(u32::MAX);
         if size > LONGEST_ORIGIN {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -63,11 +69,11 @@ impl<W: Write> PackWriter<W> {
             bytes: chunks.iter().map(Head::file_size).sum(),
         };
         let mut start = MAGIC.to_vec();
-        start.extend(VERSION.to_le_bytes());
+        start.extend(version.to_le_bytes());
         start.extend(size.to_le_bytes());
         start.extend(writer.chunks.to_le_bytes());
         start.extend(writer.bytes.to_le_bytes());
-        start.extend(origin);
+        start.extend(block);
         writer.put(&start)?;
         Ok(writer)
     }
@@ -107,11 +113,31 @@ impl<W: Write> PackWriter<W> {
     }
 }
 
+/// An origin behind its size.
+fn framed(origin: &Origin) -> Vec<u8> {
+    let bytes = origin.encode();
+    [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat()
+}
+
+/// The origins of a pack of this version. `None`: it is damaged.
+fn origins(version: u32, mut block: &[u8]) -> Option<Vec<Origin>> {
+    if version < OF_SEVERAL {
+        return Some(vec![Origin::decode(block)?]);
+    }
+    let mut all = Vec::new();
+    while let Some((size, rest)) = block.split_first_chunk() {
+        let (one, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+        all.push(Origin::decode(one)?);
+        block = rest;
+    }
+    (block.is_empty() && !all.is_empty()).then_some(all)
+}
+
 /// A pack that was read to its end, and is whole.
 pub struct Pack<R> {
     from: BufReader<R>,
-    /// Of which model its chunks are.
-    pub origin: Origin,
+    /// Of which model its chunks are, and of which kind. At least one.
+    pub origins: Vec<Origin>,
     /// Its chunks, in order.
     pub chunks: Vec<Chunk>,
     begin: u64,
@@ -133,24 +159,24 @@ impl<R: Read + Seek> Pack<R> {
         if !start.starts_with(MAGIC) {
             return Err(PackError::Foreign);
         }
-        if !(OLDEST..=VERSION).contains(&word(8)) {
+        if !(OLDEST..=OF_SEVERAL).contains(&word(8)) {
             return Err(PackError::Version(word(8)));
         }
         let size = Some(word(12)).filter(|size| *size <= LONGEST_ORIGIN);
         let size = size.ok_or(DAMAGED)?;
-        let mut origin = vec![0; size as usize];
-        from.fill(&mut origin)?;
-        let origin = Origin::decode(&origin).ok_or(DAMAGED)?;
-        let fingerprint = origin.fingerprint;
+        let mut block = vec![0; size as usize];
+        from.fill(&mut block)?;
+        let origins = origins(word(8), &block).ok_or(DAMAGED)?;
+        let is_of = |of: &Fingerprint| origins.iter().any(|one| one.fingerprint == *of);
         let (count, mut left) = (long(16), long(24));
         let mut chunks: Vec<Chunk> = Vec::new();
-        let mut names: HashSet<Name> = HashSet::new();
+        let mut names: HashSet<(Fingerprint, Name)> = HashSet::new();
         let mut step = vec![0; STEP];
         for _ in 0..count {
             let head = from.head()?;
             let chunk = head.chunk;
             left = left.checked_sub(Head::file_size(&chunk)).ok_or(DAMAGED)?;
-            if !is_next(&chunk, &fingerprint, &names) {
+            if !is_of(&chunk.fingerprint) || !is_next(&chunk, &names) {
                 return Err(DAMAGED);
             }
             let mut crc = crc32fast::Hasher::new();
@@ -164,7 +190,7 @@ impl<R: Read + Seek> Pack<R> {
             if crc.finalize() != head.rows_crc {
                 return Err(DAMAGED);
             }
-            names.insert(chunk.name);
+            names.insert((chunk.fingerprint, chunk.name));
             chunks.push(chunk);
         }
         let sum = std::mem::take(&mut from.sum).finalize();
@@ -179,7 +205,7 @@ impl<R: Read + Seek> Pack<R> {
         from.seek(SeekFrom::Start(begin))?;
         Ok(Self {
             from,
-            origin,
+            origins,
             chunks,
             begin,
         })
@@ -212,12 +238,12 @@ impl<R: Read + Seek> Pack<R> {
 }
 
 /// Whether a chunk may stand behind those.
-fn is_next(chunk: &Chunk, fingerprint: &Fingerprint, before: &HashSet<Name>) -> bool {
-    chunk.fingerprint == *fingerprint
-        && chunk.bytes <= LONGEST_ROWS
-        && !before.contains(&chunk.name)
+fn is_next(chunk: &Chunk, before: &HashSet<(Fingerprint, Name)>) -> bool {
+    let is_before = |name: Name| before.contains(&(chunk.fingerprint, name));
+    chunk.bytes <= LONGEST_ROWS
+        && !is_before(chunk.name)
         && match chunk.parent {
-            Some((parent, _)) => before.contains(&parent),
+            Some((parent, _)) => is_before(parent),
             None => chunk.start == 0,
         }
 }
@@ -293,7 +319,7 @@ impl fmt::Display for PackError {
             Self::Foreign => f.write_str("it was not written by store export"),
             Self::Version(_) => write!(
                 f,
-                "another version of this program has written it (this one reads version {VERSION}): use the same \
+                "another version of this program has written it (this one reads version {OF_SEVERAL}): use the same \
                  on both machines"
             ),
             Self::Damaged(why) => write!(f, "it is damaged: {why}; copy it again"),

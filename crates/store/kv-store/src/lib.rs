@@ -54,7 +54,7 @@ pub use kept::{KEPT_SHARE, MOST_KEPT};
 pub use layout::{Layout, LayoutError};
 pub use name::{Fingerprint, Name, NameError};
 pub use numbers::{Check, Numbers, is_tail_finite};
-pub use origin::Origin;
+pub use origin::{HIDDEN_STATES, Origin};
 pub use place::Place;
 pub use prove::prove;
 pub use session::{Advice, Conditions, Held, Run, Session, Why};

@@ -10,6 +10,9 @@ use sha2::{Digest, Sha256};
 use crate::bytes::Bytes;
 use crate::{Facts, Fingerprint, Layout, What};
 
+/// How the fact begins that [`What::Rows`] are hidden states.
+pub const HIDDEN_STATES: &[u8] = b"hidden states";
+
 /// Of which model chunks are, and how their rows are laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -52,6 +55,14 @@ impl Origin {
     /// Whether the chunks are of requests that named a `cache_salt`.
     pub fn is_salted(&self) -> bool {
         self.all(What::Salt).next().is_some()
+    }
+
+    /// Whether the rows are hidden states of tokens whose KV is of that origin.
+    pub fn is_hidden_of(&self, kv: &Self) -> bool {
+        let is_other = |(what, _): &&(What, Vec<u8>)| *what != What::Rows;
+        let others = self.facts.parts().iter().filter(is_other);
+        let mut rows = self.all(What::Rows);
+        others.eq(kv.facts.parts()) && rows.any(|fact| fact.starts_with(HIDDEN_STATES))
     }
 
     /// The digest of the layout of the rows.

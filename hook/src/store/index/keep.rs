@@ -105,17 +105,18 @@ impl StoreIndex {
         })
     }
 
-    /// Keeps rows of `size` bytes that are not KV: of these tokens, what is not there yet, as far as there are `rows`.
+    /// Keeps rows of `size` bytes that are not KV: of these tokens, what is not there yet, as far as there are `rows`. A chunk ends
+    /// behind each of these numbers of tokens.
     pub(in crate::store) fn keep_rows(
         &mut self,
         fingerprint: &Fingerprint,
-        tokens: &[i32],
+        (tokens, ends): (&[i32], &[usize]),
         size: usize,
         rows: impl Fn(Range<usize>) -> Option<Vec<u8>>,
     ) {
         self.settle();
         self.tree.now(clock::time());
-        for chunk in self.tree.missing(fingerprint, tokens, size) {
+        for chunk in self.tree.missing_divided(fingerprint, tokens, size, ends) {
             let from = chunk.start as usize;
             let cut = |chunk: &Chunk| {
                 let rows = rows(from..from + chunk.tokens.len())?;
