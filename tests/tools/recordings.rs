@@ -10,7 +10,6 @@ use contextpilot_traffic::{
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use serde_json::Value;
 
 use crate::support::{companion, good, json};
 
@@ -135,41 +134,36 @@ fn a_report_may_go_to_standard_output() {
     assert!(!folder.path().join("-").exists());
 }
 
+/// Two texts that take turns in one slot with sliding windows. With `--swa-full` a store keeps nothing.
 #[test]
-fn a_store_that_is_not_simulated_is_said_to_be_left_out() {
+fn a_store_below_sliding_windows_is_simulated_where_it_keeps_something() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("traffic");
+    let points = |setup: Setup| {
+        let prompts: Vec<(RequestRecord, Vec<i32>)> = (0..10)
+            .map(|nth| (RequestRecord::default(), tokens(nth % 2, 1000)))
+            .collect();
+        std::fs::write(&path, recording(&setup, None, &prompts)).unwrap();
+        let simulated = on(&path, &["simulate", "--store-gb", "0,10", "--json"]);
+        (json(&good(&simulated)), stderr(&simulated))
+    };
     let setup = Setup {
         memory: Memory::Window(512),
         parallel: 1,
         cache_ram: Some(0),
         ..Setup::default()
     };
-    let prompts: Vec<(RequestRecord, Vec<i32>)> = (0..10)
-        .map(|nth| {
-            let record = RequestRecord {
-                loaded: if nth < 2 { 0 } else { 900 },
-                ..RequestRecord::default()
-            };
-            (record, tokens(nth % 2, 1000))
-        })
-        .collect();
-    std::fs::write(&path, recording(&setup, Some(5 << 30), &prompts)).unwrap();
-    let simulated = on(&path, &["simulate", "--store-gb", "0,10", "--json"]);
-    let points = json(&good(&simulated));
-    let points = points.as_array().unwrap();
-    assert_eq!(points.len(), 1, "{points:?}");
-    assert_eq!(points[0]["store_gb"], 0.0);
-    assert_eq!(points[0]["loaded_tokens"], 0);
-    let said = stderr(&simulated);
-    assert!(said.contains("the 7,200 tokens that it loaded"), "{said}");
-    let advised = on(&path, &["advise"]);
-    let text = good(&advised);
-    assert!(text.starts_with("Now 72 % of 10,000"), "{text}");
-    assert!(!text.contains("on disk"), "{text}");
-    assert!(stderr(&advised).contains("7,200"), "{text}");
-    let advised: Value = json(&good(&on(&path, &["advise", "--json"])));
-    assert_eq!(advised["recorded"]["evaluated_tokens"], 2800);
+    let (of_windows, said) = points(setup.clone());
+    let loaded = |nth: usize| of_windows[nth]["loaded_tokens"].as_u64();
+    // The last checkpoint is four tokens before the end of a prompt.
+    assert_eq!((loaded(0), loaded(1)), (Some(0), Some(8 * 996)), "{said}");
+    let (whole, said) = points(Setup {
+        memory: Memory::Full,
+        whole_windows: true,
+        ..setup
+    });
+    assert_eq!(whole.as_array().unwrap().len(), 1, "{whole}");
+    assert!(said.contains("keeps nothing below this server"), "{said}");
 }
 
 /// Six clients that wait for nothing but their answers, on fewer slots: how much is reused depends on who asks first.
