@@ -582,6 +582,30 @@ fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
     }
 }
 
+/// What the server saves while a load has left something out lacks it, too, whenever it comes back; what it saved before lacks nothing.
+#[test]
+fn what_was_saved_begins_where_it_did_then() {
+    let mut session = Session::default();
+    session.bind();
+    evaluate(&mut session, 0, 0, &[1, 2, 3]);
+    let before = session.copy_out(0).expect("it is known");
+    session.loaded(0, vec![1, 2, 3, 4, 5, 6]);
+    session.settle(0);
+    session.begin_at(0, 4);
+    let behind = session.copy_out(0).expect("it is known");
+    let lacks = |session: &Session| !session.lacking(0, 3, |of| of == NOW).is_empty();
+
+    session.rewound(0, &before.tokens, NOW, before.first);
+    assert_eq!(session.believed(0), Some(&[1, 2, 3][..]));
+    assert!(!lacks(&session));
+    session.replaced(0, behind.clone());
+    assert!(lacks(&session));
+    session.rewound(0, &behind.tokens, NOW, behind.first);
+    assert!(lacks(&session));
+    session.replaced(0, before);
+    assert!(!lacks(&session));
+}
+
 #[test]
 fn what_is_replaced_or_evaluated_again_lacks_nothing() {
     let short = || {
