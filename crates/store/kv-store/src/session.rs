@@ -411,8 +411,11 @@ impl Session {
         self.sequences.values().any(|sequence| sequence.lost)
     }
 
-    /// The server has gone back to a state of these tokens, which it had taken before. `first`: [`Held::first`] then. What a later load has
-    /// left out of the windows is there again.
+    /// The server has gone back to a state of these tokens, which it had taken before. `first`: [`Held::first`] then.
+    ///
+    /// What a later load has left out of the windows is there again, in as far as that state has it. A text is still taken to lack it: what
+    /// is taken to lack something is given to the engine whole, and the server takes its checkpoints again behind such a state, which
+    /// lose a position each time. Images and sounds cannot be given again.
     pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions, first: usize) {
         self.obscure_copies(sequence);
         let Some(one) = self.sequences.get_mut(&sequence) else {
@@ -425,7 +428,11 @@ impl Session {
         one.tokens.truncate(tokens.len());
         one.believed = tokens.len();
         one.reused = one.reused.min(tokens.len());
-        one.first = first;
+        one.first = if media::is_any_row(tokens) {
+            first
+        } else {
+            first.max(one.first)
+        };
         (one.draft, one.steps) = (tokens.len(), 0);
     }
 

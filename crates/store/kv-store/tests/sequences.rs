@@ -582,7 +582,8 @@ fn of_what_was_loaded_it_is_known_where_its_rows_begin() {
     }
 }
 
-/// What the server saves while a load has left something out lacks it, too, whenever it comes back; what it saved before lacks nothing.
+/// What the server saves while a load has left something out lacks it, too, whenever it comes back; what it saved before lacks nothing. Of
+/// a checkpoint that matters only where an image cannot be evaluated again: a text may as well be given to the engine once more.
 #[test]
 fn what_was_saved_begins_where_it_did_then() {
     let mut session = Session::default();
@@ -597,12 +598,19 @@ fn what_was_saved_begins_where_it_did_then() {
 
     session.rewound(0, &before.tokens, NOW, before.first);
     assert_eq!(session.believed(0), Some(&[1, 2, 3][..]));
+    assert!(lacks(&session));
+    session.replaced(0, before);
     assert!(!lacks(&session));
     session.replaced(0, behind.clone());
     assert!(lacks(&session));
     session.rewound(0, &behind.tokens, NOW, behind.first);
     assert!(lacks(&session));
-    session.replaced(0, before);
+
+    let mut tokens = vec![1];
+    tokens.extend(media::run(&[7; 32], 4).unwrap());
+    session.replaced(0, Held::whole(tokens.clone(), NOW));
+    session.begin_at(0, 4);
+    session.rewound(0, &tokens, NOW, 0);
     assert!(!lacks(&session));
 }
 
