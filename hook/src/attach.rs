@@ -43,19 +43,19 @@ mod attached;
 pub(crate) mod claims;
 #[cfg(target_os = "linux")]
 mod elf;
-#[cfg_attr(not(target_os = "linux"), path = "embedded_elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "attach/embedded_elsewhere.rs")]
 mod embedded;
 pub(crate) mod engines;
 pub(crate) mod evidence;
 mod flags;
 #[cfg(target_os = "linux")]
 mod found;
-#[cfg_attr(not(target_os = "linux"), path = "got_elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "attach/got_elsewhere.rs")]
 mod got;
 #[cfg(target_os = "linux")]
 mod hidden;
 mod host;
-#[cfg_attr(not(target_os = "linux"), path = "inline_elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "attach/inline_elsewhere.rs")]
 mod inline;
 mod kind;
 mod layout;

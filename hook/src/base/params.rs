@@ -117,8 +117,8 @@ impl Form {
                 is_shared,
             })
         };
-        let mut found = (5..LONGEST).filter_map(at_types);
-        found.next().filter(|_| found.next().is_none())
+        // The first: behind the structure's end is what the stack had there before, such as another one of its kind.
+        (5..LONGEST).find_map(at_types)
     }
 
     /// The pointers between the callback for aborting and the flags.
@@ -277,6 +277,19 @@ mod tests {
             assert_eq!(Read::of_words(&defaults, &other), plain);
             other[at + 4] ^= 1;
             assert_ne!(Read::of_words(&defaults, &other), plain);
+        }
+    }
+
+    /// The engine writes its structure over what was there, which may have been one.
+    #[test]
+    fn what_stands_behind_the_structure_does_not_count() {
+        for defaults in versions().into_iter().chain(untidy()) {
+            let plain = Read::of_words(&defaults, &defaults);
+            assert!(plain.is_some());
+            let end = defaults.iter().rposition(|word| *word != u64::MAX).unwrap() + 1;
+            let mut twice = defaults;
+            twice[end..2 * end].copy_from_slice(&defaults[..end]);
+            assert_eq!(Read::of_words(&twice, &twice), plain);
         }
     }
 
