@@ -12,9 +12,8 @@ use contextpilot_residency::{TaskId, Token};
 
 use super::requests::{Current, have_titles};
 use super::sockets::generation;
-
 use crate::base::status::STATUS;
-use crate::base::{clock, guard};
+use crate::base::{clock, guard, mode};
 use crate::capture::salts::{self, Salt};
 use crate::capture::{prompts, uncached};
 
@@ -241,7 +240,7 @@ impl Connection {
             Step::More => {}
             Step::Complete(request) => {
                 if request.is_inference() {
-                    crate::base::mode::serving();
+                    mode::serving();
                 }
                 self.current = Current::of(request);
                 if self.reader.lost() == Some(Loss::Behind) {

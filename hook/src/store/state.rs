@@ -105,11 +105,9 @@ pub(crate) unsafe fn checkpointed(
     let state = unsafe { std::slice::from_raw_parts(target, size) };
     with_record(context, |record| {
         let held = record.session.copy_out(sequence);
-        if let Some(held) = held {
-            let (conditions, first) = (held.conditions, held.first);
-            if let Some(tokens) = held.into_whole() {
-                record.remember_checkpoint((sample(state), digest(&tokens)), conditions, first);
-            }
+        if let Some(held) = held.filter(Held::is_whole) {
+            let checkpoint = (sample(state), digest(&held.tokens));
+            record.remember_checkpoint(checkpoint, held.conditions, held.first);
         }
         keep_checkpoint(record, sequence, state);
     });

@@ -294,6 +294,23 @@ impl Contents {
     }
 }
 
+/// All tokens up to a chunk's end.
+pub(super) fn row_of(chunk: &Chunk, all: &HashMap<Name, Chunk>) -> Option<Vec<i32>> {
+    let mut parts = vec![&*chunk.tokens];
+    let mut start = chunk.start;
+    let mut parent = chunk.parent;
+    while let Some((name, behind)) = parent {
+        let before = all.get(&name)?;
+        // A pack may say anything: so each step must lead towards position 0.
+        if before.start >= start || before.start + behind != start {
+            return None;
+        }
+        parts.push(before.tokens.get(..behind as usize)?);
+        (start, parent) = (before.start, before.parent);
+    }
+    (start == 0).then(|| parts.into_iter().rev().flatten().copied().collect())
+}
+
 /// The rows of a chunk, which must be finite numbers. `numbers`: of what they consist, if that is known.
 fn read_finite(
     folder: &Folder,

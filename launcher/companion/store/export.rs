@@ -11,8 +11,8 @@ use contextpilot_kv_files::{Header, PackWriter};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin, Store};
 use serde_json::{Value, json};
 
-use super::contents::Contents;
-use super::import::row_of;
+use super::contents::{Contents, row_of};
+use super::text::with_hidden;
 use crate::companion::progress::Progress;
 use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
 
@@ -78,8 +78,8 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
     }
     write(&export.file, contents, &origins, &chunks)?;
     let origin = &origins[0];
-    let asked = export.tokens.is_some();
-    let asked = prompts.filter(|_| asked).map(|all| all[0].len() as u64);
+    let of_one = prompts.filter(|_| export.tokens.is_some());
+    let asked = of_one.map(|prompts| prompts[0].len() as u64);
     let size = fs::metadata(&export.file).map_or(0, |file| file.len());
     if as_json {
         print_json(&json!({
@@ -104,14 +104,6 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
             bytes(size),
             Visible(&export.file.to_string_lossy()),
         ))
-    }
-}
-
-/// That hidden states are among what is moved, if they are.
-pub(super) fn with_hidden(tokens: u64) -> String {
-    match tokens {
-        0 => String::new(),
-        _ => format!(", hidden states of {}", count(tokens)),
     }
 }
 
@@ -145,7 +137,7 @@ fn model(export: &Export, contents: &Contents) -> Result<Fingerprint, String> {
     let origins: Vec<Origin> = origins.flatten().collect();
     let is_hidden = |of: &Fingerprint| {
         let one = origins.iter().find(|one| one.fingerprint == *of);
-        one.is_some_and(|one| origins.iter().any(|kv| one.is_hidden_of(kv)))
+        one.is_some_and(|one| one.is_hidden_among(&origins))
     };
     models.retain(|(of, _)| !is_hidden(of));
     if let Some(wanted) = &export.model {

@@ -12,9 +12,9 @@ use contextpilot_kv_store::{Chunk, Name, Origin, Store};
 use contextpilot_settings::env;
 use serde::Serialize;
 
-use super::contents::Contents;
-use super::export::with_hidden;
+use super::contents::{Contents, row_of};
 use super::limit;
+use super::text::with_hidden;
 use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, counted, print, print_json};
@@ -66,7 +66,7 @@ pub(super) fn run(
     if !import.unchecked {
         for origin in &pack.origins {
             // Hidden states are of use where the KV of their tokens is.
-            if !pack.origins.iter().any(|kv| origin.is_hidden_of(kv)) {
+            if !origin.is_hidden_among(&pack.origins) {
                 check(origin, &known)
                     .map_err(|why| format!("{shown} is not for this store: {why}"))?;
             }
@@ -186,7 +186,7 @@ fn copy_chunks(
         let Some(origin) = of.find(|one| one.fingerprint == chunk.fingerprint) else {
             return true;
         };
-        let is_hidden = origins.iter().any(|kv| origin.is_hidden_of(kv));
+        let is_hidden = origin.is_hidden_among(&origins);
         let parts = parts(&tree, &row, chunk, rows, |range, cut| {
             match &origin.layout {
                 Some(layout) => layout.slice(rows, chunk.tokens.len(), range, cut),
@@ -232,23 +232,6 @@ fn copy_chunks(
     } else {
         Err("the disk is too slow".to_owned())
     }
-}
-
-/// All tokens up to a chunk's end.
-pub(super) fn row_of(chunk: &Chunk, all: &HashMap<Name, Chunk>) -> Option<Vec<i32>> {
-    let mut parts = vec![&*chunk.tokens];
-    let mut start = chunk.start;
-    let mut parent = chunk.parent;
-    while let Some((name, behind)) = parent {
-        let before = all.get(&name)?;
-        // A pack may say anything: so each step must lead towards position 0.
-        if before.start >= start || before.start + behind != start {
-            return None;
-        }
-        parts.push(before.tokens.get(..behind as usize)?);
-        (start, parent) = (before.start, before.parent);
-    }
-    (start == 0).then(|| parts.into_iter().rev().flatten().copied().collect())
 }
 
 /// What of a chunk is not in the store, as chunks of the store with their rows. Where the store has other chunks, or

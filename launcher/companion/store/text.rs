@@ -266,6 +266,14 @@ fn left(nanoseconds: u64) -> Duration {
     then.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
+/// That hidden states are among what is moved, if they are.
+pub(super) fn with_hidden(tokens: u64) -> String {
+    match tokens {
+        0 => String::new(),
+        _ => format!(", hidden states of {}", count(tokens)),
+    }
+}
+
 /// How long ago a time is, in nanoseconds since 1970. Nothing, if the clock was set back since.
 fn since(nanoseconds: u64) -> Duration {
     let then = UNIX_EPOCH + Duration::from_nanos(nanoseconds);

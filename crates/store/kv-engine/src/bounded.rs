@@ -117,10 +117,7 @@ pub fn undo<H: Host>(host: &H, sequence: i32) {
 
 /// The engine gets back what was put aside of a sequence before a state was loaded. False: nothing was, or the engine refuses it.
 fn go_back_aside<H: Host>(host: &H, sequence: i32) -> bool {
-    let tokens = host.journal(|journal| {
-        let mut aside = journal.aside.iter();
-        Some(aside.find(|one| one.sequence == sequence)?.tokens)
-    });
+    let tokens = host.journal(|journal| Some(journal.aside_of(sequence)?.tokens));
     let Some(tokens) = tokens.flatten() else {
         return false;
     };
@@ -159,7 +156,7 @@ pub(crate) fn may_evaluate_ahead<H: Host>(host: &H, sequence: i32) -> bool {
         let has_rows = session.believed(sequence).is_some_and(media::is_any_row);
         has_rows.then(|| session.in_engine(sequence))
     });
-    let is_aside = |journal: &mut Journal| journal.aside.iter().any(|one| one.sequence == sequence);
+    let is_aside = |journal: &mut Journal| journal.aside_of(sequence).is_some();
     match held.flatten() {
         Some(held) => host.journal(is_aside) == Some(true) || put_aside(host, sequence, held),
         None => true,

@@ -1,6 +1,7 @@
 //! What the decisions of this crate stand on: an engine's context, its record, its journal, and what is stored.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use contextpilot_kv_store::{Conditions, Run, Session};
 
@@ -104,6 +105,14 @@ pub struct Wanted<'a> {
     pub held: usize,
     /// The tokens of the host's batch; `None`: it only gets what it believes in.
     pub run: Option<&'a Run>,
+}
+
+impl Wanted<'_> {
+    /// Which tokens were loaded now that the host had been told were evaluated. The first `reused` are
+    /// [reused](contextpilot_kv_store::Session::reused) to the host, whatever was done for them.
+    pub fn loaded_now(&self, done: &Done, reused: usize) -> Range<usize> {
+        self.held.max(reused)..done.loaded.unwrap_or(0).min(self.believed)
+    }
 }
 
 /// States that the store has for a sequence.

@@ -163,6 +163,11 @@ impl Journal {
             .retain(|one| sequence >= 0 && one.sequence != sequence);
     }
 
+    /// What was put aside of a sequence.
+    pub(crate) fn aside_of(&self, sequence: i32) -> Option<&Aside> {
+        self.aside.iter().find(|one| one.sequence == sequence)
+    }
+
     /// What was put aside of a sequence; it is not any more.
     pub(crate) fn take_aside(&mut self, sequence: i32) -> Option<Aside> {
         let mut all = self.aside.iter();

@@ -285,16 +285,15 @@ impl Traffic {
                 self.memory.put(sequence, rows);
                 let kept = plain.len();
                 self.dropped[sequence as usize] = kept;
-                let held = held.and_then(|held| {
-                    let (conditions, first) = (held.conditions, held.first);
-                    Some((held.into_whole()?, conditions, first))
-                });
+                let held = held.filter(Held::is_whole);
                 changed(
                     &self.memory,
                     Change::Shortened(sequence),
                     |one| match held {
-                        Some((tokens, conditions, first)) => {
-                            one.session.rewound(sequence, &tokens, conditions, first);
+                        Some(held) => {
+                            let (conditions, first) = (held.conditions, held.first);
+                            one.session
+                                .rewound(sequence, &held.tokens, conditions, first);
                         }
                         None => one.session.overwritten(sequence),
                     },

@@ -65,6 +65,11 @@ impl Origin {
         others.eq(kv.facts.parts()) && rows.any(|fact| fact.starts_with(HIDDEN_STATES))
     }
 
+    /// Whether the origin of that KV is among these.
+    pub fn is_hidden_among(&self, all: &[Self]) -> bool {
+        all.iter().any(|kv| self.is_hidden_of(kv))
+    }
+
     /// The digest of the layout of the rows.
     pub fn layout_digest(&self) -> Option<&[u8]> {
         self.all(What::Layout).next()

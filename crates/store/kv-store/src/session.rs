@@ -105,9 +105,9 @@ impl Held {
         }
     }
 
-    /// The tokens, if all of them were seen.
-    pub fn into_whole(self) -> Option<Vec<i32>> {
-        self.rest.is_none().then_some(self.tokens)
+    /// Whether all tokens were seen.
+    pub fn is_whole(&self) -> bool {
+        self.rest.is_none()
     }
 }
 
@@ -295,6 +295,12 @@ impl Session {
         if let Some(sequence) = self.sequences.get_mut(&sequence) {
             sequence.first = first;
         }
+    }
+
+    /// See [`begin_at`](Self::begin_at). Zero: its windows lack nothing.
+    pub fn first(&self, sequence: i32) -> usize {
+        let sequence = self.sequences.get(&sequence);
+        sequence.map_or(0, |sequence| sequence.first)
     }
 
     /// The sequences among these (negative: all) that lack rows from this position on, because a state was loaded: without

@@ -1,5 +1,6 @@
 //! What the store has of a prompt for a context that cannot go back to any position.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::{Done, Engine as _, Supply, Wanted};
@@ -117,26 +118,26 @@ impl Supply for StoredState<'_> {
             }
             record.session.reused(wanted.sequence)
         });
-        let from = wanted.held.max(reused.unwrap_or(0));
         figures::add_time(&FIGURES.load_nanos, took);
         figures::add(&FIGURES.failed_loads, self.failed + done.failed_loads);
-        if let Some(position) = done.loaded {
+        if done.loaded.is_some() {
             figures::add(&FIGURES.loads, 1);
             figures::add(&FIGURES.direct_loads, usize::from(self.is_direct));
-            note_loaded(context, &wanted, from, position.min(wanted.believed));
+            let loaded = wanted.loaded_now(done, reused.unwrap_or(0));
+            note_loaded(context, &wanted, loaded);
         }
     }
 }
 
 /// Tokens that the server had been told were evaluated were loaded now.
-fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, from: usize, to: usize) {
+fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, loaded: Range<usize>) {
     let sequence = wanted.sequence;
-    if from >= to {
+    if loaded.is_empty() {
         return;
     }
-    figures::add(&FIGURES.loaded_tokens, to - from);
+    figures::add(&FIGURES.loaded_tokens, loaded.len());
     if records::is_oldest(context) {
-        usage::loaded(sequence, to - from);
+        usage::loaded(sequence, loaded.len());
     }
     let number = |tokens: usize| {
         let position = media::position(&wanted.tokens[..tokens]);
@@ -146,9 +147,9 @@ fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, from: usize, to: usize
         push(Event::Loaded {
             context: contexts::id_of(context.pointer()),
             sequence,
-            from: number(from),
-            to: number(to),
-            entries: u32::try_from(to - from).unwrap_or(u32::MAX),
+            from: number(loaded.start),
+            to: number(loaded.end),
+            entries: u32::try_from(loaded.len()).unwrap_or(u32::MAX),
         });
     });
 }

@@ -118,20 +118,19 @@ impl PrefixStore {
     ) -> (Kept, Option<Evaluated>) {
         let sequence = slot as i32;
         let context = self.at(positions);
-        if let Some((kept, conditions)) = context.shown(sequence) {
-            return (kept, Some(conditions));
+        if let Some((kept, evaluated)) = context.shown(sequence) {
+            return (kept, Some(evaluated));
         }
         synchronise(&context, sequence);
         let kept = context.positions.borrow().keep(slot);
         let mut part = Vec::new();
         context.save_part(sequence, &mut part);
-        let conditions = context.record(|store| {
+        let evaluated = context.record(|store| {
             let held = store.session.copy_out(sequence)?;
             keep_checkpoint(store, sequence, &part);
-            let evaluated = (held.conditions, held.first);
-            held.into_whole().map(|_| evaluated)
+            held.is_whole().then_some((held.conditions, held.first))
         });
-        (kept, conditions.flatten())
+        (kept, evaluated.flatten())
     }
 
     /// The server is about to go back to a checkpoint of a slot.
@@ -378,7 +377,7 @@ impl Context<'_> {
             let (other, shared) = store.session.sharing(run, wanted, conditions)?;
             let all = store.session.believed(other)?.len();
             let held = store.session.in_engine(run.sequence);
-            if shared < all || shared < held + worth::LEAST {
+            if shared < all {
                 return None;
             }
             let fingerprint = store.fingerprint(conditions);
@@ -634,16 +633,10 @@ impl Supply for Stored<'_, '_> {
 
     /// Tokens that the server had been told were evaluated were loaded now.
     fn finish(self, done: &Done) {
-        let Wanted {
-            sequence,
-            believed,
-            held,
-            ..
-        } = self.wanted;
+        let sequence = self.wanted.sequence;
         let reused = self.context.record(|store| store.session.reused(sequence));
-        let from = held.max(reused.unwrap_or(0));
-        let to = done.loaded.unwrap_or(0).min(believed);
-        self.context.note_loaded(sequence, to.saturating_sub(from));
+        let loaded = self.wanted.loaded_now(done, reused.unwrap_or(0));
+        self.context.note_loaded(sequence, loaded.len());
     }
 }
 
