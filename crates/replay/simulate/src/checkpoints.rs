@@ -19,7 +19,7 @@ pub(crate) struct Checkpoint {
     taken: Taken,
 }
 
-/// Under what a checkpoint's tokens were evaluated, and where the rows of its windows begin.
+/// Under what the tokens of a checkpoint or an entry of the host prompt cache were evaluated, and where the rows of its windows begin.
 pub(crate) type Evaluated = (Conditions, usize);
 
 /// What a checkpoint has of a slot.

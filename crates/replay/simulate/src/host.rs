@@ -2,10 +2,8 @@
 
 use std::collections::VecDeque;
 
-use contextpilot_kv_store::Conditions;
-
 use crate::alike::Alike;
-use crate::checkpoints::Checkpoint;
+use crate::checkpoints::{Checkpoint, Evaluated};
 use crate::content::Content;
 use crate::setting::{Generation, Setting};
 use crate::sizes::Sizes;
@@ -16,8 +14,8 @@ use crate::window::Kept;
 pub(crate) struct Prompt {
     pub(crate) content: Content,
     pub(crate) checkpoints: Vec<Checkpoint>,
-    /// Under what the tokens were evaluated, as far as the prefix store knows. Only of meaning in an entry.
-    pub(crate) conditions: Option<Conditions>,
+    /// What the prefix store knows of the tokens. Only of meaning in an entry.
+    pub(crate) known: Option<Evaluated>,
 }
 
 impl Prompt {

@@ -9,6 +9,7 @@ use contextpilot_kv_engine::Tails;
 use contextpilot_kv_store::{Chunk, Conditions, Fingerprint, Held, Run, Session, Store, worth};
 use contextpilot_traffic::{Applied, Memory, RequestRecord, Tokens, Traffic, TrafficRequest};
 
+use crate::checkpoints::Evaluated;
 use crate::content::Content;
 use crate::prefixes::Prefixes;
 use crate::rates::Rates;
@@ -151,9 +152,11 @@ impl PrefixStore {
         self.session.removed(sequence, kept, -1);
     }
 
-    /// Under what a slot's tokens were evaluated, if they are known.
-    pub(crate) fn conditions(&self, slot: usize) -> Option<Conditions> {
-        self.session.conditions(slot as i32)
+    /// What is known of a slot's tokens, if these are known.
+    pub(crate) fn known(&self, slot: usize) -> Option<Evaluated> {
+        let sequence = slot as i32;
+        let conditions = self.session.conditions(sequence)?;
+        Some((conditions, self.session.first(sequence)))
     }
 
     /// The server has copied a slot to its own memory: what is new in that costs nothing more.
@@ -161,7 +164,7 @@ impl PrefixStore {
         if self.is_bounded() {
             return self.copied(slot, positions);
         }
-        if let Some(conditions) = self.conditions(slot) {
+        if let Some(conditions) = self.session.conditions(slot as i32) {
             self.session_without_ahead(slot as i32);
             let fingerprint = self.fingerprint(conditions);
             let tokens = self.session.believed(slot as i32).unwrap_or_default();
@@ -174,14 +177,15 @@ impl PrefixStore {
         &mut self,
         slot: usize,
         content: &Content,
-        conditions: Option<Conditions>,
+        known: Option<Evaluated>,
         positions: &mut Positions,
     ) {
         self.cut(slot, 0, positions);
         let tokens = tokens_of(content.row(), 0, content.len());
-        match conditions {
-            Some(conditions) => {
-                let held = Held::whole(tokens, conditions);
+        match known {
+            Some((conditions, first)) => {
+                let mut held = Held::whole(tokens, conditions);
+                held.first = first;
                 self.session.replaced(slot as i32, held);
             }
             None => self.session.obscure(slot as i32),

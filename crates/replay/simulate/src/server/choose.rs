@@ -111,12 +111,8 @@ impl Server<'_> {
         if let Some((loaded, kept)) = host.load(&slot.prompt.content, prompt, self.alike) {
             slot.prompt = loaded;
             if let Some(store) = &mut self.store {
-                let Prompt {
-                    content,
-                    conditions,
-                    ..
-                } = &slot.prompt;
-                store.replaced(nth, content, *conditions, &mut self.positions);
+                let Prompt { content, known, .. } = &slot.prompt;
+                store.replaced(nth, content, *known, &mut self.positions);
             }
             self.positions.restore(nth, &kept);
         }
@@ -130,7 +126,7 @@ impl Server<'_> {
         };
         let slot = &mut self.slots[nth];
         if let Some(store) = &self.store {
-            slot.prompt.conditions = store.conditions(nth);
+            slot.prompt.known = store.known(nth);
         }
         let is_saved = host.save(&mut slot.prompt, (self.sizes, self.alike), || {
             self.positions.keep(nth)
