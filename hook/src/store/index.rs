@@ -719,11 +719,10 @@ fn say_removed(chunks: usize, bytes: u64, limit: u64) {
     const MB: f64 = 1e6;
     if chunks > 0 {
         log::line(format_args!(
-            "Prefix store: the budget is {:.1} MB (CONTEXTPILOT_STORE_GB), so {chunks} chunk{} of {:.1} MB {} removed, those that were used longest ago",
+            "Prefix store: the budget is {:.1} MB (CONTEXTPILOT_STORE_GB), so what was used longest ago was removed: {chunks} chunk{} of {:.1} MB",
             limit as f64 / MB,
             if chunks == 1 { "" } else { "s" },
             bytes as f64 / MB,
-            if chunks == 1 { "was" } else { "were" },
         ));
     }
 }
