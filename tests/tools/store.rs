@@ -289,10 +289,11 @@ fn of_two_models_with_one_name_it_says_in_what_they_differ() {
     });
     watched.complete(asking(1, 600));
     watched.complete(asking(2, 5));
-    // What a model is, is written by itself.
-    let models = until("both are named, and what they are is written", || {
+    // What a model is, is written by itself, and chunks one after the other.
+    let models = until("the prompt is on disk, and what both models are", || {
         let models = shown(folder.path(), &[])["models"].clone();
-        models[1]["differs"].is_string().then_some(models)
+        let is_whole = models[0]["tokens"].as_u64().unwrap_or(0) >= 600;
+        (is_whole && models[1]["differs"].is_string()).then_some(models)
     });
     assert_eq!(models[0]["model"], models[1]["model"]);
     assert_eq!(models[0]["differs"], Value::Null);
