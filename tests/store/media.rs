@@ -389,7 +389,8 @@ fn what_the_engine_refuses_costs_no_image() {
 fn where_images_cannot_be_stored_text_is() {
     let of = |arch, kind| {
         let builder = Server::builder().model(&Model::tiny(arch)).bare_slots(1);
-        with_images(builder.args(["-c", "4096"]), kind)
+        // Fewer than an image has.
+        with_images(builder.args(["-c", "4096", "-b", "12", "-ub", "12"]), kind)
     };
     for (arch, kind) in [(Arch::Gemma2, ProjectorKind::Llava)] {
         let folder = folder();

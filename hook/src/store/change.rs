@@ -59,6 +59,7 @@ pub(super) fn name_of(why: Why) -> &'static str {
         Why::Doubt => {
             "a slot that was evaluated when the model's file got another name, or other rights"
         }
+        Why::Window => "a slot that went back farther than the rows of its windows reach",
         Why::Unseen => "a slot whose tokens were not all seen",
     }
 }

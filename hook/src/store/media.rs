@@ -14,7 +14,7 @@
 //! In a context that cannot go back to any position, a state is stored behind each of them, and they are loaded by that one only
 //! ([`prepare_media`](contextpilot_kv_engine::bounded::prepare_media)).
 //!
-//! Not for contexts with sliding windows: there the sequence is known up to the first image or sound.
+//! With sliding windows that goes for what the engine computes at once (`-ub`); else the sequence is known up to it.
 
 use std::cell::{Cell, OnceCell};
 use std::ptr;
@@ -25,7 +25,7 @@ use contextpilot_residency::Entry;
 use sha2::{Digest, Sha256};
 
 use super::{Context, encodings, is_on, with_record};
-use crate::attach::plain;
+use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard;
 use crate::base::lent::Lender;
@@ -179,8 +179,7 @@ impl Media {
         let is_whole = entries.len() == self.rows;
         let make = || {
             let is_causal = with_record(context, |record| {
-                let is_windowed = |bounds: Bounds| bounds.window > 0 || bounds.at_once.is_some();
-                let may_be = !record.bounds.is_some_and(is_windowed) && !record.is_refused();
+                let may_be = !record.is_refused() && self.is_certain(record.bounds, is_whole);
                 may_be.then_some(record.is_causal)
             });
             // Rows that see those behind them depend on which of them are in one batch.
@@ -190,6 +189,17 @@ impl Media {
         let tokens = self.tokens.get_or_init(make).as_deref();
         self.done.set(done + entries.len());
         tokens
+    }
+
+    /// Whether its rows are what they would be with any other batches. `is_whole`: all of them are in one.
+    ///
+    /// With sliding windows the engine computes a batch of several parts without a piece of the window, maybe (see
+    /// [`exact`](super::exact)), and only libmtmd can divide it.
+    fn is_certain(&self, bounds: Option<Bounds>, is_whole: bool) -> bool {
+        let at_once = bounds.and_then(|bounds| bounds.at_once);
+        // A program may go back without asking, and what a load has left out of the windows cannot be evaluated again.
+        let fits = |most| is_whole && self.rows <= most && !self.shares() && !is_embedded();
+        at_once.is_none_or(fits)
     }
 
     fn make_tokens(&self, is_causal: bool) -> Option<Vec<i32>> {

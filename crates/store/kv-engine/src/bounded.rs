@@ -358,7 +358,8 @@ fn reach<H: Host>(
 }
 
 /// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
-/// else, and not for the store. (Servers take care of that.)
+/// else, and not for the store. llama-server does that now and then: it goes back to a checkpoint, and evaluates the last token of that
+/// again, whose window began a row before the checkpoint's (0.7.0).
 pub fn check_window<H: Host>(host: &H, sequence: i32) {
     let needed = host.record(|record| {
         let window = record.bounds()?.window;
@@ -371,6 +372,6 @@ pub fn check_window<H: Host>(host: &H, sequence: i32) {
     };
     let reaches = host.first(sequence).is_some_and(|first| first <= needed);
     if !reaches {
-        host.record(|record| record.session_mut().obscure(sequence));
+        host.record(|record| record.session_mut().looks_too_far(sequence));
     }
 }

@@ -70,6 +70,8 @@ pub enum Why {
     Media,
     /// It was evaluated when the model's file may have been another: see [`Session::doubt`].
     Doubt,
+    /// The engine's windows did not reach back as far as a token looks: see [`Session::looks_too_far`].
+    Window,
     /// Anything else: tokens under several adapters, a hole, entries that are no tokens.
     Unseen,
 }
@@ -639,6 +641,15 @@ impl Session {
 
     /// Nothing is known of a sequence any more; negative: of all. Its tokens ahead must have been removed.
     pub fn obscure(&mut self, sequence: i32) {
+        self.obscure_as(sequence, Why::Unseen);
+    }
+
+    /// The same: what is evaluated next in a sequence looks at rows that the engine's windows do not have any more.
+    pub fn looks_too_far(&mut self, sequence: i32) {
+        self.obscure_as(sequence, Why::Window);
+    }
+
+    fn obscure_as(&mut self, sequence: i32, why: Why) {
         if sequence >= 0 {
             self.sequences.entry(sequence).or_default();
         }
@@ -646,7 +657,7 @@ impl Session {
             if one.first > 0 && one.past.is_empty() {
                 one.past = one.beginning().to_vec();
             }
-            one.forget_from(0, Why::Unseen);
+            one.forget_from(0, why);
             one.rest.iter_mut().for_each(|rest| rest.tokens.clear());
         });
     }
