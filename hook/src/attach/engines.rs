@@ -69,8 +69,9 @@ pub(crate) struct Entered {
     before: Option<usize>,
 }
 
+// Never inlined: each hook exists four times for the engines of programs, and would be twice as large.
 impl Entered {
-    #[inline]
+    #[inline(never)]
     pub(crate) fn new(engine: usize) -> Self {
         Self {
             before: are_several().then(|| CURRENT.replace(engine)),
@@ -79,7 +80,7 @@ impl Entered {
 }
 
 impl Drop for Entered {
-    #[inline]
+    #[inline(never)]
     fn drop(&mut self) {
         if let Some(before) = self.before {
             CURRENT.set(before);
