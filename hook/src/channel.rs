@@ -17,7 +17,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use contextpilot_observer::{Note, Stamp};
-use contextpilot_residency::{Arrival, Entry, Event, RequestId};
+use contextpilot_residency::{Arrival, ContextId, Entries, Entry, Event, RequestId};
 use contextpilot_worker::{DOZE, Item, NAP, Rest, Waiting, What};
 
 use crate::base::bounds::{ENTRIES, EVENTS, EVENTS_BEFORE_WORKER, STRANDED};
@@ -122,11 +122,22 @@ pub(crate) fn push_observed(event: Event) {
 
 /// As [`push`]; false if there was no room. Everything that follows is then dropped, until the
 /// ledger has started from empty.
-///
-/// Two events are sent for every generated token, so what this does is inlined here.
 #[inline(never)]
 pub(crate) fn try_push(event: Event) -> bool {
     get().push(event)
+}
+
+/// As [`push`], of a batch that is passed to the engine. This one and [`evaluated`] are sent for every generated token: so it is
+/// not asked of them which event they are.
+#[inline(never)]
+pub(crate) fn submitted(context: ContextId, entries: Entries) {
+    get().submitted(context, entries);
+}
+
+/// As [`push`], of an evaluation that succeeded.
+#[inline(never)]
+pub(crate) fn evaluated(context: ContextId) {
+    get().evaluated(context);
 }
 
 /// How many gaps were opened. What was sent before a gap no longer counts.
@@ -203,10 +214,40 @@ impl Channel {
         }
     }
 
-    #[inline(always)]
     fn push(&self, event: Event) -> bool {
         let weight = self.weigh(&event);
         self.push_or_strand(event, weight, None)
+    }
+
+    #[inline(always)]
+    fn submitted(&self, context: ContextId, entries: Entries) {
+        let weight = self.weigh_batch(&entries);
+        let count = entries.len();
+        if self.has_gap() || !self.take_room(count) {
+            return self.lose(None);
+        }
+        let event = || Event::Submitted { context, entries };
+        if self.send_made(clock::stamp(), event) {
+            self.wake(weight);
+        } else {
+            self.give_room(count);
+            self.lose(None);
+        }
+    }
+
+    #[inline(always)]
+    fn evaluated(&self, context: ContextId) {
+        let weight = self.weigh_result();
+        let event = || Event::Evaluated {
+            context,
+            failed: Vec::new(),
+            no_room: false,
+        };
+        if !self.has_gap() && self.send_made(clock::stamp(), event) {
+            self.wake(weight);
+        } else {
+            self.lose(None);
+        }
     }
 
     fn introduce(&self, event: Event, arrival: Arrival, id: &RequestId, kept: bool) -> bool {
@@ -218,7 +259,6 @@ impl Channel {
         self.push_or_strand(event, weight, Some((arrival, id)))
     }
 
-    #[inline(always)]
     fn push_or_strand(
         &self,
         event: Event,
@@ -248,7 +288,6 @@ impl Channel {
     }
 
     /// False if there is no room.
-    #[inline(always)]
     fn enqueue(&self, event: Event) -> bool {
         let entries = entries_of(&event);
         if self.has_gap() || !self.take_room(entries) {
@@ -320,14 +359,17 @@ impl Channel {
     }
 
     /// False if there is no room.
-    #[inline(always)]
     fn send(&self, item: Item) -> bool {
-        let most = if mode::is_running() {
-            EVENTS
-        } else {
-            EVENTS_BEFORE_WORKER
-        };
-        self.events.send(item, most).is_ok()
+        self.events.send(item, most()).is_ok()
+    }
+
+    /// As [`send`](Self::send), of an event that is made where it is put.
+    #[inline(always)]
+    fn send_made(&self, at: Stamp, event: impl FnOnce() -> Event) -> bool {
+        self.events.send_made(most(), || Item {
+            what: What::Event(event()),
+            at,
+        })
     }
 
     /// How soon the worker must apply this event.
@@ -340,27 +382,9 @@ impl Channel {
     /// worker's next look is soon enough, unless the worker dozes and expects only tokens.
     fn weigh(&self, event: &Event) -> Weight {
         match event {
-            Event::Submitted { entries, .. } => {
-                let news = self.news.load(Ordering::Relaxed);
-                if news {
-                    self.news.store(false, Ordering::Relaxed);
-                }
-                let prompt = news || is_prompt(entries);
-                self.prompt_evaluation.store(prompt, Ordering::Relaxed);
-                if prompt {
-                    Weight::Urgent
-                } else {
-                    Weight::Token
-                }
-            }
+            Event::Submitted { entries, .. } => self.weigh_batch(entries),
             Event::Evaluated { failed, .. } if !failed.is_empty() => Weight::Urgent,
-            Event::Evaluated { .. } => {
-                if self.prompt_evaluation.load(Ordering::Relaxed) {
-                    Weight::Result
-                } else {
-                    Weight::Token
-                }
-            }
+            Event::Evaluated { .. } => self.weigh_result(),
             // Only an observer needs it.
             Event::Posted { id: None, .. } => Weight::News,
             // On an HTTP thread: an eviction of the same id may be waiting to be reported.
@@ -374,6 +398,31 @@ impl Channel {
                 self.news.store(true, Ordering::Relaxed);
                 Weight::News
             }
+        }
+    }
+
+    #[inline(always)]
+    fn weigh_batch(&self, entries: &[Entry]) -> Weight {
+        let news = self.news.load(Ordering::Relaxed);
+        if news {
+            self.news.store(false, Ordering::Relaxed);
+        }
+        let prompt = news || is_prompt(entries);
+        self.prompt_evaluation.store(prompt, Ordering::Relaxed);
+        if prompt {
+            Weight::Urgent
+        } else {
+            Weight::Token
+        }
+    }
+
+    /// Of a batch that was evaluated.
+    #[inline(always)]
+    fn weigh_result(&self) -> Weight {
+        if self.prompt_evaluation.load(Ordering::Relaxed) {
+            Weight::Result
+        } else {
+            Weight::Token
         }
     }
 
@@ -493,6 +542,16 @@ impl Inbox {
     /// The next stranded request.
     pub(crate) fn stranded(&mut self) -> Option<Stranded> {
         self.stranded.take()
+    }
+}
+
+/// How many events may wait.
+#[inline]
+fn most() -> usize {
+    if mode::is_running() {
+        EVENTS
+    } else {
+        EVENTS_BEFORE_WORKER
     }
 }
 

@@ -22,10 +22,17 @@ pub(crate) fn is_engaged() -> bool {
 }
 
 /// The time, or the default stamp if there is no observer.
+#[inline]
 pub(crate) fn stamp() -> Stamp {
-    if !is_engaged() {
-        return Stamp::default();
+    if is_engaged() {
+        read()
+    } else {
+        Stamp::default()
     }
+}
+
+#[inline(never)]
+fn read() -> Stamp {
     let since = START.get().map_or(0, |start| start.elapsed().as_nanos());
     // Plus one, because zero means that the time was not read; 64 bits last for 580 years.
     Stamp(u64::try_from(since).unwrap_or(u64::MAX - 1) + 1)

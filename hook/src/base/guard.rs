@@ -127,7 +127,7 @@ impl HostCall {
 impl Drop for HostCall {
     #[inline]
     fn drop(&mut self) {
-        flags().in_engine.set(false);
+        flags::leave_engine();
     }
 }
 

@@ -200,10 +200,18 @@ unsafe fn learn_invocation(call: &EngineCall, context: Pointer, adapter: Pointer
 ///
 /// # Safety
 /// Our caller's caller uses the context.
+#[inline]
 pub(crate) unsafe fn tell(context: Pointer) -> bool {
-    if !SEEN.load(Ordering::Relaxed) {
-        return true;
-    }
+    // SAFETY: the caller's promise.
+    !SEEN.load(Ordering::Relaxed) || unsafe { tell_changes(context) }
+}
+
+/// As [`tell`], once an adapter was seen.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn tell_changes(context: Pointer) -> bool {
     // SAFETY: the caller's promise.
     let Some(state) = (unsafe { state(context) }) else {
         return true;

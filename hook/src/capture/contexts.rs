@@ -98,8 +98,12 @@ struct Answers {
 
 /// A context exists. If it is new, sends it to the ledger. Do not call this within the
 /// [guard](crate::base::guard), because it asks the engine.
+#[inline]
 pub(crate) fn know(call: &EngineCall, context: Pointer) {
-    know_with(call, context, None);
+    // Every evaluation asks this.
+    if find(context.addr()).is_none() {
+        know_with(call, context, None);
+    }
 }
 
 /// As [`know`], with what the context was created with, if that was seen.
@@ -449,6 +453,25 @@ fn memory_in(context: Pointer) -> Pointer {
 pub(crate) fn with_memory(context: Pointer) -> Option<ContextId> {
     note_use(context);
     memory_of(context).map(|_| id_of(context))
+}
+
+/// A context that keeps what it evaluates.
+#[derive(Clone, Copy)]
+pub(crate) struct Keeps {
+    /// See [`id_of`].
+    pub(crate) id: ContextId,
+    /// See [`is_bounded`].
+    pub(crate) is_bounded: bool,
+}
+
+/// What every evaluation asks of a context at once; `None`: it has no memory, or is not known.
+#[inline]
+pub(crate) fn keeps(context: Pointer) -> Option<Keeps> {
+    let row = find(context.addr())?;
+    (row.memory.load(Ordering::Acquire) != 0).then(|| Keeps {
+        id: id_of(context),
+        is_bounded: row.bounded.load(Ordering::Acquire),
+    })
 }
 
 /// The context's memory, if it has one.

@@ -27,10 +27,16 @@ impl Longest {
 
 /// Whether a batch makes a sequence twice as long as any that was measured, which happens some
 /// twenty times in the life of a context at most.
+#[inline]
 pub(crate) fn worth_measuring(context: Pointer, entries: &[Entry]) -> Option<Longest> {
     if !is_engaged() || entries.len() < 2 {
         return None;
     }
+    twice_as_long(context, entries)
+}
+
+#[inline(never)]
+fn twice_as_long(context: Pointer, entries: &[Entry]) -> Option<Longest> {
     let last = entries.last()?;
     let tokens = u32::try_from(last.position).ok()?.saturating_add(1);
     let measured = contexts::measured(context)?.load(Ordering::Relaxed);

@@ -105,6 +105,22 @@ pub(crate) unsafe fn with<R>(batch: Pointer, work: impl FnOnce(&mut Shadow) -> R
     Some(work(shadow))
 }
 
+/// As [`with`], of the batch that was found last: false if this is another one. It calls nothing, so what runs for every token
+/// has nothing to keep for later.
+///
+/// # Safety
+/// As for [`with`].
+#[inline]
+pub(crate) unsafe fn with_last(batch: Pointer, work: impl FnOnce(&mut Shadow) -> bool) -> bool {
+    // SAFETY: see `find`.
+    let last = unsafe { &*LAST.load(Ordering::Relaxed) };
+    if last.batch.load(Ordering::Acquire) != batch.addr() {
+        return false;
+    }
+    // SAFETY: see `with`.
+    work(unsafe { &mut *last.shadow.get() })
+}
+
 /// The place of the batch that was found last. A server fills one batch at a time, entry by entry.
 static LAST: AtomicPtr<ShadowCell> = AtomicPtr::new((&raw const PLACES).cast_mut().cast());
 
@@ -243,10 +259,22 @@ impl Shadow {
         }
     }
 
-    #[inline]
     pub(crate) fn set_position(&mut self, index: i32, position: i32) {
         if let Some(entry) = self.entry(index) {
             entry.position = position;
+        }
+    }
+
+    /// As [`Shadow::set_position`], but does nothing and returns `false` if there is no such entry.
+    #[inline]
+    pub(crate) fn set_position_if_there(&mut self, index: i32, position: i32) -> bool {
+        // A negative index becomes larger than any length.
+        match self.entries.get_mut(index as usize) {
+            Some(entry) => {
+                entry.position = position;
+                true
+            }
+            None => false,
         }
     }
 
@@ -259,12 +287,20 @@ impl Shadow {
 
     /// The entries of the batch. An entry of several sequences is listed once for each. `None` if the
     /// content is not known for certain.
+    #[inline]
     pub(crate) fn entries(&self) -> Option<Entries> {
-        if self.incomplete {
-            return None;
+        match &self.entries[..] {
+            _ if self.incomplete => None,
+            [only] if self.further.is_empty() => Some(Entries::from(*only)),
+            _ => Some(self.several()),
         }
+    }
+
+    /// As [`Shadow::entries`], of a batch that is not just one token: a slot that generates submits that for each token.
+    #[inline(never)]
+    fn several(&self) -> Entries {
         if self.further.is_empty() {
-            return Some(self.entries[..].into());
+            return self.entries[..].into();
         }
         let mut all = Vec::with_capacity(self.entries.len() + self.further.len());
         let mut further = self.further.iter().peekable();
@@ -274,7 +310,7 @@ impl Shadow {
                 all.push(Entry { sequence, ..*entry });
             }
         }
-        Some(all.into())
+        all.into()
     }
 
     #[inline]

@@ -98,16 +98,44 @@ impl<T> Sender<T> {
     /// Returns the value if there is no room for it, or the receiver was dropped.
     #[inline]
     pub(crate) fn send(&self, value: T, most: usize) -> Result<(), T> {
+        match self.take_place(most) {
+            Some(place) => {
+                self.fill(place, value);
+                Ok(())
+            }
+            None => Err(value),
+        }
+    }
+
+    /// As [`send`](Self::send), of a value that is made where it is put, and not moved there. False if there is no room.
+    /// (In the model it would be the same as `send`.)
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn send_made(&self, most: usize, parts: impl FnOnce() -> T) -> bool {
+        // What stands between taking a place and filling it must not panic, or the receiver would wait for ever: this
+        // only puts together what its caller has.
+        match self.take_place(most) {
+            Some(place) => {
+                self.fill(place, parts());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes a place, which the caller fills at once.
+    #[inline(always)]
+    fn take_place(&self, most: usize) -> Option<usize> {
         let shared = &*self.0;
         let most = most.min(shared.capacity.load(Ordering::Relaxed));
-        let place = loop {
+        loop {
             // Load the head first, so that it is not after the tail. Acquire: what the receiver did to
             // the table before it moved the head is visible below.
             let head = shared.head.0.load(Ordering::Acquire);
             let tail = shared.tail.0.load(Ordering::Relaxed);
             if tail.wrapping_sub(head) >= most {
                 if shared.head.0.load(Ordering::Relaxed) == head {
-                    return Err(value);
+                    return None;
                 }
                 // The receiver has moved on in the meantime.
                 continue;
@@ -121,9 +149,15 @@ impl<T> Sender<T> {
                 Ordering::Relaxed,
             );
             if taken.is_ok() {
-                break tail;
+                return Some(tail);
             }
-        };
+        }
+    }
+
+    /// Fills a place that the caller has taken.
+    #[inline(always)]
+    fn fill(&self, place: usize, value: T) {
+        let shared = &*self.0;
         let segment = shared.segment(place);
         // SAFETY: a segment stays until all its places were filled, and this place was not.
         let place = unsafe { &(*segment).0[place % PLACES] };
@@ -132,7 +166,6 @@ impl<T> Sender<T> {
             .value
             .with_mut(|to| unsafe { to.cast::<T>().write(value) });
         place.full.store(true, Ordering::Release);
-        Ok(())
     }
 }
 

@@ -105,6 +105,90 @@ fn a_removal_does_not_wake_a_worker_that_naps() {
     assert_eq!(channel.weigh(&submitted(&[0])), Weight::Urgent);
 }
 
+/// What a channel has after an event, and what it holds then.
+fn left_by(channel: &Channel, inbox: &mut Inbox) -> (Vec<Event>, u8, bool, bool, usize) {
+    let events = std::iter::from_fn(|| channel.next(inbox)).map(event_in);
+    let events = events.collect();
+    let attention = channel.attention.0.load(Ordering::SeqCst);
+    let is_prompt = channel.prompt_evaluation.load(Ordering::Relaxed);
+    let entries = channel.entries.load(Ordering::Relaxed);
+    (events, attention, is_prompt, channel.close_gap(), entries)
+}
+
+/// They have ways of their own into the channel, which must not differ from that of other events.
+#[test]
+fn an_evaluation_is_sent_like_any_other_event() {
+    let batches: [&[i32]; 4] = [&[0], &[0, 1], &[0, 0], &[]];
+    for room in [0, 1, 2, 4] {
+        for (batch, is_news) in batches.iter().flat_map(|one| [(*one, false), (*one, true)]) {
+            for resting in [Rest::default(), DOZES, NAPS] {
+                let [by_itself, as_any] = [true, false].map(|by_itself| {
+                    let channel = Channel::with_room(room);
+                    let mut inbox = channel.take_inbox().expect("the first to ask gets it");
+                    let attention = attention(resting);
+                    channel.attention.0.store(attention, Ordering::SeqCst);
+                    channel.news.store(is_news, Ordering::Relaxed);
+                    let mut left = Vec::new();
+                    for empties in [true, false] {
+                        let Event::Submitted { context, entries } = submitted(batch) else {
+                            panic!("it is one");
+                        };
+                        if by_itself {
+                            channel.submitted(context, entries);
+                        } else {
+                            channel.push(Event::Submitted { context, entries });
+                        }
+                        if empties {
+                            left.push(left_by(&channel, &mut inbox));
+                        }
+                        if by_itself {
+                            channel.evaluated(context);
+                        } else {
+                            channel.push(EVALUATED);
+                        }
+                        left.push(left_by(&channel, &mut inbox));
+                    }
+                    left
+                });
+                assert_eq!(by_itself, as_any, "{batch:?}, room for {room}");
+                let lost = by_itself.iter().any(|(_, _, _, has_gap, _)| *has_gap);
+                assert_eq!(lost, room < 2, "room for {room}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_for_whose_entries_there_is_no_room_opens_a_gap() {
+    let channel = Channel::new();
+    let mut inbox = channel.take_inbox().expect("the first to ask gets it");
+    channel.entries.store(ENTRIES + 1, Ordering::Relaxed);
+    let entry = Entry {
+        sequence: 0,
+        position: 0,
+        token: 1,
+        output: true,
+    };
+    channel.submitted(CONTEXT, entry.into());
+    assert_eq!(channel.entries.load(Ordering::Relaxed), ENTRIES + 1);
+    channel.evaluated(CONTEXT);
+    assert_eq!(waiting(&channel, &mut inbox), 0, "the gap is open");
+    assert!(channel.close_gap());
+}
+
+const DOZES: Rest = Rest {
+    longest: Some(DOZE),
+    generating: true,
+    reporting: false,
+    watched: false,
+};
+const NAPS: Rest = Rest {
+    longest: Some(NAP),
+    generating: false,
+    reporting: false,
+    watched: false,
+};
+
 /// The weights that wake a worker in this state of rest.
 fn woken(rest: Rest) -> Vec<Weight> {
     let weights = [

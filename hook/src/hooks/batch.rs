@@ -3,6 +3,8 @@
 //!
 //! What only adds or changes an entry, where there is room for it, allocates nothing and cannot fail: so it needs no guard.
 
+use std::hint::black_box;
+
 use crate::attach::original::original;
 use crate::base::abi::{Embeddings, Pointer};
 use crate::base::guard::{EngineCall, HostCall, guarded, is_in_engine};
@@ -59,22 +61,27 @@ pub(crate) unsafe fn llama_batch_ext_add_token(batch: Pointer, sequence: i32, to
     drop(call);
     let add = |s: &mut Shadow| s.add_if_it_fits(index, sequence, token);
     // SAFETY: the caller uses the batch.
-    if unsafe { shadow::with(batch, add) } == Some(false) {
+    if unsafe { shadow::with_last(batch, add) } {
+        index
+    } else {
         // SAFETY: as above.
-        unsafe { add_slowly(batch, index, sequence, token) };
+        unsafe { add_slowly(batch, index, sequence, token) }
     }
-    index
 }
 
+/// Returns the index, so that its caller has nothing to do behind it, and keeps nothing for that. If the compiler saw what is
+/// returned, it would keep it nevertheless, for every token.
+///
 /// # Safety
 /// As for [`note`].
 #[cold]
 #[inline(never)]
-unsafe fn add_slowly(batch: Pointer, index: i32, sequence: i32, token: i32) {
+unsafe fn add_slowly(batch: Pointer, index: i32, sequence: i32, token: i32) -> i32 {
     // SAFETY: the caller's promise.
     guarded(|| unsafe {
         shadow::with(batch, |s| s.add(index, sequence, token));
     });
+    black_box(index)
 }
 
 pub(crate) unsafe fn llama_batch_ext_add_embd(
@@ -127,16 +134,32 @@ pub(crate) unsafe fn llama_batch_ext_set_pos(
     if is_in_engine() {
         return original!(llama_batch_ext_set_pos(batch, index, position));
     }
-    if !original!(llama_batch_ext_set_pos(batch, index, position)) {
-        return false;
+    let done = original!(llama_batch_ext_set_pos(batch, index, position));
+    if !done || position.is_null() {
+        return done;
     }
-    if !position.is_null() {
-        // SAFETY: the engine has just read it. With M-RoPE there are several; the first is that of the KV cache.
-        let position = unsafe { *position };
-        // SAFETY: the caller uses the batch.
-        unsafe { shadow::with(batch, |s| s.set_position(index, position)) };
+    // SAFETY: the engine has just read it. With M-RoPE there are several; the first is that of the KV cache.
+    let position = unsafe { *position };
+    let set = |s: &mut Shadow| s.set_position_if_there(index, position);
+    // SAFETY: the caller uses the batch.
+    if unsafe { shadow::with_last(batch, set) } {
+        done
+    } else {
+        // SAFETY: as above.
+        unsafe { set_pos_slowly(batch, index, position) }
     }
-    true
+}
+
+/// Returns that it is done, as [`add_slowly`] does the index.
+///
+/// # Safety
+/// As for [`note`].
+#[cold]
+#[inline(never)]
+unsafe fn set_pos_slowly(batch: Pointer, index: i32, position: i32) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { shadow::with(batch, |s| s.set_position(index, position)) };
+    black_box(true)
 }
 
 pub(crate) unsafe fn llama_batch_ext_set_output_logits(

@@ -3,16 +3,17 @@
 
 use std::ops::Deref;
 
-use contextpilot_residency::{Entries, Entry, Event};
+use contextpilot_residency::{ContextId, Entries, Entry, Event};
 
 use crate::attach::original::original;
 use crate::attach::{claims, is_program};
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard::{self, EngineCall};
 use crate::base::status::STATUS;
+use crate::capture::contexts::Keeps;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
-use crate::channel::{nudge, push};
+use crate::channel::{self, nudge, push};
 use crate::store::{self, Context, ahead, exact, purpose};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
@@ -123,8 +124,8 @@ struct Evaluation<'a> {
     sequences: Sequences,
     /// A sequence whose size is worth asking for, if there is an observer.
     longest: Option<Longest>,
-    /// The evaluation was noted as begun, and not yet as ended.
-    open: bool,
+    /// The context, if the evaluation was noted as begun, and not yet as ended.
+    open: Option<Keeps>,
 }
 
 impl<'a> Evaluation<'a> {
@@ -132,18 +133,17 @@ impl<'a> Evaluation<'a> {
         let (call, context) = (used.call(), used.pointer());
         let mut evaluation = Evaluation {
             used,
-            sequences: Sequences::Many(Vec::new()),
+            sequences: Sequences::None,
             longest: None,
-            open: false,
+            open: None,
         };
         contexts::know(call, context);
         call.guarded(|| {
-            if contexts::memory_of(context).is_none() {
+            let Some(keeps) = contexts::keeps(context) else {
                 // A context without memory evaluates, but keeps nothing.
                 return;
-            }
-            evaluation.open = true;
-            let id = contexts::id_of(context);
+            };
+            evaluation.open = Some(keeps);
             // SAFETY: our caller uses the context.
             let told = unsafe { adapters::tell(context) };
             match entries().filter(|_| told) {
@@ -155,18 +155,9 @@ impl<'a> Evaluation<'a> {
                     };
                     evaluation.sequences = Sequences::of(&entries);
                     evaluation.longest = measure::worth_measuring(context, &entries);
-                    push(Event::Submitted {
-                        context: id,
-                        entries,
-                    });
+                    channel::submitted(keeps.id, entries);
                 }
-                None => {
-                    STATUS.untracked_batches.add(1);
-                    push(Event::Obscured {
-                        context: id,
-                        sequence: -1,
-                    });
-                }
+                None => obscured(keeps.id),
             }
         });
         evaluation
@@ -174,38 +165,51 @@ impl<'a> Evaluation<'a> {
 
     fn end(mut self, result: i32) -> i32 {
         // Clear this only after the engine has answered: it may throw instead.
-        if self.open && self.used.call().counts() {
-            // The engine may hold less than the batch said.
-            let is_whole = |id: &i32| exact::ends(self.used, *id).is_none();
-            let is_whole = result == 0 && self.sequences.iter().all(is_whole);
-            // With what is ahead its state is larger than that.
-            let holds_more =
-                |longest: &Longest| ahead::believed(self.used, longest.sequence()).is_some();
-            let longest = self.longest.take().filter(|_| is_whole);
-            let longest = longest.filter(|longest| !holds_more(longest));
-            let size =
-                longest.map(|longest| (longest, measure::ask_size(self.used.pointer(), longest)));
-            let failed = match result {
-                0 => Vec::new(),
-                _ => self.left_behind(),
-            };
-            let reaches = self.reaches();
-            self.open = false;
-            self.used.call().guarded(|| {
-                for &(sequence, first) in &reaches {
-                    note_reach(self.used.pointer(), sequence, first);
-                }
-                if let Some((longest, size)) = size {
-                    measure::note_size(self.used.pointer(), longest, size);
-                }
-                push(Event::Evaluated {
-                    context: contexts::id_of(self.used.pointer()),
-                    failed,
-                    no_room: result == NO_ROOM,
-                });
-            });
+        if let Some(keeps) = self.open
+            && self.used.call().counts()
+        {
+            if result != 0 || keeps.is_bounded || self.longest.is_some() {
+                self.ask_and_end(keeps, result);
+            } else {
+                self.open = None;
+                self.used.call().guarded(|| channel::evaluated(keeps.id));
+            }
         }
         result
+    }
+
+    /// The evaluation has ended, and the engine is asked what it has now: that is not so for a generated token.
+    #[inline(never)]
+    fn ask_and_end(&mut self, keeps: Keeps, result: i32) {
+        // The engine may hold less than the batch said.
+        let is_whole = |id: &i32| exact::ends(self.used, *id).is_none();
+        // With what is ahead its state is larger than that.
+        let holds_more =
+            |longest: &Longest| ahead::believed(self.used, longest.sequence()).is_some();
+        let longest = self.longest.filter(|longest| {
+            result == 0 && self.sequences.iter().all(is_whole) && !holds_more(longest)
+        });
+        let size =
+            longest.map(|longest| (longest, measure::ask_size(self.used.pointer(), longest)));
+        let failed = match result {
+            0 => Vec::new(),
+            _ => self.left_behind(),
+        };
+        let reaches = self.reaches(keeps);
+        self.open = None;
+        self.used.call().guarded(|| {
+            for &(sequence, first) in &reaches {
+                note_reach(self.used.pointer(), sequence, first);
+            }
+            if let Some((longest, size)) = size {
+                measure::note_size(self.used.pointer(), longest, size);
+            }
+            push(Event::Evaluated {
+                context: keeps.id,
+                failed,
+                no_room: result == NO_ROOM,
+            });
+        });
     }
 
     /// The last position of each sequence after an evaluation failed.
@@ -223,8 +227,8 @@ impl<'a> Evaluation<'a> {
     }
 
     /// The first position of each sequence that a bounded context still has.
-    fn reaches(&self) -> Vec<(i32, Option<i32>)> {
-        if !contexts::is_bounded(self.used.pointer()) {
+    fn reaches(&self, keeps: Keeps) -> Vec<(i32, Option<i32>)> {
+        if !keeps.is_bounded {
             return Vec::new();
         }
         let sequences = self.sequences.iter();
@@ -235,17 +239,35 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Drop for Evaluation<'_> {
-    /// The engine threw an exception, so it is not known how much it evaluated.
+    #[inline]
     fn drop(&mut self) {
-        if self.open {
-            self.used.call().guarded(|| {
-                push(Event::Obscured {
-                    context: contexts::id_of(self.used.pointer()),
-                    sequence: -1,
-                });
-            });
+        if let Some(keeps) = self.open {
+            thrown(self.used, keeps);
         }
     }
+}
+
+/// The engine threw an exception, so it is not known how much it evaluated.
+#[cold]
+#[inline(never)]
+fn thrown(used: Context<'_>, keeps: Keeps) {
+    used.call().guarded(|| {
+        push(Event::Obscured {
+            context: keeps.id,
+            sequence: -1,
+        });
+    });
+}
+
+/// A batch is submitted whose content is not known.
+#[cold]
+#[inline(never)]
+fn obscured(context: ContextId) {
+    STATUS.untracked_batches.add(1);
+    push(Event::Obscured {
+        context,
+        sequence: -1,
+    });
 }
 
 /// The first position of a sequence that a bounded context still has. `None` for other contexts. Do not
@@ -275,8 +297,8 @@ pub(super) fn note_reach(context: Pointer, sequence: i32, first: Option<i32>) {
 
 /// The sequences of a batch, each once. One needs no memory: a slot that generates submits such a batch for each token.
 enum Sequences {
+    None,
     One(i32),
-    /// Any other number, also none.
     Many(Vec<i32>),
 }
 
@@ -285,6 +307,7 @@ impl Deref for Sequences {
 
     fn deref(&self) -> &[i32] {
         match self {
+            Self::None => &[],
             Self::One(sequence) => std::slice::from_ref(sequence),
             Self::Many(sequences) => sequences,
         }
@@ -296,7 +319,7 @@ impl Sequences {
     #[inline]
     fn of(entries: &[Entry]) -> Self {
         match entries {
-            [] => Self::Many(Vec::new()),
+            [] => Self::None,
             [only] => Self::One(only.sequence),
             [first, rest @ ..] if are_all_of(first.sequence, rest) => Self::One(first.sequence),
             _ => Self::several(entries),

@@ -55,6 +55,13 @@ impl From<&[Entry]> for Entries {
     }
 }
 
+impl From<Entry> for Entries {
+    #[inline]
+    fn from(entry: Entry) -> Self {
+        Self(Repr::One(entry))
+    }
+}
+
 impl From<Vec<Entry>> for Entries {
     fn from(entries: Vec<Entry>) -> Self {
         match entries[..] {
@@ -102,8 +109,12 @@ mod tests {
     fn one_entry_is_stored_without_an_allocation() {
         let one = Entries::from(&[entry(3)][..]);
         let given = Entries::from(vec![entry(3)]);
-        assert!(matches!((&one.0, &given.0), (Repr::One(_), Repr::One(_))));
+        let only = Entries::from(entry(3));
+        for entries in [&one, &given, &only] {
+            assert!(matches!(entries.0, Repr::One(_)));
+        }
         assert_eq!(one, given);
+        assert_eq!(one, only);
         assert_eq!(*one, [entry(3)]);
         assert_eq!(format!("{one:?}"), format!("{:?}", [entry(3)]));
     }

@@ -53,6 +53,29 @@ pub(super) fn flags() -> &'static Flags {
     unsafe { &*flags }
 }
 
+/// The calling thread is not in the engine any more. For what runs for every token: the flag's address is not needed.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[inline]
+pub(super) fn leave_engine() {
+    // SAFETY: as in `flags`: the flag at this address is the calling thread's, and no reference to what is in the cell exists.
+    unsafe {
+        std::arch::asm!(
+            "mov {flags}, qword ptr [rip + contextpilot_flags@GOTTPOFF]",
+            "mov byte ptr fs:[{flags} + {in_engine}], 0",
+            flags = out(reg) _,
+            in_engine = const std::mem::offset_of!(Flags, in_engine),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// The calling thread is not in the engine any more.
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+#[inline]
+pub(super) fn leave_engine() {
+    flags().in_engine.set(false);
+}
+
 // A constant initialiser and no destructor: usable in the first and the last moments of a
 // thread, without registering or allocating anything.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

@@ -54,6 +54,41 @@ fn only_the_next_entry_is_added_in_place_and_only_where_there_is_room() {
 }
 
 #[test]
+fn a_position_is_set_in_place_only_of_an_entry_that_is_there() {
+    let mut shadow = Shadow::new();
+    shadow.add(0, 3, 100);
+    for index in [-2, -1, 1, i32::MAX, i32::MIN] {
+        assert!(!shadow.set_position_if_there(index, 7), "{index}");
+    }
+    assert!(shadow.set_position_if_there(0, 7));
+    let entries = shadow.entries();
+    assert_eq!(entries.as_deref(), Some(&[entry(3, 7, 100, false)][..]));
+}
+
+#[test]
+fn the_batch_that_was_found_last_is_reached_at_once_and_no_other_one() {
+    let (ours, unknown) = (0x7_1000, 0x7_2000);
+    // SAFETY: no other test uses these addresses, here and below.
+    let reached =
+        |address| unsafe { with_last(batch(address), |shadow| shadow.add_if_it_fits(1, 0, 101)) };
+    // SAFETY: see above.
+    unsafe { begin(batch(ours)) };
+    shadow(ours, |shadow| shadow.add(0, 0, 100));
+    assert!(!reached(unknown) && !reached(0));
+    // Other tests find batches of their own meanwhile.
+    let mut tries = 0..1000;
+    assert!(tries.any(|_| {
+        shadow(ours, |_| ());
+        reached(ours)
+    }));
+    let entries = shadow(ours, |shadow| shadow.entries()).flatten();
+    assert_eq!(entries.map(|entries| entries.len()), Some(2));
+    // SAFETY: see above.
+    unsafe { end(batch(ours)) };
+    assert!(!reached(ours));
+}
+
+#[test]
 fn an_entry_of_several_sequences_is_listed_for_each() {
     let mut shadow = Shadow::new();
     for (index, token) in [100, 101].into_iter().enumerate() {
