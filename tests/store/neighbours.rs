@@ -48,6 +48,8 @@ fn what_is_removed_leaves_the_neighbours_too() {
     let other = Stored::start(&one_slot(), folder.path());
     one.ask(&tokens(37, 500));
     one.ask(&tokens(38, 500));
+    // What is written only afterwards would stay.
+    one.await_written();
     until("the neighbour sees the chunks", || {
         (other.figures().chunks > 0).then_some(())
     });

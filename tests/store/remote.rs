@@ -463,8 +463,10 @@ fn the_remote_is_shown_while_it_is_there_and_when_it_is_not() {
         stored.ask(&tokens(seed, 500));
     }
     let remote = || stored.figures().remote;
-    let shown = until("what was sent is shown", || {
-        remote().filter(|remote| remote.sent > 0 && remote.waiting == 0)
+    stored.await_written();
+    let chunks = stored.figures().chunks;
+    let shown = until("that all was sent is shown", || {
+        remote().filter(|remote| remote.sent == chunks && remote.waiting == 0)
     });
     assert!(shown.reachable && shown.problem.is_none(), "{shown:?}");
     assert_eq!(shown.address, redis.url());

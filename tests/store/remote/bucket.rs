@@ -130,6 +130,7 @@ fn a_server_loads_what_another_machine_has_sent_to_a_bucket() {
     let plain = started(&one_slot());
     let (tea, sea) = (tokens(150, 700), tokens(151, 500));
     one.ask(&tea);
+    one.await_written();
     until("the other one has all", || {
         has_all_of(&other, &there, &here)
     });

@@ -145,6 +145,7 @@ fn a_conversation_moves_to_another_machine_and_waits_for_no_cable() {
     let tea = tokens(146, 700);
     here.within(|| one.ask(&tea));
     here.within(|| one.ask(&tokens(147, 40)));
+    here.within(|| one.await_written());
     there.within(|| {
         other.ask(&tokens(148, 40));
         until("the other one has the conversation", || {
@@ -162,6 +163,7 @@ fn a_conversation_moves_to_another_machine_and_waits_for_no_cable() {
         assert_eq!(account.from.slot + account.from.store, 700, "{account:?}");
     });
     there.within(|| other.ask(&tokens(150, 40)));
+    there.within(|| other.await_written());
     until("it is said that nobody answers", || {
         let said = other.server.stderr();
         said.contains("is not kept alike").then_some(())
