@@ -3,6 +3,7 @@
 //! own environment.
 #![cfg(target_os = "linux")]
 
+use contextpilot_testbed::or_return;
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -234,9 +235,7 @@ fn on_a_read_only_root_the_library_is_loaded_from_memory_or_the_package() {
     let machine = Machine::new();
     let script = "mount --bind \"$HOME\" \"$HOME\" && mount -o remount,bind,ro \"$HOME\" \
                   && mount -o remount,bind,ro / && \"$0\" \"$@\"";
-    let Some(mut read_only) = unshared(&machine, script, MAPS) else {
-        return;
-    };
+    let mut read_only = or_return!(unshared(&machine, script, MAPS));
     assert_in_memory(&mut read_only, "Read-only file system");
 
     let (machine, library) = Machine::packaged();
@@ -258,9 +257,7 @@ fn with_noexec_folders_the_library_is_loaded_from_memory() {
 fn if_memory_cannot_be_executed_either_one_line_says_why() {
     let machine = Machine::new();
     let script = "echo 2 >/proc/sys/vm/memfd_noexec && unset HOME && \"$0\" \"$@\"";
-    let Some(mut refused) = unshared(&machine, script, ENVIRONMENT) else {
-        return;
-    };
+    let mut refused = or_return!(unshared(&machine, script, ENVIRONMENT));
     let output = refused.output().unwrap();
     let message = text(&output.stderr);
     if message.contains("/proc/sys/vm/memfd_noexec") {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use contextpilot_testbed::{KillOnDrop, script, skip};
+use contextpilot_testbed::{KillOnDrop, or_return, script, skip};
 use support::{Hooked, LAUNCHER, ask, bare, model, text};
 
 const COMPANION: &str = env!("CARGO_BIN_EXE_contextpilot-llama");
@@ -168,9 +168,7 @@ fn an_eviction_is_shown_when_it_happens() {
     hooked.complete(&ask(1, 200).id("first <i>one</i>"));
     hooked.settled(1);
     let url = format!("http://{}/", hooked.control);
-    let Some(mut command) = browser(&["follow", &url, "first <i>one</i>"]) else {
-        return;
-    };
+    let mut command = or_return!(browser(&["follow", &url, "first <i>one</i>"]));
     let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use contextpilot_testbed::{
-    Arch, Connection, KillOnDrop, Model, llama_server, script, skip, until,
+    Arch, Connection, KillOnDrop, Model, llama_server, or_return, script, skip, test_name, until,
 };
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
@@ -81,11 +81,7 @@ fn complete(address: SocketAddr, prompt: &str) -> Value {
 
 #[test]
 fn agent_turns_on_what_helps_and_says_how_to_point_agents_at_it() {
-    let Some(home) =
-        Home::of("agent::agent_turns_on_what_helps_and_says_how_to_point_agents_at_it")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let model = tiny();
     let arguments = ["-m", &model, "-t", "1", "--parallel", "1", "--port", "0"];
     let agent = Agent::start(&home, &arguments, &[]);
@@ -140,9 +136,7 @@ fn agent_turns_on_what_helps_and_says_how_to_point_agents_at_it() {
 
 #[test]
 fn what_the_user_has_set_wins() {
-    let Some(home) = Home::of("agent::what_the_user_has_set_wins") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let own = home.path().join("own");
     let model = tiny();
     let agent = Agent::start(
@@ -174,9 +168,7 @@ fn what_the_user_has_set_wins() {
 /// Without a model the server is a router, which knows no model `local`.
 #[test]
 fn agent_without_a_model_says_that_the_lines_need_one() {
-    let Some(home) = Home::of("agent::agent_without_a_model_says_that_the_lines_need_one") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let said = |arguments: &[&str]| {
         let agent = Agent::start(&home, arguments, &[]);
         agent.ready();
@@ -189,9 +181,7 @@ fn agent_without_a_model_says_that_the_lines_need_one() {
 
 #[test]
 fn agent_ends_as_the_server_does() {
-    let Some(home) = Home::of("agent::agent_ends_as_the_server_does") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let (status, log) = Agent::start(&home, &["-m", "/none.gguf", "--port", "0"], &[]).end();
     let plain = home
         .command(
@@ -292,15 +282,9 @@ fn played(home: &Home, agent: &str, turns: &[&str]) -> Option<Vec<Value>> {
 /// Two turns of a session of opencode: the second goes on where the first has ended.
 #[test]
 fn opencode_runs_by_its_line_and_its_second_turn_reuses_the_first() {
-    let Some(home) =
-        Home::of("agent::opencode_runs_by_its_line_and_its_second_turn_reuses_the_first")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let turns = ["run 'What is tea?'", "run --continue 'What is salt?'"];
-    let Some(prompts) = played(&home, "opencode", &turns) else {
-        return;
-    };
+    let prompts = or_return!(played(&home, "opencode", &turns));
     let asked = |question: &str| {
         let is_it = |prompt: &&Value| title(prompt)[0].contains(question);
         prompts.iter().filter(is_it).collect::<Vec<_>>()
@@ -319,19 +303,13 @@ fn opencode_runs_by_its_line_and_its_second_turn_reuses_the_first() {
 /// Two sessions of Claude Code: with the variable of the printed line, the second begins as the first did.
 #[test]
 fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
-    let Some(home) =
-        Home::of("agent::claude_code_runs_by_its_line_and_its_second_session_reuses_the_first")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     // Without tools, as these are most of its prompt, and this must not take long.
     let turns = [
         "--tools '' -p 'What is tea?'",
         "--tools '' -p 'What is salt?'",
     ];
-    let Some(prompts) = played(&home, "Claude Code", &turns) else {
-        return;
-    };
+    let prompts = or_return!(played(&home, "Claude Code", &turns));
     let asks = |question: &str| {
         let is_it = |prompt: &&Value| title(prompt)[0].starts_with(question);
         let found = prompts.iter().find(is_it);
@@ -348,10 +326,7 @@ fn claude_code_runs_by_its_line_and_its_second_session_reuses_the_first() {
 /// Two turns of a session, in two processes, of agents that node runs: the second goes on where the first has ended.
 #[test]
 fn continue_and_pi_run_and_their_second_turns_reuse_the_first() {
-    let Some(home) = Home::of("agent::continue_and_pi_run_and_their_second_turns_reuse_the_first")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let programs = match script("node-agents", &["js"]) {
         Ok(programs) => programs,
         Err(why) => return skip(why.why_skipped()),
@@ -398,17 +373,12 @@ fn models_of_pi(address: SocketAddr) -> Value {
 /// Two turns of a session of Codex, in two processes: the second goes on where the first has ended.
 #[test]
 fn codex_runs_by_its_line_and_its_second_turn_reuses_the_first() {
-    let Some(home) = Home::of("agent::codex_runs_by_its_line_and_its_second_turn_reuses_the_first")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let turns = [
         "exec --skip-git-repo-check 'What is tea?' </dev/null",
         "exec resume --skip-git-repo-check --last 'What is salt?' </dev/null",
     ];
-    let Some(prompts) = played(&home, "Codex", &turns) else {
-        return;
-    };
+    let prompts = or_return!(played(&home, "Codex", &turns));
     let [first, second] = &prompts[..] else {
         panic!("{prompts:?}");
     };

@@ -6,15 +6,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use contextpilot_testbed::{Connection, KillOnDrop, Request, llama_server as server_file, until};
+use contextpilot_testbed::{
+    Connection, KillOnDrop, Request, llama_server as server_file, or_return, test_name, until,
+};
 
 use crate::support::{COMPANION, Home, two_slots};
 
 #[test]
 fn each_command_finds_the_one_server() {
-    let Some(home) = Home::of("commands::each_command_finds_the_one_server") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let traffic = home.path().join("traffic");
     let server = home.serve(&two_slots().env("CONTEXTPILOT_TRAFFIC_FILE", &traffic));
     let address = format!("http://{}", server.address());
@@ -83,11 +83,7 @@ fn each_command_finds_the_one_server() {
 
 #[test]
 fn the_socket_is_this_users_alone_and_leaves_with_the_server() {
-    let Some(home) =
-        Home::of("commands::the_socket_is_this_users_alone_and_leaves_with_the_server")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let mut server = home.serve(&two_slots());
     let said = server.control().unwrap();
     let socket = Path::new(said.strip_prefix("unix:").unwrap());
@@ -114,9 +110,7 @@ fn the_socket_is_this_users_alone_and_leaves_with_the_server() {
 
 #[test]
 fn if_none_runs_the_line_to_type_is_named() {
-    let Some(home) = Home::of("commands::if_none_runs_the_line_to_type_is_named") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
     for command in [
         &["top"][..],
@@ -146,11 +140,7 @@ fn if_none_runs_the_line_to_type_is_named() {
 /// In an environment of Python's package contextpilot the line to type would start that package's command.
 #[test]
 fn if_path_gives_another_packages_launcher_it_is_said_beside_the_line_to_type() {
-    let name =
-        "commands::if_path_gives_another_packages_launcher_it_is_said_beside_the_line_to_type";
-    let Some(home) = Home::of(name) else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let other = home.path().join("contextpilot-llama-server");
     fs::write(&other, "#!/usr/bin/python3\n").unwrap();
     let said = |path: &str| {
@@ -172,10 +162,7 @@ fn if_path_gives_another_packages_launcher_it_is_said_beside_the_line_to_type() 
 /// A server without the hook. Nothing says where it listens, so both defaults are tried, and that is said.
 #[test]
 fn a_server_without_the_hook_is_looked_for_at_the_default_ports() {
-    let name = "commands::a_server_without_the_hook_is_looked_for_at_the_default_ports";
-    let Some(home) = Home::of(name).filter(|home| home.alone) else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()).filter(|home| home.alone));
     let server = two_slots().args(["--port", "8080"]).spawn().unwrap();
     assert_eq!(server.address().port(), 8080);
     let output = home.run(&["slots"]);
@@ -193,10 +180,7 @@ fn a_server_without_the_hook_is_looked_for_at_the_default_ports() {
 
 #[test]
 fn a_server_without_flags_listens_at_the_default_port_which_stats_name() {
-    let name = "commands::a_server_without_flags_listens_at_the_default_port_which_stats_name";
-    let Some(home) = Home::of(name).filter(|home| home.alone) else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()).filter(|home| home.alone));
     let server = home.serve(&two_slots().default_address());
     assert_eq!(home.stats(&[]).listening, ["http://127.0.0.1:9931"]);
     let mut connection = Connection::open("127.0.0.1:9931".parse().unwrap()).unwrap();

@@ -2,15 +2,13 @@
 
 use std::fs;
 
-use contextpilot_testbed::{Arch, Model, Server, until};
+use contextpilot_testbed::{Arch, Model, Server, or_return, test_name, until};
 
 use crate::support::{Home, two_slots};
 
 #[test]
 fn several_servers_are_listed_and_one_is_chosen() {
-    let Some(home) = Home::of("several::several_servers_are_listed_and_one_is_chosen") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let named = |alias: &str| two_slots().args(["--alias", alias]);
     let (tea, sea) = (home.serve(&named("tea")), home.serve(&named("sea-tea")));
     for command in [
@@ -61,9 +59,7 @@ fn several_servers_are_listed_and_one_is_chosen() {
 
 #[test]
 fn each_child_of_a_router_is_found() {
-    let Some(home) = Home::of("several::each_child_of_a_router_is_found") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let models = tempfile::tempdir().unwrap();
     for name in ["one.gguf", "two.gguf"] {
         fs::copy(Model::tiny(Arch::Llama).path(), models.path().join(name)).unwrap();

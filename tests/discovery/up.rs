@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
-use contextpilot_testbed::{Arch, Connection, KillOnDrop, Model, Response, llama_server, until};
+use contextpilot_testbed::{
+    Arch, Connection, KillOnDrop, Model, Response, llama_server, or_return, test_name, until,
+};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 use serde_json::{Value, json};
 
@@ -119,10 +121,7 @@ fn listens(address: SocketAddr) -> bool {
 /// What a user types first, with the defaults of everything.
 #[test]
 fn what_a_user_types_first_works_first() {
-    let name = "up::what_a_user_types_first_works_first";
-    let Some(home) = Home::of(name).filter(|home| home.alone) else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()).filter(|home| home.alone));
     let up = Up::start(up(&home, &["-m", &tiny(), "-t", "1"], &llama_server()));
     assert_eq!(up.index.port(), 8765);
     up.await_ready();
@@ -175,9 +174,7 @@ fn what_a_user_types_first_works_first() {
 /// As docs/agents.md has it: the day stays, and the rest of the time goes.
 #[test]
 fn with_rules_what_changes_at_the_beginning_is_put_right() {
-    let Some(home) = Home::of("up::with_rules_what_changes_at_the_beginning_is_put_right") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let rules = home.path().join("rules.toml");
     let rule = r"name = 'time-of-day'
         in = 'prompt'
@@ -215,10 +212,7 @@ fn with_rules_what_changes_at_the_beginning_is_put_right() {
 
 #[test]
 fn while_the_server_starts_the_index_says_503_with_a_reason() {
-    let Some(home) = Home::of("up::while_the_server_starts_the_index_says_503_with_a_reason")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let slow = script(&home, "sleep 1; exec \"$server\" \"$@\"");
     let up = Up::start(up(
         &home,
@@ -248,9 +242,7 @@ fn while_the_server_starts_the_index_says_503_with_a_reason() {
 /// The process that is started is a shell, and the server its child.
 #[test]
 fn a_server_that_a_script_starts_is_found() {
-    let Some(home) = Home::of("up::a_server_that_a_script_starts_is_found") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let wrapper = script(&home, "\"$server\" \"$@\" & trap 'kill $!' TERM; wait");
     let up = Up::start(up(
         &home,
@@ -273,9 +265,7 @@ fn a_server_that_a_script_starts_is_found() {
 
 #[test]
 fn a_router_is_found_and_its_first_model_followed() {
-    let Some(home) = Home::of("up::a_router_is_found_and_its_first_model_followed") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let models = home.path().join("models");
     fs::create_dir(&models).unwrap();
     fs::copy(Model::tiny(Arch::Llama).path(), models.join("one.gguf")).unwrap();
@@ -305,9 +295,7 @@ fn a_router_is_found_and_its_first_model_followed() {
 
 #[test]
 fn without_a_hook_the_server_is_found_all_the_same() {
-    let Some(home) = Home::of("up::without_a_hook_the_server_is_found_all_the_same") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let mut command = up(
         &home,
         &["--index-port", "0", "-m", &tiny(), "--port", "0"],
@@ -323,10 +311,7 @@ fn without_a_hook_the_server_is_found_all_the_same() {
 
 #[test]
 fn if_the_port_of_the_index_is_taken_the_flag_for_it_is_named() {
-    let Some(home) = Home::of("up::if_the_port_of_the_index_is_taken_the_flag_for_it_is_named")
-    else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let server = script(&home, "touch started");
@@ -342,9 +327,7 @@ fn if_the_port_of_the_index_is_taken_the_flag_for_it_is_named() {
 
 #[test]
 fn the_code_of_a_server_that_fails_is_the_code_of_up() {
-    let Some(home) = Home::of("up::the_code_of_a_server_that_fails_is_the_code_of_up") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let failing = script(&home, "exit 7");
     let up = Up::start(up(&home, &["--index-port", "0", "-m", "x"], &failing));
     let index = up.index;
@@ -355,9 +338,7 @@ fn the_code_of_a_server_that_fails_is_the_code_of_up() {
 
 #[test]
 fn nothing_is_recorded_if_that_is_not_wanted() {
-    let Some(home) = Home::of("up::nothing_is_recorded_if_that_is_not_wanted") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let own = [
         "--index-port",
         "0",
@@ -382,9 +363,7 @@ fn nothing_is_recorded_if_that_is_not_wanted() {
 
 #[test]
 fn who_has_the_port_is_said_before_anything_starts() {
-    let Some(home) = Home::of("up::who_has_the_port_is_said_before_anything_starts") else {
-        return;
-    };
+    let home = or_return!(Home::of(test_name!()));
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let running = home.serve(&crate::support::two_slots());
     let of_server = format!("server {}, which runs already", running.pid());

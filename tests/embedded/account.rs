@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use contextpilot_client::Control;
-use contextpilot_testbed::until;
+use contextpilot_testbed::{or_return, until};
 
 use crate::program::{Program, Step, hooked};
 
@@ -14,9 +14,7 @@ const GENERATED: u64 = 7;
 /// Two contexts side by side: each has its own slots, accounts and figures, also while both evaluate.
 #[test]
 fn each_prompt_of_each_context_has_an_account_and_its_figures_are_the_engines() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     for stored in [false, true] {
         let socket = program.folder().join("control.sock");

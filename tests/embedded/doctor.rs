@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::{Program, hooked, without_ours};
 use crate::run::module_with_texts;
+use contextpilot_testbed::or_return;
 
 /// What it prints, and its exit code.
 fn doctor(arguments: &[&Path]) -> (String, Option<i32>) {
@@ -39,9 +40,7 @@ fn must_follow(said: &str) {
 
 #[test]
 fn a_library_and_a_wheel_with_it_would_be_followed() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let (said, code) = doctor(&[program.library()]);
     must_follow(&said);
     assert_eq!(code, Some(0), "{said}");
@@ -106,9 +105,7 @@ fn a_fork_with_another_batch_would_not_be_followed() {
 
 #[test]
 fn of_a_process_it_says_which_engine_it_has_and_whether_the_hook_is_in_it() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = program.folder().join("store");
     for (variables, line) in [
         (

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use contextpilot_client::Control;
-use contextpilot_testbed::{Arch, adapter, chunk_files};
+use contextpilot_testbed::{Arch, adapter, chunk_files, or_return};
 
 use crate::program::{Program, Run, Step, hooked};
 
@@ -23,9 +23,7 @@ fn must_load(run: &Run, names: &[&str]) {
 
 #[test]
 fn a_document_that_was_evaluated_before_is_loaded_also_by_the_next_process() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("again");
     let first = program.run_stored("again", store.path());
@@ -68,9 +66,7 @@ fn a_document_that_was_evaluated_before_is_loaded_also_by_the_next_process() {
 
 #[test]
 fn sequences_and_contexts_side_by_side_load_what_each_other_evaluated() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("many");
     let run = program.run_stored("many", store.path());
@@ -85,9 +81,7 @@ fn sequences_and_contexts_side_by_side_load_what_each_other_evaluated() {
 
 #[test]
 fn two_contexts_load_at_the_same_time_what_either_evaluated() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("beside");
     let run = program.run_stored("beside", store.path());
@@ -106,9 +100,7 @@ fn two_contexts_load_at_the_same_time_what_either_evaluated() {
 
 #[test]
 fn a_state_that_the_program_saves_has_only_what_the_program_evaluated() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("saves");
     // The second life finds all of the document, and holds more of it than the program asked for.
@@ -123,9 +115,7 @@ fn a_state_that_the_program_saves_has_only_what_the_program_evaluated() {
 
 #[test]
 fn creating_and_freeing_models_leaves_nothing_behind() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("cycles");
     let run = program.run_stored("cycles", store.path());
@@ -143,9 +133,7 @@ fn creating_and_freeing_models_leaves_nothing_behind() {
 
 #[test]
 fn what_a_context_is_created_with_decides_what_it_may_load() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("purposes");
     // The numbers of frequencies were found: without them, answers are others.
@@ -173,9 +161,7 @@ fn what_a_context_is_created_with_decides_what_it_may_load() {
 /// What was evaluated under one must not be loaded under another one that is at its address now.
 #[test]
 fn an_adapter_that_is_freed_and_another_one_at_its_address_are_two() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let files = [7, 8].map(|seed| adapter(Arch::Llama, seed, &[]).canonicalize().unwrap());
     let [tea, sea] = files.each_ref().map(|file| file.to_str().unwrap());
@@ -198,9 +184,7 @@ fn an_adapter_that_is_freed_and_another_one_at_its_address_are_two() {
 /// Nothing of these is stored or loaded, and each has its reason in `store.refused`.
 #[test]
 fn what_no_file_says_and_what_programs_look_at_has_no_store_and_that_is_said() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let tea = adapter(Arch::Llama, 7, &[]).canonicalize().unwrap();
     let tea = ("TEA", tea.to_str().unwrap());
@@ -239,9 +223,7 @@ fn what_no_file_says_and_what_programs_look_at_has_no_store_and_that_is_said() {
 /// In whatever context it was trained, and whatever is evaluated later.
 #[test]
 fn a_model_that_was_trained_in_the_process_has_no_store_any_more() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("trains");
     let run = program.run_stored("trains", store.path());
@@ -259,9 +241,7 @@ fn a_model_that_was_trained_in_the_process_has_no_store_any_more() {
 /// For the dynamic linker, a library that is preloaded is one that the program was linked with.
 #[test]
 fn a_program_that_is_linked_with_the_engine_is_attached_to_at_its_start() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("many");
     let mut variables = hooked(store.path());
@@ -275,9 +255,7 @@ fn a_program_that_is_linked_with_the_engine_is_attached_to_at_its_start() {
 /// The child has none of our threads, so it has no store.
 #[test]
 fn a_forked_child_goes_on_without_the_hook() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("fork");
     let run = program.run_stored("fork", store.path());
@@ -290,9 +268,7 @@ fn a_forked_child_goes_on_without_the_hook() {
 /// As web servers do that fork their workers.
 #[test]
 fn forked_workers_that_load_their_own_models_have_the_store() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("workers");
     let run = program.run_stored("workers", store.path());
@@ -305,9 +281,7 @@ fn forked_workers_that_load_their_own_models_have_the_store() {
 
 #[test]
 fn two_engines_in_one_process_have_the_store_side_by_side() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let copy = program.folder().join("libllama.so.0");
     std::fs::copy(program.library(), &copy).unwrap();
     let store = tempfile::tempdir().unwrap();
@@ -336,9 +310,7 @@ fn two_engines_in_one_process_have_the_store_side_by_side() {
 
 #[test]
 fn without_the_setting_the_program_is_left_alone() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let folder = store.path().join("store");
     let hook = env!("CONTEXTPILOT_EMBEDDED_HOOK");

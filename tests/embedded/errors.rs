@@ -1,7 +1,7 @@
 //! Errors inside the hook, made on demand: wherever one comes, the program goes on as without the hook.
 #![cfg(debug_assertions)] // A release build has no errors on demand.
 
-use contextpilot_testbed::Arch;
+use contextpilot_testbed::{Arch, or_return};
 
 use crate::program::{Program, Run, hooked};
 
@@ -26,9 +26,7 @@ const FIRST: usize = 7;
 const STEP: usize = 193;
 
 fn all_errors_are_survived(arch: Arch, bounded: &str) {
-    let Some(program) = Program::with(arch) else {
-        return;
-    };
+    let program = or_return!(Program::with(arch));
     let more = [("BOUNDED", bounded)];
     let plain = program.run_with("errors", &more);
     let mut reached = 0;
@@ -68,9 +66,7 @@ fn wherever_an_error_comes_a_model_with_sliding_windows_answers_as_without_the_h
 /// Each context is put right by the thread that uses it, when that is done with what it does.
 #[test]
 fn an_error_on_one_thread_leaves_alone_what_another_one_evaluates() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let broken = program.folder().join("broken");
     let fault = format!("broken:{}", broken.display());
     let plain = program.run("apart");

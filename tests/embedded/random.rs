@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_random::Random;
-use contextpilot_testbed::{Arch, Model, skip_optional};
+use contextpilot_testbed::{Arch, Model, or_return, skip_optional};
 
 use crate::loading::compile;
 use crate::program::{Program, Run, Step, hooked, without_ours};
@@ -174,9 +174,7 @@ const TABLE: &str = "\
 fn random_traffic_in_a_program_is_answered_as_without_a_store() {
     println!("{TABLE}");
     for (arch, window) in KINDS {
-        let Some(program) = Program::with(arch) else {
-            return;
-        };
+        let program = or_return!(Program::with(arch));
         let make = |variables: &[(&str, &str)]| program.command("traffic", variables);
         play("ctypes", arch, window, &Counts::Engine, &make);
     }
@@ -200,9 +198,7 @@ fn random_traffic_in_python_is_answered_as_without_a_store() {
 fn random_traffic_in_a_c_plus_plus_program_is_answered_as_without_a_store() {
     println!("{TABLE}");
     for (arch, window) in KINDS {
-        let Some(engine) = Program::with(arch) else {
-            return;
-        };
+        let engine = or_return!(Program::with(arch));
         let program = engine.folder().join("traffic");
         let library = engine.library().to_str().expect("a plain path");
         let ggml = engine.library().with_file_name("libggml.so.0");
@@ -263,9 +259,7 @@ fn random_traffic_in_xllamacpp_is_answered_as_without_a_store() {
 
 #[test]
 fn random_traffic_in_node_is_answered_as_without_a_store() {
-    let Some(folder) = fetched("target/node-llama-cpp") else {
-        return;
-    };
+    let folder = or_return!(fetched("target/node-llama-cpp"));
     let node = Path::new("node");
     play_fetched("node-llama-cpp", node, "traffic.mjs", Some(&folder));
 }

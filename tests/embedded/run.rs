@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use contextpilot_testbed::skip_optional;
+use contextpilot_testbed::{or_return, skip_optional};
 
 use crate::program::{Program, Run, without_ours};
 
@@ -25,9 +25,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_program_that_is_run_has_the_store() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let line = program.line("again");
     let line: Vec<&Path> = line.iter().map(AsRef::as_ref).collect();
@@ -43,9 +41,7 @@ fn a_program_that_is_run_has_the_store() {
 /// What it starts inherits the setting, as a server's worker or a script's program must.
 #[test]
 fn a_program_that_a_script_starts_has_the_store_too() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let script = ["sh", "-c", "\"$@\" & wait $!", "sh"].map(Path::new);
     let line = program.line("again");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use contextpilot_client::{Control, LlamaServer, Prompt};
 use contextpilot_control::RequestState;
-use contextpilot_testbed::{Index, KillOnDrop, nowhere, private_folder, skip, until};
+use contextpilot_testbed::{Index, KillOnDrop, nowhere, or_return, private_folder, skip, until};
 
 use crate::program::{Program, hooked};
 
@@ -97,9 +97,7 @@ fn told(index: &Index, expected: &[&str]) {
 
 #[test]
 fn requests_of_a_server_within_a_program_have_ids_and_it_may_be_stopped_and_started() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let (store, state) = (private_folder(), private_folder());
     let index = Index::start().unwrap();
     let listen = format!("unix:{}", program.folder().join("control.sock").display());
@@ -115,9 +113,7 @@ fn requests_of_a_server_within_a_program_have_ids_and_it_may_be_stopped_and_star
             ("XDG_STATE_HOME", state.path().to_str().unwrap()),
         ];
         let variables: Vec<_> = hooked.chain(more).collect();
-        let Some(mut serving) = Serving::start(&program, &variables) else {
-            return;
-        };
+        let mut serving = or_return!(Serving::start(&program, &variables));
         let before = index.reports().len();
         assert_eq!(before, if stored { 7 } else { 0 });
         let name = |name: &str| format!("{name}-{stored}");
@@ -198,9 +194,7 @@ fn requests_of_a_server_within_a_program_have_ids_and_it_may_be_stopped_and_star
 /// Both number their tasks and slots from 0. Nothing of either is believed then.
 #[test]
 fn of_two_servers_at_once_in_a_program_no_request_counts_as_cached() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let (index, state) = (Index::start().unwrap(), private_folder());
     let url = index.url();
     let variables = [
@@ -209,9 +203,7 @@ fn of_two_servers_at_once_in_a_program_no_request_counts_as_cached() {
         ("CONTEXTPILOT_INDEX_URL", url.as_str()),
         ("XDG_STATE_HOME", state.path().to_str().unwrap()),
     ];
-    let Some(mut serving) = Serving::start(&program, &variables) else {
-        return;
-    };
+    let mut serving = or_return!(Serving::start(&program, &variables));
     let first = serving.serve("");
     ask(&first, "a", 0);
     let second = serving.serve("");

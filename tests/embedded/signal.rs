@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use contextpilot_client::Control;
 use contextpilot_client::control::{Reason, RequestState};
-use contextpilot_testbed::Index;
+use contextpilot_testbed::{Index, or_return};
 
 use crate::program::{Program, Step, hooked};
 
@@ -66,9 +66,7 @@ fn must_be_told(index: &Index, ids: &[&str]) {
 
 #[test]
 fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     for (frees, stored) in [("1", false), ("", false), ("1", true)] {
         let index = Index::start().unwrap();
@@ -148,9 +146,7 @@ fn an_id_is_tied_to_the_next_prompt_and_the_index_hears_when_that_is_lost() {
 /// A program can find out that its ids are not read.
 #[test]
 fn without_an_index_and_without_the_hook_the_function_says_so() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let store = tempfile::tempdir().unwrap();
     let mut steps = Steps::start(&program, "signal", &hooked(store.path()));
     assert_eq!(steps.until("first"), 1);
@@ -170,9 +166,7 @@ fn without_an_index_and_without_the_hook_the_function_says_so() {
 /// Bindings such as those of Rust do not say where a context is.
 #[test]
 fn a_program_with_one_context_need_not_name_it() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let index = Index::start().unwrap();
     let (store, url) = (tempfile::tempdir().unwrap(), index.url());
     let variables = hooked(store.path()).into_iter();

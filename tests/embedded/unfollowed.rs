@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use contextpilot_client::Control;
 use contextpilot_client::control::{HealthStatus, Stats};
-use contextpilot_testbed::{private_folder, until};
+use contextpilot_testbed::{or_return, private_folder, until};
 
 use crate::program::{HOOK, Program, without_ours};
 use crate::run::{loader, module_with_texts};
@@ -135,9 +135,7 @@ fn without_being_asked_for_nothing_runs() {
 /// The same address answers then, also on a connection that is open.
 #[test]
 fn an_engine_that_can_be_followed_takes_the_endpoint_over() {
-    let Some(program) = Program::find() else {
-        return;
-    };
+    let program = or_return!(Program::find());
     let module = module_with_texts(program.folder(), &["-fvisibility=default"]);
     let socket = program.folder().join("control.sock");
     let listen = format!("unix:{}", socket.display());

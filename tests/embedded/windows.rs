@@ -1,7 +1,7 @@
 //! Contexts with sliding windows: whether they keep every position is the program's choice, and what a load brings is
 //! never less than the program would have had.
 
-use contextpilot_testbed::Arch;
+use contextpilot_testbed::{Arch, or_return};
 
 use crate::program::Program;
 
@@ -15,9 +15,7 @@ const FEW: u32 = 40;
 
 #[test]
 fn a_program_that_goes_back_behind_what_was_loaded_is_answered_as_without_a_store() {
-    let Some(program) = Program::with(Arch::Gemma2) else {
-        return;
-    };
+    let program = or_return!(Program::with(Arch::Gemma2));
     let store = tempfile::tempdir().unwrap();
     let plain = program.run("back");
     for life in 0..3 {
@@ -43,9 +41,7 @@ fn a_program_that_goes_back_behind_what_was_loaded_is_answered_as_without_a_stor
 #[test]
 fn an_evaluation_that_the_program_stops_ends_as_without_a_store() {
     for arch in [Arch::Gemma2, Arch::Llama, Arch::Mamba, Arch::Jamba] {
-        let Some(program) = Program::with(arch) else {
-            return;
-        };
+        let program = or_return!(Program::with(arch));
         let store = tempfile::tempdir().unwrap();
         let plain = program.run("stops");
         assert_eq!(plain.step("stopped 0").rest["result"], 2, "{plain:?}");

@@ -15,7 +15,7 @@ mod server;
 mod words;
 
 use agreement::Agreement;
-use contextpilot_testbed::{Builder, Request, Server};
+use contextpilot_testbed::{Builder, Request, Server, or_return};
 use python::python;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -40,9 +40,7 @@ fn completion(prompt: &str) -> Request {
 
 #[test]
 fn with_two_slots_the_index_lists_exactly_what_is_cached() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let mut both = Agreement::start(&python, llama().bare_slots(2));
     for contexts in [
         &[&[TEA, SEA][..], &[SEA, OWL], &[ELM]][..],
@@ -71,9 +69,7 @@ fn with_two_slots_the_index_lists_exactly_what_is_cached() {
 
 #[test]
 fn a_growing_conversation_stays_listed_until_it_is_overwritten() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let mut both = Agreement::start(&python, llama().bare_slots(2));
     let mut turns = both.reorder(&[&[TEA, SEA]]);
     let (mut prompt, id) = turns.remove(0);
@@ -94,9 +90,7 @@ fn a_growing_conversation_stays_listed_until_it_is_overwritten() {
 
 #[test]
 fn with_default_flags_nothing_is_evicted() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let mut both = Agreement::start(&python, llama());
     let contexts = [&[TEA][..], &[SEA], &[OWL], &[ELM], &[ICE], &[OWL, ICE]];
     for (context, id) in both.reorder(&contexts) {
@@ -108,9 +102,7 @@ fn with_default_flags_nothing_is_evicted() {
 
 #[test]
 fn chats_are_reported_like_completions() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let mut both = Agreement::start(&python, llama().bare_slots(2));
     // After the first `/reorder` the index adds ids to chats.
     for (context, id) in both.reorder(&[&[TEA]]) {
@@ -141,9 +133,7 @@ const SILENCE: Duration = Duration::from_millis(1500);
 
 #[test]
 fn evictions_before_the_first_reorder_are_refused_and_not_sent_again() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let both = &mut Agreement::start(&python, llama().bare_slots(1));
     let refused = |both: &Agreement| {
         let evictions = both.index.evictions().into_iter();
@@ -176,9 +166,7 @@ fn evictions_before_the_first_reorder_are_refused_and_not_sent_again() {
 
 #[test]
 fn if_the_index_closes_the_connection_the_next_eviction_still_arrives() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let mut both = Agreement::start(&python, llama().bare_slots(1));
     let ids = both.reorder(&[&[TEA], &[SEA], &[OWL]]);
     for (context, id) in &ids[..2] {

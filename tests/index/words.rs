@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 
 use crate::python::python;
 use crate::server::IndexServer;
+use contextpilot_testbed::or_return;
 
 #[test]
 fn the_answers_of_the_real_index_give_the_expected_verdicts() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     // There is no engine at this port. This test does not need one.
     let index = IndexServer::start(&python, SocketAddr::from(([127, 0, 0, 1], 9)));
     let verdict = |method: &str, path: &str, body: &str| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use contextpilot_control::LogLine;
-use contextpilot_testbed::{Apart, Index, apart, skip, until};
+use contextpilot_testbed::{Apart, Index, apart, skip, test_name, until};
 
 use crate::support::{Home, ask, assert_told_at_least_once};
 
@@ -26,8 +26,7 @@ fn fill(path: &Path) {
 
 #[test]
 fn when_there_is_room_again_the_journal_has_every_id_and_the_log_goes_on() {
-    let test = "full::when_there_is_room_again_the_journal_has_every_id_and_the_log_goes_on";
-    match apart(test) {
+    match apart(test_name!()) {
         Apart::Done => return,
         Apart::Beside => return skip("nothing can be mounted here"),
         Apart::Alone => {}

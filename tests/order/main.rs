@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use contextpilot_client::control::RequestState;
-use contextpilot_testbed::{Arch, Builder, Connection, Request, Server};
+use contextpilot_testbed::{Arch, Builder, Connection, Request, Server, or_return};
 use python::python;
 use serde_json::json;
 use support::{Index, companion, control, exchange, said_address, until, watched};
@@ -238,9 +238,7 @@ fn during_a_large_batch_other_requests_are_answered() {
 
 #[test]
 fn contextpilots_own_client_works_with_this_index() {
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_return!(python());
     let Told { index, .. } = &Told::start();
     let output = Command::new(python)
         .args([

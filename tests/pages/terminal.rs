@@ -1,5 +1,6 @@
 //! A shell in which the commands of a page are run, as a reader would type them.
 
+use contextpilot_testbed::or_return;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -184,9 +185,7 @@ impl Drop for Terminal {
         let Ok(group) = i32::try_from(self.shell.id()) else {
             return;
         };
-        let Some(group) = Pid::from_raw(group) else {
-            return;
-        };
+        let group = or_return!(Pid::from_raw(group));
         // As Ctrl-C does. The shell itself ends when it has nothing more to read.
         self.stdin = None;
         let _ = kill_process_group(group, Signal::INT);

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use contextpilot_testbed::{
-    Arch, Builder, KillOnDrop, Model, Request, Server, private_folder, skip, until,
+    Arch, Builder, KillOnDrop, Model, Request, Server, or_return, private_folder, skip, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -155,9 +155,7 @@ fn of_what_a_servers_chunks_will_be_is_written_down_once_it_has_warmed_up() {
 
 #[test]
 fn a_server_loads_what_one_on_another_machine_evaluated() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let (here, there) = (folder(), folder());
     let mut one = Stored::start(&shared(&redis), here.path());
     let mut other = Stored::start(&shared(&redis), there.path());
@@ -206,9 +204,7 @@ fn has_all_of(server: &Stored, own: &TempDir, other: &TempDir) -> Option<()> {
 /// The folder is removed while the server and `store sync` run. They go on with the one that the server makes.
 #[test]
 fn a_folder_that_was_removed_is_made_again_and_kept_alike() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let home = folder();
     let at = home.path().join("store");
     fs::create_dir(&at).unwrap();
@@ -241,9 +237,7 @@ fn a_folder_that_was_removed_is_made_again_and_kept_alike() {
 
 #[test]
 fn what_is_damaged_there_is_not_taken() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let (here, there) = (folder(), folder());
     for (folder, prompt) in [(&here, tokens(136, 400)), (&there, tokens(137, 40))] {
         let mut stored = Stored::start(&one_slot(), folder.path());
@@ -306,9 +300,7 @@ fn a_signal_ends_it_when_the_server_has_ended_and_without_a_remote_nothing_is_al
 
 #[test]
 fn what_the_server_writes_after_the_signal_is_sent() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let folder = folder();
     let mut server = Command::new("sleep").arg("100").spawn().unwrap();
     let of = server.id().to_string();
@@ -350,9 +342,7 @@ fn doctor(folder: &Path, variables: &[(&str, &str)], subject: &str) -> (String, 
 
 #[test]
 fn doctor_asks_the_remote() {
-    let Some(redis) = Redis::start(&["--requirepass", "sesame"]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&["--requirepass", "sesame"]));
     let folder = private_folder();
     let store = folder.path().join("store");
     let with = |url: &str| {
@@ -381,9 +371,7 @@ fn doctor_asks_the_remote() {
 #[test]
 fn a_redis_that_is_full_or_gone_costs_nothing_but_its_help() {
     let full = ["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"];
-    let Some(redis) = Redis::start(&full) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&full));
     let folder = folder();
     let mut stored = Stored::start(&shared(&redis), folder.path());
     let plain = started(&one_slot());
@@ -454,9 +442,7 @@ fn nobody_waits_for_a_remote_who_only_asks_or_does_not_start() {
 /// The process beside the server says in the folder how it goes, and all commands show it.
 #[test]
 fn the_remote_is_shown_while_it_is_there_and_when_it_is_not() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let folder = folder();
     let mut stored = Stored::start(&shared(&redis), folder.path());
     for seed in [240, 241] {

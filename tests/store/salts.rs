@@ -2,7 +2,9 @@
 //! it shares them.)
 
 use contextpilot_control::Evaluation;
-use contextpilot_testbed::{Arch, Builder, Model, Random, Request, Server, Unseen, unseen_server};
+use contextpilot_testbed::{
+    Arch, Builder, Model, Random, Request, Server, Unseen, or_return, unseen_server,
+};
 use serde_json::{Value, json};
 
 use super::{SIGKILL, Stored, asking, folder, one_slot, started, tokens};
@@ -101,9 +103,7 @@ fn of_a_salt_that_cannot_be_used_nothing_is_stored_or_loaded() {
 /// It is not known which slot has which client's prompt, so from then on nothing is loaded or stored.
 #[test]
 fn where_launches_are_not_seen_the_first_salt_ends_the_store() {
-    let Some(program) = unseen_server(Unseen::Nameless).unwrap() else {
-        return;
-    };
+    let program = or_return!(unseen_server(Unseen::Nameless).unwrap());
     let builder = one_slot()
         .program(program)
         .env("CONTEXTPILOT_STORE_USAGE", "1");

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Connection, Model, Random, Request, Server, private_folder};
+use contextpilot_testbed::{
+    Arch, Connection, Model, Random, Request, Server, or_return, private_folder,
+};
 use serde_json::{Value, json};
 
 use super::{SEAM, keeping, model};
@@ -254,14 +256,10 @@ fn check_turn(lives: &Lives, life: usize, id: &str, (said, new): (u64, &str), ta
         return;
     };
     let new = tokens["tokens"].as_array().expect("tokens").len() as u64;
-    let Some(account) = lives.account(id, life) else {
-        return;
-    };
+    let account = or_return!(lives.account(id, life));
     let evaluated = account["evaluation"]["evaluated"].as_u64();
     let evaluated = evaluated.unwrap_or_else(|| panic!("{id}: {account}"));
-    let Some(again) = again(lives, &account["evaluation"], said) else {
-        return;
-    };
+    let again = or_return!(again(lives, &account["evaluation"], said));
     if again > 0 {
         println!("{id}: {evaluated} for {new}: {}", account["evaluation"]);
     }

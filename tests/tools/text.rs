@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use contextpilot_testbed::{Builder, Connection, Request, Response, skip};
+use contextpilot_testbed::{Builder, Connection, Request, Response, skip, test_name};
 use serde_json::{Value, json};
 
 use crate::support::{Watched, read, two_slots, until};
@@ -380,7 +380,7 @@ fn if_other_machines_can_reach_the_endpoint_no_text_is_shown() {
         return skip("no network namespace can be made here (unshare -rn, of util-linux, and ip)");
     }
     let program = std::env::current_exe().unwrap();
-    let name = "text::if_other_machines_can_reach_the_endpoint_no_text_is_shown";
+    let name = test_name!();
     let output = run(&[program.to_str().unwrap(), "--exact", name, "--nocapture"]).unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(

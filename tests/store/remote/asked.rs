@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use contextpilot_testbed::{Arch, Builder, Model, Server, Spec, until};
+use contextpilot_testbed::{Arch, Builder, Model, Server, Spec, or_return, until};
 use tempfile::TempDir;
 
 use super::{Redis, shared_by};
@@ -57,9 +57,7 @@ fn a_prompt_of_a_server_that_drafts_gets_the_hidden_states_that_only_the_remote_
 
 /// Of a prompt that has left the folder, so many tokens are loaded.
 fn get_what_only_the_remote_has(arch: Arch, server: &Builder, loaded: usize) {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let server = server.clone().args(["-b", "256", "-ub", "256"]);
     let other = folder();
     let mut stored = Stored::start(&shared_by(&server, &redis), other.path());
@@ -144,9 +142,7 @@ fn with_little_room(redis: &Redis, prompts: &[Vec<u32>]) -> (Stored, TempDir) {
 
 #[test]
 fn a_prompt_gets_what_only_the_remote_has() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let (mut stored, _folder) = with_little_room(&redis, &[150, 151, 152].map(prompt));
     let plain = started(&slow());
     // The first that were sent are not among those that are in the folder.
@@ -175,9 +171,7 @@ fn a_prompt_gets_what_only_the_remote_has() {
 /// Prompts that begin alike are divided where they part, and that depends on which of them came first.
 #[test]
 fn what_another_machine_has_divided_in_another_way_is_of_use() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let alike = |seed| [tokens(180, 100), tokens(seed, PROMPT - 100)].concat();
     let (mut stored, _folder) = with_little_room(&redis, &[alike(181), alike(182)]);
     let plain = started(&slow());
@@ -196,9 +190,7 @@ fn what_another_machine_has_divided_in_another_way_is_of_use() {
 
 #[test]
 fn a_prompt_waits_no_longer_than_evaluating_takes_for_a_remote_that_is_silent() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let (mut stored, _folder) = with_little_room(&redis, &[150, 151, 152].map(prompt));
     let plain = started(&slow());
     let before = stored.figures().fetch_seconds;

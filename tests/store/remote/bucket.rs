@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
-use contextpilot_testbed::{Certificate, KillOnDrop, script};
+use contextpilot_testbed::{Certificate, KillOnDrop, or_return, script};
 
 use super::*;
 
@@ -121,9 +121,7 @@ fn evaluated(folder: &Path, prompt: &[u32]) {
 
 #[test]
 fn a_server_loads_what_another_machine_has_sent_to_a_bucket() {
-    let Some(bucket) = Bucket::start() else {
-        return;
-    };
+    let bucket = or_return!(Bucket::start());
     let (here, there) = (folder(), folder());
     let mut one = Stored::start(&shared(&bucket), here.path());
     let mut other = Stored::start(&shared(&bucket), there.path());
@@ -163,9 +161,7 @@ fn a_server_loads_what_another_machine_has_sent_to_a_bucket() {
 
 #[test]
 fn what_is_damaged_in_a_bucket_is_not_taken() {
-    let Some(bucket) = Bucket::start() else {
-        return;
-    };
+    let bucket = or_return!(Bucket::start());
     let (here, there) = (folder(), folder());
     evaluated(here.path(), &tokens(155, 400));
     evaluated(there.path(), &tokens(156, 40));
@@ -196,9 +192,7 @@ fn what_is_damaged_in_a_bucket_is_not_taken() {
 
 #[test]
 fn a_bucket_that_refuses_is_told_from_one_that_is_gone() {
-    let Some(bucket) = Bucket::start() else {
-        return;
-    };
+    let bucket = or_return!(Bucket::start());
     let folder = folder();
     evaluated(folder.path(), &tokens(157, 40));
     let gone = format!("http://{}", free_port());
@@ -231,9 +225,7 @@ fn a_bucket_that_refuses_is_told_from_one_that_is_gone() {
 
 #[test]
 fn over_tls_only_a_bucket_is_asked_whose_certificate_is_trusted() {
-    let Some(program) = program() else {
-        return;
-    };
+    let program = or_return!(program());
     let (certificate, stranger) = (Certificate::new().unwrap(), Certificate::new().unwrap());
     let bucket = Bucket::start_at(&program, free_port(), Some(&certificate));
     let folder = folder();
@@ -257,9 +249,7 @@ fn over_tls_only_a_bucket_is_asked_whose_certificate_is_trusted() {
 
 #[test]
 fn a_bucket_that_is_gone_costs_a_line_and_gets_all_later() {
-    let Some(program) = program() else {
-        return;
-    };
+    let program = or_return!(program());
     let at = free_port();
     let bucket = Bucket::start_at(&program, at, None);
     let folder = folder();

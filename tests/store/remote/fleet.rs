@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use contextpilot_testbed::{Completion, Connection, KillOnDrop, Session, Sessions, Spec};
+use contextpilot_testbed::{
+    Completion, Connection, KillOnDrop, Session, Sessions, Spec, or_return,
+};
 use contextpilot_trace::fleet::{Own, Route, Setting, Shared, fleet};
 use contextpilot_trace::read::chain;
 use contextpilot_trace::{Builder as TraceBuilder, Clock, NewRequest};
@@ -453,9 +455,7 @@ fn three_servers_with_one_redis_reuse_what_the_simulator_says() {
         .flat_map(|case| pauses.iter().map(move |pause| (case, *pause)));
     let mut wrong = Vec::new();
     for ((beside, groups, requests, route, slots), pause) in cases {
-        let Some(redis) = Redis::start(&[]) else {
-            return;
-        };
+        let redis = or_return!(Redis::start(&[]));
         let sessions = Sessions::made_up(beside * groups, requests);
         let Some(played) = play(&sessions, beside as usize, route, &redis, slots, pause) else {
             continue;
@@ -491,9 +491,7 @@ fn three_servers_with_one_redis_reuse_what_the_simulator_says() {
 /// Where requests wait, sessions leave a server that has their prompts if another one answers sooner.
 #[test]
 fn three_servers_reuse_what_the_simulator_says_where_the_load_decides() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let played = play_at_once(&Sessions::made_up(14, 12), &redis);
     let says = played.simulated(Route::LoadPrefix, 1, Some(played.looks));
     let of = |route| played.simulated(route, 1, Some(played.looks));

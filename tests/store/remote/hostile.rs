@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use contextpilot_kv_files::{Folder, Writer};
 use contextpilot_kv_store::{Chunk, Facts, Fingerprint, Origin, Store, What};
-use contextpilot_testbed::{KillOnDrop, Random, until};
+use contextpilot_testbed::{KillOnDrop, Random, or_return, until};
 use tempfile::TempDir;
 
 use super::super::moved::companion_command;
@@ -177,9 +177,7 @@ fn status(pid: u32, name: &str) -> u64 {
 /// A real Redis to which other programs write, and which loses its keys: all of them, or those that tell what is new.
 #[test]
 fn what_is_new_is_heard_of_whatever_stands_beside_it_and_whichever_keys_are_lost() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let (one, other) = (
         Beside::start(&redis.url(), &[]),
         Beside::start(&redis.url(), &[]),
@@ -220,9 +218,7 @@ fn what_is_new_is_heard_of_whatever_stands_beside_it_and_whichever_keys_are_lost
 /// As a client makes that names scales of a LoRA adapter.
 #[test]
 fn a_thousand_models_cost_no_more_requests_than_one() {
-    let Some(redis) = Redis::start(&[]) else {
-        return;
-    };
+    let redis = or_return!(Redis::start(&[]));
     let asked = |models: u16| {
         let beside = Beside::start(&redis.url(), &[]);
         let folder = Folder::open(beside.home.path()).unwrap();

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::thread;
 
-use contextpilot_testbed::{KillOnDrop, skip_optional};
+use contextpilot_testbed::{KillOnDrop, or_return, skip_optional};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::*;
@@ -128,9 +128,7 @@ fn a_conversation_moves_to_another_machine_and_waits_for_no_cable() {
         );
         return;
     };
-    let Some(redis) = machines.redis() else {
-        return;
-    };
+    let redis = or_return!(machines.redis());
     let [here, there] = &machines.two;
     let folders = [folder(), folder()];
     let [mut one, mut other] = [0, 1].map(|number| {

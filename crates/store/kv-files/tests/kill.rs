@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Header, Writer};
 use contextpilot_kv_store::{Fingerprint, Store};
-use contextpilot_testbed::{Random, private_folder};
+use contextpilot_testbed::{Random, or_return, private_folder};
 
 /// The name of the test below that is the process.
 const CHILD: &str = "the_process_that_is_killed";
@@ -44,9 +44,7 @@ fn load(folder: &Folder, writer: Option<&Writer>) -> Store {
 /// A server that evaluates prompts and keeps them, until it is killed.
 #[test]
 fn the_process_that_is_killed() {
-    let Some(home) = std::env::var_os(HOME).map(PathBuf::from) else {
-        return;
-    };
+    let home = or_return!(std::env::var_os(HOME).map(PathBuf::from));
     let seed = std::env::var(SEED)
         .expect("a seed")
         .parse()

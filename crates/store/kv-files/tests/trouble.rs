@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use common::*;
 use contextpilot_kv_files::{Done, Folder, Refusal, Watch, Writer};
 use contextpilot_kv_store::{Chunk, Facts, Origin};
-use contextpilot_testbed::private_folder;
+use contextpilot_testbed::{or_return, private_folder, test_name};
 
 /// Where a test that was started again finds its folder.
 const HOME: &str = "KV_FILES_TEST_HOME";
@@ -121,10 +121,7 @@ fn on_small_disk(test: &str) -> Option<PathBuf> {
 
 #[test]
 fn a_full_disk_fails_and_recovers() {
-    const TEST: &str = "a_full_disk_fails_and_recovers";
-    let Some(home) = on_small_disk(TEST) else {
-        return;
-    };
+    let home = or_return!(on_small_disk(test_name!()));
     let folder = Folder::open(&home).expect("it opens");
     // All are in the queue before the disk is full.
     static GO: Mutex<()> = Mutex::new(());
@@ -176,10 +173,7 @@ fn a_full_disk_fails_and_recovers() {
 /// A server that starts then must not remove what all others have.
 #[test]
 fn on_a_full_disk_the_usual_limit_is_what_is_there() {
-    const TEST: &str = "on_a_full_disk_the_usual_limit_is_what_is_there";
-    let Some(home) = on_small_disk(TEST) else {
-        return;
-    };
+    let home = or_return!(on_small_disk(test_name!()));
     let folder = Folder::open(&home).expect("it opens");
     let all = chunks(1, 600);
     write(&folder, &all);
@@ -197,10 +191,7 @@ fn on_a_full_disk_the_usual_limit_is_what_is_there() {
 
 #[test]
 fn a_disk_that_becomes_read_only_fails() {
-    const TEST: &str = "a_disk_that_becomes_read_only_fails";
-    let Some(home) = on_small_disk(TEST) else {
-        return;
-    };
+    let home = or_return!(on_small_disk(test_name!()));
     let mount = |how: &str| {
         let mut command = Command::new("mount");
         let status = command.args(["-o", how]).arg(&home).status();
@@ -321,14 +312,13 @@ fn an_inner_folder_that_disappears_is_made_again() {
 /// For root everything is permitted, so another user runs this.
 #[test]
 fn without_permission_it_fails_and_recovers() {
-    const TEST: &str = "without_permission_it_fails_and_recovers";
     const NOBODY: u32 = 65534;
     let is_root = rustix::process::geteuid().is_root();
     let ours = private_folder();
     let Some(home) = home().or_else(|| (!is_root).then(|| ours.path().to_owned())) else {
         let home = private_folder();
         std::os::unix::fs::chown(home.path(), Some(NOBODY), Some(NOBODY)).expect("we are root");
-        let mut command = again(&["env"], TEST, home.path());
+        let mut command = again(&["env"], test_name!(), home.path());
         command.uid(NOBODY).gid(NOBODY);
         return succeeds(command);
     };
@@ -365,12 +355,11 @@ fn without_permission_it_fails_and_recovers() {
 /// Beyond the limit the system sends a signal, which would end the server.
 #[test]
 fn a_limit_of_file_sizes_is_kept_to() {
-    const TEST: &str = "a_limit_of_file_sizes_is_kept_to";
     let Some(home) = home() else {
         let home = private_folder();
         // Blocks of 512 bytes.
         let limit = ["sh", "-c", "ulimit -f 64 && exec \"$0\" \"$@\""];
-        return succeeds(again(&limit, TEST, home.path()));
+        return succeeds(again(&limit, test_name!(), home.path()));
     };
     let folder = Folder::open(&home).expect("it opens");
     let writer = writer(&folder);

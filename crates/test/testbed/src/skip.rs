@@ -36,6 +36,27 @@ pub fn skip_optional(why: impl Display) {
     say("skipped: ", &test(), &why);
 }
 
+/// The value, or the end of the calling test if there is none: what was asked for it has said why.
+#[macro_export]
+macro_rules! or_return {
+    ($value:expr) => {
+        match $value {
+            Some(value) => value,
+            None => return,
+        }
+    };
+}
+
+/// The name of the calling test, as `--exact` takes it.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        let name = std::any::type_name_of_val(&here).trim_end_matches("::here");
+        name.split_once("::").map_or(name, |(_program, name)| name)
+    }};
+}
+
 /// The name of the calling test. The harness gives it to the test's thread.
 #[track_caller]
 fn test() -> String {
