@@ -2,10 +2,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use contextpilot_client::Control;
-use contextpilot_testbed::until;
+use contextpilot_testbed::{or_return, until};
 
 use crate::program::{Program, hooked, without_ours};
 
@@ -52,9 +52,7 @@ fn changes() -> (tempfile::TempDir, PathBuf) {
 /// It says that it is attached when the model is loaded. With link-time optimisation nothing of that may be called.
 #[test]
 fn if_no_evaluation_of_a_program_is_seen_that_is_said_once() {
-    let Some(engine) = Program::find() else {
-        return;
-    };
+    let engine = or_return!(Program::find());
     let (folder, program) = changes();
     let store = folder.path().join("store");
     let mut observed = hooked(&store);
@@ -83,29 +81,34 @@ fn if_no_evaluation_of_a_program_is_seen_that_is_said_once() {
     }
 }
 
+fn listen(folder: &tempfile::TempDir) -> String {
+    format!("unix:{}", folder.path().join("control").display())
+}
+
+/// Runs a line for [`changes`], which waits after two contexts: the process, and the hook's endpoint.
+fn waiting(line: &[PathBuf], how: &str, folder: &tempfile::TempDir) -> (Child, Control) {
+    let (store, listen) = (folder.path().join("store"), listen(folder));
+    let mut command = Command::new(&line[0]);
+    without_ours(&mut command);
+    command.args(&line[1..]).args(["2", how, "wait"]);
+    command
+        .envs(hooked(&store))
+        .env("CONTEXTPILOT_LISTEN", &listen);
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "contexts 2, asked 0");
+    (child, Control::new(&listen).unwrap())
+}
+
 /// In `stats` and `doctor`: it is called followed once an evaluation was seen, and not before.
 #[test]
 fn whether_a_program_is_followed_is_told_by_its_evaluations() {
-    let Some(engine) = Program::find() else {
-        return;
-    };
+    let engine = or_return!(Program::find());
     let (folder, program) = changes();
-    let store = folder.path().join("store");
-    let socket = folder.path().join("control");
-    let listen = format!("unix:{}", socket.display());
+    let listen = listen(&folder);
     for (how, is_followed) in [("calling", true), ("inlined", false)] {
-        let line = engine.line_of(&program);
-        let mut command = Command::new(&line[0]);
-        without_ours(&mut command);
-        command.args(&line[1..]).args(["2", how, "wait"]);
-        command
-            .envs(hooked(&store))
-            .env("CONTEXTPILOT_LISTEN", &listen);
-        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = pipes.stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "contexts 2, asked 0");
-        let control = Control::new(&listen).unwrap();
+        let (mut child, control) = waiting(&engine.line_of(&program), how, &folder);
         let told = until("it is known", || {
             let engine = control.stats().unwrap().engine;
             let seen = engine.seen.unwrap();
@@ -143,29 +146,14 @@ fn whether_a_program_is_followed_is_told_by_its_evaluations() {
 /// is exported, and followed. A store there is not: results are read in ways that are not all seen.
 #[test]
 fn what_copies_of_a_modules_functions_call_is_followed() {
-    let Some(engine) = Program::find() else {
-        return;
-    };
+    let engine = or_return!(Program::find());
     let (folder, program) = changes();
     let module = folder.path().join("index.node");
     std::fs::copy(engine.library(), &module).unwrap();
-    let store = folder.path().join("store");
-    let socket = folder.path().join("control");
-    let listen = format!("unix:{}", socket.display());
     let mut line = engine.line_of(&program);
     let library = line.iter().position(|part| part == engine.library());
     line[library.unwrap()] = module;
-    let mut command = Command::new(&line[0]);
-    without_ours(&mut command);
-    command.args(&line[1..]).args(["2", "inlined", "wait"]);
-    command
-        .envs(hooked(&store))
-        .env("CONTEXTPILOT_LISTEN", &listen);
-    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "contexts 2, asked 0");
-    let control = Control::new(&listen).unwrap();
+    let (mut child, control) = waiting(&line, "inlined", &folder);
     let accounts = until("both prompts are told", || {
         let latest = control.latest(16).unwrap().requests;
         (latest.len() == 2).then_some(latest)
@@ -195,9 +183,7 @@ fn what_copies_of_a_modules_functions_call_is_followed() {
 fn nobody_reads_the_environment_that_another_thread_changes() {
     // scripts/soak environment asks for more.
     let contexts = std::env::var("CONTEXTPILOT_TEST_CONTEXTS").unwrap_or_else(|_| "1000".into());
-    let Some(engine) = Program::find() else {
-        return;
-    };
+    let engine = or_return!(Program::find());
     let (folder, program) = changes();
     let store = folder.path().join("store");
     let mut observed = hooked(&store);

@@ -1,4 +1,4 @@
-use contextpilot_testbed::Request;
+use contextpilot_testbed::{Completion, Request};
 
 use crate::support::{Watched, companion, fails, good, json, nowhere, two_slots};
 
@@ -116,28 +116,33 @@ fn an_impossible_action_on_a_slot_is_an_error() {
     assert!(said.contains("No llama-server answers at"), "{said}");
 }
 
+/// Repeats other prompts until a command says this of one while it is evaluated: the line, and the prompt's answer.
+fn caught(watched: &Watched, seed: &mut u64, command: &str, words: &str) -> (String, Completion) {
+    crate::support::until(words, || {
+        *seed += 1;
+        let text = contextpilot_testbed::Random(*seed).letters(1900);
+        let long = Request::completion(text).slot(0).predict(1);
+        std::thread::scope(|scope| {
+            let working = scope.spawn(|| watched.server.complete(&long).unwrap());
+            let mut line = None;
+            while line.is_none() && !working.is_finished() {
+                let output = watched.command(&[command]).output().unwrap();
+                let said = String::from_utf8(output.stdout).unwrap();
+                let mut lines = said.lines().map(str::to_owned);
+                line = lines.find(|line| line.contains(words));
+            }
+            Some((line?, working.join().unwrap()))
+        })
+    })
+}
+
 /// The test is repeated until a prompt was seen half evaluated: it may have ended before the command runs.
 #[test]
 fn while_a_prompt_is_evaluated_each_command_says_whose_it_is_and_how_far() {
     let watched = Watched::start(two_slots().args(["-b", "32", "-ub", "32"]));
     let mut seed = 0;
     for command in ["stats", "slots", "why", "where"] {
-        let (line, whole) = crate::support::until("the prompt is half evaluated", || {
-            seed += 1;
-            let text = contextpilot_testbed::Random(seed).letters(1900);
-            let long = Request::completion(text).slot(0).predict(1);
-            std::thread::scope(|scope| {
-                let working = scope.spawn(|| watched.server.complete(&long).unwrap());
-                let mut line = None;
-                while line.is_none() && !working.is_finished() {
-                    let output = watched.command(&[command]).output().unwrap();
-                    let said = String::from_utf8(output.stdout).unwrap();
-                    let mut lines = said.lines().map(str::to_owned);
-                    line = lines.find(|line| line.contains("evaluated so far"));
-                }
-                Some((line?, working.join().unwrap()))
-            })
-        });
+        let (line, whole) = caught(&watched, &mut seed, command, "evaluated so far");
         let (name, so_far) = line.split_once(" is being evaluated: ").unwrap();
         assert!(name.ends_with(&format!("#{seed}")), "{line}");
         let reused = format!("{} reused, ", whole.cache_n);
@@ -168,22 +173,7 @@ fn while_its_first_batch_is_evaluated_each_command_says_how_many_tokens_that_has
     let watched = Watched::start(two_slots().args(["-b", "2048", "-ub", "32"]));
     let mut seed = 0;
     for command in ["stats", "slots", "why", "where"] {
-        let (line, whole) = crate::support::until("its first batch is evaluated", || {
-            seed += 1;
-            let text = contextpilot_testbed::Random(seed).letters(1900);
-            let long = Request::completion(text).slot(0).predict(1);
-            std::thread::scope(|scope| {
-                let working = scope.spawn(|| watched.server.complete(&long).unwrap());
-                let mut line = None;
-                while line.is_none() && !working.is_finished() {
-                    let output = watched.command(&[command]).output().unwrap();
-                    let said = String::from_utf8(output.stdout).unwrap();
-                    let mut lines = said.lines().map(str::to_owned);
-                    line = lines.find(|line| line.contains("its first batch"));
-                }
-                Some((line?, working.join().unwrap()))
-            })
-        });
+        let (line, whole) = caught(&watched, &mut seed, command, "its first batch");
         let batch = line.split_once("its first batch, of ").expect(&line).1;
         let (tokens, rest) = batch.split_once(" tokens, ").expect(&line);
         assert!(rest.starts_with("has not ended yet, after "), "{line}");

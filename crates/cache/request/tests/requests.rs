@@ -42,9 +42,13 @@ fn post(headers: &str, body: &str) -> Vec<u8> {
 }
 
 fn complete(identity: Identity) -> Step {
+    with_nothing_else(Method::Post, Endpoint::Completion, identity)
+}
+
+fn with_nothing_else(method: Method, endpoint: Endpoint, identity: Identity) -> Step {
     Step::Complete(Request {
-        method: Method::Post,
-        endpoint: Endpoint::Completion,
+        method,
+        endpoint,
         identity,
         cache_prompt: None,
         cache_salt: CacheSalt::None,
@@ -140,23 +144,7 @@ fn all_requests_on_one_connection_are_found() {
         r#"{"rid":"r-\u0032"}"#.get(..15).unwrap_or(""),
     ));
     stream.extend(post("Content-Length: 13\r\n", &BODY.replace('1', "3")));
-    let other = |method, endpoint| {
-        Step::Complete(Request {
-            method,
-            endpoint,
-            identity: Identity::Absent,
-            cache_prompt: None,
-            cache_salt: CacheSalt::None,
-            keep_seconds: None,
-            numbers: Numbers::default(),
-            lora: None,
-            sections: None,
-            prompts: None,
-            infill: None,
-            title: None,
-            sent: None,
-        })
-    };
+    let other = |method, endpoint| with_nothing_else(method, endpoint, Identity::Absent);
     assert_eq!(
         read(&stream),
         [
