@@ -1,12 +1,9 @@
 //! Requests that are tied to slots by their prompts.
 
+use crate::server::{ENGINE, entries, text};
 use contextpilot_residency::{
     Adapter, Arrival, Compared, ContextId, Event, Fact, Ledger, Prompt, Prompts, Scale, UNTIED,
 };
-use server::{ENGINE, entries, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
 
 /// A ledger and [`Prompts`] for a server whose launches cannot be seen.
 struct Tied {

@@ -1,15 +1,11 @@
 //! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
+use crate::NOTHING;
+use crate::server::{ENGINE, Server, text};
 use contextpilot_residency::{
     BufferId, CacheEntry, EvaluationId, Event, Position, RequestId, RewindGeneration, Rewinding,
     SequenceId,
 };
-use server::{ENGINE, Server, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
-
-const NOTHING: [&str; 0] = [];
 
 /// A server with a bounded context. `window`: how many tokens its layers look back; 0: a recurrent
 /// model.

@@ -1,11 +1,8 @@
 //! Prompts that are not to be cached, on servers that forget them without a word to the engine:
 //! their tokens stand in the slot, and none of them is found again.
 
+use crate::server::{Server, entries, text};
 use contextpilot_residency::Event;
-use server::{Server, entries, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
 
 impl Server {
     /// A request with `"cache_prompt": false` runs through, on the server of May 2025: it removes

@@ -1,12 +1,8 @@
 //! Slots whose content was written while the ledger was out of step.
 
+use crate::NOTHING;
+use crate::server::{ENGINE, Server, entries, text};
 use contextpilot_residency::{BufferId, Event};
-use server::{ENGINE, Server, entries, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
-
-const NOTHING: [&str; 0] = [];
 
 fn restore(server: &mut Server, sequence: i32, buffer: usize) {
     server.apply(Event::Restored {

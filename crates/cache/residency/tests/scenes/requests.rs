@@ -1,12 +1,8 @@
 //! Requests: from their arrival to their end, with and without having been cached.
 
+use crate::NOTHING;
+use crate::server::{ENGINE, Server, entries, text};
 use contextpilot_residency::{Arrival, Entry, Event, Fact, Ledger, MOST_LIVE};
-use server::{ENGINE, Server, entries, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
-
-const NOTHING: [&str; 0] = [];
 
 #[test]
 fn an_id_that_comes_again_takes_the_older_ones_place() {

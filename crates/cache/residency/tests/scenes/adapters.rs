@@ -1,11 +1,8 @@
 //! LoRA adapters. The server compares tokens only, but it empties a slot that worked under other
 //! adapters than those that a request names (servers of 2026) or gets (servers of 2025).
 
+use crate::server::{ENGINE, Request, Server, text};
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale, Token};
-use server::{ENGINE, Request, Server, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
 
 /// How strongly each of the server's three adapters is applied.
 type Scales = [f32; 3];

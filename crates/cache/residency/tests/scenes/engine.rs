@@ -1,12 +1,8 @@
 //! Evaluations that fail, contexts, and media.
 
+use crate::NOTHING;
+use crate::server::{ENGINE, Server, entries, text};
 use contextpilot_residency::{ContextId, Event, media_token};
-use server::{ENGINE, Server, entries, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
-
-const NOTHING: [&str; 0] = [];
 
 // ---- evaluations that fail ---------------------------------------------
 

@@ -1,12 +1,8 @@
 //! What slots and the host prompt cache hold, and when it is lost.
 
+use crate::NOTHING;
+use crate::server::{ENGINE, Server, entries, text};
 use contextpilot_residency::{BufferId, CacheEntry, Event};
-use server::{ENGINE, Server, entries, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
-
-const NOTHING: [&str; 0] = [];
 
 // ---- prompts in slots --------------------------------------------------
 

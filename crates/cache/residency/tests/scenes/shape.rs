@@ -1,10 +1,7 @@
 //! The shape of what is cached, as it is shown to people.
 
+use crate::server::{Server, text};
 use contextpilot_residency::{Asker, Branch, Token};
-use server::{Server, text};
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod server;
 
 fn asked(id: &'static str, prompt: &str) -> (Asker, Vec<Token>) {
     let id = Some(id.into());
