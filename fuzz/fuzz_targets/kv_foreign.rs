@@ -85,7 +85,7 @@ fn loaded(chunks: &[(Chunk, u64)]) {
     }
     // In half of the budget, and then nothing.
     for limit in [store.bytes() / 2, 0] {
-        for name in store.set_limit(limit) {
+        for name in store.set_limit(limit, [], 0) {
             assert!(!store.knows(&name), "{name} has left, and is there");
         }
         assert!(store.bytes() <= limit);

@@ -236,7 +236,7 @@ impl StoreIndex {
         let limit = limit.unwrap_or_else(|| usual_limit(&self.folder, self.tree.bytes()));
         let (chunks, bytes) = (self.tree.chunks(), self.tree.bytes());
         let kept = self.folder.kept();
-        leaving.extend(self.tree.set_limit_keeping(limit, kept, clock::time()));
+        leaving.extend(self.tree.set_limit(limit, kept, clock::time()));
         say_removed(
             chunks - self.tree.chunks(),
             bytes - self.tree.bytes(),

@@ -272,7 +272,7 @@ impl Contents {
             *sum = (sum.0 + 1, sum.1 + chunk.cost());
         }
         let mut names = tree.orphans(u64::MAX);
-        names.extend(tree.set_limit_keeping(to, self.folder.kept(), clock::time()));
+        names.extend(tree.set_limit(to, self.folder.kept(), clock::time()));
         for name in &names {
             self.folder.remove(name)?;
         }

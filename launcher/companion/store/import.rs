@@ -158,7 +158,7 @@ fn copy_chunks(
         ..Imported::default()
     };
     let mut leaving = tree.orphans(0);
-    leaving.extend(tree.set_limit_keeping(limit, folder.kept(), clock::time()));
+    leaving.extend(tree.set_limit(limit, folder.kept(), clock::time()));
     for name in leaving {
         writer.remove(name);
         imported.removed += 1;

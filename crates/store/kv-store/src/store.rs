@@ -574,7 +574,7 @@ impl Store {
     }
 
     /// Everything was loaded: the names of those chunks that cannot be used, because what they
-    /// continue is not there or does not fit. What has to leave for the budget is said by [`set_limit_keeping`](Self::set_limit_keeping).
+    /// continue is not there or does not fit. What has to leave for the budget is said by [`set_limit`](Self::set_limit).
     ///
     /// `since`: chunks that were used later wait on, for another process may be about to write what they
     /// continue. They count in the budget.
@@ -612,15 +612,9 @@ impl Store {
         names
     }
 
-    /// Another budget. What has to leave for it.
-    pub fn set_limit(&mut self, limit: u64) -> Vec<Name> {
-        self.limit = limit;
-        self.shrink(None)
-    }
-
-    /// The same, once everything was loaded. `kept`: where prompts end that are kept, and until when. These leave last, if they
+    /// Another budget, once everything was loaded. What has to leave for it. `kept`: where prompts end that are kept, and until when. These leave last, if they
     /// are within their share of the new budget and not over at `now`.
-    pub fn set_limit_keeping(
+    pub fn set_limit(
         &mut self,
         limit: u64,
         kept: impl IntoIterator<Item = (Name, u64)>,

@@ -56,9 +56,9 @@ fn where_there_is_no_text_images_have_all_the_room() {
     (0..200).for_each(|nth| keep(&mut store, &KV, &prompt(nth)));
     assert_eq!(images_in(&store, 200), (190..200).collect::<Vec<_>>());
     // A budget that has become smaller is kept.
-    store.set_limit(8 * COST);
+    store.set_limit(8 * COST, [], 0);
     assert_eq!((store.bytes(), store.encoding_bytes()), (8 * COST, COST));
-    store.set_limit(0);
+    store.set_limit(0, [], 0);
     assert_eq!((store.bytes(), store.encoding_bytes()), (0, 0));
 }
 

@@ -112,7 +112,7 @@ fn a_common_beginning_is_counted_once() {
     assert_eq!(store.kept_bytes(), 3 * COST);
     assert_eq!(store.release(&MODEL, &branch(-1)).len(), 1);
     assert_eq!(store.kept_bytes(), 2 * COST);
-    store.set_limit(2 * COST);
+    store.set_limit(2 * COST, [], 0);
     assert!(is_there(&store, &branch(-2)) && !is_there(&store, &branch(-1)));
 }
 
@@ -203,7 +203,7 @@ fn of_what_was_loaded_what_is_kept_leaves_last() {
     assert_eq!(store.orphans(u64::MAX), []);
     // The second one's time is over.
     let kept = [(ends[0], 50), (ends[1], 9)];
-    assert_eq!(store.set_limit_keeping(6 * COST, kept, 9), ends[1..3]);
+    assert_eq!(store.set_limit(6 * COST, kept, 9), ends[1..3]);
     assert_eq!(store.kept().collect::<Vec<_>>(), [(&ends[0], 50)]);
 }
 
@@ -214,7 +214,7 @@ fn if_nothing_else_is_left_what_is_kept_leaves_too() {
         save(&mut store, &prompt(nth));
         store.keep(&MODEL, &prompt(nth), 9).expect("it is kept");
     }
-    assert_eq!(store.set_limit(COST).len(), 1);
+    assert_eq!(store.set_limit(COST, [], 0).len(), 1);
     assert_eq!((store.kept().count(), store.kept_bytes()), (1, COST));
     // A file that is gone.
     let end = *store.kept().next().expect("one is kept").0;
@@ -239,12 +239,12 @@ fn a_tail_is_kept_with_its_tokens() {
     save(&mut store, &longer);
     assert_eq!(store.release(&MODEL, &longer), [tail.name]);
     assert_eq!(store.keep(&MODEL, &longer, 9), Some((tail.name, vec![])));
-    store.set_limit(4 * COST);
+    store.set_limit(4 * COST, [], 0);
     save(&mut store, &prompt(2));
     save(&mut store, &prompt(3));
     let tails = store.tails(&store.find(&MODEL, &prompt(0)));
     assert_eq!(tails.len(), 1);
     assert!(!is_there(&store, &longer));
-    store.set_limit(0);
+    store.set_limit(0, [], 0);
     assert_eq!(store.kept().count(), 0);
 }

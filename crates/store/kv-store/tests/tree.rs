@@ -520,7 +520,7 @@ fn loaded_chunks_leave_in_the_order_of_their_use() {
     }
     let second = empty.missing(&MODEL, &run(2000, 50), ROW).remove(0).name;
     assert_eq!(store.orphans(u64::MAX), []);
-    assert_eq!(store.set_limit(store.limit()), [second]);
+    assert_eq!(store.set_limit(store.limit(), [], 0), [second]);
     // New uses are later than loaded ones.
     let third = store.find(&MODEL, &run(3000, 50));
     store.used(third.pieces());

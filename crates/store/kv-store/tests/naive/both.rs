@@ -70,12 +70,12 @@ impl Both {
             Step::Limit(share) => {
                 let limit = self.store.bytes() * share / 1000;
                 self.naive.limit = limit;
-                assert_eq!(self.store.set_limit(limit), self.naive.shrink(None));
+                assert_eq!(self.store.set_limit(limit, [], 0), self.naive.shrink(None));
                 self.check();
                 // Room for what comes.
                 let limit = limit.max(1 << 20);
                 self.naive.limit = limit;
-                assert_eq!(self.store.set_limit(limit), []);
+                assert_eq!(self.store.set_limit(limit, [], 0), []);
             }
             Step::Restart { seed, without } => self.restart(seed, without),
         }
