@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusty_s3::S3Action;
+use rusty_s3::{Bucket, Credentials, S3Action};
 use ureq::http::{Response, StatusCode, header};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Proxy, Timeout};
@@ -81,14 +81,14 @@ impl Requests {
         &self.address.shown
     }
 
+    fn bucket(&self) -> (&Bucket, Option<&Credentials>) {
+        (&self.address.bucket, Some(&self.address.credentials))
+    }
+
     /// Returns the object's version.
     pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<String, RemoteError> {
-        let Address {
-            bucket,
-            credentials,
-            ..
-        } = &self.address;
-        let url = bucket.put_object(Some(credentials), key).sign(SIGNED);
+        let (bucket, credentials) = self.bucket();
+        let url = bucket.put_object(credentials, key).sign(SIGNED);
         let request = self.agent.put(url.as_str());
         let request = request
             .config()
@@ -107,12 +107,8 @@ impl Requests {
         version: Option<&str>,
         largest: u64,
     ) -> Result<ObjectAnswer, RemoteError> {
-        let Address {
-            bucket,
-            credentials,
-            ..
-        } = &self.address;
-        let url = bucket.get_object(Some(credentials), key).sign(SIGNED);
+        let (bucket, credentials) = self.bucket();
+        let url = bucket.get_object(credentials, key).sign(SIGNED);
         let mut request = self.agent.get(url.as_str());
         if let Some(version) = version {
             request = request.header(header::IF_NONE_MATCH, version);
@@ -128,25 +124,15 @@ impl Requests {
                 })
             }
             StatusCode::NOT_MODIFIED if version.is_some() => Ok(ObjectAnswer::Same),
-            StatusCode::NOT_FOUND => {
-                let error = self.refusal_with_code(&mut answer);
-                match error.1.as_deref() {
-                    Some("NoSuchKey") => Ok(ObjectAnswer::Nothing),
-                    _ => Err(error.0),
-                }
-            }
+            StatusCode::NOT_FOUND => self.no_such_key(&mut answer, ObjectAnswer::Nothing),
             _ => Err(self.refusal(&mut answer)),
         }
     }
 
     /// The first bytes of an object. `None`: there is none.
     pub(super) fn head(&self, key: &str, bytes: u64) -> Result<Option<Vec<u8>>, RemoteError> {
-        let Address {
-            bucket,
-            credentials,
-            ..
-        } = &self.address;
-        let url = bucket.get_object(Some(credentials), key).sign(SIGNED);
+        let (bucket, credentials) = self.bucket();
+        let url = bucket.get_object(credentials, key).sign(SIGNED);
         let last = bytes.saturating_sub(1);
         let request = self.agent.get(url.as_str());
         let request = request.header(header::RANGE, format!("bytes=0-{last}"));
@@ -160,25 +146,15 @@ impl Requests {
                 read.map_err(|error| self.trouble(&error.into()))?;
                 Ok(Some(head))
             }
-            StatusCode::NOT_FOUND => {
-                let error = self.refusal_with_code(&mut answer);
-                match error.1.as_deref() {
-                    Some("NoSuchKey") => Ok(None),
-                    _ => Err(error.0),
-                }
-            }
+            StatusCode::NOT_FOUND => self.no_such_key(&mut answer, None),
             _ => Err(self.refusal(&mut answer)),
         }
     }
 
     /// Removes an object. A refusal (403) counts as done: the object is only there for nothing.
     pub(super) fn delete(&self, key: &str) -> Result<(), RemoteError> {
-        let Address {
-            bucket,
-            credentials,
-            ..
-        } = &self.address;
-        let url = bucket.delete_object(Some(credentials), key).sign(SIGNED);
+        let (bucket, credentials) = self.bucket();
+        let url = bucket.delete_object(credentials, key).sign(SIGNED);
         let request = self.agent.delete(url.as_str());
         let request = request.config().timeout_global(time_for(0));
         let mut answer = self.answer(request.build().call())?;
@@ -191,14 +167,10 @@ impl Requests {
 
     /// A page of the list of what begins with this.
     pub(super) fn list(&self, begin: &str, from: Option<&str>) -> Result<Page, RemoteError> {
-        let Address {
-            bucket,
-            credentials,
-            ..
-        } = &self.address;
+        let (bucket, credentials) = self.bucket();
         // A list is what is at the bucket itself. rusty-s3 has an action for it only together with a reader of XML
         // that insists on a namespace.
-        let mut list = bucket.get_object(Some(credentials), "");
+        let mut list = bucket.get_object(credentials, "");
         list.query_mut().insert("list-type", "2");
         list.query_mut().insert("max-keys", "1000");
         list.query_mut().insert("prefix", begin.to_owned());
@@ -250,6 +222,14 @@ impl Requests {
 
     fn refusal(&self, answer: &mut Response<Body>) -> RemoteError {
         self.refusal_with_code(answer).0
+    }
+
+    /// What that means if only the object is not there.
+    fn no_such_key<T>(&self, answer: &mut Response<Body>, means: T) -> Result<T, RemoteError> {
+        match self.refusal_with_code(answer) {
+            (_, Some(code)) if code == "NoSuchKey" => Ok(means),
+            (error, _) => Err(error),
+        }
     }
 
     fn refusal_with_code(&self, answer: &mut Response<Body>) -> (RemoteError, Option<String>) {
