@@ -43,19 +43,7 @@ pub(super) fn run(folder: Folder, is_busy: fn() -> bool, jobs: &Receiver<Job>, o
     let mut disk = Disk::new(folder);
     disk.sweep();
     disk.renew_origins();
-    let mut thread = Thread {
-        disk,
-        rests: Rests::new(is_busy),
-        outbox,
-        touch_at: None,
-        idle_at: None,
-        pause: None,
-        next_pause: FIRST_PAUSE,
-        look_at: None,
-        refused: 0,
-        notes: Vec::new(),
-        note_at: None,
-    };
+    let mut thread = Thread::new(disk, Rests::new(is_busy), outbox);
     while thread.step(jobs) {}
 }
 
@@ -85,7 +73,23 @@ fn is_about_size(error: &io::Error) -> bool {
     )
 }
 
-impl Thread<'_> {
+impl<'a> Thread<'a> {
+    fn new(disk: Disk, rests: Rests, outbox: Outbox<'a>) -> Self {
+        Self {
+            disk,
+            rests,
+            outbox,
+            touch_at: None,
+            idle_at: None,
+            pause: None,
+            next_pause: FIRST_PAUSE,
+            look_at: None,
+            refused: 0,
+            notes: Vec::new(),
+            note_at: None,
+        }
+    }
+
     /// The next job. Whether there may be another one.
     fn step(&mut self, jobs: &Receiver<Job>) -> bool {
         let ends = self.pause.as_ref().map(|(until, _)| *until);
@@ -285,24 +289,14 @@ mod tests {
         let home = private_folder();
         let (sender, done) = crossbeam_channel::unbounded();
         let (spares, shared) = (Spares::new(), WriterShared::default());
-        let mut thread = Thread {
-            disk: Disk::new(Folder::open(home.path()).unwrap()),
-            rests: Rests::new(|| false),
-            outbox: Outbox {
-                done: &sender,
-                spares: &spares,
-                shared: &shared,
-                queue_bytes: 0,
-            },
-            touch_at: None,
-            idle_at: None,
-            pause: None,
-            next_pause: FIRST_PAUSE,
-            look_at: None,
-            refused: 0,
-            notes: Vec::new(),
-            note_at: None,
+        let outbox = Outbox {
+            done: &sender,
+            spares: &spares,
+            shared: &shared,
+            queue_bytes: 0,
         };
+        let disk = Disk::new(Folder::open(home.path()).unwrap());
+        let mut thread = Thread::new(disk, Rests::new(|| false), outbox);
         let fail = |thread: &mut Thread<'_>| {
             thread.pause(&io::Error::from(io::ErrorKind::StorageFull));
             thread.next_pause
