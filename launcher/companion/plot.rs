@@ -36,6 +36,19 @@ pub(super) fn lines(points: impl IntoIterator<Item = (String, (f64, f64))>) -> V
     lines
 }
 
+/// Why nothing can be drawn into a text.
+pub(super) type DrawingError<'a> =
+    DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
+
+/// What is drawn as an SVG.
+pub(super) fn drawn(
+    draw: impl FnOnce(&mut String) -> Result<(), DrawingError<'_>>,
+) -> Result<String, String> {
+    let mut text = String::new();
+    draw(&mut text).map_err(|e| format!("the plot cannot be drawn: {e}"))?;
+    Ok(text)
+}
+
 /// What the horizontal axis counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Axis {
@@ -92,16 +105,10 @@ impl Plot {
     }
 
     fn svg(&self) -> Result<String, String> {
-        let mut text = String::new();
-        self.draw(&mut text)
-            .map_err(|e| format!("the plot cannot be drawn: {e}"))?;
-        Ok(text)
+        drawn(|text| self.draw(text))
     }
 
-    fn draw<'a>(
-        &self,
-        text: &'a mut String,
-    ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
+    fn draw<'a>(&self, text: &'a mut String) -> Result<(), DrawingError<'a>> {
         let axis = self.axis;
         let place = |x: f64| match axis {
             Axis::Ones => x,

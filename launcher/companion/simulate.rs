@@ -269,59 +269,54 @@ fn at(model: Option<&OfModel>, point: &Point) -> (String, (f64, f64)) {
 /// All combinations. A flag that is not given stays as it was recorded.
 fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
     let mut all = vec![recorded.clone()];
-    let mut cross = |change: &dyn Fn(&Setting) -> Result<Vec<Setting>, String>| {
-        let changed: Result<Vec<Vec<Setting>>, String> = all.iter().map(change).collect();
-        changed.map(|changed| all = changed.concat())
-    };
-    if !options.parallel.is_empty() {
-        cross(&|setting| {
-            let slots = options.parallel.iter();
-            Ok(slots
-                .map(|&slots| setting.clone().with_parallel(slots))
-                .collect())
-        })?;
-    }
-    if !options.cache_ram.is_empty() {
-        cross(&|setting| {
-            let sizes = options.cache_ram.iter();
-            let changed = sizes.map(|&mib| setting.clone().with_cache_ram(mib));
-            changed.collect::<Result<_, _>>().map_err(|e| e.to_string())
-        })?;
-    }
-    if !options.slot_prompt_similarity.is_empty() {
-        cross(&|setting| {
-            let shares = options.slot_prompt_similarity.iter();
-            Ok(shares
-                .map(|&slot_prompt_similarity| Setting {
-                    slot_prompt_similarity,
-                    ..setting.clone()
-                })
-                .collect())
-        })?;
-    }
-    if !options.cache_reuse.is_empty() {
-        cross(&|setting| {
-            let chunks = options.cache_reuse.iter();
-            Ok(chunks
-                .map(|&cache_reuse| Setting {
-                    cache_reuse,
-                    ..setting.clone()
-                })
-                .collect())
-        })?;
-    }
-    if !options.store_gb.is_empty() && recorded.can_have_store() {
-        cross(&|setting| {
-            let limits = options.store_gb.iter();
-            Ok(limits
-                .map(|&store_limit| Setting {
-                    store_limit,
-                    ..setting.clone()
-                })
-                .collect())
+    cross(&mut all, &options.parallel, |setting, slots| {
+        Ok(setting.with_parallel(slots))
+    })?;
+    cross(&mut all, &options.cache_ram, |setting, mib| {
+        setting.with_cache_ram(mib).map_err(|e| e.to_string())
+    })?;
+    cross(
+        &mut all,
+        &options.slot_prompt_similarity,
+        |setting, share| {
+            Ok(Setting {
+                slot_prompt_similarity: share,
+                ..setting
+            })
+        },
+    )?;
+    cross(&mut all, &options.cache_reuse, |setting, cache_reuse| {
+        Ok(Setting {
+            cache_reuse,
+            ..setting
+        })
+    })?;
+    if recorded.can_have_store() {
+        cross(&mut all, &options.store_gb, |setting, store_limit| {
+            Ok(Setting {
+                store_limit,
+                ..setting
+            })
         })?;
     }
     Ok(all)
+}
+
+/// Each of the settings with each of these values, if there are any.
+fn cross<T: Copy>(
+    all: &mut Vec<Setting>,
+    values: &[T],
+    change: impl Fn(Setting, T) -> Result<Setting, String>,
+) -> Result<(), String> {
+    if !values.is_empty() {
+        let before = std::mem::take(all);
+        for setting in &before {
+            for value in values {
+                all.push(change(setting.clone(), *value)?);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A point, in JSON: settings under the names of their flags.

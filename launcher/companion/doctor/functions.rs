@@ -54,17 +54,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
         .extend(openssl.filter(|_| tls != HookKind::Missing));
     report.detail("functions", functions.json());
     report.add(functions.count());
-    for (row, way) in &functions.ways {
-        if let HookKind::Refused(why) = way {
-            let text = format!("{} {why}", row.name);
-            let grade = if functions.sees_elsewhere(row) {
-                Grade::Good
-            } else {
-                Grade::Fails
-            };
-            report.add(Finding::new("not inline", grade, text));
-        }
-    }
+    functions.say_refused(report);
     report.list(
         "Imported",
         functions.names(|way| *way == HookKind::Imported),
@@ -97,20 +87,7 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
     });
     report.detail("functions", functions.json());
     report.add(functions.count());
-    for (row, way) in &functions.ways {
-        if let HookKind::Refused(why) = way {
-            let grade = if functions.sees_elsewhere(row) {
-                Grade::Good
-            } else {
-                Grade::Fails
-            };
-            report.add(Finding::new(
-                "not inline",
-                grade,
-                format!("{} {why}", row.name),
-            ));
-        }
-    }
+    functions.say_refused(report);
     report.list(
         "Hooked inline",
         functions.names(|way| *way == HookKind::Inline),
@@ -135,6 +112,20 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
 }
 
 impl Functions {
+    fn say_refused(&self, report: &mut Report) {
+        for (row, way) in &self.ways {
+            if let HookKind::Refused(why) = way {
+                let text = format!("{} {why}", row.name);
+                let grade = if self.sees_elsewhere(row) {
+                    Grade::Good
+                } else {
+                    Grade::Fails
+                };
+                report.add(Finding::new("not inline", grade, text));
+            }
+        }
+    }
+
     fn new(program: &Program, located: &Located) -> Self {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         let verdicts = verdicts(program, &names);

@@ -1,5 +1,7 @@
 use plotters::prelude::*;
 
+use crate::companion::plot::{DrawingError, drawn};
+
 use super::figures::{Spread, Summary};
 use super::trial::{Measured, Trial};
 
@@ -10,14 +12,10 @@ const STORE: RGBColor = RGBColor(33, 102, 172);
 
 /// Hit and miss of each trial, with their medians as lines.
 pub(super) fn svg(trials: &[Trial]) -> Result<String, String> {
-    let mut text = String::new();
-    draw(trials, &mut text).map_err(|e| format!("the plot cannot be drawn: {e}"))?;
-    Ok(text)
+    drawn(|text| draw(trials, text))
 }
 
-type Drawing<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
-
-fn draw<'a>(trials: &[Trial], text: &'a mut String) -> Result<(), Drawing<'a>> {
+fn draw<'a>(trials: &[Trial], text: &'a mut String) -> Result<(), DrawingError<'a>> {
     let summary = Summary::of(trials);
     let times = || {
         trials.iter().flat_map(|trial| {

@@ -5,6 +5,7 @@ use plotters::prelude::*;
 use super::super::figures::{Spread, columns, ms};
 use super::super::trial::Measured;
 use super::{Run, Summary, Trial};
+use crate::companion::plot::{DrawingError, drawn};
 use crate::companion::show::count;
 use crate::companion::table::Table;
 
@@ -99,14 +100,10 @@ const SIZE: (u32, u32) = (860, 420);
 
 /// All trials, one program beside the other, with their medians as lines.
 pub(super) fn svg(runs: &[Run]) -> Result<String, String> {
-    let mut text = String::new();
-    draw(runs, &mut text).map_err(|e| format!("the plot cannot be drawn: {e}"))?;
-    Ok(text)
+    drawn(|text| draw(runs, text))
 }
 
-type Drawing<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
-
-fn draw<'a>(runs: &[Run], text: &'a mut String) -> Result<(), Drawing<'a>> {
+fn draw<'a>(runs: &[Run], text: &'a mut String) -> Result<(), DrawingError<'a>> {
     let trials = || runs.iter().flat_map(|run| &run.trials);
     let all = trials().flat_map(|trial| KINDS.iter().map(|kind| (kind.of)(trial).first_token_ms));
     let highest = all.fold(0.001, f64::max);
