@@ -275,3 +275,68 @@ fn the_removal_of_the_package_stops_its_services() {
         );
     }
 }
+
+/// What systemd says of a unit in this folder that it does not understand. `None`, after a line on stderr, if there is no systemd.
+fn systemd_says(folder: &Path, unit: &str) -> Option<String> {
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no"])
+        .arg(folder.join(unit))
+        .output();
+    let Ok(output) = output else {
+        contextpilot_testbed::skip_optional("systemd-analyze is not installed");
+        return None;
+    };
+    Some(text(&output.stderr))
+}
+
+/// A setting that it does not know, systemd leaves out with a line in the journal.
+#[test]
+fn systemd_understands_the_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let unit = read("packaging/contextpilot-llama-server@.service");
+    let installed = "ExecStart=/usr/bin/contextpilot-llama-server ";
+    assert!(unit.contains(installed));
+    let ours = env!("CARGO_BIN_EXE_contextpilot-llama-server");
+    let unit = unit.replace(installed, &format!("ExecStart={ours} "));
+    let misspelt = unit.replace("\nStateDirectory=", "\nStateDirectories=");
+    for (text, name, says) in [
+        (unit, "right@.service", None),
+        (misspelt, "wrong@.service", Some("StateDirectories")),
+    ] {
+        fs::write(folder.path().join(name), text).unwrap();
+        let Some(said) = systemd_says(folder.path(), name) else {
+            return;
+        };
+        match says {
+            Some(says) => assert!(said.contains(says), "{said}"),
+            None => assert_eq!(said, ""),
+        }
+    }
+}
+
+/// Values have what systemd reads in its own way: quotes, backslashes, and percent signs before letters that it replaces.
+#[test]
+fn systemd_understands_what_insert_writes() {
+    let root = tempfile::tempdir().unwrap();
+    let units = root.path().join("etc/systemd/system");
+    fs::create_dir_all(&units).unwrap();
+    let unit = "[Service]\nExecStart=/bin/sh\n";
+    fs::write(units.join("ollama.service"), unit).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_contextpilot-llama"))
+        .args(["insert", "--into", "ollama", "--root"])
+        .arg(root.path())
+        .env("CONTEXTPILOT_STORE", r#"/var/lib/50% of "it"\\ $HOME %h"#)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let Some(said) = systemd_says(&units, "ollama.service") else {
+        return;
+    };
+    assert_eq!(said, "");
+    // It reads the drop-in: one that is not closed it does not understand.
+    let drop_in = units.join("ollama.service.d/contextpilot.conf");
+    let written = fs::read_to_string(&drop_in).unwrap();
+    fs::write(&drop_in, written + "Environment=\"open\n").unwrap();
+    let said = systemd_says(&units, "ollama.service").unwrap();
+    assert!(said.contains("contextpilot.conf"), "{said}");
+}
