@@ -449,8 +449,9 @@ extern "C" fn on_exit() {
                     "reset the index, because with CONTEXTPILOT_JOURNAL=0 the next start does not know of them"
                 }
             };
+            let evictions = if untold == 1 { "eviction" } else { "evictions" };
             log::line(format_args!(
-                "{untold} evictions could not be reported to the index before the server ended; {then}"
+                "{untold} {evictions} could not be reported to the index before the server ended; {then}"
             ));
         }
     });

@@ -150,8 +150,13 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
         sent_again.push(question);
     }
     let (known, count) = (QUESTIONS.len(), gone.len());
+    let reports = if wrong == 1 {
+        "report was"
+    } else {
+        "reports were"
+    };
     line(format!(
-        "\n{count} of {known} requests fell out, {wrong} reports were wrong."
+        "\n{count} of {known} requests fell out, {wrong} {reports} wrong."
     ))?;
     if count == 0 || wrong > 0 {
         for said in running.said_since() {

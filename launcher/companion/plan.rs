@@ -7,6 +7,7 @@ use contextpilot_trace::Future;
 use contextpilot_trace::fleet::plan;
 
 use super::limit::gigabytes;
+use super::show::counted;
 use super::simulate::fleet::{Fleet, Row, Shown, seconds};
 use super::traffic::open::Input;
 use crate::say::say;
@@ -60,8 +61,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                     rows.push(Row::of(trace, Some(&future), setting, whose, outcome));
                 }
                 None => say(format!(
-                    "With {route} not even {} servers keep p95 within {} s: raise --p95, --prompt-rate or --most-servers",
-                    options.most_servers, options.p95
+                    "With {route}, p95 within {} s takes more than {}: raise --p95, --prompt-rate or --most-servers",
+                    options.p95,
+                    counted(options.most_servers.into(), "server")
                 )),
             }
         }

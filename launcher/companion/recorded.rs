@@ -107,6 +107,7 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     let good = traffic.requests.len();
     match (&traffic.damage, good) {
         (Some(damage), 0) => return Err(format!("{shown}: {damage}")),
+        (Some(damage), 1) => say(format!("{shown}: {damage}; the request before it is good")),
         (Some(damage), _) => say(format!(
             "{shown}: {damage}; the {good} requests before it are good"
         )),
@@ -129,8 +130,11 @@ pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), Strin
     let (traffic, recorded) = of_running(&client)?;
     if let Some(recording) = recording(&client)? {
         say(format_args!(
-            "Of the last {}: name {} to have all that was recorded",
-            counted(traffic.requests.len() as u64, "request"),
+            "Of {}: name {} to have all that was recorded",
+            match traffic.requests.len() {
+                1 => "the last request".to_owned(),
+                many => format!("the last {}", counted(many as u64, "request")),
+            },
             recording.display()
         ));
     }

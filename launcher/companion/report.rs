@@ -402,10 +402,14 @@ fn of_log(path: &Path, names: &mut Names) -> Result<Value, String> {
             "{shown} has no line of a request: name the file of CONTEXTPILOT_LOG_FILE"
         ));
     }
-    if unread > 0 {
-        say(format_args!(
+    match unread {
+        0 => {}
+        1 => say(format_args!(
+            "1 line of {shown} is no line of the log, and is left out"
+        )),
+        _ => say(format_args!(
             "{unread} lines of {shown} are not lines of the log, and are left out"
-        ));
+        )),
     }
     Ok(json!({
         "about": { "kind": "log", "title": "A log of requests", "notes": [] },

@@ -103,7 +103,10 @@ pub(super) fn text(stats: &Stats) -> String {
     if let Some(refused) = stats.control.map(|control| control.refused)
         && refused > 0
     {
-        let refused = format!("{} connections and requests refused", count(refused));
+        let refused = match refused {
+            1 => "1 connection or request refused".to_owned(),
+            many => format!("{} connections and requests refused", count(many)),
+        };
         lines.push(line("endpoint", &refused));
     }
     if let Some(events) = &stats.kv_events {

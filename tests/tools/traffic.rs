@@ -494,7 +494,7 @@ fn fleets_are_simulated_and_planned_and_what_was_assumed_is_said() {
     let refused = plan("1");
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        stderr(&refused).contains("not even 1 servers"),
+        stderr(&refused).contains("takes more than 1 server:"),
         "{}",
         stderr(&refused)
     );

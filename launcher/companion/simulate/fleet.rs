@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::companion::limit::{Limit, gigabytes};
 use crate::companion::plot::{Axis, Plot, lines};
-use crate::companion::show::{bytes, count, print, print_json};
+use crate::companion::show::{bytes, count, counted, print, print_json};
 use crate::companion::table::Table;
 use crate::companion::traffic::curve::share;
 use crate::companion::traffic::known::{Machine, ServerFigures};
@@ -370,9 +370,10 @@ fn text(opened: &Opened, given: &Given, rows: &[Row]) -> String {
     let mut text = table.text();
     let requests = rows.first().map_or(0, |row| row.outcome.requests);
     text += &format!(
-        "{} requests of {} sessions count. A server has {}.\n",
-        count(requests),
-        count(opened.trace.sessions.into()),
+        "{} of {} {}. A server has {}.\n",
+        counted(requests, "request"),
+        counted(opened.trace.sessions.into(), "session"),
+        if requests == 1 { "counts" } else { "count" },
         given.known.said.join(", "),
     );
     for what in &opened.left_out {

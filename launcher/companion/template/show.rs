@@ -2,6 +2,7 @@
 
 use super::measure::Outcome;
 use super::seen::{Reasoning, Study};
+use crate::companion::show::counted;
 use crate::companion::table::Table;
 
 /// The conversations, by their names in the JSON and for people.
@@ -83,8 +84,9 @@ fn sentence(outcome: &Outcome) -> String {
         0 if kinds.is_empty() => format!("goes on{off}"),
         0 => format!("goes on{off}, but {kinds}"),
         differ => format!(
-            "{differ} of {} prompts do not go on, {} is evaluated again: {kinds}",
-            outcome.requests,
+            "{differ} of {} {} not go on, {} is evaluated again: {kinds}",
+            counted(outcome.requests as u64, "prompt"),
+            if differ == 1 { "does" } else { "do" },
             percent(outcome.again)
         ),
     }

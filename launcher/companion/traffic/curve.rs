@@ -254,6 +254,7 @@ impl<'a> Curves<'a> {
         );
         let from = match self.warm {
             0 => "From cold: all requests count.".to_owned(),
+            1 => "Warmed up: the first request is not counted.".to_owned(),
             warm => format!(
                 "Warmed up: the first {} requests are not counted.",
                 count(warm as u64)

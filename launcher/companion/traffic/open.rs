@@ -276,11 +276,15 @@ impl Reading<'_> {
                 Some(_) => "as --block-size says",
                 None => "as that format has them",
             };
-            notes.push(format!("blocks of {block} tokens, {by}"));
+            notes.push(format!(
+                "blocks of {}, {by}",
+                counted(block.into(), "token")
+            ));
         }
         if let Clock::Session { users } = format.clock(self.input.users) {
             notes.push(format!(
-                "{users} sessions at once (--users): when sessions began is not known"
+                "{} at once (--users): when sessions began is not known",
+                counted(users.into(), "session")
             ));
         }
         if self.reader.is_by_session() {

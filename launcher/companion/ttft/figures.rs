@@ -1,7 +1,7 @@
 use serde::Serialize;
 
 use super::trial::{Measured, Trial, Verdict};
-use crate::companion::show::count;
+use crate::companion::show::{count, counted};
 use crate::companion::table::Table;
 
 /// Times in milliseconds.
@@ -109,8 +109,11 @@ pub(super) fn text(trials: &[Trial], summary: &Summary) -> String {
         );
     }
     if let Some((asked, right)) = summary.hook {
-        text +=
-            &format!("The hook was asked {asked} times what is cached, and right {right} times.\n");
+        text += &format!(
+            "The hook was asked {} what is cached, and right {}.\n",
+            counted(asked as u64, "time"),
+            counted(right as u64, "time")
+        );
     }
     text
 }

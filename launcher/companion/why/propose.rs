@@ -72,13 +72,15 @@ pub(super) fn rules(advisers: &Advisers) -> String {
         .filter(|(_, seen)| seen.times >= SEEN)
         .collect();
     all.sort_by_key(|(_, seen)| std::cmp::Reverse(seen.tokens));
-    let mut text = if all.is_empty() {
-        format!(
+    let mut text = match (all.len(), latest.len()) {
+        (0, prompts @ 0..2) => format!(
+            "# A rule is proposed for what was seen twice or more. Prompts so far: {prompts}\n"
+        ),
+        (0, prompts) => format!(
             "# None of the last {} prompts left an earlier one at something that a rule puts right, twice or more\n",
-            count(latest.len() as u64)
-        )
-    } else {
-        "# Read it, keep the rules that are right, and start: contextpilot-llama up --stabilise FILE\n".to_owned()
+            count(prompts as u64)
+        ),
+        _ => "# Read it, keep the rules that are right, and start: contextpilot-llama up --stabilise FILE\n".to_owned(),
     };
     if without_text > 0 {
         text += &format!(

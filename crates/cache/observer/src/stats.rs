@@ -215,9 +215,12 @@ fn explain(events: &KvEvents, blind: bool, prompts: u64) -> Option<String> {
         return Some("the KV cache is not seen, so nothing counts as cached".to_owned());
     }
     (events.stored == 0 && prompts > 0).then(|| {
+        let after = match prompts {
+            1 => "1 prompt: it filled no".to_owned(),
+            many => format!("{many} prompts: none filled a"),
+        };
         format!(
-            "nothing was published yet, after {prompts} prompts: none filled a block of {} tokens \
-             that can be used again",
+            "nothing was published yet, after {after} block of {} tokens that can be used again",
             events.block_size
         )
     })

@@ -49,7 +49,7 @@ impl fmt::Display for NotDone {
         match self {
             Self::Busy(waiting) => write!(
                 f,
-                "{waiting} such requests wait already: try again in a moment"
+                "as many such requests as are allowed ({waiting}) wait already: try again in a moment"
             ),
             Self::Failed => f.write_str(
                 "the work for this request failed, which is a bug or a lack of threads: report it",

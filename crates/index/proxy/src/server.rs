@@ -320,7 +320,7 @@ impl Tap for Answered {
 
 fn all_taken(connections: usize) -> Response {
     let why = format!(
-        "{connections} requests are being answered, and no more are allowed: try again in a moment"
+        "as many requests as are allowed ({connections}) are being answered: try again in a moment"
     );
     let mut response = error_response(503, "unavailable_error", &why);
     let headers = response.headers_mut();

@@ -86,7 +86,7 @@ pub(crate) fn lock(
     let told = |why, readable: usize, bad: &str| {
         log(&format!(
             "[ContextPilot] the journal {:?} cannot be used ({why}): set aside as {bad:?}, \
-             {readable} ids in it were readable; if a crash left others in the index, \
+             readable ids in it: {readable}; if a crash left others in the index, \
              they stay there until it is reset",
             folder.path().join(&name),
         ));

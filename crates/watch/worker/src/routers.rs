@@ -61,7 +61,7 @@ impl Routers {
             ));
         } else if names != adapters {
             self.library.say(format_args!(
-                "KV cache events: {} has {names} names, the server {adapters} adapters; give one \
+                "KV cache events: names in {}: {names}, adapters of the server: {adapters}; give one name \
                  for each, in the order of its /lora-adapters",
                 env::KV_LORA_NAMES
             ));

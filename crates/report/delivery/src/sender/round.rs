@@ -193,8 +193,13 @@ impl Round {
     /// The index does not accept the ids at these positions.
     fn refused(&mut self, shared: &SenderShared, source: Source, places: &[usize], status: u16) {
         let ids = places.len();
+        let refused = if ids == 1 {
+            "an id, so its eviction is dropped".to_owned()
+        } else {
+            format!("{ids} ids, so these evictions are dropped")
+        };
         let text = format!(
-            "it answered {status} and refused {ids} ids, so these evictions are dropped: check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a \
+            "it answered {status} and refused {refused}: check that CONTEXTPILOT_INDEX_URL leads to a ContextPilot index of a \
              known version"
         );
         self.say(Cause::Refused, &text);
@@ -203,7 +208,8 @@ impl Round {
         state.batch_refused(places);
         state.settled();
         state.counts.rejected += ids as u64;
-        state.note_error(format!("the index refused {ids} ids with {status}"));
+        let named = if ids == 1 { "id" } else { "ids" };
+        state.note_error(format!("the index refused {ids} {named} with {status}"));
     }
 
     /// The POST confirmed nothing, and is sent again.
@@ -236,15 +242,23 @@ impl Round {
         drop(state);
         match self.pace.failing_since() {
             Some(since) if now.duration_since(since) >= OUTAGE => {
-                let text = format!(
-                    "{why}; {waiting} evictions wait, and will be reported when it answers"
-                );
+                let wait = if waiting == 1 {
+                    "eviction waits"
+                } else {
+                    "evictions wait"
+                };
+                let text = format!("{why}; {waiting} {wait}, and will be reported when it answers");
                 self.outage_named |= self.say(Cause::Outage(status), &text);
             }
             None if post.source == Source::Aside => {
+                let wait = if aside == 1 {
+                    "eviction waits, and is"
+                } else {
+                    "evictions wait, and are"
+                };
                 let text = format!(
-                    "{why} to a POST with one id, but accepts other ids; {aside} such evictions wait, \
-                     and are sent again one at a time"
+                    "{why} to a POST with one id, but accepts other ids; {aside} such {wait} \
+                     sent again one at a time"
                 );
                 self.say(Cause::Aside, &text);
             }
@@ -282,8 +296,12 @@ impl Round {
         let dropped = std::mem::take(&mut state.unnamed_overflow);
         drop(state);
         if dropped > 0 {
+            let were = match dropped {
+                1 => "oldest was".to_owned(),
+                many => format!("oldest {many} were"),
+            };
             self.line(&format!(
-                "while it did not answer, too many evictions waited, and the oldest {dropped} were \
+                "while it did not answer, too many evictions waited, and the {were} \
                  dropped: reset the index, or it takes these prompts for cached"
             ));
         }
@@ -298,7 +316,10 @@ impl Round {
                 true
             }
             Some(held_back) => {
-                self.line(&format!("{text} ({held_back} times more since last said)"));
+                let times = if held_back == 1 { "time" } else { "times" };
+                self.line(&format!(
+                    "{text} ({held_back} {times} more since last said)"
+                ));
                 true
             }
         }
