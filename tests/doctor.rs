@@ -350,6 +350,9 @@ fn a_program_that_is_not_a_server_will_not_work() {
             ("ok", "index", "CONTEXTPILOT_INDEX_URL"),
         ],
     );
+    let said = String::from_utf8_lossy(&output.stdout);
+    let of_server = |line: &&str| line.starts_with("ok     server");
+    assert_eq!(said.lines().find(of_server), None, "it is not well, too");
 }
 
 /// What another user has started is named, with the line that looks into it. (A program that sleeps, under the server's name.)
@@ -381,12 +384,20 @@ fn the_servers_of_other_users_are_named() {
         .unwrap();
     assert_eq!(line, "up\n");
     let output = home.doctor(&["/bin/true"]).output().unwrap();
+    // A third user, who has no server and may run a copy, learns of it, too.
+    let copy = folder.path().join("contextpilot-llama");
+    fs::copy(COMPANION, &copy).unwrap();
+    let mut none = Command::new(copy);
+    let none = none.arg("stats").env_clear().uid(NOBODY - 1);
+    let none = none.output().unwrap();
     let pid = server.id();
     drop(server.stdin.take());
     server.wait().unwrap();
     let line =
         format!("process {pid} of nobody, tea.gguf: sudo -u 'nobody' contextpilot-llama top");
     assert_says(&output, 2, &[("ok", "running", &line)]);
+    let none = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(none.contains(&format!("Of another user: {line}")), "{none}");
     let output = home.doctor(&["/bin/true"]).output().unwrap();
     assert!(!text(&output).contains(&format!("process {pid} of")));
 }

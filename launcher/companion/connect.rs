@@ -5,6 +5,7 @@ use contextpilot_client::control::{RequestState, Stats};
 use contextpilot_client::{Control, Error};
 use contextpilot_settings::{Listen, env};
 
+use super::doctor::others as other_users;
 use super::servers::{Running, choose, running, with_token};
 use crate::others;
 use crate::variables::{Lookup, of_process};
@@ -82,8 +83,17 @@ fn none_runs() -> String {
     format!(
         "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either; one \
          in router mode has none until a model is loaded): start it as {START}, or say with --control \
-         where it listens{other}"
+         where it listens{other}{}",
+        of_others(&other_users::lines())
     )
+}
+
+/// What is said if other users' servers run: these are not looked into.
+fn of_others(lines: &[String]) -> String {
+    let lines = lines
+        .iter()
+        .map(|line| format!("\nOf another user: {line}"));
+    lines.collect()
 }
 
 /// What the hook knows of a request, and its name. A number is an id first; if no request has that id, it is the

@@ -18,7 +18,7 @@ mod folders;
 mod functions;
 mod index;
 mod next;
-mod others;
+pub(super) mod others;
 mod program;
 mod report;
 mod running;

@@ -13,8 +13,16 @@ use super::{Finding, Grade};
 /// So many are named.
 const MOST: usize = 8;
 
-/// A line for each of them, with what to type. Only `/proc` is read, and of it what every user may read.
+/// A finding for each of them.
 pub(super) fn servers() -> Vec<Finding> {
+    let found = lines().into_iter();
+    found
+        .map(|line| Finding::new("running", Grade::Good, line))
+        .collect()
+}
+
+/// A line for each of them, with what to type. Only `/proc` is read, and of it what every user may read.
+pub(in crate::companion) fn lines() -> Vec<String> {
     let Some(own) = owner(Path::new("/proc/self")) else {
         return Vec::new();
     };
@@ -34,12 +42,11 @@ pub(super) fn servers() -> Vec<Finding> {
         let who = user.map_or(format!("user {owner}"), str::to_owned);
         let model = model.map_or(String::new(), |model| format!(", {}", Visible(&model)));
         let as_them = user.map_or(format!("#{owner}"), str::to_owned);
-        let text = format!(
+        format!(
             "process {process} of {}{model}: sudo -u '{}' contextpilot-llama top",
             Visible(&who),
             Visible(&as_them)
-        );
-        Finding::new("running", Grade::Good, text)
+        )
     };
     found.into_iter().take(MOST).map(line).collect()
 }

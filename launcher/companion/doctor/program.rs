@@ -32,12 +32,11 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
             report.add(Finding::new("server", Grade::Limited, text));
             return;
         }
-        Format::Elf(_) | Format::Elf32(_) | Format::MachO(_) => {
+        Format::MachO(_) => {
             report.add(Finding::new("server", Grade::Good, shown));
+            return inserted(&program, library, report);
         }
-    }
-    if let Format::MachO(_) = program.format {
-        return inserted(&program, library, report);
+        Format::Elf(_) | Format::Elf32(_) => {}
     }
     let rows = ROWS.iter().map(|row| row.name);
     let openssl = OPENSSL.iter().map(|row| row.name);
@@ -51,11 +50,22 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     let located = match program.locate(&names, &search) {
         Ok(located) => located,
         Err(e) => {
+            report.add(Finding::new("server", Grade::Good, shown));
             let text = format!("cannot be examined ({e})");
             report.add(Finding::new("functions", Grade::Limited, text));
             return;
         }
     };
+    // Of a program in which nothing can be hooked it is not known.
+    let obstacle = obstacle(&program, library);
+    let mut anchors = MEMORY.iter().map(|(_, anchor)| *anchor);
+    let is_server = obstacle.is_some() || anchors.any(|name| has(&located, name));
+    report.add(if is_server {
+        Finding::new("server", Grade::Good, shown)
+    } else {
+        let text = format!("{shown} is no llama-server: there is no llama.cpp in it that is known");
+        Finding::new("server", Grade::Fails, text)
+    });
     let build = located.build.as_ref().map(ToString::to_string);
     report.detail("version", json!(build));
     let version = build.unwrap_or_else(|| "not told by the file".into());
@@ -66,7 +76,7 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
         report.detail("linked", json!(linked));
         report.add(Finding::new("linked", Grade::Good, linked));
     }
-    if let Some(why) = obstacle(&program, library) {
+    if let Some(why) = obstacle {
         report.add(Finding::new("preload", Grade::Fails, format!("it {why}")));
         return;
     }
@@ -77,12 +87,6 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
             lost.join(", ")
         );
         report.add(Finding::new("libraries", Grade::Limited, text));
-    }
-    let anchors = MEMORY.iter().map(|(_, anchor)| *anchor);
-    if !anchors.into_iter().any(|name| has(&located, name)) {
-        let shown = path.display();
-        let text = format!("{shown} is no llama-server: there is no llama.cpp in it that is known");
-        report.add(Finding::new("server", Grade::Fails, text));
     }
     let follows = functions::examine(&program, &located, report);
     let folder = of_process.non_empty(env::STORE).map(PathBuf::from);
