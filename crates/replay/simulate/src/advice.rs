@@ -818,6 +818,11 @@ fn repeated(requests: &[TrafficRequest], gram: u32) -> Repeated {
             continue;
         }
         let (prefix, _) = rows.find(&request.tokens, record.prompt);
+        let prefix = match record.loaded {
+            0 => prefix,
+            // The prefix store may have had it since before the recording.
+            loaded => prefix.max(record.prompt.min(record.reused + loaded)),
+        };
         let (behind, goes_on) = seen.behind(request, gram, prefix);
         let behind = u64::from(behind);
         rows.insert(&request.tokens, request.tokens.len(), nth);
@@ -903,6 +908,18 @@ mod tests {
         assert_eq!(is_open(&[0.9, 0.93], 0.8), (true, false), "they differ");
         assert_eq!(is_open(&[0.9, 0.9], 0.89), (true, false), "by too little");
         assert_eq!(is_open(&[0.9, 0.79], 0.8), (false, true), "one fails");
+    }
+
+    #[test]
+    fn what_was_loaded_was_sent_before_although_the_recording_has_not_seen_it() {
+        let mut one = request(0, row(&[(0, 100)]));
+        let tokens = |one: &TrafficRequest| {
+            let found = repeated(std::slice::from_ref(one), 1);
+            (found.prefix, found.behind_a_difference, found.never_sent)
+        };
+        assert_eq!(tokens(&one), (0, 0, 100));
+        (one.record.reused, one.record.loaded) = (10, 50);
+        assert_eq!(tokens(&one), (60, 0, 40));
     }
 
     /// A prompt of 100 tokens.
