@@ -113,7 +113,7 @@ enum Action {
 /// How much is left.
 #[derive(Args)]
 struct Prune {
-    /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB
+    /// The size: bytes, or with kB, MB, GB, TB (10³, 10⁶, …) or KiB, MiB, GiB, TiB. With --model that of its chunks
     #[arg(long, value_name = "SIZE")]
     to: Size,
     #[command(flatten)]
@@ -123,7 +123,7 @@ struct Prune {
 /// The model whose chunks are removed.
 #[derive(Args)]
 struct OfModel {
-    /// Only of this model: its name as the store shows it, or the beginning of its fingerprint. The size is then that of its chunks
+    /// Only of this model: its name as the store shows it, or the beginning of its fingerprint
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 }

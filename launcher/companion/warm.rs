@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use contextpilot_client::Control;
 use contextpilot_client::control::Evaluation;
+use contextpilot_settings::env;
 use serde_json::{Map, Value, json};
 
 use super::connect::ControlAt;
 use super::engine::{ServerAt, server_says};
 use super::index::ids;
-use super::show::{count, print, print_json};
+use super::show::{count, counted, print, print_json};
 
 /// Have a prompt evaluated, or loaded from the prefix store, before it is needed
 ///
@@ -172,7 +173,7 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
     let answer = server.generate(api.path(), &body.into());
     let answer = answer.map_err(|error| server_says(&server, &error))?;
     let seconds = start.elapsed().as_secs_f64();
-    let account = control.and_then(|control| account(&control, &id));
+    let account = control.as_ref().and_then(|control| account(control, &id));
     let figures = match &account {
         Some(account) => Figures {
             reused: account.reused,
@@ -192,7 +193,31 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
             "seconds": seconds,
         }))
     } else {
-        print(&figures.text(seconds))
+        let control = control.filter(|_| lifetime.is_some());
+        let stats = control.and_then(|control| control.stats().ok());
+        let has_store = stats.map(|stats| stats.store.is_some());
+        print(&format!(
+            "{}{}",
+            figures.text(seconds),
+            asked(lifetime.unwrap_or_default(), has_store)
+        ))
+    }
+}
+
+/// What was asked of the store. `has_store`: whether the server has one. `None`: that is not known.
+fn asked(lifetime: &str, has_store: Option<bool>) -> String {
+    let is_number = lifetime.bytes().all(|byte| byte.is_ascii_digit());
+    let unit = if is_number { " s" } else { "" };
+    match (has_store, lifetime) {
+        (None, _) => String::new(),
+        (Some(false), _) => format!(
+            "This server has no prefix store, so nothing is kept there: start it with {}\n",
+            env::STORE
+        ),
+        (Some(true), "0") => "The prefix store was asked to keep it no longer\n".to_owned(),
+        (Some(true), _) => format!(
+            "The prefix store was asked to keep it for {lifetime}{unit}: contextpilot-llama store shows it within seconds\n"
+        ),
     }
 }
 
@@ -280,17 +305,19 @@ impl Figures {
     }
 
     fn text(&self, seconds: f64) -> String {
-        let all = count(self.reused + self.evaluated);
+        let all = self.reused + self.evaluated;
+        let are = if all == 1 { "is" } else { "are" };
+        let all = counted(all, "token");
         let there = count(self.reused - self.loaded.unwrap_or(0).min(self.reused));
         let evaluated = count(self.evaluated);
         match self.loaded {
             Some(loaded) => format!(
-                "{all} tokens are cached now: {there} before, {} from the prefix store, {evaluated} evaluated, \
+                "{all} {are} cached now: {there} before, {} from the prefix store, {evaluated} evaluated, \
                  in {seconds:.2} s\n",
                 count(loaded)
             ),
             None => format!(
-                "{all} tokens are cached now: {there} before, {evaluated} evaluated, in {seconds:.2} s (no hook \
+                "{all} {are} cached now: {there} before, {evaluated} evaluated, in {seconds:.2} s (no hook \
                  says what of it a prefix store has loaded)\n"
             ),
         }
@@ -312,6 +339,17 @@ mod tests {
         assert_eq!(of("[1]"), Ok(Api::Completion));
         assert!(of("{}").is_err());
         assert!(request("Tea".to_owned(), Some(Api::Chat)).is_err());
+    }
+
+    #[test]
+    fn keeping_says_what_was_asked_for_and_where_nothing_can_be_kept() {
+        assert_eq!(asked("", None), "");
+        let of = |lifetime| asked(lifetime, Some(true));
+        assert!(of("8h").contains("keep it for 8h:"), "{}", of("8h"));
+        assert!(of("90").contains("keep it for 90 s:"), "{}", of("90"));
+        assert!(of("0").contains("no longer"), "{}", of("0"));
+        let none = asked("8h", Some(false));
+        assert!(none.contains(env::STORE), "{none}");
     }
 
     #[test]

@@ -116,7 +116,8 @@ fn a_prompt_is_kept_and_released_by_hand_and_the_store_shows_it() {
             .lines()
             .find(|line| line.starts_with(&format!("kept: {tokens} tokens of ")));
         assert!(line.is_some_and(|line| line.contains(rest)), "{text}");
-        watched.json(&["release", file]);
+        let released = good(&watched.command(&["release", file]).output().unwrap());
+        assert!(released.contains("keep it no longer"), "{released}");
         until("it is released", || {
             shown_as_kept().is_empty().then_some(())
         });

@@ -74,7 +74,9 @@ pub(super) fn run(
     let mut mirror = mirror.map_err(|e| format!("No thread can be had: {e}"))?;
     if options.once {
         let mut moved = Moved::default();
-        mirror.reach().map_err(|error| error.to_string())?;
+        mirror
+            .reach()
+            .map_err(|error| format!("{error}: check the address, and that it runs"))?;
         let progress = Progress::new("chunks sent or fetched");
         loop {
             progress.at(moved.sent + moved.fetched, None);
