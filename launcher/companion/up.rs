@@ -87,11 +87,12 @@ pub(super) fn flags(arguments: &[OsString]) -> ServerFlags {
     ServerFlags::read(all, of_process, Generation::Late2026)
 }
 
-/// Says who has the port that the server was given, before anything is started. Without one, its version decides.
+/// Says who has the port that the server was given, before anything is started. Without one the server's version decides, which
+/// is not known here: then it is a line beside the server's own.
 pub(super) fn must_be_free(flags: &ServerFlags, arguments: &[OsString]) -> Result<(), String> {
     let port = u16::try_from(flags.port()).ok().filter(|port| *port > 0);
     let is_given = flags.source(Flag::Port) != Source::Default;
-    let Some(port) = port.filter(|_| is_given && !share::only_ask(arguments)) else {
+    let Some(port) = port.filter(|_| !share::only_ask(arguments)) else {
         return Ok(());
     };
     for address in flags.addresses() {
@@ -108,8 +109,13 @@ pub(super) fn must_be_free(flags: &ServerFlags, arguments: &[OsString]) -> Resul
                 Some(server) => format!("server {}, which runs already", server.process()),
                 None => "another program".to_owned(),
             };
-            return Err(format!(
-                "Port {port} of {host} is taken by {by}: give another --port, or end that first"
+            if is_given {
+                return Err(format!(
+                    "Port {port} of {host} is taken by {by}: give another --port, or end that first"
+                ));
+            }
+            say(format_args!(
+                "Port {port} of {host}, llama-server's usual one since 0.7.0, is taken by {by}: if this server ends at once, give --port"
             ));
         }
     }

@@ -1,6 +1,6 @@
 //! `up`: server, hook and index in one command, and what a user types next.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -382,6 +382,22 @@ fn who_has_the_port_is_said_before_anything_starts() {
             );
         }
     }
+    // Which port it takes if none is given its version decides. So it is a line, and the server starts.
+    let usual = TcpListener::bind("127.0.0.1:9931");
+    let mut without = home.command(COMPANION, &["agent", "--no-store", "-m", &tiny()]);
+    // Into a file: the process that waits for the server to be ready has it open until that is reaped.
+    let log = home.path().join("said");
+    let without = without.stderr(File::create(&log).unwrap());
+    without
+        .env("LLAMA_SERVER_BIN", "/bin/false")
+        .status()
+        .unwrap();
+    let said = fs::read_to_string(&log).unwrap();
+    let line =
+        "[ContextPilot] Port 9931 of 127.0.0.1, llama-server's usual one since 0.7.0, is taken by ";
+    assert!(said.contains(line), "{said}");
+    assert!(said.contains("Launching"), "{said}");
+    drop(usual);
     // What only asks the server something takes no port.
     let port = running.address().port().to_string();
     let mut asks = home.command(COMPANION, &["agent", "--port", &port, "--version"]);
