@@ -98,9 +98,9 @@ fn what_follows_the_servers_stale_checkpoint_is_answered_as_ever_and_not_stored(
 }
 
 /// Two clients in turn on one slot with sliding windows of 64 tokens: one asks the same, the other goes on along 90 tokens in another
-/// way each time. Its prompts are given back by the host cache with the last window alone, so the server goes back to a checkpoint at
-/// these 90 tokens, which has what token 90 looks at, and evaluates the last one before it again, without the first row of its
-/// window. Then it takes a checkpoint there, and so on.
+/// way each time. Its prompts are given back by the host cache with the last window alone, so the server goes back to its checkpoint at
+/// 90 tokens: to the last token before, where it takes another one. That has what token 89 looks at, and the next return evaluates
+/// token 88 again, without the first row of its window; and so on.
 fn in_turn() -> Vec<Vec<u32>> {
     let (shared, other) = (tokens(72, 90), tokens(73, 90));
     let turn = |seed| [[&shared[..], &tokens(seed, 30)].concat(), other.clone()];

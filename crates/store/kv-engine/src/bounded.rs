@@ -358,8 +358,8 @@ fn reach<H: Host>(
 }
 
 /// If a sliding window does not reach back any more as far as evaluating needs it, what is evaluated now is something
-/// else, and not for the store. llama-server does that now and then: it goes back to a checkpoint, and evaluates the last token of that
-/// again, whose window began a row before the checkpoint's (0.7.0).
+/// else, and not for the store. llama-server 0.7.0 does that where it goes back to a checkpoint that it took when it had gone back: it
+/// evaluates the last token of that again, whose window begins a row before.
 pub fn check_window<H: Host>(host: &H, sequence: i32) {
     let needed = host.record(|record| {
         let window = record.bounds()?.window;
