@@ -498,7 +498,7 @@ fn if_the_server_is_a_script_doctor_examines_the_server_that_it_names() {
         &[
             ("ok", "server", "is a script for /bin/sh"),
             ("limit", "script", "env -i"),
-            ("ok", "server", &server),
+            ("fails", "server", &server),
         ],
     );
     assert_says(

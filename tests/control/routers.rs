@@ -71,7 +71,7 @@ fn if_nothing_is_published_stats_say_why() {
     hooked.server.complete(&ask(1, 40)).unwrap();
     let problem = until("it is known", || hooked.stats().kv_events?.problem);
     assert!(
-        problem.contains("after 1 prompts") && problem.contains("1024"),
+        problem.contains("after 1 prompt:") && problem.contains("1024"),
         "{problem}"
     );
 
