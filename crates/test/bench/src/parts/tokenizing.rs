@@ -95,7 +95,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     page.in_short(
         "Answers keep their tokens",
         &format!(
-            "dividing {TOKENS} tokens takes {} times the processor time of a plain server; with the hook alone {} times.",
+            "at {} times the processor time that a plain server takes to divide {TOKENS} tokens; with the hook alone {} times.",
             ratio.show(3),
             times.ratio(HOOK).show(3)
         ),
