@@ -37,7 +37,7 @@ pub(crate) struct Job {
     pub(crate) arrival: Arrival,
     /// How long the server's thread took to take it on, microseconds.
     pub(crate) delay: u64,
-    /// A session ends with it: how many had ended before, in the recording.
+    /// A session ends with it, and its client may begin another: how many had ended like this before, in the recording.
     pub(crate) ends_session: Option<usize>,
 }
 

@@ -402,3 +402,43 @@ fn a_hundred_thousand_requests_are_simulated() {
     assert_eq!(point.refused, 0);
     assert!(point.reused_share() > 0.3, "{}", point.reused_share());
 }
+
+/// Two clients. In the recording the first goes on after its seventh request with the eighth, for which it waited for both
+/// answers; a session that ends then frees the other client alone, for whichever request begins another one.
+#[test]
+fn a_client_that_goes_on_begins_no_other_session_as_well() {
+    let asked = [
+        (2, 136, 1, 0),
+        (0, 172, 19, 381),
+        (0, 5, 28, 1581),
+        (2, 27, 2, 610),
+        (2, 196, 2, 40),
+        (3, 141, 52, 2260),
+        (0, 0, 1, 1),
+        (0, 0, 30, 2421),
+        (0, 0, 11, 280),
+        (3, 226, 14, 1730),
+        (1, 136, 23, 0),
+        (0, 3, 9, 2280),
+    ];
+    let setup = Setup {
+        parallel: 1,
+        context: 2048,
+        slot_context: 2048,
+        kv_unified: false,
+        cache_ram: Some(0),
+        cache_idle_slots: false,
+        slot_prompt_similarity: 0.0,
+        ubatch_size: 64,
+        ..Setup::default()
+    };
+    let traffic = traffic(&asked, setup);
+    let recorded = traffic.requests.iter().map(|one| &one.record);
+    let recorded = recorded.map(|record| (record.arrived, record.ended));
+    assert_eq!(at_once(recorded), 2);
+    let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
+    let simulated = point.outcomes.iter().flatten();
+    let simulated: Vec<_> = simulated.map(|one| (one.arrived, one.ended)).collect();
+    assert_eq!(simulated.len(), asked.len());
+    assert!(at_once(simulated.into_iter()) <= 2);
+}

@@ -114,7 +114,7 @@ pub(super) fn arrivals(
                 waits.push(wait);
             }
         }
-        if let [wait] = &mut *waits {
+        if let Some(wait) = waits.first_mut() {
             wait.is_of_any = before[job].is_none() && next[wait.job] == u64::MAX;
         }
         match client {
@@ -148,12 +148,27 @@ pub(super) fn arrivals(
             .pause
             .saturating_sub(crowding.saturating_mul(others(wait)));
     }
-    let mut ends_session = vec![None; jobs.len()];
-    let over = by_end.iter().filter(|&&job| next[job] == u64::MAX);
-    over.enumerate()
-        .for_each(|(nth, &job)| ends_session[job] = Some(nth));
+    let ends_session = ends_session(&arrivals, &by_end, &next);
     let arrivals = arrivals.into_iter().zip(ends_session).collect();
     (arrivals, Haste { crowding, seen })
+}
+
+/// [`Job::ends_session`] of each. Only what frees a client counts: one that goes on after that very answer, whatever else
+/// was answered before, must not begin another session as well.
+fn ends_session(arrivals: &[Arrival], by_end: &[usize], next: &[u64]) -> Vec<Option<usize>> {
+    let mut frees: Vec<bool> = next.iter().map(|&next| next == u64::MAX).collect();
+    for arrival in arrivals {
+        if let Arrival::After(waits) = arrival
+            && let Some(own) = waits.first().filter(|wait| !wait.is_of_any)
+        {
+            frees[own.job] = false;
+        }
+    }
+    let mut nth = vec![None; arrivals.len()];
+    let over = by_end.iter().filter(|&&job| frees[job]);
+    over.enumerate()
+        .for_each(|(order, &job)| nth[job] = Some(order));
+    nth
 }
 
 /// How long a client takes at most that goes on with its session at once: as long as any did whose request came while others were
