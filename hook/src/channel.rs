@@ -222,15 +222,15 @@ impl Channel {
     #[inline(always)]
     fn submitted(&self, context: ContextId, entries: Entries) {
         let weight = self.weigh_batch(&entries);
+        let at = clock::stamp();
         let count = entries.len();
-        if self.has_gap() || !self.take_room(count) {
-            return self.lose(None);
-        }
-        let event = || Event::Submitted { context, entries };
-        if self.send_made(clock::stamp(), event) {
+        let make = || Item {
+            what: What::Event(Event::Submitted { context, entries }),
+            at,
+        };
+        if self.send(count, make) {
             self.wake(weight);
         } else {
-            self.give_room(count);
             self.lose(None);
         }
     }
@@ -238,12 +238,16 @@ impl Channel {
     #[inline(always)]
     fn evaluated(&self, context: ContextId) {
         let weight = self.weigh_result();
-        let event = || Event::Evaluated {
-            context,
-            failed: Vec::new(),
-            no_room: false,
+        let at = clock::stamp();
+        let make = || Item {
+            what: What::Event(Event::Evaluated {
+                context,
+                failed: Vec::new(),
+                no_room: false,
+            }),
+            at,
         };
-        if !self.has_gap() && self.send_made(clock::stamp(), event) {
+        if self.send(0, make) {
             self.wake(weight);
         } else {
             self.lose(None);
@@ -290,9 +294,6 @@ impl Channel {
     /// False if there is no room.
     fn enqueue(&self, event: Event) -> bool {
         let entries = entries_of(&event);
-        if self.has_gap() || !self.take_room(entries) {
-            return false;
-        }
         let at = match event {
             Event::Posted { .. }
             | Event::Launched { .. }
@@ -305,37 +306,31 @@ impl Channel {
             | Event::Removed { from: ..=0, to: ..0, .. } => clock::stamp(),
             _ => Stamp::default(),
         };
-        let what = What::Event(event);
-        let sent = self.send(Item { what, at });
-        if !sent {
-            self.give_room(entries);
-        }
-        sent
+        self.send(entries, || Item {
+            what: What::Event(event),
+            at,
+        })
     }
 
     fn note(&self, note: Note, at: Stamp) {
         let tokens = tokens_in(&note);
-        if self.has_gap() || !self.take_room(tokens) {
-            return;
-        }
-        let what = What::Note(note);
-        if self.send(Item { what, at }) {
+        let make = || Item {
+            what: What::Note(note),
+            at,
+        };
+        if self.send(tokens, make) {
             self.wake(Weight::News);
-        } else {
-            self.give_room(tokens);
         }
     }
 
     fn wait(&self, waiting: Waiting) {
         let tokens = tokens_of(&waiting);
-        if self.has_gap() || !self.take_room(tokens) {
-            return;
-        }
-        let (what, at) = (What::Waiting(waiting), Stamp::default());
-        if self.send(Item { what, at }) {
+        let make = || Item {
+            what: What::Waiting(waiting),
+            at: Stamp::default(),
+        };
+        if self.send(tokens, make) {
             self.wake(Weight::News);
-        } else {
-            self.give_room(tokens);
         }
     }
 
@@ -358,18 +353,17 @@ impl Channel {
         self.gap.load(Ordering::Acquire)
     }
 
-    /// False if there is no room.
-    fn send(&self, item: Item) -> bool {
-        self.events.send(item, most()).is_ok()
-    }
-
-    /// As [`send`](Self::send), of an event that is made where it is put.
+    /// Sends an item of so many entries, which is made where it is put. False if a gap is open, or there is no room.
     #[inline(always)]
-    fn send_made(&self, at: Stamp, event: impl FnOnce() -> Event) -> bool {
-        self.events.send_made(most(), || Item {
-            what: What::Event(event()),
-            at,
-        })
+    fn send(&self, entries: usize, make: impl FnOnce() -> Item) -> bool {
+        if self.has_gap() || !self.take_room(entries) {
+            return false;
+        }
+        let sent = self.events.send_made(most(), make);
+        if !sent {
+            self.give_room(entries);
+        }
+        sent
     }
 
     /// How soon the worker must apply this event.

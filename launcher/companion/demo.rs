@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use contextpilot_client::{Completion, LlamaServer, Prompt};
 
-use super::show::print;
+use super::show::{counted, print};
 use crate::error::Error;
 use crate::server;
 use crate::variables::of_process;
@@ -150,13 +150,10 @@ fn judge(running: &mut Running, gone: &BTreeSet<String>) -> Result<(), String> {
         sent_again.push(question);
     }
     let (known, count) = (QUESTIONS.len(), gone.len());
-    let reports = if wrong == 1 {
-        "report was"
-    } else {
-        "reports were"
-    };
+    let were = if wrong == 1 { "was" } else { "were" };
     line(format!(
-        "\n{count} of {known} requests fell out, {wrong} {reports} wrong."
+        "\n{count} of {known} requests fell out, {} {were} wrong.",
+        counted(wrong as u64, "report")
     ))?;
     if count == 0 || wrong > 0 {
         for said in running.said_since() {

@@ -193,13 +193,14 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
             "seconds": seconds,
         }))
     } else {
-        let control = control.filter(|_| lifetime.is_some());
-        let stats = control.and_then(|control| control.stats().ok());
-        let has_store = stats.map(|stats| stats.store.is_some());
+        let kept = lifetime.map(|lifetime| {
+            let stats = control.and_then(|control| control.stats().ok());
+            asked(lifetime, stats.map(|stats| stats.store.is_some()))
+        });
         print(&format!(
             "{}{}",
             figures.text(seconds),
-            asked(lifetime.unwrap_or_default(), has_store)
+            kept.unwrap_or_default()
         ))
     }
 }

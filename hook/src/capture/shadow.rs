@@ -260,9 +260,7 @@ impl Shadow {
     }
 
     pub(crate) fn set_position(&mut self, index: i32, position: i32) {
-        if let Some(entry) = self.entry(index) {
-            entry.position = position;
-        }
+        self.incomplete |= !self.set_position_if_there(index, position);
     }
 
     /// As [`Shadow::set_position`], but does nothing and returns `false` if there is no such entry.

@@ -251,12 +251,7 @@ impl Drop for Evaluation<'_> {
 #[cold]
 #[inline(never)]
 fn thrown(used: Context<'_>, keeps: Keeps) {
-    used.call().guarded(|| {
-        push(Event::Obscured {
-            context: keeps.id,
-            sequence: -1,
-        });
-    });
+    used.call().guarded(|| push(all_obscured(keeps.id)));
 }
 
 /// A batch is submitted whose content is not known.
@@ -264,10 +259,14 @@ fn thrown(used: Context<'_>, keeps: Keeps) {
 #[inline(never)]
 fn obscured(context: ContextId) {
     STATUS.untracked_batches.add(1);
-    push(Event::Obscured {
+    push(all_obscured(context));
+}
+
+fn all_obscured(context: ContextId) -> Event {
+    Event::Obscured {
         context,
         sequence: -1,
-    });
+    }
 }
 
 /// The first position of a sequence that a bounded context still has. `None` for other contexts. Do not

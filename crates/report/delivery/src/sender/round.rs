@@ -208,7 +208,7 @@ impl Round {
         state.batch_refused(places);
         state.settled();
         state.counts.rejected += ids as u64;
-        let named = if ids == 1 { "id" } else { "ids" };
+        let named = form(ids, "id", "ids");
         state.note_error(format!("the index refused {ids} {named} with {status}"));
     }
 
@@ -242,20 +242,12 @@ impl Round {
         drop(state);
         match self.pace.failing_since() {
             Some(since) if now.duration_since(since) >= OUTAGE => {
-                let wait = if waiting == 1 {
-                    "eviction waits"
-                } else {
-                    "evictions wait"
-                };
+                let wait = form(waiting, "eviction waits", "evictions wait");
                 let text = format!("{why}; {waiting} {wait}, and will be reported when it answers");
                 self.outage_named |= self.say(Cause::Outage(status), &text);
             }
             None if post.source == Source::Aside => {
-                let wait = if aside == 1 {
-                    "eviction waits, and is"
-                } else {
-                    "evictions wait, and are"
-                };
+                let wait = form(aside, "eviction waits, and is", "evictions wait, and are");
                 let text = format!(
                     "{why} to a POST with one id, but accepts other ids; {aside} such {wait} \
                      sent again one at a time"
@@ -316,7 +308,7 @@ impl Round {
                 true
             }
             Some(held_back) => {
-                let times = if held_back == 1 { "time" } else { "times" };
+                let times = form(held_back, "time", "times");
                 self.line(&format!(
                     "{text} ({held_back} {times} more since last said)"
                 ));
@@ -332,6 +324,11 @@ impl Round {
             self.config.endpoint
         ));
     }
+}
+
+/// What is said of so many.
+fn form<N: PartialEq + From<u8>>(number: N, one: &'static str, more: &'static str) -> &'static str {
+    if number == N::from(1) { one } else { more }
 }
 
 fn request_body(ids: &[Arc<str>]) -> Vec<u8> {
