@@ -171,6 +171,18 @@ impl Comparison {
         }
     }
 
+    /// What each round says, here a start.
+    pub(crate) fn ranges(&self) -> String {
+        let sides = self.sides.iter().enumerate().skip(1);
+        let ratios = sides.map(|(nth, side)| {
+            let ratios = self.ratios(nth);
+            let (lowest, highest) = (ratios.at(0.0), ratios.at(1.0));
+            format!("{} {lowest:.3} to {highest:.3}", side.name)
+        });
+        let ratios: Vec<String> = ratios.collect();
+        format!("Ratio to the first by start: {}.", ratios.join("; "))
+    }
+
     /// A Markdown table; `unit` stands in its head.
     pub(crate) fn table(&self, unit: &str) -> String {
         let mut table = format!(

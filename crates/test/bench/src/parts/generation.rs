@@ -55,10 +55,10 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
          the hook does anywhere counts.",
     );
     page.say(kept.table("µs a token"));
-    page.say(ranges(&kept));
+    page.say(kept.ranges());
     page.say("The same, where the system chooses the cores:");
     page.say(free.table("µs a token"));
-    page.say(ranges(&free));
+    page.say(free.ranges());
 
     let ratio = kept.ratio(ACTIVE);
     let more = kept.difference(ACTIVE);
@@ -176,19 +176,4 @@ fn token(server: &Server, round: usize) -> Result<f64> {
             .ok_or_else(|| failed("the server does not say how long it took")),
         (tokens, _) => Err(failed(format!("{tokens:?} tokens rather than {TOKENS}"))),
     }
-}
-
-/// What the starts say one by one.
-fn ranges(times: &Comparison) -> String {
-    let of = |side: usize| {
-        let ratios = times.ratios(side);
-        format!(
-            "{} {:.3} to {:.3}",
-            NAMES[side],
-            ratios.at(0.0),
-            ratios.at(1.0)
-        )
-    };
-    let all: Vec<String> = (1..NAMES.len()).map(of).collect();
-    format!("Ratio to the first by start: {}.", all.join("; "))
 }

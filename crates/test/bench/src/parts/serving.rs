@@ -11,7 +11,7 @@ use super::launch::NOWHERE;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 use crate::plot::{Plot, shares};
-use crate::sample::{Comparison, Verdict, order};
+use crate::sample::{Comparison, Sample, Verdict, order};
 
 pub(super) const NAMES: [&str; 5] = [
     "plain",
@@ -32,6 +32,8 @@ struct Load {
     spec: Spec,
     prompt: usize,
     predict: u32,
+    starts: usize,
+    /// Requests to each server of a start.
     rounds: usize,
 }
 
@@ -52,7 +54,8 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     page.say(
         "Streamed completions, one at a time, of prompts that have nothing in common: each pushes an\n\
          earlier one out of its slot, so that there is an eviction to tell for each request. The five\n\
-         servers run side by side and are asked in turns.",
+         servers of a start run side by side and are asked in turns. Two starts of the same server differ\n\
+         more than two requests to one: the targets are about the medians of the starts.",
     );
     for load in [
         Load {
@@ -62,7 +65,8 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
             spec: tiny,
             prompt: 200,
             predict: 64,
-            rounds: lab.rounds(300, 4),
+            starts: lab.rounds(20, 1),
+            rounds: lab.rounds(30, 4),
         },
         Load {
             tiny: false,
@@ -71,13 +75,44 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
             spec: large,
             prompt: 24,
             predict: 8,
-            rounds: lab.rounds(24, 1),
+            starts: lab.rounds(6, 1),
+            rounds: lab.rounds(8, 1),
         },
     ] {
         serve(lab, page, &load)?;
     }
     page.say(format!("The larger model has {mebibytes} MiB."));
     Ok(())
+}
+
+/// Times of five servers: of each request, and the medians of each start.
+struct Times {
+    requests: Comparison,
+    starts: Comparison,
+}
+
+impl Times {
+    fn new() -> Self {
+        let [requests, starts] = [&NAMES, &NAMES].map(|names| Comparison::new(names));
+        Self { requests, starts }
+    }
+
+    /// Those of a start, of each server.
+    fn add(&mut self, start: Vec<Vec<f64>>) {
+        for (side, times) in start.into_iter().enumerate() {
+            times.iter().for_each(|&time| self.requests.add(side, time));
+            self.starts.add(side, Sample::new(times).median());
+        }
+    }
+
+    fn tables(&self) -> String {
+        let starts = self.starts.table("ms, by start");
+        format!(
+            "{}\n{starts}\n{}",
+            self.requests.table("ms"),
+            self.starts.ranges()
+        )
+    }
 }
 
 fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
@@ -99,31 +134,37 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
         hooked(NOWHERE),
         hooked(&hanging.url()),
     ];
-    let servers = start(&builders)?;
-    let mut first = Comparison::new(&NAMES);
-    let mut whole = Comparison::new(&NAMES);
-    for round in 0..load.rounds {
-        for side in order(round, servers.len()) {
-            let request = Request::completion(prompt(round, load.prompt))
-                .id(format!("req-{round}"))
-                .predict(load.predict)
-                .streamed();
-            let times = ask(&servers[side], &request)?;
-            first.add(side, times[0]);
-            whole.add(side, times[1]);
+    let [mut first, mut whole] = [(); 2].map(|()| Times::new());
+    for nth in 0..load.starts {
+        let sides = order(nth, builders.len());
+        let shuffled: Vec<Builder> = sides.iter().map(|&side| builders[side].clone()).collect();
+        let servers = start(&shuffled)?;
+        let [mut firsts, mut wholes] = [(); 2].map(|()| vec![Vec::new(); builders.len()]);
+        for round in nth * load.rounds..(nth + 1) * load.rounds {
+            for place in order(round, servers.len()) {
+                let request = Request::completion(prompt(round, load.prompt))
+                    .id(format!("req-{round}"))
+                    .predict(load.predict)
+                    .streamed();
+                let [till_first, till_end] = ask(&servers[place], &request)?;
+                firsts[sides[place]].push(till_first);
+                wholes[sides[place]].push(till_end);
+            }
         }
-    }
-    let told = load.rounds.saturating_sub(2);
-    let patience = std::time::Duration::from_secs(60);
-    if !index.wait_until(|ids| ids.len() >= told, patience) {
-        return Err(failed("the hooked server did not tell of its evictions"));
+        first.add(firsts);
+        whole.add(wholes);
+        let told = (nth + 1) * load.rounds.saturating_sub(2);
+        let patience = std::time::Duration::from_secs(60);
+        if !index.wait_until(|ids| ids.len() >= told, patience) {
+            return Err(failed("the hooked server did not tell of its evictions"));
+        }
     }
 
     page.say(format!("### {}", load.title));
     page.say("Time to the first token:");
-    page.say(first.table("ms"));
+    page.say(first.tables());
     page.say("Time to the end of the answer, which is what throughput follows from:");
-    page.say(whole.table("ms"));
+    page.say(whole.tables());
     let figure = if load.tiny {
         "first-token"
     } else {
@@ -137,10 +178,13 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
             y: "% of requests",
             logarithmic: false,
             from_zero: true,
-            lines: shares(&first.samples()),
+            lines: shares(&first.requests.samples()),
         },
     )?;
-    for (what, times) in [("First token", &first), ("Whole answer", &whole)] {
+    for (what, times) in [
+        ("First token", &first.starts),
+        ("Whole answer", &whole.starts),
+    ] {
         for (side, name) in NAMES.iter().enumerate().skip(HOOKED) {
             let ratio = times.ratio(side);
             let (target, aim) = match (load.tiny, times.verdict(side)) {
@@ -154,7 +198,7 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
         }
     }
     if load.tiny {
-        let ratio = |times: &Comparison| format!("{:.3}", times.ratio(HOOKED).middle);
+        let ratio = |times: &Times| format!("{:.3}", times.starts.ratio(HOOKED).middle);
         page.in_short(
             "Serving",
             &format!(
@@ -162,7 +206,7 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
                  that little else is measured ({:.1} ms for 200 tokens of prompt).",
                 ratio(&first),
                 ratio(&whole),
-                first.samples()[0].1.median()
+                first.starts.samples()[0].1.median()
             ),
         );
     }
