@@ -52,7 +52,7 @@ const DENSE: Duration = Duration::from_millis(1);
 #[repr(u8)]
 enum Weight {
     /// A request came, and its id is stored outside of the process: when the request's prompt is
-    /// submitted. At once if an eviction of the same id may be waiting to be reported.
+    /// submitted, or before ids are reported that have waited ([`catch_up`]).
     Announcement = 1,
     /// A token was generated: within a [`DOZE`].
     Token = 2,
@@ -67,6 +67,10 @@ enum Weight {
 /// After so many requests that did not wake the worker, the next one does, so that their ids
 /// are in the journal before the ring reuses their places.
 const ANNOUNCEMENTS: usize = 64;
+
+/// How long the sender waits for the worker before it reports what has waited; and how often it looks.
+const CATCH_UP: Duration = Duration::from_millis(50);
+const CATCH_UP_LOOK: Duration = Duration::from_micros(100);
 
 /// A request whose first event was dropped.
 type Stranded = (Arrival, RequestId);
@@ -88,6 +92,8 @@ pub(crate) struct Channel {
     prompt_evaluation: AtomicBool,
     /// Requests that did not wake the worker.
     announcements: AtomicUsize,
+    /// How often the worker had applied everything, and rested. Wraps.
+    rests: AtomicUsize,
 }
 
 /// The worker's end of the queue.
@@ -179,6 +185,14 @@ pub(crate) fn desync() {
     }
 }
 
+/// Waits until the worker has applied all that was sent before this call, at most for [`CATCH_UP`]. Not on a thread of the
+/// host's, nor on the worker.
+pub(crate) fn catch_up() {
+    if let Some(channel) = CHANNEL.get() {
+        channel.catch_up();
+    }
+}
+
 /// Wakes the worker, if there is one.
 pub(crate) fn nudge() {
     if let Some(channel) = CHANNEL.get() {
@@ -211,6 +225,7 @@ impl Channel {
             news: AtomicBool::new(false),
             prompt_evaluation: AtomicBool::new(false),
             announcements: AtomicUsize::new(0),
+            rests: AtomicUsize::new(0),
         }
     }
 
@@ -381,7 +396,7 @@ impl Channel {
             Event::Evaluated { .. } => self.weigh_result(),
             // Only an observer needs it.
             Event::Posted { id: None, .. } => Weight::News,
-            // On an HTTP thread: an eviction of the same id may be waiting to be reported.
+            // On an HTTP thread: the journal must have the id soon.
             Event::Posted { .. } | Event::ContextFreed { .. } => Weight::Urgent,
             Event::Answered { .. } | Event::Uncached { .. } | Event::NamedAdapters { .. } => {
                 Weight::News
@@ -446,6 +461,15 @@ impl Channel {
         self.wake(Weight::Urgent);
     }
 
+    fn catch_up(&self) {
+        let before = self.rests.load(Ordering::SeqCst);
+        self.nudge();
+        let end = Instant::now() + CATCH_UP;
+        while self.rests.load(Ordering::SeqCst) == before && Instant::now() < end {
+            thread::sleep(CATCH_UP_LOOK);
+        }
+    }
+
     // The worker's side.
 
     /// The receiving end, for the one worker.
@@ -486,6 +510,7 @@ impl Channel {
         let attention = attention(rest) | if soon { SOON } else { 0 };
         self.attention.0.store(attention, Ordering::SeqCst);
         if inbox.events.is_empty() && !self.gap.load(Ordering::SeqCst) {
+            self.rests.fetch_add(1, Ordering::SeqCst);
             match rest.longest {
                 _ if soon => self.look(start, rest.longest.unwrap_or(DENSE).min(DENSE)),
                 Some(longest) => thread::park_timeout(longest),
@@ -516,8 +541,11 @@ fn attention(rest: Rest) -> u8 {
         Some(longest) if longest <= NAP => NAPPING,
         _ => ASLEEP,
     };
-    let if_so = |weight: Weight, so: bool| if so { weight as u8 } else { 0 };
-    expected | if_so(Weight::Announcement, rest.reporting) | if_so(Weight::Result, rest.watched)
+    if rest.watched {
+        expected | Weight::Result as u8
+    } else {
+        expected
+    }
 }
 
 impl Inbox {

@@ -333,6 +333,7 @@ fn check_sockets(settings: &Settings) -> io::Result<()> {
 fn tell_index(settings: &Settings, config: Config) -> io::Result<worker::Index> {
     let config = Config {
         keep_settled: settings.journal,
+        catch_up: channel::catch_up,
         ..config
     };
     let endpoint = config.endpoint.clone();

@@ -179,13 +179,11 @@ fn a_batch_for_whose_entries_there_is_no_room_opens_a_gap() {
 const DOZES: Rest = Rest {
     longest: Some(DOZE),
     generating: true,
-    reporting: false,
     watched: false,
 };
 const NAPS: Rest = Rest {
     longest: Some(NAP),
     generating: false,
-    reporting: false,
     watched: false,
 };
 
@@ -209,7 +207,7 @@ fn woken(rest: Rest) -> Vec<Weight> {
 
 #[test]
 fn each_state_of_rest_is_ended_by_the_weights_it_does_not_expect() {
-    use Weight::{Announcement, News, Result, Token, Urgent};
+    use Weight::{News, Result, Token, Urgent};
     let asleep = Rest::default();
     let napping = Rest {
         longest: Some(NAP),
@@ -223,11 +221,6 @@ fn each_state_of_rest_is_ended_by_the_weights_it_does_not_expect() {
     assert_eq!(woken(asleep), [Token, News, Result, Urgent]);
     assert_eq!(woken(dozing), [News, Result, Urgent]);
     assert_eq!(woken(napping), [Urgent]);
-    let reporting = Rest {
-        reporting: true,
-        ..napping
-    };
-    assert_eq!(woken(reporting), [Announcement, Urgent]);
     let watched = Rest {
         watched: true,
         ..napping
@@ -264,6 +257,35 @@ fn a_worker_that_is_woken_again_and_again_looks_by_itself() {
         worker.join().expect("it has seen that it was asked for");
     });
     assert_eq!(channel.attention.0.load(Ordering::SeqCst), AWAKE);
+}
+
+#[test]
+fn who_waits_for_the_worker_finds_all_applied_that_was_sent_before() {
+    let channel = Channel::new();
+    let mut inbox = channel.take_inbox().expect("the first to ask gets it");
+    let (applied, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            channel.attend();
+            while !is_over.load(Ordering::SeqCst) {
+                while channel.next(&mut inbox).is_some() {
+                    applied.fetch_add(1, Ordering::SeqCst);
+                }
+                channel.rest(&mut inbox, Rest::default());
+            }
+        });
+        let id = RequestId::from("req-a");
+        for round in 1..=100 {
+            // It does not wake the worker by itself.
+            assert!(channel.introduce(posted(&id), Arrival(1), &id, true));
+            let start = Instant::now();
+            channel.catch_up();
+            let is_late = start.elapsed() >= CATCH_UP;
+            assert!(applied.load(Ordering::SeqCst) == round || is_late);
+        }
+        is_over.store(true, Ordering::SeqCst);
+        channel.nudge();
+    });
 }
 
 #[test]

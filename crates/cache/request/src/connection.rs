@@ -149,9 +149,9 @@ pub fn is_interim(bytes: &[u8]) -> bool {
 
 /// Whether these bytes begin an answer that is sent in chunks.
 pub fn is_head_of_chunks(bytes: &[u8]) -> bool {
-    const FIELD: &[u8] = b"\r\ntransfer-encoding: chunked\r\n";
-    bytes.starts_with(b"HTTP/")
-        && bytes
-            .windows(FIELD.len())
-            .any(|window| window.eq_ignore_ascii_case(FIELD))
+    const FIELD: &[u8] = b"transfer-encoding: chunked\r";
+    let mut lines = bytes.split(|&byte| byte == b'\n');
+    let is_answer = lines.next().is_some_and(|line| line.starts_with(b"HTTP/"));
+    let mut fields = lines.take_while(|line| *line != b"\r");
+    is_answer && fields.any(|field| field.eq_ignore_ascii_case(FIELD))
 }

@@ -1,6 +1,8 @@
 //! Requests that come before earlier ones are answered.
 
-use contextpilot_request::{ConnectionReader, Identity, Loss, MOST_BEHIND, Step};
+use contextpilot_request::{
+    ConnectionReader, Identity, Loss, MOST_BEHIND, Step, is_head_of_chunks,
+};
 
 const WHOLE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
 const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -33,6 +35,19 @@ fn id(step: Step) -> String {
         },
         other => panic!("no request: {other:?}"),
     }
+}
+
+#[test]
+fn an_answer_in_chunks_says_so_in_a_field_of_its_head() {
+    assert!(is_head_of_chunks(CHUNKED));
+    let second = b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nTRANSFER-ENCODING: Chunked\r\n\r\n";
+    assert!(is_head_of_chunks(second));
+    assert!(!is_head_of_chunks(WHOLE));
+    let of_body = [WHOLE, b"\r\nTransfer-Encoding: chunked\r\n"].concat();
+    assert!(!is_head_of_chunks(&of_body));
+    assert!(!is_head_of_chunks(
+        b"x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    ));
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub struct Config {
     pub limits: Limits,
     /// Whether [`Sender::take_settled`](crate::Sender::take_settled) is going to be called.
     pub keep_settled: bool,
+    /// Called before ids are sent that have waited, so that whatever [withdraws](crate::Sender::withdraw) one of them is not still
+    /// on its way. On the sender thread, never while a lock is held, and not during a [drain](crate::Sender::drain).
+    pub catch_up: fn(),
     /// Where messages go.
     pub log: LogSink,
 }
@@ -71,6 +74,7 @@ impl Config {
             retry: RetryPolicy::default(),
             limits: Limits::default(),
             keep_settled: false,
+            catch_up: || {},
             log,
         }
     }

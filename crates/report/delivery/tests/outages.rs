@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use contextpilot_delivery::{Config, Limits, Sender};
@@ -27,6 +28,30 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
         .map(|n| all[n].clone())
         .collect();
     assert_eq!(told, expected);
+}
+
+/// What withdraws an id may still be on its way when the index answers again.
+#[test]
+fn before_ids_are_sent_that_have_waited_what_withdraws_them_may_catch_up() {
+    static SENDER: OnceLock<Sender> = OnceLock::new();
+    let address = nowhere();
+    let (sender, _) = sender_with(&format!("http://{address}/evict"), |config| {
+        config.catch_up = || {
+            if let Some(sender) = SENDER.get() {
+                sender.withdraw(&ids(1..2)[0]);
+            }
+        };
+    });
+    let all = ids(0..3);
+    evict(&sender, &all);
+    wait_for(&sender, "failures", |s| s.failed_posts >= 2);
+    let sender = SENDER.get_or_init(|| sender);
+    // A POST that fails after this brings back what was not withdrawn before it.
+    let failed = sender.stats().failed_posts;
+    wait_for(sender, "another failure", |s| s.failed_posts > failed + 1);
+    let index = Index::start_at(address).expect("the port again");
+    wait_for(sender, "the end", |s| s.waiting + s.in_flight == 0);
+    assert_eq!(wait_for_told(&index, 2), [all[0].clone(), all[2].clone()]);
 }
 
 /// What an ingress says while the index behind it is replaced.

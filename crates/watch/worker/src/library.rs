@@ -177,8 +177,6 @@ pub struct Rest {
     pub longest: Option<Duration>,
     /// Only generated tokens are expected.
     pub generating: bool,
-    /// Evictions are being reported, so a new request may use one of their ids again.
-    pub reporting: bool,
     /// Others than the index follow the cache: the control endpoint, or routers.
     pub watched: bool,
 }

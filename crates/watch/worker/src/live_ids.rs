@@ -184,11 +184,6 @@ impl LiveIds {
         }
     }
 
-    /// Whether evictions are being reported to the index.
-    pub(crate) fn reporting(&self) -> bool {
-        self.reporting
-    }
-
     /// When to call [`update_journal`](Self::update_journal) next, from now; `None`: after the next event.
     pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         let due = self.journal.due(now);

@@ -282,7 +282,6 @@ impl<S: Source> Worker<S> {
             self.source.rest(Rest {
                 longest: rests.min(),
                 generating: idle.generating() && !awaited,
-                reporting: self.live_ids.as_ref().is_some_and(LiveIds::reporting),
                 watched: self.telemetry.is_some() || self.routers.publish(),
             });
         }

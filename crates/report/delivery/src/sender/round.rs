@@ -106,6 +106,8 @@ impl Round {
     /// Waits until there is something to send and the time to send it.
     fn next_post(&mut self, shared: &SenderShared) -> Option<(Post, Duration)> {
         let mut state = shared.lock();
+        // Ids that came while the thread waited for nothing else have not waited.
+        let mut is_fresh = false;
         loop {
             if state.stop {
                 return None;
@@ -113,6 +115,13 @@ impl Round {
             let now = Instant::now();
             state.drain_until = state.drain_until.filter(|end| *end > now);
             let pause = match self.pace.next(&state.outbox, now) {
+                Ok(_) if !is_fresh && state.drain_until.is_none() => {
+                    drop(state);
+                    (self.config.catch_up)();
+                    is_fresh = true;
+                    state = shared.lock();
+                    continue;
+                }
                 Ok(source) => {
                     let ids = match source {
                         Source::Queue => state.outbox.take_batch(self.pace.most()),
@@ -130,6 +139,7 @@ impl Round {
             // If ids come into an empty queue, wake up: they need not wait as long as the ids that
             // were set aside.
             state.idle = !state.outbox.has_batch();
+            is_fresh = state.idle && pause.is_none();
             state = shared.wait_for_work(state, pause);
             state.idle = false;
             if state.drain_until.is_some() && pause.is_some() {
