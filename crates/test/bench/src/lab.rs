@@ -60,6 +60,24 @@ impl Lab {
         self.scratch.path().join(name)
     }
 
+    /// The library that is made of the fixture of this name, a C file.
+    ///
+    /// # Errors
+    /// When there is no C compiler.
+    pub(crate) fn library(&self, name: &str) -> Result<PathBuf> {
+        let library = self.scratch(&format!("{name}.so"));
+        let mut arguments: Vec<OsString> = ["-shared", "-fPIC", "-pthread", "-o"]
+            .map(OsString::from)
+            .into();
+        arguments.extend([
+            library.clone().into(),
+            fixture(&format!("{name}.c")).into(),
+            "-ldl".into(),
+        ]);
+        compile("cc", &arguments)?;
+        Ok(library)
+    }
+
     /// The cache folder that has the hook library in it already.
     pub(crate) fn cache(&self) -> PathBuf {
         cache(&self.scratch)

@@ -8,7 +8,7 @@ use std::time::Instant;
 use contextpilot_testbed::{Builder, Result};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::lab::{Lab, compile, fixture};
+use crate::lab::Lab;
 
 /// As in `probe.c`.
 const RECORDS: u64 = 1 << 20;
@@ -22,18 +22,7 @@ impl Probe {
     /// # Errors
     /// When there is no C compiler.
     pub(crate) fn build(lab: &Lab) -> Result<Self> {
-        let library = lab.scratch("probe.so");
-        compile(
-            "cc",
-            &[
-                "-shared".into(),
-                "-fPIC".into(),
-                "-o".into(),
-                library.clone().into(),
-                fixture("probe.c").into(),
-                "-ldl".into(),
-            ],
-        )?;
+        let library = lab.library("probe")?;
         Ok(Self { library })
     }
 

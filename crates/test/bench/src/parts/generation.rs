@@ -11,7 +11,7 @@ use contextpilot_testbed::{Builder, Index, Request, Result, Server};
 
 use super::serving::{prompt, start};
 use crate::cores::Reserved;
-use crate::lab::{Lab, compile, failed, fixture};
+use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 use crate::sample::{Comparison, Sample, order};
 
@@ -105,17 +105,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
 }
 
 fn builders(lab: &Lab, index: &Index) -> Result<[Builder; 5]> {
-    let empty = lab.scratch("empty.so");
-    compile(
-        "cc",
-        &[
-            "-shared".into(),
-            "-fPIC".into(),
-            "-o".into(),
-            empty.clone().into(),
-            fixture("empty.c").into(),
-        ],
-    )?;
+    let empty = lab.library("empty")?;
     let plain = Server::tiny().bare_slots(1);
     Ok([
         plain.clone(),

@@ -13,14 +13,16 @@ use crate::page::{Aim, Page};
 use crate::plot::{Plot, shares};
 use crate::sample::{Comparison, Sample, Verdict, order};
 
-pub(super) const NAMES: [&str; 5] = [
+pub(super) const NAMES: [&str; 6] = [
     "plain",
     "plain, again",
+    "a thread is woken, and does nothing",
     "hooked",
     "hooked, nothing listens",
     "hooked, the index hangs",
 ];
-const HOOKED: usize = 2;
+const WOKEN: usize = 2;
+const HOOKED: usize = 3;
 /// Target: at most that much of the plain server's time.
 pub(super) const MOST: f64 = 1.02;
 
@@ -53,9 +55,11 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("Serving");
     page.say(
         "Streamed completions, one at a time, of prompts that have nothing in common: each pushes an\n\
-         earlier one out of its slot, so that there is an eviction to tell for each request. The five\n\
+         earlier one out of its slot, so that there is an eviction to tell for each request. The six\n\
          servers of a start run side by side and are asked in turns. Two starts of the same server differ\n\
-         more than two requests to one: the targets are about the medians of the starts.",
+         more than two requests to one: the targets are about the medians of the starts. *A thread is\n\
+         woken*: a library without the hook, which wakes a thread for each prompt. On a machine whose\n\
+         cores all evaluate, that thread takes one of them away for a moment, as the hook's does.",
     );
     for load in [
         Load {
@@ -85,7 +89,7 @@ pub(super) fn run(lab: &Lab, page: &mut Page) -> Result<()> {
     Ok(())
 }
 
-/// Times of five servers: of each request, and the medians of each start.
+/// Times of each server: of each request, and the medians of each start.
 struct Times {
     requests: Comparison,
     starts: Comparison,
@@ -127,9 +131,11 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
         lab.hooked(&plain, url)
             .env("CONTEXTPILOT_EXIT_DRAIN_MS", "0")
     };
+    let wakes = lab.library("wakes")?;
     let builders = [
         plain.clone(),
         plain.clone(),
+        plain.clone().preload(wakes),
         hooked(&index.url()),
         hooked(NOWHERE),
         hooked(&hanging.url()),
@@ -181,6 +187,13 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
             lines: shares(&first.requests.samples()),
         },
     )?;
+    if load.tiny {
+        page.say(format!(
+            "To the first token, a woken thread that does nothing takes {} times as long as none, and the hook {}.",
+            first.starts.ratio(WOKEN).show(3),
+            first.starts.ratio(HOOKED).show(3),
+        ));
+    }
     for (what, times) in [
         ("First token", &first.starts),
         ("Whole answer", &whole.starts),
