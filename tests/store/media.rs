@@ -1,19 +1,20 @@
-//! Prompts with images.
+//! Prompts with images and sounds.
 
 mod encodings;
 mod hybrids;
 mod random;
 mod screenshots;
+mod sounds;
 
 use contextpilot_control::{Evaluated, Evaluation};
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, until};
 use serde_json::json;
 
-use super::pictures::{base64, picture};
+use super::pictures::{base64, picture, sound};
 use super::random::{ROUNDING, difference, steps};
 use super::{SIGKILL, Stored, folder, one_slot, started};
 
-/// What stands for an image in a prompt.
+/// What stands for an image or a sound in a prompt.
 const MARK: &str = "<image>";
 
 /// A part of a prompt.
@@ -21,9 +22,12 @@ const MARK: &str = "<image>";
 enum Part {
     /// So many letters, by a seed.
     Text(u64, usize),
+    /// By a seed, with sides of so many pixels.
     Image(u64, u32),
+    /// By a seed, so many seconds.
+    Sound(u64, u32),
 }
-use Part::{Image, Text};
+use Part::{Image, Sound, Text};
 
 /// The side of an image that has [`ROWS`] with each projector.
 const SIDE: u32 = 112;
@@ -70,17 +74,18 @@ fn asking(parts: &[Part]) -> Request {
         .iter()
         .map(|part| match part {
             Text(seed, count) => letters(*seed, *count),
-            Image(..) => MARK.to_owned(),
+            Image(..) | Sound(..) => MARK.to_owned(),
         })
         .collect();
-    let images: Vec<String> = parts
+    let media: Vec<String> = parts
         .iter()
         .filter_map(|part| match part {
             Image(seed, side) => Some(base64(&picture(*seed, *side))),
+            Sound(seed, seconds) => Some(base64(&sound(*seed, *seconds))),
             Text(..) => None,
         })
         .collect();
-    let prompt = json!({"prompt_string": text, "multimodal_data": images});
+    let prompt = json!({"prompt_string": text, "multimodal_data": media});
     Request::completion(prompt)
         .predict(4)
         .with("n_probs", 8)

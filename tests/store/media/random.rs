@@ -1,4 +1,4 @@
-//! Random traffic of four clients about some images, over several lives of servers with random flags on one store: each answer
+//! Random traffic of four clients about some images and sounds, over several lives of servers with random flags on one store: each answer
 //! is what a server without a store and without a cache says.
 
 use std::collections::HashMap;
@@ -11,18 +11,21 @@ use super::super::random::{
     steps, wanted,
 };
 use super::super::{SIGKILL, SIGTERM, Stored, folder, started};
-use super::{Image, Part, ROWS, SIDE, Text, asking, with_images};
+use super::{Image, Part, ROWS, SIDE, Sound, Text, asking, with_images};
 
 const CLIENTS: usize = 4;
 /// What a client does in one trace.
 const ACTIONS: usize = 5;
 const IMAGES: usize = 5;
+const SOUNDS: usize = 3;
 /// An image of Qwen2-VL has 16, 4 or 9 rows.
 const SIDES: [u32; 3] = [SIDE, 56, 84];
+/// Seconds. The last one is cut into two.
+const LENGTHS: [u32; SOUNDS] = [4, 15, 33];
 /// Parts of the longest prompt.
 const LONGEST: usize = 9;
 
-const MODELS: [(Arch, ProjectorKind, &[&str]); 7] = [
+const MODELS: [(Arch, ProjectorKind, &[&str]); 10] = [
     (Arch::Llama, ProjectorKind::Llava, &[]),
     (Arch::Llama, ProjectorKind::Llava, &["-fa", "off"]),
     (Arch::Qwen2Vl, ProjectorKind::Qwen2Vl, &[]),
@@ -30,7 +33,26 @@ const MODELS: [(Arch, ProjectorKind, &[&str]); 7] = [
     (Arch::Mamba, ProjectorKind::Llava, &[]),
     (Arch::Jamba, ProjectorKind::Llava, &[]),
     (Arch::Qwen35, ProjectorKind::Qwen2Vl, &[]),
+    (Arch::Llama, ProjectorKind::LlavaUltravox, &[]),
+    (Arch::Qwen2Vl, ProjectorKind::Ultravox, &[]),
+    (Arch::Jamba, ProjectorKind::LlavaUltravox, &[]),
 ];
+
+/// An image or a sound that this projector takes.
+fn medium(kind: ProjectorKind, random: &mut Random) -> Part {
+    let hears = match kind {
+        ProjectorKind::Ultravox => true,
+        ProjectorKind::LlavaUltravox => random.index(2) == 0,
+        _ => false,
+    };
+    if hears {
+        let nth = random.index(SOUNDS);
+        Sound(nth as u64, LENGTHS[nth])
+    } else {
+        let nth = random.index(IMAGES);
+        Image(nth as u64, SIDES[nth % SIDES.len()])
+    }
+}
 
 fn model((arch, projector, flags): (Arch, ProjectorKind, &[&str])) -> Builder {
     let builder = Server::builder().model(&Model::tiny(arch)).args(flags);
@@ -42,7 +64,7 @@ struct Prompts(Mutex<Vec<Vec<Part>>>);
 
 impl Prompts {
     /// One that continues, branches off or repeats an earlier one.
-    fn next(&self, random: &mut Random) -> Vec<Part> {
+    fn next(&self, kind: ProjectorKind, random: &mut Random) -> Vec<Part> {
         let mut all = self.0.lock().unwrap();
         let known = &all[random.index(all.len())];
         let kept = match random.index(3) {
@@ -56,15 +78,12 @@ impl Prompts {
         };
         for _ in 0..new.min(LONGEST.saturating_sub(prompt.len())) {
             prompt.push(match random.index(2) {
-                0 => {
-                    let seed = random.index(IMAGES);
-                    Image(seed as u64, SIDES[seed % SIDES.len()])
-                }
+                0 => medium(kind, random),
                 _ => Text(random.index(8) as u64, 1 + random.index(120)),
             });
         }
         // The server wants an output of the last token.
-        if let Some(Image(..)) = prompt.last() {
+        if let Some(Image(..) | Sound(..)) = prompt.last() {
             prompt.push(Text(random.index(3) as u64, 1 + random.index(9)));
         }
         all.push(prompt.clone());
@@ -159,7 +178,7 @@ fn live(with_store: bool) {
             Some(stored) => &stored.server,
             None => plain.as_ref().unwrap(),
         };
-        let answers = play(server, prompts, &mut random);
+        let answers = play(server, (prompts, kind.1), &mut random);
         for (prompt, steps_of) in answers {
             let key = (prompt.clone(), steps_of.len());
             let expected = known.entry(key).or_insert_with(|| {
@@ -200,7 +219,11 @@ fn live(with_store: bool) {
 }
 
 /// Four clients ask. The answers.
-fn play(server: &Server, prompts: &Prompts, random: &mut Random) -> Vec<(Vec<Part>, Vec<Step>)> {
+fn play(
+    server: &Server,
+    prompts: (&Prompts, ProjectorKind),
+    random: &mut Random,
+) -> Vec<(Vec<Part>, Vec<Step>)> {
     let answers = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
@@ -219,8 +242,12 @@ fn play(server: &Server, prompts: &Prompts, random: &mut Random) -> Vec<(Vec<Par
     answers
 }
 
-fn act(server: &Server, prompts: &Prompts, random: &mut Random) -> Option<(Vec<Part>, Vec<Step>)> {
-    let prompt = prompts.next(random);
+fn act(
+    server: &Server,
+    (prompts, kind): (&Prompts, ProjectorKind),
+    random: &mut Random,
+) -> Option<(Vec<Part>, Vec<Step>)> {
+    let prompt = prompts.next(kind, random);
     let mut request = asking(&prompt).predict(1 + random.index(6) as u32);
     if random.index(3) == 0 {
         let slots = server.slots().unwrap() as usize;
@@ -239,9 +266,9 @@ fn act(server: &Server, prompts: &Prompts, random: &mut Random) -> Option<(Vec<P
     Some((prompt, steps(&response.json().unwrap())))
 }
 
-/// The tolerance is small enough to find a wrong image.
+/// The tolerance is small enough to find a wrong image or sound.
 #[test]
-fn another_image_makes_a_larger_difference() {
+fn another_image_or_sound_makes_a_larger_difference() {
     let mut random = Random(7);
     for kind in MODELS {
         let server = started(&model(kind).args(["-np", "1", "-c", "4096", "--cache-ram", "0"]));
@@ -249,14 +276,19 @@ fn another_image_makes_a_larger_difference() {
             let request = asking(prompt).with("cache_prompt", false);
             steps(&server.send(&request).unwrap().json().unwrap())
         };
+        let sounds = kind.1 == ProjectorKind::Ultravox;
         let mut noticed = 0;
         for _ in 0..20 {
             let text = |random: &mut Random| Text(random.index(99) as u64, 1 + random.index(200));
             let (before, behind) = (text(&mut random), text(&mut random));
-            let [one, other] = [1, 2].map(|seed| says(&[before, Image(seed, SIDE), behind]));
+            let medium = |seed| match sounds {
+                true => Sound(seed, 15),
+                false => Image(seed, SIDE),
+            };
+            let [one, other] = [1, 2].map(|seed| says(&[before, medium(seed), behind]));
             noticed += u32::from(difference(&one, &other) > ROUNDING);
         }
-        eprintln!("{kind:?}: {noticed} of 20 other images noticed");
+        eprintln!("{kind:?}: {noticed} of 20 others noticed");
         assert!(noticed > 10, "{kind:?}: {noticed}; {ROWS} rows");
     }
 }

@@ -216,7 +216,9 @@ pub(super) fn asking(prompt: &[u32]) -> Request {
 
 /// The generated tokens of an answer.
 pub(crate) fn steps(value: &Value) -> Vec<Step> {
+    let of_a_chat = &value["choices"][0]["logprobs"]["content"];
     let all = value["completion_probabilities"].as_array();
+    let all = all.or_else(|| of_a_chat.as_array());
     let token = |one: &Value| one["id"].as_u64().expect("a token") as u32;
     let step = |one: &Value| Step {
         token: token(one),

@@ -28,8 +28,9 @@ Options:
   --heads N         mtp, qwen35: heads that draft [1]
   --letter-pairs    two small letters are a token, too, so that most answers are
                     tokenized otherwise when they come back as text
-  --projector KIND  not a model but a projector for images, of the given width
-                    and seed: llava, or qwen2vl for the architecture qwen2vl
+  --projector KIND  not a model but a projector of the given width and seed, for
+                    images: llava, idefics3, or qwen2vl for the architecture
+                    qwen2vl; for sounds: ultravox; for both: llava-ultravox
   --adapter         not a model but a LoRA adapter for the model that the other
                     options but --seed describe
   --invocation IDS  for --adapter: tokens that activate it, as in 300,301

@@ -91,7 +91,13 @@ fn equal_specs_equal_bytes() {
 
 #[test]
 fn a_projector_is_a_file_of_its_own() {
-    for kind in [ProjectorKind::Llava, ProjectorKind::Qwen2Vl] {
+    for (kind, last) in [
+        (ProjectorKind::Llava, "mm.2.weight"),
+        (ProjectorKind::Qwen2Vl, "mm.2.weight"),
+        (ProjectorKind::Idefics3, "mm.model.fc.weight"),
+        (ProjectorKind::Ultravox, "mm.a.mlp.2.weight"),
+        (ProjectorKind::LlavaUltravox, "mm.a.mlp.2.weight"),
+    ] {
         let bytes = |projector: &Projector| {
             let mut out = Vec::new();
             projector::write_to(&mut out, projector).expect("a Vec takes everything");
@@ -106,8 +112,9 @@ fn a_projector_is_a_file_of_its_own() {
             .map(|(_, extents, _)| (4 * extents.iter().product::<u64>()).next_multiple_of(32))
             .sum();
         assert_eq!(start as u64 + values, file.len() as u64, "{kind:?}");
-        let last = table.iter().find(|(name, ..)| name == "mm.2.bias");
-        assert_eq!(last.map(|(_, extents, _)| &extents[..]), Some(&[64][..]));
+        let last = table.iter().find(|(name, ..)| name == last);
+        let outputs = last.map(|(_, extents, _)| extents[1]);
+        assert_eq!(outputs, Some(64), "{kind:?}");
     }
     let error = write_projector(
         Path::new("/nonexistent/x.gguf"),
