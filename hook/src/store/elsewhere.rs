@@ -92,13 +92,19 @@ impl Asked {
             tokens.len()
         };
         let (found, place, parent) = index.tree.place(&fingerprint, &tokens[..begin]);
-        let there = if has_tails { last } else { found }.max(held);
+        let there = match kind {
+            Kind::Kv if has_tails => last.max(held),
+            // Without them all that is pending is evaluated, however few of them are missing.
+            Kind::Hidden if record.bounds.is_some() => held,
+            Kind::Hidden | Kind::Kv => found.max(held),
+        };
         let missing = tokens.len().saturating_sub(there);
-        if missing < LEAST || missing > record.room(held) {
+        let is_all_there = kind == Kind::Hidden && found >= tokens.len();
+        if is_all_there || missing < LEAST || missing > record.room(held) {
             return None;
         }
         // What the engine holds and the folder does not would have to be fetched, too: only for a state.
-        if !has_tails && there - found >= GRID {
+        if !has_tails && there.saturating_sub(found) >= GRID {
             return None;
         }
         let size = match (kind, record.shape()) {
