@@ -98,6 +98,7 @@ pub(crate) fn all() -> Vec<Case> {
         bounded::cases(),
         media::cases(),
         adapters::cases(),
+        drafts::cases(),
     ];
     let all = groups.into_iter().flatten().collect();
     match drafts::kind() {

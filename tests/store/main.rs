@@ -30,6 +30,8 @@ mod restart;
 mod reuse;
 mod salts;
 mod secrets;
+#[path = "../support/sound.rs"]
+mod sound;
 mod stale;
 #[path = "../support/store.rs"]
 mod store;

@@ -10,8 +10,9 @@ use contextpilot_control::{Evaluated, Evaluation};
 use contextpilot_testbed::{Arch, Builder, Model, ProjectorKind, Request, Server, until};
 use serde_json::json;
 
-use super::pictures::{base64, picture, sound};
+use super::pictures::{base64, picture};
 use super::random::{ROUNDING, difference, steps};
+use super::sound::sound;
 use super::{SIGKILL, Stored, folder, one_slot, started};
 
 /// What stands for an image or a sound in a prompt.

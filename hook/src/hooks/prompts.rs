@@ -158,17 +158,17 @@ unsafe fn media(chunks: Pointer) -> Option<Vec<(Pointer, Box<[u8]>)>> {
 enum Chunk<'a> {
     /// Tokens and their number. The pointer is null if there are none.
     Text(*const i32, usize),
-    /// Its name, and the number of positions that it takes.
-    Media(&'a [u8], i32),
+    /// Its name, the number of positions that it takes, and whether its rows share the first one.
+    Media(&'a [u8], i32, bool),
 }
 
-/// All chunks, and whether those of media share their positions; `None` if that cannot be known.
+/// All chunks; `None` if they cannot be known.
 ///
 /// # Safety
 /// Both are alive, and no thread changes them.
-unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>, bool)> {
+unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<Vec<Chunk<'a>>> {
     // SAFETY: the caller's promise.
-    let shared = unsafe { plain::shares_positions(projector) }?;
+    let images_share = unsafe { plain::shares_positions(projector) }?;
     // SAFETY: the caller's promise.
     let count = unsafe { plain::chunk_count(chunks) }?;
     let mut all = Vec::new();
@@ -179,24 +179,29 @@ unsafe fn ask<'a>(projector: Pointer, chunks: Pointer) -> Option<(Vec<Chunk<'a>>
         // SAFETY: one of the chunks. The result is null if the chunk is not text.
         let text = unsafe { plain::chunk_text(chunk, &raw mut count) }?;
         all.push(if text.is_null() {
+            // The rows of a sound stand side by side with M-RoPE, too.
+            // SAFETY: one of the chunks. The result is null if the chunk is no image.
+            let image = unsafe { plain::chunk_image(chunk) };
+            let is_sound = image.is_some_and(|image| image.is_null());
             Chunk::Media(
                 // SAFETY: one of the chunks.
                 unsafe { plain::name_of_chunk(chunk) }?,
                 // SAFETY: as above.
                 unsafe { plain::chunk_positions(chunk) }?,
+                images_share && !is_sound,
             )
         } else {
             Chunk::Text(text, count)
         });
     }
-    Some((all, shared))
+    Some(all)
 }
 
 /// All chunks as tokens, as they will be in the KV cache; `None` if they are too long.
 ///
 /// # Safety
 /// They are alive, and no thread changes them.
-unsafe fn tokens((chunks, shared): &(Vec<Chunk<'_>>, bool)) -> Option<Vec<Token>> {
+unsafe fn tokens(chunks: &[Chunk<'_>]) -> Option<Vec<Token>> {
     let mut all = Vec::new();
     for chunk in chunks {
         match *chunk {
@@ -204,10 +209,10 @@ unsafe fn tokens((chunks, shared): &(Vec<Chunk<'_>>, bool)) -> Option<Vec<Token>
                 // SAFETY: the engine said that there are `count` tokens.
                 all.extend_from_slice(unsafe { std::slice::from_raw_parts(text, count) });
             }
-            Chunk::Media(name, positions) => {
+            Chunk::Media(name, positions, shared) => {
                 let positions = usize::try_from(positions).ok();
                 let positions = positions.filter(|positions| *positions <= LONGEST)?;
-                all.extend(media_run(shadow::token_of_name(name), positions, *shared));
+                all.extend(media_run(shadow::token_of_name(name), positions, shared));
             }
         }
         if all.len() > LONGEST {

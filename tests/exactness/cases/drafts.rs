@@ -1,22 +1,52 @@
-//! The same traces on servers that draft, with `CONTEXTPILOT_TEST_DRAFTS=KIND`: `draft-mtp` (heads of the model itself),
-//! `draft-eagle3` (a draft that follows the model's layers) or `draft-simple` (a draft model of its own).
+//! Servers that draft: a trace for each kind that is in every run, and with `CONTEXTPILOT_TEST_DRAFTS=KIND` all other traces, too:
+//! `draft-mtp` (heads of the model itself), `draft-eagle3` (a draft that follows the model's layers) or `draft-simple` (a draft model of
+//! its own).
 
-use super::{Case, drafted};
-use contextpilot_testbed::{Arch, Builder, Model, Spec};
+use super::{Case, drafted, long_answers};
+use contextpilot_testbed::{Arch, Builder, Model, Server, Spec};
 
 /// The kind that is asked for.
 pub(crate) fn kind() -> Option<String> {
     std::env::var("CONTEXTPILOT_TEST_DRAFTS").ok()
 }
 
+/// Those that are in every run. (Draft models of their own are among the others.)
+pub(super) fn cases() -> Vec<Case> {
+    let server = |slots: u32| {
+        let builder = Server::builder().bare_slots(slots);
+        builder.args(["-c", &(slots * 1024).to_string()])
+    };
+    let dense = |kind| drafting(kind, server(2).model(&Model::tiny(Arch::Llama)));
+    let hybrid = drafting("draft-mtp", server(2).model(&Model::tiny(Arch::Mamba)));
+    [
+        (
+            "speculative decoding with heads of the model (MTP)",
+            dense("draft-mtp"),
+            60,
+        ),
+        (
+            "speculative decoding by the model's layers (EAGLE-3)",
+            dense("draft-eagle3"),
+            60,
+        ),
+        ("hybrid: speculative decoding (MTP)", hybrid, 120),
+    ]
+    .map(|(name, server, length)| Case::new(name, server, long_answers(length)).gone_at_least(3))
+    .into()
+}
+
 /// Those of these cases whose model has full attention and no adapters, and which do not draft already. With EAGLE-3, llama-server
-/// 0.7.0 itself answers each prompt with an image by an error.
+/// 0.7.0 itself answers each prompt with an image or a sound by an error. With heads, those of recurrent models, too: a hybrid takes their place.
 pub(super) fn of(kind: &str, cases: Vec<Case>) -> Vec<Case> {
-    let usual = Model::tiny(Arch::Llama);
+    let (usual, recurrent) = (Model::tiny(Arch::Llama), Model::tiny(Arch::Mamba));
     let fits = |case: &Case| {
         let is_plain = !case.server.has_adapters() && !case.server.drafts();
-        let is_answered = kind != "draft-eagle3" || !case.name.starts_with("images");
-        is_plain && is_answered && case.server.serves(&usual)
+        let has_media = ["images", "sounds"]
+            .iter()
+            .any(|what| case.name.starts_with(what));
+        let is_answered = kind != "draft-eagle3" || !has_media;
+        let has_heads = kind == "draft-mtp" && case.server.serves(&recurrent);
+        is_plain && is_answered && (has_heads || case.server.serves(&usual))
     };
     let cases = cases.into_iter().filter(fits);
     let drafting = cases.map(|case| Case {
@@ -27,11 +57,17 @@ pub(super) fn of(kind: &str, cases: Vec<Case>) -> Vec<Case> {
 }
 
 fn drafting(kind: &str, server: Builder) -> Builder {
+    let is_recurrent = server.serves(&Model::tiny(Arch::Mamba));
     match kind {
         "draft-simple" => drafted(server),
-        "draft-mtp" => server
-            .model(&Model::tiny(Arch::Mtp))
-            .args(["--spec-type", kind]),
+        "draft-mtp" => {
+            let arch = if is_recurrent {
+                Arch::Qwen35
+            } else {
+                Arch::Mtp
+            };
+            server.model(&Model::tiny(arch)).args(["--spec-type", kind])
+        }
         "draft-eagle3" => {
             let model = Model::of(&Spec {
                 layers: 4,

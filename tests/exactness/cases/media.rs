@@ -1,4 +1,4 @@
-//! Prompts with images.
+//! Prompts with images and sounds.
 //!
 //! For llama-server two images are equal if their *files* have the same hash
 //! (`server_tokens::get_common_prefix`), whatever the encoder makes of them.
@@ -9,6 +9,8 @@
 
 #[path = "../../support/media.rs"]
 mod pictures;
+#[path = "../../support/sound.rs"]
+mod sound;
 
 use super::{Case, bare, llama};
 use crate::prompts::text;
@@ -55,6 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         .flat_map(|(arch, kind, names)| of(arch, kind, names))
         .collect();
     all.extend(llava_only());
+    all.extend(sounds());
     all
 }
 
@@ -201,6 +204,68 @@ fn llava_only() -> Vec<Case> {
         .prompts_return(),
         Case::new("images: n > 1", images(bare(4)), copies),
     ]
+}
+
+/// A sound has 16 rows.
+fn sounds() -> Vec<Case> {
+    let server = |arch, kind, slots: u32| {
+        let server = Server::builder().model(&Model::tiny(arch)).projector(kind);
+        let server = server.bare_slots(slots);
+        server.args(["-c", &(slots * 1024).to_string()])
+    };
+    let hears = |slots| server(Arch::Llama, ProjectorKind::Ultravox, slots);
+    let about = |seed| [text(1, 20).into(), heard(seed), text(2, 20).into()];
+    let different = look(look(Trace::new(), "a", about(1)), "b", about(2));
+    let different = look(different, "c", about(1));
+    let between = (0..3).fold(Trace::new(), |trace, n| {
+        let trace = look(trace, format!("sound-{n}"), about(1));
+        let trace = look(trace, format!("other-{n}"), about(2));
+        look(trace, format!("text-{n}"), [text(10 + n, 60).into()])
+    });
+    let both = (0..4).fold(Trace::new(), |trace, n: u64| {
+        let parts = [
+            heard(n % 2),
+            text(1, 5).into(),
+            image(n / 2, 56),
+            text(n, 30).into(),
+        ];
+        look(trace, n, parts)
+    });
+    vec![
+        Case::new(
+            "sounds: two of the same length, cut between batches",
+            hears(1).args(["-b", "6", "-ub", "6"]),
+            different.clone(),
+        )
+        .gone_at_least(2)
+        .prompts_return(),
+        Case::new(
+            "sounds: M-RoPE",
+            server(Arch::Qwen2Vl, ProjectorKind::Ultravox, 1),
+            different,
+        )
+        .gone_at_least(2)
+        .prompts_return(),
+        Case::new(
+            "sounds: with text-only prompts in between",
+            hears(2),
+            between,
+        )
+        .gone_at_least(5)
+        .prompts_return(),
+        Case::new(
+            "sounds: beside images",
+            server(Arch::Llama, ProjectorKind::LlavaUltravox, 1),
+            both,
+        )
+        .gone_at_least(2),
+    ]
+}
+
+/// A sound of five seconds, for a message.
+fn heard(seed: u64) -> Value {
+    let data = base64(&sound::sound(seed, 5));
+    json!({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
 }
 
 /// Conversations about one image each. They take turns.

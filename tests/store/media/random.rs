@@ -281,9 +281,12 @@ fn another_image_or_sound_makes_a_larger_difference() {
         for _ in 0..20 {
             let text = |random: &mut Random| Text(random.index(99) as u64, 1 + random.index(200));
             let (before, behind) = (text(&mut random), text(&mut random));
-            let medium = |seed| match sounds {
-                true => Sound(seed, 15),
-                false => Image(seed, SIDE),
+            let medium = |seed| {
+                if sounds {
+                    Sound(seed, 15)
+                } else {
+                    Image(seed, SIDE)
+                }
             };
             let [one, other] = [1, 2].map(|seed| says(&[before, medium(seed), behind]));
             noticed += u32::from(difference(&one, &other) > ROUNDING);
