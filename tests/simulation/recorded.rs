@@ -50,6 +50,7 @@ pub(crate) fn compare(case: &Case) -> Result<String> {
         for figures in [&mut engine, &mut recorded, &mut simulated] {
             figures.sort_unstable();
         }
+        wrong += &answers(step, outcome, requests);
         if engine != recorded || engine != simulated {
             wrong += &format!(
                 "\n  step {step}: engine {engine:?}, recorded {recorded:?}, simulated {simulated:?}"
@@ -64,6 +65,28 @@ pub(crate) fn compare(case: &Case) -> Result<String> {
             "(reused, evaluated){wrong}\n  {setting:?}\n  {:?}",
             traffic.changes
         )))
+    }
+}
+
+/// Whether the recording has all tokens of the answers to one step but the last of each, which is not evaluated: also those that were
+/// drafted, and none that were guessed wrongly. Empty if so.
+fn answers(step: usize, outcome: &Outcome, requests: &[TrafficRequest]) -> String {
+    let told = outcome.completions.iter();
+    let told = told.map(|completion| completion.raw["timings"]["predicted_n"].as_u64());
+    let Some(mut told) = told.collect::<Option<Vec<u64>>>() else {
+        return String::new();
+    };
+    let mut recorded: Vec<u64> = requests
+        .iter()
+        .map(|request| u64::from(request.generated()) + 1)
+        .collect();
+    for counts in [&mut told, &mut recorded] {
+        counts.sort_unstable();
+    }
+    if told == recorded {
+        String::new()
+    } else {
+        format!("\n  step {step}: {told:?} tokens were generated, recorded {recorded:?}")
     }
 }
 
