@@ -94,7 +94,7 @@ type Test = fn() -> Result<String>;
 
 fn every_run(wanted: &[String], tally: &mut Tally) {
     recorded_settings(wanted, tally);
-    let tests: [(&str, Test); 15] = [
+    let tests: [(&str, Test); 16] = [
         ("the file", file::run),
         ("slots: restored from another process", changes::unseen),
         ("embeddings between the questions", changes::embedded),
@@ -107,6 +107,7 @@ fn every_run(wanted: &[String], tally: &mut Tally) {
             "room: a small pool, with a prefix store",
             scenes::small_pool_with_store,
         ),
+        ("drafts: with a prefix store", scenes::drafting_with_store),
         ("the commands", commands::run),
         ("chats of the model's own answers", chats::tiny),
         ("concurrent clients", concurrent::run),

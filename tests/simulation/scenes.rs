@@ -7,6 +7,7 @@ use contextpilot_traffic::Traffic;
 use serde_json::json;
 
 use crate::cases::Case;
+use crate::cases::drafts;
 use crate::prompts::text;
 use crate::recorded::record_with;
 use crate::sessions;
@@ -221,6 +222,67 @@ pub(super) fn small_pool_with_store() -> Result<String> {
     } else {
         Err(Error::new(said))
     }
+}
+
+/// Servers that draft, with a prefix store: prompts that come again, conversations that go on behind drafted answers, and branches.
+pub(super) fn drafting_with_store() -> Result<String> {
+    let drafting = |kind, arch| {
+        let server = of(arch).args(["-np", "1", "-c", "2048", "--cache-ram", "0"]);
+        drafts::drafting(kind, server)
+    };
+    let kinds = [
+        ("draft-simple", Arch::Llama),
+        ("draft-mtp", Arch::Llama),
+        ("draft-eagle3", Arch::Llama),
+        // A hybrid.
+        ("draft-mtp", Arch::Mamba),
+    ];
+    let said = kinds.map(|(kind, arch)| {
+        let folder = tempfile::tempdir()?;
+        let store = folder.path().join("store");
+        let server = sessions::with_store(drafting(kind, arch), &store, 1 << 30);
+        let server = server.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0");
+        let mut drafted = 0;
+        let traffic = record_with(&server, |server| {
+            let control = server.await_control()?.to_string();
+            await_store(&Control::new(&control).map_err(|error| Error::new(error.to_string()))?);
+            let mut said = [String::new(), String::new()];
+            for turn in 0..3 {
+                for talker in 0..2 {
+                    let prompt = format!("{}{}", text(talker, 300), said[talker as usize]);
+                    let request = Request::completion(prompt).predict(40);
+                    let answer = server.send(&request)?.json()?;
+                    drafted += answer["timings"]["draft_n"].as_u64().unwrap_or(0);
+                    said[talker as usize] +=
+                        &format!("{}{}", answer["content"].as_str().unwrap_or_default(), text(turn, 50));
+                }
+            }
+            let trunk = text(0, 200);
+            for branch in 10..13 {
+                server.send(&Request::completion(format!("{trunk}{}", text(branch, 80))))?;
+                server.send(&Request::completion(text(1, 300)))?;
+            }
+            Ok(())
+        })?;
+        let point = simulate(&traffic, &recorded_setting(&traffic)?);
+        let records = traffic.requests.iter().map(|request| &request.record);
+        let engine: Vec<_> = records.map(|one| (one.reused, one.loaded, one.computed())).collect();
+        let simulated = point.outcomes.into_iter().flatten();
+        let simulated: Vec<_> = simulated
+            .map(|one| (one.reused, one.loaded, one.evaluated))
+            .collect();
+        let said = format!(
+            "{kind} {arch:?}, {drafted} drafted: (reused, loaded, evaluated): engine {engine:?}, simulated {simulated:?}"
+        );
+        let is_loaded = engine.iter().any(|(_, loaded, _)| *loaded > 0);
+        if engine == simulated && is_loaded && drafted > 0 {
+            Ok(said)
+        } else {
+            Err(Error::new(said))
+        }
+    });
+    let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
+    Ok(said.join("; "))
 }
 
 /// Documents of which the first is left out each time.

@@ -56,7 +56,8 @@ pub(super) fn of(kind: &str, cases: Vec<Case>) -> Vec<Case> {
     drafting.collect()
 }
 
-fn drafting(kind: &str, server: Builder) -> Builder {
+/// The server drafts in this way, with a model that fits: a hybrid in place of a recurrent one.
+pub(crate) fn drafting(kind: &str, server: Builder) -> Builder {
     let is_recurrent = server.serves(&Model::tiny(Arch::Mamba));
     match kind {
         "draft-simple" => drafted(server),
