@@ -1,13 +1,21 @@
 //! A line on stderr that says how far something has come, if stderr is a terminal.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::show::count;
 
 /// How often it is written.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The terminal is drawn as a whole, and a line would be written over what is drawn.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing is written.
+pub(super) fn keep_off_the_screen() {
+    DRAWN.store(true, Ordering::Relaxed);
+}
 
 /// It is written over by the next one, and erased at the end. Several threads may write it.
 pub(super) struct Progress {
@@ -23,7 +31,7 @@ impl Progress {
     pub(super) fn new(what: &'static str) -> Self {
         Self {
             what,
-            shown: io::stderr().is_terminal(),
+            shown: !DRAWN.load(Ordering::Relaxed) && io::stderr().is_terminal(),
             begun: Instant::now(),
             next: AtomicU64::new(0),
         }

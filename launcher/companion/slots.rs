@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
-use contextpilot_client::control::{self, Stats};
+use contextpilot_client::control::{self, ModelState, Stats};
 use contextpilot_client::{Control, Error, Health, LlamaServer, Props, Slot};
 use serde_json::json;
 
@@ -129,17 +129,24 @@ fn act(action: &Action, server: &LlamaServer, json: bool) -> Result<String, Erro
 fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> Result<(), String> {
     let says = |e| server_says(server, &e);
     let health = server.health().map_err(says)?;
+    let known = control.map(|control| (control, control.stats()));
+    let sleeps = matches!(&known, Some((_, Ok(stats))) if stats.model_state == ModelState::Asleep);
     let (props, slots) = match &health {
         Health::Ready => {
-            let slots = match server.slots() {
+            let slots = match (!sleeps).then(|| server.slots()) {
+                // The question alone would have the server load its model.
+                None => {
+                    say("The server sleeps, and is not asked for its slots: that would wake it");
+                    None
+                }
                 // The ledger may still know the slots.
-                Err(Error::Disabled { flag }) => {
+                Some(Err(Error::Disabled { flag })) => {
                     say(format_args!(
                         "The server does not show its slots: start it with {flag}"
                     ));
                     None
                 }
-                other => Some(other.map_err(says)?),
+                Some(other) => Some(other.map_err(says)?),
             };
             (Some(server.props().map_err(says)?), slots)
         }
@@ -150,7 +157,7 @@ fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> R
         }
     };
     // Without a hook the server's own slots are all there is to show. Any other error is one.
-    let stats = match control.map(|control| (control, control.stats())) {
+    let stats = match known {
         None => Err(no_hook(server)),
         Some((_, Ok(stats))) => Ok(stats),
         Some((control, Err(error @ Error::Unreachable { .. }))) => Err(hook_says(control, &error)),
@@ -171,7 +178,7 @@ fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> R
         (Ok(_), None) => {}
         (Err(why), _) => say(why),
     }
-    if health == Health::Ready {
+    if health == Health::Ready && !sleeps {
         text.push('\n');
         text += &table(slots.as_deref(), stats.as_ref().ok());
         for one in stats.as_ref().into_iter().flat_map(under_way::prompts) {

@@ -149,7 +149,16 @@ fn line(name: &str, what: &str) -> String {
     format!("{name:<12} {what}")
 }
 
-pub(super) const NO_SLOT: &str = "No slot has been used yet";
+const NO_SLOT: &str = "No slot has been used yet";
+const SLEEPS: &str = "llama-server sleeps, and its slots are gone: the next prompt wakes it";
+
+/// What is so while there are no slots to show.
+pub(super) fn no_slot(stats: &Stats) -> String {
+    match stats.model_state {
+        ModelState::Asleep if stats.engine.not_followed.is_none() => SLEEPS.to_owned(),
+        _ => under_way::nothing_yet(stats, NO_SLOT),
+    }
+}
 
 /// Engine, model and mode in one line.
 pub(super) fn heading(stats: &Stats) -> String {
@@ -189,7 +198,7 @@ pub(super) fn heading(stats: &Stats) -> String {
 
 fn slots(stats: &Stats) -> String {
     if stats.slots.is_empty() {
-        return under_way::nothing_yet(stats, NO_SLOT) + "\n";
+        return no_slot(stats) + "\n";
     }
     let mut table = Table::new(
         &["slot", "", "tokens", "capacity", "bytes", "ids", "last"],

@@ -13,6 +13,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::bounds::MOST_SECONDS;
 use super::connect::{ControlAt, hook_says};
+use super::progress::keep_off_the_screen;
 use super::show::{print, print_json};
 use crate::variables::{Lookup, of_process};
 
@@ -79,6 +80,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 
 fn live(control: &Control, mut state: State, interval: Duration) -> Result<(), String> {
     let (sender, messages) = mpsc::channel();
+    keep_off_the_screen();
     feed::signals(&sender).map_err(|e| format!("signals cannot be watched ({e}): try again"))?;
     // Also restores the terminal when something panics.
     let mut terminal = ratatui::try_init()

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
-use contextpilot_testbed::Request;
+use contextpilot_testbed::{Arch, Model, Request, Server};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -113,6 +113,24 @@ fn top_shows_the_cache_until_q_is_pressed() {
     top.keyboard.write_all(b"q").unwrap();
     assert!(top.end().success());
     top.assert_restored();
+}
+
+/// A line on stderr would stand in what is drawn.
+#[test]
+fn while_top_replays_requests_no_line_of_that_stands_on_the_screen() {
+    let model = Model::tiny(Arch::Llama);
+    let one_slot = Server::builder().model(&model).bare_slots(1);
+    let watched = Watched::start(one_slot);
+    let text =
+        |nth: usize| format!("{nth} is what this begins with. ") + &"It goes on. ".repeat(40);
+    for nth in [1, 2, 1, 2] {
+        watched.complete(Request::completion(text(nth)).predict(1));
+    }
+    let mut top = Terminal::top(&watched, &[]);
+    top.wait_for("Try ");
+    assert!(!top.text().contains("simulations"), "{:?}", top.text());
+    top.keyboard.write_all(b"q").unwrap();
+    assert!(top.end().success());
 }
 
 #[test]

@@ -31,6 +31,20 @@ fn server_and_ledger_agree_on_every_slot() {
     assert!(row.ends_with("  tea"), "{text}");
 }
 
+/// The server's own /slots would have it load its model.
+#[test]
+fn a_server_that_sleeps_is_not_woken() {
+    let watched = Watched::start(two_slots().args(["--sleep-idle-seconds", "1"]));
+    watched.complete(Request::completion(TEA).predict(1));
+    let asleep = || watched.json(&["stats"])["model_state"] == "asleep";
+    crate::support::until("it sleeps", || asleep().then_some(()));
+    let output = watched.command(&["slots"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("The server sleeps"), "{stderr}");
+    assert!(good(&output).contains(", asleep\n"));
+    assert!(asleep());
+}
+
 #[test]
 fn without_a_hook_only_the_servers_slots_are_shown() {
     let server = two_slots().spawn().unwrap();

@@ -128,7 +128,7 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
         lines.push(format!("… and {more}").into());
     }
     if let (true, Some(now)) = (all.is_empty(), &state.now) {
-        lines.push(under_way::nothing_yet(now, stats::NO_SLOT).into());
+        lines.push(stats::no_slot(now).into());
     }
     let mut lines = Paragraph::new(lines);
     if all.is_empty() {
@@ -295,9 +295,16 @@ fn evictions(state: &State, frame: &mut Frame, area: Rect) {
         Some(now) => stats::evictions(now),
         None => "none".to_owned(),
     };
+    // Events before the start are not asked for, but they are counted above the list.
+    let is_new = total != "none" && state.lines.is_empty();
     let block = block(format!(" Ids evicted: {total} "));
     let inside = block.inner(area);
     frame.render_widget(block, area);
+    if is_new {
+        let text = Text::styled("none since top was started", colour(state, Color::DarkGray));
+        frame.render_widget(Paragraph::new(text), inside);
+        return;
+    }
     let lines: Vec<Text> = state
         .lines
         .iter()

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contextpilot_client::control::Stats;
-use contextpilot_client::{Control, Update};
+use contextpilot_client::{Control, Error, Update};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -21,6 +21,10 @@ use crate::companion::differs::Differs;
 const LATEST: usize = 200;
 /// How long an advice stands at least.
 const ADVICE: Duration = Duration::from_secs(10);
+
+/// Fits into 80 columns.
+pub(super) const GONE: &str =
+    "The server has ended, or does not answer: these are its last figures";
 
 pub(super) enum Message {
     Stats(Box<Stats>),
@@ -45,6 +49,8 @@ pub(super) fn start(control: &Control, interval: Duration, sender: &Sender<Messa
             thread::sleep(interval);
             let message = match asking.stats() {
                 Ok(stats) => Message::Stats(Box::new(stats)),
+                // In one line of a terminal. How to start a server was said before the first figures came.
+                Err(Error::Unreachable { .. }) => Message::Trouble(GONE.to_owned()),
                 Err(error) => Message::Trouble(hook_says(&asking, &error)),
             };
             if out.send(message).is_err() {

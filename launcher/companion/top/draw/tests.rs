@@ -1,6 +1,6 @@
 use contextpilot_client::Update;
 use contextpilot_client::control::{
-    FilesRead, Missed, ModelState, PrefixStore, ResidencyEvent, Stats,
+    FilesRead, Missed, ModelState, PrefixStore, Reason, ResidencyEvent, Stats,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -8,6 +8,7 @@ use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 use serde_json::{Value, json};
 
+use super::super::feed::GONE;
 use super::super::state::{Key, State};
 use super::screen;
 use crate::companion::differs::Differs;
@@ -288,6 +289,41 @@ fn trouble_is_told_above_what_was_known() {
     let lines = lines(&drawn(&state, 80, 24));
     assert_eq!(lines[0], "No hook answers");
     assert_line(&lines, 2, &["req-tea"]);
+}
+
+#[test]
+fn a_server_that_has_ended_is_told_within_80_columns() {
+    let mut state = state(true);
+    state.trouble(GONE.to_owned());
+    let lines = lines(&drawn(&state, 80, 24));
+    assert_eq!(lines[0], GONE);
+}
+
+#[test]
+fn a_server_that_sleeps_is_not_said_to_have_used_no_slot() {
+    let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
+    now.model_state = ModelState::Asleep;
+    let mut state = State::new(false);
+    state.stats(now);
+    let shown = lines(&drawn(&state, 80, 24)).join("\n");
+    assert!(shown.contains("llama-server sleeps"), "{shown}");
+    assert!(!shown.contains("No slot"), "{shown}");
+}
+
+#[test]
+fn evictions_before_its_start_are_counted_above_a_list_that_says_it_has_none() {
+    let none = "none since top was started";
+    let shown = |state: &State| lines(&drawn(state, 80, 24)).join("\n");
+    let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
+    now.evictions.clear();
+    let mut state = State::new(false);
+    state.stats(now.clone());
+    assert!(!shown(&state).contains(none));
+    now.evictions.insert(Reason::Overwritten, 2);
+    state.stats(now);
+    assert!(shown(&state).contains(none));
+    state.update(eviction(6, "req-new"));
+    assert!(!shown(&state).contains(none));
 }
 
 #[test]
