@@ -32,6 +32,11 @@ pub(super) struct ControlAt {
 impl ControlAt {
     /// A client for the endpoint that was given, or of the one server that runs.
     pub(super) fn client(&self) -> Result<Control, String> {
+        self.client_or(String::new)
+    }
+
+    /// The same. `instead`: what else can be named if no server runs.
+    pub(super) fn client_or(&self, instead: impl FnOnce() -> String) -> Result<Control, String> {
         match self.given()? {
             Some(control) => Ok(control),
             None => match self.found()? {
@@ -39,7 +44,7 @@ impl ControlAt {
                 None => self
                     .usual()
                     .map(|(control, _)| control)
-                    .ok_or_else(none_runs),
+                    .ok_or_else(|| none_runs(&instead())),
             },
         }
     }
@@ -77,13 +82,13 @@ impl ControlAt {
 /// What to type if no server is found.
 pub(super) const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
 
-fn none_runs() -> String {
+fn none_runs(instead: &str) -> String {
     let other = others::instead_of_launcher(of_process);
     let other = other.map_or(String::new(), |other| format!(". {other}"));
     format!(
         "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either; one \
          in router mode has none until a model is loaded): start it as {START}, or say with --control \
-         where it listens{other}{}",
+         where it listens{instead}{other}{}",
         of_others(&other_users::lines())
     )
 }

@@ -5,14 +5,16 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use contextpilot_client::Control;
+use contextpilot_private_folder::{Base, PrivateFolder};
 use contextpilot_settings::TrafficFile;
 use contextpilot_simulate::Setting;
-use contextpilot_traffic::{MAGIC, Traffic, read};
+use contextpilot_traffic::{DamageKind, MAGIC, Traffic, read};
 
 use super::adviser::{Adviser, NoAdviser};
 use super::connect::{ControlAt, hook_says};
 use super::show::counted;
 use crate::say::say;
+use crate::variables::of_process;
 
 /// The bytes of a file, if it begins as a recording does, else its beginning: what is something else may have no end.
 fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
@@ -106,7 +108,11 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
     let traffic = read(&bytes);
     let good = traffic.requests.len();
     match (&traffic.damage, good) {
-        (Some(damage), 0) => return Err(format!("{shown}: {damage}")),
+        (Some(_), 0) if bytes.is_empty() => return Err(format!("{shown} is empty")),
+        (Some(damage), 0) if damage.kind == DamageKind::NotARecording => {
+            return Err(format!("{shown}: {damage}"));
+        }
+        (Some(damage), 0) => return Err(format!("{shown}: {damage}, before its first request")),
         (Some(damage), 1) => say(format!("{shown}: {damage}; the request before it is good")),
         (Some(damage), _) => say(format!(
             "{shown}: {damage}; the {good} requests before it are good"
@@ -126,7 +132,7 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
 
 /// The last requests of a running server, and where the others are. See [`of_running`].
 pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), String> {
-    let client = control.client()?;
+    let client = control.client_or(ended)?;
     let (traffic, recorded) = of_running(&client)?;
     if let Some(recording) = recording(&client)? {
         say(format_args!(
@@ -139,6 +145,27 @@ pub(super) fn of_server(control: &ControlAt) -> Result<(Traffic, Setting), Strin
         ));
     }
     Ok((traffic, recorded))
+}
+
+/// The recording that `agent` or `up` made last in the state folder, for who asks when the server has ended; empty: there
+/// is none with requests.
+pub(super) fn ended() -> String {
+    let folder = PrivateFolder::look_for(Base::State, of_process);
+    let files = folder.ok().and_then(|folder| folder.read_dir().ok());
+    let mut all: Vec<_> = files
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "traffic"))
+        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+        .collect();
+    all.sort_unstable();
+    let last = all.into_iter().rev().find(|(_, path)| has_requests(path));
+    last.map_or_else(String::new, |(_, path)| {
+        let path = path.display();
+        format!(", or name the recording of one that has ended: {path}")
+    })
 }
 
 /// The last requests, which `why`, `top` and `report` replay, too, so that all say the same. If the server keeps none, what it

@@ -25,7 +25,7 @@ use super::advise::AdviceOut;
 use super::adviser::Adviser;
 use super::connect::{ControlAt, hook_says};
 use super::limit::Limit;
-use super::recorded::{OfModel, is_recording, of_router, open, open_all};
+use super::recorded::{OfModel, ended, is_recording, of_router, open, open_all};
 use super::show::{bytes, print};
 use super::simulate::PointOut;
 use super::simulate::many::Simulations;
@@ -319,7 +319,7 @@ fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
 }
 
 fn of_server(control: &ControlAt, names: &mut Names, simulated: bool) -> Result<Value, String> {
-    let control = control.client()?;
+    let control = control.client_or(ended)?;
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
     let latest = control.latest(MOST_LAST);
     let latest = latest.map_err(|e| hook_says(&control, &e))?;

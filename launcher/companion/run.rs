@@ -83,11 +83,15 @@ fn try_run(options: &Options) -> Result<std::convert::Infallible, (u8, String)> 
 /// The program's file, with a slash in it.
 fn find(name: &OsString) -> Result<PathBuf, (u8, String)> {
     let found = which::which(name).map_err(|_| {
-        let shown = Path::new(name).display();
-        (
-            NOT_FOUND,
-            format!("{shown} was not found: check its name, or give its path"),
-        )
+        let path = Path::new(name);
+        let shown = path.display();
+        // `which` looks for what can be run.
+        if name.as_encoded_bytes().contains(&b'/') && path.exists() {
+            let why = format!("{shown} is no program that can be run: chmod +x it, or name one");
+            return (NOT_EXECUTABLE, why);
+        }
+        let why = format!("{shown} was not found: check its name, or give its path");
+        (NOT_FOUND, why)
     })?;
     // As it was named, where that is a path: programs find their files beside it.
     Ok(if name.as_encoded_bytes().contains(&b'/') {

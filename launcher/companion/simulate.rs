@@ -415,6 +415,14 @@ fn kept(traffic: &Traffic) -> String {
     }
 }
 
+/// In 10⁹ bytes, as for `--store-gb`. The limit of a running server is a share of its disk, to the byte.
+fn store_gb(limit: u64) -> String {
+    let whole = limit as f64 / 1e9;
+    let rounded = (whole * 1e3).round() / 1e3;
+    let is_lost = rounded == 0.0 && limit > 0;
+    (if is_lost { whole } else { rounded }).to_string()
+}
+
 /// `without`: what is evaluated if no tokens are kept as they were generated.
 fn text(points: &[Point], spreads: &[Option<Spread>], without: &[Option<u64>]) -> String {
     let has_store = points.iter().any(|point| point.setting.store_limit > 0);
@@ -452,7 +460,7 @@ fn text(points: &[Point], spreads: &[Option<Spread>], without: &[Option<u64>]) -
             setting.cache_reuse.to_string(),
         ];
         if has_store {
-            row.push(format!("{}", setting.store_limit as f64 / 1e9));
+            row.push(store_gb(setting.store_limit));
         }
         row.push(percent(Some(point.reused_share())));
         if has_store {
@@ -504,4 +512,16 @@ fn text(points: &[Point], spreads: &[Option<Spread>], without: &[Option<u64>]) -
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::store_gb;
+
+    #[test]
+    fn the_room_of_a_store_is_written_for_people() {
+        let all = [0, 6_733_092_454, 100_000_000, 4_000_000, 50_000_000_000, 1];
+        let text = ["0", "6.733", "0.1", "0.004", "50", "0.000000001"];
+        assert_eq!(all.map(store_gb), text);
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, available_parallelism};
 
 use clap::Args;
-use contextpilot_client::LlamaServer;
+use contextpilot_client::{Error, LlamaServer};
 use contextpilot_tiny_model::Chat;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -169,7 +169,7 @@ fn subject(given: &str) -> Result<Subject, String> {
         server: None,
     };
     let cannot =
-        |e| format!("It cannot be read ({e}): give a .gguf, a .jinja or the URL of a server");
+        |e| format!("it cannot be read ({e}): give a .gguf, a .jinja or the URL of a server");
     let mut magic = Vec::new();
     let file = fs::File::open(path).map_err(cannot)?;
     file.take(4).read_to_end(&mut magic).map_err(cannot)?;
@@ -182,11 +182,15 @@ fn subject(given: &str) -> Result<Subject, String> {
 
 fn of_server(url: &str) -> Result<Subject, String> {
     let server = with_key(LlamaServer::new(url).map_err(|e| e.to_string())?)?;
-    let props = server
-        .props()
-        .map_err(|error| server_says(&server, &error))?;
+    let props = server.props().map_err(|error| match &error {
+        // There is no --server here.
+        Error::Unreachable { why, .. } => {
+            format!("no llama-server answers there ({why}): start it, or give the model's file")
+        }
+        error => server_says(&server, error),
+    })?;
     let template = props.chat_template.filter(|text| !text.is_empty());
-    let template = template.ok_or("It does not say its template: give the model's file")?;
+    let template = template.ok_or("it does not say its template: give the model's file")?;
     let usual = Chat::new(template);
     Ok(Subject {
         name: props.model_alias.unwrap_or_else(|| url.to_owned()),

@@ -32,6 +32,14 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// How far `--watch` looks back each time.
 const WATCHED: usize = 1000;
 
+/// What is said of a number that no prompt has that is remembered.
+pub(super) fn none_of_the_last(number: &str) -> String {
+    format!(
+        "{number}  is none of the last {} prompts\n",
+        count(WATCHED as u64)
+    )
+}
+
 /// Say why a prompt was evaluated again, and what would help
 ///
 /// Each evaluated token has a cause, and the causes add up to the engine's own
@@ -249,10 +257,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                 },
                 None if !options.json && !is_known => {
                     all = false;
-                    print(&format!(
-                        "{id}  is none of the last {} prompts\n",
-                        count(WATCHED as u64)
-                    ))?;
+                    print(&none_of_the_last(id))?;
                     continue;
                 }
                 None => {}

@@ -169,6 +169,13 @@ fn what_a_user_types_first_works_first() {
     );
     until("the index has ended", || (!listens(index)).then_some(()));
     assert!(home.fails(&["stats"]).contains("No server of this user"));
+    // Its recording is there still.
+    let named = home.fails(&["advise"]);
+    assert!(
+        named.contains(", or name the recording of one that has ended: /")
+            && named.contains("/up-8765.traffic"),
+        "{named}"
+    );
 }
 
 /// As docs/agents.md has it: the day stays, and the rest of the time goes.

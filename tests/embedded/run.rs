@@ -85,6 +85,10 @@ fn a_program_that_is_not_there_or_cannot_be_executed_is_named() {
     let output = run(&["/no/such/program".as_ref()], &[]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
     assert!(stderr(&output).contains("/no/such/program was not found"));
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let output = run(&[manifest.as_ref()], &[]);
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    assert!(stderr(&output).contains("Cargo.toml is no program that can be run"));
     let output = run(
         &["true".as_ref()],
         &[("CONTEXTPILOT_STORE", "relative".as_ref())],

@@ -201,6 +201,29 @@ fn what_is_no_recording_is_not_read_to_its_end() {
 }
 
 #[test]
+fn a_recording_that_ends_before_its_first_request_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = recording(
+        &Setup::default(),
+        None,
+        &[(RequestRecord::default(), tokens(1, 90))],
+    );
+    let said = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        crate::support::fails({
+            let mut command = companion(&["advise"]);
+            command.arg(&path);
+            command
+        })
+    };
+    let cut = said("cut", &whole[..20]);
+    assert!(cut.ends_with(", before its first request\n"), "{cut}");
+    let empty = said("empty", b"");
+    assert!(empty.ends_with("/empty is empty\n"), "{empty}");
+}
+
+#[test]
 fn too_many_answers_and_too_long_prompts_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("traffic");

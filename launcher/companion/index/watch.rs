@@ -69,7 +69,7 @@ impl Watch {
         };
         if self.told.as_ref() != Some(&why) {
             say(format_args!(
-                "{why}; the index guesses what is cached until then"
+                "{why}; until it answers, the index guesses what is cached"
             ));
             self.told = Some(why);
         }

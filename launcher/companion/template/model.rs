@@ -21,11 +21,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(super) fn chat(path: &Path) -> Result<Chat, String> {
     match read(path) {
         Ok(Some(chat)) => Ok(chat),
-        Ok(None) => Err(format!(
-            "{} has no chat template: give the file of one (.jinja)",
-            path.display()
-        )),
-        Err(e) => Err(format!("{} cannot be read: {e}", path.display())),
+        Ok(None) => Err("it has no chat template: give the file of one (.jinja)".to_owned()),
+        Err(e) => Err(format!("it cannot be read: {e}")),
     }
 }
 

@@ -56,6 +56,11 @@ impl Http {
             }
             return Self::unix(path.into(), address);
         }
+        // As a host it would be an old way to write an address of four numbers.
+        if address.parse::<u16>().is_ok() {
+            let why = format!("a port alone; as in http://127.0.0.1:{address}");
+            return Err(fail(&why));
+        }
         let url = if address.contains("://") {
             address.to_owned()
         } else {
@@ -278,6 +283,7 @@ mod tests {
             "http://user@host",
             "a b",
             "http://h/?q",
+            "8082",
         ] {
             assert!(matches!(base(wrong), Err(Error::Address { .. })), "{wrong}");
         }
