@@ -93,8 +93,8 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
     let executable = program.executable()?;
     if is_stripped(program, executable) {
         return Some(
-            "has llama.cpp inside and was stripped, so that its functions cannot be found; \
-             use a shared build, or one that is not stripped"
+            "was stripped, and llama.cpp is not among its libraries: if it is inside, its functions \
+             cannot be found; use a shared build, or one that is not stripped"
                 .into(),
         );
     }

@@ -42,7 +42,7 @@ pub(super) use report::{Finding, Grade};
   ok     server        /usr/bin/llama-server
   ok     version       0.7.0 (b11669-Debian)
   ok     linked        for x86-64, glibc, llama.cpp in libraries
-  ok     functions     38 will be hooked: 38 imported, 0 inline (10 more are not called, 17 are other versions')
+  ok     functions     39 will be hooked: 39 imported, 0 inline; 10 more are not called, 22 are other versions'
   ok     KV cache      followed
   ok     host cache    followed
   ok     request ids   read from HTTP, tied to slots
@@ -111,7 +111,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     let settings = Settings::from(of_process);
     let mut index = Grade::Good;
-    let mut runs = false;
+    let mut running = Vec::new();
     match &settings {
         Ok(settings) => {
             if !settings.is_engaged() {
@@ -128,7 +128,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             if let Some(finding) = store::remote() {
                 report.add(finding);
             }
-            runs = running::examine(settings, program.as_deref(), &mut report);
+            running = running::examine(settings, program.as_deref(), &mut report);
             others::servers()
                 .into_iter()
                 .for_each(|server| report.add(server));
@@ -141,7 +141,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         grade: report.grade(),
         settings: settings.as_ref().ok(),
         index,
-        runs,
+        running,
     };
     report.advise(next::next(&situation));
     for finding in inserted() {

@@ -6,7 +6,9 @@ use contextpilot_settings::table::{ALL, Setting};
 const WIDTH: usize = 100;
 const EXAMPLE: &str = "Example:
   contextpilot-llama demo
+  contextpilot-llama agent -m model.gguf
   contextpilot-llama up -m model.gguf
+  contextpilot-llama top
   contextpilot-llama listen &
   CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama-server -m model.gguf";
 

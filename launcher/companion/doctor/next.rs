@@ -21,14 +21,17 @@ pub(super) struct Situation<'a> {
     pub(super) settings: Option<&'a Settings>,
     /// The index is as it should be.
     pub(super) index: Grade,
-    /// A server with a hook answers already.
-    pub(super) runs: bool,
+    /// Servers with a hook that answer already, by their process ids.
+    pub(super) running: Vec<u32>,
 }
 
 /// One line.
 pub(super) fn next(situation: &Situation<'_>) -> String {
+    if let (Some(_), false) = (situation.given, situation.server) {
+        return "contextpilot-llama doctor, with the path of a file that is there".to_owned();
+    }
     // Where one runs there is one, but not on this PATH.
-    if !situation.server && !situation.runs {
+    if !situation.server && situation.running.is_empty() {
         return obtain::then("contextpilot-llama doctor");
     }
     let (Some(settings), Grade::Good | Grade::Limited) = (situation.settings, situation.grade)
@@ -37,8 +40,11 @@ pub(super) fn next(situation: &Situation<'_>) -> String {
         let server = server.unwrap_or_default();
         return format!("set right what fails above, then: contextpilot-llama doctor{server}");
     };
-    if situation.runs {
-        return "contextpilot-llama top".to_owned();
+    match &*situation.running {
+        [] => {}
+        [_] => return "contextpilot-llama top".to_owned(),
+        // Without it, top would ask which.
+        [first, ..] => return format!("contextpilot-llama top --pid {first}"),
     }
     if !is_wanted(of_process) {
         return for_server(situation.given, "contextpilot-llama demo");
@@ -90,18 +96,48 @@ mod tests {
 
     #[test]
     fn nobody_is_told_to_build_a_server_while_one_runs() {
-        let with = |runs| {
+        let with = |running| {
             next(&Situation {
                 given: None,
                 server: false,
                 grade: Grade::Fails,
                 settings: None,
                 index: Grade::Good,
-                runs,
+                running,
             })
         };
-        assert!(with(true).starts_with("set right what fails above"));
-        assert_eq!(with(false), obtain::then("contextpilot-llama doctor"));
+        assert!(with(vec![7]).starts_with("set right what fails above"));
+        assert_eq!(with(vec![]), obtain::then("contextpilot-llama doctor"));
+    }
+
+    #[test]
+    fn a_file_that_was_named_and_is_not_there_is_no_reason_to_build_a_server() {
+        let line = next(&Situation {
+            given: Some(Path::new("nosuch")),
+            server: false,
+            grade: Grade::Fails,
+            settings: None,
+            index: Grade::Good,
+            running: vec![],
+        });
+        assert!(line.contains("a file that is there"), "{line}");
+    }
+
+    #[test]
+    fn of_several_servers_the_next_command_names_one() {
+        let settings = Settings::from(|_: &str| None).unwrap();
+        let with = |running| {
+            next(&Situation {
+                given: None,
+                server: true,
+                grade: Grade::Good,
+                settings: Some(&settings),
+                index: Grade::Good,
+                running,
+            })
+        };
+        assert_eq!(with(vec![7]), "contextpilot-llama top");
+        assert_eq!(with(vec![7, 8]), "contextpilot-llama top --pid 7");
     }
 
     #[test]

@@ -77,7 +77,15 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
         report.add(Finding::new("linked", Grade::Good, linked));
     }
     if let Some(why) = obstacle {
-        report.add(Finding::new("preload", Grade::Fails, format!("it {why}")));
+        let file = program.path.file_name().unwrap_or_default();
+        // Such as Python, of which the question is what it loads.
+        let instead = if file.to_string_lossy().contains("llama") {
+            ""
+        } else {
+            "; if it loads llama.cpp when it runs, name that library or module to doctor"
+        };
+        let text = format!("it {why}{instead}");
+        report.add(Finding::new("preload", Grade::Fails, text));
         return;
     }
     let lost: Vec<&str> = located.unresolved().collect();

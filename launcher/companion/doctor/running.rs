@@ -18,8 +18,12 @@ use super::{Finding, Grade};
 const SUBJECT: &str = "running";
 
 /// Asks the server at the address in the settings, or the one that runs, if one answers. It is no
-/// defect if none does: the server may not be started yet. `program`: a llama-server that can be started. Returns whether one answers.
-pub(super) fn examine(settings: &Settings, program: Option<&Path>, report: &mut Report) -> bool {
+/// defect if none does: the server may not be started yet. `program`: a llama-server that can be started. Returns the process ids of those that answer.
+pub(super) fn examine(
+    settings: &Settings,
+    program: Option<&Path>,
+    report: &mut Report,
+) -> Vec<u32> {
     match &settings.listen {
         None => examine_found(program, false, report),
         Some(Listen::Auto) => examine_found(program, true, report),
@@ -28,7 +32,7 @@ pub(super) fn examine(settings: &Settings, program: Option<&Path>, report: &mut 
 }
 
 /// `wanted`: a setting asks for such servers.
-fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> bool {
+fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> Vec<u32> {
     let running: Vec<_> = running()
         .into_iter()
         .filter_map(|one| one.stats.ok())
@@ -54,7 +58,7 @@ fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> b
             }
         }
     }
-    !running.is_empty()
+    running.iter().map(|stats| stats.process).collect()
 }
 
 /// What the hook in this process says, if it listens where it is found.
@@ -70,28 +74,28 @@ fn examine_at(
     address: &ListenAddress,
     program: Option<&Path>,
     report: &mut Report,
-) -> bool {
+) -> Vec<u32> {
     let control = match client(settings, address) {
         Ok(control) => control,
         Err(why) => {
             report.add(Finding::new(SUBJECT, Grade::Limited, why.to_string()));
-            return false;
+            return Vec::new();
         }
     };
     match control.stats() {
         Ok(stats) => {
             add(&stats, program, report);
-            true
+            vec![stats.process]
         }
         Err(Error::Unreachable { .. }) => {
             let text = format!("no server answers at {address} now");
             report.add(Finding::new(SUBJECT, Grade::Good, text));
-            false
+            Vec::new()
         }
         Err(why) => {
             let text = hook_says(&control, &why);
             report.add(Finding::new(SUBJECT, Grade::Limited, text));
-            false
+            Vec::new()
         }
     }
 }
