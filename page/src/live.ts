@@ -159,6 +159,9 @@ export class Live {
         if (error instanceof Refused && error.status === 401) {
             this.model.trouble = "The endpoint asks for its token.";
             this.askToken(this.token ? "This token is not the endpoint's." : "");
+        } else if (error instanceof Refused && error.status === 503 && sessionStorage.getItem(BRIDGED)) {
+            // Another process of the server has another socket, which this page does not know.
+            this.model.trouble = "The server does not answer: it has ended, or is busy. If it was started again, type contextpilot-llama open again, too.";
         } else if (error instanceof Refused) {
             this.model.trouble = `The endpoint answered ${error.status}: ${error.message}`;
         } else {

@@ -1,5 +1,5 @@
 import { byId, button, eachFrame, el, fill, text } from "./dom";
-import { bytes, called, count, percent, seconds, showRelative } from "./format";
+import { bytes, called, count, percent, plural, seconds, showRelative } from "./format";
 import { Live } from "./live";
 import { Model } from "./model";
 import { notInUse, soFar } from "./sentence";
@@ -102,8 +102,9 @@ function start(report: Report | null): void {
 
     function head(): void {
         const { stats, report, trouble, paused } = model;
-        const state = report ? "report" : trouble ? "trouble" : paused ? "paused" : "live";
-        byId("dot").className = state;
+        const sleeps = stats?.model_state === "asleep";
+        const state = report ? "report" : trouble ? "no answer" : paused ? "paused" : sleeps ? "asleep" : "live";
+        byId("dot").className = trouble ? "trouble" : state;
         text(byId("title"), report ? report.title : (stats?.model?.name ?? "KV cache"));
         const engine = stats?.engine ? `${stats.engine.name ?? ""} ${stats.engine.version ?? ""}`.trim() : "";
         const parts = report ? [`report of ${new Date(report.made).toLocaleString()}`, engine] : [engine, stats?.uptime_seconds === undefined ? "" : `up ${seconds(stats.uptime_seconds)}`, state === "live" ? "" : state];
@@ -118,23 +119,26 @@ function start(report: Report | null): void {
         if (reuse) {
             figures.push(["reused", percent(reuse.total.hit_ratio)]);
             if (!report) figures.push(["last minute", percent(reuse.last_minute.hit_ratio)]);
-            figures.push(["prompts", count(reuse.total.prompts)], ["evaluated", `${count(reuse.total.evaluated)} tokens`], ["in", seconds(reuse.seconds)]);
+            figures.push(["prompts", count(reuse.total.prompts)], ["evaluated", plural(reuse.total.evaluated, "token")]);
+            if (reuse.total.prompts > 0) figures.push(["in", seconds(reuse.seconds)]);
         }
-        for (const { prompt, last_title } of report ? [] : (stats?.slots ?? [])) {
-            if (!prompt) continue;
-            const who = prompt.id ?? (prompt.number > 0 ? prompt.number : "a prompt");
-            figures.push([`${called(who, last_title)} now`, soFar(prompt)]);
-        }
-        if (stats?.tokens) figures.push(["held", `${count(stats.tokens.resident)} tokens`]);
+        if (stats?.tokens) figures.push(["held", plural(stats.tokens.resident, "token")]);
         const host = stats?.host;
         if (host && (host.entries > 0 || !report)) figures.push(["host cache", host.limit_bytes ? `${bytes(host.bytes)} of ${bytes(host.limit_bytes)}` : bytes(host.bytes)]);
         if (!report && stats?.store?.ready === false) figures.push(["prefix store", notInUse(stats.store.reading ?? null)]);
-        if (stats?.store?.loaded_tokens !== undefined) figures.push(["store loaded", `${count(stats.store.loaded_tokens)} tokens`]);
+        if (stats?.store?.loaded_tokens !== undefined) figures.push(["store loaded", plural(stats.store.loaded_tokens, "token")]);
+        // Sentences, each in a line of its own behind the figures.
+        const few = figures.length;
+        for (const { prompt, last_title } of report ? [] : (stats?.slots ?? [])) {
+            if (!prompt) continue;
+            const who = prompt.id ?? (prompt.number > 0 ? prompt.number : "a prompt");
+            figures.push([`${called(who, last_title)} is being evaluated:`, soFar(prompt)]);
+        }
         const list = byId("figures");
         const known = figures.map((figure) => figure.join()).join();
         if (list.dataset["known"] === known) return;
         list.dataset["known"] = known;
-        fill(list, ...figures.map(([label, value]) => el("div", {}, el("dt", {}, label), el("dd", {}, value))));
+        fill(list, ...figures.map(([label, value], nth) => el("div", nth < few ? {} : { class: "line" }, el("dt", {}, label), el("dd", {}, value))));
     }
 
     if (live) {

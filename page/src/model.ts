@@ -47,6 +47,8 @@ export class Model {
     requests: Req[] = [];
     changes: (ChangeEvent & { ms: number })[] = [];
     samples: Sample[] = [];
+    /** From when on events are known, by the server's clock. */
+    since = 0;
     advice: Advice | null = null;
     grid: Point[] = [];
     report: Report["about"] | null = null;
@@ -92,6 +94,7 @@ export class Model {
 
     takeStats(stats: Stats): void {
         if (this.stats?.epoch && this.stats.epoch !== stats.epoch) this.reset();
+        this.since ||= Date.parse(stats.at);
         this.stats = stats;
         this.samples.push({
             at: Date.parse(stats.at),

@@ -219,6 +219,7 @@ async function madeUp(browser) {
     await differences(browser);
     await quiet(browser);
     await underWay(browser);
+    await states(browser);
     await advice(browser);
     await silence(browser);
     await frames(browser);
@@ -233,7 +234,7 @@ async function underWay(browser) {
     world.store = { ready: false, reading: { bytes_read: 2 ** 30, bytes: 40 * 2 ** 30 } };
     const served = await serve(world, built);
     const page = await open(browser, served.url);
-    const name = "#17 “What is in README.md?”, from curl/8 now";
+    const name = "#17 “What is in README.md?”, from curl/8 is being evaluated:";
     await until("the prompt that is evaluated", page, (name) => [...document.querySelectorAll("#figures dt")].some((one) => one.textContent === name), name);
     const shown = await figures(page);
     assert.equal(shown[name], "1,000 reused, 1,024 evaluated so far in 1 min 1 s, 17 tokens/s; 976 of 3,000 tokens remain, about 59 s");
@@ -247,6 +248,38 @@ async function underWay(browser) {
     await until("its end", page, () => !document.querySelector("#figures").textContent.includes("remain"));
     assert.deepEqual(page.complaints(), []);
     say("it says how far a prompt has come that is being evaluated, and how far the files have been read");
+    await page.close();
+    served.close();
+}
+
+/** Before the first prompt, while the server sleeps, and when it has ended. */
+async function states(browser) {
+    const world = new World();
+    const served = await serve(world, built);
+    const page = await open(browser, `${served.url}#token=made-up`, { allow: ["404", "503"] });
+    await until("the figures", page, () => document.querySelectorAll("#figures dd").length > 3);
+    const said = (what) => page.evaluate((what) => document.querySelector(what).textContent, what);
+    assert.equal((await figures(page)).in, undefined, "nothing took time yet");
+    await show(page, "bill");
+    assert.equal(await said("#view-bill .sums"), "");
+    assert.equal(await said("#view-bill tbody"), "Nothing was evaluated in this time.");
+    // What was evicted before the page was opened is not known.
+    await show(page, "time");
+    assert.match(await said("#view-time .bar"), /0 evictions since \d\d:\d\d:\d\d$/);
+    await show(page, "tree");
+    await until("what it holds", page, () => document.querySelector("#view-tree .note").textContent.includes("0 distinct tokens held."));
+    world.modelState = "asleep";
+    await until("that it sleeps", page, () => document.querySelector("#subtitle").textContent.endsWith(" · asleep"));
+    await until("what it holds", page, () => document.querySelector("#view-tree .note").textContent.includes("held: the server sleeps, and the next prompt wakes it"));
+    world.modelState = "loaded";
+    world.step();
+    await until("that it is awake", page, () => !document.querySelector("#subtitle").textContent.includes("asleep") && [...document.querySelectorAll("#figures dt")].some((one) => one.textContent === "in"));
+    // As `contextpilot-llama open` answers, when the server has ended.
+    world.ended = true;
+    await until("its end", page, () => document.querySelector("#message").textContent.includes("type contextpilot-llama open again"));
+    assert.ok((await said("#subtitle")).endsWith(" · no answer"));
+    assert.deepEqual(page.complaints(), []);
+    say("before the first prompt, asleep and ended: each is said");
     await page.close();
     served.close();
 }

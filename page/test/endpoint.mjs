@@ -38,6 +38,9 @@ export class World {
         /** What `/stats` says of a slot, in place of what it says of one that rests, and of the store. */
         this.atWork = new Map();
         this.store = {};
+        this.modelState = "loaded";
+        /** Nothing is answered but the page. */
+        this.ended = false;
         /** What becomes of a single request is answered once this is fulfilled. */
         this.may = Promise.resolve();
     }
@@ -134,7 +137,7 @@ export class World {
             mode: "observing",
             engine: { name: "llama.cpp", version: "0.7.0", build: "b11669", functions: [] },
             model: { name: "made-up", from: "command line" },
-            model_state: "loaded",
+            model_state: this.modelState,
             flags: { parallel: this.slots },
             slots: [...Array(this.slots).keys()].map((slot) => ({ slot, tokens: last(slot)?.to ?? 0, capacity: 16_384, bytes: null, busy: false, requests: [], requests_total: 0, last_request: null, last_launch: null, ...this.atWork.get(slot) })),
             host: { entries: 3, tokens: 9000, bytes: 3 << 20, limit_bytes: 8 << 30 },
@@ -172,7 +175,8 @@ export async function serve(world, page, { each = 0, port = 0 } = {}) {
         if (url.pathname === "/") {
             response.writeHead(200, { "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": `${policy}; frame-ancestors 'none'` });
             response.end(html);
-        } else if (url.pathname === "/stats") json(world.stats());
+        } else if (world.ended) json({ error: "the server's endpoint: unix:/x.sock does not answer (there is no such socket)" }, 503);
+        else if (url.pathname === "/stats") json(world.stats());
         else if (url.pathname === "/tree") json({ at: world.iso(world.now()), epoch: "made-up", resident: world.stats().tokens.resident, branches: world.branches });
         else if (url.pathname === "/requests/last") json({ requests: world.requests.slice(-Number(url.searchParams.get("n") ?? 10)).reverse() });
         else if (url.pathname.startsWith("/requests/")) void world.may.then(() => json(world.state(decodeURIComponent(url.pathname.slice(10)))));

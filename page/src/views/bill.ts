@@ -58,7 +58,7 @@ export class BillView implements View {
         if (now === this.drawn) return;
         this.drawn = now;
         const prompt = bill.reused + bill.evaluated;
-        text(this.sums, `${plural(bill.prompts, "prompt")}, ${count(prompt)} tokens: ${percent(prompt > 0 ? bill.reused / prompt : null)} reused; evaluating the others took ${seconds(bill.seconds)}, the time of each prompt added up: of prompts that share batches, each has the whole time.`);
+        text(this.sums, bill.prompts === 0 ? "" : `${plural(bill.prompts, "prompt")}, ${plural(prompt, "token")}: ${percent(prompt > 0 ? bill.reused / prompt : null)} reused; evaluating the others took ${seconds(bill.seconds)}, the time of each prompt added up: of prompts that share batches, each has the whole time.`);
         const most = Math.max(1, ...CAUSES.map((cause) => cause.of(bill.causes)));
         const rows = CAUSES.filter((cause) => cause.of(bill.causes) > 0).sort((a, b) => b.of(bill.causes) - a.of(bill.causes));
         fill(this.body, ...rows.map((cause) => this.row(cause, bill, most)));

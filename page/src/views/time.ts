@@ -396,8 +396,12 @@ export class TimeView implements View {
         this.spans.forEach((one, nth) => one.setAttribute("aria-pressed", String(SPANS[nth]?.[1] === this.span && this.end === null)));
         this.hint(seen.length === 0 && happened.length === 0);
         const evaluated = seen.reduce((sum, one) => sum + one.evaluation.evaluated, 0);
-        const evicted = happened.filter((one) => one.kind === "evicted").length;
-        const about = `${plural(seen.length, "request")}, ${plural(evaluated, "token")} evaluated, ${plural(evicted, this.model.report?.kind === "recording" ? "replacement" : "eviction")}`;
+        const evictions = happened.filter((one) => one.kind === "evicted");
+        const evicted = evictions.length;
+        // Events come from the moment on at which this page asked for them; requests, also those before.
+        const { since, report } = this.model;
+        const heard = report || from >= since || evictions.some((one) => one.at < since) ? "" : ` since ${clock(since)}`;
+        const about = `${plural(seen.length, "request")}, ${plural(evaluated, "token")} evaluated, ${plural(evicted, this.model.report?.kind === "recording" ? "replacement" : "eviction")}${heard}`;
         text(this.note, `${live ? "live · " : ""}${clock(from)}–${clock(to)} · ${about}`);
         this.canvas.setAttribute("aria-label", `A lane for each slot, from ${clock(from)} to ${clock(to)}: ${about}. Arrow keys move, plus and minus zoom. The list below says the same.`);
         const lines = [

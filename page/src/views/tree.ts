@@ -29,7 +29,7 @@ export class TreeView implements View {
     private root: number | null = null;
     /** What the branch is that was zoomed into: numbers change from answer to answer. */
     private rootIs: string | null = null;
-    private drawn = { tree: null as unknown, width: 0, root: null as unknown, query: "", chosen: null as Name | null };
+    private drawn = { tree: null as unknown, width: 0, root: null as unknown, query: "", chosen: null as Name | null, sleeps: false };
     private focused = 0;
 
     constructor(
@@ -82,7 +82,8 @@ export class TreeView implements View {
         const { tree, chosen } = this.model;
         const width = this.plot.clientWidth;
         const query = this.search.value.trim();
-        const now = { tree, width, root: this.root, query, chosen };
+        const sleeps = this.model.stats?.model_state === "asleep";
+        const now = { tree, width, root: this.root, query, chosen, sleeps };
         if (Object.entries(now).every(([key, value]) => this.drawn[key as keyof typeof now] === value)) return;
         const isNew = tree !== this.drawn.tree;
         this.drawn = now;
@@ -107,7 +108,7 @@ export class TreeView implements View {
         this.at = layout(this.branches, this.of, this.root, MOST_BARS, hits);
         this.paint(width, matching);
         this.tellPath();
-        this.tellNote(tree !== null);
+        this.tellNote(tree !== null, sleeps);
     }
 
     private paint(width: number, matching: ((one: Branch) => boolean) | null): void {
@@ -254,7 +255,7 @@ export class TreeView implements View {
         );
     }
 
-    private tellNote(known: boolean): void {
+    private tellNote(known: boolean, sleeps: boolean): void {
         const { bars } = this.at;
         const hidden = bars.reduce((sum, bar) => sum + bar.hidden, 0);
         const merged = this.branches.reduce((sum, one) => sum + one.merged.branches, 0);
@@ -263,9 +264,9 @@ export class TreeView implements View {
         const parts = !known
             ? [this.model.report ? "This report has no tree: the log file does not say what prompts have in common." : "Asking for the tree…"]
             : this.branches.length === 0
-              ? ["Nothing is cached yet. Send the server a prompt."]
+              ? [sleeps ? "The server sleeps, and holds nothing: the next prompt wakes it." : "Nothing is cached yet. Send the server a prompt."]
               : [
-                    `${plural(held, "distinct token")} ${this.model.report ? "in slots at the end" : "held"}. `,
+                    `${plural(held, "distinct token")} ${this.model.report ? "in slots at the end" : sleeps ? "held: the server sleeps, and the next prompt wakes it" : "held"}. `,
                     this.model.report?.kind === "recording" ? asked : "",
                     hidden + merged > 0 ? `${plural(hidden + merged, "small branch", "small branches")} not drawn: double-click (or Z) zooms in. ` : "",
                 ];
@@ -283,9 +284,11 @@ function same(branch: Branch): string {
 }
 
 function said(branch: Branch, hidden: number, hiddenTokens: number): string {
-    const shown = branch.requests.slice(-3).map(name);
-    const more = branch.requests_total - shown.length;
-    const parts = [shown.reverse().join(", ")];
+    const last = branch.requests.slice(-3).map(name);
+    const more = branch.requests_total - last.length;
+    // An id that a client sends again and again stands there once.
+    const shown = [...new Set(last.reverse())];
+    const parts = [shown.join(", ")];
     if (more > 0 && shown.length > 0) parts.push(`+${more}`);
     const left = hidden + branch.merged.branches;
     if (left > 0) parts.push(`· ${left} more (${short(hiddenTokens + branch.merged.tokens)})`);
