@@ -13,6 +13,7 @@ use crate::say::say;
 
 /// Print what is cached, moved and evicted, as it happens
 ///
+/// Of requests with an id (rid or request_id); those without have none to report, and `why --watch` shows them.
 /// Goes on until the server ends, or its output is closed.
 #[derive(Args)]
 #[command(after_help = "Example:
