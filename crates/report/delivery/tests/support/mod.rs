@@ -82,6 +82,11 @@ pub(crate) fn wait_for(sender: &Sender, what: &str, until: impl Fn(&Stats) -> bo
     }
 }
 
+/// Waits until it has said so many lines.
+pub(crate) fn wait_for_lines(sender: &Sender, log: &Log, count: usize) {
+    wait_for(sender, "lines", |_| log.lines().len() >= count);
+}
+
 pub(crate) fn ids(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|n| format!("req-{n:012x}")).collect()
 }
