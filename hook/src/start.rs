@@ -398,8 +398,8 @@ unsafe extern "C" fn in_forked_child() {
     mode::disable();
 }
 
-/// How much of the time at the end is kept for closing the journal.
-const CLOSING: Duration = Duration::from_millis(50);
+/// How much of the time at the end is kept for closing the journal: a moment, but on a busy machine the worker waits for a processor.
+const CLOSING: Duration = Duration::from_millis(500);
 
 /// The process ends, and its cache with it: reports all live ids as evicted, within
 /// `CONTEXTPILOT_EXIT_DRAIN_MS`. The other threads still run meanwhile.
@@ -430,7 +430,7 @@ extern "C" fn on_exit() {
         for context in contexts::all() {
             channel::push(Event::ContextFreed { context });
         }
-        let drain_until = deadline - CLOSING.min(longest / 2);
+        let drain_until = deadline - CLOSING.min(longest / 4);
         worker.leave(drain_until);
         kept::finish(drain_until);
         let left = drain_until.saturating_duration_since(Instant::now());

@@ -135,7 +135,6 @@ fn with_an_exit_drain_of_0_the_next_start_reports() {
 fn without_a_folder_for_a_journal_nobody_is_promised_a_later_report() {
     let (home, index) = (Home::new(), Index::start().unwrap());
     let end = |builder: Builder| {
-        let builder = builder.env("CONTEXTPILOT_EXIT_DRAIN_MS", "300");
         let mut server = builder.spawn().unwrap();
         fill(&server);
         index.behave(Behaviour::Hang);
