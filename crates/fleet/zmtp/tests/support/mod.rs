@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use contextpilot_zmtp::{Frame, Session, decode, encode};
 
 /// Longer than anything here takes.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
