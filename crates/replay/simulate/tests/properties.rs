@@ -351,7 +351,6 @@ proptest! {
     }
 }
 
-/// That is as much traffic as an operator may have in a day.
 /// At another setting than the recorded one, a server sleeps when it has had nothing to do for long enough.
 #[test]
 fn a_server_that_sleeps_loses_what_it_held() {
@@ -378,6 +377,7 @@ fn a_server_that_sleeps_loses_what_it_held() {
     assert_eq!(reused(Some(1)), [false, false, false]);
 }
 
+/// As much traffic as an operator may have in a day.
 #[test]
 fn a_hundred_thousand_requests_are_simulated() {
     let asked: Vec<Asked> = (0..100_000_u64)
