@@ -223,14 +223,14 @@ fn open_serves_the_page_for_an_endpoint_at_a_unix_socket() {
 #[test]
 fn made_up_traffic_hostile_ids_keyboard_accessibility_and_many_events() {
     if let Some(said) = look(&["made-up"]) {
-        assert_eq!(count(&said), 10, "{said}");
+        assert_eq!(count(&said), 11, "{said}");
     }
 }
 
 #[test]
 fn in_firefox_too_hostile_ids_keyboard_accessibility_and_many_events() {
     if let Some(said) = look_with(Browser::Firefox, &["made-up"]) {
-        assert_eq!(count(&said), 10, "{said}");
+        assert_eq!(count(&said), 11, "{said}");
     }
 }
 

@@ -29,6 +29,13 @@ fn fill(at: &Path) {
     assert!(writer.flush(Duration::from_secs(600)));
 }
 
+/// Waits until all of the folder has been read.
+fn read_all(store: &Stored) {
+    until("all of the folder has been read", || {
+        (store.figures().chunks > MANY as u64).then_some(())
+    });
+}
+
 #[test]
 fn a_prompt_is_loaded_before_the_folder_has_been_read() {
     let (folder, own) = (folder(), folder());
@@ -70,13 +77,12 @@ fn a_prompt_is_loaded_before_the_folder_has_been_read() {
     let (_, account) = third.compare(&plain, &grown);
     assert_eq!(account.from.store, 999, "{account:?}");
     fs::remove_file(&waits).unwrap();
-    until("all of the folder has been read", || {
-        (third.figures().chunks > MANY as u64).then_some(())
-    });
+    read_all(&third);
     // A damaged index is none.
     third.end();
     fs::write(&index, "other").unwrap();
     let mut fourth = Stored::start(&one_slot(), folder.path());
+    read_all(&fourth);
     let (_, account) = fourth.compare(&plain, &branch);
     assert_eq!(account.from.store, 799, "{account:?}");
 }
