@@ -75,16 +75,32 @@ macro_rules! slots {
         pub(crate) mod called {
             $(pub(crate) static $name: super::Called = super::Called::new();)*
         }
+        /// Those whose addresses are known [at once](AddressSlot::get_at_once). A call of one of these can be the last that a
+        /// function does, so that it keeps nothing on the stack.
+        #[allow(clippy::type_complexity)]
+        pub(crate) mod known {
+            use super::*;
+            $(
+                /// The host's function of this name.
+                #[inline]
+                pub(crate) fn $name() -> Option<unsafe extern "C-unwind" fn($($type),*) $(-> $result)?> {
+                    // SAFETY: the function of this name has this signature (see the headers of the
+                    // host's libraries), and function pointers are as large as data pointers here.
+                    slot::$name.get_at_once().map(|address| unsafe {
+                        std::mem::transmute::<NonNull<c_void>, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)
+                    })
+                }
+            )*
+        }
         $(
             /// The host's function of this name.
             #[allow(clippy::type_complexity)]
             #[inline]
             pub(crate) fn $name() -> Option<unsafe extern "C-unwind" fn($($type),*) $(-> $result)?> {
-                // SAFETY: the function of this name has this signature (see the headers of the
-                // host's libraries), and function pointers are as large as data pointers here.
-                slot::$name.get().map(|address| unsafe {
+                // SAFETY: as above.
+                known::$name().or_else(|| slot::$name.look_up().map(|address| unsafe {
                     std::mem::transmute::<NonNull<c_void>, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)
-                })
+                }))
             }
         )*
         /// Calls them.
@@ -98,11 +114,9 @@ macro_rules! slots {
                 /// As the function itself requires.
                 #[inline]
                 pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
-                    match slot::$name.get_at_once() {
-                        // SAFETY: as above, and the caller's promise.
-                        Some(address) => unsafe {
-                            std::mem::transmute::<NonNull<c_void>, unsafe extern "C-unwind" fn($($type),*) $(-> $result)?>(address)($($argument),*)
-                        },
+                    match known::$name() {
+                        // SAFETY: the caller's promise.
+                        Some(original) => unsafe { original($($argument),*) },
                         // SAFETY: the caller's promise.
                         None => unsafe { looked_up::$name($($argument),*) },
                     }

@@ -31,6 +31,19 @@ fn release(memory: Pointer) {
 
 #[inline]
 pub(crate) unsafe fn _ZdlPv(memory: Pointer) {
+    let matters = host_buffers::may_be(memory.addr());
+    match original::known::_ZdlPv() {
+        // SAFETY: what our caller asked for.
+        Some(original) if !matters => unsafe { original(memory) },
+        // SAFETY: the same.
+        _ => unsafe { delete(memory) },
+    }
+}
+
+/// The same of a buffer that may be of interest, or before the original is known.
+#[cold]
+#[inline(never)]
+unsafe fn delete(memory: Pointer) {
     if host_buffers::may_be(memory.addr()) {
         note(memory);
     }
@@ -43,6 +56,19 @@ pub(crate) unsafe fn _ZdlPv(memory: Pointer) {
 
 #[inline]
 pub(crate) unsafe fn _ZdlPvm(memory: Pointer, size: usize) {
+    let matters = host_buffers::may_matter(size) && host_buffers::may_be(memory.addr());
+    match original::known::_ZdlPvm() {
+        // SAFETY: what our caller asked for.
+        Some(original) if !matters => unsafe { original(memory, size) },
+        // SAFETY: the same.
+        _ => unsafe { delete_sized(memory, size) },
+    }
+}
+
+/// As [`delete`].
+#[cold]
+#[inline(never)]
+unsafe fn delete_sized(memory: Pointer, size: usize) {
     if host_buffers::may_matter(size) && host_buffers::may_be(memory.addr()) {
         note(memory);
     }
