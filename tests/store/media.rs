@@ -119,6 +119,53 @@ fn send(stored: &mut Stored, plain: &Server, request: &Request) -> Evaluation {
     account
 }
 
+/// One server evaluates the prompt in batches of one size, and the next one, of another size, loads it.
+#[track_caller]
+fn is_loaded_whatever_the_batches(kind: &Builder, prompt: &[Part]) {
+    for (batch, again) in [("12", "2048"), ("2048", "12"), ("12", "9")] {
+        let folder = folder();
+        let flags = |batch| kind.clone().args(["-b", batch, "-ub", batch]);
+        let plain = started(&flags("2048"));
+        let mut first = Stored::start(&flags(batch), folder.path());
+        ask(&mut first, &plain, prompt);
+        first.end();
+        let mut second = Stored::start(&flags(again), folder.path());
+        let account = ask(&mut second, &plain, prompt);
+        assert_eq!(
+            account.evaluated, 1,
+            "{prompt:?} {batch} {again}: {account:?}"
+        );
+    }
+}
+
+/// Prompts that come again have as many drafts, and as many of them accepted, as without a store; of the first one, `rest` tokens are
+/// evaluated then.
+#[track_caller]
+fn drafts_as_if_evaluated(what: &str, builder: &Builder, prompts: [[Part; 3]; 2], rest: u64) {
+    let folder = folder();
+    let mut stored = Stored::start(builder, folder.path());
+    let plain = started(builder);
+    let mut made = 0;
+    for prompt in [prompts, prompts].concat() {
+        let says = |server: &Server| {
+            let answer = server.send(&asking(&prompt).predict(24)).unwrap();
+            let value = answer.json().unwrap();
+            let drafted = ["draft_n", "draft_n_accepted"];
+            let drafted = drafted.map(|name| value["timings"][name].as_u64().unwrap_or(0));
+            (steps(&value), drafted)
+        };
+        let ((ours, drafts), (theirs, theirs_drafts)) = (says(&stored.server), says(&plain));
+        let is_same = !ours.is_empty() && difference(&ours, &theirs) < ROUNDING;
+        assert!(is_same, "{what}: {prompt:?}");
+        assert_eq!(drafts, theirs_drafts, "{what}: {prompt:?}");
+        made += drafts[0];
+    }
+    assert!(made > 0, "{what}");
+    let account = ask(&mut stored, &plain, &prompts[0]);
+    assert_eq!(account.evaluated, rest, "{what}: {account:?}");
+    assert_eq!(stored.figures().refused, [""; 0], "{what}");
+}
+
 const TEA: [Part; 3] = [Text(1, 100), Image(1, SIDE), Text(2, 200)];
 const SEA: [Part; 3] = [Text(3, 80), Image(2, SIDE), Text(4, 100)];
 
@@ -166,17 +213,7 @@ fn the_next_server_has_what_stands_behind_images_also_after_a_kill() {
 #[test]
 fn an_image_is_whole_or_it_is_not_there_whatever_batches_it_is_evaluated_in() {
     for kind in kinds() {
-        for (batch, again) in [("12", "2048"), ("2048", "12"), ("12", "9")] {
-            let folder = folder();
-            let flags = |batch| kind.clone().args(["-b", batch, "-ub", batch]);
-            let plain = started(&flags("2048"));
-            let mut first = Stored::start(&flags(batch), folder.path());
-            ask(&mut first, &plain, &TEA);
-            first.end();
-            let mut second = Stored::start(&flags(again), folder.path());
-            let account = ask(&mut second, &plain, &TEA);
-            assert_eq!(account.evaluated, 1, "{batch} {again}: {account:?}");
-        }
+        is_loaded_whatever_the_batches(&kind, &TEA);
     }
 }
 

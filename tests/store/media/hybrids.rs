@@ -93,29 +93,7 @@ fn what_stands_behind_images_is_drafted_from_as_if_it_had_been_evaluated() {
     ] {
         for batch in ["12", "2048"] {
             let builder = builder.clone().args(["-b", batch, "-ub", batch]);
-            let folder = folder();
-            let mut stored = Stored::start(&builder, folder.path());
-            let plain = started(&builder);
-            let mut made = 0;
-            for prompt in [TEA, SEA, TEA, SEA] {
-                let says = |server: &Server| {
-                    let answer = server.send(&asking(&prompt).predict(24)).unwrap();
-                    let value = answer.json().unwrap();
-                    let drafted = ["draft_n", "draft_n_accepted"];
-                    let drafted = drafted.map(|name| value["timings"][name].as_u64().unwrap_or(0));
-                    (steps(&value), drafted)
-                };
-                let ((ours, drafts), (theirs, theirs_drafts)) =
-                    (says(&stored.server), says(&plain));
-                let is_same = !ours.is_empty() && difference(&ours, &theirs) < ROUNDING;
-                assert!(is_same, "{what} {batch}: {prompt:?}");
-                assert_eq!(drafts, theirs_drafts, "{what} {batch}: {prompt:?}");
-                made += drafts[0];
-            }
-            assert!(made > 0, "{what}");
-            let account = ask(&mut stored, &plain, &TEA);
-            assert_eq!(account.evaluated, rest, "{what} {batch}: {account:?}");
-            assert_eq!(stored.figures().refused, [""; 0], "{what}");
+            drafts_as_if_evaluated(&format!("{what} {batch}"), &builder, [TEA, SEA], rest);
         }
     }
 }

@@ -76,20 +76,7 @@ fn a_prompt_with_a_sound_is_loaded_and_the_sound_not_encoded_also_after_a_kill()
 #[test]
 fn a_sound_is_whole_or_it_is_not_there_whatever_batches_it_is_evaluated_in() {
     for arch in [Arch::Llama, Arch::Qwen2Vl] {
-        for (batch, again) in [("12", "2048"), ("2048", "12"), ("12", "9")] {
-            let folder = folder();
-            let flags = |batch| {
-                let builder = hears(arch, ProjectorKind::Ultravox);
-                builder.args(["-b", batch, "-ub", batch])
-            };
-            let plain = started(&flags("2048"));
-            let mut first = Stored::start(&flags(batch), folder.path());
-            ask(&mut first, &plain, &SPOKEN);
-            first.end();
-            let mut second = Stored::start(&flags(again), folder.path());
-            let account = ask(&mut second, &plain, &SPOKEN);
-            assert_eq!(account.evaluated, 1, "{arch} {batch} {again}: {account:?}");
-        }
+        is_loaded_whatever_the_batches(&hears(arch, ProjectorKind::Ultravox), &SPOKEN);
     }
 }
 
@@ -195,27 +182,6 @@ fn images_and_sounds_stand_in_one_prompt() {
 fn what_stands_behind_sounds_is_drafted_from_as_if_it_had_been_evaluated() {
     for (arch, rest) in [(Arch::Mtp, 1), (Arch::Qwen35, 4)] {
         let builder = hears(arch, ProjectorKind::Ultravox).args(["--spec-type", "draft-mtp"]);
-        let folder = folder();
-        let mut stored = Stored::start(&builder, folder.path());
-        let plain = started(&builder);
-        let mut made = 0;
-        for prompt in [SPOKEN, SUNG, SPOKEN, SUNG] {
-            let says = |server: &Server| {
-                let answer = server.send(&asking(&prompt).predict(24)).unwrap();
-                let value = answer.json().unwrap();
-                let drafted = ["draft_n", "draft_n_accepted"];
-                let drafted = drafted.map(|name| value["timings"][name].as_u64().unwrap_or(0));
-                (steps(&value), drafted)
-            };
-            let ((ours, drafts), (theirs, theirs_drafts)) = (says(&stored.server), says(&plain));
-            let is_same = !ours.is_empty() && difference(&ours, &theirs) < ROUNDING;
-            assert!(is_same, "{arch}: {prompt:?}");
-            assert_eq!(drafts, theirs_drafts, "{arch}: {prompt:?}");
-            made += drafts[0];
-        }
-        assert!(made > 0, "{arch}");
-        let account = ask(&mut stored, &plain, &SPOKEN);
-        assert_eq!(account.evaluated, rest, "{arch}: {account:?}");
-        assert_eq!(stored.figures().refused, [""; 0], "{arch}");
+        drafts_as_if_evaluated(&arch.to_string(), &builder, [SPOKEN, SUNG], rest);
     }
 }
