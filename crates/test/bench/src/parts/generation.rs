@@ -9,7 +9,7 @@
 
 use contextpilot_testbed::{Builder, Index, Request, Result, Server};
 
-use super::serving::{prompt, start};
+use super::serving::{prompt, start_in_any_order};
 use crate::cores::Reserved;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
@@ -126,9 +126,7 @@ fn measure(
     let reserved = on_one_core.then(Reserved::new).transpose()?;
     let mut times = Comparison::new(&NAMES);
     for nth in 0..starts {
-        let sides = order(nth, builders.len());
-        let shuffled: Vec<Builder> = sides.iter().map(|&side| builders[side].clone()).collect();
-        let servers = start(&shuffled)?;
+        let (sides, servers) = start_in_any_order(builders, nth)?;
         if let Some(reserved) = &reserved {
             for server in &servers {
                 reserved.give_to(server.pid())?;

@@ -142,9 +142,7 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
     ];
     let [mut first, mut whole] = [(); 2].map(|()| Times::new());
     for nth in 0..load.starts {
-        let sides = order(nth, builders.len());
-        let shuffled: Vec<Builder> = sides.iter().map(|&side| builders[side].clone()).collect();
-        let servers = start(&shuffled)?;
+        let (sides, servers) = start_in_any_order(&builders, nth)?;
         let [mut firsts, mut wholes] = [(); 2].map(|()| vec![Vec::new(); builders.len()]);
         for round in nth * load.rounds..(nth + 1) * load.rounds {
             for place in order(round, servers.len()) {
@@ -229,6 +227,16 @@ fn serve(lab: &Lab, page: &mut Page, load: &Load) -> Result<()> {
 /// One after the other, so that none starts while another computes its way up.
 pub(super) fn start(builders: &[Builder]) -> Result<Vec<Server>> {
     builders.iter().map(Builder::spawn).collect()
+}
+
+/// The same in another order at each start, the n-th: the side of each server, and the servers.
+pub(super) fn start_in_any_order(
+    builders: &[Builder],
+    nth: usize,
+) -> Result<(Vec<usize>, Vec<Server>)> {
+    let sides = order(nth, builders.len());
+    let shuffled: Vec<Builder> = sides.iter().map(|&side| builders[side].clone()).collect();
+    Ok((sides, start(&shuffled)?))
 }
 
 /// Begins with the number, last digit first, so that prompts differ from the first token on.
