@@ -86,6 +86,12 @@ pub(crate) fn all() -> Vec<Shown> {
             busy(),
         ),
         shown(
+            "elsewhere_busy",
+            "cause: evaluated in another slot at the same time",
+            bare(),
+            asked([ask(vec![short.clone(), long.clone()])]),
+        ),
+        shown(
             "elsewhere_similarity",
             "cause: too small a share of the prompt",
             bare(),

@@ -269,7 +269,7 @@ impl Observer {
                 evaluation,
                 counts,
                 answers,
-            } => self.prompt_evaluated(sequence, asker, evaluation, counts, answers, now),
+            } => self.prompt_evaluated(sequence, asker, evaluation, (counts, answers), now, ledger),
             Fact::FirstToken { sequence } => self.has_first_token(sequence, at),
             Fact::PromptGivenUp {
                 sequence,

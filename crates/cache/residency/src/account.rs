@@ -241,9 +241,15 @@ impl Accounts {
 
     /// The prompt that a slot works on has been evaluated. `reused` and `evaluated` are its tokens by
     /// the engine's count. `None`: the launch was not seen.
-    pub fn close(&mut self, slot: SequenceId, reused: u64, evaluated: u64) -> Option<Account> {
+    pub fn close(
+        &mut self,
+        slot: SequenceId,
+        reused: u64,
+        evaluated: u64,
+        ledger: &Ledger,
+    ) -> Option<Account> {
         let open = self.slots.get_mut(&slot)?.open.take()?;
-        let account = self.account(&open, reused, evaluated);
+        let account = self.account(&open, reused, evaluated, ledger);
         if let Some(place) = self.slots.get_mut(&slot) {
             place.last = Some(account.clone());
         }
@@ -265,7 +271,7 @@ impl Accounts {
         if open.prompt.is_none() && open.begun.is_some() && open.before.is_none() {
             open.prompt = Some(ledger.tokens_from(CacheEntry::Slot(slot), 0));
         }
-        Some(self.account(&open, reused, evaluated))
+        Some(self.account(&open, reused, evaluated, ledger))
     }
 
     /// A client wants a slot to be erased. It may name one that the server does not have.

@@ -197,13 +197,13 @@ impl Observer {
         sequence: SequenceId,
         asker: &Asker,
         evaluation: Option<EvaluationId>,
-        counts: TokenCounts,
-        answers: bool,
+        (counts, answers): (TokenCounts, bool),
         now: Now,
+        ledger: &Ledger,
     ) {
         let accounts = self.accounts.as_mut();
-        let account =
-            accounts.and_then(|accounts| accounts.close(sequence, counts.reused, counts.evaluated));
+        let account = accounts
+            .and_then(|accounts| accounts.close(sequence, counts.reused, counts.evaluated, ledger));
         let entry = self.completed(sequence, asker, evaluation, (counts, None), account, now);
         let slot = self.slots.entry(sequence).or_default();
         let seconds = slot.evaluated.seconds_since(slot.launched);

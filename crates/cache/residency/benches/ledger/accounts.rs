@@ -107,7 +107,7 @@ fn play(prompts: usize, make: Make, is_explained: bool) -> f64 {
         if let Some(accounts) = &mut accounts {
             let evaluated = (prompt.len() - common) as u64;
             accounts
-                .close(0, common as u64, evaluated)
+                .close(0, common as u64, evaluated, &bench.ledger)
                 .expect("an account");
         }
         taken += processor_time() - begun;

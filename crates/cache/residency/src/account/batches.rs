@@ -24,6 +24,7 @@ impl Accounts {
                 self.keep(slot, ledger);
             }
         }
+        let moment = if begins { self.past.begin() } else { 0 };
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let slot = run[0].sequence;
             let place = self.slots.entry(slot).or_default();
@@ -45,7 +46,8 @@ impl Accounts {
                 let own = place.own.take();
                 let decided = open.decided;
                 let was = |holds| was_in(holds, decided, &self.saved);
-                open.begun = Some(Begun::look(slot, own, run, ledger, was, prepared));
+                let now = (moment, self.clock);
+                open.begun = Some(Begun::look(slot, own, run, ledger, was, prepared, now));
             }
             open.submitting(run);
             let ends = run.last().is_some_and(|entry| entry.output);

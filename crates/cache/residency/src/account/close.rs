@@ -2,12 +2,13 @@
 
 use super::difference::{Difference, difference};
 use super::matching::Choice;
-use super::open::{Begun, Open, Other};
+use super::open::{Begun, Open};
 use super::order::{Shared, block, shared};
 use super::past::{LossId, Nearest, common};
 use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Loss, Sources, Taking};
 use super::{Accounts, Rules};
-use crate::ledger::CacheEntry;
+use crate::ids::SequenceId;
+use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{Token, is_unseen};
 use std::ops::Range;
 
@@ -68,7 +69,13 @@ impl Stretches {
 
 impl Accounts {
     /// Makes the account of a prompt. `reused` and `evaluated` are its tokens by the engine's count.
-    pub(super) fn account(&mut self, open: &Open, reused: u64, evaluated: u64) -> Account {
+    pub(super) fn account(
+        &mut self,
+        open: &Open,
+        reused: u64,
+        evaluated: u64,
+        ledger: &Ledger,
+    ) -> Account {
         let mut account = Account {
             nth: open.nth,
             asker: open.asker.clone(),
@@ -89,7 +96,7 @@ impl Accounts {
         let seen = begun.from as usize <= prompt.len() && !prompt.iter().any(|&t| is_unseen(t));
         let nearest = match &open.before {
             Some(before) => before.nearest.clone(),
-            None => self.past.nearest(prompt),
+            None => self.past.nearest(prompt, open.nth, begun.moment),
         };
         let nearest = nearest.filter(|_| seen);
         account.attempts = nearest.as_ref().map_or(0, |earlier| self.attempts(earlier));
@@ -101,10 +108,17 @@ impl Accounts {
             end: (prompt.len() as u32).saturating_sub(u32::from(!open.given_up)),
             all: Vec::new(),
         };
-        self.explain(open, begun, prompt, nearest.as_ref(), &mut stretches);
+        let beside = self.beside(open, begun, prompt, ledger);
+        self.explain(
+            open,
+            begun,
+            prompt,
+            (nearest.as_ref(), beside),
+            &mut stretches,
+        );
         account.causes = count(open, &stretches, evaluated);
         if account.causes.evicted > 0 {
-            account.lost = self.lost(open, prompt, &stretches);
+            account.lost = self.lost(open, begun, prompt, &stretches);
         }
         let diverged = nearest.as_ref();
         account.diverged = diverged.and_then(|nearest| self.diverged(open, prompt, nearest));
@@ -130,12 +144,35 @@ impl Accounts {
         }
     }
 
+    /// How many of a prompt's tokens a slot holds for one that was launched earlier, and was in a batch since this one began; and
+    /// how many it holds in all. Of several, that which has the most in common.
+    fn beside(
+        &self,
+        open: &Open,
+        begun: &Begun,
+        prompt: &[Token],
+        ledger: &Ledger,
+    ) -> Option<(u32, u32)> {
+        let was_at_work = |slot: &SequenceId| {
+            let place = self.slots.get(slot);
+            place
+                .is_some_and(|place| place.used >= begun.at && (1..open.nth).contains(&place.owner))
+        };
+        if !self.slots.keys().any(&was_at_work) {
+            return None;
+        }
+        let all = ledger.holdings(prompt).into_iter();
+        all.filter(|held| matches!(&held.holds, CacheEntry::Slot(slot) if was_at_work(slot)))
+            .map(|held| (held.common, held.tokens))
+            .max()
+    }
+
     fn explain(
         &self,
         open: &Open,
         begun: &Begun,
         prompt: &[Token],
-        nearest: Option<&Nearest>,
+        (nearest, beside): (Option<&Nearest>, Option<(u32, u32)>),
         stretches: &mut Stretches,
     ) {
         let all = prompt.len() as u32;
@@ -161,11 +198,13 @@ impl Accounts {
             .map(|other| (other.common(prompt), other))
             .max_by_key(|(common, other)| (*common, matches!(other.holds, CacheEntry::Slot(_))));
         if let Some((common, other)) = best {
-            let kind = || Cause::Elsewhere(kind(open, other, (common, all), &self.rules));
-            let cause = match uncached {
-                Some(cause) => cause,
-                None if other.of_other_adapters => Cause::Adapter,
-                None => kind(),
+            let cause = match (uncached, other.holds) {
+                (Some(cause), _) => cause,
+                (None, _) if other.of_other_adapters => Cause::Adapter,
+                (None, CacheEntry::Host(_)) => Cause::Elsewhere(Kind::HostRule),
+                (None, CacheEntry::Slot(_)) => {
+                    Cause::Elsewhere(in_slot(open, other.tokens, (common, all), &self.rules))
+                }
             };
             stretches.upto(common, cause);
         }
@@ -177,21 +216,32 @@ impl Accounts {
             // It held all that was known of the prompt then, and its next tokens were not copied.
             other.endless && other.common(prompt) >= stretches.done
         });
+        // Had it stayed, or been there, it would not have been reused.
+        let unless_uncached = |cause| uncached.unwrap_or(cause);
         if let Some(nearest) = nearest {
             let known = nearest.nth > self.gap && !endless;
-            let cause = match uncached {
-                _ if !known => Cause::NotKnown,
-                // Had it stayed, it would not have been reused.
-                Some(cause) => cause,
-                None => Cause::Evicted,
+            let cause = if known {
+                unless_uncached(Cause::Evicted)
+            } else {
+                Cause::NotKnown
             };
-            stretches.upto_around(&movable, nearest.common, cause);
+            stretches.upto_around(&movable, nearest.before, cause);
         }
         let forgotten = match &open.before {
             Some(before) => before.forgotten,
-            None => self.past.has_forgotten(prompt),
+            None => self.past.has_forgotten(prompt, begun.moment),
         };
         let forgotten = endless || forgotten;
+        // An earlier prompt was being evaluated up to here at the same time: in a slot, or in one that was used again since.
+        let earlier = nearest.map(|nearest| {
+            let held = nearest.common + nearest.rest.len() as u32;
+            (nearest.earlier, held)
+        });
+        if let Some((common, held)) = earlier.max(beside).filter(|_| !forgotten) {
+            let kind = in_slot(open, held, (common, all), &self.rules);
+            let cause = unless_uncached(Cause::Elsewhere(kind));
+            stretches.upto_around(&movable, common, cause);
+        }
         let cause = if forgotten {
             Cause::NotKnown
         } else {
@@ -201,19 +251,25 @@ impl Accounts {
         if let Some(first) = stretches.first_new() {
             match &open.before {
                 Some(before) => stretches.repeat(&before.repeats),
-                None => stretches.repeat(&self.past.repeats(prompt, first)),
+                None => stretches.repeat(&self.past.repeats(prompt, first, begun.moment)),
             }
         }
     }
 
     /// The loss that took most of the tokens that were evicted, and had to be evaluated; of several, the first.
-    fn lost(&self, open: &Open, prompt: &[Token], stretches: &Stretches) -> Option<Loss> {
+    fn lost(
+        &self,
+        open: &Open,
+        begun: &Begun,
+        prompt: &[Token],
+        stretches: &Stretches,
+    ) -> Option<Loss> {
         let mut losses: Vec<(LossId, u32)> = Vec::new();
         let all = stretches.all.iter();
         for &(from, to, _) in all.filter(|(_, _, cause)| *cause == Cause::Evicted) {
             let lost = match &open.before {
                 Some(before) => within(&before.losses, from, to),
-                None => self.past.losses(prompt, from, to),
+                None => self.past.losses(prompt, (from, to), begun.moment),
             };
             for (loss, lost) in lost {
                 let evaluated = open.entries(lost.start, lost.end);
@@ -312,17 +368,17 @@ fn within(losses: &[(LossId, Range<u32>)], from: u32, to: u32) -> Vec<(LossId, R
     inside.filter(|(_, lost)| !lost.is_empty()).collect()
 }
 
-/// Why tokens that are cached elsewhere were not used, by the server's rules (`get_available_slot`).
-fn kind(open: &Open, other: &Other, (common, prompt): (u32, u32), rules: &Rules) -> Kind {
-    match other.holds {
-        CacheEntry::Host(_) => Kind::HostRule,
-        CacheEntry::Slot(_) if open.wishes.slot.is_some() => Kind::Pinned,
-        CacheEntry::Slot(_) if rules.similarity == 0.0 => Kind::LeastRecentlyUsed,
+/// Why tokens of another slot were not used, by the server's rules (`get_available_slot`).
+fn in_slot(open: &Open, held: u32, (common, prompt): (u32, u32), rules: &Rules) -> Kind {
+    if open.wishes.slot.is_some() {
+        Kind::Pinned
+    } else if rules.similarity == 0.0 {
+        Kind::LeastRecentlyUsed
+    } else if rules.similarity(common, prompt, held).is_some() {
         // An idle slot that is similar enough would have been taken.
-        CacheEntry::Slot(_) if rules.similarity(common, prompt, other.tokens).is_some() => {
-            Kind::Busy
-        }
-        CacheEntry::Slot(_) => Kind::Similarity,
+        Kind::Busy
+    } else {
+        Kind::Similarity
     }
 }
 

@@ -1,6 +1,6 @@
 //! A prompt that is being evaluated, and what was cached when that began.
 
-use super::past::{LossId, Nearest, Nth, Past, common};
+use super::past::{LossId, Moment, Nearest, Nth, Past, common};
 use super::types::Wishes;
 use super::{Prepared, Rules};
 use crate::adapters::AppliedAdapter;
@@ -55,13 +55,15 @@ pub(super) struct Before {
 }
 
 impl Before {
-    pub(super) fn of(past: &Past, tokens: &[Token]) -> Self {
-        let nearest = past.nearest(tokens);
-        let common = nearest.as_ref().map_or(0, |earlier| earlier.common);
+    pub(super) fn of(past: &Past, tokens: &[Token], nth: Nth, begun: Moment) -> Self {
+        let nearest = past.nearest(tokens, nth, begun);
+        let (before, earlier) = nearest
+            .as_ref()
+            .map_or((0, 0), |nearest| (nearest.before, nearest.earlier));
         Self {
-            repeats: past.repeats(tokens, common),
-            losses: past.losses(tokens, 0, common),
-            forgotten: past.has_forgotten(tokens),
+            repeats: past.repeats(tokens, earlier, begun),
+            losses: past.losses(tokens, (0, before), begun),
+            forgotten: past.has_forgotten(tokens, begun),
             nearest,
         }
     }
@@ -70,6 +72,9 @@ impl Before {
 /// What was cached when the first batch of a prompt was submitted.
 #[derive(Debug)]
 pub(super) struct Begun {
+    pub(super) moment: Moment,
+    /// The number of the event.
+    pub(super) at: u64,
     /// The first position that was evaluated: how many tokens of the slot were reused.
     pub(super) from: u32,
     /// What the slot held before room was made in it.
@@ -187,6 +192,7 @@ impl Begun {
         ledger: &Ledger,
         buffers: impl Fn(CacheEntry) -> CacheEntry,
         prepared: Prepared,
+        (moment, at): (Moment, u64),
     ) -> Self {
         let from = run.first().map_or(0, |entry| entry.position.max(0) as u32);
         let held = ledger.tokens_from(CacheEntry::Slot(slot), 0);
@@ -233,6 +239,8 @@ impl Begun {
         }
         let bounded = ledger.is_bounded();
         Self {
+            moment,
+            at,
             from,
             own,
             others,

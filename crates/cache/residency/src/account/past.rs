@@ -17,7 +17,7 @@ mod forgotten;
 mod node;
 mod repeats;
 use forgotten::{Forgotten, Hash};
-use node::Node;
+use node::{Lost, Node};
 #[cfg(test)]
 pub(super) use repeats::REPEATED;
 
@@ -29,17 +29,24 @@ const NONE: Key = Key::MAX;
 pub(crate) type Nth = u64;
 /// The number of a loss: see [`Losses`](super::losses::Losses).
 pub(crate) type LossId = u64;
+/// How many times prompts had begun. What was recorded at the moment when a prompt began, or before, was there then.
+pub(crate) type Moment = u64;
 
 /// How many tokens of a prompt are known, and the last earlier prompt that begins with these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nearest {
     /// How many tokens both have in common from the beginning.
     pub(crate) common: u32,
+    /// How many of these were recorded when the prompt began. The others were evaluated at the same time.
+    pub(crate) before: u32,
+    /// How many of them were recorded then, or are of prompts that were launched earlier.
+    pub(crate) earlier: u32,
     /// The earlier prompt.
     pub(crate) nth: Nth,
     /// What the slot of the earlier prompt held behind these, as far as that is remembered.
     pub(crate) rest: Vec<Token>,
-    /// How these were lost: for each run of them, the number of tokens, and the loss.
+    /// How these were lost, as far as they were recorded when the prompt began: for each run of them, the number of tokens, and
+    /// the loss.
     pub(crate) lost: Vec<(usize, Option<LossId>)>,
 }
 
@@ -75,6 +82,7 @@ pub(crate) struct Past {
     bytes: usize,
     limit: usize,
     serial: u64,
+    now: Moment,
 }
 
 impl Past {
@@ -89,6 +97,8 @@ impl Past {
             tokens: Vec::new(),
             latest: 0,
             before: Hash::default(),
+            first: 0,
+            since: 0,
             lost: None,
             serial: 0,
         });
@@ -100,7 +110,14 @@ impl Past {
             bytes: 0,
             limit,
             serial: 0,
+            now: 0,
         }
+    }
+
+    /// Prompts begin. What is recorded from now on is not in their past.
+    pub(crate) fn begin(&mut self) -> Moment {
+        self.now += 1;
+        self.now - 1
     }
 
     /// Records tokens that a slot holds, or is about to lose, under the number of their prompt.
@@ -174,7 +191,7 @@ impl Past {
             let part = self.split(child, cut);
             done += cut;
             if done as u32 > from {
-                self.nodes[part].lost = Some(loss);
+                self.nodes[part].lost = Some(Lost { loss, until: None });
             }
             at = part;
             if !all && cut == agree {
@@ -184,9 +201,14 @@ impl Past {
         self.shrink();
     }
 
-    /// How the tokens `[from, to)` of these were last lost: for each run of them, the loss and the range
-    /// of tokens. Those that were not lost, or are not remembered, are left out.
-    pub(crate) fn losses(&self, tokens: &[Token], from: u32, to: u32) -> Vec<(LossId, Range<u32>)> {
+    /// How the tokens `[from, to)` of a prompt that began at that moment were last lost: for each run of them, the loss and the
+    /// range of tokens. Those that were not lost, or are not remembered, are left out.
+    pub(crate) fn losses(
+        &self,
+        tokens: &[Token],
+        (from, to): (u32, u32),
+        begun: Moment,
+    ) -> Vec<(LossId, Range<u32>)> {
         let Reached {
             node: mut key,
             depth,
@@ -196,7 +218,7 @@ impl Past {
         while key != ROOT && self.nodes[key].end() > from {
             let node = &self.nodes[key];
             let inside = node.start.max(from)..node.end().min(depth);
-            if let Some(loss) = node.lost.filter(|_| !inside.is_empty()) {
+            if let Some(loss) = node.lost_for(begun).filter(|_| !inside.is_empty()) {
                 losses.push((loss, inside));
             }
             key = node.parent;
@@ -205,43 +227,64 @@ impl Past {
         losses
     }
 
-    /// The prompt with the longest common beginning with these tokens; of several, the latest.
-    /// `None`: not even the first token is known.
-    pub(crate) fn nearest(&self, tokens: &[Token]) -> Option<Nearest> {
+    /// The prompt with the longest common beginning with the tokens of prompt `nth`, which began at that moment; of several, the
+    /// latest. `None`: not even the first token is known, but of prompts that were launched later and evaluated at the same time.
+    pub(crate) fn nearest(&self, tokens: &[Token], nth: Nth, begun: Moment) -> Option<Nearest> {
         let Reached {
             node,
             inside,
             depth,
         } = self.walk(tokens);
-        if depth == 0 {
+        let earlier = self.end_of(node, |node| node.since <= begun || node.first < nth);
+        let earlier = earlier.min(depth);
+        if earlier == 0 {
             return None;
         }
+        let before = self.end_of(node, |node| node.since <= begun).min(depth);
         let here = &self.nodes[node];
-        let mut rest = here.tokens[inside..].to_vec();
-        let mut lost = vec![(rest.len(), here.lost)];
-        let mut next = here.next;
+        let mut rest = Vec::new();
+        let mut lost = Vec::new();
+        let (mut next, mut at) = (node, inside);
         while next != NONE {
             let node = &self.nodes[next];
-            rest.extend_from_slice(&node.tokens);
-            lost.push((node.tokens.len(), node.lost));
-            next = node.next;
+            let tokens = &node.tokens[at..];
+            rest.extend_from_slice(tokens);
+            if node.since <= begun {
+                lost.push((tokens.len(), node.lost_for(begun)));
+            }
+            (next, at) = (node.next, 0);
         }
         Some(Nearest {
             common: depth,
+            before,
+            earlier,
             nth: here.latest,
             rest,
             lost,
         })
     }
 
+    /// Where the last run on the way to a node ends of which this is true. It is true of all before that.
+    fn end_of(&self, mut key: Key, is_true: impl Fn(&Node) -> bool) -> u32 {
+        while key != ROOT && !is_true(&self.nodes[key]) {
+            key = self.nodes[key].parent;
+        }
+        self.nodes[key].end()
+    }
+
     /// Whether a run was forgotten that may have held the next of these tokens, behind those that are
-    /// known.
-    pub(crate) fn has_forgotten(&self, tokens: &[Token]) -> bool {
-        let reached = self.walk(tokens);
-        let node = &self.nodes[reached.node];
-        let here = node.before.after(&node.tokens[..reached.inside]);
-        self.forgotten
-            .knows(here, &tokens[reached.depth as usize..])
+    /// known, or behind those that were known when the prompt began.
+    pub(crate) fn has_forgotten(&self, tokens: &[Token], begun: Moment) -> bool {
+        let Reached { node, depth, .. } = self.walk(tokens);
+        let before = self.end_of(node, |node| node.since <= begun).min(depth);
+        let is_behind = |known: u32| {
+            let (known, rest) = tokens.split_at(known as usize);
+            let Reached { node, inside, .. } = self.walk(known);
+            let node = &self.nodes[node];
+            let here = node.before.after(&node.tokens[..inside]);
+            self.forgotten.knows(here, rest)
+        };
+        is_behind(depth) || before < depth && is_behind(before)
     }
 
     fn walk(&self, tokens: &[Token]) -> Reached {

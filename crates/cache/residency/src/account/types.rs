@@ -216,7 +216,7 @@ impl Causes {
     }
 }
 
-/// Tokens that are cached elsewhere, by the reason why they were not used there.
+/// Tokens that are cached elsewhere, or were evaluated there at the same time, by the reason why they were not used there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -226,7 +226,7 @@ impl Causes {
 pub struct Elsewhere {
     /// The request named another slot (`id_slot`).
     pub pinned: u64,
-    /// Their slot was at work.
+    /// Their slot was at work, or evaluated them for an earlier prompt at the same time.
     pub busy: u64,
     /// Their slot is less similar to the prompt than `--slot-prompt-similarity` demands.
     pub similarity: u64,

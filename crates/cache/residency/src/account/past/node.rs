@@ -17,15 +17,34 @@ pub(super) struct Node {
     pub(super) tokens: Vec<Token>,
     /// The last prompt that went through here.
     pub(super) latest: Nth,
+    /// The earliest prompt that went through here.
+    pub(super) first: Nth,
+    /// When the run was recorded first.
+    pub(super) since: Moment,
     /// The hash of all tokens before this run.
     pub(super) before: Hash,
-    /// How the run was last lost from the cache; `None`: it may still be cached.
-    pub(super) lost: Option<LossId>,
+    /// How the run was last lost from the cache; `None`: it was not.
+    pub(super) lost: Option<Lost>,
     /// A number that no other node ever has.
     pub(super) serial: u64,
 }
 
+/// A loss of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    pub(super) loss: LossId,
+    /// When it was recorded again; `None`: it was not.
+    pub(super) until: Option<Moment>,
+}
+
 impl Node {
+    /// How the run was lost for a prompt that began at that moment; `None`: it may have been cached.
+    pub(super) fn lost_for(&self, begun: Moment) -> Option<LossId> {
+        let lost = self.lost?;
+        let is_back = lost.until.is_some_and(|until| until <= begun);
+        (!is_back).then_some(lost.loss)
+    }
+
     pub(super) fn end(&self) -> u32 {
         self.start + self.tokens.len() as u32
     }
@@ -43,8 +62,11 @@ impl Past {
             self.leaves.insert((nth, node));
         }
         here.latest = nth;
-        // A slot holds this run now.
-        here.lost = None;
+        here.first = here.first.min(nth);
+        // A slot holds this run now. A prompt that is evaluated at the same time may still find it lost.
+        if let Some(lost) = &mut here.lost {
+            lost.until.get_or_insert(self.now);
+        }
     }
 
     /// Appends tokens to a node's run, or adds a child with them. Not all of them may fit. Returns the
@@ -52,7 +74,8 @@ impl Past {
     pub(super) fn append(&mut self, at: Key, tokens: &[Token], nth: Nth) -> Key {
         let here = &mut self.nodes[at];
         let room = RUN - here.tokens.len();
-        if at != ROOT && here.children == 0 && here.lost.is_none() && room > 0 {
+        let is_alike = here.lost.is_none() && here.first == nth && here.since == self.now;
+        if at != ROOT && here.children == 0 && is_alike && room > 0 {
             let added = &tokens[..room.min(tokens.len())];
             self.bytes -= here.bytes();
             let length = here.tokens.len() + added.len();
@@ -73,6 +96,8 @@ impl Past {
             start: here.end(),
             tokens: tokens[..RUN.min(tokens.len())].to_vec(),
             latest: nth,
+            first: nth,
+            since: self.now,
             before: here.before.after(&here.tokens),
             lost: None,
         };
@@ -106,6 +131,8 @@ impl Past {
             children: 1,
             start: lower.start,
             latest: lower.latest,
+            first: lower.first,
+            since: lower.since,
             before: lower.before,
             lost: lower.lost,
             tokens,

@@ -1,7 +1,7 @@
 //! Which tokens of a prompt stood in what slots held before, behind something else: a date or a nonce may stand in front of a
 //! text that was sent often.
 
-use super::{Key, NONE, Past, ROOT, Token};
+use super::{Key, Moment, NONE, Past, ROOT, Token};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -14,8 +14,13 @@ const FARTHEST: usize = 1 << 16;
 
 impl Past {
     /// The ranges of a prompt from its token `from` on that are in rows of [`REPEATED`] tokens or more of one of the latest
-    /// contents, wherever they stand there. In order, and apart.
-    pub(in super::super) fn repeats(&self, prompt: &[Token], from: u32) -> Vec<Range<u32>> {
+    /// contents, wherever they stand there, as these were when the prompt began. In order, and apart.
+    pub(in super::super) fn repeats(
+        &self,
+        prompt: &[Token],
+        from: u32,
+        begun: Moment,
+    ) -> Vec<Range<u32>> {
         // A row may begin before the first token that is asked about.
         let start = (from as usize).saturating_sub(REPEATED - 1);
         let end = prompt.len().min(start.saturating_add(FARTHEST));
@@ -26,7 +31,7 @@ impl Past {
             if unfound == 0 {
                 break;
             }
-            ours.each_in(&self.content(leaf), |first| {
+            ours.each_in(&self.content(leaf, begun), |first| {
                 unfound -= usize::from(!std::mem::replace(&mut is_found[first], true));
             });
         }
@@ -35,13 +40,16 @@ impl Past {
         joined(found.map(|(place, _)| (start + place) as u32))
     }
 
-    /// The first tokens of a content that ends with this node.
-    fn content(&self, leaf: Key) -> Vec<Token> {
+    /// The first tokens of a content that ends with this node, as it was then.
+    fn content(&self, leaf: Key, then: Moment) -> Vec<Token> {
         let mut parts: Vec<&[Token]> = Vec::new();
         let mut key = leaf;
         while key != ROOT && key != NONE {
-            parts.push(&self.nodes[key].tokens);
-            key = self.nodes[key].parent;
+            let node = &self.nodes[key];
+            if node.since <= then {
+                parts.push(&node.tokens);
+            }
+            key = node.parent;
         }
         let mut tokens: Vec<Token> = Vec::new();
         for part in parts.into_iter().rev() {

@@ -5,44 +5,57 @@ use proptest::prelude::*;
 /// All that was recorded, as lists: the latest last.
 #[derive(Default)]
 struct Naive {
-    contents: Vec<(Nth, Vec<Token>)>,
-    /// Each token's loss, by the prefix that ends with it.
-    losses: HashMap<Vec<Token>, LossId>,
+    contents: Vec<(Nth, Moment, Vec<Token>)>,
+    /// Each token's loss, by the prefix that ends with it, and when it was recorded again.
+    losses: HashMap<Vec<Token>, (LossId, Option<Moment>)>,
+    now: Moment,
 }
 
 impl Naive {
     fn record(&mut self, tokens: &[Token], nth: Nth) {
-        self.contents.push((nth, tokens.to_vec()));
+        self.contents.push((nth, self.now, tokens.to_vec()));
         for end in 1..=tokens.len() {
-            self.losses.remove(&tokens[..end]);
+            if let Some((_, until)) = self.losses.get_mut(&tokens[..end]) {
+                until.get_or_insert(self.now);
+            }
         }
     }
 
     fn lose(&mut self, tokens: &[Token], from: u32, loss: LossId) {
-        let known = self.common(tokens);
+        let known = self.common(tokens, |_, _| true);
         for end in from as usize + 1..=known {
-            self.losses.insert(tokens[..end].to_vec(), loss);
+            self.losses.insert(tokens[..end].to_vec(), (loss, None));
         }
     }
 
-    fn common(&self, tokens: &[Token]) -> usize {
-        let contents = self.contents.iter();
-        contents
-            .map(|(_, held)| common(held, tokens))
-            .max()
-            .unwrap_or(0)
+    fn lost(&self, tokens: &[Token], begun: Moment) -> Option<LossId> {
+        let &(loss, until) = self.losses.get(tokens)?;
+        until.is_none_or(|until| until > begun).then_some(loss)
     }
 
-    fn nearest(&self, tokens: &[Token]) -> Option<Nearest> {
-        let most = self.common(tokens);
+    /// The most tokens in common with any content of which this is true.
+    fn common(&self, tokens: &[Token], counts: impl Fn(Nth, Moment) -> bool) -> usize {
+        let contents = self.contents.iter();
+        let counting = contents.filter(|(nth, since, _)| counts(*nth, *since));
+        let each = counting.map(|(.., held)| common(held, tokens));
+        each.max().unwrap_or(0)
+    }
+
+    fn nearest(&self, tokens: &[Token], nth: Nth, begun: Moment) -> Option<Nearest> {
+        let most = self.common(tokens, |_, _| true);
+        let before = self.common(tokens, |_, since| since <= begun);
+        let earlier = self.common(tokens, |other, since| since <= begun || other < nth);
         let mut latest = self.contents.iter().rev();
-        let (nth, held) = latest.find(|(_, held)| common(held, tokens) == most)?;
-        (most > 0).then(|| Nearest {
+        let (nearest, _, held) = latest.find(|(.., held)| common(held, tokens) == most)?;
+        let then = self.common(held, |_, since| since <= begun);
+        (earlier > 0).then(|| Nearest {
             common: most as u32,
-            nth: *nth,
+            before: before as u32,
+            earlier: earlier as u32,
+            nth: *nearest,
             rest: held[most..].to_vec(),
-            lost: (most..held.len())
-                .map(|at| (1, self.losses.get(&held[..=at]).copied()))
+            lost: (most..then)
+                .map(|at| (1, self.lost(&held[..=at], begun)))
                 .collect(),
         })
     }
@@ -50,14 +63,16 @@ impl Naive {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Record(Vec<Token>),
+    Record(Vec<Token>, Nth),
+    Begin,
     Lose(Vec<Token>, u32),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let tokens = prop::collection::vec(0..2_i32, 1..14);
     let step = prop_oneof![
-        3 => tokens.clone().prop_map(Step::Record),
+        3 => (tokens.clone(), 1..9_u64).prop_map(|(tokens, nth)| Step::Record(tokens, nth)),
+        1 => Just(Step::Begin),
         1 => (tokens, 0..14_u32).prop_map(|(tokens, from)| Step::Lose(tokens, from)),
     ];
     prop::collection::vec(step, 1..24)
@@ -68,10 +83,14 @@ fn apply(past: &mut Past, naive: &mut Naive, steps: &[Step]) {
     for (number, step) in steps.iter().enumerate() {
         let number = number as u64 + 1;
         match step {
-            Step::Record(tokens) => {
-                let end = past.record(tokens, number);
+            Step::Record(tokens, nth) => {
+                let end = past.record(tokens, *nth);
                 ends.push((end, tokens.clone()));
-                naive.record(tokens, number);
+                naive.record(tokens, *nth);
+            }
+            Step::Begin => {
+                assert_eq!(past.begin(), naive.now);
+                naive.now += 1;
             }
             Step::Lose(tokens, from) => {
                 past.lose(tokens, *from, number);
@@ -106,7 +125,7 @@ fn check(past: &Past) {
             let below = &past.nodes[child];
             assert_eq!(below.parent, key);
             assert_eq!(below.start, node.end());
-            assert!(below.latest <= node.latest || key == ROOT);
+            assert!(node.since <= below.since && node.first <= below.first);
             assert_eq!(below.before, node.before.after(&node.tokens));
         }
         assert!(node.next == NONE || children.contains(&node.next));
@@ -127,6 +146,8 @@ proptest! {
     fn nearest_prompts_and_losses_are_those_of_plain_lists(
         steps in steps(),
         questions in prop::collection::vec(prop::collection::vec(0..2_i32, 0..14), 1..8),
+        nth in 1..9_u64,
+        begun in 0..6_u64,
     ) {
         let (mut past, mut naive) = (Past::new(usize::MAX), Naive::default());
         apply(&mut past, &mut naive, &steps);
@@ -136,17 +157,19 @@ proptest! {
                 nearest.lost = runs.flat_map(|&(tokens, loss)| vec![(1, loss); tokens]).collect();
                 nearest
             };
-            prop_assert_eq!(past.nearest(&tokens).map(each), naive.nearest(&tokens));
+            let nearest = past.nearest(&tokens, nth, begun).map(each);
+            prop_assert_eq!(nearest, naive.nearest(&tokens, nth, begun));
             for from in 0..tokens.len() {
                 for to in from..=tokens.len() {
-                    let known = (from..to).filter_map(|at| naive.losses.get(&tokens[..=at]));
-                    let known: Vec<LossId> = known.copied().collect();
-                    let losses = past.losses(&tokens, from as u32, to as u32).into_iter();
+                    let known = (from..to).filter_map(|at| naive.lost(&tokens[..=at], begun));
+                    let known: Vec<LossId> = known.collect();
+                    let range = (from as u32, to as u32);
+                    let losses = past.losses(&tokens, range, begun).into_iter();
                     let each = losses.flat_map(|(loss, tokens)| tokens.map(move |_| loss));
                     prop_assert_eq!(each.collect::<Vec<_>>(), known);
                 }
             }
-            prop_assert!(!past.has_forgotten(&tokens));
+            prop_assert!(!past.has_forgotten(&tokens, begun));
         }
     }
 
@@ -155,14 +178,17 @@ proptest! {
         steps in steps(),
         tokens in prop::collection::vec(0..2_i32, 1..14),
         nodes in 1..12_usize,
+        begun in 0..6_u64,
     ) {
         let limit = nodes * (NODE_BYTES + 16);
         let (mut past, mut naive) = (Past::new(limit), Naive::default());
         apply(&mut past, &mut naive, &steps);
-        let known = past.nearest(&tokens).map_or(0, |nearest| nearest.common);
-        let truth = naive.common(&tokens) as u32;
-        prop_assert!(known <= truth);
-        prop_assert!(truth > known || !past.has_forgotten(&tokens));
+        let known = past.nearest(&tokens, 9, begun).map_or((0, 0), |it| (it.before, it.common));
+        let all = naive.common(&tokens, |_, _| true) as u32;
+        let then = naive.common(&tokens, |_, since| since <= begun) as u32;
+        prop_assert!(known.0 <= then && known.1 <= all);
+        // What was forgotten may have been recorded again.
+        prop_assert!(known.0 < known.1 || known.1 < all || !past.has_forgotten(&tokens, begun));
     }
 }
 
@@ -175,11 +201,11 @@ fn beyond_the_limit_the_least_recently_used_tokens_are_forgotten() {
     past.record(&contents[2], 3);
     past.record(&contents[0], 4);
     past.record(&contents[3], 5);
-    let known = |past: &Past, n: usize| past.nearest(&contents[n]).map(|found| found.nth);
+    let known = |past: &Past, n: usize| past.nearest(&contents[n], 9, 9).map(|found| found.nth);
     assert_eq!(known(&past, 0), Some(4));
     assert_eq!(known(&past, 1), None);
     assert_eq!(known(&past, 2), Some(3));
     assert_eq!(known(&past, 3), Some(5));
-    assert!(past.has_forgotten(&contents[1]));
-    assert!(!past.has_forgotten(&contents[4]));
+    assert!(past.has_forgotten(&contents[1], 9));
+    assert!(!past.has_forgotten(&contents[4], 9));
 }

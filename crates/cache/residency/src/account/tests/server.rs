@@ -13,6 +13,8 @@ const ENGINE: ContextId = ContextId(1);
 pub(super) struct Slot {
     pub(super) tokens: Vec<Token>,
     pub(super) busy: bool,
+    /// The task that was last launched in it.
+    task: TaskId,
     /// The clock when the slot was written last, or was left before it was written.
     used: u64,
 }
@@ -44,8 +46,10 @@ pub(super) struct Server {
     flags: Flags,
     pub(super) slots: Vec<Slot>,
     host: Vec<(BufferId, Vec<Token>)>,
-    /// All that was ever in a slot.
-    ever: Vec<Vec<Token>>,
+    /// All that was ever in a slot, and the task that was last launched in it.
+    ever: Vec<(TaskId, Vec<Token>)>,
+    /// Prompts that are being evaluated.
+    flights: Vec<Flight>,
     /// Counts events.
     clock: u64,
     /// The number of the last host entry.
@@ -56,6 +60,37 @@ pub(super) struct Server {
     pub(super) taken: Vec<(Choice, bool)>,
     pub(super) ledger: Ledger,
     pub(super) accounts: Accounts,
+}
+
+/// A prompt that a slot is at work on.
+struct Flight {
+    ask: Ask,
+    slot: usize,
+    task: TaskId,
+    /// What the slot held when the prompt was launched.
+    held: Vec<Token>,
+    /// All that was cached before the slot was chosen.
+    all: Vec<Vec<Token>>,
+    /// The number of the last host entry when the slot had been chosen.
+    saved_before: usize,
+    /// The slot was filled from the host prompt cache.
+    loaded: bool,
+    /// How many of the slot's tokens are reused.
+    from: usize,
+    /// How many tokens are reused, with those of the prefix store.
+    loaded_end: usize,
+    batches: usize,
+    /// What was cached when its first batch was submitted.
+    then: Option<Then>,
+    /// Others were evaluated at the same time.
+    overlaps: bool,
+}
+
+struct Then {
+    /// What other slots, and the host, held. `true`: in a slot when this one's was chosen.
+    others: Vec<(Vec<Token>, bool)>,
+    /// How much had ever been in slots.
+    ever: usize,
 }
 
 /// The account of an evaluated prompt, and the figures that it should have.
@@ -69,6 +104,8 @@ pub(super) struct Answer {
     pub(super) common: usize,
     /// The most tokens that anything held behind these when the prompt came.
     pub(super) behind: usize,
+    /// Others were evaluated at the same time.
+    pub(super) overlaps: bool,
 }
 
 impl Server {
@@ -79,6 +116,7 @@ impl Server {
             slots,
             host: Vec::new(),
             ever: Vec::new(),
+            flights: Vec::new(),
             clock: 0,
             buffers: 0,
             tasks: 0,
@@ -224,13 +262,18 @@ impl Server {
         }
     }
 
-    /// Evaluates a prompt. `None`: no slot is free, or the client has left.
+    /// Evaluates a prompt, and all that was launched before. `None`: no slot is free, or the client has left.
     pub(super) fn ask(&mut self, ask: &Ask) -> Option<Answer> {
+        let task = self.launch(ask)?;
+        let mut answers = self.batches().into_iter();
+        answers.find(|answer| answer.account.asker.number == task as u64)
+    }
+
+    /// Gives a prompt to a slot. `None`: none is free.
+    pub(super) fn launch(&mut self, ask: &Ask) -> Option<TaskId> {
         let before: Vec<Vec<Token>> = self.slots.iter().map(|slot| slot.tokens.clone()).collect();
-        let all = before
-            .iter()
-            .chain(self.host.iter().map(|(_, entry)| entry));
-        let all: Vec<Vec<Token>> = all.cloned().collect();
+        let host = self.host.iter().map(|(_, entry)| entry);
+        let all = before.iter().chain(host).cloned().collect();
         let foreseen = self.foreseen(ask);
         let chosen = self.choose(ask);
         let expected = chosen.map(|(slot, choice)| (slot as SequenceId, choice));
@@ -252,56 +295,136 @@ impl Server {
         let held = self.slots[slot].tokens.clone();
         let saved_before = self.buffers;
         self.slots[slot].busy = true;
+        self.slots[slot].task = task;
         if self.flags.unified && self.flags.host > 0 {
             for idle in self.idle().collect::<Vec<_>>() {
                 self.save(idle);
                 self.remove(idle, -1, 0);
             }
         }
+        // The last token is always evaluated.
         let last = ask.prompt.len() - 1;
-        let own = common(&held, &ask.prompt);
         let from = if ask.wishes.uncached {
             0
         } else {
-            own.min(last)
+            common(&held, &ask.prompt).min(last)
         };
-        // The last token is always evaluated.
-        let loaded_end = last.min(from + ask.stored);
-        let (causes, held_uncached) = self.causes(ask, slot, loaded_end, &held, saved_before);
-        self.remove(slot, from as Position, from);
-        let most = self.ever.iter().map(|held| common(held, &ask.prompt)).max();
-        for (nth, part) in ask.prompt[from..].chunks(ask.batch).enumerate() {
-            if ask.leaves == Some(nth) {
-                if nth == 0 {
-                    self.slots[slot].used = self.clock;
-                    self.accounts.answered(Arrival(task as u64));
-                }
-                self.finish(slot);
-                return None;
+        self.flights.push(Flight {
+            ask: ask.clone(),
+            slot,
+            task,
+            held,
+            all,
+            saved_before,
+            loaded,
+            from,
+            loaded_end: last.min(from + ask.stored),
+            batches: 0,
+            then: None,
+            overlaps: false,
+        });
+        self.flights.sort_unstable_by_key(|flight| flight.slot);
+        Some(task)
+    }
+
+    /// Evaluates all prompts that are launched.
+    pub(super) fn batches(&mut self) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        while !self.flights.is_empty() {
+            answers.extend(self.batch());
+        }
+        answers
+    }
+
+    /// A batch with the next tokens of each prompt that is launched. Returns the answers of those that are evaluated.
+    pub(super) fn batch(&mut self) -> Vec<Answer> {
+        let mut flights = std::mem::take(&mut self.flights);
+        for flight in flights.iter().filter(|flight| flight.then.is_none()) {
+            self.remove(flight.slot, flight.from as Position, flight.from);
+        }
+        flights.retain(|flight| {
+            let leaves = flight.ask.leaves == Some(flight.batches);
+            if leaves && flight.batches == 0 {
+                self.slots[flight.slot].used = self.clock;
+                self.accounts.answered(Arrival(flight.task as u64));
             }
-            let at = from + nth * ask.batch;
-            let stored = loaded_end.saturating_sub(at).min(part.len());
-            self.submit(slot, part, at + part.len() > last, stored);
+            if leaves {
+                self.slots[flight.slot].busy = false;
+            }
+            !leaves
+        });
+        let overlaps = flights.len() > 1;
+        let mut parts = Vec::new();
+        for flight in &mut flights {
+            flight.overlaps |= overlaps;
+            if flight.then.is_none() {
+                flight.then = Some(self.look(flight));
+            }
+            let at = flight.from + flight.batches * flight.ask.batch;
+            let rest = &flight.ask.prompt[at..];
+            let part = &rest[..rest.len().min(flight.ask.batch)];
+            let stored = flight.loaded_end.saturating_sub(at).min(part.len());
+            parts.push((flight.slot, part.to_vec(), part.len() == rest.len(), stored));
+            flight.batches += 1;
         }
-        let (reused, evaluated) = (loaded_end as u64, (last + 1 - loaded_end) as u64);
-        let account = self.accounts.close(sequence, reused, evaluated)?;
-        assert_eq!(account.asker.number, task as u64);
+        if parts.is_empty() {
+            return Vec::new();
+        }
+        self.submit_all(&parts);
+        let mut answers = Vec::new();
+        for (flight, (.., ends, _)) in flights.into_iter().zip(parts) {
+            if ends {
+                answers.extend(self.answer(&flight));
+            } else {
+                self.flights.push(flight);
+            }
+        }
+        answers
+    }
+
+    fn look(&self, flight: &Flight) -> Then {
+        let others = (0..self.slots.len()).filter(|&other| other != flight.slot);
+        let slots = others.map(|other| (self.slots[other].tokens.clone(), true));
+        let host = self.host.iter().map(|(buffer, entry)| {
+            // Saved after the slot had been chosen, from an idle slot: counts as in that slot.
+            (entry.clone(), buffer.0 > flight.saved_before)
+        });
+        Then {
+            others: slots.chain(host).collect(),
+            ever: self.ever.len(),
+        }
+    }
+
+    fn answer(&mut self, flight: &Flight) -> Option<Answer> {
+        let (causes, held_uncached) = self.causes(flight);
+        let ask = &flight.ask;
+        let (reused, evaluated) = (flight.loaded_end, ask.prompt.len() - flight.loaded_end);
+        let (slot, counts) = (flight.slot as SequenceId, (reused as u64, evaluated as u64));
+        let account = self
+            .accounts
+            .close(slot, counts.0, counts.1, &self.ledger)?;
+        assert_eq!(account.asker.number, flight.task as u64);
+        let others = self.ever.iter().filter(|(task, _)| *task != flight.task);
+        let most = others.map(|(_, held)| common(held, &ask.prompt)).max();
         let most = most.unwrap_or(0);
-        let behind = all.iter().filter(|one| common(one, &ask.prompt) == most);
-        let mut sources = Sources::default();
-        if loaded {
-            sources.host = from as u64
+        let then = flight.then.iter().flat_map(|then| &then.others);
+        let all = flight.all.iter().chain(then.map(|(held, _)| held));
+        let behind = all.filter(|one| common(one, &ask.prompt) == most);
+        let mut from = Sources::default();
+        if flight.loaded {
+            from.host = flight.from as u64
         } else {
-            sources.slot = from as u64
+            from.slot = flight.from as u64
         }
-        sources.store = (loaded_end - from) as u64;
+        from.store = (flight.loaded_end - flight.from) as u64;
         Some(Answer {
             account,
             causes,
             held_uncached,
-            from: sources,
+            from,
             common: most,
             behind: behind.map(|one| one.len() - most).max().unwrap_or(0),
+            overlaps: flight.overlaps,
         })
     }
 
@@ -322,7 +445,7 @@ impl Server {
     fn close(&mut self, slot: usize, prompt: &[Token]) -> Account {
         let account = self
             .accounts
-            .close(slot as SequenceId, 0, prompt.len() as u64);
+            .close(slot as SequenceId, 0, prompt.len() as u64, &self.ledger);
         account.expect("its prompt was evaluated")
     }
 
@@ -359,76 +482,60 @@ impl Server {
         });
     }
 
-    /// Why the tokens from `from` on are evaluated. `held`: what the slot held before. `saved_before`: the
-    /// number of the last host entry when the slot had been chosen.
-    fn causes(
-        &self,
-        ask: &Ask,
-        slot: usize,
-        from: usize,
-        held: &[Token],
-        saved_before: usize,
-    ) -> (Causes, u64) {
-        let Ask { prompt, wishes, .. } = ask;
+    /// Why tokens of an evaluated prompt were evaluated, and of those that it did not want from the cache, how many were held.
+    fn causes(&self, flight: &Flight) -> (Causes, u64) {
+        let Ask { prompt, wishes, .. } = &flight.ask;
+        let then = flight.then.as_ref().expect("its first batch was submitted");
         let rules = &self.flags.rules;
         let mut causes = Causes {
             last_token: 1,
             ..Causes::default()
         };
         let mut held_uncached = 0;
-        let others = (0..self.slots.len()).filter(|&other| other != slot);
-        let slots = others.map(|other| (common(&self.slots[other].tokens, prompt), true));
-        let host = self.host.iter().map(|(buffer, entry)| {
-            // Saved after the slot had been chosen, from an idle slot: counts as in that slot.
-            (common(entry, prompt), buffer.0 > saved_before)
-        });
-        let best = slots.chain(host).max();
-        let (most, in_slot) = best.unwrap_or_default();
-        let movable = movable(held, prompt);
-        let repeated = self.repeated(prompt);
-        for at in from..prompt.len() - 1 {
+        let others = then.others.iter();
+        let best = others.map(|(held, in_slot)| (common(held, prompt), *in_slot));
+        let (most, in_slot) = best.max().unwrap_or_default();
+        let movable = movable(&flight.held, prompt);
+        let (ever, since) = self.ever.split_at(then.ever);
+        let repeated = repeated(ever, prompt);
+        let earlier = since.iter().filter(|(task, _)| *task < flight.task);
+        let beside = earlier.map(|(_, held)| common(held, prompt)).max();
+        let beside = beside.unwrap_or(0);
+        let is_similar = |common: usize| common as f32 / prompt.len() as f32 > rules.similarity;
+        for at in flight.loaded_end..prompt.len() - 1 {
             let upto = &prompt[..=at];
+            let was_ever = ever.iter().any(|(_, held)| held.starts_with(upto));
             let is_elsewhere = at < most;
-            let was_ever = self.ever.iter().any(|held| held.starts_with(upto));
-            let is_here = held.starts_with(upto);
-            let is_held = is_here || is_elsewhere;
+            let is_held = flight.held.starts_with(upto) || is_elsewhere;
+            let is_beside = at < beside && !was_ever;
             held_uncached += u64::from(is_held && wishes.uncached);
-            let cause = if (is_held || was_ever) && wishes.uncached {
+            let elsewhere = if is_elsewhere { most } else { beside };
+            let cause = if (is_held || was_ever || is_beside) && wishes.uncached {
                 &mut causes.uncached
             } else if is_elsewhere && !in_slot {
                 &mut causes.elsewhere.host_rule
-            } else if is_elsewhere && wishes.slot.is_some() {
-                &mut causes.elsewhere.pinned
-            } else if is_elsewhere && rules.similarity == 0.0 {
-                &mut causes.elsewhere.least_recently_used
-            } else if is_elsewhere && most as f32 / prompt.len() as f32 > rules.similarity {
-                &mut causes.elsewhere.busy
-            } else if is_elsewhere {
-                &mut causes.elsewhere.similarity
-            } else if movable.contains(&at) && !wishes.uncached {
+            } else if movable.contains(&at) && !is_elsewhere && !wishes.uncached {
                 &mut causes.moved
-            } else if was_ever {
+            } else if was_ever && !is_elsewhere {
                 &mut causes.evicted
-            } else if repeated[at] {
-                &mut causes.repeated
+            } else if !is_elsewhere && !is_beside {
+                if repeated[at] {
+                    &mut causes.repeated
+                } else {
+                    &mut causes.new
+                }
+            } else if wishes.slot.is_some() {
+                &mut causes.elsewhere.pinned
+            } else if rules.similarity == 0.0 {
+                &mut causes.elsewhere.least_recently_used
+            } else if is_similar(elsewhere) {
+                &mut causes.elsewhere.busy
             } else {
-                &mut causes.new
+                &mut causes.elsewhere.similarity
             };
             *cause += 1;
         }
         (causes, held_uncached)
-    }
-
-    /// For each token of a prompt whether a row of tokens with it was ever in a slot, wherever.
-    fn repeated(&self, prompt: &[Token]) -> Vec<bool> {
-        let mut repeated = vec![false; prompt.len()];
-        for (at, row) in prompt.windows(REPEATED).enumerate() {
-            let mut ever = self.ever.iter();
-            if ever.any(|held| held.windows(REPEATED).any(|one| one == row)) {
-                repeated[at..at + REPEATED].fill(true);
-            }
-        }
-        repeated
     }
 
     /// A batch with nothing but a slot that stays empty was not evaluated.
@@ -457,28 +564,40 @@ impl Server {
 
     /// `stored`: so many of the tokens are loaded from the prefix store.
     pub(super) fn submit(&mut self, slot: usize, tokens: &[Token], ends: bool, stored: usize) {
-        let held = &mut self.slots[slot];
-        let from = held.tokens.len();
-        held.tokens.extend(tokens);
-        held.used = self.clock;
-        self.ever.push(held.tokens.clone());
-        let placed = (from as Position..).zip(tokens);
-        let mut entries: Vec<Entry> = placed.map(entry(slot as SequenceId)).collect();
-        if let Some(last) = entries.last_mut() {
-            last.output = ends;
+        self.submit_all(&[(slot, tokens.to_vec(), ends, stored)]);
+    }
+
+    /// A batch of several slots: see [`Self::submit`].
+    fn submit_all(&mut self, parts: &[(usize, Vec<Token>, bool, usize)]) {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut loaded = Vec::new();
+        for &(slot, ref tokens, ends, stored) in parts {
+            let held = &mut self.slots[slot];
+            let from = held.tokens.len();
+            held.tokens.extend(tokens);
+            held.used = self.clock;
+            self.ever.push((held.task, held.tokens.clone()));
+            let placed = (from as Position..).zip(tokens);
+            entries.extend(placed.map(entry(slot as SequenceId)));
+            if let Some(last) = entries.last_mut() {
+                last.output = ends;
+            }
+            if stored > 0 {
+                loaded.push(Event::Loaded {
+                    context: ENGINE,
+                    sequence: slot as SequenceId,
+                    from: from as Position,
+                    to: (from + stored) as Position,
+                    entries: stored as u32,
+                });
+            }
         }
         self.apply(Event::Submitted {
             context: ENGINE,
             entries: entries.into(),
         });
-        if stored > 0 {
-            self.apply(Event::Loaded {
-                context: ENGINE,
-                sequence: slot as SequenceId,
-                from: from as Position,
-                to: (from + stored) as Position,
-                entries: stored as u32,
-            });
+        for event in loaded {
+            self.apply(event);
         }
         self.apply(Event::Evaluated {
             context: ENGINE,
@@ -487,14 +606,18 @@ impl Server {
         });
     }
 
+    fn works_on_prompt(&self, slot: usize) -> bool {
+        self.flights.iter().any(|flight| flight.slot == slot)
+    }
+
     pub(super) fn generate(&mut self, slot: usize, token: Token) {
-        if self.slots[slot].busy {
+        if self.slots[slot].busy && !self.works_on_prompt(slot) {
             self.submit(slot, &[token], true, 0);
         }
     }
 
     pub(super) fn finish(&mut self, slot: usize) {
-        self.slots[slot].busy = false;
+        self.slots[slot].busy = self.works_on_prompt(slot);
     }
 
     pub(super) fn erase(&mut self, slot: usize) {
@@ -502,6 +625,18 @@ impl Server {
             self.remove(slot, -1, 0);
         }
     }
+}
+
+/// For each token of a prompt whether a row of tokens with it was in any of these contents, wherever.
+fn repeated(ever: &[(TaskId, Vec<Token>)], prompt: &[Token]) -> Vec<bool> {
+    let mut repeated = vec![false; prompt.len()];
+    for (at, row) in prompt.windows(REPEATED).enumerate() {
+        let mut ever = ever.iter();
+        if ever.any(|(_, held)| held.windows(REPEATED).any(|one| one == row)) {
+            repeated[at..at + REPEATED].fill(true);
+        }
+    }
+    repeated
 }
 
 fn entry(sequence: SequenceId) -> impl Fn((Position, &Token)) -> Entry {
