@@ -17,7 +17,7 @@
 //! With `--store` the server has a prefix store. Then nothing is written, and answers may differ in the rounding
 //! of numbers, so texts are not compared.
 //!
-//! With `CONTEXTPILOT_TEST_DRAFTS=draft-mtp` (`draft-eagle3`, `draft-simple`) the server drafts in that way: see `cases::drafts`. Then
+//! With `CONTEXTPILOT_TEST_DRAFTS=draft-mtp` (or another kind) the server drafts in that way: see `cases::drafts`. Then
 //! nothing is written, either.
 //!
 //! Each case is also run on a copy of the server whose own functions are hidden: see `by_prompts`.

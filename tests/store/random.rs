@@ -17,7 +17,7 @@ mod together;
 mod traffic;
 
 /// How many traces: some in each run, a thousand by `scripts/soak store`.
-const TRACES: usize = 36;
+const TRACES: usize = 44;
 /// How many traces use one folder, and know each other's prompts.
 pub(super) const TRACES_OF_A_STORE: u64 = 4;
 const CLIENTS: usize = 4;
@@ -47,7 +47,7 @@ pub(super) fn first() -> u64 {
 }
 
 /// Models whose states are laid out differently. Each store has one.
-const MODELS: [(Arch, &[&str]); 9] = [
+const MODELS: [(Arch, &[&str]); 11] = [
     (Arch::Llama, &[]),
     // Without flash attention the values are stored transposed.
     (Arch::Llama, &["-fa", "off"]),
@@ -62,6 +62,8 @@ const MODELS: [(Arch, &[&str]); 9] = [
     (Arch::Qwen35, &["--spec-type", "draft-mtp"]),
     // Of a Llama with four layers.
     (Arch::Eagle3, &["--spec-type", "draft-eagle3"]),
+    (Arch::Dflash, &["--spec-type", "draft-dflash"]),
+    (Arch::Dspark, &["--spec-type", "draft-dspark"]),
 ];
 
 /// The places of those of these models that are asked for, by `scripts/soak`, or of all.

@@ -1,6 +1,6 @@
 //! Servers that draft: a trace for each kind that is in every run, and with `CONTEXTPILOT_TEST_DRAFTS=KIND` all other traces, too:
-//! `draft-mtp` (heads of the model itself), `draft-eagle3` (a draft that follows the model's layers) or `draft-simple` (a draft model of
-//! its own).
+//! `draft-mtp` (heads of the model itself), `draft-eagle3`, `draft-dflash` or `draft-dspark` (a draft that follows the model's layers), or
+//! `draft-simple` (a draft model of its own).
 
 use super::{Case, drafted, long_answers};
 use contextpilot_testbed::{Arch, Builder, Model, Server, Spec};
@@ -27,6 +27,16 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "speculative decoding by the model's layers (EAGLE-3)",
             dense("draft-eagle3"),
+            60,
+        ),
+        (
+            "speculative decoding by the model's layers (DFlash)",
+            dense("draft-dflash"),
+            60,
+        ),
+        (
+            "speculative decoding by the model's layers (DSpark)",
+            dense("draft-dspark"),
             60,
         ),
         ("hybrid: speculative decoding (MTP)", hybrid, 120),
@@ -69,12 +79,17 @@ pub(crate) fn drafting(kind: &str, server: Builder) -> Builder {
             };
             server.model(&Model::tiny(arch)).args(["--spec-type", kind])
         }
-        "draft-eagle3" => {
+        "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
+            let arch = match kind {
+                "draft-eagle3" => Arch::Eagle3,
+                "draft-dflash" => Arch::Dflash,
+                _ => Arch::Dspark,
+            };
             let model = Model::of(&Spec {
                 layers: 4,
                 ..Spec::new(Arch::Llama)
             });
-            let draft = Model::tiny(Arch::Eagle3);
+            let draft = Model::tiny(arch);
             server
                 .model(&model)
                 .args(["--spec-type", kind, "--spec-draft-p-min", "0.3"])
