@@ -339,8 +339,9 @@ fn flags(kind: (Arch, &[&str]), life: &Life, folder: &Path) -> Builder {
     if life.goes_straight {
         builder = builder.env("CONTEXTPILOT_FAULT", "straight:1");
     }
-    if kind.0 == Arch::Qwen35 {
-        // With several slots, llama-server 0.7.0 itself answers wrongly now and then, and there is no store.
+    if matches!(kind.0, Arch::Qwen35 | Arch::Dflash) {
+        // With several slots, llama-server 0.7.0 itself answers wrongly now and then with the first, which has no store then, and
+        // ends by itself with the other.
         builder = builder.args(["-np", "1"]);
     }
     if life.with_files {
