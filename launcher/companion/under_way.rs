@@ -67,6 +67,14 @@ pub(super) fn line((slot, prompt): (&Slot, &UnfinishedPrompt)) -> String {
 /// How far a prompt has come, and how long it still takes.
 pub(super) fn so_far(prompt: &UnfinishedPrompt) -> String {
     let took = duration(prompt.seconds);
+    if prompt.client_left {
+        return format!(
+            "its client has left, and llama-server stops behind this batch, of {}; {} reused, {} evaluated before it, in {took}",
+            counted(prompt.in_batch, "token"),
+            count(prompt.reused),
+            count(prompt.evaluated),
+        );
+    }
     let so_far = match prompt.tokens_per_second {
         Some(rate) => format!(
             "{} reused, {} evaluated so far in {took}, {} tokens/s",
@@ -92,6 +100,9 @@ pub(super) fn so_far(prompt: &UnfinishedPrompt) -> String {
 /// The same in a few words.
 pub(super) fn short(prompt: &UnfinishedPrompt) -> String {
     let name = name(prompt);
+    if prompt.client_left {
+        return format!("{name}: its client has left, last batch");
+    }
     let done = prompt.reused + prompt.evaluated;
     let so_far = match (prompt.tokens, prompt.tokens_per_second) {
         (Some(all), _) => format!("{} of {}", count(done), count(all)),
@@ -177,6 +188,17 @@ mod tests {
         let later = "tea\\n is being evaluated: 1,000 reused, 2,048 evaluated so far in 1 min 1 s, 34 tokens/s; 1,089 of \
                      4,137 tokens remain, about a second";
         assert_eq!(line((&slot, &prompt)), later);
+        let left = UnfinishedPrompt {
+            client_left: true,
+            in_batch: 64,
+            ..prompt.clone()
+        };
+        assert_eq!(
+            line((&slot, &left)),
+            "tea\\n is being evaluated: its client has left, and llama-server stops behind this batch, of 64 tokens; \
+             1,000 reused, 2,048 evaluated before it, in 1 min 1 s"
+        );
+        assert_eq!(short(&left), "tea\\n: its client has left, last batch");
         slot.last_title = Some(Title {
             words: "A cup of tea".to_owned(),
             agent: "curl/8".to_owned(),

@@ -61,6 +61,7 @@ export function whose(of: Diverged): string {
 /** How far a prompt has come that is being evaluated, and how long it still takes. */
 export function soFar(prompt: Unfinished): string {
     const took = seconds(prompt.seconds);
+    if (prompt.client_left) return `its client has left, and llama-server stops behind this batch, of ${tokens(prompt.in_batch ?? 0)}; ${count(prompt.reused)} reused, ${count(prompt.evaluated)} evaluated before it, in ${took}`;
     const rate = prompt.tokens_per_second;
     const none = prompt.in_batch ? `its first batch, of ${tokens(prompt.in_batch)}, has not ended yet, after ${took}` : `no batch of it has ended yet, after ${took}`;
     const far = rate === null ? none : `${count(prompt.reused)} reused, ${count(prompt.evaluated)} evaluated so far in ${took}, ${rate < 9.95 ? rate.toFixed(1) : count(rate)} tokens/s`;

@@ -161,6 +161,8 @@ export interface Unfinished {
     evaluated: number;
     /** Tokens in the batch that the engine evaluates now. */
     in_batch?: number;
+    /** The client has left while that batch is evaluated. */
+    client_left?: boolean;
     /** All of its tokens, where they are known. */
     tokens?: number | null;
     seconds_left?: number | null;

@@ -548,6 +548,15 @@ mod tests {
             unfinished(0, (None, 512), Some(3000), Some(75.2)),
             unfinished(1024, (Some(16.6), 512), Some(3000), Some(9.6)),
             unfinished(1024, (Some(3.21), 512), Some(2500), Some(0.3)),
+            {
+                let prompt = UnfinishedPrompt {
+                    in_batch: 512,
+                    client_left: true,
+                    seconds: 61.0,
+                    ..UnfinishedPrompt::default()
+                };
+                json!({"says": under_way::so_far(&prompt), "prompt": prompt})
+            },
         ];
         let reading = [
             None,

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use contextpilot_control::{
     ControlEndpoint, Delivery, Engine, Flags, HostCache, KeptTokens, KvBytes, KvEvents, Losses,
     Memory, Mode, Model, ModelState, PrefixStore, Recording, Requests, Reuse, ReuseOver, Slot,
-    Stats, Timestamp, Tokens,
+    Stats, Timestamp, Tokens, UnfinishedPrompt,
 };
 use contextpilot_residency::program::{PROGRAM, sequence_of};
-use contextpilot_residency::{Ledger, SequenceId};
+use contextpilot_residency::{Ledger, SequenceId, Unfinished};
 
 use crate::names::each_once;
 use crate::note::Now;
@@ -167,9 +167,11 @@ impl Observer {
                 .and_then(|ledger| ledger.works_for(number));
             let (asker, busy) = job.unwrap_or_default();
             let busy = at_work.map_or(busy, |slots| slots.contains(&number));
-            // The prompt of a request whose client has left is not evaluated to its end.
             let unfinished = ledger.and_then(|ledger| ledger.unfinished(number));
-            let unfinished = unfinished.filter(|_| busy).zip(times);
+            // The server finds that out between two batches, and evaluates no more of the prompt.
+            let client_left = !busy && at_work.is_none() && asker.arrival().is_some();
+            let goes_on = |prompt: &Unfinished| busy || client_left && prompt.in_batch > 0;
+            let unfinished = unfinished.filter(goes_on).zip(times);
             let last_title = times.and_then(|times| times.title.as_deref());
             let last_request = asker.id.as_deref().map(str::to_owned);
             Slot {
@@ -184,8 +186,10 @@ impl Observer {
                 last_request,
                 last_launch: launched.map(Timestamp::from_unix_ms),
                 last_title: last_title.cloned(),
-                prompt: unfinished
-                    .map(|(prompt, times)| times.so_far(asker, prompt, self.usual_rate, now.stamp)),
+                prompt: unfinished.map(|(prompt, times)| UnfinishedPrompt {
+                    client_left,
+                    ..times.so_far(asker, prompt, self.usual_rate, now.stamp)
+                }),
             }
         };
         numbers.into_iter().map(slot).collect()

@@ -223,8 +223,13 @@ fn of_a_prompt_that_is_being_evaluated_it_is_known_whose_it_is_and_how_far() {
     let (arrival, task) = scene.receive("sea");
     scene.launch(0, task);
     scene.batch(0, 7, 90..100, false);
-    assert!(scene.unfinished().is_some());
+    scene.submit(0, 7, 100..120, false);
+    assert!(!scene.unfinished().unwrap().client_left);
     scene.end(arrival, Some("sea"));
+    let left = scene.unfinished().unwrap();
+    assert_eq!((left.id.as_deref(), left.evaluated), (Some("sea"), 10));
+    assert_eq!((left.in_batch, left.client_left), (20, true));
+    scene.evaluated();
     assert_eq!(scene.unfinished(), None);
 }
 

@@ -426,6 +426,9 @@ pub struct UnfinishedPrompt {
     pub evaluated: u64,
     /// Tokens in the batch that the engine evaluates now.
     pub in_batch: u64,
+    /// The client has left while this batch is evaluated: the server stops behind it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub client_left: bool,
     /// All tokens of the prompt. `None`: not known (it has media, is for `/infill`, or is one of several of its request).
     pub tokens: Option<u64>,
     /// About how many seconds the others will take, at the rate of this prompt or, before its first batch has ended, of

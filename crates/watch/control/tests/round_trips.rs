@@ -86,6 +86,7 @@ fn stats() -> Stats {
                 reused: 16,
                 evaluated: 64,
                 in_batch: 32,
+                client_left: true,
                 tokens: Some(200),
                 seconds_left: Some(2.75),
                 seconds: 1.5,

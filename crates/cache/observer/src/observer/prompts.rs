@@ -59,6 +59,7 @@ impl SlotTimes {
             reused,
             evaluated,
             in_batch: prompt.in_batch,
+            client_left: false,
             tokens: tokens.filter(|_| left.is_some()),
             seconds_left: takes.map(|(left, rate)| {
                 let since_batch = seconds - last.unwrap_or(0.0);
