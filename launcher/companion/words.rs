@@ -17,8 +17,24 @@ pub(super) fn request(name: &RequestName) -> String {
     Visible(&name.to_string()).to_string()
 }
 
+/// So many characters of a title, among other things on a line.
+const TITLE: usize = 80;
+
 /// What a request is about, and which program sent it: `“Fix the login test”, from opencode/1.18.33`.
 pub(super) fn title(title: &Title) -> String {
+    let Title { words, agent } = title;
+    let (mut words, agent) = (words.clone(), agent.clone());
+    if let Some((end, _)) = words.char_indices().nth(TITLE) {
+        words.truncate(end);
+        // The last of those that are shown.
+        words.pop();
+        words.push('…');
+    }
+    whole_title(&Title { words, agent })
+}
+
+/// The same, where there may be room for all of it.
+pub(super) fn whole_title(title: &Title) -> String {
     let Title { words, agent } = title;
     let words = (!words.is_empty()).then(|| format!("“{}”", Visible(words)));
     let agent = (!agent.is_empty()).then(|| format!("from {}", Visible(agent)));
@@ -147,6 +163,20 @@ mod tests {
             assert_eq!(label.map(|(_, label)| *label), Some(cause(name)), "{name}");
         }
         assert!(source.contains(NEVER_CACHED));
+    }
+
+    #[test]
+    fn among_other_things_a_title_is_short() {
+        let of = |words: &str| Title {
+            words: words.to_owned(),
+            agent: "a/1".to_owned(),
+        };
+        let fits = of(&"é".repeat(TITLE));
+        assert_eq!(title(&fits), whole_title(&fits));
+        let long = of(&"é".repeat(TITLE + 1));
+        let short = format!("“{}…”, from a/1", "é".repeat(TITLE - 1));
+        assert_eq!(title(&long), short);
+        assert!(whole_title(&long).contains(&long.words));
     }
 
     #[test]

@@ -195,7 +195,7 @@ fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
         ids += &format!(", {} more", count(more));
     }
     let under_way = slot.prompt.as_ref().map(under_way::short);
-    let title = slot.last_title.as_ref().map(words::title);
+    let title = slot.last_title.as_ref().map(words::whole_title);
     let says = under_way.into_iter().chain(title);
     let says = says.chain((!ids.is_empty()).then_some(ids));
     let says = says.collect::<Vec<_>>().join("  ");
@@ -204,7 +204,7 @@ fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
             format!("{:>4}{mark}", slot.slot),
             if slot.busy { bold() } else { Style::new() },
         ),
-        bar(state, fill.unwrap_or(0.0), bar_width(width)),
+        bar(state, fill.unwrap_or(0.0), gauge_width(width)),
         Span::raw(figures),
         Span::raw(says),
     ])
@@ -217,7 +217,7 @@ fn of_host(state: &State, host: &HostCache, width: u16) -> Text<'static> {
     };
     Text::from(vec![
         Span::raw("host "),
-        bar(state, fill, bar_width(width)),
+        bar(state, fill, gauge_width(width)),
         Span::raw(format!(" {}", stats::host(host))),
     ])
 }
@@ -225,6 +225,11 @@ fn of_host(state: &State, host: &HostCache, width: u16) -> Text<'static> {
 /// A quarter of the screen, at most.
 fn bar_width(width: u16) -> usize {
     usize::from(width / 4).min(40)
+}
+
+/// How full something is needs no more: what is wider is for what slots work on.
+fn gauge_width(width: u16) -> usize {
+    bar_width(width).min(20)
 }
 
 fn bar(state: &State, fill: f64, width: usize) -> Span<'static> {

@@ -4,7 +4,7 @@ use crate::json::Text;
 use crate::scan::{StringSkipper, find};
 
 /// The longest beginning of a text that is kept, in bytes.
-pub const MOST_WORDS: usize = 80;
+pub const MOST_WORDS: usize = 200;
 /// The longest name of a program that is kept, in bytes.
 pub const MOST_AGENT: usize = 40;
 /// So much of a text is decoded: white space may stand before and between its words.

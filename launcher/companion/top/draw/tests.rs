@@ -127,6 +127,25 @@ fn a_prompt_counts_while_it_is_being_evaluated() {
 }
 
 #[test]
+fn a_title_has_the_width_that_is_there() {
+    let words = "A question of many words ".repeat(8);
+    let mut slot = slot(1, 2040, 9, &["req-a"]);
+    slot["last_title"] = json!({ "words": words, "agent": "a/1" });
+    let mut state = State::new(false);
+    state.stats(stats("2026-01-02T03:04:05.000Z", json!([slot]), 0, 0));
+    let of_slot = |width| lines(&drawn(&state, width, 24)).swap_remove(2);
+    let whole = of_slot(300);
+    assert!(
+        whole.ends_with(&format!("“{words}”, from a/1  req-a")),
+        "{whole}"
+    );
+    // All but slot and figures.
+    let narrower = of_slot(160);
+    assert_eq!(narrower, whole[..narrower.len()]);
+    assert!(narrower.contains(&words[..98]), "{narrower}");
+}
+
+#[test]
 fn a_usual_terminal_shows_everything() {
     let lines = lines(&drawn(&state(true), 80, 24));
     let heading = "llama.cpp 0.7.0 (b11669), tiny.gguf, up 3 min 12 s, hook 0.1.0 observing";
