@@ -422,6 +422,10 @@ extern "C" fn on_exit() {
         log::line(format_args!("{why}"));
     }
     store::finish(Instant::now() + store::FLUSH);
+    // Of what a server's store did, `stats` and `store` say more.
+    if let Some(sum) = store::figures::sum().filter(|_| environment::is_run()) {
+        log::line(format_args!("{sum}"));
+    }
     let Some(longest) = running.exit_drain else {
         return;
     };

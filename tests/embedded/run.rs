@@ -29,13 +29,26 @@ fn a_program_that_is_run_has_the_store() {
     let store = tempfile::tempdir().unwrap();
     let line = program.line("again");
     let line: Vec<&Path> = line.iter().map(AsRef::as_ref).collect();
+    let mut sums = Vec::new();
     for separator in [&["--".as_ref()][..], &[]] {
         let line = [separator, &line].concat();
         let output = run(&line, &[("CONTEXTPILOT_STORE", store.path())]);
         let run = Run::of(&output);
         assert!(run.step("each 1").evaluated < 100, "{run:?}");
         assert!(run.stderr.contains("Active: llama.cpp"), "{run:?}");
+        let last = run.stderr.lines().last().unwrap_or_default();
+        let sum = last
+            .strip_prefix("[ContextPilot] Prefix store, in tokens: ")
+            .unwrap();
+        let (loaded, rest) = sum.split_once(" loaded instead of evaluated, ").unwrap();
+        let saved = rest.strip_suffix(" stored").unwrap();
+        // The second run begins with what the first has stored.
+        let [loaded, saved] = [loaded, saved].map(|number| number.parse::<u64>().unwrap());
+        sums.push((loaded, saved));
     }
+    let [first, second] = sums[..] else { panic!() };
+    assert!(first.0 > 500 && first.1 > 500, "{sums:?}");
+    assert!(second.0 > first.0 && second.1 < first.1, "{sums:?}");
 }
 
 /// What it starts inherits the setting, as a server's worker or a script's program must.

@@ -195,6 +195,15 @@ pub(super) fn all(reading: Option<FilesRead>) -> Option<PrefixStore> {
     })
 }
 
+/// What the store has done, in a sentence. `None`: nothing.
+pub(crate) fn sum() -> Option<String> {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (loaded, saved) = (get(&FIGURES.loaded_tokens), get(&FIGURES.saved_tokens));
+    (loaded > 0 || saved > 0).then(|| {
+        format!("Prefix store, in tokens: {loaded} loaded instead of evaluated, {saved} stored")
+    })
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
