@@ -10,9 +10,9 @@ use contextpilot_client::control::{
 };
 
 use super::connect::{ControlAt, hook_says, request};
-use super::show::{Moment, Visible, count, counted, number, print, print_json, span};
+use super::show::{Moment, Visible, count, counted, print, print_json, span};
 use super::under_way;
-use super::why::none_of_the_last;
+use super::why::unknown;
 use super::words::{self, NEVER_CACHED, NO_PROMPT, evicted, place};
 
 /// Say where a request's prompt is cached, or when and why it was evicted
@@ -54,11 +54,6 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             && let Some(prompt) = under_way::prompt_of(&stats, id)
         {
             print(&format!("{}\n", under_way::line(prompt)))?;
-            continue;
-        }
-        // A number is no id that was evicted: it is of no prompt yet, or of one long ago.
-        if let (RequestState::Unknown { .. }, false, Some(_)) = (state, options.json, number(id)) {
-            print(&none_of_the_last(id))?;
             continue;
         }
         if options.json {
@@ -173,7 +168,7 @@ fn text(state: &RequestState, now: Timestamp) -> String {
                 ago(at)
             )
         }
-        RequestState::Unknown { hint, .. } => format!("{id}  unknown  {hint}\n"),
+        RequestState::Unknown { hint, .. } => unknown(state.id(), hint),
     }
 }
 

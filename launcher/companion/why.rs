@@ -32,12 +32,16 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// How far `--watch` looks back each time.
 const WATCHED: usize = 1000;
 
-/// What is said of a number that no prompt has that is remembered.
-pub(super) fn none_of_the_last(number: &str) -> String {
-    format!(
-        "{number}  is none of the last {} prompts\n",
-        count(WATCHED as u64)
-    )
+/// What is said of a name that nothing is known of. `hint`: the hook's, for an id.
+pub(super) fn unknown(name: &str, hint: &str) -> String {
+    let none = format!("is none of the last {} prompts", count(WATCHED as u64));
+    if number(name).is_some() {
+        format!("{name}  {none}\n")
+    } else if name.parse::<u64>().is_ok() {
+        format!("{name}  is no request's id, and #{name} {none}\n")
+    } else {
+        format!("{}  unknown  {hint}\n", Visible(name))
+    }
 }
 
 /// Say why a prompt was evaluated again, and what would help
@@ -250,17 +254,11 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let is_numbered = matches!(state, RequestState::Numbered { .. }) || state.id() != id;
         if let (true, Some(number)) = (is_numbered || !is_known, number(id)) {
             let mut latest = advisers.latest.iter();
-            match latest.find(|(one, _)| one.number == number) {
-                Some(row) => match show(row, &advisers, options)? {
+            if let Some(row) = latest.find(|(one, _)| one.number == number) {
+                match show(row, &advisers, options)? {
                     Reader::Gone => break,
-                    _ => continue,
-                },
-                None if !options.json && !is_known => {
-                    all = false;
-                    print(&none_of_the_last(id))?;
-                    continue;
+                    Reader::There => continue,
                 }
-                None => {}
             }
         }
         let evaluation = state
@@ -289,7 +287,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
                 print(&format!("{}  not evaluated yet\n", Visible(id)))?;
             }
             (None, RequestState::Unknown { hint, .. }) => {
-                print(&format!("{}  unknown  {hint}\n", Visible(id)))?;
+                print(&unknown(id, hint))?;
             }
             (
                 None,

@@ -101,7 +101,6 @@ fn a_request_is_found_by_the_number_that_lists_show_and_by_any_id() {
     let plain = number.to_string();
     assert_eq!(watched.text(&["why", &plain]), text);
     assert!(run(&["where", &plain]).1.starts_with(&format!("{name}  ")));
-    assert!(run(&["where", "987"]).1.starts_with("987  unknown  "));
     // The prompt of the second request took its place.
     let (code, text) = run(&["where", &name]);
     let tokens = all[0]["evaluation"]["prompt_tokens"].as_u64().unwrap();
@@ -128,6 +127,12 @@ fn a_request_is_found_by_the_number_that_lists_show_and_by_any_id() {
     let (code, text) = run(&["why", "#987"]);
     assert_eq!(text, "#987  is none of the last 1,000 prompts\n");
     assert_eq!(code, Some(1));
+    // A shell takes #987 without quotes for a comment.
+    for command in ["where", "why"] {
+        let (code, text) = run(&[command, "987"]);
+        let both = "987  is no request's id, and #987 is none of the last 1,000 prompts\n";
+        assert_eq!((code, &*text), (Some(1), both), "{command}");
+    }
 
     let named = watched.json(&["why", "last"]);
     assert_eq!(named["evaluation"], all[1]["evaluation"]);
