@@ -147,12 +147,19 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let shown = || Visible(&path.to_string_lossy()).to_string();
     let folder = Folder::existing(&path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let Some(folder) = folder else {
-        return Err(format!(
-            "There is no prefix store in {}: a server with {}={} makes one",
-            shown(),
-            env::STORE,
-            shown()
-        ));
+        return Err(if path.exists() && !path.is_dir() {
+            format!(
+                "{} is no folder: name the one that a server has as {}",
+                shown(),
+                env::STORE
+            )
+        } else {
+            format!(
+                "There is no prefix store in {0}: a server with {1}={0} makes one",
+                shown(),
+                env::STORE
+            )
+        });
     };
     let contents =
         Contents::read(folder).map_err(|e| format!("{} cannot be read: {e}", shown()))?;
@@ -210,18 +217,21 @@ fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String>
     if options.json {
         print_json(&checked)?
     } else {
-        print(&format!(
-            "{}, {}: {}\n",
-            counted(checked.good as u64, "chunk"),
-            bytes(checked.bytes),
-            match bad {
-                0 => "all are good".to_owned(),
-                _ => format!(
-                    "these are good; {} were damaged and are removed, {} cannot be read",
-                    checked.damaged, checked.unreadable
-                ),
-            }
-        ))?
+        print(&match (checked.good, bad) {
+            (0, 0) => "The store is empty: there is nothing to check\n".to_owned(),
+            (good, _) => format!(
+                "{}, {}: {}\n",
+                counted(good as u64, "chunk"),
+                bytes(checked.bytes),
+                match bad {
+                    0 => "all are good".to_owned(),
+                    _ => format!(
+                        "these are good; damaged and removed: {}, not readable: {}",
+                        checked.damaged, checked.unreadable
+                    ),
+                }
+            ),
+        })?
     }
     Ok(match bad {
         0 => ExitCode::SUCCESS,

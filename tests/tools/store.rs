@@ -210,6 +210,18 @@ fn verify_removes_what_is_damaged_and_says_so() {
     let line = format!("[ContextPilot] The chunk {name} was removed: ");
     assert!(stderr.starts_with(&line), "{stderr}");
     assert!(!largest.exists());
+
+    good(&on(folder.path(), &["clear"]).output().unwrap());
+    let empty = good(&on(folder.path(), &["verify"]).output().unwrap());
+    assert_eq!(empty, "The store is empty: there is nothing to check\n");
+    let refused = |path: &Path| {
+        let output = on(path, &["verify"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&largest).contains("There is no prefix store in "));
+    fs::write(&largest, "").unwrap();
+    assert!(refused(&largest).contains(" is no folder: "));
 }
 
 #[test]
