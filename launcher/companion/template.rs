@@ -177,6 +177,9 @@ fn subject(given: &str) -> Result<Subject, String> {
         return model::chat(path).map(named);
     }
     let template = fs::read_to_string(path).map_err(cannot)?;
+    if template.trim().is_empty() {
+        return Err("it is empty: give a .gguf, a .jinja or the URL of a server".to_owned());
+    }
     Ok(named(Chat::new(template)))
 }
 

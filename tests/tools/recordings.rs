@@ -221,6 +221,13 @@ fn a_recording_that_ends_before_its_first_request_says_so() {
     assert!(cut.ends_with(", before its first request\n"), "{cut}");
     let empty = said("empty", b"");
     assert!(empty.ends_with("/empty is empty\n"), "{empty}");
+    let mut simulate = companion(&["simulate"]);
+    simulate.arg(folder.path().join("empty"));
+    let empty = crate::support::fails(simulate);
+    assert!(
+        empty.contains("There are no requests in ") && empty.contains("/empty: "),
+        "{empty}"
+    );
 }
 
 #[test]

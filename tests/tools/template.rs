@@ -313,17 +313,19 @@ fn what_cannot_be_looked_at_gets_one_line_and_the_others_are_shown() {
     let faithful = written(folder.path(), "faithful", FAITHFUL);
     let missing = folder.path().join("missing.gguf");
     let letter = written(folder.path(), "letter", "Dear reader, this is no template.");
+    // Without a template nothing is left out, so it would be a faithful one.
+    let empty = written(folder.path(), "empty", "\n");
     let mut command = companion(&["template", "--compare"]);
     command.env("LLAMA_SERVER_BIN", llama_server());
     let output = command
-        .args([&broken, &missing, &letter, &faithful])
+        .args([&broken, &missing, &letter, &empty, &faithful])
         .output()
         .unwrap();
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
     let lines: Vec<&str> = err.lines().collect();
-    assert_eq!(lines.len(), 3, "{err}");
-    for (line, file) in lines.iter().zip([&broken, &missing, &letter]) {
+    assert_eq!(lines.len(), 4, "{err}");
+    for (line, file) in lines.iter().zip([&broken, &missing, &letter, &empty]) {
         assert!(line.starts_with("[ContextPilot] "), "{line}");
         let path = file.to_str().unwrap();
         assert_eq!(line.matches(path).count(), 1, "{line}");

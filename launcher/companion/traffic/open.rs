@@ -10,7 +10,7 @@ use contextpilot_traffic::Traffic;
 use super::lines::Lines;
 use super::tokenizer::Tokenizer;
 use crate::companion::recorded::{self, is_recording, of_router};
-use crate::companion::show::{count, counted, percent};
+use crate::companion::show::{Visible, count, counted, percent};
 use crate::say::say;
 
 /// What is read, and how.
@@ -257,7 +257,14 @@ impl Reading<'_> {
         let block = self.block();
         let Some(builder) = self.builder else {
             return Err(match self.damaged {
-                0 => "There are no requests: check the file".to_owned(),
+                0 => {
+                    let files = self.input.files.iter().map(|file| file.to_string_lossy());
+                    let files = files.collect::<Vec<_>>().join(", ");
+                    format!(
+                        "There are no requests in {}: check the file",
+                        Visible(&files)
+                    )
+                }
                 lines => format!(
                     "None of {} is of a format that is known (Mooncake, Qwen-Bailian, WEKA, LMCache, OpenAI)",
                     counted(lines, "line")
