@@ -287,17 +287,17 @@ fn add_simulated(data: &mut Value, traffic: &Traffic, recorded: &Setting) {
 
 /// The recorded setting among others: slots, and sizes of the host cache.
 fn grid(simulations: &Simulations<'_>, recorded: &Setting) -> Vec<PointOut> {
-    let slots = distinct(vec![1, 2, 4, 8, recorded.parallel]);
-    let sizes = distinct(vec![0, 2048, 8192, recorded.cache_ram]);
+    let slots = distinct(vec![1, 2, 4, 8, recorded.server.parallel]);
+    let sizes = distinct(vec![0, 2048, 8192, recorded.cache_ram()]);
     let mut settings = Vec::new();
     for &parallel in &slots {
         for &mib in &sizes {
-            let setting = if parallel == recorded.parallel {
+            let setting = if parallel == recorded.server.parallel {
                 recorded.clone()
             } else {
                 recorded.clone().with_parallel(parallel)
             };
-            let setting = if mib == recorded.cache_ram {
+            let setting = if mib == recorded.cache_ram() {
                 Ok(setting)
             } else {
                 setting.with_cache_ram(mib)

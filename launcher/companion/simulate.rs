@@ -256,13 +256,14 @@ fn simulate<'a>(
 /// The line of a point in a plot, with one for each combination of the other flags, and where it is on that.
 fn at(model: Option<&OfModel>, point: &Point) -> (String, (f64, f64)) {
     let setting = &point.setting;
-    let similarity = setting.slot_prompt_similarity;
-    let (ram, reuse) = (setting.cache_ram, setting.cache_reuse);
+    let server = &setting.server;
+    let (similarity, reuse) = (server.slot_prompt_similarity, server.cache_reuse);
+    let ram = setting.cache_ram();
     let model = model
         .map(|one| format!("{}: ", one.model))
         .unwrap_or_default();
     let name = format!("{model}cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
-    let slots = f64::from(setting.parallel);
+    let slots = f64::from(server.parallel);
     (name, (slots, 100.0 * point.reused_share()))
 }
 
@@ -278,18 +279,14 @@ fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
     cross(
         &mut all,
         &options.slot_prompt_similarity,
-        |setting, share| {
-            Ok(Setting {
-                slot_prompt_similarity: share,
-                ..setting
-            })
+        |mut setting, share| {
+            setting.server.slot_prompt_similarity = share;
+            Ok(setting)
         },
     )?;
-    cross(&mut all, &options.cache_reuse, |setting, cache_reuse| {
-        Ok(Setting {
-            cache_reuse,
-            ..setting
-        })
+    cross(&mut all, &options.cache_reuse, |mut setting, tokens| {
+        setting.server.cache_reuse = tokens;
+        Ok(setting)
     })?;
     if recorded.can_have_store() {
         cross(&mut all, &options.store_gb, |setting, store_limit| {
@@ -356,13 +353,14 @@ pub(super) struct PointOut {
 impl PointOut {
     pub(super) fn of(point: &Point) -> Self {
         let setting = &point.setting;
+        let server = &setting.server;
         Self {
             model: None,
-            parallel: setting.parallel,
-            kv_unified: setting.kv_unified,
-            cache_ram: setting.cache_ram,
-            slot_prompt_similarity: setting.slot_prompt_similarity,
-            cache_reuse: setting.cache_reuse,
+            parallel: server.parallel,
+            kv_unified: server.kv_unified,
+            cache_ram: setting.cache_ram(),
+            slot_prompt_similarity: server.slot_prompt_similarity,
+            cache_reuse: server.cache_reuse,
             store_gb: setting.store_limit as f64 / 1e9,
             reused_share: point.reused_share(),
             spared_share: point.spared_share(),
@@ -452,12 +450,13 @@ fn text(points: &[Point], spreads: &[Option<Spread>], without: &[Option<u64>]) -
     let mut table = Table::new(&head, &[]);
     for ((point, spread), without) in points.iter().zip(spreads).zip(without) {
         let setting = &point.setting;
-        let shared = if setting.kv_unified { " shared" } else { "" };
+        let server = &setting.server;
+        let shared = if server.kv_unified { " shared" } else { "" };
         let mut row = vec![
-            format!("{}{shared}", setting.parallel),
-            setting.cache_ram.to_string(),
-            setting.slot_prompt_similarity.to_string(),
-            setting.cache_reuse.to_string(),
+            format!("{}{shared}", server.parallel),
+            setting.cache_ram().to_string(),
+            server.slot_prompt_similarity.to_string(),
+            server.cache_reuse.to_string(),
         ];
         if has_store {
             row.push(store_gb(setting.store_limit));
@@ -493,7 +492,7 @@ fn text(points: &[Point], spreads: &[Option<Spread>], without: &[Option<u64>]) -
         text += "or: how much is reused depends on who asks first after answers that end together; so much it was in other orders\n";
     }
     for point in points {
-        let slots = match point.setting.parallel {
+        let slots = match point.setting.server.parallel {
             1 => "With 1 slot".to_owned(),
             slots => format!("With {slots} slots"),
         };

@@ -48,16 +48,14 @@ impl Flags {
     }
 
     fn of(self, recorded: &Setting) -> Result<Setting> {
-        let setting = recorded
+        let mut setting = recorded
             .clone()
             .with_slots(self.parallel, self.kv_unified)
             .with_cache_ram(self.cache_ram)
             .map_err(|error| Error::new(error.to_string()))?;
-        Ok(Setting {
-            slot_prompt_similarity: self.similarity as f32 / 1000.0,
-            cache_reuse: self.cache_reuse,
-            ..setting
-        })
+        setting.server.slot_prompt_similarity = self.similarity as f32 / 1000.0;
+        setting.server.cache_reuse = self.cache_reuse;
+        Ok(setting)
     }
 }
 
@@ -134,7 +132,7 @@ pub(super) fn run(requests: usize, step: usize) -> Result<(String, usize)> {
         let recorded =
             recorded.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
         assert_eq!(traffic.requests.len(), requests);
-        assert_eq!(recorded.memory == Memory::Full, plan.name == "dense");
+        assert_eq!(recorded.server.memory == Memory::Full, plan.name == "dense");
         for flags in plan.grid.into_iter().step_by(step) {
             let point = simulate(&traffic, &flags.of(&recorded)?);
             let truth = play(

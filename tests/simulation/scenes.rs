@@ -67,7 +67,7 @@ pub(super) fn awake() -> Result<String> {
     let mut awake = interrupted();
     awake.steps.retain(|step| *step != Step::Sleep);
     elsewhere(&traffic, &server, &awake, |setting| {
-        setting.sleep_idle_seconds = None;
+        setting.server.sleep_idle_seconds = None;
     })
 }
 
@@ -78,7 +78,7 @@ pub(super) fn shifted() -> Result<String> {
         let trace = full("n_keep", keep);
         let traffic = record_with(&of_size("512"), |server| trace.run(server).map(|_| ()))?;
         elsewhere(&traffic, &of_size("256"), &trace, |setting| {
-            (setting.context, setting.slot_context) = (256, 256);
+            (setting.server.context, setting.server.slot_context) = (256, 256);
         })
     });
     let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;
@@ -119,7 +119,7 @@ pub(super) fn other_batches() -> Result<String> {
     let traffic = record_with(&mamba("512"), |server| differ().run(server).map(|_| ()))?;
     let said = [("64", 64), ("256", 256)].map(|(text, size)| {
         elsewhere(&traffic, &mamba(text), &differ(), |setting| {
-            setting.ubatch_size = size
+            setting.server.ubatch_size = size
         })
     });
     let said: Vec<String> = said.into_iter().collect::<Result<_>>()?;

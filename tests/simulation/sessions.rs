@@ -134,7 +134,7 @@ fn run(sessions: &Sessions, plans: &[Plan]) -> Result<(String, usize)> {
                 .with_cache_ram(flags.cache_ram)
                 .map_err(|error| Error::new(error.to_string()))?;
             let room = room(sessions, flags.slots) as u32;
-            (setting.context, setting.slot_context) = (room, room / flags.slots);
+            (setting.server.context, setting.server.slot_context) = (room, room / flags.slots);
             setting.store_limit = flags.store;
             let (truth, _) = play(sessions, plan, flags, false)?;
             missed += row(&mut rows, plan, flags, truth, &replay, &setting);

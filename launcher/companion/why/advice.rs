@@ -100,7 +100,7 @@ impl Case<'_> {
         let lost = self.evaluation.lost.as_ref();
         let slept = lost.is_some_and(|lost| lost.reason == Reason::ContextFreed);
         let notes = [
-            (slept && adviser.recorded.sleep_idle_seconds.is_some()).then_some(SLEPT),
+            (slept && adviser.recorded.server.sleep_idle_seconds.is_some()).then_some(SLEPT),
             adviser.is_of_other_adapters(nth).then_some(OTHER_ADAPTERS),
         ];
         let notes = notes.into_iter().flatten().map(str::to_owned);

@@ -319,7 +319,7 @@ impl Round {
             setting: setting.clone(),
         };
         // Chunks of a state that cannot be moved are never advised.
-        let moves = setting.cache_reuse > 0 && setting.memory != Memory::Full;
+        let moves = setting.server.cache_reuse > 0 && setting.server.memory != Memory::Full;
         let of_clients = Client::that_apply(traffic)
             .filter(move |client| !moves || *client != Client::FlagsChunks);
         let of_clients = of_clients.map(|client| {
@@ -362,7 +362,7 @@ impl Round {
 /// Whether a change can gain enough, with all that it could reuse at best. What is no prefix of an earlier request is reused
 /// only if it is moved.
 fn may_gain(setting: &Setting, base: &Point, tokens: &Repeated) -> bool {
-    match setting.cache_reuse {
+    match setting.server.cache_reuse {
         0 => may_reuse(tokens.prefix, base, tokens),
         _ => may_any_gain(base, tokens),
     }
@@ -561,8 +561,9 @@ impl<'a> Checked<'a> {
 pub fn points_with(replay: &Replay<'_>, settings: &[Setting], each: Each<'_>) -> Vec<Point> {
     let is_largest = |nth: &usize| {
         let one = &settings[*nth];
-        let larger =
-            |other: &Setting| other.cache_ram > one.cache_ram && one.differs_by_host_cache(other);
+        let larger = |other: &Setting| {
+            other.cache_ram() > one.cache_ram() && one.differs_by_host_cache(other)
+        };
         !settings.iter().any(larger)
     };
     let (largest, others): (Vec<usize>, Vec<usize>) = (0..settings.len()).partition(is_largest);
@@ -661,6 +662,7 @@ fn candidates(
     traffic: &Traffic,
     many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
 ) -> (Vec<Candidate>, Option<Point>) {
+    let server = &setting.server;
     let mut all = Vec::new();
     let mut holds_all = None;
     let mut add = |flags: &[&str], setting: Setting| {
@@ -683,21 +685,21 @@ fn candidates(
         });
     };
     for share in [0.0, 0.01, 0.05, 0.1, 0.25, 0.5] {
-        if share != setting.slot_prompt_similarity {
+        if share != server.slot_prompt_similarity {
             let (share, changed) = with_similarity(setting, share);
             add(&["--slot-prompt-similarity", &share], changed);
         }
     }
-    if setting.memory == Memory::Full && !traffic.has_projector() && setting.cache_reuse == 0 {
+    if server.memory == Memory::Full && !traffic.has_projector() && server.cache_reuse == 0 {
         for chunk in [256, 64] {
             let mut changed = setting.clone();
-            changed.cache_reuse = chunk;
+            changed.server.cache_reuse = chunk;
             let chunk = chunk.to_string();
             add(&["--cache-reuse", &chunk], changed.clone());
             // A prompt that lacks what follows its first tokens is similar to hardly any slot. So it gets
             // the slot that has the chunks only if little similarity is enough.
             for share in [0.05, 0.01] {
-                if share < setting.slot_prompt_similarity {
+                if share < server.slot_prompt_similarity {
                     let (share, changed) = with_similarity(&changed, share);
                     let similar = ["--slot-prompt-similarity", &share];
                     add(
@@ -708,12 +710,12 @@ fn candidates(
             }
         }
     }
-    if setting.memory != Memory::Full {
+    if server.memory != Memory::Full {
         for (checkpoints, step) in [(32, 8192), (128, 1024)] {
-            if checkpoints > setting.ctx_checkpoints {
+            if checkpoints > server.ctx_checkpoints {
                 let mut changed = setting.clone();
-                changed.ctx_checkpoints = checkpoints;
-                changed.checkpoint_min_step = step;
+                changed.server.ctx_checkpoints = checkpoints;
+                changed.server.checkpoint_min_step = step;
                 let (checkpoints, step) = (checkpoints.to_string(), step.to_string());
                 let flags = [
                     "--ctx-checkpoints",
@@ -727,19 +729,19 @@ fn candidates(
     }
     // The last checkpoint but one lies such a batch before the end of a prompt. `--batch-size` is not tried: a smaller one
     // does no more than bound this, and without checkpoints it decides only how many batches evaluate the same tokens.
-    if setting.memory == Memory::Recurrent && setting.ubatch_size > 64 {
+    if server.memory == Memory::Recurrent && server.ubatch_size > 64 {
         let mut changed = setting.clone();
-        changed.ubatch_size = 64;
+        changed.server.ubatch_size = 64;
         add(&["--ubatch-size", "64"], changed);
     }
-    if setting.has_host_cache && !setting.cache_idle_slots {
+    if server.cache_ram.is_some() && !server.cache_idle_slots {
         let mut changed = setting.clone();
-        changed.cache_idle_slots = true;
+        changed.server.cache_idle_slots = true;
         add(&["--cache-idle-slots"], changed);
     }
-    if setting.sleep_idle_seconds.is_some() {
+    if server.sleep_idle_seconds.is_some() {
         let mut changed = setting.clone();
-        changed.sleep_idle_seconds = None;
+        changed.server.sleep_idle_seconds = None;
         add(&["--sleep-idle-seconds", "-1"], changed);
     }
     if setting.can_have_store() && Sizes::new(&traffic.sizes).are_known() {
@@ -756,17 +758,17 @@ fn candidates(
         holds_all = Some(endless);
     }
     // Slots that share a context may have no room in it together.
-    if setting.kv_unified && setting.parallel > 1 {
+    if server.kv_unified && server.parallel > 1 {
         for times in [2, 4] {
             let changed = setting
                 .clone()
-                .with_context(setting.context.saturating_mul(times));
-            let context = changed.context.to_string();
+                .with_context(server.context.saturating_mul(times));
+            let context = changed.server.context.to_string();
             add(&["--ctx-size", &context], changed);
         }
     }
-    if setting.cache_ram >= 0 {
-        let base = setting.cache_ram.max(1);
+    if setting.cache_ram() >= 0 {
+        let base = setting.cache_ram().max(1);
         let sizes = (1..12).map(|doublings| base << doublings);
         for mib in sizes.filter(|&mib| mib <= 262_144) {
             if let Ok(changed) = setting.clone().with_cache_ram(mib) {
@@ -774,10 +776,10 @@ fn candidates(
             }
         }
     }
-    let mut slots = setting.parallel + 1;
+    let mut slots = server.parallel + 1;
     while slots <= MOST_SLOTS {
         let text = slots.to_string();
-        if !setting.kv_unified || setting.auto_parallel {
+        if !server.kv_unified || server.auto_parallel {
             add(
                 &["--parallel", &text],
                 setting.clone().with_slots(slots, false),
@@ -802,7 +804,7 @@ fn store_limits(all: u64, now: u64) -> impl Iterator<Item = u64> {
 /// The flag's value, and the setting with it.
 fn with_similarity(setting: &Setting, share: f32) -> (String, Setting) {
     let mut changed = setting.clone();
-    changed.slot_prompt_similarity = share;
+    changed.server.slot_prompt_similarity = share;
     (share.to_string(), changed)
 }
 

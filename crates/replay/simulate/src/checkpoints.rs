@@ -47,7 +47,7 @@ pub(crate) fn reach(
     first: i64,
     setting: &Setting,
 ) -> Reach {
-    let window = match setting.memory {
+    let window = match setting.server.memory {
         Memory::Window(window) => i64::from(window),
         Memory::Full | Memory::Recurrent => 0,
     };
@@ -63,7 +63,7 @@ pub(crate) fn reach(
     let spare = if is_exact { 2 } else { 0 };
     let least = (next - window + spare - i64::from(is_whole)).max(0);
     let beyond = match setting.generation {
-        Generation::Of2025 if setting.memory == Memory::Recurrent => true,
+        Generation::Of2025 if setting.server.memory == Memory::Recurrent => true,
         Generation::Of2025 => first > least,
         Generation::Early2026 => first >= least && past < held,
         Generation::Older | Generation::Late2026 => first >= least,
@@ -118,14 +118,14 @@ pub(crate) fn batch_end(
     marks: &[u32],
     checkpoints: &[Checkpoint],
 ) -> u32 {
-    let full = prompt.min(begin.saturating_add(setting.batch_size));
-    let stops = [4 + setting.ubatch_size, 4].map(|offset| {
-        let offset = offset.min(setting.batch_size);
+    let full = prompt.min(begin.saturating_add(setting.server.batch_size));
+    let stops = [4 + setting.server.ubatch_size, 4].map(|offset| {
+        let offset = offset.min(setting.server.batch_size);
         prompt.checked_sub(offset).filter(|&stop| stop > begin)
     });
     let apart = |at: u32| {
         let last = checkpoints.last().map(|last| last.tokens);
-        last.is_none_or(|last| at > last.saturating_add(setting.checkpoint_min_step))
+        last.is_none_or(|last| at > last.saturating_add(setting.server.checkpoint_min_step))
     };
     let marked = marks.iter().copied().filter(|&at| at > begin);
     let marked = marked.filter(|&at| marks.last() == Some(&at) || apart(at));
@@ -151,7 +151,7 @@ pub(crate) fn note(
     if !is_due {
         return;
     }
-    let most = setting.ctx_checkpoints as usize;
+    let most = setting.server.ctx_checkpoints as usize;
     let is_early = setting.generation == Generation::Early2026;
     if !is_early {
         thin_out(checkpoints, batch, setting);
@@ -171,8 +171,8 @@ pub(crate) fn note(
 }
 
 fn is_due(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool {
-    let near_end = batch.prompt < batch.end.saturating_add(setting.ubatch_size);
-    let apart = |last: u32| batch.begin > last.saturating_add(setting.checkpoint_min_step);
+    let near_end = batch.prompt < batch.end.saturating_add(setting.server.ubatch_size);
+    let apart = |last: u32| batch.begin > last.saturating_add(setting.server.checkpoint_min_step);
     if batch.end < batch.prompt && !near_end && !batch.marked || batch.first < 0 {
         return false;
     }
@@ -183,8 +183,8 @@ fn is_due(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool 
 fn is_due_early(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) -> bool {
     const LEAST: u32 = 64;
     let last = checkpoints.last().map(|last| last.tokens);
-    let near_end = batch.prompt < batch.end.saturating_add(setting.ubatch_size);
-    let step = setting.checkpoint_min_step;
+    let near_end = batch.prompt < batch.end.saturating_add(setting.server.ubatch_size);
+    let step = setting.server.checkpoint_min_step;
     let far = step > 0 && batch.begin >= last.unwrap_or(0).saturating_add(step);
     (near_end || far)
         && batch.first >= 0
@@ -195,13 +195,14 @@ fn is_due_early(checkpoints: &[Checkpoint], batch: &Batch, setting: &Setting) ->
 /// While there is no room for one more, removes checkpoints of other tasks that are close to the one
 /// before them.
 fn thin_out(checkpoints: &mut Vec<Checkpoint>, batch: &Batch, setting: &Setting) {
-    let most = setting.ctx_checkpoints as usize;
+    let most = setting.server.ctx_checkpoints as usize;
     let mut kept: Option<u32> = None;
     let mut at = 0;
     while checkpoints.len() + 1 >= most && at < checkpoints.len() {
         let one = &checkpoints[at];
-        let close =
-            kept.is_some_and(|last| one.tokens <= last.saturating_add(setting.checkpoint_min_step));
+        let close = kept.is_some_and(|last| {
+            one.tokens <= last.saturating_add(setting.server.checkpoint_min_step)
+        });
         if one.task != batch.task && close {
             checkpoints.remove(at);
         } else {

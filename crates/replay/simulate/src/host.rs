@@ -59,12 +59,12 @@ pub(crate) struct HostCache {
 
 impl HostCache {
     pub(crate) fn of(setting: &Setting) -> Option<Self> {
-        (setting.has_host_cache && setting.cache_ram != 0).then(|| Self {
+        (setting.cache_ram() != 0).then(|| Self {
             states: VecDeque::new(),
             bytes: 0,
             tokens: 0,
-            limit_bytes: u64::try_from(setting.cache_ram).unwrap_or(0) << 20,
-            limit_tokens: u64::from(setting.context),
+            limit_bytes: u64::try_from(setting.cache_ram()).unwrap_or(0) << 20,
+            limit_tokens: u64::from(setting.server.context),
             least: usize::from(setting.generation == Generation::Early2026),
             saved: 0,
             peak: 0,

@@ -55,8 +55,8 @@ fn breaks_without_cause<'a>(
     let record = &request.record;
     let begins = std::iter::once(record.reused).chain(record.breaks.iter().copied());
     let pairs = begins.zip(record.breaks.iter().copied());
-    let stops = [0, 4, 4 + setting.ubatch_size].map(|offset| {
-        let offset = offset.min(setting.batch_size);
+    let stops = [0, 4, 4 + setting.server.ubatch_size].map(|offset| {
+        let offset = offset.min(setting.server.batch_size);
         record.prompt.checked_sub(offset)
     });
     let of_media = |at| {
@@ -65,7 +65,7 @@ fn breaks_without_cause<'a>(
             .iter()
             .any(|&(begin, end)| begin <= at && at <= end)
     };
-    let whole = move |begin: u32, end| end >= begin.saturating_add(setting.batch_size);
+    let whole = move |begin: u32, end| end >= begin.saturating_add(setting.server.batch_size);
     let alone = pairs.filter(move |&(begin, end)| {
         !record.child && !whole(begin, end) && !stops.contains(&Some(end)) && !of_media(end)
     });

@@ -80,7 +80,11 @@ impl Point {
     /// one did not.
     #[must_use]
     pub fn with_smaller_host_cache(&self, setting: &Setting) -> Option<Self> {
-        let bytes = |setting: &Setting| u64::try_from(setting.cache_ram).ok()?.checked_mul(1 << 20);
+        let bytes = |setting: &Setting| {
+            u64::try_from(setting.cache_ram())
+                .ok()?
+                .checked_mul(1 << 20)
+        };
         let (smaller, larger) = (bytes(setting)?, bytes(&self.setting)?);
         let is_same = setting.differs_by_host_cache(&self.setting)
             && 0 < smaller

@@ -32,7 +32,7 @@ impl<'a> Replay<'a> {
     pub fn of(traffic: &'a Traffic) -> Self {
         let recorded = Setting::recorded(traffic);
         let recorded = recorded.as_ref();
-        let with_checkpoints = recorded.filter(|recorded| recorded.memory != Memory::Full);
+        let with_checkpoints = recorded.filter(|recorded| recorded.server.memory != Memory::Full);
         Self {
             traffic,
             sizes: Sizes::new(&traffic.sizes),
@@ -40,7 +40,7 @@ impl<'a> Replay<'a> {
             timeline: Timeline::of(traffic),
             times: Times::of(
                 traffic,
-                recorded.map_or(BATCH, |recorded| recorded.batch_size),
+                recorded.map_or(BATCH, |recorded| recorded.server.batch_size),
             ),
             marks: with_checkpoints
                 .map_or_else(Marks::default, |recorded| Marks::of(traffic, recorded)),

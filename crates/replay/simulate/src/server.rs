@@ -128,7 +128,9 @@ impl<'a> Server<'a> {
             alike: &replay.alike,
             has_projector: replay.has_projector,
             begins_alike: replay.begins_alike,
-            slots: (0..setting.parallel).map(|_| Slot::default()).collect(),
+            slots: (0..setting.server.parallel)
+                .map(|_| Slot::default())
+                .collect(),
             positions: Positions::new(setting),
             host: HostCache::of(setting),
             store: PrefixStore::of(setting, traffic, sizes, replay.rates),
@@ -208,12 +210,13 @@ impl<'a> Server<'a> {
     /// What kept the recorded server awake is not recorded (questions for its slots and metrics), but when it slept is.
     fn sleeps_as_recorded(&self) -> bool {
         let setup = self.traffic.setup.as_ref();
-        setup.is_some_and(|setup| setup.sleep_idle_seconds == self.setting.sleep_idle_seconds)
+        setup
+            .is_some_and(|setup| setup.sleep_idle_seconds == self.setting.server.sleep_idle_seconds)
     }
 
     /// Whether the server, which has nothing to do, sleeps before something comes at this time.
     fn falls_asleep(&self, next: u64) -> bool {
-        let after = self.setting.sleep_idle_seconds;
+        let after = self.setting.server.sleep_idle_seconds;
         after.is_some_and(|seconds| next.saturating_sub(self.now) >= u64::from(seconds) * 1_000_000)
     }
 

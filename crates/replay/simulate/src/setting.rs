@@ -6,45 +6,11 @@ use std::fmt;
 use contextpilot_server_flags::is_of_0_7;
 use contextpilot_traffic::{Calls, Memory, Setup, Traffic};
 
-/// The flags that decide what is reused.
+/// A server that is simulated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// `--parallel`
-    pub parallel: u32,
-    /// Neither `--parallel` nor `--kv-unified` is given. Then the slots share the context.
-    pub auto_parallel: bool,
-    /// `--ctx-size`: tokens, for all slots.
-    pub context: u32,
-    /// Tokens that a slot can hold.
-    pub slot_context: u32,
-    /// The slots share the context (`--kv-unified`, or no `--parallel`).
-    pub kv_unified: bool,
-    /// `--cache-ram`, MiB. 0: no host prompt cache, negative: no limit.
-    pub cache_ram: i64,
-    /// `--cache-idle-slots`
-    pub cache_idle_slots: bool,
-    /// `--slot-prompt-similarity`. 0: off.
-    pub slot_prompt_similarity: f32,
-    /// `--cache-reuse`, tokens. 0: off.
-    pub cache_reuse: u32,
-    /// `--context-shift`
-    pub context_shift: bool,
-    /// `--ctx-checkpoints`: the most for each slot.
-    pub ctx_checkpoints: u32,
-    /// `--checkpoint-min-step`, tokens.
-    pub checkpoint_min_step: u32,
-    /// `--batch-size`, tokens.
-    pub batch_size: u32,
-    /// `--ubatch-size`, tokens.
-    pub ubatch_size: u32,
-    /// `--sleep-idle-seconds`. `None`: the server never sleeps.
-    pub sleep_idle_seconds: Option<u32>,
-    /// Which positions the model's context keeps.
-    pub memory: Memory,
-    /// `--swa-full`: sliding windows keep all positions, so [`memory`](Self::memory) is full.
-    pub whole_windows: bool,
-    /// The server knows `--cache-ram`: older ones have no host prompt cache.
-    pub has_host_cache: bool,
+    /// Its flags, those of the recording or others.
+    pub server: Setup,
     /// Which generation's rules it follows.
     pub generation: Generation,
     /// Tokens that a slot may hold, whatever its share of the context: the model was trained for no more, or
@@ -177,10 +143,8 @@ impl Setting {
     /// Whether two differ by the size of the host prompt cache at most.
     #[must_use]
     pub fn differs_by_host_cache(&self, other: &Self) -> bool {
-        let same = Self {
-            cache_ram: other.cache_ram,
-            ..self.clone()
-        };
+        let mut same = self.clone();
+        same.server.cache_ram = other.server.cache_ram;
         same == *other
     }
 
@@ -190,7 +154,7 @@ impl Setting {
         let setup = traffic.setup.as_ref()?;
         let mut setting = Self::of(setup, Generation::of(setup, traffic));
         let has_loaded = || traffic.requests.iter().any(|one| one.record.loaded > 0);
-        if setting.memory != Memory::Full && !has_loaded() {
+        if setting.server.memory != Memory::Full && !has_loaded() {
             // It may have refused the model, and a recording does not say so.
             setting.store_limit = 0;
         }
@@ -199,24 +163,13 @@ impl Setting {
 
     fn of(setup: &Setup, generation: Generation) -> Self {
         let mut setting = Self {
-            parallel: setup.parallel.max(1),
-            auto_parallel: setup.auto_parallel,
-            context: setup.context,
-            slot_context: setup.slot_context,
-            kv_unified: setup.kv_unified,
-            cache_ram: setup.cache_ram.unwrap_or(0),
-            cache_idle_slots: setup.cache_idle_slots,
-            slot_prompt_similarity: setup.slot_prompt_similarity,
-            cache_reuse: setup.cache_reuse,
-            context_shift: setup.context_shift,
-            ctx_checkpoints: setup.ctx_checkpoints.min(MOST_CHECKPOINTS),
-            checkpoint_min_step: setup.checkpoint_min_step,
-            batch_size: setup.batch_size.max(1),
-            ubatch_size: setup.ubatch_size.max(1),
-            sleep_idle_seconds: setup.sleep_idle_seconds,
-            memory: setup.memory,
-            whole_windows: setup.whole_windows,
-            has_host_cache: setup.cache_ram.is_some(),
+            server: Setup {
+                parallel: setup.parallel.max(1),
+                ctx_checkpoints: setup.ctx_checkpoints.min(MOST_CHECKPOINTS),
+                batch_size: setup.batch_size.max(1),
+                ubatch_size: setup.ubatch_size.max(1),
+                ..setup.clone()
+            },
             generation,
             slot_limit: None,
             store_limit: 0,
@@ -231,24 +184,30 @@ impl Setting {
         setting
     }
 
+    /// MiB of the host prompt cache. 0: there is none, negative: no limit.
+    #[must_use]
+    pub fn cache_ram(&self) -> i64 {
+        self.server.cache_ram.unwrap_or(0)
+    }
+
     /// With `--parallel` and this many slots. The context stays as large as it is. The slots divide it,
     /// each part rounded up to a multiple of 256 tokens (`llama_context`). They share it only if this
     /// setting has `--kv-unified`: without either flag sharing is the default, which `--parallel` ends.
     #[must_use]
     pub fn with_parallel(self, parallel: u32) -> Self {
-        let kv_unified = self.kv_unified && !self.auto_parallel;
+        let kv_unified = self.server.kv_unified && !self.server.auto_parallel;
         self.with_slots(parallel, kv_unified)
     }
 
     /// With this many slots, that share the context (`kv_unified`) or divide it.
     #[must_use]
     pub fn with_slots(mut self, parallel: u32, kv_unified: bool) -> Self {
-        self.parallel = parallel.max(1);
-        self.auto_parallel = false;
-        self.kv_unified = kv_unified;
-        self.slot_context = self.largest_slot();
-        if !self.kv_unified {
-            self.context = self.share().saturating_mul(self.parallel);
+        self.server.parallel = parallel.max(1);
+        self.server.auto_parallel = false;
+        self.server.kv_unified = kv_unified;
+        self.server.slot_context = self.largest_slot();
+        if !self.server.kv_unified {
+            self.server.context = self.share().saturating_mul(self.server.parallel);
         }
         self
     }
@@ -261,8 +220,8 @@ impl Setting {
     /// With so many tokens of context for all slots (`--ctx-size`).
     #[must_use]
     pub fn with_context(mut self, context: u32) -> Self {
-        self.context = context;
-        self.slot_context = self.largest_slot();
+        self.server.context = context;
+        self.server.slot_context = self.largest_slot();
         self
     }
 
@@ -271,10 +230,11 @@ impl Setting {
     /// # Errors
     /// The server is too old to have one, and `mib` is not 0.
     pub fn with_cache_ram(mut self, mib: i64) -> Result<Self, Unknown> {
-        if !self.has_host_cache && mib != 0 {
-            return Err(Unknown);
+        match &mut self.server.cache_ram {
+            Some(ram) => *ram = mib,
+            None if mib == 0 => {}
+            None => return Err(Unknown),
         }
-        self.cache_ram = mib;
         Ok(self)
     }
 
@@ -282,8 +242,9 @@ impl Setting {
     /// not. Of a cache that cannot go back to any position, servers of 2025 cannot say where its states are divided.
     #[must_use]
     pub fn can_have_store(&self) -> bool {
-        let is_understood = self.memory == Memory::Full || self.generation != Generation::Of2025;
-        is_understood && !self.whole_windows
+        let is_understood =
+            self.server.memory == Memory::Full || self.generation != Generation::Of2025;
+        is_understood && !self.server.whole_windows
     }
 
     pub(crate) fn store(&self) -> Option<StoreSetting> {
@@ -295,10 +256,10 @@ impl Setting {
 
     /// Tokens of the context for one slot.
     fn share(&self) -> u32 {
-        if self.kv_unified {
-            self.context
+        if self.server.kv_unified {
+            self.server.context
         } else {
-            (self.context / self.parallel).div_ceil(256) * 256
+            (self.server.context / self.server.parallel).div_ceil(256) * 256
         }
     }
 }

@@ -133,7 +133,7 @@ fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
         waited_seconds: 0.0,
         refused: 0,
         too_many_answers: 0,
-        context_bytes: sizes.state(setting.context),
+        context_bytes: sizes.state(setting.server.context),
         host_bytes,
         host_needs: server.host.as_ref().map_or(0, HostCache::needs),
         store_bytes,
@@ -146,7 +146,8 @@ fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
         let Some(outcome) = outcome else {
             point.refused += 1;
             // What is not too long was refused for this.
-            point.too_many_answers += u64::from(request.record.prompt < setting.slot_context);
+            point.too_many_answers +=
+                u64::from(request.record.prompt < setting.server.slot_context);
             continue;
         };
         point.prompt_tokens += u64::from(request.record.prompt);

@@ -67,9 +67,9 @@ impl PrefixStore {
         let StoreSetting { limit, speed } = setting.store()?;
         let speed = speed.max(1);
         let token_bytes = sizes
-            .of_token_without_tail(setting.memory)
+            .of_token_without_tail(setting.server.memory)
             .saturating_sub(CELL);
-        let copied = match setting.memory {
+        let copied = match setting.server.memory {
             Memory::Full => token_bytes as f64,
             // A tail is copied as well.
             _ => {
@@ -83,7 +83,7 @@ impl PrefixStore {
             }
         };
         let copying = copied / speed as f64;
-        let of_all = setting.context as usize;
+        let of_all = setting.server.context as usize;
         let mut store = Self {
             shelf: Shelf {
                 tree: Store::without_files(limit),
@@ -98,12 +98,12 @@ impl PrefixStore {
             session: Session::default(),
             adapters: Vec::new(),
             speed,
-            room: if setting.kv_unified {
+            room: if setting.server.kv_unified {
                 (of_all, of_all)
             } else {
-                (setting.slot_context as usize, of_all)
+                (setting.server.slot_context as usize, of_all)
             },
-            batch: setting.batch_size as usize,
+            batch: setting.server.batch_size as usize,
             paid: 0,
             bound: Bound::of(setting, sizes),
             tails: Tails::default(),

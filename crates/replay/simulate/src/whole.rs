@@ -11,7 +11,7 @@ pub(crate) fn with_whole_windows(
     traffic: &Traffic,
     setting: &Setting,
 ) -> Option<(Setting, Traffic)> {
-    let Memory::Window(window) = setting.memory else {
+    let Memory::Window(window) = setting.server.memory else {
         return None;
     };
     let mut traffic = traffic.clone();
@@ -21,13 +21,9 @@ pub(crate) fn with_whole_windows(
         let more = u64::from(state.tokens.saturating_sub(window));
         state.bytes = state.bytes.saturating_add(more.saturating_mul(position));
     }
-    let setting = Setting {
-        memory: Memory::Full,
-        whole_windows: true,
-        ..setting.clone()
-    };
-    if let Some(setup) = &mut traffic.setup {
-        (setup.memory, setup.whole_windows) = (Memory::Full, true);
+    let mut setting = setting.clone();
+    for server in traffic.setup.iter_mut().chain([&mut setting.server]) {
+        (server.memory, server.whole_windows) = (Memory::Full, true);
     }
     Some((setting, traffic))
 }

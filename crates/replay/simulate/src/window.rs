@@ -19,8 +19,8 @@ pub(crate) enum Positions {
 
 impl Positions {
     pub(crate) fn new(setting: &Setting) -> Self {
-        let lasts = vec![-1; setting.parallel as usize];
-        match setting.memory {
+        let lasts = vec![-1; setting.server.parallel as usize];
+        match setting.server.memory {
             Memory::Full => Self::Full { lasts },
             Memory::Recurrent => Self::Recurrent { lasts },
             Memory::Window(window) => Self::Window(Windows::new(window, setting)),
@@ -152,14 +152,14 @@ struct Stream {
 
 impl Windows {
     fn new(window: u32, setting: &Setting) -> Self {
-        let slots = setting.parallel as usize;
-        let (sequences, base) = if setting.kv_unified {
-            (setting.parallel, setting.context)
+        let slots = setting.server.parallel as usize;
+        let (sequences, base) = if setting.server.kv_unified {
+            (setting.server.parallel, setting.server.context)
         } else {
-            (1, setting.slot_context)
+            (1, setting.server.slot_context)
         };
         let wanted = window.saturating_mul(sequences);
-        let size = wanted.saturating_add(setting.ubatch_size).min(base);
+        let size = wanted.saturating_add(setting.server.ubatch_size).min(base);
         let stream = Stream {
             cells: vec![None; (size.div_ceil(256) * 256) as usize],
             head: 0,
@@ -169,7 +169,7 @@ impl Windows {
             window: i64::from(window),
             beyond: setting.generation.kept_beyond_window(),
             slots: (0..slots).map(|_| Sequence::default()).collect(),
-            streams: vec![stream; if setting.kv_unified { 1 } else { slots }],
+            streams: vec![stream; if setting.server.kv_unified { 1 } else { slots }],
         }
     }
 

@@ -161,7 +161,7 @@ fn check(point: &Point, traffic: &Traffic) -> Result<(), TestCaseError> {
         prop_assert_eq!(sum, request.record.prompt);
         prop_assert!(outcome.evaluated > 0, "the last token is always evaluated");
         prop_assert!(outcome.arrived <= outcome.launched && outcome.launched <= outcome.ended);
-        prop_assert!(outcome.slot < point.setting.parallel);
+        prop_assert!(outcome.slot < point.setting.server.parallel);
         reused += u64::from(outcome.reused);
         loaded += u64::from(outcome.loaded);
         evaluated += u64::from(outcome.evaluated);
@@ -367,7 +367,7 @@ fn a_server_that_sleeps_loses_what_it_held() {
     let traffic = traffic(&asked, setup);
     let reused = |seconds| {
         let mut setting = Setting::recorded(&traffic).unwrap();
-        setting.sleep_idle_seconds = seconds;
+        setting.server.sleep_idle_seconds = seconds;
         let outcomes = simulate(&traffic, &setting).outcomes;
         let reused = outcomes.into_iter().map(|one| one.unwrap().reused > 0);
         reused.collect::<Vec<_>>()

@@ -33,7 +33,7 @@ impl Server<'_> {
         }
         match record.kind {
             // `SERVER_TASK_TYPE_SLOT_RESTORE`
-            ChangeKind::Restored if change.tokens.len() <= self.setting.slot_context => {
+            ChangeKind::Restored if change.tokens.len() <= self.setting.server.slot_context => {
                 self.restore(slot, nth);
             }
             // `SERVER_TASK_TYPE_SLOT_ERASE`, or a state file that does not fit

@@ -17,7 +17,7 @@ impl Server<'_> {
         }
         let mut chosen = asked;
         let mut replaces = false;
-        let threshold = self.setting.slot_prompt_similarity;
+        let threshold = self.setting.server.slot_prompt_similarity;
         // Before mid 2026, a slot that the client asked for is taken without comparing its content.
         let is_taken = match self.setting.generation {
             Generation::Of2025 | Generation::Early2026 => asked.is_some(),
@@ -145,7 +145,7 @@ impl Server<'_> {
 
     /// The same, but for one slot that counts as busy although it has no job.
     pub(super) fn save_idle_but(&mut self, working: Option<usize>) {
-        if self.host.is_none() || !self.setting.cache_idle_slots {
+        if self.host.is_none() || !self.setting.server.cache_idle_slots {
             return;
         }
         for nth in 0..self.slots.len() {
@@ -157,7 +157,7 @@ impl Server<'_> {
                     host.update();
                 }
             }
-            if self.setting.kv_unified {
+            if self.setting.server.kv_unified {
                 self.erase(nth);
             }
         }

@@ -23,7 +23,7 @@ impl Server<'_> {
         }
         self.slots[nth].adapters = record.adapters;
         self.at_work[job] = 1 + children.len();
-        if record.prompt >= self.setting.slot_context {
+        if record.prompt >= self.setting.server.slot_context {
             for slot in children.iter().copied().chain([nth]) {
                 self.slots[slot].phase = Phase::Answer { left: 0, step: 0 };
             }
@@ -140,7 +140,7 @@ impl Server<'_> {
 
     /// How many of these prompts, at least one, have their first tokens in the same batch.
     fn of_one_batch(&self, prompts: &[(usize, &TrafficRequest, u32)]) -> usize {
-        let mut room = u64::from(self.setting.batch_size);
+        let mut room = u64::from(self.setting.server.batch_size);
         let fits = |(_, request, at): &&(usize, &TrafficRequest, u32)| {
             let is_room = room > 0;
             room = room.saturating_sub(u64::from(request.record.prompt - at));
@@ -177,11 +177,12 @@ impl Server<'_> {
         if !record.uncached && !record.embedding {
             past = self.common(&self.slots[nth], &prompt);
             let slot = &mut self.slots[nth];
-            let of_all = self.setting.cache_reuse;
+            let of_all = self.setting.server.cache_reuse;
             let least = record.wished.cache_reuse.unwrap_or(of_all);
             // A window's cache cannot. A recurrent state the server takes to be moved, and goes back to the checkpoint before
             // the end of what it moved, which may be of other tokens: answers are then others.
-            let moves = !matches!(self.setting.memory, Memory::Window(_)) && !self.has_projector;
+            let moves =
+                !matches!(self.setting.server.memory, Memory::Window(_)) && !self.has_projector;
             if least > 0 && moves {
                 let gram = self.traffic.gram.max(1);
                 let in_place = past;
@@ -242,8 +243,8 @@ impl Server<'_> {
         let request = self.request(job);
         let record = &request.record;
         let checks = !record.embedding
-            && self.setting.ctx_checkpoints > 0
-            && match self.setting.memory {
+            && self.setting.server.ctx_checkpoints > 0
+            && match self.setting.server.memory {
                 Memory::Full => false,
                 Memory::Window(_) => true,
                 Memory::Recurrent => self.setting.generation != Generation::Of2025,
@@ -259,7 +260,7 @@ impl Server<'_> {
         } else {
             record
                 .prompt
-                .min(begin.saturating_add(self.setting.batch_size))
+                .min(begin.saturating_add(self.setting.server.batch_size))
         };
         let evaluated = self.content(job, begin);
         let mut store = self.store.as_mut().filter(|store| store.is_bounded());
@@ -290,7 +291,7 @@ impl Server<'_> {
             });
         }
         let Some(store) = store else {
-            let step = self.setting.ubatch_size;
+            let step = self.setting.server.ubatch_size;
             self.positions.write(nth, (begin, end), step);
             return end;
         };
@@ -303,9 +304,9 @@ impl Server<'_> {
     pub(super) fn answer(&mut self, nth: usize, job: usize) {
         let request = self.request(job);
         let record = &request.record;
-        let most = self.setting.slot_context.saturating_sub(1);
+        let most = self.setting.server.slot_context.saturating_sub(1);
         let whole = request.tokens.len();
-        if whole <= most || !self.setting.context_shift {
+        if whole <= most || !self.setting.server.context_shift {
             let end = whole.min(most);
             self.slots[nth].prompt.content = self.content(job, end);
             let is_bounded = self.store.as_ref().is_some_and(PrefixStore::is_bounded);
@@ -341,7 +342,7 @@ impl Server<'_> {
     /// `try_clear_idle_slots`: while a shared context is too full for `more` tokens, empties idle slots in the order of
     /// their numbers, but for one.
     pub(super) fn make_room(&mut self, but: Option<usize>, more: u64) {
-        if !self.setting.kv_unified {
+        if !self.setting.server.kv_unified {
             return;
         }
         let held = |slots: &[Slot]| -> u64 {
@@ -349,7 +350,7 @@ impl Server<'_> {
             held.map(u64::from).sum()
         };
         for other in 0..self.slots.len() {
-            if held(&self.slots) + more <= u64::from(self.setting.context) {
+            if held(&self.slots) + more <= u64::from(self.setting.server.context) {
                 return;
             }
             if Some(other) != but && self.slots[other].job.is_none() {

@@ -43,7 +43,12 @@ impl Server<'_> {
     fn batch(&mut self) {
         self.load();
         let answers = self.advance(1);
-        let mut room = self.setting.batch_size.saturating_sub(answers).max(1);
+        let mut room = self
+            .setting
+            .server
+            .batch_size
+            .saturating_sub(answers)
+            .max(1);
         let (mut time, mut whole) = (0.0, None);
         let mut evaluated = Vec::new();
         for nth in 0..self.slots.len() {

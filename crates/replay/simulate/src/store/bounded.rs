@@ -40,12 +40,12 @@ pub(super) struct Bound {
 impl Bound {
     /// `None`: the model can go back to any position.
     pub(super) fn of(setting: &Setting, sizes: &Sizes) -> Option<Self> {
-        let window = match setting.memory {
+        let window = match setting.server.memory {
             Memory::Full => return None,
             Memory::Window(window) => window as usize,
             Memory::Recurrent => 0,
         };
-        let at_once = setting.ubatch_size.min(setting.batch_size) as usize;
+        let at_once = setting.server.ubatch_size.min(setting.server.batch_size) as usize;
         Some(Self {
             bounds: Bounds {
                 window,
