@@ -6,7 +6,7 @@ use std::ops::Range;
 use contextpilot_kv_store::{Conditions, Run, Session};
 
 use crate::tails::Tails;
-use crate::{Done, Engine, Journal, Refusal};
+use crate::{Engine, Journal, Refusal};
 
 /// What the engine says of a context that cannot go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,19 @@ impl Wanted<'_> {
     pub fn loaded_now(&self, done: &Done, reused: usize) -> Range<usize> {
         self.held.max(reused)..done.loaded.unwrap_or(0).min(self.believed)
     }
+}
+
+/// What became of what was to be done to one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// How many of the tokens the engine holds now. Nothing else is in the sequence.
+    pub held: usize,
+    /// The state that was loaded was of so many tokens.
+    pub loaded: Option<usize>,
+    /// States that were refused or gone.
+    pub failed_loads: usize,
+    /// Why the rest was not evaluated.
+    pub refused: Option<Refusal>,
 }
 
 /// States that the store has for a sequence.

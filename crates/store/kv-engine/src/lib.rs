@@ -40,9 +40,8 @@ mod turns;
 
 pub use change::changed;
 pub use engine::{Engine, LOST, NO_ROOM, Refusal, STOPPED};
-pub use host::{Bounds, Host, HostBatch, Part, Record, States, Supply, Wanted, is_bounded};
+pub use host::{Bounds, Done, Host, HostBatch, Part, Record, States, Supply, Wanted, is_bounded};
 pub use journal::{Change, Checkpoint, Journal};
-pub use plan::Done;
 pub use repair::repair;
 pub use tails::{Tail, Tails};
 pub use turns::{keep_checkpoint, last_message};

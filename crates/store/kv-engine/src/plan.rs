@@ -2,7 +2,7 @@
 
 use contextpilot_kv_store::media;
 
-use crate::host::{Host, Supply, Wanted};
+use crate::host::{Done, Host, Supply, Wanted};
 use crate::{Engine, Refusal};
 
 /// A step of a [`Plan`].
@@ -27,19 +27,6 @@ pub(crate) struct Plan {
     pub(crate) least: usize,
     /// In this order.
     pub(crate) steps: Vec<Step>,
-}
-
-/// What became of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// How many of the tokens the engine holds now. Nothing else is in the sequence.
-    pub held: usize,
-    /// The state that was loaded was of so many tokens.
-    pub loaded: Option<usize>,
-    /// States that were refused or gone.
-    pub failed_loads: usize,
-    /// Why the rest was not evaluated.
-    pub refused: Option<Refusal>,
 }
 
 impl Plan {

@@ -1,8 +1,8 @@
 //! The thread that writes, and what others ask of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use contextpilot_admission::STACK;
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Numbers, Origin, StateMap};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use crate::{Folder, Problem};
+use crate::Folder;
 
 mod disk;
 mod rest;
@@ -21,6 +21,8 @@ mod thread;
 pub(crate) use disk::put;
 use rows::{Rows, Waiting};
 use spare::Spares;
+pub use thread::Done;
+use thread::{Job, Note, Over, WriterShared};
 
 /// How many names wait to be touched, at most. More are forgotten: the order of their last uses
 /// is not that important.
@@ -42,75 +44,6 @@ pub struct Writer {
     queue_bytes: u64,
     /// What the thread has been told and has not done yet.
     pending: Mutex<HashMap<Name, Waiting>>,
-}
-
-/// What the writer and its thread share.
-#[derive(Debug, Default)]
-struct WriterShared {
-    /// Bytes of rows in the queue, and of those being written.
-    queued: AtomicU64,
-    /// After a failure nothing is written for a while.
-    paused: AtomicBool,
-    /// A caller waits for the thread.
-    hurry: AtomicBool,
-    touched: Mutex<HashSet<Name>>,
-}
-
-#[derive(Debug)]
-enum Job {
-    Write(Chunk, Rows),
-    /// Held until it is done.
-    Remove(Name, Arc<()>),
-    Note(Note),
-    /// There are touched names from now on.
-    Touched,
-    /// A state may soon be copied that is larger than those before.
-    Expected,
-    /// Memory that a caller does not need any more.
-    Spare(Vec<u8>),
-    /// Everything before this was done.
-    Flush(Sender<()>),
-}
-
-/// What is written down of a fingerprint.
-#[derive(Debug)]
-enum Note {
-    /// How people call the model.
-    Model(Fingerprint, String),
-    /// Of what the fingerprint is made.
-    Origin(Box<Origin>),
-}
-
-/// What the thread says when it has done something.
-#[derive(Debug)]
-enum Over {
-    Write(Done),
-    Removal(Name),
-}
-
-/// What became of [`Writer::write`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// The file is there.
-    Written(Name),
-    /// It is not, and what continues it is of no use.
-    Failed(Name, Problem),
-    /// It is not, because values of its rows are no numbers, or infinite. Neither are those of what continues it.
-    NotFinite(Name),
-    /// After a failure nothing is written for a while. That is over, and for this reason nothing is written still.
-    Paused(Problem),
-    /// The reason is gone.
-    Resumed,
-}
-
-impl Done {
-    /// The chunk that it is about.
-    fn name(&self) -> Option<Name> {
-        match self {
-            Self::Written(name) | Self::Failed(name, _) | Self::NotFinite(name) => Some(*name),
-            Self::Paused(_) | Self::Resumed => None,
-        }
-    }
 }
 
 /// Why a chunk was not taken.

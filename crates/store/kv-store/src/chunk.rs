@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Fingerprint, Name};
-
-/// No chunk crosses a multiple of this many tokens. Few when fuzzing, so that small inputs do.
-pub const GRID: usize = if cfg!(fuzzing) { 8 } else { 256 };
+use crate::{Fingerprint, GRID, Name};
 
 /// In place of a token: the chunk is a *tail* ([`Shape`](crate::Shape)), and its rows are one whole. No prompt has it.
 pub const TAIL: i32 = i32::MIN;

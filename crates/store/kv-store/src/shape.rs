@@ -13,7 +13,9 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::layout::MAGIC;
+use crate::bytes::Bytes;
+use crate::layout::{MAGIC, MOST};
+use crate::numbers::Kind;
 use crate::{Layout, LayoutError, SequenceState, prove};
 
 /// How the states of one context are divided.
@@ -137,5 +139,77 @@ impl Shape {
 
     fn prefix(&self) -> usize {
         if self.magic { PREFIX } else { 0 }
+    }
+}
+
+/// Whether the values of a tail ([`Shape`]) are finite numbers, as far as it is understood: as sliding
+/// windows, which are laid out as a dense part, or as recurrent states:
+///
+/// ```text
+/// u32 cells, per cell i32 position, u32 sequences, [i32 of each]
+/// u32 transposed, u32 layers
+/// per layer that has one i32 type, u64 row size, the rows of all cells      twice: what was last, and the state
+/// ```
+pub fn is_tail_finite(tail: &[u8]) -> bool {
+    match SequenceState::read(tail) {
+        Ok(state) => state.is_finite(),
+        Err(_) => is_recurrent_finite(&mut Bytes(tail)).unwrap_or(true),
+    }
+}
+
+/// `None`: it is not understood.
+fn is_recurrent_finite(bytes: &mut Bytes<'_>) -> Option<bool> {
+    let cells = bytes.u32()? as usize;
+    for _ in 0..cells {
+        let _position = bytes.u32()?;
+        let sequences = bytes.u32()? as usize;
+        bytes.take(sequences.checked_mul(4)?)?;
+    }
+    let transposed = bytes.u32()?;
+    let layers = bytes.u32()? as usize;
+    if transposed != 0 || layers > MOST {
+        return None;
+    }
+    let mut is_finite = true;
+    let mut parts = 0;
+    while !bytes.0.is_empty() {
+        let kind = bytes.u32()? as i32;
+        let size = usize::try_from(bytes.u64()?).ok()?;
+        let rows = bytes.take(size.checked_mul(cells)?)?;
+        is_finite &= Kind::of(kind)?.are_finite(rows);
+        parts += 1;
+    }
+    (parts <= 2 * layers).then_some(is_finite)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As engines of 2025 and 2026 write the tail of a recurrent model: a layer with attention has none.
+    #[test]
+    fn recurrent_states_are_looked_at() {
+        let tail = |value: f32| {
+            let words = [1_u32, 17, 0, 0, 3];
+            let mut tail: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            for rows in [
+                [0.5_f32; 6],
+                [1.0; 6],
+                [2.0; 6],
+                [f32::MAX, value, 0.0, 0.0, 0.0, 0.0],
+            ] {
+                tail.extend(0_i32.to_le_bytes());
+                tail.extend(24_u64.to_le_bytes());
+                tail.extend(rows.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            tail
+        };
+        assert!(is_tail_finite(&tail(-7.0)));
+        assert!(!is_tail_finite(&tail(f32::NAN)));
+        assert!(!is_tail_finite(&tail(f32::INFINITY)));
+        let mut longer = tail(f32::NAN);
+        longer.push(0);
+        assert!(is_tail_finite(&longer), "it is not understood");
+        assert!(is_tail_finite(&[]));
     }
 }

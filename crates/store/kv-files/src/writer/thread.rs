@@ -2,19 +2,18 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_admission::give_way;
-use contextpilot_kv_store::{Chunk, Name};
+use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::disk::{Disk, is_not_finite};
 use super::rest::Rests;
 use super::rows::Rows;
 use super::spare::{IDLE, Spares};
-use super::{Done, Job, Note, Over, WriterShared};
 use crate::{Folder, Problem};
 
 /// How long nothing is written after a failure. After each further one twice as long.
@@ -27,6 +26,75 @@ const NOTE_AGAIN: Duration = Duration::from_secs(5);
 const MOST_NOTES: usize = 64;
 /// How long touched names are collected.
 const COLLECT: Duration = Duration::from_secs(30);
+
+/// What the writer and its thread share.
+#[derive(Debug, Default)]
+pub(super) struct WriterShared {
+    /// Bytes of rows in the queue, and of those being written.
+    pub(super) queued: AtomicU64,
+    /// After a failure nothing is written for a while.
+    pub(super) paused: AtomicBool,
+    /// A caller waits for the thread.
+    pub(super) hurry: AtomicBool,
+    pub(super) touched: Mutex<HashSet<Name>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Job {
+    Write(Chunk, Rows),
+    /// Held until it is done.
+    Remove(Name, Arc<()>),
+    Note(Note),
+    /// There are touched names from now on.
+    Touched,
+    /// A state may soon be copied that is larger than those before.
+    Expected,
+    /// Memory that a caller does not need any more.
+    Spare(Vec<u8>),
+    /// Everything before this was done.
+    Flush(Sender<()>),
+}
+
+/// What is written down of a fingerprint.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// How people call the model.
+    Model(Fingerprint, String),
+    /// Of what the fingerprint is made.
+    Origin(Box<Origin>),
+}
+
+/// What the thread says when it has done something.
+#[derive(Debug)]
+pub(super) enum Over {
+    Write(Done),
+    Removal(Name),
+}
+
+/// What became of [`Writer::write`](crate::Writer::write).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The file is there.
+    Written(Name),
+    /// It is not, and what continues it is of no use.
+    Failed(Name, Problem),
+    /// It is not, because values of its rows are no numbers, or infinite. Neither are those of what continues it.
+    NotFinite(Name),
+    /// After a failure nothing is written for a while. That is over, and for this reason nothing is written still.
+    Paused(Problem),
+    /// The reason is gone.
+    Resumed,
+}
+
+impl Done {
+    /// The chunk that it is about.
+    pub(super) fn name(&self) -> Option<Name> {
+        match self {
+            Self::Written(name) | Self::Failed(name, _) | Self::NotFinite(name) => Some(*name),
+            Self::Paused(_) | Self::Resumed => None,
+        }
+    }
+}
 
 /// What the thread leaves for others, and shares with them.
 #[derive(Clone, Copy)]
@@ -279,7 +347,7 @@ impl<'a> Thread<'a> {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_kv_store::{Fingerprint, Store};
+    use contextpilot_kv_store::Store;
     use contextpilot_testbed::private_folder;
 
     use super::*;

@@ -12,7 +12,7 @@ use rustls::AlertDescription;
 
 use self::address::Address;
 use self::wire::{Fault, Wire};
-use super::{
+use super::holder::{
     Body, Holder, LARGEST, Listed, NO_TLS, Page, RemoteError, Round, Sending, Trouble, random_id,
     tls_advice,
 };

@@ -17,7 +17,7 @@ use self::answers::{News, Page as ListPage};
 use self::requests::{ObjectAnswer, Requests};
 #[cfg(test)]
 pub(crate) use self::tests::Bucket;
-use super::{Body, Holder, LARGEST, Listed, Page, RemoteError, Round, Sending, random_id};
+use super::holder::{Body, Holder, LARGEST, Listed, Page, RemoteError, Round, Sending, random_id};
 
 /// Each look costs a `GET`.
 const PAUSE: Duration = Duration::from_secs(5);

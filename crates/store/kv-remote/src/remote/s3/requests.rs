@@ -12,7 +12,7 @@ use ureq::{Agent, Body, Proxy, Timeout};
 
 use super::address::Address;
 use super::answers::{Page, code, page};
-use crate::remote::{RemoteError, Trouble, tls_advice};
+use crate::remote::holder::{RemoteError, Trouble, tls_advice};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For the next bytes of a request or an answer. A test waits for it.
