@@ -32,7 +32,7 @@ pub(crate) unsafe fn llama_process(context: Pointer, kind: i32, batch: Pointer) 
     let evaluation = Evaluation::begin(used, entries);
     let result = if store::is_on() {
         // SAFETY: as above.
-        unsafe { store::evaluate::extended(used, batch) }
+        unsafe { store::evaluate::batches::extended(used, batch) }
     } else {
         original!(llama_process(context, kind, batch))
     };
@@ -60,7 +60,7 @@ pub(crate) unsafe fn llama_decode(context: Pointer, batch: Batch) -> i32 {
     });
     let result = if store::is_on() {
         // SAFETY: as above.
-        unsafe { store::evaluate::legacy(used, batch, known.as_deref()) }
+        unsafe { store::evaluate::batches::legacy(used, batch, known.as_deref()) }
     } else {
         original!(llama_decode(context, batch))
     };

@@ -2,7 +2,10 @@
 
 use contextpilot_kv_engine::synchronise;
 
-use super::{Context, acts, before, exact, with_record};
+use super::calls::{acts, before};
+use super::engine::Context;
+use super::exact;
+use super::records::with_record;
 
 /// The position at which the server's view of a sequence ends, if the engine holds more.
 pub(crate) fn believed(context: Context<'_>, sequence: i32) -> Option<usize> {

@@ -19,7 +19,9 @@ use contextpilot_kv_publisher::{MOST_BLOCKS, Run, Stored};
 use contextpilot_kv_store::{Change, Changes, Chunk, Fingerprint, Name, Origin};
 
 use super::index::StoreIndex;
-use super::{figures, on_index, records, works};
+use super::index::held::on_index;
+use super::working::works;
+use super::{figures, records};
 use crate::base::guard;
 
 /// How often the thread looks at what has changed.

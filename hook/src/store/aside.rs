@@ -10,12 +10,13 @@ use contextpilot_kv_engine::Tail;
 use contextpilot_kv_store::worth;
 
 use super::context::ContextStore;
+use super::engine::Context;
 use super::figures;
 use super::index::StoreIndex;
-use super::keep::keep_state;
+use super::index::held::with_index;
 use super::only_new::Copied;
+use super::records::{FLUSH, with_record};
 use super::waiting::{self, MOST_BYTES, Waiting};
-use super::{Context, FLUSH, with_index, with_record};
 
 /// Whether what a sequence loses now has no name yet, and will have one.
 pub(super) fn is_due(index: Option<&StoreIndex>, record: &mut ContextStore, sequence: i32) -> bool {
@@ -91,8 +92,7 @@ fn store(index: &mut StoreIndex, record: &mut ContextStore, waiting: &Waiting) -
     let fingerprint = record.fingerprint(waiting.conditions)?;
     let state = (&**waiting.state, 0);
     let of_whom = (fingerprint, waiting.conditions, &*waiting.tokens);
-    keep_state(
-        index,
+    index.keep_state(
         record,
         of_whom,
         state,

@@ -3,8 +3,9 @@
 use contextpilot_kv_engine::{Change, bounded, changed};
 use contextpilot_kv_store::Why;
 
+use super::calls::hears;
+use super::engine::Context;
 use super::figures;
-use super::{Context, hears};
 
 /// Positions of a sequence were removed.
 pub(crate) fn removed(context: Option<Context<'_>>, sequence: i32, from: i32, to: i32) {

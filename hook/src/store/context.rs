@@ -21,6 +21,7 @@ use super::waiting::Aside;
 use crate::attach::engines::{self, Entered};
 use crate::attach::{original, plain};
 use crate::base::abi::Pointer;
+use crate::base::log;
 use crate::capture::contexts;
 use crate::capture::salts::Salt;
 
@@ -359,8 +360,17 @@ impl ContextStore {
         self.refuse_newly(why);
     }
 
-    /// The same. True if no context had this reason before.
-    pub(super) fn refuse_newly(&mut self, why: &str) -> bool {
+    /// The same, said once for each reason.
+    pub(super) fn refuse_aloud(&mut self, why: &str) {
+        if self.refuse_newly(why) {
+            log::line(format_args!(
+                "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
+            ));
+        }
+    }
+
+    /// True if no context had this reason before.
+    fn refuse_newly(&mut self, why: &str) -> bool {
         if self.refused.is_some() {
             return false;
         }

@@ -20,9 +20,11 @@ use contextpilot_kv_files::{Answers, AskedChunk, Wish};
 use contextpilot_kv_store::{Fingerprint, GRID, Name, Run};
 
 use super::context::ContextStore;
+use super::engine::Context;
 use super::figures::{self, FIGURES};
+use super::hidden;
 use super::index::StoreIndex;
-use super::{Context, hidden, with_index};
+use super::index::held::with_index;
 use crate::base::guard;
 
 /// For fewer tokens the process is not asked.

@@ -26,8 +26,12 @@ use contextpilot_kv_store::{Facts, Fingerprint, Origin, What, media};
 
 use super::content::{Content, Standing};
 use super::figures::{self, FIGURES};
-use super::index::{StoreIndex, numbers_of};
-use super::{IndexHeld, LONGEST, surroundings, works};
+use super::hidden_rows::numbers_of;
+use super::index::StoreIndex;
+use super::index::held::IndexHeld;
+use super::records::LONGEST;
+use super::surroundings;
+use super::working::works;
 use crate::attach::is_embedded;
 use crate::attach::original::{original, sees_encoding};
 use crate::attach::plain;

@@ -29,7 +29,9 @@ impl<'call> Context<'call> {
     /// # Safety
     /// As for [`Context::of`]. No other thread uses its memory, either.
     pub(crate) unsafe fn of_memory(call: &'call EngineCall, memory: Pointer) -> Option<Self> {
-        let owner = super::is_on().then(|| contexts::owner(memory)).flatten()?;
+        let owner = super::working::is_on()
+            .then(|| contexts::owner(memory))
+            .flatten()?;
         // SAFETY: the caller's promise.
         Some(unsafe { Self::of(call, owner) })
     }

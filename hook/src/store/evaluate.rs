@@ -1,6 +1,6 @@
 //! Evaluations: what the store has of a batch is loaded, and left out of it.
 
-mod batches;
+pub(crate) mod batches;
 mod learn;
 pub(super) mod load;
 mod parts;
@@ -13,25 +13,31 @@ use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, synchronise}
 use contextpilot_kv_store::Run;
 use contextpilot_residency::{Entry, Event};
 
-use self::batches::{Batches, sequences_of};
-pub(crate) use self::batches::{extended, legacy};
 use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
 use self::parts::{part_of_media, parts};
-use super::busy::Busy;
+use super::calls::{self, hears};
 use super::context::{ContextStore, Facts};
+use super::engine::Context;
 use super::figures::{self, FIGURES};
 use super::index::StoreIndex;
+use super::index::held::with_index;
 use super::media::Media;
-use super::{
-    Context, PATIENCE, aside, be_patient, be_patient_for, exact, hears, hidden, only_new, outputs,
-    records, repair, save, with_index, with_record,
-};
+use super::records::{self, PATIENCE, be_patient, be_patient_for, with_record};
+use super::working::Busy;
+use super::{aside, exact, hidden, only_new, outputs, save};
 use crate::attach::is_embedded;
 use crate::base::guard;
-use crate::base::log;
 use crate::capture::contexts::{self, Windows};
 use crate::capture::{hints, salts, usage};
 use crate::channel::push;
+
+/// A batch of the server's, and how to evaluate it.
+trait Batches {
+    /// Evaluates it as it is.
+    fn whole(&self) -> i32;
+    /// Evaluates it without these entries.
+    fn without(&self, entries: &[Entry], left_out: &[u32]) -> i32;
+}
 
 /// What a batch holds, as far as it is known.
 enum Content {
@@ -50,7 +56,7 @@ fn without_store(context: Context<'_>, media: Option<&Media>, whole: impl FnOnce
         return 0;
     }
     if hears(context) {
-        if repair::is_any_lost(context) {
+        if calls::is_any_lost(context) {
             return LOST;
         }
         outputs::set(context, Vec::new());
@@ -113,7 +119,7 @@ fn take_salts(context: Context<'_>, content: &Content) {
     if let Some(why) = untold {
         if with_record(context, |record| record.is_refused()) == Some(false) {
             synchronise(&context, -1);
-            with_record(context, |record| refuse_aloud(record, why));
+            with_record(context, |record| record.refuse_aloud(why));
         }
         return;
     }
@@ -130,6 +136,13 @@ fn take_salts(context: Context<'_>, content: &Content) {
             with_record(context, |record| record.pass_on(sequence));
         }
     }
+}
+
+fn sequences_of(entries: &[Entry]) -> Vec<i32> {
+    let mut sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences
 }
 
 fn is_causal(context: Context<'_>) -> bool {
@@ -159,7 +172,7 @@ fn evaluate_other(
         });
     }
     let is_lost = with_record(context, |record| record.session.is_any_lost());
-    let is_lost_now = !repair::goes_on(context) && repair::is_any_lost(context);
+    let is_lost_now = !calls::goes_on(context) && calls::is_any_lost(context);
     if is_lost == Some(true) || is_lost_now {
         return LOST;
     }
@@ -493,22 +506,13 @@ fn describe(context: Context<'_>) {
     with_record(context, |record| {
         record.describe(&facts);
         match contexts::windows_of(context.pointer()) {
-            Windows::Whole => refuse_aloud(record, exact::WHOLE_WINDOWS),
-            Windows::Shared => refuse_aloud(record, exact::SHARED_WINDOWS),
-            Windows::Unknown => refuse_aloud(record, exact::UNKNOWN_WINDOWS),
+            Windows::Whole => record.refuse_aloud(exact::WHOLE_WINDOWS),
+            Windows::Shared => record.refuse_aloud(exact::SHARED_WINDOWS),
+            Windows::Unknown => record.refuse_aloud(exact::UNKNOWN_WINDOWS),
             Windows::None | Windows::Bounded if contexts::is_bounded(context.pointer()) => {
                 record.bind(&facts)
             }
             Windows::None | Windows::Bounded => {}
         }
     });
-}
-
-/// The context has no store. Says so, once for each reason.
-fn refuse_aloud(record: &mut ContextStore, why: &str) {
-    if record.refuse_newly(why) {
-        log::line(format_args!(
-            "Prefix store: none for this model: {why}; its prompts are evaluated as ever"
-        ));
-    }
 }

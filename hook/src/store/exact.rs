@@ -50,7 +50,12 @@ use contextpilot_kv_engine::{bounded, is_bounded};
 use contextpilot_kv_store::{Run, worth};
 
 pub(super) use self::show::checkpoint;
-use super::{Context, acts, elsewhere, hidden, is_on, with_index, with_record};
+use super::calls::acts;
+use super::engine::Context;
+use super::index::held::with_index;
+use super::records::with_record;
+use super::working::is_on;
+use super::{elsewhere, hidden};
 use crate::attach::{self, original};
 
 /// Why one of these contexts has no store: the engine's states have the windows only, and the host may go back behind them.

@@ -20,7 +20,8 @@ use contextpilot_kv_engine::Engine;
 use contextpilot_kv_files::{Flow, LeftOut, Lost, Readers, Span};
 use contextpilot_kv_store::{Layout, worth};
 
-use super::{Context, with_record};
+use super::engine::Context;
+use super::records::with_record;
 use crate::attach::original::{self, original};
 use crate::base::abi::Pointer;
 use crate::base::lent::Lender;

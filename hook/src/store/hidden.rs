@@ -20,10 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use contextpilot_kv_engine::Part;
 use contextpilot_kv_store::{Conditions, common};
 
+use super::calls::hears;
 use super::context::ContextStore;
+use super::engine::Context;
 use super::hidden_rows::{Batch, Hidden, Ours, Rows};
 use super::index::StoreIndex;
-use super::{Context, hears, records, with_index, with_record};
+use super::index::held::with_index;
+use super::records::{self, with_record};
 use crate::attach::original::original;
 use crate::base::abi::Pointer;
 

@@ -5,8 +5,6 @@ use std::ops::Range;
 
 use contextpilot_kv_store::{Conditions, HIDDEN_STATES, common};
 
-use super::index::numbers_of;
-
 /// What the host asks for, a row for each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -172,6 +170,12 @@ impl Rows {
         self.rows.drain(..stored);
         self.first += stored;
     }
+}
+
+/// The numbers of a row that is not KV.
+pub(super) fn numbers_of(row: &[u8]) -> impl Iterator<Item = f32> {
+    let numbers = row.chunks_exact(size_of::<f32>());
+    numbers.map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|at| bytes[at])))
 }
 
 #[cfg(test)]

@@ -9,15 +9,15 @@ use contextpilot_kv_engine::{
 use contextpilot_kv_store::{Conditions, Fingerprint, Run, Session, worth};
 
 use super::context::ContextStore;
+use super::engine::Context;
 use super::engine::PARTIAL;
 use super::evaluate::load::Stored;
 use super::exact::load::StoredState;
 use super::figures;
 use super::index::StoreIndex;
-use super::{
-    Context, PATIENCE, be_patient, evaluate, exact, own_batch, records, repair, save, with_index,
-    with_record,
-};
+use super::index::held::with_index;
+use super::records::{self, PATIENCE, be_patient, with_record};
+use super::{calls, evaluate, exact, own_batch, save};
 use crate::attach::original::{self, original};
 use crate::base::{faults, log};
 use crate::capture::{contexts, uncached};
@@ -175,7 +175,7 @@ impl Host for Context<'_> {
     }
 
     fn goes_on(&self) -> bool {
-        repair::goes_on(*self)
+        calls::goes_on(*self)
     }
 
     fn journal<R>(&self, work: impl FnOnce(&mut Journal) -> R) -> Option<R> {

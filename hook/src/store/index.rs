@@ -2,11 +2,12 @@
 
 pub(super) mod elsewhere;
 pub(super) mod exact;
+pub(super) mod held;
 mod keep;
 pub(super) mod kept;
 pub(super) mod noted;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -26,7 +27,7 @@ use self::elsewhere::Elsewhere;
 use self::noted::Noted;
 use super::figures::{self, FIGURES, Kind};
 use super::flow::{self, Outline};
-use super::{busy, content};
+use super::{content, working};
 use crate::base::region::Region;
 use crate::base::{guard, log};
 
@@ -35,6 +36,9 @@ const QUEUE: u64 = 512 << 20;
 
 /// Why something is not kept.
 const NOT_FINITE: &str = "rows have values that are no numbers (NaN or infinite)";
+
+/// What this process was asked, and has not written down yet: until when, or no longer.
+type News = BTreeMap<Name, Option<u64>>;
 
 /// The store itself.
 pub(super) struct StoreIndex {
@@ -45,7 +49,7 @@ pub(super) struct StoreIndex {
     rows: Vec<u8>,
     noted: Noted,
     /// Prompts that are to be kept or released, which is not written down yet.
-    kept_news: kept::News,
+    kept_news: News,
     /// What is in the folder, by which prompts are looked up until all of it has been read.
     folder_index: Option<Index>,
     /// How often something has changed, and what that was when the folder's index was read or written.
@@ -53,12 +57,6 @@ pub(super) struct StoreIndex {
     indexed: u64,
     /// `None`: there is no remote.
     pub(super) elsewhere: Option<Elsewhere>,
-}
-
-/// The numbers of a row that is not KV.
-pub(super) fn numbers_of(row: &[u8]) -> impl Iterator<Item = f32> {
-    let numbers = row.chunks_exact(size_of::<f32>());
-    numbers.map(|bytes| f32::from_ne_bytes([0, 1, 2, 3].map(|at| bytes[at])))
 }
 
 /// What the store has of a prompt.
@@ -176,14 +174,19 @@ impl StoreIndex {
 
     /// Nothing has been read yet. `limit`: the budget, if the settings give one.
     fn new(folder: Folder, limit: Option<u64>, folder_index: Option<Index>) -> io::Result<Self> {
-        let writer = Writer::start(folder.clone(), QUEUE, guard::enter_for_life, busy::is_busy)?;
+        let writer = Writer::start(
+            folder.clone(),
+            QUEUE,
+            guard::enter_for_life,
+            working::is_busy,
+        )?;
         let index = Self {
             tree: Store::new(limit.unwrap_or(u64::MAX)),
             folder,
             writer,
             rows: Vec::new(),
             noted: Noted::default(),
-            kept_news: kept::News::new(),
+            kept_news: News::new(),
             changed: 1,
             indexed: 0,
             folder_index,

@@ -24,7 +24,10 @@ use contextpilot_kv_store::media;
 use contextpilot_residency::Entry;
 use sha2::{Digest, Sha256};
 
-use super::{Context, encodings, is_on, with_record};
+use super::encodings;
+use super::engine::Context;
+use super::records::with_record;
+use super::working::is_on;
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;
 use crate::base::guard;

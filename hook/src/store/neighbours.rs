@@ -24,10 +24,12 @@ use contextpilot_kv_files::{Watch, clock};
 
 use super::context::Basis;
 use super::figures::{self, Kind};
+use super::index::held::on_index;
 use super::index::kept;
 use super::index::noted::AGAIN;
 use super::index::{Opened, StoreIndex, say_problem};
-use super::{on_index, records, works};
+use super::records;
+use super::working::works;
 use crate::base::faults;
 /// How often the folder is looked at.
 const LOOK: Duration = Duration::from_secs(2);

@@ -14,8 +14,10 @@ use std::time::Instant;
 use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Layout, Wanted, worth};
 
+use super::engine::Context;
 use super::figures::{self, FIGURES};
-use super::{Context, flow, with_record};
+use super::flow;
+use super::records::with_record;
 use crate::attach::original::{self, original};
 use crate::base::abi::Pointer;
 use crate::base::lent::Lender;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_kv_engine::Host as _;
 
-use super::Context;
+use super::engine::Context;
 
 /// Entries were left out of the last evaluation of some context.
 static ANY: AtomicBool = AtomicBool::new(false);

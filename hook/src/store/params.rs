@@ -1,7 +1,11 @@
 //! What a program that is no llama-server creates its contexts and models with. KV depends on some of it, and
 //! there are no flags that say the same. If it is not understood, there is no store.
 
-use super::{Context, acts, is_on, purpose, surroundings, with_record};
+use super::calls::acts;
+use super::engine::Context;
+use super::records::with_record;
+use super::working::is_on;
+use super::{purpose, surroundings};
 use crate::attach::{is_embedded, plain, unstorable};
 use crate::base::abi::ContextParams;
 use crate::base::guard::EngineCall;

@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use contextpilot_kv_engine::synchronise;
 
+use super::calls::before;
 use super::content::{self, Content};
+use super::engine::Context;
 use super::hidden::{self, Source};
-use super::{Context, ahead, before, encodings, metadata, with_record, works};
+use super::records::with_record;
+use super::working::works;
+use super::{ahead, encodings, metadata};
 use crate::attach::original;
 use crate::attach::{is_embedded, plain};
 use crate::base::abi::Pointer;

@@ -14,7 +14,16 @@ use super::context::{Basis, ContextStore};
 use super::engine::Context;
 use super::hidden_rows::Batch;
 use crate::base::bounds::CONTEXTS;
-use crate::base::mode;
+use crate::base::{faults, guard, mode};
+
+/// How long the end of the process may wait for the store's files.
+pub(crate) const FLUSH: Duration = Duration::from_secs(2);
+
+/// How long a call waits in all for a thread of ours that has the index, and on a busy machine may lose the processor: at least.
+/// If evaluating what depends on the index takes longer than this, the call waits so long.
+pub(super) const PATIENCE: Duration = Duration::from_millis(5);
+/// No call waits longer than this.
+pub(super) const LONGEST: Duration = Duration::from_millis(100);
 
 /// What is kept of a context.
 pub(super) struct Row {
@@ -171,4 +180,44 @@ fn lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     } else {
         try_lock(lock)
     }
+}
+
+/// How long the call that lasts may wait for the index, in all.
+pub(super) fn be_patient(context: Context<'_>, patience: Duration) {
+    if let Some(row) = row(context) {
+        row.set_patience(patience);
+    }
+}
+
+/// The call that lasts decides about so many tokens: whether they are loaded or evaluated, stored or lost.
+pub(super) fn be_patient_for(context: Context<'_>, tokens: usize) {
+    let evaluating = with_record(context, |record| record.rates.evaluating(tokens));
+    let patience = evaluating.flatten().unwrap_or(PATIENCE);
+    be_patient(context, patience.clamp(PATIENCE, LONGEST));
+}
+
+/// Runs `work` on the record of a context, which is made if this is the first that is heard of it. `None` if it did not
+/// run to its end: the library has stopped.
+pub(super) fn with_record<R>(
+    context: Context<'_>,
+    work: impl FnOnce(&mut ContextStore) -> R,
+) -> Option<R> {
+    in_row(context, |_, record| work(record))
+}
+
+/// As [`with_record`], with the row.
+pub(super) fn in_row<R>(
+    context: Context<'_>,
+    work: impl FnOnce(&'static Row, &mut ContextStore) -> R,
+) -> Option<R> {
+    if !mode::is_active() {
+        return None;
+    }
+    let row = row(context)?;
+    guard::compute(|| {
+        faults::at_record();
+        let result = row.with(|record| work(row, record));
+        faults::behind_record();
+        result
+    })
 }

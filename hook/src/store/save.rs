@@ -10,14 +10,14 @@ use std::time::Instant;
 use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
 use contextpilot_kv_store::{Fingerprint, Layout, Run, media, worth};
 
+use super::calls::{before, hears};
 use super::context::ContextStore;
+use super::engine::Context;
 use super::index::StoreIndex;
-use super::keep::keep_state;
+use super::index::held::with_index;
 use super::only_new::{self, Copied, NewFrom};
-use super::{
-    Context, FLUSH, aside, be_patient, be_patient_for, before, hears, hidden, own_batch,
-    with_index, with_record,
-};
+use super::records::{FLUSH, be_patient, be_patient_for, with_record};
+use super::{aside, hidden, own_batch};
 
 /// A sequence is about to lose what stands from a position on. A negative sequence stands for all.
 pub(crate) fn about_to_lose(context: Option<Context<'_>>, sequence: i32, from: i32) {
@@ -316,7 +316,7 @@ fn keep_new(
     }
     let part = of_engine.map(|(part, _)| part);
     let of_whom = (fingerprint, conditions, tokens);
-    keep_state(index, record, of_whom, (state, rows_from), ours, part)
+    index.keep_state(record, of_whom, (state, rows_from), ours, part)
 }
 
 /// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the

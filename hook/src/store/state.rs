@@ -9,8 +9,12 @@ use contextpilot_kv_engine::{
 use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
+use super::calls::{acts, before, hears};
 use super::context::ContextStore;
-use super::{Context, acts, ahead, before, exact, hears, hidden, save, with_index, with_record};
+use super::engine::Context;
+use super::index::held::with_index;
+use super::records::with_record;
+use super::{ahead, exact, hidden, save};
 
 /// The server has saved a whole sequence to its own memory.
 ///

@@ -2,21 +2,15 @@
 
 use contextpilot_residency::Entry;
 
-use super::{Content, evaluate, without_store};
+use super::{Batches, Content, evaluate, sequences_of, without_store};
 use crate::attach::original::original;
 use crate::base::abi::{Batch, Pointer};
 use crate::base::guard;
 use crate::capture::shadow;
+use crate::store::calls::acts;
+use crate::store::engine::Context;
+use crate::store::media;
 use crate::store::own_batch::{self, DECODE};
-use crate::store::{Context, acts, media};
-
-/// A batch of the server's, and how to evaluate it.
-pub(super) trait Batches {
-    /// Evaluates it as it is.
-    fn whole(&self) -> i32;
-    /// Evaluates it without these entries.
-    fn without(&self, entries: &[Entry], left_out: &[u32]) -> i32;
-}
 
 /// Evaluates a `llama_batch_ext`.
 ///
@@ -48,13 +42,6 @@ fn content_of_shadow(shadow: &mut shadow::Shadow, is_media: bool) -> Content {
         return Content::Media(entries.to_vec());
     }
     Content::Other(entries.map(|entries| sequences_of(&entries)))
-}
-
-pub(super) fn sequences_of(entries: &[Entry]) -> Vec<i32> {
-    let mut sequences: Vec<i32> = entries.iter().map(|entry| entry.sequence).collect();
-    sequences.sort_unstable();
-    sequences.dedup();
-    sequences
 }
 
 /// Evaluates a `llama_batch`. `entries`: what is in it, each entry once for each of its sequences.

@@ -3,10 +3,11 @@
 use contextpilot_kv_engine::{Engine as _, Part};
 use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
 
-use super::refuse_aloud;
 use crate::base::guard;
 use crate::store::context::ContextStore;
-use crate::store::{Context, exact, with_record};
+use crate::store::engine::Context;
+use crate::store::exact;
+use crate::store::records::with_record;
 
 /// Tokens that are enough to see of what the state of a sequence consists.
 const ENOUGH: usize = 2;
@@ -105,7 +106,7 @@ fn learn(record: &mut ContextStore, proven: Understood) {
         Understood::Exact(Ok(shape)) => record.set_shape(shape),
         Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
             let why = format!("the state of its sequences is not understood ({error})");
-            refuse_aloud(record, &why);
+            record.refuse_aloud(&why);
         }
     }
 }

@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use contextpilot_kv_engine::{Done, Engine as _, Supply, Wanted};
 use contextpilot_kv_store::{Run, media, worth};
 
+use crate::store::engine::Context;
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::index::Offer;
-use crate::store::{Context, elsewhere, hidden, save, with_index, with_record};
+use crate::store::index::held::with_index;
+use crate::store::records::with_record;
+use crate::store::{elsewhere, hidden, save};
 
 /// What the store has of a prompt, for a sequence that holds a beginning of it.
 pub(in crate::store) struct Stored<'a> {

@@ -10,14 +10,16 @@ use contextpilot_residency::Event;
 use crate::base::guard;
 use crate::capture::{contexts, usage};
 use crate::channel::push;
-use crate::store::busy::Busy;
 use crate::store::context::ContextStore;
 use crate::store::engine::Context;
 use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
+use crate::store::hidden;
 use crate::store::index::StoreIndex;
 use crate::store::index::exact::ExactOffer;
-use crate::store::{hidden, records, with_index, with_record};
+use crate::store::index::held::with_index;
+use crate::store::records::{self, with_record};
+use crate::store::working::Busy;
 
 /// The last state that lies within what is wanted.
 pub(in crate::store) struct StoredState<'a> {

@@ -3,7 +3,9 @@
 use contextpilot_kv_engine::{Checkpoint, Record as _};
 
 use crate::store::context::ContextStore;
-use crate::store::{Context, with_index, with_record};
+use crate::store::engine::Context;
+use crate::store::index::held::with_index;
+use crate::store::records::with_record;
 
 /// The server takes a checkpoint of a sequence of which tokens are pending. What it gets, if the store has a state of exactly this
 /// position; else the engine is to get them.

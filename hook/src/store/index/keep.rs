@@ -1,14 +1,15 @@
-//! What is new in a state goes to the folder.
+//! A state becomes chunks, and what is new of them goes to the folder.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use contextpilot_kv_files::clock;
 use contextpilot_kv_store::{
-    Chunk, Fingerprint, Numbers, Refused, SequenceState, StateMap, is_tail_finite,
+    Chunk, Conditions, Fingerprint, Numbers, Refused, SequenceState, StateMap, is_tail_finite,
 };
 
 use super::{NOT_FINITE, StoreIndex};
+use crate::store::context::ContextStore;
 use crate::store::figures::{self, FIGURES};
 
 /// Where the rows of a chunk are.
@@ -29,9 +30,45 @@ enum Lost {
 }
 
 impl StoreIndex {
+    /// Keeps what is new in a state of these tokens, with the rows from a position on. `part`: the size of the part of it that cannot
+    /// be cut back, if there is such a part. `None`: it is a state of something else, and nothing is kept.
+    pub(in crate::store) fn keep_state(
+        &mut self,
+        record: &ContextStore,
+        (fingerprint, conditions, tokens): (Fingerprint, Conditions, &[i32]),
+        (state, rows_from): (&[u8], usize),
+        ours: Option<&Arc<Vec<u8>>>,
+        part: Option<usize>,
+    ) -> Option<()> {
+        match part {
+            None => {
+                let layout = record.layout()?;
+                let state = SequenceState::read(state).ok()?;
+                if state.layout() != layout || !state.is_of(tokens) {
+                    return None;
+                }
+                self.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
+            }
+            Some(part) => {
+                let (dense, tail) = record.shape()?.divide(state, part, tokens)?;
+                let dense = dense.map(|state| state.with_rows_from(rows_from));
+                // A machine that gets them from the remote has seen no more of the prompt than stands before the tail.
+                let ends = match self.elsewhere {
+                    Some(_) => record.tails.within(tokens),
+                    None => Vec::new(),
+                };
+                self.keep_exact(&fingerprint, (tokens, &ends), dense.as_ref(), tail, ours);
+            }
+        }
+        if self.length_of(&fingerprint, tokens) > 0 {
+            self.note_origin(fingerprint, || record.origin(conditions));
+        }
+        Some(())
+    }
+
     /// Keeps what is new in a state that holds these tokens. `ours`: memory that begins with the bytes of the state, if it
     /// may be kept until they are written.
-    pub(in crate::store) fn keep(
+    pub(super) fn keep(
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
@@ -48,7 +85,7 @@ impl StoreIndex {
 
     /// As [`keep`](Self::keep), of a state with a tail, which is kept if all of its rows are. `dense`: the rows, if it has
     /// any. `ends`: a chunk ends behind each of these numbers of tokens.
-    pub(in crate::store) fn keep_exact(
+    pub(super) fn keep_exact(
         &mut self,
         fingerprint: &Fingerprint,
         (tokens, ends): (&[i32], &[usize]),

@@ -11,9 +11,6 @@ use super::StoreIndex;
 use crate::capture::hints::Lifetime;
 use crate::store::figures::FIGURES;
 
-/// What this process was asked, and has not written down yet: until when, or no longer.
-pub(super) type News = BTreeMap<Name, Option<u64>>;
-
 impl StoreIndex {
     /// These tokens are kept for so many seconds from now on; for none: they, and what is kept of their beginnings, are not
     /// any more. False if what is kept would be more than its share of the budget.
