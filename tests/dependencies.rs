@@ -1,5 +1,5 @@
 //! Rules for the workspace: its dependencies have allowed licences, the pure crates are pure, cargo
-//! runs the examples of the documentation, and comments say who is meant.
+//! runs the examples of the documentation, comments say who is meant, and no modules of the store are in a ring.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -421,4 +421,119 @@ fn comments_name_who_is_meant() {
         }
     }
     assert!(files.len() > 1000, "{}", files.len());
+}
+
+/// The paths that a `use` names, each as its words: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn paths_of(tree: &str) -> Vec<Vec<&str>> {
+    let Some((before, list)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or_default().trim();
+        return vec![path.split("::").collect()];
+    };
+    let before: Vec<&str> = before.split("::").map(str::trim).collect();
+    let (_, before) = before.split_last().expect("`{` stands behind `::`");
+    let list = list.rsplit_once('}').map_or(list, |(list, _)| list);
+    let mut depth = 0;
+    let parts = list.split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    let parts = parts.filter(|part| !part.trim().is_empty());
+    let paths = parts.flat_map(|part| paths_of(part.trim()));
+    paths.map(|path| [before, &path].concat()).collect()
+}
+
+/// The paths that the `use`s of a module name.
+fn used(code: &str) -> Vec<Vec<&str>> {
+    let uses = code.split("use ").skip(1);
+    let trees = uses.filter_map(|rest| rest.split_once(';'));
+    trees.flat_map(|(tree, _)| paths_of(tree)).collect()
+}
+
+/// Which modules a module takes something from, also by what the crate's root takes from them.
+fn taken(at: &[String], code: &str, modules: &BTreeMap<Vec<String>, String>) -> Vec<Vec<String>> {
+    let mut paths = used(code);
+    // Without a `use`: `child::function()`.
+    let children = modules
+        .keys()
+        .filter(|of| of.split_last().is_some_and(|(_, of)| of == at));
+    paths.extend(children.filter_map(|of| {
+        let child = of.last()?;
+        let call = format!("{child}::");
+        let is_path = |(nth, _): (usize, &str)| {
+            !code[..nth].ends_with(|c: char| c == ':' || c == '_' || c.is_alphanumeric())
+        };
+        code.match_indices(&call)
+            .any(is_path)
+            .then(|| vec!["self", child])
+    }));
+    let root = modules.get(&["lib".to_owned()][..]).map(|code| used(code));
+    let root = root.unwrap_or_default();
+    let module_of = |path: &Vec<&str>| {
+        let supers = path.iter().take_while(|word| **word == "super").count();
+        let (from, words) = match path[0] {
+            "crate" => (&[][..], &path[1..]),
+            "self" => (at, &path[1..]),
+            _ => (&at[..at.len() - supers.min(at.len())], &path[supers..]),
+        };
+        let exported = root.iter().find(|path| path.last() == words.first());
+        let words = exported
+            .filter(|_| from.is_empty())
+            .map_or(words, |path| path);
+        let mut from = from.to_vec();
+        for word in words {
+            from.push((*word).to_owned());
+            if !modules.contains_key(&from) {
+                from.pop();
+                break;
+            }
+        }
+        (!from.is_empty() && from != at).then_some(from)
+    };
+    paths.iter().filter_map(module_of).collect()
+}
+
+/// A module of the store takes nothing, by whatever way, from one that takes something from it.
+#[test]
+fn no_modules_of_the_store_are_in_a_ring() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join("hook/src")];
+    let of_store = crates().into_values();
+    let of_store = of_store.filter(|folder| folder.starts_with(root.join("crates/store")));
+    folders.extend(of_store.map(|folder| folder.join("src")));
+    let mut arrows = 0;
+    for folder in &folders {
+        let mut modules = BTreeMap::new();
+        for file in sources(folder) {
+            let name = file
+                .strip_prefix(folder)
+                .expect("it is in there")
+                .with_extension("");
+            let words = name.iter().map(|word| word.to_string_lossy().into_owned());
+            let name: Vec<String> = words.collect();
+            let text = std::fs::read_to_string(&file).expect("a source file can be read");
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+            let lines = code
+                .lines()
+                .map(|line| line.split("//").next().unwrap_or_default());
+            modules.insert(name, lines.collect::<Vec<_>>().join(" "));
+        }
+        let is_store = |name: &[String]| folder != &folders[0] || name[0] == "store";
+        modules.retain(|name, _| is_store(name) && name.last().is_some_and(|last| last != "tests"));
+        let mut left: BTreeMap<&Vec<String>, Vec<Vec<String>>> = modules
+            .iter()
+            .map(|(at, code)| (at, taken(at, code, &modules)))
+            .collect();
+        arrows += left.values().map(Vec::len).sum::<usize>();
+        // What takes nothing from those that are left is in no ring.
+        loop {
+            let before = left.len();
+            let names: Vec<Vec<String>> = left.keys().map(|name| (*name).clone()).collect();
+            left.retain(|_, taken| taken.iter().any(|of| names.contains(of)));
+            if left.len() == before {
+                break;
+            }
+        }
+        assert!(left.is_empty(), "{}: {left:#?}", folder.display());
+    }
+    assert!(folders.len() == 5 && arrows > 200, "{folders:?} {arrows}");
 }
