@@ -38,6 +38,17 @@ impl Cursor {
         self.at == self.end
     }
 
+    /// The place behind the tokenizer's next token, which has so many bytes of the text.
+    fn behind(self, width: usize, is_special: bool) -> Self {
+        let at = self.at + width;
+        Self {
+            at,
+            canonical: self.canonical + 1,
+            end: at,
+            begins: is_special,
+        }
+    }
+
     /// The next such boundary.
     pub(crate) fn up(self) -> Self {
         Self {
@@ -90,13 +101,7 @@ impl<V: Vocabulary> Prompt<'_, V> {
         } else {
             piece.len()
         };
-        let at = place.at + width;
-        Some(Cursor {
-            at,
-            canonical: place.canonical + 1,
-            end: at,
-            begins: is_special,
-        })
+        Some(place.behind(width, is_special))
     }
 
     /// The place behind the tokenizer's next token, at a boundary. `None`: its pieces are not the text.
@@ -108,13 +113,7 @@ impl<V: Vocabulary> Prompt<'_, V> {
         } else {
             self.width(token, place.at, place.begins && !is_special)?
         };
-        let at = place.at + width;
-        Some(Cursor {
-            at,
-            canonical: place.canonical + 1,
-            end: at,
-            begins: is_special,
-        })
+        Some(place.behind(width, is_special))
     }
 
     /// The place behind a token of an answer. `None`: the text goes on otherwise, or a special token is text in one of both.

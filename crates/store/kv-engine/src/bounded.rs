@@ -24,12 +24,7 @@ use crate::plan::{Plan, carry_out, put_back};
 pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     let run = &part.run;
     let sequence = run.sequence;
-    check_window(host, sequence);
-    let known = host.record(|record| {
-        let conditions = record.conditions(sequence);
-        let continues = part.follows && record.session_mut().continues(run, conditions);
-        (continues, record.session().is_lost(sequence))
-    });
+    let known = continues(host, part);
     match known {
         None => Ok(()),
         Some((_, true)) => Err(Refusal::Failed),
@@ -47,6 +42,17 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     }
 }
 
+/// Whether a part goes on with what its sequence holds, and whether that is lost. `None`: the library has stopped.
+fn continues<H: Host>(host: &H, part: &Part) -> Option<(bool, bool)> {
+    let sequence = part.run.sequence;
+    check_window(host, sequence);
+    host.record(|record| {
+        let conditions = record.conditions(sequence);
+        let continues = part.follows && record.session_mut().continues(&part.run, conditions);
+        (continues, record.session().is_lost(sequence))
+    })
+}
+
 /// An image or a sound is about to be evaluated, all of whose rows this part has. True: the engine holds them now, since a state was
 /// stored right behind them. Else it holds all that is before.
 ///
@@ -55,12 +61,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
 pub fn prepare_media<H: Host>(host: &H, part: &Part) -> Result<bool, Refusal> {
     let run = &part.run;
     let sequence = run.sequence;
-    check_window(host, sequence);
-    let known = host.record(|record| {
-        let conditions = record.conditions(sequence);
-        let continues = part.follows && record.session_mut().continues(run, conditions);
-        (continues, record.session().is_lost(sequence))
-    });
+    let known = continues(host, part);
     let Some((continues, is_lost)) = known else {
         return Ok(false);
     };
