@@ -227,14 +227,14 @@ pub(super) enum Kind {
     Looking,
     /// Nothing can be written. Over when something can be.
     Writing,
-    /// A chunk could not be read, and has left. It is told for [`TOLD`].
+    /// A chunk could not be read, and has left. It is reported for [`REPORTED_FOR`].
     Reading,
     /// The budget had to be guessed.
     Budget,
 }
 
 /// How long damage is reported after it is gone.
-pub(super) const TOLD: Duration = Duration::from_secs(600);
+pub(super) const REPORTED_FOR: Duration = Duration::from_secs(600);
 
 /// Something is wrong. True if that is new.
 pub(super) fn set_problem(kind: Kind, problem: &str) -> bool {
@@ -298,7 +298,7 @@ mod tests {
         assert!(clear_problem(Kind::Writing, Duration::ZERO));
         assert!(!clear_problem(Kind::Writing, Duration::ZERO));
         assert_eq!(first_problem().as_deref(), Some("damage"));
-        assert!(!clear_problem(Kind::Reading, TOLD));
+        assert!(!clear_problem(Kind::Reading, REPORTED_FOR));
         assert!(clear_problem(Kind::Reading, Duration::ZERO));
         assert_eq!(first_problem(), None);
     }

@@ -138,7 +138,7 @@ fn look_for_life(mut watch: Watch, has_remote: bool) {
             }
         };
         figures::clear_problem(Kind::Looking, Duration::ZERO);
-        figures::clear_problem(Kind::Reading, figures::TOLD);
+        figures::clear_problem(Kind::Reading, figures::REPORTED_FOR);
         if watch.is_another() {
             with_index(StoreIndex::begin_notes);
             noted = None;

@@ -27,7 +27,7 @@ pub(super) fn start(mut find: FindHook, asked: Hook, shared: SharedIndex) {
         let mut watch = Watch {
             asked,
             shared,
-            told: None,
+            reported: None,
             met: false,
             epoch: None,
         };
@@ -45,7 +45,7 @@ struct Watch {
     asked: Hook,
     shared: SharedIndex,
     /// What was said last of its absence.
-    told: Option<String>,
+    reported: Option<String>,
     /// There was one.
     met: bool,
     /// The epoch of the last one.
@@ -67,11 +67,11 @@ impl Watch {
             }
             Err(error) => hook_says(control, &error),
         };
-        if self.told.as_ref() != Some(&why) {
+        if self.reported.as_ref() != Some(&why) {
             say(format_args!(
                 "{why}; until it answers, the index guesses what is cached"
             ));
-            self.told = Some(why);
+            self.reported = Some(why);
         }
     }
 
@@ -90,7 +90,7 @@ impl Watch {
             "The hook at {} says what is cached",
             control.address()
         ));
-        (self.told, self.met) = (None, true);
+        (self.reported, self.met) = (None, true);
         let mut cached = 0_u64;
         for update in &mut events {
             match update? {

@@ -46,7 +46,7 @@ struct Prompt {
 
 /// Prompts that the store is as sure to have as each other.
 #[derive(Debug, Default)]
-struct Shelf {
+struct PromptGroup {
     cached: Cached,
     /// The least recently used first.
     by_use: BTreeMap<u64, u64>,
@@ -56,8 +56,8 @@ struct Shelf {
 #[derive(Debug, Default)]
 pub(crate) struct StoredTier {
     prompts: HashMap<u64, Prompt>,
-    kept: Shelf,
-    others: Shelf,
+    kept: PromptGroup,
+    others: PromptGroup,
     /// The kept ones, by the time until which they are.
     ends: BTreeSet<(u64, u64)>,
     uses: u64,
@@ -99,29 +99,29 @@ impl StoredTier {
     }
 
     fn put(&mut self, number: u64, prompt: Prompt) {
-        let shelf = match prompt.kept_until {
+        let group = match prompt.kept_until {
             0 => &mut self.others,
             until => {
                 self.ends.insert((until, number));
                 &mut self.kept
             }
         };
-        shelf.cached.insert(number, &prompt.blocks);
-        shelf.by_use.insert(prompt.used, number);
+        group.cached.insert(number, &prompt.blocks);
+        group.by_use.insert(prompt.used, number);
         self.prompts.insert(number, prompt);
     }
 
     fn take(&mut self, number: u64) -> Option<Prompt> {
         let prompt = self.prompts.remove(&number)?;
-        let shelf = match prompt.kept_until {
+        let group = match prompt.kept_until {
             0 => &mut self.others,
             until => {
                 self.ends.remove(&(until, number));
                 &mut self.kept
             }
         };
-        shelf.cached.remove(number);
-        shelf.by_use.remove(&prompt.used);
+        group.cached.remove(number);
+        group.by_use.remove(&prompt.used);
         Some(prompt)
     }
 
@@ -180,8 +180,8 @@ impl StoredTier {
 
     /// The one that is forgotten first.
     fn oldest(&self) -> Option<u64> {
-        let mut shelves = [&self.others, &self.kept].into_iter();
-        shelves.find_map(|shelf| shelf.by_use.values().next().copied())
+        let mut groups = [&self.others, &self.kept].into_iter();
+        groups.find_map(|group| group.by_use.values().next().copied())
     }
 }
 

@@ -24,7 +24,7 @@ const CELL: u64 = 12;
 /// The store, and what it knows of the slots.
 #[derive(Debug)]
 pub(crate) struct PrefixStore {
-    shelf: Shelf,
+    index: StoreIndex,
     /// A sequence for each slot.
     session: Session,
     /// The adapters of all requests so far, and what stands for them. The index is the number of the conditions.
@@ -34,8 +34,8 @@ pub(crate) struct PrefixStore {
     /// Tokens that a slot can hold, and all of them together.
     room: (usize, usize),
     batch: usize,
-    /// Of the bytes that were copied, how many a request has paid for.
-    paid: u64,
+    /// Of the bytes that were copied, how many a request was charged with.
+    charged: u64,
     /// What is known of a context that cannot go back to any position. `None`: this one can.
     bound: Option<Bound>,
     /// Tails that wait for their tokens' rows, of such a context.
@@ -44,7 +44,7 @@ pub(crate) struct PrefixStore {
 
 /// What the store has.
 #[derive(Debug)]
-struct Shelf {
+struct StoreIndex {
     tree: Store,
     /// Bytes of the rows of a token.
     token_bytes: usize,
@@ -85,7 +85,7 @@ impl PrefixStore {
         let copying = copied / speed as f64;
         let of_all = setting.server.context as usize;
         let mut store = Self {
-            shelf: Shelf {
+            index: StoreIndex {
                 tree: Store::without_files(limit),
                 token_bytes: usize::try_from(token_bytes).unwrap_or(usize::MAX),
                 ratio: worth::ratio(
@@ -104,7 +104,7 @@ impl PrefixStore {
                 (setting.server.slot_context as usize, of_all)
             },
             batch: setting.server.batch_size as usize,
-            paid: 0,
+            charged: 0,
             bound: Bound::of(setting, sizes),
             tails: Tails::default(),
         };
@@ -131,10 +131,10 @@ impl PrefixStore {
                 let tokens = tokens_of(&request.tokens, 0, given);
                 let conditions = self.conditions_of(record.adapters);
                 let fingerprint = self.fingerprint(conditions);
-                self.shelf.keep(&fingerprint, &tokens);
+                self.index.keep(&fingerprint, &tokens);
                 if let Some(bound) = &self.bound {
                     let tail = bound.tail(given);
-                    self.shelf.keep_tail(&fingerprint, &tokens, tail);
+                    self.index.keep_tail(&fingerprint, &tokens, tail);
                 }
             }
             rows.insert(&request.tokens, request.tokens.len(), nth);
@@ -168,7 +168,7 @@ impl PrefixStore {
             self.session_without_ahead(slot as i32);
             let fingerprint = self.fingerprint(conditions);
             let tokens = self.session.believed(slot as i32).unwrap_or_default();
-            self.shelf.keep(&fingerprint, tokens);
+            self.index.keep(&fingerprint, tokens);
         }
     }
 
@@ -289,25 +289,25 @@ impl PrefixStore {
             std::iter::once(1).chain((worth::STEPS..=run.tokens.len()).step_by(worth::STEPS))
         {
             let tokens = &all[..all.len().min(prompt as usize + step)];
-            self.shelf.save_if(&fingerprint, tokens, 0, worth::MARGIN);
+            self.index.save_if(&fingerprint, tokens, 0, worth::MARGIN);
         }
     }
 
     /// The time that copies have taken since the last call, microseconds.
     pub(crate) fn time(&mut self) -> u64 {
-        let copied = self.shelf.copied;
-        let bytes = copied - std::mem::replace(&mut self.paid, copied);
+        let copied = self.index.copied;
+        let bytes = copied - std::mem::replace(&mut self.charged, copied);
         (bytes as f64 * 1e6 / self.speed as f64).round() as u64
     }
 
     /// The time that all copies took, seconds.
     pub(crate) fn seconds(&self) -> f64 {
-        self.shelf.copied as f64 / self.speed as f64
+        self.index.copied as f64 / self.speed as f64
     }
 
     /// The most bytes that it ever had.
     pub(crate) fn peak(&self) -> u64 {
-        self.shelf.peak
+        self.index.peak
     }
 
     /// Loads what there is of a run. Returns whether there was all of it.
@@ -316,14 +316,14 @@ impl PrefixStore {
         let count = wanted.len();
         let fingerprint = self.fingerprint(conditions);
         let better = self.session.sharing(run, &wanted, conditions);
-        let ratio = self.shelf.ratio;
-        let mut found = self.shelf.tree.find(&fingerprint, &wanted);
+        let ratio = self.index.ratio;
+        let mut found = self.index.tree.find(&fingerprint, &wanted);
         if let Some((other, shared)) = better.filter(|&(_, shared)| shared >= held + worth::LEAST) {
             let stored = found.tokens().max(held);
             let all = self.session.believed(other).map_or(0, <[i32]>::len);
             if worth::sharing(all, shared, stored, ratio) {
                 self.save(other, 0, 1);
-                found = self.shelf.tree.find(&fingerprint, &wanted);
+                found = self.index.tree.find(&fingerprint, &wanted);
             }
         }
         let room = self.room_for(held);
@@ -332,15 +332,15 @@ impl PrefixStore {
         row.truncate(there);
         let more = room.saturating_sub(count.saturating_sub(held));
         if there == count && run.leading == run.tokens.len() && more > 0 {
-            let (further, whole) = self.shelf.tree.continuation(&found, more);
+            let (further, whole) = self.index.tree.continuation(&found, more);
             row.extend(further);
             found = whole;
         }
         let gained = there.saturating_sub(held);
         let is_worth_it = worth::loading(held, row.len(), ratio);
         if gained >= worth::LEAST && gained <= room && is_worth_it {
-            self.shelf.tree.used(found.pieces());
-            self.shelf.copied += (row.len() as u64).saturating_mul(self.shelf.token_bytes as u64);
+            self.index.tree.used(found.pieces());
+            self.index.copied += (row.len() as u64).saturating_mul(self.index.token_bytes as u64);
             self.session.loaded(run.sequence, row);
         }
         there == count
@@ -353,7 +353,7 @@ impl PrefixStore {
         };
         let fingerprint = self.fingerprint(conditions);
         let tokens = self.session.believed(sequence).unwrap_or_default();
-        if self.shelf.save_if(&fingerprint, tokens, kept, margin) {
+        if self.index.save_if(&fingerprint, tokens, kept, margin) {
             self.session_without_ahead(sequence);
         }
     }
@@ -387,7 +387,7 @@ impl PrefixStore {
     }
 }
 
-impl Shelf {
+impl StoreIndex {
     /// Keeps what is new of these tokens, if that is worth the copy.
     fn save_if(
         &mut self,

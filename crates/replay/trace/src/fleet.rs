@@ -18,16 +18,16 @@ use crate::request::{NONE, Request};
 use crate::trace::Trace;
 use crate::tree::Node;
 
+mod blocks;
 mod looks;
 mod route;
 mod server;
-mod shelf;
 
+use blocks::BlockStore;
 use looks::Looks;
 pub use route::Route;
 use route::Router;
 use server::Server;
-use shelf::Shelf;
 
 /// What a fleet is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -186,7 +186,7 @@ struct Fleet<'a> {
     servers: Vec<Server>,
     router: Router,
     /// The store of all, and when each server's machine looks at it.
-    shared: Shelf,
+    shared: BlockStore,
     looks: Vec<Looks>,
     /// The servers, by when they are ready for a prompt.
     ready: BTreeSet<(u64, u32)>,
@@ -226,7 +226,7 @@ impl<'a> Fleet<'a> {
                 .map(|_| Server::new(setting, trace.block, own))
                 .collect(),
             router: Router::new(setting.route, servers),
-            shared: Shelf::new(shared),
+            shared: BlockStore::new(shared),
             looks: setting.shared.map_or_else(Vec::new, |shared| {
                 let all = 0..servers;
                 all.map(|server| Looks::new(server, shared.looks)).collect()

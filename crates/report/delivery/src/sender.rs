@@ -35,7 +35,7 @@ pub struct Sender {
 #[must_use]
 pub struct Drained {
     /// Ids that were settled during the drain.
-    pub told: u64,
+    pub reported: u64,
     /// Ids that the index has not confirmed: waiting, or still in flight.
     pub left: usize,
 }
@@ -119,7 +119,7 @@ impl Sender {
         let now = Instant::now();
         let end = now.checked_add(deadline).unwrap_or(now);
         let mut state = self.shared.lock();
-        let told_before = state.told();
+        let reported_before = state.reported();
         state.drain_until = Some(state.drain_until.map_or(end, |other| other.max(end)));
         self.shared.work.notify_one();
         loop {
@@ -130,7 +130,7 @@ impl Sender {
                     state.drain_until = None;
                 }
                 return Drained {
-                    told: state.told() - told_before,
+                    reported: state.reported() - reported_before,
                     left,
                 };
             }

@@ -22,7 +22,7 @@ fn one_post_is_json_over_a_kept_alive_connection() {
     let (sender, log) = sender_to(&index.evict_url());
     for n in 1..=5 {
         sender.evict(format!("req-\"{n}\"\n").into());
-        wait_for_told(&index, n);
+        wait_for_reported(&index, n);
         wait_for(&sender, "confirmation", |s| s.sent == n as u64);
     }
     let posts = index.posts();
@@ -80,7 +80,7 @@ fn settings_give_prefix_token_and_user() {
     for (n, config) in [token, user].into_iter().enumerate() {
         let sender = Sender::start(config, || {}).expect("a sender");
         sender.evict("req-1".into());
-        wait_for_told(&index, n + 1);
+        wait_for_reported(&index, n + 1);
     }
     let posts = index.posts();
     assert_eq!(posts[0].line(), "POST /pilot/v1/evict HTTP/1.1");
@@ -105,7 +105,7 @@ fn ids_that_come_during_a_post_are_sent_in_order_afterwards() {
     let stats = sender.stats();
     assert_eq!((stats.waiting, stats.in_flight), (2500, 1));
     index.release();
-    assert_eq!(wait_for_told(&index, all.len()), all);
+    assert_eq!(wait_for_reported(&index, all.len()), all);
     let sizes: Vec<usize> = index.posts().iter().map(|post| post.ids.len()).collect();
     assert_eq!(sizes, [1, 1000, 1000, 500]);
 }
@@ -123,7 +123,7 @@ fn an_id_that_became_resident_again_is_not_sent() {
     assert!(!sender.withdraw(&all[0]), "it is on its way");
     index.release();
     let expected = [&all[0], &all[1], &all[3]].map(String::clone);
-    assert_eq!(wait_for_told(&index, 3), expected);
+    assert_eq!(wait_for_reported(&index, 3), expected);
     wait_for(&sender, "the end", |s| s.sent == 3 && s.waiting == 0);
 }
 
@@ -137,7 +137,7 @@ fn an_id_that_became_resident_again_in_flight_is_not_sent_again_after_a_failure(
     wait_for_posts(&index, 1);
     sender.withdraw(&all[0]);
     // The POST runs into its timeout.
-    assert_eq!(wait_for_told(&index, 1), all[1..]);
+    assert_eq!(wait_for_reported(&index, 1), all[1..]);
     wait_for(&sender, "the end", |s| s.sent == 1 && s.waiting == 0);
 }
 
@@ -178,9 +178,9 @@ fn an_answer_that_is_not_the_indexs_own_loses_no_id() {
         });
         let all = ids(0..2);
         evict(&sender, &all);
-        let mut told = wait_for_told(&index, 2);
-        told.sort();
-        assert_eq!(told, all, "{status}");
+        let mut reported = wait_for_reported(&index, 2);
+        reported.sort();
+        assert_eq!(reported, all, "{status}");
         let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
         assert_eq!((stats.rejected, stats.overflowed), (0, 0), "{status}");
         assert!(stats.failed_posts >= 6, "{status}: {stats:?}");
@@ -238,7 +238,7 @@ fn a_post_that_is_too_large_is_halved_until_it_fits() {
     });
     let all = ids(0..1500);
     evict(&sender, &all);
-    assert_eq!(wait_for_told(&index, 1500), all);
+    assert_eq!(wait_for_reported(&index, 1500), all);
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 1500);
     assert_eq!((stats.rejected, stats.failures_in_a_row), (0, 0));
     let sizes: Vec<usize> = index.posts().iter().map(|post| post.ids.len()).collect();
@@ -259,9 +259,9 @@ fn a_single_id_that_is_too_large_is_tried_again_and_again() {
     assert_eq!((stats.sent, stats.rejected), (0, 0));
     assert!(stats.failures_in_a_row > 0);
     index.behave(Behaviour::Accept);
-    let mut told = wait_for_told(&index, 3);
-    told.sort();
-    assert_eq!(told, ids(0..3));
+    let mut reported = wait_for_reported(&index, 3);
+    reported.sort();
+    assert_eq!(reported, ids(0..3));
 }
 
 /// A firewall does this if it takes an id for an attack.
@@ -274,28 +274,28 @@ fn an_id_that_is_always_refused_does_not_stop_the_others() {
         index.behave(Behaviour::RefuseIds(bad.clone(), status));
         let (sender, log) = sender_to(&index.evict_url());
         evict(&sender, &all);
-        wait_for_told(&index, 38);
+        wait_for_reported(&index, 38);
         let stats = wait_for(&sender, "the others", |s| s.sent == 38);
         assert_eq!((stats.rejected, stats.waiting + stats.in_flight), (0, 2));
         // They are tried, all the while, and named once.
         let failed = wait_for(&sender, "more failures", |s| {
             s.failed_posts > stats.failed_posts + 4 && s.set_aside + s.in_flight == 2
         });
-        assert_eq!(failed.failures_in_a_row, 0, "others are told");
+        assert_eq!(failed.failures_in_a_row, 0, "others are reported");
         wait_for(&sender, "a line", |_| !log.lines().is_empty());
         let lines = log.lines();
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("but accepts other ids"), "{lines:?}");
         assert!(!lines[0].contains("req-"), "{lines:?}");
-        // What comes meanwhile is told at once.
+        // What comes meanwhile is reported at once.
         sender.evict("req-late".into());
-        assert_eq!(wait_for_told(&index, 39).last().unwrap(), "req-late");
+        assert_eq!(wait_for_reported(&index, 39).last().unwrap(), "req-late");
         index.behave(Behaviour::Accept);
-        let mut told = wait_for_told(&index, 41);
-        told.sort();
+        let mut reported = wait_for_reported(&index, 41);
+        reported.sort();
         let mut expected = all.clone();
         expected.push("req-late".to_owned());
-        assert_eq!(told, expected, "{status}");
+        assert_eq!(reported, expected, "{status}");
         wait_for(&sender, "the end", |s| s.sent == 41 && s.set_aside == 0);
     }
 }
@@ -317,7 +317,7 @@ fn only_ids_that_the_index_itself_names_are_dropped() {
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 4);
     assert_eq!((stats.rejected, stats.failed_posts, stats.posts), (2, 0, 3));
     let kept = [&all[0], &all[2], &all[4]].map(String::clone);
-    assert_eq!(wait_for_told(&index, 4)[1..], kept);
+    assert_eq!(wait_for_reported(&index, 4)[1..], kept);
     let settled: Vec<_> = sender.take_settled();
     assert_eq!(
         settled.len(),
@@ -340,9 +340,9 @@ fn an_answer_about_ids_that_were_not_sent_settles_nothing() {
     index.script([Behaviour::Answer(422, Vec::new(), body.to_owned())]);
     let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..2));
-    let mut told = wait_for_told(&index, 2);
-    told.sort();
-    assert_eq!(told, ids(0..2));
+    let mut reported = wait_for_reported(&index, 2);
+    reported.sort();
+    assert_eq!(reported, ids(0..2));
     assert_eq!(sender.stats().rejected, 0);
 }
 
@@ -352,8 +352,8 @@ fn an_answer_about_ids_that_were_not_sent_settles_nothing() {
 fn a_post_that_is_cut_off_is_halved_too() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
-    let told = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&told);
+    let reported = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reported);
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = BufReader::new(stream.expect("a connection"));
@@ -386,7 +386,7 @@ fn a_post_that_is_cut_off_is_halved_too() {
         sender.evict(format!("{n}-{}", &long[..18_000]).into());
     }
     wait_for(&sender, "confirmation", |s| s.sent == 500);
-    assert_eq!(told.load(Ordering::SeqCst), 500);
+    assert_eq!(reported.load(Ordering::SeqCst), 500);
 }
 
 fn read_head(stream: &mut impl BufRead) -> Option<(usize, Vec<String>)> {
@@ -418,7 +418,7 @@ fn ids_are_sent_again_until_a_failure_is_over() {
     let (sender, _) = sender_to(&index.evict_url());
     let all = ids(0..3);
     evict(&sender, &all);
-    assert_eq!(wait_for_told(&index, 3), all);
+    assert_eq!(wait_for_reported(&index, 3), all);
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 3);
     assert_eq!((stats.failed_posts, stats.failures_in_a_row), (4, 0));
     assert_eq!(stats.last_error.as_deref(), Some("the index answered 503"));
@@ -445,7 +445,7 @@ fn after_an_answer_that_is_not_http_ids_are_sent_again() {
         index.script([act]);
         let (sender, _) = sender_with(&index.evict_url(), |c| c.timeout = Duration::from_secs(2));
         evict(&sender, &ids(0..2));
-        assert_eq!(wait_for_told(&index, 2), ids(0..2), "{what}");
+        assert_eq!(wait_for_reported(&index, 2), ids(0..2), "{what}");
         let stats = wait_for(&sender, what, |s| s.sent == 2);
         assert_eq!(stats.failed_posts, 1, "{what}");
     }
@@ -476,7 +476,7 @@ fn an_answer_that_is_torn_or_endless_settles_nothing() {
     sender.evict("x".into());
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 1);
     assert_eq!((stats.not_needed, stats.failed_posts), (0, 4));
-    assert_eq!(wait_for_told(&index, 1), ["x"]);
+    assert_eq!(wait_for_reported(&index, 1), ["x"]);
 }
 
 /// The index repeats the ids in its answer: a thousand of them twice are far more than 64 KiB.
@@ -513,7 +513,7 @@ fn redirects_are_followed_on_the_same_host_as_the_same_post() {
         c.authorization = Some("Bearer t".to_owned());
     });
     evict(&sender, &ids(0..2));
-    assert_eq!(wait_for_told(&index, 2), ids(0..2));
+    assert_eq!(wait_for_reported(&index, 2), ids(0..2));
     let posts = index.posts();
     let paths: Vec<_> = posts.iter().map(|post| post.line()).collect();
     assert_eq!(
@@ -546,7 +546,7 @@ fn redirects_elsewhere_or_in_circles_are_not_followed_and_lose_nothing() {
     index.script(vec![Behaviour::redirect(308, "/evict"); 4]);
     let (sender, _) = sender_to(&index.evict_url());
     evict(&sender, &ids(0..3));
-    assert_eq!(wait_for_told(&index, 3), ids(0..3));
+    assert_eq!(wait_for_reported(&index, 3), ids(0..3));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 3);
     assert_eq!((stats.failed_posts, stats.rejected), (3, 0));
     let error = stats.last_error.expect("what went wrong");
@@ -583,7 +583,7 @@ fn ipv6() {
     };
     let (sender, _) = sender_to(&index.evict_url());
     sender.evict("req-6".into());
-    assert_eq!(wait_for_told(&index, 1), ["req-6"]);
+    assert_eq!(wait_for_reported(&index, 1), ["req-6"]);
 }
 
 #[test]
@@ -602,7 +602,7 @@ fn a_panic_is_caught_counted_and_survived() {
     evict(&sender, &ids(0..2));
     // It came before the ids were given up, so they are sent again; and so does
     // another when the first is to be named.
-    assert_eq!(wait_for_told(&index, 2), ids(0..2));
+    assert_eq!(wait_for_reported(&index, 2), ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!((stats.panics, stats.running), (2, true));
     assert_eq!(

@@ -21,13 +21,13 @@ fn everything_arrives_once_and_in_order_after_an_outage() {
     let late: Vec<_> = withdrawn.filter(|id| !sender.withdraw(id)).collect();
     let index = Index::start_at(address).expect("the port again");
     let stats = wait_for(&sender, "the end", |s| s.waiting + s.in_flight == 0);
-    let mut told = wait_for_told(&index, usize::try_from(stats.sent).expect("few"));
-    told.retain(|id| !late.contains(&id));
+    let mut reported = wait_for_reported(&index, usize::try_from(stats.sent).expect("few"));
+    reported.retain(|id| !late.contains(&id));
     let expected: Vec<_> = (0..5000)
         .filter(|n| n % 5 != 0)
         .map(|n| all[n].clone())
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 /// What withdraws an id may still be on its way when the index answers again.
@@ -51,7 +51,10 @@ fn before_ids_are_sent_that_have_waited_what_withdraws_them_may_catch_up() {
     wait_for(sender, "another failure", |s| s.failed_posts > failed + 1);
     let index = Index::start_at(address).expect("the port again");
     wait_for(sender, "the end", |s| s.waiting + s.in_flight == 0);
-    assert_eq!(wait_for_told(&index, 2), [all[0].clone(), all[2].clone()]);
+    assert_eq!(
+        wait_for_reported(&index, 2),
+        [all[0].clone(), all[2].clone()]
+    );
 }
 
 /// What an ingress says while the index behind it is replaced. Each answer is named once.
@@ -71,7 +74,7 @@ fn while_an_ingress_answers_for_the_index_nothing_is_lost() {
     evict(&sender, &all[1..]);
     wait_for_lines(&sender, &log, 6);
     index.behave(Behaviour::Accept);
-    assert_eq!(wait_for_told(&index, 3000), all);
+    assert_eq!(wait_for_reported(&index, 3000), all);
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 3000);
     let failed = index.posts().iter().filter(|post| !post.accepted).count();
     assert_eq!((stats.failed_posts, stats.rejected), (failed as u64, 0));
@@ -88,7 +91,7 @@ fn while_an_ingress_answers_for_the_index_nothing_is_lost() {
 fn when_the_index_restarts_nothing_is_lost_or_repeated() {
     let address = nowhere();
     let (sender, _) = sender_to(&format!("http://{address}/evict"));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for round in 0..10 {
         // Half of them while the index is down, half while it is up.
         let batch = ids(round * 100..(round + 1) * 100);
@@ -98,9 +101,9 @@ fn when_the_index_restarts_nothing_is_lost_or_repeated() {
         wait_for(&sender, "confirmation", |s| {
             s.sent == (round as u64 + 1) * 100
         });
-        told.extend(wait_for_told(&index, 100));
+        reported.extend(wait_for_reported(&index, 100));
     }
-    assert_eq!(told, ids(0..1000));
+    assert_eq!(reported, ids(0..1000));
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn over_the_limits_ids_are_dropped_and_a_message_says_how_many() {
         .filter(|l| l.contains("250"))
         .collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert_eq!(wait_for_told(&index, 100), all[250..]);
+    assert_eq!(wait_for_reported(&index, 100), all[250..]);
 }
 
 #[test]
@@ -168,9 +171,9 @@ fn a_drain_delivers_everything_if_the_index_answers() {
     let took = start.elapsed();
     assert!(took < PATIENCE / 4, "it sat out a pause: {took:?}");
     assert_eq!(drained.left, 0);
-    assert!(drained.told <= 3000);
-    assert_eq!(wait_for_told(&index, 3000), ids(0..3000));
-    assert_eq!(sender.drain(PATIENCE).told, 0, "nothing left, no wait");
+    assert!(drained.reported <= 3000);
+    assert_eq!(wait_for_reported(&index, 3000), ids(0..3000));
+    assert_eq!(sender.drain(PATIENCE).reported, 0, "nothing left, no wait");
 }
 
 /// The deadline, and not the timeout of a POST, which is [`PATIENCE`] here. Far from both, so
@@ -190,7 +193,7 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
     let start = Instant::now();
     let drained = sender.drain(deadline);
     assert_in_time(start, deadline);
-    assert_eq!((drained.told, drained.left), (0, 10));
+    assert_eq!((drained.reported, drained.left), (0, 10));
     // Hanging, since long before.
     let index = start_index();
     index.script([Behaviour::Hang]);
@@ -200,7 +203,7 @@ fn a_drain_ends_in_time_whatever_the_index_does() {
     let start = Instant::now();
     let drained = sender.drain(deadline);
     assert_in_time(start, deadline);
-    assert_eq!((drained.told, drained.left), (0, 10));
+    assert_eq!((drained.reported, drained.left), (0, 10));
     // No time at all.
     assert_eq!(sender.drain(Duration::ZERO).left, 10);
     // Dropping the sender does not wait either.
@@ -219,8 +222,8 @@ fn a_drain_leaves_time_for_a_second_attempt_after_a_hang() {
     evict(&sender, &ids(0..10));
     wait_for_posts(&index, 1);
     let drained = sender.drain(PATIENCE);
-    assert_eq!((drained.told, drained.left), (10, 0));
-    assert_eq!(wait_for_told(&index, 10), ids(0..10));
+    assert_eq!((drained.reported, drained.left), (10, 0));
+    assert_eq!(wait_for_reported(&index, 10), ids(0..10));
 }
 
 #[test]
@@ -239,7 +242,7 @@ fn a_sender_can_be_shared_between_threads() {
             });
         }
     });
-    let mut told = wait_for_told(&index, 4000);
-    told.sort();
-    assert_eq!(told, ids(0..4000));
+    let mut reported = wait_for_reported(&index, 4000);
+    reported.sort();
+    assert_eq!(reported, ids(0..4000));
 }

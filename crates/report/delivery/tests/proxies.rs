@@ -52,7 +52,7 @@ fn loopback_is_reached_directly_whatever_the_environment_says() {
         let output = child.output().expect("a child process");
         assert!(output.status.success(), "{output:?}");
     }
-    assert_eq!(wait_for_told(&index, 2), ["req-1", "req-1"]);
+    assert_eq!(wait_for_reported(&index, 2), ["req-1", "req-1"]);
     assert_eq!(proxy.connections(), 0);
 }
 

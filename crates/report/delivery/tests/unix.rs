@@ -88,8 +88,8 @@ fn large_posts_and_large_answers_pass() {
     wait_for_posts(&index, 1);
     evict(&sender, &all[1..]);
     index.release();
-    let told = wait_for_told(&index, 1500);
-    assert!(told == all, "{} ids were told", told.len());
+    let reported = wait_for_reported(&index, 1500);
+    assert!(reported == all, "{} ids were reported", reported.len());
     assert_eq!(index.connections(), 1, "the answer was read to its end");
 }
 
@@ -98,7 +98,7 @@ fn it_may_come_later_and_be_started_again() {
     let (_folder, path) = place();
     let log = Log::default();
     let sender = start(&url(&path), &log, |_| {});
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for round in 0..5 {
         let batch = ids(round * 100..(round + 1) * 100);
         evict(&sender, &batch[..50]);
@@ -111,9 +111,9 @@ fn it_may_come_later_and_be_started_again() {
         evict(&sender, &batch[50..]);
         let sent = (round as u64 + 1) * 100;
         wait_for(&sender, "confirmation", |s| s.sent == sent);
-        told.extend(wait_for_told(&index, 100));
+        reported.extend(wait_for_reported(&index, 100));
     }
-    assert_eq!(told, ids(0..500));
+    assert_eq!(reported, ids(0..500));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn one_that_hangs_costs_no_more_than_its_time() {
         c.timeout = Duration::from_millis(300);
     });
     evict(&sender, &ids(0..2));
-    assert_eq!(wait_for_told(&index, 2), ids(0..2));
+    assert_eq!(wait_for_reported(&index, 2), ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 1);
     let error = stats.last_error.expect("what went wrong");
@@ -190,7 +190,7 @@ fn redirects_stay_at_the_socket() {
     index.script([Behaviour::redirect(307, "https://localhost/evict")]);
     let sender = start(&url(&path), &Log::default(), |_| {});
     evict(&sender, &ids(0..2));
-    assert_eq!(wait_for_told(&index, 2), ids(0..2));
+    assert_eq!(wait_for_reported(&index, 2), ids(0..2));
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 2);
     assert_eq!(other.connections(), 0);

@@ -42,7 +42,7 @@ pub struct Writer {
     spares: Spares,
     shared: Arc<WriterShared>,
     queue_bytes: u64,
-    /// What the thread has been told and has not done yet.
+    /// What the thread was asked for and has not done yet.
     pending: Mutex<HashMap<Name, Waiting>>,
 }
 
@@ -211,22 +211,22 @@ impl Writer {
 
     /// Whether a chunk is still to be written.
     pub fn is_pending(&self, name: &Name) -> bool {
-        let is_told = |waiting: &Waiting| !waiting.is_removal() && !waiting.is_over();
-        self.waiting().get(name).is_some_and(is_told)
+        let is_queued = |waiting: &Waiting| !waiting.is_removal() && !waiting.is_over();
+        self.waiting().get(name).is_some_and(is_queued)
     }
 
     /// Whether a chunk's file is still to be removed.
     pub fn is_leaving(&self, name: &Name) -> bool {
-        let is_told = |waiting: &Waiting| waiting.is_removal() && !waiting.is_over();
-        self.waiting().get(name).is_some_and(is_told)
+        let is_queued = |waiting: &Waiting| waiting.is_removal() && !waiting.is_over();
+        self.waiting().get(name).is_some_and(is_queued)
     }
 
     /// Removes a chunk's file, also if it is still to be written.
     pub fn remove(&self, name: Name) {
-        let told = Arc::new(());
-        let waiting = Waiting::Removal(Arc::downgrade(&told));
+        let queued = Arc::new(());
+        let waiting = Waiting::Removal(Arc::downgrade(&queued));
         self.waiting().insert(name, waiting);
-        if self.jobs.send(Job::Remove(name, told)).is_err() {
+        if self.jobs.send(Job::Remove(name, queued)).is_err() {
             // The thread has ended. The next start loads the file, and finds it useless or not.
             self.waiting().remove(&name);
         }

@@ -28,7 +28,7 @@ pub(crate) struct IdleTimer {
     /// Since the last evaluation, only the next evaluation has begun.
     generating: bool,
     /// How many of [`AGES`] have passed.
-    told: usize,
+    reported: usize,
 }
 
 impl IdleTimer {
@@ -38,7 +38,7 @@ impl IdleTimer {
             broken: false,
             computing: false,
             generating: false,
-            told: AGES.len(),
+            reported: AGES.len(),
         }
     }
 
@@ -52,7 +52,7 @@ impl IdleTimer {
         };
         if work != EngineWork::None {
             self.broken = true;
-            self.told = 0;
+            self.reported = 0;
             self.computing = work == EngineWork::Begins;
         }
     }
@@ -60,7 +60,7 @@ impl IdleTimer {
     /// The silence begins again, for a reason that is not an event.
     pub(crate) fn interrupt(&mut self) {
         self.broken = true;
-        self.told = 0;
+        self.reported = 0;
     }
 
     /// Whether the silence has lasted so long. Call this after [`due`](Self::due).
@@ -74,10 +74,10 @@ impl IdleTimer {
             self.since = now;
         }
         let age = now.saturating_duration_since(self.since);
-        if self.computing || self.told >= AGES.len() || age < AGES[self.told] {
+        if self.computing || self.reported >= AGES.len() || age < AGES[self.reported] {
             return None;
         }
-        self.told += 1;
+        self.reported += 1;
         Some(age)
     }
 
@@ -107,7 +107,7 @@ impl IdleTimer {
         if self.computing {
             return nap;
         }
-        let left = AGES.get(self.told)?.saturating_sub(age);
+        let left = AGES.get(self.reported)?.saturating_sub(age);
         Some(nap.filter(|_| !awaited).unwrap_or(left))
     }
 }
@@ -137,11 +137,11 @@ mod tests {
         let mut idle = IdleTimer::new(start);
         assert_eq!(idle.due(after(start, 5000)), None, "nothing happened yet");
         happens(&mut idle, &[Other], start);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for ms in 0..3000 {
-            told.extend(idle.due(after(start, ms)));
+            reported.extend(idle.due(after(start, ms)));
         }
-        assert_eq!(told, AGES);
+        assert_eq!(reported, AGES);
         assert_eq!(idle.rest(after(start, 3000), true), None);
     }
 

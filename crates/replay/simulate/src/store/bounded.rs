@@ -13,7 +13,7 @@ use contextpilot_kv_engine::{
 use contextpilot_kv_store::{Conditions, Fingerprint, Piece, Run, Session, worth};
 use contextpilot_traffic::{Memory, TrafficRequest};
 
-use super::{PrefixStore, Shelf, is_for_the_store, tokens_of};
+use super::{PrefixStore, StoreIndex, is_for_the_store, tokens_of};
 use crate::checkpoints::Evaluated;
 use crate::content::Content;
 use crate::setting::Setting;
@@ -276,8 +276,8 @@ impl Context<'_> {
         }
         let goes_on = run.leading == run.tokens.len() && run.tokens.len() >= worth::LEAST_LOST;
         let is_far = || {
-            self.of_stored(run.sequence, |tokens, fingerprint, shelf| {
-                worth::midway(tokens.len(), shelf.last_state_in(fingerprint, tokens))
+            self.of_stored(run.sequence, |tokens, fingerprint, index| {
+                worth::midway(tokens.len(), index.last_state_in(fingerprint, tokens))
             })
         };
         if goes_on && is_far() == Some(true) {
@@ -290,13 +290,13 @@ impl Context<'_> {
     fn of_stored<R>(
         &self,
         sequence: i32,
-        work: impl FnOnce(&[i32], &Fingerprint, &mut Shelf) -> R,
+        work: impl FnOnce(&[i32], &Fingerprint, &mut StoreIndex) -> R,
     ) -> Option<R> {
         let store = &mut **self.store.borrow_mut();
         let conditions = store.session.conditions(sequence)?;
         let fingerprint = store.fingerprint(conditions);
         let tokens = store.session.believed(sequence)?;
-        Some(work(tokens, &fingerprint, &mut store.shelf))
+        Some(work(tokens, &fingerprint, &mut store.index))
     }
 
     /// Saves a sequence that is about to keep only its first `kept` tokens, if that is worth it: what is new must have taken
@@ -305,14 +305,14 @@ impl Context<'_> {
         self.keep_waiting(sequence);
         let is_draft = self.record(|store| store.session.is_draft(sequence, kept));
         let tail = self.part_size(sequence).unwrap_or(0);
-        let is_worth = self.of_stored(sequence, |tokens, fingerprint, shelf| {
-            let there = shelf.last_state_in(fingerprint, tokens);
+        let is_worth = self.of_stored(sequence, |tokens, fingerprint, index| {
+            let there = index.last_state_in(fingerprint, tokens);
             let is_worth = is_draft != Some(true)
-                && worth::saving(tokens.len(), kept, there, shelf.ratio, margin)
-                && shelf.tree.has_room(fingerprint, tokens, shelf.token_bytes);
+                && worth::saving(tokens.len(), kept, there, index.ratio, margin)
+                && index.tree.has_room(fingerprint, tokens, index.token_bytes);
             if is_worth {
-                let rows = shelf.tree.find(fingerprint, tokens).tokens();
-                shelf.note_copy(tokens.len(), rows, tail);
+                let rows = index.tree.find(fingerprint, tokens).tokens();
+                index.note_copy(tokens.len(), rows, tail);
             }
             is_worth
         });
@@ -325,10 +325,10 @@ impl Context<'_> {
     fn keep(&self, sequence: i32) {
         let tail = self.part_size(sequence).unwrap_or(0);
         let length = self.length(sequence);
-        self.of_stored(sequence, |tokens, fingerprint, shelf| {
-            let is_there = shelf.last_state_in(fingerprint, tokens) == tokens.len();
-            if !is_there && length == Some(tokens.len()) && shelf.keep(fingerprint, tokens) {
-                shelf.keep_tail(fingerprint, tokens, tail);
+        self.of_stored(sequence, |tokens, fingerprint, index| {
+            let is_there = index.last_state_in(fingerprint, tokens) == tokens.len();
+            if !is_there && length == Some(tokens.len()) && index.keep(fingerprint, tokens) {
+                index.keep_tail(fingerprint, tokens, tail);
             }
         });
         self.keep_waiting(sequence);
@@ -345,7 +345,7 @@ impl Context<'_> {
         for one in waiting {
             let fingerprint = store.fingerprint(one.conditions);
             let is_of_these = tokens.starts_with(&one.tokens);
-            if is_of_these && !store.shelf.keep_tail(&fingerprint, &one.tokens, one.size) {
+            if is_of_these && !store.index.keep_tail(&fingerprint, &one.tokens, one.size) {
                 store.tails.put_back(one);
             }
         }
@@ -358,13 +358,13 @@ impl Context<'_> {
         let conditions = store.applied();
         let fingerprint = store.fingerprint(conditions);
         let state = store
-            .shelf
+            .index
             .state_in(&fingerprint, store.session.believed(sequence)?)?;
         let is_shown = state.position == believed
             && !store.session.is_lost(sequence)
             && store.is_under_these(sequence);
         let tokens = u32::try_from(believed).ok().filter(|_| is_shown)?;
-        store.shelf.tree.used(&[state.tail]);
+        store.index.tree.used(&[state.tail]);
         let first = store.bounds()?.first_row(believed);
         Some((self.positions.borrow().guess(tokens), (conditions, first)))
     }
@@ -381,8 +381,8 @@ impl Context<'_> {
                 return None;
             }
             let fingerprint = store.fingerprint(conditions);
-            let stored = store.shelf.last_state_in(&fingerprint, wanted).max(held);
-            worth::sharing(all, shared, stored, store.shelf.ratio).then_some(other)
+            let stored = store.index.last_state_in(&fingerprint, wanted).max(held);
+            worth::sharing(all, shared, stored, store.index.ratio).then_some(other)
         });
         if let Some(other) = better.flatten() {
             self.save_if(other, 0, 1);
@@ -542,7 +542,7 @@ struct State {
     tail_bytes: u64,
 }
 
-impl Shelf {
+impl StoreIndex {
     /// The state behind the most of these tokens.
     fn state_in(&self, fingerprint: &Fingerprint, tokens: &[i32]) -> Option<State> {
         let mut found = self.tree.find(fingerprint, tokens);
@@ -580,7 +580,7 @@ impl Shelf {
 }
 
 /// What is stored under one fingerprint.
-struct Of<'a>(&'a Shelf, Fingerprint);
+struct Of<'a>(&'a StoreIndex, Fingerprint);
 
 impl States for Of<'_> {
     fn length_of(&self, tokens: &[i32]) -> usize {
@@ -613,11 +613,11 @@ impl Supply for Stored<'_, '_> {
         let mut positions = self.context.positions.borrow_mut();
         let kept = positions.guess(u32::try_from(state.position).ok()?);
         positions.restore(self.wanted.sequence as usize, &kept);
-        let shelf = &mut self.context.store.borrow_mut().shelf;
+        let index = &mut self.context.store.borrow_mut().index;
         let used: Vec<Piece> = state.rows.iter().copied().chain([state.tail]).collect();
-        shelf.tree.used(&used);
-        let rows = state.position.saturating_mul(shelf.token_bytes) as u64;
-        shelf.copied = shelf
+        index.tree.used(&used);
+        let rows = state.position.saturating_mul(index.token_bytes) as u64;
+        index.copied = index
             .copied
             .saturating_add(rows.saturating_add(state.tail_bytes));
         Some(state.position)
@@ -664,12 +664,12 @@ impl Host for Context<'_> {
             return None;
         }
         let fingerprint = store.fingerprint(store.applied());
-        let state = store.shelf.state_in(&fingerprint, wanted.tokens)?;
+        let state = store.index.state_in(&fingerprint, wanted.tokens)?;
         let gained = state.position.saturating_sub(wanted.held);
         let new = state.position.saturating_sub(wanted.believed);
         let is_worth_it = gained >= worth::LEAST
             && new <= store.room_for(wanted.believed)
-            && worth::loading(wanted.held, state.position, store.shelf.ratio);
+            && worth::loading(wanted.held, state.position, store.index.ratio);
         is_worth_it.then_some(Stored {
             context: self,
             wanted: *wanted,
@@ -693,9 +693,9 @@ impl Host for Context<'_> {
             return false;
         }
         let fingerprint = store.fingerprint(store.applied());
-        let found = store.shelf.tree.find(&fingerprint, &wanted);
-        let leads = found.tokens() == wanted.len() && store.shelf.tree.leads_to_tail(&found);
-        let last = store.shelf.last_state_in(&fingerprint, &wanted);
+        let found = store.index.tree.find(&fingerprint, &wanted);
+        let leads = found.tokens() == wanted.len() && store.index.tree.leads_to_tail(&found);
+        let last = store.index.last_state_in(&fingerprint, &wanted);
         let there = last.max(store.session.in_engine(run.sequence));
         leads && wanted.len() - there <= worth::MOST_PENDING
     }
@@ -711,7 +711,7 @@ impl Host for Context<'_> {
     ) -> Option<R> {
         let store = &**self.store.borrow();
         let fingerprint = store.fingerprint(store.applied());
-        work(store, &Of(&store.shelf, fingerprint))
+        work(store, &Of(&store.index, fingerprint))
     }
 
     /// Where the server makes checkpoints because messages of users begin. Which tokens are special is not recorded.

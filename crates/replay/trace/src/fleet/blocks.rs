@@ -20,14 +20,14 @@ struct Item {
 
 /// A store: what was used longest ago leaves, and no block before those behind it.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct BlockStore {
     room: u64,
     taken: u64,
     items: HashMap<Node, Item, FixedState>,
     leaves: BTreeSet<(u64, Node)>,
 }
 
-impl Shelf {
+impl BlockStore {
     /// `room`: blocks.
     pub(super) fn new(room: u64) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Setting, Shelf};
+use super::{BlockStore, Setting};
 use crate::tree::{Node, ROOT, Tree};
 
 /// A slot.
@@ -23,7 +23,7 @@ pub(super) struct Server {
     host: VecDeque<(Node, bool)>,
     host_blocks: u64,
     host_room: u64,
-    pub(super) store: Shelf,
+    pub(super) store: BlockStore,
     /// Until when prompts are evaluated that it has taken on.
     pub(super) evaluates_until: u64,
     pub(super) scratch: Vec<Node>,
@@ -54,7 +54,7 @@ impl Server {
             host: VecDeque::new(),
             host_blocks: 0,
             host_room: setting.host_tokens / u64::from(block.max(1)),
-            store: Shelf::new(store_blocks),
+            store: BlockStore::new(store_blocks),
             evaluates_until: 0,
             scratch: Vec::new(),
         }

@@ -63,7 +63,7 @@ fn an_id_evicted_again_while_in_flight_is_sent_again_once() {
     outbox.evict("a".into());
     outbox.delivered();
     assert_eq!(texts(&outbox.take_batch(9)), ["a"]);
-    // And after a failure it is told once, not twice.
+    // And after a failure it is reported once, not twice.
     outbox.evict("a".into());
     outbox.put_back();
     assert_eq!(texts(&outbox.take_batch(9)), ["a"]);

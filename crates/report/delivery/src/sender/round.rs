@@ -152,13 +152,13 @@ impl Round {
         let ids = post.ids.len() as u64;
         match answer.verdict() {
             Verdict::Delivered => {
-                self.told(shared, post.source);
+                self.reported(shared, post.source);
                 let mut state = shared.lock();
                 state.batch_settled(&post.ids);
                 state.counts.sent += ids;
             }
             Verdict::NothingThere => {
-                self.told(shared, post.source);
+                self.reported(shared, post.source);
                 let mut state = shared.lock();
                 state.batch_settled(&post.ids);
                 state.counts.not_needed += ids;
@@ -189,7 +189,7 @@ impl Round {
 
     /// The index confirmed a POST. Messages come first, so that a reader of the new counts
     /// can also see the messages about what happened before.
-    fn told(&mut self, shared: &SenderShared, source: Source) {
+    fn reported(&mut self, shared: &SenderShared, source: Source) {
         self.name_overflow(shared);
         if std::mem::take(&mut self.outage_named) {
             self.line("it answers again");

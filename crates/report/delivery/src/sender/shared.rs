@@ -118,7 +118,7 @@ impl State {
     }
 
     /// Ids that the index's answers have settled.
-    pub(super) fn told(&self) -> u64 {
+    pub(super) fn reported(&self) -> u64 {
         self.counts.sent + self.counts.not_needed
     }
 }

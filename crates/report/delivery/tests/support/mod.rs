@@ -11,7 +11,7 @@ use contextpilot_testbed::{Index, Post};
 /// Far beyond what anything here takes: only a failing test waits this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An index on loopback. It accepts everything, unless told otherwise.
+/// An index on loopback. It accepts everything, unless reported otherwise.
 pub(crate) fn start_index() -> Index {
     Index::start().expect("a port on loopback")
 }
@@ -28,17 +28,17 @@ pub(crate) fn wait_for_posts<At>(index: &Index<At>, count: usize) -> Vec<Post> {
     posts
 }
 
-/// Every id that was told with success, in order, once there are so many.
-pub(crate) fn wait_for_told<At>(index: &Index<At>, count: usize) -> Vec<String> {
-    let mut told = Vec::new();
+/// Every id that was reported with success, in order, once there are so many.
+pub(crate) fn wait_for_reported<At>(index: &Index<At>, count: usize) -> Vec<String> {
+    let mut reported = Vec::new();
     let enough = |posts: &[Post]| {
         let accepted = posts.iter().filter(|post| post.accepted);
-        told = accepted.flat_map(|post| post.ids.clone()).collect();
-        told.len() >= count
+        reported = accepted.flat_map(|post| post.ids.clone()).collect();
+        reported.len() >= count
     };
     let enough = index.wait_posts(enough, PATIENCE);
-    assert!(enough, "waited in vain for {count} ids: {told:?}");
-    told
+    assert!(enough, "waited in vain for {count} ids: {reported:?}");
+    reported
 }
 
 /// The lines a sender has said.

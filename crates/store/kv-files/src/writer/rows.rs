@@ -109,7 +109,7 @@ impl Waiting {
     pub(super) fn is_over(&self) -> bool {
         let holders = match self {
             Self::Cut(bytes) | Self::InState(bytes, ..) => bytes.strong_count(),
-            Self::Removal(told) => told.strong_count(),
+            Self::Removal(queued) => queued.strong_count(),
         };
         holders == 0
     }

@@ -206,10 +206,10 @@ impl<'a> Thread<'a> {
                     .fetch_sub(bytes, Ordering::Relaxed);
                 self.say(done);
             }
-            Ok(Job::Remove(name, told)) => {
+            Ok(Job::Remove(name, queued)) => {
                 // If it cannot be removed, the next start finds it again.
                 let _ = self.disk.remove(&name);
-                drop(told);
+                drop(queued);
                 let _ = self.outbox.done.send(Over::Removal(name));
             }
             Ok(Job::Note(note)) => self.note(note),
