@@ -151,7 +151,7 @@ impl Library for HookLibrary {
         let found = store::beginning_of(tokens)?;
         Some(Stored {
             tokens: found.tokens as u64,
-            least: store::LEAST as u64,
+            least: store::LEAST_GAINED as u64,
             whole: !found.goes_back,
             kept: found.kept.map(|(tokens, until)| KeptBeginning {
                 tokens: tokens as u64,

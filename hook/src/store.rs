@@ -17,7 +17,7 @@
 //! |---|---|
 //! | [`evaluate`] | what comes before and after an evaluation: searching, loading, leaving out |
 //! | [`change`] | what comes after any other change of a sequence |
-//! | [`save`] | what is copied out, and when: what would be lost |
+//! | [`save`] | what is copied out, and when: what would be lost, if it is worth it (`kv-store`'s `worth`) |
 //! | [`exact`] | contexts that cannot go back to any position |
 //! | [`state`] | states that the server itself saves and restores |
 //! | [`aside`] | what waits until it is known under which name it is stored |
@@ -33,7 +33,7 @@
 //! | [`conditions`] | the adapters that tokens were evaluated under |
 //! | [`records`] | where that is kept, and which thread may touch it |
 //! | [`calls`] | which calls the store acts on, and what puts a context right after an error |
-//! | [`host`] | all of this as `crates/store/kv-engine` sees it, which decides what is loaded, cut off and evaluated |
+//! | [`host`] | all of this as `crates/store/kv-engine` sees it, which decides how the engine is brought to what is loaded |
 //! | [`index`] | the store itself: its tree, its folder, its writer |
 //! | [`neighbours`] | other processes that use the same folder |
 //! | [`elsewhere`] | what the folder does not have, and the remote may |
@@ -148,8 +148,7 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Resu
     opened
 }
 
-/// Fewer tokens are not loaded.
-pub(crate) const LEAST: usize = contextpilot_kv_store::worth::LEAST;
+pub(crate) use contextpilot_kv_store::worth::LEAST_GAINED;
 
 /// What the store has of a prompt.
 #[derive(Clone, Copy, Debug)]

@@ -117,7 +117,8 @@ pub(super) fn await_names(context: Context<'_>, until: Instant) {
     }
     let holds_any = with_record(context, |record| {
         let mut all = record.session.sequences();
-        let is_long = |id| (record.session.believed(id)).is_some_and(|of| of.len() >= worth::LEAST);
+        let is_long =
+            |id| (record.session.believed(id)).is_some_and(|of| of.len() >= worth::LEAST_GAINED);
         !record.is_refused() && (!record.aside.is_empty() || all.any(is_long))
     });
     let left = FLUSH.saturating_sub(Duration::from_micros(WAITED.load(Ordering::Relaxed)));

@@ -28,7 +28,7 @@ use super::index::held::with_index;
 use crate::base::guard;
 
 /// For fewer tokens the process is not asked.
-const LEAST: usize = 64;
+const LEAST_ASKED: usize = 64;
 /// How long a prompt waits for a chunk while it is not known how long evaluating takes.
 const UNKNOWN: Duration = Duration::from_millis(100);
 /// So many tokens wait at most for a tail that may come. (Tails are some 4,096 apart.)
@@ -102,7 +102,7 @@ impl Asked {
         };
         let missing = tokens.len().saturating_sub(there);
         let is_all_there = kind == Kind::Hidden && found >= tokens.len();
-        if is_all_there || missing < LEAST || missing > record.room(held) {
+        if is_all_there || missing < LEAST_ASKED || missing > record.room(held) {
             return None;
         }
         // What the engine holds and the folder does not would have to be fetched, too: only for a state.

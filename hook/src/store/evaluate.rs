@@ -413,7 +413,7 @@ fn see_to_hint(context: Context<'_>, run: &Run) {
 /// It waits for that, but no longer than evaluating it would take.
 fn await_ready(context: Context<'_>, parts: &[Part]) {
     /// Prompts of fewer tokens do not wait.
-    const LEAST: usize = 64;
+    const LEAST_WAITING: usize = 64;
     /// How long evaluating a token takes on a fast card.
     const A_TOKEN: Duration = Duration::from_micros(250);
     /// How long all prompts of a process wait together: a model of 30 GB takes minutes.
@@ -428,7 +428,7 @@ fn await_ready(context: Context<'_>, parts: &[Part]) {
         .iter()
         .filter(|part| part.follows)
         .map(|part| part.run.leading);
-    let Some(tokens) = leading.max().filter(|tokens| *tokens >= LEAST) else {
+    let Some(tokens) = leading.max().filter(|tokens| *tokens >= LEAST_WAITING) else {
         return;
     };
     let longest = with_record(context, |record| {

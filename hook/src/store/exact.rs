@@ -159,7 +159,7 @@ pub(super) fn may_wait(context: Context<'_>, run: &Run) -> bool {
     if goes_on && is_on_the_way(context, run, false) {
         return true;
     }
-    if run.leading < worth::LEAST {
+    if run.leading < worth::LEAST_GAINED {
         return false;
     }
     let held = with_record(context, |record| record.session.in_engine(run.sequence));

@@ -81,13 +81,13 @@ impl Record for ContextStore {
     fn note_evaluated(&self, run: &Run) {
         if self.has_embeddings() {
             // All tokens of such a prompt may have outputs.
-            if run.tokens.len() >= worth::LEAST {
+            if run.tokens.len() >= worth::LEAST_GAINED {
                 figures::note_refusal("embeddings: every token of the batch is needed");
             }
             return;
         }
         let why = self.session.why_unknown(run.sequence);
-        if let Some(why) = why.filter(|_| run.leading >= worth::LEAST && self.is_proven()) {
+        if let Some(why) = why.filter(|_| run.leading >= worth::LEAST_GAINED && self.is_proven()) {
             figures::note_refusal(super::change::name_of(why));
         }
     }

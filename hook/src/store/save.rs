@@ -170,7 +170,7 @@ fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> 
             return (false, aside::wanted(record, sequence, kept, margin));
         }
         keep_waiting(index, record, sequence);
-        let wanted = is_worth_saving(index, record, sequence, kept, margin);
+        let wanted = what_to_save(index, record, sequence, kept, margin);
         (index.is_some(), wanted)
     });
     let Some((asked, wanted)) = wanted else {
@@ -196,8 +196,8 @@ fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> 
     asked
 }
 
-/// What is to be copied, if anything is.
-fn is_worth_saving(
+/// What is to be copied, if anything is worth it.
+fn what_to_save(
     index: &mut Option<StoreIndex>,
     record: &mut ContextStore,
     sequence: i32,
@@ -258,7 +258,7 @@ fn length_of(
     }
 }
 
-/// Keeps what is new in the state that a sequence has now, with the rows from this position on. `ours`: its bytes, if they
+/// Stores what is new in the state that a sequence has now, and weighs nothing: with the rows from this position on. `ours`: its bytes, if they
 /// may be handed over. Returns false if another thread has the index.
 pub(super) fn keep(
     context: Context<'_>,

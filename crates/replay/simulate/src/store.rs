@@ -241,9 +241,9 @@ impl PrefixStore {
     }
 
     fn look(&mut self, evaluating: &mut Evaluating) {
-        let advice = self
-            .session
-            .advise(&evaluating.run, evaluating.conditions, worth::LEAST);
+        let advice =
+            self.session
+                .advise(&evaluating.run, evaluating.conditions, worth::LEAST_GAINED);
         if let Some(length) = advice.cut {
             self.session.cut(evaluating.run.sequence, length);
             evaluating.may_find = evaluating.is_cached;
@@ -278,7 +278,7 @@ impl PrefixStore {
         if self.is_bounded() {
             return self.generated(slot, prompt, &run.tokens, conditions, positions);
         }
-        self.session.advise(&run, conditions, worth::LEAST);
+        self.session.advise(&run, conditions, worth::LEAST_GAINED);
         self.session.evaluated(&run);
         let Some(known) = self.session.conditions(sequence) else {
             return;
@@ -318,7 +318,9 @@ impl PrefixStore {
         let better = self.session.sharing(run, &wanted, conditions);
         let ratio = self.index.ratio;
         let mut found = self.index.tree.find(&fingerprint, &wanted);
-        if let Some((other, shared)) = better.filter(|&(_, shared)| shared >= held + worth::LEAST) {
+        if let Some((other, shared)) =
+            better.filter(|&(_, shared)| shared >= held + worth::LEAST_GAINED)
+        {
             let stored = found.tokens().max(held);
             let all = self.session.believed(other).map_or(0, <[i32]>::len);
             if worth::sharing(all, shared, stored, ratio) {
@@ -338,7 +340,7 @@ impl PrefixStore {
         }
         let gained = there.saturating_sub(held);
         let is_worth_it = worth::loading(held, row.len(), ratio);
-        if gained >= worth::LEAST && gained <= room && is_worth_it {
+        if gained >= worth::LEAST_GAINED && gained <= room && is_worth_it {
             self.index.tree.used(found.pieces());
             self.index.copied += (row.len() as u64).saturating_mul(self.index.token_bytes as u64);
             self.session.loaded(run.sequence, row);

@@ -270,7 +270,7 @@ fn reach<H: Host>(
     let goal = host.record(|record| {
         let session = record.session();
         let is_pending = session.believed_if_pending(sequence).is_some();
-        let is_long = run.is_some_and(|run| run.leading >= worth::LEAST);
+        let is_long = run.is_some_and(|run| run.leading >= worth::LEAST_GAINED);
         if !is_pending && !is_long {
             return None;
         }

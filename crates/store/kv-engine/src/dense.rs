@@ -53,7 +53,7 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
         }
         let conditions = record.conditions(sequence);
         let session = record.session_mut();
-        let mut advice = session.advise(&part.run, conditions, worth::LEAST);
+        let mut advice = session.advise(&part.run, conditions, worth::LEAST_GAINED);
         if record.has_embeddings() {
             advice = Advice { cut, search: None };
         }

@@ -16,8 +16,9 @@ use crate::tails::{MOST_BYTES, Tail};
 /// The engine refuses.
 pub(crate) fn stop_at_turns<H: Host>(host: &H, parts: &[Part]) -> Result<(), Refusal> {
     let all = parts.iter();
-    let prompts =
-        all.filter(|part| part.follows && !part.pending.get() && part.run.leading >= worth::LEAST);
+    let prompts = all.filter(|part| {
+        part.follows && !part.pending.get() && part.run.leading >= worth::LEAST_GAINED
+    });
     for part in prompts {
         let message = host.last_message(&part.run);
         let Some((believed, most, stops)) = stops(host, &part.run, message) else {
@@ -47,7 +48,7 @@ pub fn last_message(tokens: &[i32], is_special: impl Fn(i32) -> bool) -> Option<
     for (at, &token) in tokens.iter().enumerate().rev() {
         if !is_special(token) {
             text += 1;
-        } else if text >= worth::LEAST {
+        } else if text >= worth::LEAST_GAINED {
             return Some(at);
         } else {
             text = 0;

@@ -18,6 +18,8 @@
 //!
 //! The crate knows names, tokens and sizes. Rows are in files, which `crates/store/kv-files` writes and reads.
 //!
+//! What is worth a copy out of the engine or into it, and what is too little, is weighed in [`worth`], for the hook and the simulation.
+//!
 //! # Memory
 //! 4 bytes a token and about 300 bytes a chunk, at most [`MEMORY`] in all: when that is reached,
 //! chunks leave as if the budget were used up.

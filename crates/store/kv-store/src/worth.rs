@@ -5,8 +5,9 @@
 //! is copied out. That takes less.) How many times as long as copying a
 //! token evaluating it takes is a *ratio*, which is measured.
 
-/// Fewer tokens are not looked for, and not loaded.
-pub const LEAST: usize = 8;
+/// A load that brings fewer tokens than these, beyond what the engine holds, is not made. Callers ask this first: it is the same
+/// for all sequences, and [`loading`] then weighs how long the sequence is.
+pub const LEAST_GAINED: usize = 8;
 
 /// Fewer lost tokens are not worth a copy of their sequence.
 pub const LEAST_LOST: usize = 8;
@@ -65,7 +66,7 @@ pub fn midway(tokens: usize, last: usize) -> bool {
 /// all of them at once.
 pub const MOST_PENDING: usize = 32_768;
 
-/// Whether `all` tokens, of which the engine holds the first `held`, are to be loaded.
+/// Whether a sequence of `all` tokens, of which the engine holds the first `held`, is to be loaded.
 pub fn loading(held: usize, all: usize, ratio: usize) -> bool {
     all.saturating_sub(held) * ratio >= all
 }
@@ -74,7 +75,7 @@ pub fn loading(held: usize, all: usize, ratio: usize) -> bool {
 /// `shared`. `stored`: how many of these the other one has without that.
 pub fn sharing(tokens: usize, shared: usize, stored: usize, ratio: usize) -> bool {
     let more = shared.saturating_sub(stored);
-    more >= LEAST && more * ratio >= tokens
+    more >= LEAST_GAINED && more * ratio >= tokens
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ fn better_than_stored(context: Context<'_>, run: &Run, held: usize) -> Option<i3
         let conditions = record.conditions(run.sequence);
         let wanted = record.session.wanted(run);
         let (sequence, shared) = record.session.sharing(run, &wanted, conditions)?;
-        if shared < held + worth::LEAST {
+        if shared < held + worth::LEAST_GAINED {
             return None;
         }
         let fingerprint = record.fingerprint(conditions)?;
@@ -200,7 +200,7 @@ fn search(
             let gained = offer.wanted.saturating_sub(held);
             let all = offer.tokens.len();
             let is_worth_it = worth::loading(held, all, record.rates.worth_loading());
-            if gained < worth::LEAST || gained > room || !is_worth_it {
+            if gained < worth::LEAST_GAINED || gained > room || !is_worth_it {
                 return None;
             }
             index.note_origin(fingerprint, || {

@@ -203,7 +203,7 @@ fn search(
 fn is_worth_loading(record: &ContextStore, position: usize, held: usize, believed: usize) -> bool {
     let gained = position - held;
     let new = position.saturating_sub(believed);
-    gained >= worth::LEAST
+    gained >= worth::LEAST_GAINED
         && new <= record.room(believed)
         && worth::loading(held, position, record.rates.worth_loading())
 }
@@ -242,7 +242,7 @@ pub(in crate::store) fn better_than_stored(
         let (sequence, shared) = record.session.sharing(run, wanted, conditions)?;
         let all = record.session.believed(sequence)?.len();
         let held = record.session.in_engine(run.sequence);
-        if shared < all || shared < held + worth::LEAST {
+        if shared < all || shared < held + worth::LEAST_GAINED {
             return None;
         }
         let fingerprint = record.fingerprint(conditions)?;

@@ -240,7 +240,7 @@ impl StoreIndex {
         Ok(chunk.tokens.len())
     }
 
-    /// Keeps the tail of a state that holds these tokens, if their rows are there. False if they are not.
+    /// Keeps the tail of a state that holds these tokens. False: their rows are not there yet, and it has to wait for them.
     pub(in crate::store) fn keep_tail(
         &mut self,
         fingerprint: &Fingerprint,

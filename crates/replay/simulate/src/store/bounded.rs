@@ -667,7 +667,7 @@ impl Host for Context<'_> {
         let state = store.index.state_in(&fingerprint, wanted.tokens)?;
         let gained = state.position.saturating_sub(wanted.held);
         let new = state.position.saturating_sub(wanted.believed);
-        let is_worth_it = gained >= worth::LEAST
+        let is_worth_it = gained >= worth::LEAST_GAINED
             && new <= store.room_for(wanted.believed)
             && worth::loading(wanted.held, state.position, store.index.ratio);
         is_worth_it.then_some(Stored {
