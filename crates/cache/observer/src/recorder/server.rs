@@ -65,7 +65,7 @@ impl Recorder {
 
     /// Records a size, once for all lengths within a factor of 1.19 (a quarter of a power of two).
     pub(super) fn size(&mut self, kind: SizeKind, tokens: u32, bytes: u64) {
-        let class = (f64::from(tokens.max(1)).log2() * 4.0) as u32;
+        let class = quarter_of_power(tokens.max(1));
         if tokens > 0 && self.sampled.insert((kind == SizeKind::State, class)) {
             let recorded = self.writer.size(SizeSample {
                 kind,
@@ -73,6 +73,36 @@ impl Recorder {
                 bytes,
             });
             append(recorded, &mut self.out, &mut self.full);
+        }
+    }
+}
+
+/// In which quarter of a power of two a number lies: four times its binary logarithm, rounded down. In whole numbers: the
+/// logarithm of the C library would be all that the hook needs `libm` for, and then the dynamic linker looks there for every
+/// symbol of the server's own libraries.
+fn quarter_of_power(number: u32) -> u32 {
+    /// The first three quarters of the way from 2^31 to 2^32.
+    const QUARTERS: [u32; 3] = [2_553_802_834, 3_037_000_500, 3_611_622_603];
+    let power = number.ilog2();
+    let scaled = number << (31 - power);
+    4 * power + QUARTERS.iter().filter(|from| scaled >= **from).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quarter_of_power;
+
+    #[test]
+    fn a_quarter_of_a_power_is_four_times_the_logarithm() {
+        let around = (0..32).flat_map(|power| {
+            let begin = 2_f64.powi(power);
+            let quarters =
+                (0..4).map(move |quarter| (begin * 2_f64.powf(f64::from(quarter) / 4.0)) as u32);
+            quarters.flat_map(|at| [at.saturating_sub(1).max(1), at, at.saturating_add(1)])
+        });
+        for number in around.chain(1..5_000).chain([u32::MAX]) {
+            let logarithm = (f64::from(number).log2() * 4.0) as u32;
+            assert_eq!(quarter_of_power(number), logarithm, "{number}");
         }
     }
 }
