@@ -31,6 +31,28 @@ std::arch::global_asm!(
     size = const size_of::<Flags>(),
 );
 
+// The same for all other variables of threads, those of the standard library among them: the compiler's calls of
+// `__tls_get_addr` come here, with the offset of a variable in the second word of what `rdi` points to. The function of the
+// dynamic linker looks the library's part up in a table. It would also be all that we need of the dynamic linker's file, which
+// a library that is preloaded and needs it puts in front of the server's own: every symbol of these would be looked for there.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+std::arch::global_asm!(
+    ".pushsection .text.contextpilot_tls,\"ax\",@progbits",
+    ".hidden __tls_get_addr",
+    ".globl __tls_get_addr",
+    ".type __tls_get_addr,@function",
+    "__tls_get_addr:",
+    ".cfi_startproc",
+    "mov rax, qword ptr [rip + contextpilot_flags@GOTTPOFF]",
+    "add rax, qword ptr fs:[0]",
+    "add rax, qword ptr [rdi + 8]",
+    "sub rax, offset contextpilot_flags@DTPOFF",
+    "ret",
+    ".cfi_endproc",
+    ".size __tls_get_addr, . - __tls_get_addr",
+    ".popsection",
+);
+
 /// The calling thread's flags.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[inline]
