@@ -144,16 +144,17 @@ impl Written {
     unsafe fn by(function: Pointer, arguments: [usize; 4]) -> Self {
         /// Neither a zero nor the last byte of an address.
         const UNTOUCHED: u8 = 0xa5;
-        let mut words = [usize::from_ne_bytes([UNTOUCHED; size_of::<usize>()]); ROOM];
+        const WORD: usize = usize::from_ne_bytes([UNTOUCHED; size_of::<usize>()]);
+        let mut words = [WORD; ROOM];
         // SAFETY: the caller's promise, and there is room.
         unsafe { call_into(function, words.as_mut_ptr().cast(), arguments) };
         let touched = |word: &usize| {
             let last = |byte: &u8| *byte != UNTOUCHED;
             word.to_ne_bytes().iter().rposition(last)
         };
-        let mut from_the_end = words.iter().enumerate().rev();
-        let len = from_the_end
-            .find_map(|(at, word)| Some(at * size_of::<usize>() + touched(word)? + 1))
+        let last = words.iter().rposition(|word| *word != WORD);
+        let len = last
+            .and_then(|at| Some(at * size_of::<usize>() + touched(&words[at])? + 1))
             .unwrap_or(0);
         Self { words, len }
     }

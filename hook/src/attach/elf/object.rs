@@ -237,6 +237,11 @@ impl Object {
         self.relro.is_empty() || !writable.may_be(self.relro.start)
     }
 
+    /// The pages that the dynamic linker made read-only after relocation.
+    pub(in crate::attach) fn relro(&self) -> &Range<usize> {
+        &self.relro
+    }
+
     pub(in crate::attach) fn is_relro(&self, word: &AtomicUsize) -> bool {
         self.relro.contains(&std::ptr::from_ref(word).addr())
     }
@@ -275,7 +280,7 @@ impl Object {
 }
 
 /// The start of the page that the address lies in.
-pub(in crate::attach) fn down_to_page(address: usize) -> usize {
+fn down_to_page(address: usize) -> usize {
     // SAFETY: no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     address & !(size - 1)

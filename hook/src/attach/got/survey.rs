@@ -183,30 +183,37 @@ impl Survey {
         let own = replacement::all()[0].address();
         let mut imports = Vec::new();
         for (object, candidate) in self.objects.iter().enumerate() {
-            if candidate.contains(own) {
-                continue;
+            if !candidate.contains(own) {
+                self.find_imports_of(object, &known, &mut imports);
             }
-            let is_wanted = |now: usize, may_be_lazy: bool| {
-                known.may_be_at(now) || may_be_lazy && candidate.contains(now)
-            };
-            // Not a `for` loop: some twenty thousand times, that asks first in which of the tables it is.
-            candidate.words_with(is_wanted).for_each(|word| {
-                if let Some(definition) = self.leads_to(&word, object, &known) {
-                    imports.push(Import {
-                        row: self.definitions[definition].row,
-                        object,
-                        definition,
-                        at: std::ptr::from_ref(word.at).addr(),
-                    });
-                }
-            });
         }
         self.imports = imports;
         self.imports.sort_unstable_by_key(|import| import.at);
         self.imports.dedup_by_key(|import| import.at);
     }
 
+    /// A function of its own: there, what is asked of some twenty thousand words stays in registers.
+    #[inline(never)]
+    fn find_imports_of(&self, object: usize, known: &Definitions, imports: &mut Vec<Import>) {
+        let candidate = &self.objects[object];
+        let is_wanted = |now: usize, may_be_lazy: bool| {
+            known.may_be_at(now) || may_be_lazy && candidate.contains(now)
+        };
+        // Not a `for` loop, which would ask first in which of the tables it is, each time.
+        candidate.words_with(is_wanted).for_each(|word| {
+            if let Some(definition) = self.leads_to(&word, object, known) {
+                imports.push(Import {
+                    row: self.definitions[definition].row,
+                    object,
+                    definition,
+                    at: std::ptr::from_ref(word.at).addr(),
+                });
+            }
+        });
+    }
+
     /// The definition that a word leads to.
+    #[inline(never)]
     fn leads_to(&self, word: &Word<'_>, object: usize, known: &Definitions) -> Option<usize> {
         let now = word.at.load(Ordering::Relaxed);
         let mut at_address = known.at(now);
@@ -236,19 +243,23 @@ impl Survey {
         own.or_else(|| of_row().next()).map(|(index, _)| index)
     }
 
-    /// Whether the object belongs to the server: it is the executable, or it calls or contains functions of
+    /// For each object whether it belongs to the server: it is the executable, or it calls or contains functions of
     /// the engine or the server.
-    fn is_servers(&self, object: usize) -> bool {
-        let is_engines = |row: usize| ROWS[row].is_engines();
-        let defines = |one: &Definition| one.object == object && is_engines(one.row);
-        let imports = |one: &Import| one.object == object && is_engines(one.row);
-        object == 0 || self.definitions.iter().any(defines) || self.imports.iter().any(imports)
+    fn servers(&self) -> Vec<bool> {
+        let mut servers = vec![false; self.objects.len()];
+        if let Some(executable) = servers.first_mut() {
+            *executable = true;
+        }
+        let defined = self.definitions.iter().map(|one| (one.object, one.row));
+        let imported = self.imports.iter().map(|one| (one.object, one.row));
+        for (object, row) in defined.chain(imported) {
+            servers[object] |= ROWS[row].is_engines();
+        }
+        servers
     }
 
     fn choose(&mut self) {
-        let servers: Vec<bool> = (0..self.objects.len())
-            .map(|object| self.is_servers(object))
-            .collect();
+        let servers = self.servers();
         // Calls that a runtime makes of itself are not the server's.
         let definitions = &self.definitions;
         self.imports.retain(|import| {
@@ -261,27 +272,30 @@ impl Survey {
             *all += 1;
             *of_server += u32::from(servers[import.object]);
         }
+        let weight = |definition: usize| {
+            let (all, of_server) = words[definition];
+            u64::from(all) + 1000 * u64::from(of_server)
+        };
+        let mut behind = 0;
         for (row, entry) in ROWS.iter().enumerate() {
-            let weight = |definition: usize| {
-                let (all, of_server) = words[definition];
-                u64::from(all) + 1000 * u64::from(of_server)
-            };
-            let candidates = self.definitions.iter().enumerate();
-            let candidates = candidates.filter(|(_, definition)| definition.row == row);
+            // They stand in the order of their rows.
+            let first = behind;
+            let is_of_row = |one: &&Definition| one.row == row;
+            behind += self.definitions[first..]
+                .iter()
+                .take_while(is_of_row)
+                .count();
+            let candidates = first..behind;
             // On a tie the first, which the dynamic linker would choose.
-            let chosen = candidates
-                .clone()
-                .map(|(index, _)| (weight(index), std::cmp::Reverse(index)))
-                .max()
-                .map(|(_, std::cmp::Reverse(index))| index);
+            let chosen = candidates.clone().rev().max_by_key(|index| weight(*index));
             self.chosen.push(chosen);
             let Some(chosen) = chosen else {
                 continue;
             };
-            let others = candidates.filter(|(index, _)| *index != chosen);
+            let others = candidates.filter(|index| *index != chosen);
             entry.places.set_words(Counts {
                 found: words[chosen].0,
-                strays: others.map(|(index, _)| words[index].1).sum(),
+                strays: others.map(|index| words[index].1).sum(),
             });
             entry.slot.set(std::ptr::with_exposed_provenance(
                 self.definitions[chosen].address,
