@@ -2,7 +2,7 @@
 //!
 //! A hint that is forgotten on the way from a task to its slot does no harm.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use contextpilot_residency::TaskId;
 
@@ -14,9 +14,10 @@ pub(crate) type Lifetime = u32;
 /// The lifetimes of tasks that no slot has taken yet.
 static TASKS: ByTask<1024> = ByTask::new();
 
-/// The lifetime that the prompt in each slot is to have, until that was seen to.
-static SLOTS: [AtomicI64; 512] = [const { AtomicI64::new(NOTHING) }; 512];
-const NOTHING: i64 = -1;
+/// One second more than the lifetime that the prompt in each slot is to have, until that was seen to. All zeros at first: so
+/// they are no bytes of the library's file.
+static SLOTS: [AtomicU64; 512] = [const { AtomicU64::new(NOTHING) }; 512];
+const NOTHING: u64 = 0;
 
 /// Whether any request had a hint.
 pub(crate) fn are_any() -> bool {
@@ -36,7 +37,7 @@ pub(crate) fn launched(sequence: i32, task: TaskId) {
         return;
     };
     let lifetime = match TASKS.said_of(task) {
-        Said::This([lifetime, _]) => i64::try_from(lifetime).unwrap_or(NOTHING),
+        Said::This([lifetime, _]) => lifetime + 1,
         Said::Nothing | Said::Forgotten => NOTHING,
     };
     slot.store(lifetime, Ordering::Relaxed);
@@ -45,10 +46,11 @@ pub(crate) fn launched(sequence: i32, task: TaskId) {
 /// What is to be done with the prompt in this slot, once.
 pub(crate) fn take_lifetime(sequence: i32) -> Option<Lifetime> {
     let slot = slot(sequence).filter(|_| are_any())?;
-    u32::try_from(slot.swap(NOTHING, Ordering::Relaxed)).ok()
+    let more = slot.swap(NOTHING, Ordering::Relaxed);
+    u32::try_from(more.checked_sub(1)?).ok()
 }
 
-fn slot(sequence: i32) -> Option<&'static AtomicI64> {
+fn slot(sequence: i32) -> Option<&'static AtomicU64> {
     SLOTS.get(usize::try_from(sequence).ok()?)
 }
 

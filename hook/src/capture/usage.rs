@@ -19,19 +19,20 @@ static STREAMED: AtomicBool = AtomicBool::new(false);
 /// Tasks with prompts of which something was loaded: all tokens of the prompt, and the ones that were loaded and submitted.
 static TASKS: ByTask<4096> = ByTask::new();
 
-/// What is known of the prompt in each slot. Only the server's thread writes and reads them.
+/// What is known of the prompt in each slot. Only the server's thread writes and reads them. All zeros at first: so they are
+/// no bytes of the library's file.
 static SLOTS: [SlotUsage; 512] = [const {
     SlotUsage {
-        task: AtomicI32::new(NONE),
+        after_task: AtomicI32::new(NONE),
         loaded: AtomicU32::new(0),
         submitted: AtomicU32::new(0),
     }
 }; 512];
-const NONE: TaskId = -1;
+const NONE: i32 = 0;
 
 struct SlotUsage {
-    /// The task whose prompt it is evaluating.
-    task: AtomicI32,
+    /// One more than the number of the task whose prompt it is evaluating, or [`NONE`].
+    after_task: AtomicI32,
     /// Tokens that were not evaluated, of those that the server has submitted.
     loaded: AtomicU32,
     submitted: AtomicU32,
@@ -66,7 +67,8 @@ pub(crate) fn counted() -> CountedAnswers {
 /// A slot takes a task.
 pub(crate) fn launched(sequence: i32, task: TaskId) {
     if let Some(slot) = slot(sequence) {
-        slot.task.store(task, Ordering::Relaxed);
+        slot.after_task
+            .store(task.wrapping_add(1), Ordering::Relaxed);
         slot.loaded.store(0, Ordering::Relaxed);
         slot.submitted.store(0, Ordering::Relaxed);
     }
@@ -89,14 +91,14 @@ pub(crate) fn submitted(sequence: i32, tokens: usize) {
 /// The prompt in this slot is complete. `all`: how many tokens the slot holds, if that is known. What follows is no prompt.
 pub(crate) fn is_complete(sequence: i32, all: impl FnOnce() -> Option<usize>) {
     let Some(slot) = slot(sequence) else { return };
-    let task = slot.task.swap(NONE, Ordering::Relaxed);
+    let after_task = slot.after_task.swap(NONE, Ordering::Relaxed);
     let loaded = slot.loaded.load(Ordering::Relaxed);
-    if task == NONE || loaded == 0 {
+    if after_task == NONE || loaded == 0 {
         return;
     }
     let counts = u64::from(loaded) << 32 | u64::from(slot.submitted.load(Ordering::Relaxed));
     if let Some(all) = all() {
-        TASKS.note_task(task, [all as u64, counts]);
+        TASKS.note_task(after_task - 1, [all as u64, counts]);
     }
 }
 
