@@ -5,6 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use contextpilot_settings::{IndexUrl, Scheme};
 use rustls::crypto::ring::default_provider;
+use rustls::crypto::{CryptoProvider, KeyProvider};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::SigningKey;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::{Config, invalid};
@@ -28,9 +31,30 @@ pub(crate) fn config(config: &Config) -> io::Result<TlsConfig> {
         None => Vec::new(),
     };
     Ok(TlsConfig::builder()
-        .unversioned_rustls_crypto_provider(Arc::new(default_provider()))
+        .unversioned_rustls_crypto_provider(Arc::new(provider()))
         .root_certs(RootCerts::new_with_certs(&trusted))
         .build())
+}
+
+/// The usual cryptography, without the keys of clients.
+fn provider() -> CryptoProvider {
+    CryptoProvider {
+        key_provider: &NoKeys,
+        ..default_provider()
+    }
+}
+
+/// This client has no key. What reads keys and signs with them would be part of the hook library.
+#[derive(Debug)]
+struct NoKeys;
+
+impl KeyProvider for NoKeys {
+    fn load_private_key(
+        &self,
+        _: PrivateKeyDer<'static>,
+    ) -> Result<Arc<dyn SigningKey>, rustls::Error> {
+        Err(rustls::Error::General("there are no keys here".to_owned()))
+    }
 }
 
 /// Most indexes are on this machine, without TLS: for these, a few hundred certificates would be read
