@@ -50,21 +50,10 @@ fn flash(arch: Arch) -> Builder {
 }
 
 fn following(arch: Arch, seed: u64) -> Builder {
-    let spec = Spec {
-        layers: 4,
-        ..Spec::new(Arch::Llama)
-    };
-    let draft = Model::of(&Spec {
-        seed,
-        ..Spec::new(arch)
-    });
     Server::builder()
-        .model(&Model::of(&spec))
+        .followed_by(arch, seed)
         .bare_slots(1)
-        .args(["-c".to_owned(), "4096".to_owned()])
-        .args(["--spec-type".to_owned(), format!("draft-{arch}")])
-        .args(["--spec-draft-p-min", "0.3"])
-        .args(["-md".into(), draft.path().as_os_str().to_owned()])
+        .args(["-c", "4096", "--spec-draft-p-min", "0.3"])
 }
 
 fn asking(prompt: &[u32]) -> Request {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contextpilot_testbed::{Arch, Builder, Connection, Model, Random, Server, Spec};
+use contextpilot_testbed::{Arch, Builder, Connection, Model, Random, Server};
 use serde_json::json;
 
 use super::{SIGKILL, SIGTERM, Stored, folder, started};
@@ -16,8 +16,8 @@ pub(super) use traffic::{Step, leave, steps};
 mod together;
 mod traffic;
 
-/// How many traces: some in each run, a thousand by `scripts/soak store`.
-const TRACES: usize = 44;
+/// How many traces: a store of each model in each run, a thousand by `scripts/soak store`.
+const TRACES: usize = MODELS.len() * TRACES_OF_A_STORE as usize;
 /// How many traces use one folder, and know each other's prompts.
 pub(super) const TRACES_OF_A_STORE: u64 = 4;
 const CLIENTS: usize = 4;
@@ -61,9 +61,9 @@ const MODELS: [(Arch, &[&str]); 11] = [
     (Arch::Mtp, &["--spec-type", "draft-mtp"]),
     (Arch::Qwen35, &["--spec-type", "draft-mtp"]),
     // Of a Llama with four layers.
-    (Arch::Eagle3, &["--spec-type", "draft-eagle3"]),
-    (Arch::Dflash, &["--spec-type", "draft-dflash"]),
-    (Arch::Dspark, &["--spec-type", "draft-dspark"]),
+    (Arch::Eagle3, &[]),
+    (Arch::Dflash, &[]),
+    (Arch::Dspark, &[]),
 ];
 
 /// The places of those of these models that are asked for, by `scripts/soak`, or of all.
@@ -91,21 +91,11 @@ const SERVERS_OWN: usize = 100;
 
 /// Llama has an adapter.
 fn model((arch, flags): (Arch, &[&str])) -> Builder {
-    let model = match arch {
-        arch if arch.follows_layers() => Model::of(&Spec {
-            layers: 4,
-            ..Spec::new(Arch::Llama)
-        }),
-        _ => Model::tiny(arch),
-    };
-    let builder = Server::builder().model(&model).args(flags);
+    let builder = Server::builder().args(flags);
     match arch {
-        arch if arch.follows_layers() => {
-            let draft = Model::tiny(arch).path().as_os_str().to_owned();
-            builder.args(["-md".into(), draft])
-        }
-        Arch::Llama => builder.adapter(1, &[]),
-        _ => builder,
+        arch if arch.follows_layers() => builder.followed_by(arch, 1),
+        Arch::Llama => builder.model(&Model::tiny(arch)).adapter(1, &[]),
+        _ => builder.model(&Model::tiny(arch)),
     }
 }
 

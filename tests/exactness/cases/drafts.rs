@@ -3,7 +3,7 @@
 //! `draft-simple` (a draft model of its own).
 
 use super::{Case, drafted, long_answers};
-use contextpilot_testbed::{Arch, Builder, Model, Server, Spec};
+use contextpilot_testbed::{Arch, Builder, Model, Server};
 
 /// The kind that is asked for.
 pub(crate) fn kind() -> Option<String> {
@@ -79,22 +79,16 @@ pub(crate) fn drafting(kind: &str, server: Builder) -> Builder {
             };
             server.model(&Model::tiny(arch)).args(["--spec-type", kind])
         }
-        "draft-eagle3" | "draft-dflash" | "draft-dspark" => {
-            let arch = match kind {
-                "draft-eagle3" => Arch::Eagle3,
-                "draft-dflash" => Arch::Dflash,
-                _ => Arch::Dspark,
-            };
-            let model = Model::of(&Spec {
-                layers: 4,
-                ..Spec::new(Arch::Llama)
-            });
-            let draft = Model::tiny(arch);
+        _ => {
+            let arch = kind
+                .strip_prefix("draft-")
+                .and_then(|name| name.parse().ok());
+            let follows = arch.filter(|arch: &Arch| arch.follows_layers());
+            let arch = follows
+                .unwrap_or_else(|| panic!("CONTEXTPILOT_TEST_DRAFTS is no kind of drafts: {kind}"));
             server
-                .model(&model)
-                .args(["--spec-type", kind, "--spec-draft-p-min", "0.3"])
-                .args(["-md".into(), draft.path().as_os_str().to_owned()])
+                .followed_by(arch, 1)
+                .args(["--spec-draft-p-min", "0.3"])
         }
-        _ => panic!("CONTEXTPILOT_TEST_DRAFTS is no kind of drafts: {kind}"),
     }
 }

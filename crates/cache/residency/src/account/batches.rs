@@ -18,13 +18,14 @@ impl Accounts {
             .chunk_by(|a, b| a.sequence == b.sequence)
             .filter_map(|run| self.slots.get(&run[0].sequence))
             .any(|place| place.open.as_ref().is_some_and(|open| open.begun.is_none()));
+        let mut moment = 0;
         if begins {
             // The prompt will be compared with the past: record what all slots hold by now.
             for slot in ledger.slots() {
                 self.keep(slot, ledger);
             }
+            moment = self.past.begin();
         }
-        let moment = if begins { self.past.begin() } else { 0 };
         for run in entries.chunk_by(|a, b| a.sequence == b.sequence) {
             let slot = run[0].sequence;
             let place = self.slots.entry(slot).or_default();

@@ -275,16 +275,16 @@ impl Past {
     /// Whether a run was forgotten that may have held the next of these tokens, behind those that are
     /// known, or behind those that were known when the prompt began.
     pub(crate) fn has_forgotten(&self, tokens: &[Token], begun: Moment) -> bool {
-        let Reached { node, depth, .. } = self.walk(tokens);
-        let before = self.end_of(node, |node| node.since <= begun).min(depth);
-        let is_behind = |known: u32| {
-            let (known, rest) = tokens.split_at(known as usize);
-            let Reached { node, inside, .. } = self.walk(known);
-            let node = &self.nodes[node];
-            let here = node.before.after(&node.tokens[..inside]);
-            self.forgotten.knows(here, rest)
+        let reached = self.walk(tokens);
+        let before = self.end_of(reached.node, |node| node.since <= begun);
+        let is_behind = |reached: &Reached| {
+            let node = &self.nodes[reached.node];
+            let here = node.before.after(&node.tokens[..reached.inside]);
+            self.forgotten
+                .knows(here, &tokens[reached.depth as usize..])
         };
-        is_behind(depth) || before < depth && is_behind(before)
+        is_behind(&reached)
+            || before < reached.depth && is_behind(&self.walk(&tokens[..before as usize]))
     }
 
     fn walk(&self, tokens: &[Token]) -> Reached {

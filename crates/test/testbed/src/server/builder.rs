@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::READY;
 use crate::flags::Flags;
 use crate::tls::Certificate;
-use crate::{Arch, Model, ProjectorKind, Result, engine, llama_server};
+use crate::{Arch, Model, ProjectorKind, Result, Spec, engine, llama_server};
 
 /// How to run a server. Clone it to run the same server again.
 #[derive(Clone, Debug)]
@@ -49,6 +49,21 @@ impl Builder {
     pub fn model(mut self, model: &Model) -> Self {
         self.model = Some(model.clone());
         self
+    }
+
+    /// A Llama of four layers, and a draft that follows them (EAGLE-3, DFlash, DSpark), with weights from `seed`.
+    pub fn followed_by(self, draft: Arch, seed: u64) -> Self {
+        let followed = Model::of(&Spec {
+            layers: 4,
+            ..Spec::new(Arch::Llama)
+        });
+        let file = Model::of(&Spec {
+            seed,
+            ..Spec::new(draft)
+        });
+        self.model(&followed)
+            .args(["--spec-type".to_owned(), format!("draft-{draft}")])
+            .args(["-md".into(), file.path().as_os_str().to_owned()])
     }
 
     /// The llama-server to run instead of [`llama_server`].
