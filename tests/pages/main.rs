@@ -215,6 +215,21 @@ fn readme_is_short() {
     assert!(words < 1500, "README has {words} words");
 }
 
+/// The exactness test writes the table. README has its sums.
+#[test]
+fn readme_has_the_sums_of_the_exactness_test() {
+    let read = |page| std::fs::read_to_string(repository().join(page)).expect("a page");
+    let table = read("docs/exactness.md");
+    let sums = table.lines().find(|line| line.starts_with("| **all** |"));
+    let sums: Vec<_> = sums.expect("sums").split('|').map(str::trim).collect();
+    // Ids, gone, reported.
+    let [_, _, _, gone, reported, ..] = sums[..] else {
+        panic!("{sums:?}")
+    };
+    let said = format!("{reported} of {gone} evictions reported");
+    assert!(read("README.md").contains(&said), "{said}");
+}
+
 #[test]
 fn every_link_between_pages_leads_to_a_file_and_a_heading() {
     let read = |page: &Path| std::fs::read_to_string(page).unwrap_or_default();
