@@ -6,9 +6,7 @@ use foldhash::fast::RandomState;
 
 use crate::Block;
 
-mod search;
-
-use search::Search;
+pub(crate) mod search;
 
 /// The cached prompts, as a tree of their prefixes.
 ///
@@ -56,24 +54,6 @@ const NONE: u32 = u32::MAX;
 /// After this many nodes a search returns the best result so far. A query of 20 blocks visits a few
 /// hundred.
 const SEARCH: usize = 4096;
-
-/// After this many steps, too: looks at a block, or at a child of a node. A query of 20 blocks that visits all
-/// of its nodes takes half of them.
-const STEPS: u64 = 1 << 17;
-
-/// The same for all searches that order a batch: a few seconds.
-pub(crate) const STEPS_OF_A_BATCH: u64 = 100_000_000;
-
-/// A cached prefix.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Beginning {
-    /// Its blocks.
-    pub blocks: Vec<Block>,
-    /// How many of its blocks can be used now.
-    pub usable: usize,
-    /// A prompt that has these.
-    pub prompt: Option<u64>,
-}
 
 impl Cached {
     /// Nothing is cached.
@@ -211,48 +191,6 @@ impl Cached {
     pub fn longest(&self, blocks: &[Block]) -> (usize, Option<u64>) {
         let (length, at) = self.deepest(blocks);
         (length, self.prompt_below(at, usize::MAX))
-    }
-
-    /// The cached prefix with the greatest weight that can be made of these blocks, each used as often as it
-    /// occurs, after `first`, which stays in place. Empty if `first` itself is not cached. Compared is the weight
-    /// that can be used now, then the cached weight, then the number of prompts with
-    /// that prefix. `least`: prefixes of less weight cannot be used.
-    pub fn best_beginning(
-        &self,
-        first: &[Block],
-        blocks: &[Block],
-        weight: impl Fn(Block) -> u64,
-        least: u64,
-    ) -> Beginning {
-        let mut steps = u64::MAX;
-        self.best_within(first, blocks, weight, least, &mut steps)
-    }
-
-    /// The same for one of many searches, which share a number of `steps`: if there are none left, nothing is
-    /// found.
-    pub(crate) fn best_within(
-        &self,
-        first: &[Block],
-        blocks: &[Block],
-        weight: impl Fn(Block) -> u64,
-        least: u64,
-        steps: &mut u64,
-    ) -> Beginning {
-        let (length, at) = self.deepest(first);
-        if length < first.len() {
-            return Beginning::default();
-        }
-        let sum = weight_of(first, &weight);
-        let allowed = STEPS.min(*steps);
-        let mut search = Search::new(self, blocks, weight, least, allowed);
-        search.below(at, sum);
-        *steps -= allowed - search.steps;
-        let (mut best, best_at) = search.best();
-        best.prompt = match best.usable {
-            0 => None,
-            usable => self.prompt_below(best_at, first.len() + usable),
-        };
-        best
     }
 
     /// The prefixes of several, in one: see [`Tiers::renumbered`](crate::Tiers::renumbered).

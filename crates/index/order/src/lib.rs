@@ -24,7 +24,8 @@ mod tiers;
 mod tree;
 
 pub use batch::{Batch, BatchOptions, batch, batch_after, is_permutation};
-pub use cached::{Beginning, Cached};
+pub use cached::Cached;
+pub use cached::search::Beginning;
 pub use distance::{Condensed, distances};
 pub use frequency::Frequency;
 pub use linkage::{Linkage, Merge, linkage};

@@ -14,51 +14,17 @@
 mod joins;
 mod placer;
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use crate::cached::STEPS_OF_A_BATCH;
 use crate::{Batch, Block, Cached};
-use joins::joins_within;
+use joins::{Budget, joins_within};
 pub use joins::{Join, joins};
 use placer::Placer;
 
 /// Comparisons after which no more clusters are joined: some seconds. 10,000 contexts of 15 blocks
 /// take a small part of that.
 const STEPS: u64 = 1_000_000_000;
-
-/// What ordering a batch may still take.
-struct Budget {
-    comparisons: Cell<u64>,
-    /// Steps of searches for cached beginnings.
-    steps: Cell<u64>,
-}
-
-impl Budget {
-    fn new(comparisons: u64) -> Self {
-        Self {
-            comparisons: Cell::new(comparisons),
-            steps: Cell::new(STEPS_OF_A_BATCH),
-        }
-    }
-
-    fn may_compare(&self) -> bool {
-        self.comparisons.get() > 0
-    }
-
-    fn compared(&self, many: usize) {
-        let left = self.comparisons.get().saturating_sub(many as u64);
-        self.comparisons.set(left);
-    }
-
-    fn search<T>(&self, search: impl FnOnce(&mut u64) -> T) -> T {
-        let mut steps = self.steps.get();
-        let found = search(&mut steps);
-        self.steps.set(steps);
-        found
-    }
-}
 
 /// Orders a batch after what is cached: contexts that have most in common stand together, and begin
 /// with it. Among the blocks that a cluster has in common those come first that go on with what is

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::cached::STEPS_OF_A_BATCH;
+use crate::cached::search::STEPS_OF_A_BATCH;
 use crate::linkage::Merge;
 use crate::{Block, Cached};
 

@@ -3,12 +3,74 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::{Beginning, Cached, NONE, SEARCH};
+use super::{Cached, NONE, SEARCH, weight_of};
 use crate::Block;
+
+/// After this many steps, as after [`SEARCH`] nodes, a search returns the best result so far: looks at a block, or at a child of a node. A query of 20 blocks that visits all
+/// of its nodes takes half of them.
+const STEPS: u64 = 1 << 17;
+
+/// The same for all searches that order a batch: a few seconds.
+pub(crate) const STEPS_OF_A_BATCH: u64 = 100_000_000;
+
+/// A cached prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beginning {
+    /// Its blocks.
+    pub blocks: Vec<Block>,
+    /// How many of its blocks can be used now.
+    pub usable: usize,
+    /// A prompt that has these.
+    pub prompt: Option<u64>,
+}
+
+impl Cached {
+    /// The cached prefix with the greatest weight that can be made of these blocks, each used as often as it
+    /// occurs, after `first`, which stays in place. Empty if `first` itself is not cached. Compared is the weight
+    /// that can be used now, then the cached weight, then the number of prompts with
+    /// that prefix. `least`: prefixes of less weight cannot be used.
+    pub fn best_beginning(
+        &self,
+        first: &[Block],
+        blocks: &[Block],
+        weight: impl Fn(Block) -> u64,
+        least: u64,
+    ) -> Beginning {
+        let mut steps = u64::MAX;
+        self.best_within(first, blocks, weight, least, &mut steps)
+    }
+
+    /// The same for one of many searches, which share a number of `steps`: if there are none left, nothing is
+    /// found.
+    pub(crate) fn best_within(
+        &self,
+        first: &[Block],
+        blocks: &[Block],
+        weight: impl Fn(Block) -> u64,
+        least: u64,
+        steps: &mut u64,
+    ) -> Beginning {
+        let (length, at) = self.deepest(first);
+        if length < first.len() {
+            return Beginning::default();
+        }
+        let sum = weight_of(first, &weight);
+        let allowed = STEPS.min(*steps);
+        let mut search = Search::new(self, blocks, weight, least, allowed);
+        search.below(at, sum);
+        *steps -= allowed - search.steps;
+        let (mut best, best_at) = search.best();
+        best.prompt = match best.usable {
+            0 => None,
+            usable => self.prompt_below(best_at, first.len() + usable),
+        };
+        best
+    }
+}
 
 /// A search from one node down. It looks at no more than [`SEARCH`] nodes, and takes no more than the given
 /// number of steps.
-pub(super) struct Search<'a, W> {
+struct Search<'a, W> {
     cached: &'a Cached,
     /// The blocks, in the order in which they were given, and how often each may still be used.
     left: Vec<(Block, u32)>,
@@ -18,7 +80,7 @@ pub(super) struct Search<'a, W> {
     least: u64,
     seen: usize,
     /// Steps that it may still take.
-    pub(super) steps: u64,
+    steps: u64,
     path: Vec<Block>,
     best: Beginning,
     best_at: u32,
@@ -45,13 +107,7 @@ struct Visit {
 }
 
 impl<'a, W: Fn(Block) -> u64> Search<'a, W> {
-    pub(super) fn new(
-        cached: &'a Cached,
-        blocks: &[Block],
-        weight: W,
-        least: u64,
-        steps: u64,
-    ) -> Self {
+    fn new(cached: &'a Cached, blocks: &[Block], weight: W, least: u64, steps: u64) -> Self {
         let mut left: Vec<(Block, u32)> = Vec::new();
         let mut places = HashMap::with_capacity(blocks.len());
         for &block in blocks {
@@ -77,12 +133,12 @@ impl<'a, W: Fn(Block) -> u64> Search<'a, W> {
     }
 
     /// The best prefix, and the node up to which it can be used.
-    pub(super) fn best(self) -> (Beginning, u32) {
+    fn best(self) -> (Beginning, u32) {
         (self.best, self.best_at)
     }
 
     /// Visits what is below a node, whose prefix has this weight.
-    pub(super) fn below(&mut self, at: u32, weight: u64) {
+    fn below(&mut self, at: u32, weight: u64) {
         // A list rather than recursion: a prefix may have as many blocks as the search may see nodes.
         let mut visits = vec![Visit {
             next: self.next(at),

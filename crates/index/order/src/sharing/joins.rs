@@ -1,10 +1,43 @@
 //! Which clusters are joined.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::Budget;
+use crate::cached::search::STEPS_OF_A_BATCH;
 use crate::{Block, Cached};
+
+/// What ordering a batch may still take.
+pub(super) struct Budget {
+    comparisons: Cell<u64>,
+    /// Steps of searches for cached beginnings.
+    steps: Cell<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(comparisons: u64) -> Self {
+        Self {
+            comparisons: Cell::new(comparisons),
+            steps: Cell::new(STEPS_OF_A_BATCH),
+        }
+    }
+
+    fn may_compare(&self) -> bool {
+        self.comparisons.get() > 0
+    }
+
+    fn compared(&self, many: usize) {
+        let left = self.comparisons.get().saturating_sub(many as u64);
+        self.comparisons.set(left);
+    }
+
+    pub(super) fn search<T>(&self, search: impl FnOnce(&mut u64) -> T) -> T {
+        let mut steps = self.steps.get();
+        let found = search(&mut steps);
+        self.steps.set(steps);
+        found
+    }
+}
 
 /// Two clusters that were joined. Below the number of contexts: a context; otherwise that many joins
 /// before.

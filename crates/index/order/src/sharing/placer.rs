@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::{Budget, Join};
+use super::joins::{Budget, Join};
 use crate::batch::by;
 use crate::tree::without;
 use crate::{Block, Cached};
