@@ -13,10 +13,41 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::Limits;
-
 /// A request on this machine or in its network arrives in less.
 const SLOW: Duration = Duration::from_secs(1);
+
+/// The limits for clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Further ones, for urgent requests alone.
+    pub reserve: usize,
+    /// How long the head of a request may take to arrive.
+    pub head: Duration,
+    /// How long the body of a request may take to arrive, and a second more for each 64 KiB.
+    pub body: Duration,
+    /// How long a kept connection may be idle.
+    pub idle: Duration,
+    /// How long a client may read nothing of its answer.
+    pub answer: Duration,
+    /// How long answers may still take after the server was asked to stop.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            reserve: 64,
+            head: Duration::from_secs(20),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
+            answer: Duration::from_secs(60),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
 
 /// What was refused, and to how many.
 #[derive(Debug, Default)]

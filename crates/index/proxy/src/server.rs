@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::arriving::Arriving;
-use crate::places::{Permit, Places, Progress, Step, Tally};
+use crate::places::{Limits, Permit, Places, Progress, Step, Tally};
 use crate::stream::{BUFFER, Watched};
 use crate::{Body, Request, Response, Tap, error_response, guard};
 
@@ -35,39 +35,6 @@ pub trait Handler: Send + Sync + 'static {
     /// at once.
     fn urgent(&self, _method: &str, _path: &str) -> bool {
         false
-    }
-}
-
-/// The limits for clients.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections at a time.
-    pub connections: usize,
-    /// Further ones, for urgent requests alone.
-    pub reserve: usize,
-    /// How long the head of a request may take to arrive.
-    pub head: Duration,
-    /// How long the body of a request may take to arrive, and a second more for each 64 KiB.
-    pub body: Duration,
-    /// How long a kept connection may be idle.
-    pub idle: Duration,
-    /// How long a client may read nothing of its answer.
-    pub answer: Duration,
-    /// How long answers may still take after the server was asked to stop.
-    pub drain: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 1024,
-            reserve: 64,
-            head: Duration::from_secs(20),
-            body: Duration::from_secs(30),
-            idle: Duration::from_secs(75),
-            answer: Duration::from_secs(60),
-            drain: Duration::from_secs(5),
-        }
     }
 }
 
