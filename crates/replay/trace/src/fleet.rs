@@ -208,6 +208,7 @@ impl<'a> Fleet<'a> {
             .token_bytes
             .saturating_mul(u64::from(trace.block))
             .max(1);
+        let host = setting.host_tokens / u64::from(trace.block.max(1));
         let own = setting.own.map_or(0, |own| own.room / per_block);
         let shared = setting.shared.map_or(0, |shared| shared.room / per_block);
         let requests = trace.requests.len();
@@ -223,7 +224,7 @@ impl<'a> Fleet<'a> {
             trace,
             setting: *setting,
             servers: (0..servers)
-                .map(|_| Server::new(setting, trace.block, own))
+                .map(|_| Server::new(setting.slots, host, own))
                 .collect(),
             router: Router::new(setting.route, servers),
             shared: BlockStore::new(shared),

@@ -22,8 +22,6 @@ use crate::trace::{Clock, NewRequest, mixed};
 mod text;
 mod weka;
 
-pub use text::{Text, chain};
-
 /// The formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -85,6 +83,19 @@ pub enum Line {
     Blocks(Vec<NewRequest>),
     /// A request whose blocks are to be made of its text.
     Text(Box<Text>),
+}
+
+/// A request whose prompt is text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    /// Its messages, as a server takes them. `None`: it has a prompt.
+    pub messages: Option<Value>,
+    /// Its tools, if it has any.
+    pub tools: Option<Value>,
+    /// Its prompt, or that of its messages as plain text.
+    pub prompt: String,
+    /// What else is known of it. `input` and `ids` are to be filled in.
+    pub request: NewRequest,
 }
 
 /// What is wrong with a line.
@@ -166,7 +177,7 @@ struct Fields {
     #[serde(default)]
     hash_id_scope: Option<String>,
     #[serde(default)]
-    requests: Option<Vec<weka::Entry>>,
+    requests: Option<Vec<Entry>>,
     #[serde(default)]
     input: Option<Value>,
     #[serde(default)]
@@ -193,6 +204,24 @@ struct Fields {
     created_at: Option<Time>,
     #[serde(default)]
     user: Option<Name>,
+}
+
+/// A request of a session (WEKA), or a sub-agent with requests of its own.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    #[serde(default)]
+    t: Option<f64>,
+    #[serde(default)]
+    r#in: Option<u64>,
+    #[serde(default)]
+    out: Option<u64>,
+    #[serde(default)]
+    hash_ids: Option<Ids>,
+    #[serde(default)]
+    api_time: Option<f64>,
+    /// The requests of a sub-agent.
+    #[serde(default)]
+    requests: Option<Vec<Entry>>,
 }
 
 impl Reader {
@@ -436,6 +465,23 @@ fn of_name(name: &str) -> u64 {
         u64::from_le_bytes(word)
     });
     bytes.fold(name.len() as u64, |hash, word| mixed(hash ^ mixed(word)))
+}
+
+/// The ids of a prompt's full blocks, and of what is behind the last full one: an id stands for all tokens up to its end.
+pub fn chain(tokens: impl IntoIterator<Item = u64>, block: u32) -> (u32, Vec<u64>) {
+    let (mut link, mut count, mut ids) = (0, 0_u32, Vec::new());
+    for token in tokens {
+        link = mixed(link ^ mixed(token));
+        count = count.saturating_add(1);
+        if count % block.max(1) == 0 {
+            ids.push(link);
+        }
+    }
+    if count % block.max(1) != 0 {
+        // It is not the block that it will be when more tokens follow.
+        ids.push(mixed(!link));
+    }
+    (count, ids)
 }
 
 /// A name: a text or a number.

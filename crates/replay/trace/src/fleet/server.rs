@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{BlockStore, Setting};
+use super::blocks::BlockStore;
 use crate::tree::{Node, ROOT, Tree};
 
 /// A slot.
@@ -43,17 +43,18 @@ pub(super) struct Taken {
 }
 
 impl Server {
-    pub(super) fn new(setting: &Setting, block: u32, store_blocks: u64) -> Self {
+    /// With so many slots, and so much room in the host cache and in the store, blocks.
+    pub(super) fn new(slots: u32, host_room: u64, store_blocks: u64) -> Self {
         let empty = Slot {
             end: ROOT,
             free: 0,
             is_written: true,
         };
         Self {
-            slots: vec![empty; setting.slots.max(1) as usize],
+            slots: vec![empty; slots.max(1) as usize],
             host: VecDeque::new(),
             host_blocks: 0,
-            host_room: setting.host_tokens / u64::from(block.max(1)),
+            host_room,
             store: BlockStore::new(store_blocks),
             evaluates_until: 0,
             scratch: Vec::new(),

@@ -2,21 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Damaged, Fields, Format, Reader, Time, micros, tokens};
-use crate::trace::{NewRequest, mixed};
-
-/// A request whose prompt is text.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Text {
-    /// Its messages, as a server takes them. `None`: it has a prompt.
-    pub messages: Option<Value>,
-    /// Its tools, if it has any.
-    pub tools: Option<Value>,
-    /// Its prompt, or that of its messages as plain text.
-    pub prompt: String,
-    /// What else is known of it. `input` and `ids` are to be filled in.
-    pub request: NewRequest,
-}
+use super::{Damaged, Fields, Format, Reader, Text, Time, micros, tokens};
+use crate::trace::NewRequest;
 
 impl Reader {
     pub(super) fn text(&mut self, mut fields: Fields, format: Format) -> Result<Text, Damaged> {
@@ -146,21 +133,4 @@ impl Reader {
         }
         text
     }
-}
-
-/// The ids of a prompt's full blocks, and of what is behind the last full one: an id stands for all tokens up to its end.
-pub fn chain(tokens: impl IntoIterator<Item = u64>, block: u32) -> (u32, Vec<u64>) {
-    let (mut link, mut count, mut ids) = (0, 0_u32, Vec::new());
-    for token in tokens {
-        link = mixed(link ^ mixed(token));
-        count = count.saturating_add(1);
-        if count % block.max(1) == 0 {
-            ids.push(link);
-        }
-    }
-    if count % block.max(1) != 0 {
-        // It is not the block that it will be when more tokens follow.
-        ids.push(mixed(!link));
-    }
-    (count, ids)
 }

@@ -1,27 +1,7 @@
 //! Sessions of agents, as WEKA publishes them.
 
-use serde::Deserialize;
-
-use super::{Damaged, Fields, Ids, Reader, micros, tokens};
+use super::{Damaged, Entry, Fields, Reader, micros, tokens};
 use crate::trace::NewRequest;
-
-/// A request of a session, or a sub-agent with requests of its own.
-#[derive(Debug, Deserialize)]
-pub(super) struct Entry {
-    #[serde(default)]
-    t: Option<f64>,
-    #[serde(default)]
-    r#in: Option<u64>,
-    #[serde(default)]
-    out: Option<u64>,
-    #[serde(default)]
-    hash_ids: Option<Ids>,
-    #[serde(default)]
-    api_time: Option<f64>,
-    /// The requests of a sub-agent.
-    #[serde(default)]
-    requests: Option<Vec<Entry>>,
-}
 
 /// Ids below it are told apart by session as they are, so that those that follow each other still do.
 const PER_SESSION: u64 = 1 << 40;
