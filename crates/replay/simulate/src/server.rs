@@ -26,8 +26,6 @@ mod follow;
 mod serve;
 mod work;
 
-use work::Phase;
-
 #[derive(Debug)]
 struct Slot {
     prompt: Prompt,
@@ -53,6 +51,21 @@ impl Default for Slot {
             phase: Phase::Idle,
         }
     }
+}
+
+/// How far a slot is with its job.
+#[derive(Clone, Copy, Debug, Default)]
+enum Phase {
+    /// There is no job.
+    #[default]
+    Idle,
+    /// The prompt is evaluated, from the position `at` on. What is before `loaded` comes from the prefix store, and
+    /// takes no time.
+    Prompt { at: u32, loaded: u32 },
+    /// A further answer (the request of that number) waits for the prompt, which another slot evaluates.
+    Waits { answer: usize },
+    /// Tokens are generated, one with each batch: so many, and each takes so long if there are no prompts. Microseconds.
+    Answer { left: u64, step: u64 },
 }
 
 /// How long a client takes until its next request that does not think, microseconds.

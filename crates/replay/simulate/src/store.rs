@@ -5,7 +5,9 @@
 
 mod bounded;
 
-use contextpilot_kv_engine::Tails;
+use std::collections::BTreeMap;
+
+use contextpilot_kv_engine::{Bounds, Tails};
 use contextpilot_kv_store::{Chunk, Conditions, Fingerprint, Held, Run, Session, Store, worth};
 use contextpilot_traffic::{Applied, Memory, RequestRecord, Tokens, Traffic, TrafficRequest};
 
@@ -16,7 +18,6 @@ use crate::rates::Rates;
 use crate::setting::{Setting, StoreSetting};
 use crate::sizes::Sizes;
 use crate::window::Positions;
-use bounded::Bound;
 
 /// What a state says of a token besides its rows, bytes.
 const CELL: u64 = 12;
@@ -54,6 +55,52 @@ struct StoreIndex {
     peak: u64,
     /// Bytes that were copied out of the engine and in.
     copied: u64,
+}
+
+/// What the store knows of a context that cannot go back to any position, besides its sequences.
+#[derive(Debug)]
+struct Bound {
+    bounds: Bounds,
+    /// Tokens that the engine computes at once.
+    at_once: usize,
+    /// Under what tokens are evaluated now.
+    applied: Conditions,
+    /// The prompt that is evaluated gets nothing from the store.
+    is_uncached: bool,
+    /// Where messages begin in that prompt.
+    marks: Vec<u32>,
+    /// How many tokens of the last prompt of each sequence were loaded.
+    loaded: BTreeMap<i32, usize>,
+    sizes: Sizes,
+}
+
+impl Bound {
+    /// `None`: the model can go back to any position.
+    fn of(setting: &Setting, sizes: &Sizes) -> Option<Self> {
+        let window = match setting.server.memory {
+            Memory::Full => return None,
+            Memory::Window(window) => window as usize,
+            Memory::Recurrent => 0,
+        };
+        let at_once = setting.server.ubatch_size.min(setting.server.batch_size) as usize;
+        Some(Self {
+            bounds: Bounds {
+                window,
+                at_once: (window > 0).then_some(at_once),
+            },
+            at_once,
+            applied: Conditions::default(),
+            is_uncached: false,
+            marks: Vec::new(),
+            loaded: BTreeMap::new(),
+            sizes: sizes.clone(),
+        })
+    }
+
+    /// The size of the tail of so many tokens, bytes.
+    fn tail(&self, tokens: u32) -> usize {
+        usize::try_from(self.sizes.tail(tokens)).unwrap_or(usize::MAX)
+    }
 }
 
 impl PrefixStore {

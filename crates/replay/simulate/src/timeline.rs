@@ -3,59 +3,12 @@
 use contextpilot_traffic::{Traffic, TrafficChange, TrafficRequest};
 
 mod clients;
+mod job;
 
 pub(crate) use clients::Haste;
-
-/// When a request comes, microseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
-    /// Since the recording began.
-    At(u64),
-    /// When all that it waits for is over.
-    After(Vec<Wait>),
-}
-
-/// A job that is waited for until it is finished, and how long after that something comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
-    pub(crate) job: usize,
-    pub(crate) pause: u64,
-    /// The client does not think, so it is later if other answers end with its own: [`Haste`].
-    pub(crate) is_quick: bool,
-    /// A session begins, and with the job another one ended, as the n-th of all: the client begins it whose session ends as
-    /// the n-th, [`Job::ends_session`].
-    pub(crate) is_of_any: bool,
-}
-
-/// A request, and those that share its prompt (`n`).
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    /// Index in the recording.
-    pub(crate) request: usize,
-    pub(crate) children: Vec<usize>,
-    /// When it came into the server's queue.
-    pub(crate) arrival: Arrival,
-    /// How long the server's thread took to take it on, microseconds.
-    pub(crate) delay: u64,
-    /// A session ends with it, and its client may begin another: how many had ended like this before, in the recording.
-    pub(crate) ends_session: Option<usize>,
-}
-
-impl Job {
-    /// The indices of all its requests: they share a prompt.
-    pub(crate) fn requests(&self) -> impl Iterator<Item = usize> + '_ {
-        std::iter::once(self.request).chain(self.children.iter().copied())
-    }
-}
-
-/// What comes to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Coming {
-    /// A job, by its number.
-    Job(usize),
-    /// The change of a slot, by its index in the recording.
-    Change(usize),
-}
+use clients::median;
+use job::ended;
+pub(crate) use job::{Arrival, Coming, Job, Wait};
 
 /// All that comes.
 #[derive(Clone, Debug)]
@@ -275,19 +228,6 @@ impl Prompts {
 fn batch_began(prompts: impl Iterator<Item = (u64, u64)>, end: u64) -> u64 {
     let at_work = prompts.filter(|&(_, evaluated)| evaluated >= end);
     at_work.map(|(added, _)| added).max().unwrap_or(end)
-}
-
-/// When a job was answered.
-fn ended(job: &Job, requests: &[TrafficRequest]) -> u64 {
-    let ends = job.requests().map(|nth| requests[nth].record.ended);
-    ends.max().unwrap_or(0)
-}
-
-/// 0: there are none.
-fn median(of: impl Iterator<Item = u64>) -> u64 {
-    let mut all: Vec<u64> = of.collect();
-    all.sort_unstable();
-    all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
 /// A change that came while nothing was at work comes after the last of what had been.

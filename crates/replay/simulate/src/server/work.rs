@@ -1,21 +1,6 @@
 //! The turns of the server's loop (`update_slots`): what takes how long.
 
-use super::Server;
-
-/// How far a slot is with its job.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Phase {
-    /// There is no job.
-    #[default]
-    Idle,
-    /// The prompt is evaluated, from the position `at` on. What is before `loaded` comes from the prefix store, and
-    /// takes no time.
-    Prompt { at: u32, loaded: u32 },
-    /// A further answer (the request of that number) waits for the prompt, which another slot evaluates.
-    Waits { answer: usize },
-    /// Tokens are generated, one with each batch: so many, and each takes so long if there are no prompts. Microseconds.
-    Answer { left: u64, step: u64 },
-}
+use super::{Phase, Server};
 
 impl Server<'_> {
     /// Evaluates a batch of prompts, or generates until something comes. Returns false if there is nothing to do.

@@ -4,67 +4,18 @@
 //! (`crates/store/kv-engine`), for an engine that has positions and no rows.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 
 use contextpilot_kv_engine::{
     Bounds, Done, Engine, Host, HostBatch, Journal, Part, Record, Refusal, States, Supply, Tails,
     Wanted, batch, bounded, keep_checkpoint, synchronise,
 };
 use contextpilot_kv_store::{Conditions, Fingerprint, Piece, Run, Session, worth};
-use contextpilot_traffic::{Memory, TrafficRequest};
+use contextpilot_traffic::TrafficRequest;
 
 use super::{PrefixStore, StoreIndex, is_for_the_store, tokens_of};
 use crate::checkpoints::Evaluated;
 use crate::content::Content;
-use crate::setting::Setting;
-use crate::sizes::Sizes;
 use crate::window::{Kept, Positions};
-
-/// What the store knows of such a context, besides its sequences.
-#[derive(Debug)]
-pub(super) struct Bound {
-    bounds: Bounds,
-    /// Tokens that the engine computes at once.
-    at_once: usize,
-    /// Under what tokens are evaluated now.
-    applied: Conditions,
-    /// The prompt that is evaluated gets nothing from the store.
-    is_uncached: bool,
-    /// Where messages begin in that prompt.
-    marks: Vec<u32>,
-    /// How many tokens of the last prompt of each sequence were loaded.
-    loaded: BTreeMap<i32, usize>,
-    sizes: Sizes,
-}
-
-impl Bound {
-    /// `None`: the model can go back to any position.
-    pub(super) fn of(setting: &Setting, sizes: &Sizes) -> Option<Self> {
-        let window = match setting.server.memory {
-            Memory::Full => return None,
-            Memory::Window(window) => window as usize,
-            Memory::Recurrent => 0,
-        };
-        let at_once = setting.server.ubatch_size.min(setting.server.batch_size) as usize;
-        Some(Self {
-            bounds: Bounds {
-                window,
-                at_once: (window > 0).then_some(at_once),
-            },
-            at_once,
-            applied: Conditions::default(),
-            is_uncached: false,
-            marks: Vec::new(),
-            loaded: BTreeMap::new(),
-            sizes: sizes.clone(),
-        })
-    }
-
-    /// The size of the tail of so many tokens, bytes.
-    pub(super) fn tail(&self, tokens: u32) -> usize {
-        usize::try_from(self.sizes.tail(tokens)).unwrap_or(usize::MAX)
-    }
-}
 
 impl PrefixStore {
     /// Whether the context cannot go back to any position.

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use contextpilot_random::Random;
 use contextpilot_traffic::TrafficRequest;
 
-use super::{Arrival, Job, Wait, ended, median};
+use super::job::{Arrival, Job, Wait, ended};
 use crate::prefixes::Prefixes;
 
 /// No client that thinks does so this briefly, microseconds.
@@ -228,6 +228,13 @@ fn crowding(arrivals: &[Arrival], others: impl Fn(&Wait) -> u64) -> u64 {
             .iter()
             .map(|wait| wait.pause.saturating_sub(usual) / others(wait)),
     )
+}
+
+/// 0: there are none.
+pub(super) fn median(of: impl Iterator<Item = u64>) -> u64 {
+    let mut all: Vec<u64> = of.collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
 /// The job whose session each goes on with.
