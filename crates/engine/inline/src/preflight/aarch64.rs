@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Code, Displaced, Extent};
+use super::code::{Code, Displaced, Extent};
 use crate::Refusal;
 
 const WORD: u64 = 4;

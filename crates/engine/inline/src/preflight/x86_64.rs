@@ -7,7 +7,7 @@ use iced_x86::{
     Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
 
-use super::{Code, Displaced, Extent};
+use super::code::{Code, Displaced, Extent};
 use crate::Refusal;
 
 /// `jmp rel32`
