@@ -112,7 +112,7 @@ impl Publication {
             return;
         }
         self.tracker.follow(ledger, &mut self.events);
-        if !self.events.is_empty() && !self.outlet.push(&mut self.events) {
+        if !self.events.is_empty() && !self.outlet.inbox.push(&mut self.events) {
             self.tracker.start_over();
             self.noted = true;
         }
@@ -140,7 +140,7 @@ impl Publication {
             return;
         }
         self.events.clear();
-        self.outlet.clear();
+        self.outlet.inbox.clear();
     }
 
     /// The figures of the publication.
@@ -170,7 +170,7 @@ impl Watch {
 
 impl Drop for Publication {
     fn drop(&mut self) {
-        self.outlet.close();
+        self.outlet.inbox.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,31 +1,38 @@
 //! The thread that takes events from the ledger's thread, makes batches of them and publishes them.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use contextpilot_kv_events::{Feed, Medium};
 use contextpilot_settings::KvEvents;
-use contextpilot_zmtp::Router;
+use contextpilot_zmtp::{Limits, Publisher, Router};
 
 use crate::Host;
-use crate::replay::Replays;
+use crate::kept::Kept;
+use crate::replay::{self, Replays};
 use crate::shared::{lock, now};
 
 mod figures;
 mod inbox;
-mod sockets;
 
 pub(crate) use inbox::Beside;
 use inbox::Inbox;
 pub use inbox::MOST_WAITING;
-use sockets::Sockets;
 
 /// As large as Rust's own are. Named, because otherwise Rust looks for a variable, and the host's threads change those.
 const STACK: usize = 2 << 20;
-pub use sockets::{CONNECTIONS, QUEUED_BYTES, QUEUED_BYTES_OF_ALL};
+
+/// Connections of subscribers at a time, unless `CONTEXTPILOT_KV_EVENTS_CONNECTIONS` says otherwise. A quarter as
+/// many may ask for replays.
+pub const CONNECTIONS: usize = contextpilot_settings::DEFAULT_ROUTERS;
+/// Bytes that may wait for one connection.
+pub const QUEUED_BYTES: usize = 4 << 20;
+/// Bytes that may wait for all of them.
+pub const QUEUED_BYTES_OF_ALL: usize = 32 << 20;
 
 /// How long to wait at the end until the last batch is sent to subscribers.
 const LAST: Duration = Duration::from_millis(50);
@@ -34,27 +41,32 @@ const SILENCE: Duration = Duration::from_millis(20);
 /// How long to wait for the answers.
 const LAST_REPLAYS: Duration = Duration::from_millis(200);
 
+/// One socket publishes to subscribers, the other answers requests for replays.
+#[derive(Debug, Default)]
+struct Sockets {
+    publisher: Option<Arc<Publisher>>,
+    router: Option<Router>,
+    /// Why a socket is missing.
+    problem: Option<String>,
+}
+
 /// The state that the threads share.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     /// Tokens in a block.
     block_size: u32,
-    inbox: Mutex<Inbox>,
-    filled: Condvar,
+    pub(crate) inbox: Inbox,
     /// `None` until the publisher listens and the first batch number is known.
     feed: Arc<Mutex<Option<Feed>>>,
     sockets: Mutex<Sockets>,
     batches: AtomicU64,
     stored: AtomicU64,
     removed: AtomicU64,
-    started_over: AtomicU64,
     replays: Arc<Replays>,
     /// What the feed says after the last batch: blocks on each medium, and the number of the next batch. The
     /// figures are asked for on the worker's thread, which waits for no replay.
     blocks: [AtomicU64; Medium::ALL.len()],
     next: AtomicU64,
-    /// Events that were taken from the inbox and are not published yet.
-    in_hand: AtomicU64,
 }
 
 impl Outlet {
@@ -68,18 +80,15 @@ impl Outlet {
     fn new(block_size: u32) -> Self {
         Self {
             block_size,
-            inbox: Mutex::default(),
-            filled: Condvar::new(),
+            inbox: Inbox::default(),
             feed: Arc::default(),
             sockets: Mutex::default(),
             batches: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             removed: AtomicU64::new(0),
-            started_over: AtomicU64::new(0),
             replays: Arc::default(),
             blocks: Default::default(),
             next: AtomicU64::new(0),
-            in_hand: AtomicU64::new(0),
         }
     }
 
@@ -101,7 +110,7 @@ impl Outlet {
             return;
         };
         loop {
-            let (events, closed) = self.take();
+            let (events, closed) = self.inbox.take();
             if events.is_empty() {
                 self.open_replay(settings, &mut said, host);
             }
@@ -120,7 +129,7 @@ impl Outlet {
                 let topic = settings.topic.as_bytes();
                 publisher.publish(&[topic, &number, &batch.payload]);
             }
-            self.in_hand.store(0, Ordering::Release);
+            self.inbox.in_hand.store(0, Ordering::Release);
             if closed {
                 break;
             }
@@ -134,6 +143,94 @@ impl Outlet {
         }
     }
 
+    /// Listens for subscribers, and tries until that succeeds. Then tries once to listen for replays.
+    /// Also returns whether a failure of the latter was logged. `None`: the outlet was closed before.
+    fn open(&self, settings: &KvEvents, host: &Host) -> Option<(Kept, bool)> {
+        let address = settings.publish;
+        let mut said = false;
+        let publisher = loop {
+            match Publisher::bind(address, limits(settings.connections), host.on_thread) {
+                Ok(publisher) => break publisher,
+                Err(why) => self.complain(&mut said, host, "KV_EVENTS", address, &why),
+            }
+            self.inbox.pause()?;
+        };
+        let chosen = address.port() == 0;
+        let (kept, next) = Kept::open(publisher.address(), chosen, host);
+        let feed = Feed::new(settings.block_size, next);
+        self.note(&feed);
+        *lock(&self.feed) = Some(feed);
+        let publish = publisher.address();
+        lock(&self.sockets).publisher = Some(Arc::new(publisher));
+        lock(&self.sockets).problem = None;
+        let mut said = false;
+        self.open_replay(settings, &mut said, host);
+        self.announce(settings, publish, host);
+        Some((kept, said))
+    }
+
+    /// Tries to listen for replays, unless it does already. `said`: a failure was logged already.
+    fn open_replay(&self, settings: &KvEvents, said: &mut bool, host: &Host) {
+        let Some(address) = settings.replay else {
+            return;
+        };
+        if lock(&self.sockets).router.is_some() {
+            return;
+        }
+        match self.answer_at(settings, address, host) {
+            Ok(router) => {
+                let mut sockets = lock(&self.sockets);
+                sockets.router = Some(router);
+                sockets.problem = None;
+            }
+            Err(why) => self.complain(said, host, "KV_EVENTS_REPLAY", address, &why),
+        }
+    }
+
+    fn answer_at(
+        &self,
+        settings: &KvEvents,
+        address: SocketAddr,
+        host: &Host,
+    ) -> io::Result<Router> {
+        let (feed, replays) = (Arc::clone(&self.feed), Arc::clone(&self.replays));
+        let topic = settings.topic.clone();
+        let limits = limits(settings.connections.div_ceil(4));
+        Router::bind(address, limits, host.on_thread, move |question, send| {
+            replay::answer(&replays, &feed, topic.as_bytes(), question, send)
+        })
+    }
+
+    fn complain(&self, said: &mut bool, host: &Host, name: &str, at: SocketAddr, why: &io::Error) {
+        let why = match why.kind() {
+            io::ErrorKind::AddrInUse => "it is in use".to_owned(),
+            _ => why.to_string(),
+        };
+        let problem = format!("cannot listen on tcp://{at}, {why}");
+        if !std::mem::replace(said, true) {
+            (host.log)(&format!(
+                "[ContextPilot] KV cache events: {problem}. It is tried again; or set \
+                 CONTEXTPILOT_{name} to another address and restart"
+            ));
+        }
+        lock(&self.sockets).problem = Some(problem);
+    }
+
+    fn announce(&self, settings: &KvEvents, publish: SocketAddr, host: &Host) {
+        let router = lock(&self.sockets).router.as_ref().map(Router::address);
+        let replay = router.map_or("none".to_owned(), |at| format!("tcp://{at}"));
+        let open = if settings.is_open() {
+            "; other machines can connect, and read all prompts from them"
+        } else {
+            ""
+        };
+        (host.log)(&format!(
+            "[ContextPilot] KV cache events: tcp://{publish}, replays {replay}, blocks of {} \
+             tokens{open}",
+            settings.block_size
+        ));
+    }
+
     pub(crate) fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -145,5 +242,14 @@ impl Outlet {
             self.blocks[medium as usize].store(blocks, Ordering::Relaxed);
         }
         self.next.store(feed.next_sequence(), Ordering::Relaxed);
+    }
+}
+
+fn limits(connections: usize) -> Limits {
+    Limits {
+        connections,
+        queued_bytes: QUEUED_BYTES,
+        queued_bytes_of_all: QUEUED_BYTES_OF_ALL,
+        ..Limits::default()
     }
 }

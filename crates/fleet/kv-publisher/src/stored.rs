@@ -64,6 +64,7 @@ impl Stored {
         let count = self.events.iter().take_while(is_next).count();
         match self
             .outlet
+            .inbox
             .push_beside(&mut self.events, count, self.beginnings)
         {
             Beside::Taken => self.events.is_empty(),

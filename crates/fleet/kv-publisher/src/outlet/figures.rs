@@ -25,9 +25,7 @@ impl Outlet {
     }
 
     pub(crate) fn figures(&self) -> KvEvents {
-        let inbox = lock(&self.inbox);
-        let waiting = inbox.events.len() as u64 + self.in_hand.load(Ordering::Acquire);
-        drop(inbox);
+        let waiting = self.inbox.count();
         let sockets = lock(&self.sockets);
         let publisher = sockets.publisher.as_ref();
         let router = sockets.router.as_ref();
@@ -52,7 +50,7 @@ impl Outlet {
             removed: of(&self.removed),
             dropped: sent.dropped,
             replays: self.replays.answered(),
-            started_over: of(&self.started_over),
+            started_over: of(&self.inbox.started_over),
             refused: sent.refused + sent.expelled + router.map_or(0, Router::refused),
             displaced: sent.displaced + router.map_or(0, Router::displaced),
             work_us: sent.work_us + router.map_or(0, Router::work_us),

@@ -1,12 +1,11 @@
 //! The events that wait between the ledger's thread and the publishing thread.
 
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_events::KvEvent;
 
-use super::Outlet;
 use crate::shared::lock;
 
 /// Tokens and block hashes of events that may wait for the publishing thread. If more would wait, all
@@ -19,9 +18,20 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long to wait before an address is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Where the ledger's thread, and that of a prefix store, put events.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
-    pub(super) events: Vec<KvEvent>,
+pub(crate) struct Inbox {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+    /// How often events were dropped because there was no room.
+    pub(super) started_over: AtomicU64,
+    /// Events that were taken from here and are not published yet.
+    pub(super) in_hand: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: Vec<KvEvent>,
     /// Tokens and block hashes of these events.
     weight: usize,
     closed: bool,
@@ -41,27 +51,27 @@ pub(crate) enum Beside {
     Anew(u64),
 }
 
-impl Outlet {
+impl Inbox {
     /// Takes events to be published. Returns false if there was no room: then these events and those
     /// that waited are dropped.
     pub(crate) fn push(&self, events: &mut Vec<KvEvent>) -> bool {
         let weight: usize = events.iter().map(KvEvent::weight).sum();
-        let mut inbox = lock(&self.inbox);
+        let mut waiting = lock(&self.waiting);
         if events.first() == Some(&KvEvent::Cleared) {
             // Whatever waits is undone by this.
-            inbox.events.clear();
-            inbox.weight = 0;
-            inbox.beginnings += 1;
+            waiting.events.clear();
+            waiting.weight = 0;
+            waiting.beginnings += 1;
         }
-        if inbox.weight > 0 && inbox.weight + weight > MOST_WAITING {
-            inbox.events.clear();
-            inbox.weight = 0;
+        if waiting.weight > 0 && waiting.weight + weight > MOST_WAITING {
+            waiting.events.clear();
+            waiting.weight = 0;
             events.clear();
             self.started_over.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        inbox.weight += weight;
-        inbox.events.append(events);
+        waiting.weight += weight;
+        waiting.events.append(events);
         self.filled.notify_one();
         true
     }
@@ -75,18 +85,18 @@ impl Outlet {
         beginnings: u64,
     ) -> Beside {
         let weight: usize = events[..count].iter().map(KvEvent::weight).sum();
-        let mut inbox = lock(&self.inbox);
-        if inbox.beginnings != beginnings {
-            return Beside::Anew(inbox.beginnings);
+        let mut waiting = lock(&self.waiting);
+        if waiting.beginnings != beginnings {
+            return Beside::Anew(waiting.beginnings);
         }
-        let is_full = inbox.weight > 0 && inbox.weight + weight > MOST_WAITING;
-        if beginnings == 0 || is_full || inbox.closed {
+        let is_full = waiting.weight > 0 && waiting.weight + weight > MOST_WAITING;
+        if beginnings == 0 || is_full || waiting.closed {
             return Beside::Full;
         }
         if count > 0 {
-            inbox.beside = true;
-            inbox.weight += weight;
-            inbox.events.extend(events.drain(..count));
+            waiting.beside = true;
+            waiting.weight += weight;
+            waiting.events.extend(events.drain(..count));
             self.filled.notify_one();
         }
         Beside::Taken
@@ -94,55 +104,61 @@ impl Outlet {
 
     /// Replaces all waiting events by one: nothing is cached.
     pub(crate) fn clear(&self) {
-        let mut inbox = lock(&self.inbox);
-        inbox.events = vec![KvEvent::Cleared];
-        inbox.weight = 1;
-        inbox.beginnings += 1;
+        let mut waiting = lock(&self.waiting);
+        waiting.events = vec![KvEvent::Cleared];
+        waiting.weight = 1;
+        waiting.beginnings += 1;
         self.filled.notify_one();
     }
 
     pub(crate) fn close(&self) {
-        let mut inbox = lock(&self.inbox);
-        inbox.closed = true;
-        if inbox.beside {
+        let mut waiting = lock(&self.waiting);
+        waiting.closed = true;
+        if waiting.beside {
             // What a store has is not loaded any more.
-            inbox.events = vec![KvEvent::Cleared];
+            waiting.events = vec![KvEvent::Cleared];
         }
         self.filled.notify_one();
     }
 
-    /// Waits before an address is tried again. `None`: the outlet was closed.
+    /// Events that wait here, or were taken and are not published yet.
+    pub(super) fn count(&self) -> u64 {
+        let waiting = lock(&self.waiting);
+        waiting.events.len() as u64 + self.in_hand.load(Ordering::Acquire)
+    }
+
+    /// Waits before an address is tried again. `None`: it was closed.
     pub(super) fn pause(&self) -> Option<()> {
         let until = Instant::now() + AGAIN;
-        let mut inbox = lock(&self.inbox);
+        let mut waiting = lock(&self.waiting);
         loop {
-            if inbox.closed {
+            if waiting.closed {
                 return None;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Some(());
             }
-            let woken = self.filled.wait_timeout(inbox, left);
-            inbox = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.filled.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Waits for events, at most until the next empty batch is due. Returns them, and whether the
-    /// outlet was closed: then these are the last.
+    /// Waits for events, at most until the next empty batch is due. Returns them, and whether
+    /// it was closed: then these are the last.
     pub(super) fn take(&self) -> (Vec<KvEvent>, bool) {
         let until = Instant::now() + HEARTBEAT;
-        let mut inbox = lock(&self.inbox);
+        let mut waiting = lock(&self.waiting);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if inbox.closed || !inbox.events.is_empty() || left.is_zero() {
-                inbox.weight = 0;
-                let events = std::mem::take(&mut inbox.events);
+            if waiting.closed || !waiting.events.is_empty() || left.is_zero() {
+                waiting.weight = 0;
+                let events = std::mem::take(&mut waiting.events);
                 self.in_hand.store(events.len() as u64, Ordering::Release);
-                return (events, inbox.closed);
+                return (events, waiting.closed);
             }
-            let woken = self.filled.wait_timeout(inbox, left);
-            inbox = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.filled.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
