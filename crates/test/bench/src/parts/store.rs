@@ -4,16 +4,13 @@ mod latency;
 mod nothing;
 mod restarts;
 mod resumed;
+mod stored;
 mod traffic;
 
-use contextpilot_client::Control;
-use contextpilot_control::{Evaluation, PrefixStore};
-use contextpilot_testbed::{Builder, Result, Server, Sessions};
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
+use contextpilot_testbed::{Result, Sessions};
+use std::path::PathBuf;
 
-use crate::lab::{Lab, failed};
+use crate::lab::Lab;
 use crate::page::Page;
 
 pub(crate) use traffic::Rows;
@@ -53,68 +50,4 @@ pub(super) fn windows(also: &[PathBuf], lab: &Lab, page: &mut Page) -> Result<()
 pub(super) fn neighbour(lab: &Lab, page: &mut Page) -> Result<()> {
     page.section("The prefix store: a neighbour");
     latency::neighbour(lab, page)
-}
-
-/// So many requests are looked through for one that has just ended.
-const KNOWN: usize = 8;
-
-/// A server with a store.
-struct Stored {
-    server: Server,
-    control: Control,
-}
-
-impl Stored {
-    fn start(lab: &Lab, plain: &Builder, folder: &Path) -> Result<Self> {
-        let stored = Self::starting(lab, plain, folder)?;
-        stored.await_store()?;
-        Ok(stored)
-    }
-
-    /// The server is ready. Its store may not be.
-    fn starting(lab: &Lab, plain: &Builder, folder: &Path) -> Result<Self> {
-        let mut server = lab
-            .launched(plain)
-            .observed()
-            .env("CONTEXTPILOT_STORE", folder)
-            .env("CONTEXTPILOT_STORE_GB", "20")
-            .start()?;
-        let control = Control::new(&server.await_control()?.to_string())
-            .map_err(|e| failed(e.to_string()))?;
-        server.await_ready()?;
-        Ok(Self { server, control })
-    }
-
-    fn await_store(&self) -> Result<()> {
-        while !self.figures()?.ready {
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
-    }
-
-    /// Why a request that has its answer was evaluated.
-    fn account(&self, id: &str) -> Result<Evaluation> {
-        loop {
-            let latest = self.control.latest(KNOWN);
-            let mut all = latest
-                .map_err(|e| failed(e.to_string()))?
-                .requests
-                .into_iter();
-            if let Some(account) = all.find(|one| one.id.as_deref() == Some(id)) {
-                return Ok(account.evaluation);
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn figures(&self) -> Result<PrefixStore> {
-        let stats = self.control.stats().map_err(|e| failed(e.to_string()))?;
-        let store = stats
-            .store
-            .ok_or_else(|| failed("the server has no store"))?;
-        match (&store.problem, &store.refused[..]) {
-            (None, []) => Ok(store),
-            (problem, refused) => Err(failed(format!("the store: {problem:?} {refused:?}"))),
-        }
-    }
 }

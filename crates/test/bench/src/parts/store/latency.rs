@@ -8,7 +8,7 @@ use contextpilot_testbed::{Arch, Connection, Model, Request, Result, Server, Spe
 use serde_json::Value;
 
 use super::super::serving::{ask, prompt};
-use super::Stored;
+use super::stored::Stored;
 use crate::lab::{Lab, failed, resident};
 use crate::page::{Aim, Page};
 use crate::sample::{Comparison, Sample, order};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use contextpilot_testbed::{Arch, Model, Request, Result, Server, Spec};
 
 use super::super::serving::{ask, prompt};
-use super::Stored;
+use super::stored::Stored;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 use crate::sample::{Comparison, Verdict, order};

@@ -11,7 +11,8 @@ use contextpilot_testbed::{
 };
 use serde_json::Value;
 
-use super::{Stored, traffic};
+use super::stored::Stored;
+use super::traffic;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 

@@ -12,7 +12,7 @@ use contextpilot_testbed::{Arch, Builder, Connection, Model, Request, Result, Se
 use serde_json::{Value, json};
 
 use super::super::serving::ask_through;
-use super::Stored;
+use super::stored::Stored;
 use crate::lab::{Lab, failed};
 use crate::page::{Aim, Page};
 use crate::page_cache;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use contextpilot_testbed::{Builder, Need, Result, Server, Sessions};
 
-use super::Stored;
+use super::stored::Stored;
 use crate::lab::Lab;
 use crate::page::{Aim, Page};
 
