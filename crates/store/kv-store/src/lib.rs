@@ -18,7 +18,18 @@
 //!
 //! The crate knows names, tokens and sizes. Rows are in files, which `crates/store/kv-files` writes and reads.
 //!
-//! What is worth a copy out of the engine or into it, and what is too little, is weighed in [`worth`], for the hook and the simulation.
+//! | module | what is in it |
+//! |---|---|
+//! | `name`, `facts`, `origin` | names of chunks; what KV depends on besides its tokens (a [`Fingerprint`]); what is written down of that |
+//! | `chunk`, `slab`, `tree`, `place` | chunks and pieces of them, their tree, and which of them may stand behind some tokens |
+//! | `store` | the tree with a budget: what leaves for what comes |
+//! | `kept`, `waiting` | chunks that leave last, on request; chunks of other processes whose parents are not there |
+//! | `session` | what the sequences of one context hold, as far as the store may rely on it |
+//! | `layout`, `shape`, `address` | how the state of a sequence is laid out, also with windows or recurrent; whose cells a part of it has |
+//! | `state`, `compose`, `prove` | reads a state and cuts rows out of it; puts one together; tries both with a real one |
+//! | `wanted`, `numbers`, `bytes` | the bytes of a state that are wanted; whether they are numbers; how these are read |
+//! | [`media`] | images and sounds among the tokens |
+//! | [`worth`] | what is worth a copy out of the engine or into it, for the hook and the simulation |
 //!
 //! # Memory
 //! 4 bytes a token and about 300 bytes a chunk, at most [`MEMORY`] in all: when that is reached,
