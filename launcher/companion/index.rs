@@ -3,7 +3,6 @@
 use std::net::{SocketAddr, TcpListener};
 
 use clap::Args;
-use contextpilot_client::Control;
 use contextpilot_index::{Index, Limits, Mode};
 
 use super::bounds::Bounds;
@@ -25,6 +24,7 @@ mod watch;
 
 pub(super) use behind::{Behind, KnownServer};
 use shared::SharedIndex;
+use watch::FindHook;
 
 /// Order contexts by what the server has cached
 ///
@@ -154,9 +154,6 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     };
     serve(&options.serving, listener, behind, hook)
 }
-
-/// Finds the hook of the server, which may be another one after a restart. `None`: not yet.
-pub(super) type FindHook = Box<dyn FnMut() -> Option<Control> + Send>;
 
 /// Serves at an address, in front of a server that may be found later. `hook`: `None` if there is none.
 pub(super) fn serve(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use contextpilot_index::{Answer, Next, Work};
 use contextpilot_proxy::{Lane, NotDone, Tally, Turn};
 
-use super::SharedIndex;
 use super::ids;
+use super::shared::SharedIndex;
 
 /// One for each kind of request.
 #[derive(Clone)]

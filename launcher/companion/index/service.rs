@@ -16,11 +16,13 @@ use contextpilot_settings::AllowedHosts;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 
+use super::behind::Behind;
 use super::hook::{Hook, PATIENCE};
+use super::ids;
 use super::lanes::{Lanes, not_done, work_off, work_off_here};
 use super::rooms::Rooms;
+use super::shared::SharedIndex;
 use super::tokens::Wishes;
-use super::{Behind, SharedIndex, ids};
 use crate::sys;
 
 /// Larger bodies are read on other threads than those that serve.

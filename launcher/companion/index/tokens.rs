@@ -7,7 +7,8 @@ use std::thread;
 
 use contextpilot_index::Wish;
 
-use super::{Behind, SharedIndex};
+use super::behind::Behind;
+use super::shared::SharedIndex;
 
 /// Documents that may wait, and bytes of all their texts. Others are estimated from their length.
 const WAITING: usize = 4096;

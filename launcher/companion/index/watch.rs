@@ -9,7 +9,7 @@ use contextpilot_client::{Control, Error, Update};
 use contextpilot_index::Truth;
 
 use super::hook::Hook;
-use super::{FindHook, SharedIndex};
+use super::shared::SharedIndex;
 use crate::companion::connect::hook_says;
 use crate::say::say;
 
@@ -20,6 +20,9 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// the time between. It may learn of a request a moment after the client has its answer.
 const DOUBTS: usize = 10;
 const DOUBT: Duration = Duration::from_millis(100);
+
+/// Finds the hook of the server, which may be another one after a restart. `None`: not yet.
+pub(super) type FindHook = Box<dyn FnMut() -> Option<Control> + Send>;
 
 /// A thread that follows the hook that `find` returns.
 pub(super) fn start(mut find: FindHook, asked: Hook, shared: SharedIndex) {
