@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use contextpilot_inspect::{FunctionPlace, Located};
 use contextpilot_settings::{Settings, env, idle};
 
 use crate::hook_lib;
@@ -24,8 +23,7 @@ mod report;
 mod running;
 mod store;
 
-use report::Form;
-pub(super) use report::{Finding, Grade};
+use report::{Finding, Form, Grade};
 
 /// Check a server, the index and the folders, without starting your model
 ///
@@ -175,12 +173,6 @@ fn print(report: report::Report, options: &Options) -> Result<ExitCode, String> 
         })
         .map_err(|e| super::cannot_print(&e))?;
     Ok(ExitCode::from(report.grade() as u8))
-}
-
-/// Whether the server has a function that was looked up.
-fn has(located: &Located, name: &str) -> bool {
-    let mut functions = located.functions.iter();
-    functions.any(|(found, place)| found == name && !matches!(place, FunctionPlace::Missing { .. }))
 }
 
 /// For who has just installed this.

@@ -10,8 +10,9 @@ use contextpilot_settings::env;
 use crate::table::{LAUNCH, MEMORY, NUMBERS, ROWS};
 use crate::variables::{Lookup, of_process};
 
-use super::report::Report;
-use super::{Finding, Grade, functions, has, running, store};
+use super::functions::{self, has};
+use super::report::{Finding, Grade, Report};
+use super::{running, store};
 
 mod wheel;
 

@@ -7,7 +7,7 @@ use crate::others::{LAUNCHER, is_script, launchers_in};
 use crate::variables::Lookup;
 use crate::watcher;
 
-use super::{Finding, Grade};
+use super::report::{Finding, Grade};
 
 /// Where the journal of live request ids lies. `index`: evictions are reported, so there is a journal.
 pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding {

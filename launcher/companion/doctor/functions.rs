@@ -1,6 +1,6 @@
 //! Which functions of the hook's table will be hooked, and what follows.
 
-use contextpilot_inspect::{Calls, FunctionPlace, Located, Program, REMOVED};
+use contextpilot_inspect::{Located, Program, REMOVED};
 use contextpilot_settings::Settings;
 use serde_json::{Value, json};
 
@@ -10,25 +10,15 @@ use crate::table::{
 };
 use crate::variables::of_process;
 
-use super::report::Report;
-use super::{Finding, Grade, has};
+use super::report::{Finding, Grade, Report};
 
+mod kind;
 mod missing;
 mod other;
 mod tls;
 
-/// How one function is hooked, or why not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum HookKind {
-    /// Called through GOT entries, which can be patched.
-    Imported,
-    Inline,
-    /// It exists, and nothing calls it through an entry that could be patched.
-    Uncalled,
-    /// It exists, and cannot be hooked.
-    Refused(String),
-    Missing,
-}
+pub(super) use kind::has;
+use kind::{HookKind, verdicts, way};
 
 fn are_tokens_wanted() -> bool {
     Settings::from(of_process).is_ok_and(|settings| settings.wants_tokens())
@@ -68,7 +58,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
         functions.names(|way| *way == HookKind::Uncalled),
     );
     report.list("Not hooked", functions.consequences());
-    let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
+    let kv_cache = functions.engine(program, located);
     let follows = kv_cache.grade == Grade::Good;
     report.add(kv_cache);
     report.add(functions.host_cache());
@@ -93,7 +83,7 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
         functions.names(|way| *way == HookKind::Inline),
     );
     report.list("Not hooked", functions.consequences());
-    let kv_cache = other::engine(program, located).unwrap_or_else(|| functions.kv_cache());
+    let kv_cache = functions.engine(program, located);
     let follows = kv_cache.grade == Grade::Good;
     // As the hook: a library has all that its version has, and nothing evaluates without this function.
     let was_cut = !functions.lacking().is_empty()
@@ -197,6 +187,13 @@ impl Functions {
     /// As in the hook: it need not be hooked if another hook sees the same.
     fn sees_elsewhere(&self, row: &Row) -> bool {
         is_seen_elsewhere(row.name, row.generation, |name| self.has(name))
+    }
+
+    fn engine(&self, program: &Program, located: &Located) -> Finding {
+        match other::engine(program, located) {
+            Some(why) => Finding::new(SUBJECT, Grade::Fails, why),
+            None => self.kv_cache(),
+        }
     }
 
     fn kv_cache(&self) -> Finding {
@@ -333,49 +330,6 @@ fn file_name(program: &Program) -> std::borrow::Cow<'_, str> {
         .file_name()
         .unwrap_or_default()
         .to_string_lossy()
-}
-
-fn way(row: &Row, place: &FunctionPlace, refusal: Option<String>) -> HookKind {
-    match place {
-        FunctionPlace::Dynamic {
-            exporter: None,
-            calls: Calls::Unseen,
-        }
-        | FunctionPlace::Missing { .. } => HookKind::Missing,
-        // Exported, but called directly.
-        FunctionPlace::Dynamic {
-            calls: Calls::Unseen,
-            ..
-        } if row.module == "server" => HookKind::Missing,
-        FunctionPlace::Dynamic {
-            calls: Calls::Unseen,
-            ..
-        } => HookKind::Uncalled,
-        // The runtime's own calls are not the server's.
-        FunctionPlace::Dynamic {
-            calls: Calls::FromItself,
-            ..
-        } if ["cxx", "libc"].contains(&row.generation) => HookKind::Uncalled,
-        FunctionPlace::Dynamic { .. } => HookKind::Imported,
-        FunctionPlace::Inside(_) => refusal.map_or(HookKind::Inline, HookKind::Refused),
-    }
-}
-
-/// For each of `names` inside the program, why it cannot be hooked.
-#[cfg(target_os = "linux")]
-fn verdicts(program: &Program, names: &[&str]) -> Vec<Option<String>> {
-    match contextpilot_inline::preflight::of_file(&program.path, names) {
-        Ok(verdicts) => verdicts
-            .into_iter()
-            .map(|verdict| Some(verdict?.err()?.to_string()))
-            .collect(),
-        Err(e) => vec![Some(format!("cannot be examined ({e})")); names.len()],
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn verdicts(_: &Program, names: &[&str]) -> Vec<Option<String>> {
-    vec![Some("is hooked inline on Linux only".into()); names.len()]
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use contextpilot_delivery::{Config, IndexAnswer, ask};
 use contextpilot_settings::{Settings, env};
 use serde_json::Value;
 
-use super::{Finding, Grade};
+use super::report::{Finding, Grade};
 
 const SUBJECT: &str = "index";
 /// The time for the whole answer. Short, because a user waits.

@@ -7,7 +7,7 @@ use contextpilot_settings::{IndexUrl, Scheme, Settings, is_wanted};
 use crate::companion::demo::obtain;
 use crate::variables::of_process;
 
-use super::Grade;
+use super::report::Grade;
 
 /// What the advice depends on.
 pub(super) struct Situation<'a> {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::companion::show::Visible;
 
-use super::{Finding, Grade};
+use super::report::{Finding, Grade};
 
 /// So many are named.
 const MOST: usize = 8;

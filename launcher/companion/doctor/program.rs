@@ -10,8 +10,9 @@ use crate::obstacle::{Library, obstacle};
 use crate::table::{HOST_CACHE, MEMORY, OPENSSL, ROWS, SESSIONS_SOCKET};
 use crate::variables::{Lookup, of_process};
 
-use super::report::Report;
-use super::{Finding, Grade, functions, has, store};
+use super::functions::{self, has};
+use super::report::{Finding, Grade, Report};
+use super::store;
 
 pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     let shown = path.display().to_string();

@@ -12,8 +12,7 @@ use crate::companion::servers::running;
 use crate::companion::show::{Visible, counted};
 use crate::companion::template;
 
-use super::report::Report;
-use super::{Finding, Grade};
+use super::report::{Finding, Grade, Report};
 
 const SUBJECT: &str = "running";
 

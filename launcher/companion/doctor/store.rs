@@ -7,7 +7,8 @@ use contextpilot_kv_files::Folder;
 use contextpilot_kv_remote::Remote;
 use contextpilot_settings::env;
 
-use super::{Finding, Grade, has};
+use super::functions::has;
+use super::report::{Finding, Grade};
 use crate::variables::{Lookup, of_process};
 
 const SUBJECT: &str = "prefix store";

@@ -2,7 +2,8 @@
 
 use crate::table::{ADAPTERS, EVALUATION, LAUNCH, MEMORY, NUMBERS, PROMPTS, Row, newest};
 
-use super::{Functions, HookKind};
+use super::Functions;
+use super::kind::HookKind;
 
 impl Functions {
     /// Whether it is missing because this version has another function in its place.

@@ -2,14 +2,12 @@
 
 use contextpilot_inspect::{FunctionPlace, Located, Program};
 
-use super::{Finding, Grade, SUBJECT};
-
 /// What a `llama_batch` has, in bytes.
 const BATCH: u64 = 56;
 
 /// Why the engine of this program is another one, which the hook leaves alone. It asks the engine itself, and for all
 /// structures; here code is read.
-pub(super) fn engine(program: &Program, located: &Located) -> Option<Finding> {
+pub(super) fn engine(program: &Program, located: &Located) -> Option<String> {
     let (_, place) = located
         .functions
         .iter()
@@ -22,11 +20,10 @@ pub(super) fn engine(program: &Program, located: &Located) -> Option<Finding> {
         _ => &program.path,
     };
     let written = batch_of(file).filter(|written| *written > BATCH)?;
-    let text = format!(
+    Some(format!(
         "not followed: it is another llama.cpp, whose llama_batch is not the known one ({written} bytes, not {BATCH}); \
          its prompts are evaluated as ever"
-    );
-    Some(Finding::new(SUBJECT, Grade::Fails, text))
+    ))
 }
 
 #[cfg(target_os = "linux")]

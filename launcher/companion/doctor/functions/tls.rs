@@ -2,10 +2,10 @@
 
 use contextpilot_inspect::{Calls, FunctionPlace, Located, Program};
 
-use crate::companion::doctor::{Finding, Grade};
+use crate::companion::doctor::report::{Finding, Grade};
 use crate::table::{OPENSSL, ROWS, SESSIONS_SOCKET};
 
-use super::{HookKind, has, verdicts};
+use super::kind::{HookKind, has, verdicts};
 
 /// How OpenSSL's functions are hooked, all alike, and what follows.
 pub(super) fn examine(program: &Program, located: &Located) -> (HookKind, Finding) {
