@@ -1,7 +1,8 @@
 //! A hostile server in place of a Redis or a bucket: it decides neither over memory nor over the disk, and keeps no
 //! process alive. A hundred requests are answered, then the server ends, and what `store sync` took is measured.
 //!
-//! `CONTEXTPILOT_TEST_SEED` gives other nonsense. With `--nocapture` the lines of the table in docs/security.md are printed.
+//! `CONTEXTPILOT_TEST_SEED` gives other nonsense. With `--nocapture` a line for each is printed, of which docs/security.md has
+//! the worst figures.
 
 mod bucket;
 mod redis;
