@@ -32,7 +32,7 @@
 //! | a function | [`linker`] (on macOS `dyld`) finds it by name; [`slot`]: its address; [`evidence`]: its places and calls |
 //! | all functions | [`plain`]: those that we only call; [`row`]: one that we hook; [`original`]: all that we hook |
 //! | the ways | [`got`] and [`inline`]; on macOS, their stand-ins `got_elsewhere` and `inline_elsewhere` |
-//! | what follows | [`process`]: whether this is a llama-server; [`layout`]: whether its structures are the known ones; [`claims`]: what may be said; [`version`] of the engine; [`flags`] of the server; [`hidden`]: why an engine's functions are not found |
+//! | what follows | [`process`]: whether this is a llama-server; [`layout`]: whether its structures are the known ones; [`claims`]: what may be said; [`version`] of the engine; [`flags`] of the server; [`served`]: whether a library has a whole one; [`hidden`]: why an engine's functions are not found |
 //! | the result | [`attached`]: what was attached to, as text |
 //! | the whole | [`host`]: finds the server and attaches to it; [`embedded`] does so in another program, when [`loading`] has [`found`] its engine |
 

@@ -20,11 +20,9 @@ mod outputs;
 mod pairs;
 mod prompts;
 mod purpose;
-mod replacements;
+pub(crate) mod replacements;
 mod rows;
 mod server;
 pub(crate) mod signal;
 mod state;
 mod tls;
-
-pub(crate) use replacements::REPLACEMENTS;

@@ -79,7 +79,7 @@ macro_rules! slots {
         /// function does, so that it keeps nothing on the stack.
         #[allow(clippy::type_complexity)]
         pub(crate) mod known {
-            use super::*;
+            use crate::attach::original::*;
             $(
                 /// The host's function of this name.
                 #[inline]
@@ -106,7 +106,7 @@ macro_rules! slots {
         /// Calls them.
         #[allow(clippy::too_many_arguments)]
         pub(crate) mod call {
-            use super::*;
+            use crate::attach::original::*;
             $(
                 /// Calls the host's function of this name.
                 ///
@@ -126,7 +126,7 @@ macro_rules! slots {
         /// As [`call`], if the address is not there at once. Apart, so that a call of an original asks one question and not two.
         #[allow(clippy::too_many_arguments)]
         mod looked_up {
-            use super::*;
+            use crate::attach::original::*;
             $(
                 #[cold]
                 #[inline(never)]

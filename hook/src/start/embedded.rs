@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use contextpilot_settings::{Error, Settings};
 
-use super::{PREPARED, Prepared, arm, keep_environment, unfollowed};
+use super::running::{PREPARED, Prepared, arm, keep_environment};
+use super::unfollowed;
 use crate::attach::engines::{ENGINES, enter_next};
 use crate::attach::{self, Embedded};
 use crate::base::inactive::stay_inactive;
 use crate::base::{environment, log};
 use crate::capture::{engine_prompts, host_buffers, kept, requests};
-use crate::hooks::REPLACEMENTS;
+use crate::hooks::replacements::REPLACEMENTS;
 use crate::hooks::signal::ANSWERS;
 use crate::library::HookLibrary;
 use crate::store;

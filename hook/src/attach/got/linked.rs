@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::write;
+use super::patch::write;
 use crate::attach::elf::{Defined, Object, gnu_hash, objects};
 use crate::attach::original::ROWS;
 use crate::attach::replacement;
