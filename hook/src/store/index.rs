@@ -69,8 +69,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// How much of it may be loaded if more is refused: all of it; without what the server has not asked for; what was there
-    /// before.
+    /// How many of its tokens are loaded, and how many are tried next if the engine refuses a state of those: all of them, those
+    /// that the server has asked for, and those that the sequence held before.
     pub(super) fn lengths(&self, held: usize) -> Vec<usize> {
         let mut lengths = vec![self.tokens.len(), self.wanted, held];
         lengths.dedup();
