@@ -18,7 +18,7 @@
 //! | [`evaluate`] | what comes before and after an evaluation: searching, loading, leaving out |
 //! | [`change`] | what comes after any other change of a sequence |
 //! | [`save`] | what is copied out, and when: what would be lost, if it is worth it (`kv-store`'s `worth`) |
-//! | [`exact`] | contexts that cannot go back to any position |
+//! | [`bounded`] | contexts that cannot go back to any position |
 //! | [`state`] | states that the server itself saves and restores |
 //! | [`aside`] | what waits until it is known under which name it is stored |
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
@@ -72,6 +72,7 @@
 pub(crate) mod ahead;
 mod announced;
 mod aside;
+pub(crate) mod bounded;
 mod calls;
 pub(crate) mod change;
 mod conditions;
@@ -82,7 +83,6 @@ mod elsewhere;
 pub(crate) mod encodings;
 pub(crate) mod engine;
 pub(crate) mod evaluate;
-pub(crate) mod exact;
 pub(crate) mod figures;
 pub(crate) mod flow;
 pub(crate) mod hidden;

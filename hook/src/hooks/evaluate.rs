@@ -14,7 +14,7 @@ use crate::capture::contexts::Keeps;
 use crate::capture::measure::{self, Longest};
 use crate::capture::{adapters, contexts, engine_prompts, llama_batch, shadow};
 use crate::channel::{self, nudge, push};
-use crate::store::{self, Context, ahead, exact, purpose};
+use crate::store::{self, Context, ahead, bounded, purpose};
 
 /// `LLAMA_PROCESS_TYPE_DECODE`. Encoding does not touch the KV cache.
 const DECODE: i32 = 1;
@@ -182,7 +182,7 @@ impl<'a> Evaluation<'a> {
     #[inline(never)]
     fn ask_and_end(&mut self, keeps: Keeps, result: i32) {
         // The engine may hold less than the batch said.
-        let is_whole = |id: &i32| exact::ends(self.used, *id).is_none();
+        let is_whole = |id: &i32| bounded::ends(self.used, *id).is_none();
         // With what is ahead its state is larger than that.
         let holds_more =
             |longest: &Longest| ahead::believed(self.used, longest.sequence()).is_some();
@@ -217,7 +217,7 @@ impl<'a> Evaluation<'a> {
         self.sequences
             .iter()
             .map(|&sequence| {
-                let pending = exact::ends(self.used, sequence).map(|(_, last)| last);
+                let pending = bounded::ends(self.used, sequence).map(|(_, last)| last);
                 // SAFETY: a living context, whose evaluation has returned.
                 let last = pending
                     .or_else(|| unsafe { contexts::last_position(self.used.pointer(), sequence) });
@@ -276,7 +276,7 @@ pub(super) fn ask_reach(used: Context<'_>, sequence: i32) -> Option<i32> {
     if !contexts::is_bounded(context) {
         return None;
     }
-    if let Some((first, _)) = exact::ends(used, sequence) {
+    if let Some((first, _)) = bounded::ends(used, sequence) {
         return Some(contexts::as_the_ledger_has_it(context, first));
     }
     // SAFETY: a living context that is not at work now.

@@ -7,7 +7,7 @@ use crate::attach::original::original;
 use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::store::engine::PARTIAL;
-use crate::store::{Context, ahead, exact, state as stored};
+use crate::store::{Context, ahead, bounded, state as stored};
 
 /// The answer to a question for the last position of a sequence.
 fn last(context: Option<Context<'_>>, sequence: i32, last: i32) -> i32 {
@@ -22,7 +22,7 @@ fn last(context: Option<Context<'_>>, sequence: i32, last: i32) -> i32 {
 
 /// The answers to both questions, if the engine holds less than the host believes.
 fn ends(context: Option<Context<'_>>, sequence: i32) -> Option<(i32, i32)> {
-    exact::ends(context.filter(|context| context.is_hosts())?, sequence)
+    bounded::ends(context.filter(|context| context.is_hosts())?, sequence)
 }
 
 pub(crate) unsafe fn llama_memory_seq_pos_min(memory: Pointer, sequence: i32) -> i32 {

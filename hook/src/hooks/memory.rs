@@ -9,7 +9,7 @@ use crate::base::abi::Pointer;
 use crate::base::guard::EngineCall;
 use crate::capture::{contexts, engine_prompts};
 use crate::channel::push;
-use crate::store::{Context, ahead, change, exact, save};
+use crate::store::{Context, ahead, bounded, change, save};
 
 /// The first argument of a generation's functions.
 #[derive(Clone, Copy)]
@@ -73,17 +73,17 @@ macro_rules! generation {
                 // Newer servers call this before every batch of a prompt, for what they believe to be empty.
                 return true;
             }
-            if exact::removes_only_pending(owner, sequence, from, to) {
+            if bounded::removes_only_pending(owner, sequence, from, to) {
                 note_removal(&call, target, $kind, (sequence, from, to));
                 return true;
             }
             save::about_to_lose(owner, sequence, from);
             ahead::remove_from(owner, sequence);
-            let lacking = exact::about_to_go_back(owner, sequence, from, to);
+            let lacking = bounded::about_to_go_back(owner, sequence, from, to);
             let removed = original!($remove(target, sequence, from, to));
             if removed {
                 change::removed(owner, sequence, from, to);
-                exact::went_back(owner, &lacking);
+                bounded::went_back(owner, &lacking);
                 note_removal(&call, target, $kind, (sequence, from, to));
             }
             removed
@@ -97,7 +97,7 @@ macro_rules! generation {
             ahead::remove_from(owner, source);
             ahead::remove_from(owner, copy);
             if let Some(owner) = owner.filter(|_| from > 0 || to >= 0) {
-                exact::make_whole(owner, source);
+                bounded::make_whole(owner, source);
             }
             original!($copy(target, source, copy, from, to));
             change::copied(owner, source, copy, from, to);

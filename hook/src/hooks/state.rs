@@ -19,7 +19,7 @@ use crate::capture::{contexts, host_buffers, rewinding, slot_file};
 use crate::channel::{note, push};
 use crate::store::engine::PARTIAL;
 use crate::store::state as stored;
-use crate::store::{Context, ahead, change, exact, save};
+use crate::store::{Context, ahead, bounded, change, save};
 
 /// The flags for a whole sequence, in host memory.
 const WHOLE: u32 = 0;
@@ -266,7 +266,7 @@ impl Ends {
         let Some(first) = ask_reach(context, sequence) else {
             return Self(None);
         };
-        let last = match exact::ends(context, sequence).filter(|_| is_from_store) {
+        let last = match bounded::ends(context, sequence).filter(|_| is_from_store) {
             Some((_, last)) => Some(last),
             // SAFETY: a living context that is not evaluating: the engine has just read it.
             None => unsafe { contexts::last_position(context.pointer(), sequence) },

@@ -2,9 +2,9 @@
 
 use contextpilot_kv_engine::synchronise;
 
+use super::bounded;
 use super::calls::{acts, before};
 use super::engine::Context;
-use super::exact;
 use super::records::with_record;
 
 /// The position at which the server's view of a sequence ends, if the engine holds more.
@@ -41,7 +41,7 @@ pub(crate) fn about_to_ask(context: Option<Context<'_>>) {
     }
 }
 
-/// Removes what a sequence has ahead, and gives the engine what is [pending](super::exact) of it; a negative sequence stands
+/// Removes what a sequence has ahead, and gives the engine what is [pending](super::bounded) of it; a negative sequence stands
 /// for all. Code that is about to read or change a sequence calls this first.
 pub(crate) fn remove(context: Context<'_>, sequence: i32) {
     before(context, || {
@@ -74,6 +74,6 @@ pub(crate) fn remove_from(context: Option<Context<'_>>, sequence: i32) {
 pub(crate) fn remove_all_of(context: Option<Context<'_>>, sequence: i32) {
     if let Some(context) = context {
         remove(context, sequence);
-        exact::make_whole(context, sequence);
+        bounded::make_whole(context, sequence);
     }
 }

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::batch::{self, Ready};
-use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, synchronise};
+use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, is_bounded, synchronise};
 use contextpilot_kv_store::Run;
 use contextpilot_residency::{Entry, Event};
 
 use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
 use self::parts::{part_of_media, parts};
+use super::bounded::{SHARED_WINDOWS, UNKNOWN_WINDOWS, WHOLE_WINDOWS};
 use super::calls::{self, hears};
 use super::context::{ContextStore, Facts};
 use super::engine::Context;
@@ -24,7 +25,7 @@ use super::index::held::with_index;
 use super::media::Media;
 use super::records::{self, PATIENCE, be_patient, be_patient_for, with_record};
 use super::working::Busy;
-use super::{aside, exact, hidden, only_new, outputs, save};
+use super::{aside, hidden, only_new, outputs, save};
 use crate::attach::is_embedded;
 use crate::base::guard;
 use crate::capture::contexts::{self, Windows};
@@ -197,7 +198,7 @@ fn evaluate_media(
     batch: &impl Batches,
 ) -> i32 {
     let from = media.done.get() - entries.len();
-    let is_bounded = exact::is_exact(context);
+    let is_bounded = is_bounded(&context);
     if media.is_left_out() {
         outputs::set(context, (0..).take(entries.len()).collect());
         note_loaded(context, entries.iter());
@@ -506,9 +507,9 @@ fn describe(context: Context<'_>) {
     with_record(context, |record| {
         record.describe(&facts);
         match contexts::windows_of(context.pointer()) {
-            Windows::Whole => record.refuse_aloud(exact::WHOLE_WINDOWS),
-            Windows::Shared => record.refuse_aloud(exact::SHARED_WINDOWS),
-            Windows::Unknown => record.refuse_aloud(exact::UNKNOWN_WINDOWS),
+            Windows::Whole => record.refuse_aloud(WHOLE_WINDOWS),
+            Windows::Shared => record.refuse_aloud(SHARED_WINDOWS),
+            Windows::Unknown => record.refuse_aloud(UNKNOWN_WINDOWS),
             Windows::None | Windows::Bounded if contexts::is_bounded(context.pointer()) => {
                 record.bind(&facts)
             }

@@ -4,20 +4,20 @@ use std::time::Instant;
 
 use contextpilot_kv_engine::{
     Bounds, Done, Engine, Host, Journal, Part, Record, Refusal, States, Supply, Tails, Wanted,
-    last_message,
+    is_bounded, last_message,
 };
 use contextpilot_kv_store::{Conditions, Fingerprint, Run, Session, worth};
 
+use super::bounded::load::StoredState;
 use super::context::ContextStore;
 use super::engine::Context;
 use super::engine::PARTIAL;
 use super::evaluate::load::Stored;
-use super::exact::load::StoredState;
 use super::figures;
 use super::index::StoreIndex;
 use super::index::held::with_index;
 use super::records::{self, PATIENCE, be_patient, with_record};
-use super::{calls, evaluate, exact, own_batch, save};
+use super::{bounded, calls, evaluate, own_batch, save};
 use crate::attach::original::{self, original};
 use crate::base::{faults, log};
 use crate::capture::{contexts, uncached};
@@ -185,12 +185,10 @@ impl Host for Context<'_> {
 
     fn find<'a>(&'a self, wanted: &Wanted<'a>) -> Option<impl Supply + 'a> {
         match wanted.run {
-            Some(run) if !exact::is_exact(*self) => {
-                Stored::find(*self, wanted, run).map(Found::Dense)
-            }
+            Some(run) if !is_bounded(self) => Stored::find(*self, wanted, run).map(Found::Dense),
             run => {
-                let better =
-                    run.and_then(|run| exact::load::better_than_stored(*self, run, wanted.tokens));
+                let better = run
+                    .and_then(|run| bounded::load::better_than_stored(*self, run, wanted.tokens));
                 if let Some(other) = better {
                     save::share(*self, other);
                 }
@@ -204,7 +202,7 @@ impl Host for Context<'_> {
     }
 
     fn may_wait(&self, run: &Run) -> bool {
-        exact::may_wait(*self, run)
+        bounded::may_wait(*self, run)
     }
 
     fn at_once(&self) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! The store itself: the tree of what is there, the folder with the rows, and the thread that writes them.
 
+pub(super) mod bounded;
 pub(super) mod elsewhere;
-pub(super) mod exact;
 pub(super) mod held;
 mod keep;
 pub(super) mod kept;

@@ -197,7 +197,7 @@ impl Media {
     /// Whether its rows are what they would be with any other batches. `is_whole`: all of them are in one.
     ///
     /// With sliding windows the engine computes a batch of several parts without a piece of the window, maybe (see
-    /// [`exact`](super::exact)), and only libmtmd can divide it.
+    /// [`bounded`](super::bounded)), and only libmtmd can divide it.
     fn is_certain(&self, bounds: Option<Bounds>, is_whole: bool) -> bool {
         let at_once = bounds.and_then(|bounds| bounds.at_once);
         // A program may go back without asking, and what a load has left out of the windows cannot be evaluated again.

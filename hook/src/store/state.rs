@@ -4,17 +4,18 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use contextpilot_kv_engine::{
-    Change, Checkpoint, Engine as _, Host as _, bounded, changed, keep_checkpoint,
+    Change, Checkpoint, Engine as _, Host as _, bounded, changed, is_bounded, keep_checkpoint,
 };
 use contextpilot_kv_store::Held;
 use contextpilot_residency::Token;
 
+use super::bounded::checkpoint;
 use super::calls::{acts, before, hears};
 use super::context::ContextStore;
 use super::engine::Context;
 use super::index::held::with_index;
 use super::records::with_record;
-use super::{ahead, exact, hidden, save};
+use super::{ahead, hidden, save};
 
 /// The server has saved a whole sequence to its own memory.
 ///
@@ -43,7 +44,7 @@ fn remember(record: &mut ContextStore, sequence: i32, target: *const u8, state: 
 pub(crate) fn checkpoint_size(context: Context<'_>, sequence: i32) -> Option<usize> {
     let mut size = None;
     before(context, || {
-        let checkpoint = exact::checkpoint(context, sequence);
+        let checkpoint = checkpoint(context, sequence);
         size = checkpoint.as_ref().map(|checkpoint| checkpoint.bytes.len());
         context.journal(|journal| journal.announce(sequence, checkpoint));
     });
@@ -102,7 +103,7 @@ pub(crate) unsafe fn checkpointed(
     target: *const u8,
     size: usize,
 ) {
-    if !hears(context) || target.is_null() || !exact::is_exact(context) {
+    if !hears(context) || target.is_null() || !is_bounded(&context) {
         return;
     }
     // SAFETY: the caller's promise.

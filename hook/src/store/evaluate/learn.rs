@@ -1,12 +1,11 @@
 //! Learns the layout of a context's states from a state that the engine gives.
 
-use contextpilot_kv_engine::{Engine as _, Part};
+use contextpilot_kv_engine::{Engine as _, Part, is_bounded};
 use contextpilot_kv_store::{Layout, LayoutError, Shape, prove};
 
 use crate::base::guard;
 use crate::store::context::ContextStore;
 use crate::store::engine::Context;
-use crate::store::exact;
 use crate::store::records::with_record;
 
 /// Tokens that are enough to see of what the state of a sequence consists.
@@ -82,7 +81,7 @@ fn prove_one(context: Context<'_>, sequence: i32) -> Option<Understood> {
     let saved = context.save(sequence, &mut state);
     let proven = if !saved {
         None
-    } else if exact::is_exact(context) {
+    } else if is_bounded(&context) {
         let mut partial = Vec::new();
         let saved = context.save_part(sequence, &mut partial);
         let prove = || Understood::Exact(Shape::prove(&state, &partial));

@@ -57,7 +57,7 @@ impl StoreIndex {
                     Some(_) => record.tails.within(tokens),
                     None => Vec::new(),
                 };
-                self.keep_exact(&fingerprint, (tokens, &ends), dense.as_ref(), tail, ours);
+                self.keep_bounded(&fingerprint, (tokens, &ends), dense.as_ref(), tail, ours);
             }
         }
         if self.length_of(&fingerprint, tokens) > 0 {
@@ -85,7 +85,7 @@ impl StoreIndex {
 
     /// As [`keep`](Self::keep), of a state with a tail, which is kept if all of its rows are. `dense`: the rows, if it has
     /// any. `ends`: a chunk ends behind each of these numbers of tokens.
-    pub(super) fn keep_exact(
+    pub(super) fn keep_bounded(
         &mut self,
         fingerprint: &Fingerprint,
         (tokens, ends): (&[i32], &[usize]),

@@ -90,7 +90,7 @@ fn rows_that_were_not_copied_are_not_kept() {
         let lacking = whole.clone().with_rows_from(rows_from);
         for ours in [None, Some(&ours)] {
             index.keep(&model, &tokens, &lacking, ours);
-            index.keep_exact(&model, (&tokens, &[]), Some(&lacking), &[1, 2, 3], ours);
+            index.keep_bounded(&model, (&tokens, &[]), Some(&lacking), &[1, 2, 3], ours);
             assert_eq!(index.length_of(&model, &tokens), 0, "{rows_from}");
         }
     }
@@ -121,7 +121,7 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     let stopped = || drop(GO.lock());
     index.writer = Writer::start(index.folder.clone(), queue, stopped, || false).expect("a thread");
     let [first, second, third] = [5, 6, 7].map(|n| Fingerprint([n; 16]));
-    index.keep_exact(
+    index.keep_bounded(
         &first,
         (&tokens, &[]),
         Some(&state),

@@ -11,12 +11,12 @@ use crate::base::region::Region;
 use crate::store::flow::Outline;
 
 /// A state that can be put together.
-pub(in crate::store) struct ExactOffer {
+pub(in crate::store) struct BoundedOffer {
     found: Found,
     tail: Tail,
 }
 
-impl ExactOffer {
+impl BoundedOffer {
     /// The position at which the state was taken: how many tokens it stands for.
     pub(in crate::store) fn position(&self) -> usize {
         self.tail.piece.start
@@ -35,15 +35,15 @@ impl ExactOffer {
 
 impl StoreIndex {
     /// The state behind the most of these tokens, and behind more than `held` of them.
-    pub(in crate::store) fn offer_exact(
+    pub(in crate::store) fn offer_bounded(
         &self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
         held: usize,
-    ) -> Option<ExactOffer> {
+    ) -> Option<BoundedOffer> {
         let found = self.tree.find(fingerprint, tokens);
         let tail = self.tree.tails(&found).pop()?;
-        (tail.piece.start > held).then_some(ExactOffer { found, tail })
+        (tail.piece.start > held).then_some(BoundedOffer { found, tail })
     }
 
     /// Whether a prompt that begins with these tokens may be on its way to a state: all of them are there, and behind
@@ -63,15 +63,15 @@ impl StoreIndex {
         fingerprint: &Fingerprint,
         tokens: &[i32],
     ) -> usize {
-        let offer = self.offer_exact(fingerprint, tokens, 0);
+        let offer = self.offer_bounded(fingerprint, tokens, 0);
         offer.map_or(0, |offer| offer.position())
     }
 
     /// Puts the state together for a sequence that is to hold these tokens, or the first of them. False if something of it is gone or damaged; then that has left the store, and
     /// another offer may be asked for.
-    pub(in crate::store) fn compose_exact(
+    pub(in crate::store) fn compose_bounded(
         &mut self,
-        offer: &ExactOffer,
+        offer: &BoundedOffer,
         shape: &Shape,
         (sequence, tokens): (i32, &[i32]),
         state: &mut Vec<u8>,
@@ -104,21 +104,21 @@ impl StoreIndex {
     }
 
     /// As [`region_for`](Self::region_for).
-    pub(in crate::store) fn region_for_exact(
+    pub(in crate::store) fn region_for_bounded(
         &self,
         flows: bool,
         shape: &Shape,
-        offer: &ExactOffer,
+        offer: &BoundedOffer,
     ) -> Option<Region> {
         let bytes = shape.state_size(offer.position(), offer.tail_size());
         self.region(flows, shape.dense()?, || offer.pieces(), bytes)
     }
 
-    /// As [`compose_exact`](Self::compose_exact), without what can be brought from the files while the engine takes the
+    /// As [`compose_bounded`](Self::compose_bounded), without what can be brought from the files while the engine takes the
     /// state. `state` has its size. `None`: false.
-    pub(in crate::store) fn outline_exact(
+    pub(in crate::store) fn outline_bounded(
         &mut self,
-        offer: &ExactOffer,
+        offer: &BoundedOffer,
         layout: &Layout,
         (sequence, tokens): (i32, &[i32]),
         mut state: Region,
@@ -141,7 +141,7 @@ impl StoreIndex {
         Some(Outline { state, left_out })
     }
 
-    fn note_all_used(&mut self, pieces: Vec<Piece>, offer: &ExactOffer) {
+    fn note_all_used(&mut self, pieces: Vec<Piece>, offer: &BoundedOffer) {
         let used: Vec<_> = pieces.into_iter().chain([offer.tail.piece]).collect();
         self.note_used(&used);
     }
@@ -153,8 +153,8 @@ impl StoreIndex {
         tokens: &[i32],
         partial: &mut Vec<u8>,
     ) -> bool {
-        let offer = self.offer_exact(fingerprint, tokens, tokens.len() - 1);
-        let Some(ExactOffer { tail, .. }) = offer else {
+        let offer = self.offer_bounded(fingerprint, tokens, tokens.len() - 1);
+        let Some(BoundedOffer { tail, .. }) = offer else {
             return false;
         };
         let there = self.append_tail(&tail, partial);

@@ -46,7 +46,7 @@
 pub(super) mod load;
 mod show;
 
-use contextpilot_kv_engine::{bounded, is_bounded};
+use contextpilot_kv_engine::bounded;
 use contextpilot_kv_store::{Run, worth};
 
 pub(super) use self::show::checkpoint;
@@ -71,11 +71,6 @@ pub(super) const SHARED_WINDOWS: &str = "its sequences share one small cache of 
 /// As [`WHOLE_WINDOWS`].
 pub(super) const UNKNOWN_WINDOWS: &str =
     "whether its sliding windows keep every position (swa_full) is not known";
-
-/// Whether a context cannot go back to any position.
-pub(super) fn is_exact(context: Context<'_>) -> bool {
-    is_bounded(&context)
-}
 
 /// The first and last position of a sequence as the host must see them, if the engine holds fewer.
 pub(crate) fn ends(context: Context<'_>, sequence: i32) -> Option<(i32, i32)> {

@@ -16,7 +16,7 @@ use crate::store::figures::{self, FIGURES};
 use crate::store::flow::{self, Prepared};
 use crate::store::hidden;
 use crate::store::index::StoreIndex;
-use crate::store::index::exact::ExactOffer;
+use crate::store::index::bounded::BoundedOffer;
 use crate::store::index::held::with_index;
 use crate::store::records::{self, with_record};
 use crate::store::working::Busy;
@@ -183,7 +183,7 @@ fn search(
         // The host has had the rows of all that it believes in.
         let tokens = tokens.get(..length.max(believed))?;
         for _ in 0..ATTEMPTS {
-            let offer = index.offer_exact(&fingerprint, tokens, held)?;
+            let offer = index.offer_bounded(&fingerprint, tokens, held)?;
             let position = offer.position();
             let is_whole = media::whole(&tokens[..position]) == position;
             if !is_whole || !is_worth_loading(record, position, held, believed) {
@@ -211,18 +211,18 @@ fn is_worth_loading(record: &ContextStore, position: usize, held: usize, believe
 fn prepare_state(
     index: &mut StoreIndex,
     record: &mut ContextStore,
-    offer: &ExactOffer,
+    offer: &BoundedOffer,
     of: (i32, &[i32]),
     may_flow: bool,
 ) -> Option<Prepared> {
     let shape = record.shape().cloned()?;
-    let region = index.region_for_exact(may_flow && record.flows, &shape, offer);
+    let region = index.region_for_bounded(may_flow && record.flows, &shape, offer);
     if let (Some(layout), Some(region)) = (shape.dense(), region) {
-        let outline = index.outline_exact(offer, layout, of, region);
+        let outline = index.outline_bounded(offer, layout, of, region);
         return outline.map(Prepared::Outline);
     }
     let mut state = std::mem::take(&mut record.buffer);
-    if index.compose_exact(offer, &shape, of, &mut state) {
+    if index.compose_bounded(offer, &shape, of, &mut state) {
         return Some(Prepared::Composed(state));
     }
     record.buffer = state;
