@@ -8,11 +8,11 @@ use contextpilot_kv_engine::{
 };
 use contextpilot_kv_store::{Conditions, Fingerprint, Run, Session, worth};
 
-use super::bounded::load::StoredState;
+use super::bounded::load::BoundedSupply;
 use super::context::ContextStore;
 use super::engine::Context;
 use super::engine::PARTIAL;
-use super::evaluate::load::Stored;
+use super::evaluate::load::DenseSupply;
 use super::figures;
 use super::index::StoreIndex;
 use super::index::held::with_index;
@@ -96,8 +96,8 @@ impl Record for ContextStore {
 /// What the store has for a sequence.
 enum Found<'a> {
     /// What it has for a context that can go back to any position.
-    Dense(Stored<'a>),
-    Bounded(StoredState<'a>),
+    Dense(DenseSupply<'a>),
+    Bounded(BoundedSupply<'a>),
 }
 
 macro_rules! either {
@@ -185,14 +185,17 @@ impl Host for Context<'_> {
 
     fn find<'a>(&'a self, wanted: &Wanted<'a>) -> Option<impl Supply + 'a> {
         match wanted.run {
-            Some(run) if !is_bounded(self) => Stored::find(*self, wanted, run).map(Found::Dense),
+            Some(run) if !is_bounded(self) => {
+                DenseSupply::find(*self, wanted, run).map(Found::Dense)
+            }
             run => {
-                let better = run
-                    .and_then(|run| bounded::load::better_than_stored(*self, run, wanted.tokens));
+                let better = run.and_then(|run| {
+                    bounded::load::better_than_last_state(*self, run, wanted.tokens)
+                });
                 if let Some(other) = better {
                     save::share(*self, other);
                 }
-                StoredState::find(*self, *wanted).map(Found::Bounded)
+                BoundedSupply::find(*self, *wanted).map(Found::Bounded)
             }
         }
     }

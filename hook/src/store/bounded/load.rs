@@ -22,7 +22,7 @@ use crate::store::records::{self, with_record};
 use crate::store::working::Busy;
 
 /// The last state that lies within what is wanted.
-pub(in crate::store) struct StoredState<'a> {
+pub(in crate::store) struct BoundedSupply<'a> {
     context: Context<'a>,
     wanted: Wanted<'a>,
     position: usize,
@@ -35,12 +35,12 @@ pub(in crate::store) struct StoredState<'a> {
     _busy: Busy,
 }
 
-impl<'a> StoredState<'a> {
+impl<'a> BoundedSupply<'a> {
     /// `None`: there is none, or it is not worth it.
     pub(in crate::store) fn find(context: Context<'a>, wanted: Wanted<'a>) -> Option<Self> {
         let busy = Busy::begin();
         let start = Instant::now();
-        let (position, prepared) = search(context, &wanted, wanted.held, true)?;
+        let (position, prepared) = search_state(context, &wanted, wanted.held, true)?;
         Some(Self {
             context,
             wanted,
@@ -69,7 +69,7 @@ impl<'a> StoredState<'a> {
                 self.failed += 1;
                 context.cut(sequence, 0);
                 self.start = Instant::now();
-                let (position, prepared) = search(context, &self.wanted, 0, false)?;
+                let (position, prepared) = search_state(context, &self.wanted, 0, false)?;
                 let Prepared::Composed(state) = prepared else {
                     return None;
                 };
@@ -83,7 +83,7 @@ impl<'a> StoredState<'a> {
     }
 }
 
-impl Supply for StoredState<'_> {
+impl Supply for BoundedSupply<'_> {
     fn tokens(&self) -> &[i32] {
         self.wanted.tokens
     }
@@ -157,7 +157,7 @@ fn note_loaded(context: Context<'_>, wanted: &Wanted<'_>, loaded: Range<usize>) 
 }
 
 /// The state, and its position. `held`: how many tokens the engine holds.
-fn search(
+fn search_state(
     context: Context<'_>,
     wanted: &Wanted<'_>,
     held: usize,
@@ -231,7 +231,7 @@ fn prepare_state(
 
 /// Another sequence of the context that holds a beginning of what is wanted, and nothing else, and more than the store
 /// has a state for.
-pub(in crate::store) fn better_than_stored(
+pub(in crate::store) fn better_than_last_state(
     context: Context<'_>,
     run: &Run,
     wanted: &[i32],

@@ -14,7 +14,7 @@ use crate::store::records::with_record;
 use crate::store::{elsewhere, hidden, save};
 
 /// What the store has of a prompt, for a sequence that holds a beginning of it.
-pub(in crate::store) struct Stored<'a> {
+pub(in crate::store) struct DenseSupply<'a> {
     context: Context<'a>,
     run: &'a Run,
     held: usize,
@@ -32,7 +32,7 @@ pub(in crate::store) struct Stored<'a> {
     is_direct: bool,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> DenseSupply<'a> {
     pub(in crate::store) fn find(
         context: Context<'a>,
         wanted: &Wanted<'_>,
@@ -85,7 +85,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-impl Supply for Stored<'_> {
+impl Supply for DenseSupply<'_> {
     fn tokens(&self) -> &[i32] {
         &self.offer.tokens
     }
