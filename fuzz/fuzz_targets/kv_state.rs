@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use contextpilot_kv_store::{Composer, LayoutError, SequenceState, Wanted, prove};
+use contextpilot_kv_store::{Composer, LayoutError, SequenceState, WantedBytes, prove};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -106,7 +106,7 @@ fn is_of_another_sequence(state: &SequenceState<'_>, all: &Range<usize>, input: 
 /// What is left out of a state is not of the positions that are wanted, and nothing else is lost.
 fn has_the_rows_that_are_wanted(state: &SequenceState<'_>, all: &Range<usize>, input: &[u8]) {
     for from in [all.start, all.start + all.len() / 2, all.end - 1] {
-        let Some(wanted) = Wanted::new(state.layout(), state.sequence(), input, from) else {
+        let Some(wanted) = WantedBytes::new(state.layout(), state.sequence(), input, from) else {
             continue;
         };
         let mut copy = vec![0; input.len()];

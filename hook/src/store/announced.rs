@@ -62,13 +62,13 @@ fn announce_for_life(mut stored: Stored) {
             origins = read_origins();
         }
         if now != announced || changes.too_many {
-            stored.clear(now.is_some_and(|wanted| wanted.has_tails));
+            stored.clear(now.is_some_and(|loadable| loadable.has_tails));
             announced = now;
-            if let Some(wanted) = now {
-                read_all(wanted, &mut stored);
+            if let Some(loadable) = now {
+                read_all(loadable, &mut stored);
             }
-        } else if let Some(wanted) = now {
-            apply(wanted, &changes, &mut stored);
+        } else if let Some(loadable) = now {
+            apply(loadable, &changes, &mut stored);
         }
         stored.publish();
     }
@@ -80,31 +80,31 @@ fn announce_for_life(mut stored: Stored) {
 
 /// The chunks that the server would load now.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Wanted {
+struct Loadable {
     fingerprint: Fingerprint,
     /// A prompt is loaded up to a tail that lies on its way.
     has_tails: bool,
 }
 
-impl Wanted {
+impl Loadable {
     fn has(&self, chunk: &Chunk) -> bool {
         chunk.fingerprint == self.fingerprint && (self.has_tails || !chunk.is_tail())
     }
 }
 
 /// What the server would load now, and what has changed.
-fn changes(origins: &[Origin]) -> (Option<Wanted>, Changes) {
+fn changes(origins: &[Origin]) -> (Option<Loadable>, Changes) {
     let changes = on_index(|index| index.as_mut().map(StoreIndex::changes));
     let Some(changes) = changes else {
         return Default::default();
     };
-    let wanted = records::oldest().and_then(|basis| {
-        Some(Wanted {
+    let loadable = records::oldest().and_then(|basis| {
+        Some(Loadable {
             fingerprint: basis.fingerprint(origins)?,
             has_tails: !basis.goes_back(),
         })
     });
-    (wanted, changes)
+    (loadable, changes)
 }
 
 /// `None`: the folder has not been read yet.
@@ -114,7 +114,7 @@ fn read_origins() -> Option<Vec<Origin>> {
 }
 
 /// Announces all chunks: those that are kept and those used last, if there are too many.
-fn read_all(wanted: Wanted, stored: &mut Stored) {
+fn read_all(loadable: Loadable, stored: &mut Stored) {
     let mut all: Vec<((bool, u64), Chunk)> = Vec::new();
     let mut last = None;
     loop {
@@ -123,7 +123,7 @@ fn read_all(wanted: Wanted, stored: &mut Stored) {
             break;
         };
         last = some.last().map(|(_, chunk)| chunk.name);
-        all.extend(some.into_iter().filter(|(_, chunk)| wanted.has(chunk)));
+        all.extend(some.into_iter().filter(|(_, chunk)| loadable.has(chunk)));
     }
     all.sort_by_key(|(worth, _)| std::cmp::Reverse(*worth));
     let mut size = 0;
@@ -140,7 +140,7 @@ fn read_all(wanted: Wanted, stored: &mut Stored) {
     }
 }
 
-fn apply(wanted: Wanted, changes: &Changes, stored: &mut Stored) {
+fn apply(loadable: Loadable, changes: &Changes, stored: &mut Stored) {
     for some in changes.chunks.chunks(AT_A_TIME) {
         let found = on_index(|index| {
             let index = index.as_ref();
@@ -158,7 +158,7 @@ fn apply(wanted: Wanted, changes: &Changes, stored: &mut Stored) {
         for (change, chunk) in some.iter().zip(found) {
             match (change, chunk) {
                 (Change::Left(name), _) => stored.remove(&name.0),
-                (Change::Came(_), Some((chunk, kept))) if wanted.has(&chunk) => {
+                (Change::Came(_), Some((chunk, kept))) if loadable.has(&chunk) => {
                     stored.add(run(&chunk, kept));
                 }
                 (Change::Came(_), _) => {}

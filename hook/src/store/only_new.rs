@@ -12,7 +12,7 @@ use std::slice;
 use std::time::Instant;
 
 use contextpilot_kv_engine::Engine as _;
-use contextpilot_kv_store::{Layout, Wanted, worth};
+use contextpilot_kv_store::{Layout, WantedBytes, worth};
 
 use super::engine::Context;
 use super::figures::{self, FIGURES};
@@ -139,7 +139,7 @@ struct Taking<'a> {
     /// A position.
     from: usize,
     /// Found when the engine asks for the first rows. `None` inside: all are wanted.
-    wanted: OnceCell<Option<Wanted>>,
+    wanted: OnceCell<Option<WantedBytes>>,
     /// Bytes that were left out.
     left_out: Cell<usize>,
 }
@@ -176,7 +176,7 @@ unsafe fn fetch_mine(tensor: Pointer, target: *mut u8, offset: usize, size: usiz
     let wanted = taking.wanted.get_or_init(|| {
         // SAFETY: the first bytes of the region, which no thread writes to now.
         let begun = unsafe { slice::from_raw_parts(taking.begin, begin) };
-        let find = || Wanted::new(taking.layout, taking.sequence, begun, taking.from);
+        let find = || WantedBytes::new(taking.layout, taking.sequence, begun, taking.from);
         guard::compute(find).flatten()
     });
     let Some(wanted) = wanted else {

@@ -27,7 +27,7 @@
 //! | `session` | what the sequences of one context hold, as far as the store may rely on it |
 //! | `layout`, `shape`, `address` | how the state of a sequence is laid out, also with windows or recurrent; whose cells a part of it has |
 //! | `state`, `compose`, `prove` | reads a state and cuts rows out of it; puts one together; tries both with a real one |
-//! | `wanted`, `numbers`, `bytes` | the bytes of a state that are wanted; whether they are numbers; how these are read |
+//! | `wanted_bytes`, `numbers`, `bytes` | the bytes of a state that are wanted; whether they are numbers; how these are read |
 //! | [`media`] | images and sounds among the tokens |
 //! | [`worth`] | what is worth a copy out of the engine or into it, for the hook and the simulation |
 //!
@@ -57,7 +57,7 @@ mod state;
 mod store;
 mod tree;
 mod waiting;
-mod wanted;
+mod wanted_bytes;
 pub mod worth;
 
 pub use chunk::{Chunk, Found, HEADER_BYTES, Piece, TAIL, Tail, common};
@@ -75,4 +75,4 @@ pub use shape::{Shape, is_tail_finite};
 pub use state::{SequenceState, StateMap};
 pub use store::{Change, Changes, MEMORY, Model, Refused, Store};
 pub use tree::{MOST_ALIKE, MOST_WAYS};
-pub use wanted::Wanted;
+pub use wanted_bytes::WantedBytes;

@@ -242,7 +242,7 @@ impl<'a> SequenceState<'a> {
         })
     }
 
-    /// The same state, of which only rows of the tokens from this one on were copied: see [`Wanted`](crate::Wanted).
+    /// The same state, of which only rows of the tokens from this one on were copied: see [`WantedBytes`](crate::WantedBytes).
     #[must_use]
     pub fn with_rows_from(self, rows_from: usize) -> Self {
         Self { rows_from, ..self }

@@ -5,8 +5,8 @@ mod engine;
 use std::collections::BTreeSet;
 
 use contextpilot_kv_store::{
-    ComposeError, Composer, Facts, LayoutError, NameError, Origin, Refused, SequenceState, Wanted,
-    media, prove,
+    ComposeError, Composer, Facts, LayoutError, NameError, Origin, Refused, SequenceState,
+    WantedBytes, media, prove,
 };
 use engine::{Engine, engines};
 
@@ -241,7 +241,7 @@ fn rows_that_are_not_wanted_are_left_out() {
             let layout = state.layout();
             for from in [0, 1, 17, 20, 29, 30, 31] {
                 let mut copy = vec![0; bytes.len()];
-                let wanted = Wanted::new(layout, 2, &bytes, from).expect("all is there");
+                let wanted = WantedBytes::new(layout, 2, &bytes, from).expect("all is there");
                 let (mut at, mut copied) = (0, 0);
                 for end in (0..bytes.len()).step_by(13).chain([bytes.len()]) {
                     let mut rest = at..end;
@@ -289,10 +289,10 @@ fn what_is_wanted_is_known_only_of_a_state_with_all_of_its_cells() {
     // Magic number, sequence, streams, and the count.
     let cells = 16 + 3 * 12;
     for begun in 0..bytes.len() {
-        let is_known = Wanted::new(&layout, 0, &bytes[..begun], 1).is_some();
+        let is_known = WantedBytes::new(&layout, 0, &bytes[..begun], 1).is_some();
         assert_eq!(is_known, begun >= cells, "{begun}");
     }
-    assert!(Wanted::new(&layout, -1, &bytes, 1).is_none());
+    assert!(WantedBytes::new(&layout, -1, &bytes, 1).is_none());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::state::word;
 
 /// A state of which the rows before some position are of no use to the code that copies it.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct WantedBytes {
     /// Where the rows of each layer are.
     rows: Vec<RowsAt>,
     cells: usize,
@@ -16,7 +16,7 @@ pub struct Wanted {
     wanted: Vec<Range<usize>>,
 }
 
-impl Wanted {
+impl WantedBytes {
     /// Of a state of `sequence`, the rows of the positions from `from` on. `begun` is what was written of it so far: at
     /// least all that stands before the rows. `None`: it is not laid out like that.
     pub fn new(layout: &Layout, sequence: i32, begun: &[u8], from: usize) -> Option<Self> {
