@@ -92,7 +92,7 @@ fn store(index: &mut StoreIndex, record: &mut ContextStore, waiting: &Waiting) -
     let fingerprint = record.fingerprint(waiting.conditions)?;
     let state = (&**waiting.state, 0);
     let of_whom = (fingerprint, waiting.conditions, &*waiting.tokens);
-    index.keep_state(
+    index.insert_state(
         record,
         of_whom,
         state,
@@ -101,7 +101,7 @@ fn store(index: &mut StoreIndex, record: &mut ContextStore, waiting: &Waiting) -
     )?;
     for tail in &waiting.tails {
         if let Some(of) = record.fingerprint(tail.conditions) {
-            index.keep_tail(&of, &tail.tokens, &tail.bytes);
+            index.insert_tail(&of, &tail.tokens, &tail.bytes);
         }
     }
     Some(())

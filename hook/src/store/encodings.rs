@@ -387,7 +387,7 @@ pub(crate) unsafe fn encoded(batch: Pointer, time: Duration) {
         };
         // SAFETY: the engine has so many rows of so many numbers for the chunk, until the batch is freed.
         let rows = unsafe { slice::from_raw_parts(rows.cast::<f32>().cast_const(), numbers) };
-        guard::compute(|| keep(&known, rows));
+        guard::compute(|| insert(&known, rows));
     }
 }
 
@@ -488,7 +488,7 @@ fn load(known: &Known) -> Option<Vec<f32>> {
 }
 
 /// Stores the rows of an image.
-fn keep(known: &Known, rows: &[f32]) {
+fn insert(known: &Known, rows: &[f32]) {
     if !rows.iter().all(|number| number.is_finite()) {
         return;
     }
@@ -498,7 +498,7 @@ fn keep(known: &Known, rows: &[f32]) {
     };
     let (fingerprint, tokens) = (&known.fingerprint, &known.tokens);
     let width = known.projector.width;
-    index.keep_rows(fingerprint, (tokens, &[]), known.size(), |range| {
+    index.insert_rows(fingerprint, (tokens, &[]), known.size(), |range| {
         let rows = rows.get(range.start * width..range.end * width)?;
         Some(
             rows.iter()

@@ -328,23 +328,23 @@ pub(super) fn length(
 /// Stores the rows of a sequence, if there are any, as far as the store has its KV.
 pub(super) fn save(context: Context<'_>, sequence: i32) {
     if are_any() {
-        with_index(context, |index, record| keep(index, record, sequence));
+        with_index(context, |index, record| insert(index, record, sequence));
     }
 }
 
 /// The same, of a caller that has the index.
-pub(super) fn keep(index: &mut Option<StoreIndex>, record: &mut ContextStore, sequence: i32) {
+pub(super) fn insert(index: &mut Option<StoreIndex>, record: &mut ContextStore, sequence: i32) {
     let Some(mut hidden) = record.take_hidden() else {
         return;
     };
     let size = hidden.size;
     if let (Some(index), Some(rows)) = (index, hidden.of.get_mut(&sequence)) {
-        keep_rows(index, record, sequence, rows, size);
+        insert_rows(index, record, sequence, rows, size);
     }
     record.set_hidden(hidden);
 }
 
-fn keep_rows(
+fn insert_rows(
     index: &mut StoreIndex,
     record: &mut ContextStore,
     sequence: i32,
@@ -364,7 +364,7 @@ fn keep_rows(
     let kv = index.tree.find(&fingerprint, tokens);
     let ends = kv.pieces().iter().map(|piece| piece.start + piece.take);
     let ends: Vec<usize> = ends.collect();
-    index.keep_rows(&of_rows, (tokens, &ends), size, |range| rows.of(range));
+    index.insert_rows(&of_rows, (tokens, &ends), size, |range| rows.of(range));
     let stored = index.length_of(&of_rows, tokens);
     if stored > 0 {
         index.note_origin(of_rows, || record.origin_of_hidden(conditions));

@@ -3,7 +3,7 @@
 pub(super) mod bounded;
 pub(super) mod elsewhere;
 pub(super) mod held;
-mod keep;
+mod insert;
 pub(super) mod kept;
 pub(super) mod noted;
 

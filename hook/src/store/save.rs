@@ -169,7 +169,7 @@ fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> 
         if aside::is_due(index.as_ref(), record, sequence) {
             return (false, aside::wanted(record, sequence, kept, margin));
         }
-        keep_waiting(index, record, sequence);
+        insert_waiting(index, record, sequence);
         let wanted = what_to_save(index, record, sequence, kept, margin);
         (index.is_some(), wanted)
     });
@@ -184,12 +184,13 @@ fn copy_out(context: Context<'_>, sequence: i32, kept: usize, margin: usize) -> 
         Copied::Whole(buffer) => buffer,
         Copied::From(from, layout) => {
             let new = only_new::copy_out(context, sequence, from, &layout);
-            return new.is_none_or(|new| keep(context, sequence, (new.bytes(), new.tokens), None));
+            return new
+                .is_none_or(|new| insert(context, sequence, (new.bytes(), new.tokens), None));
         }
     };
     let saved = only_new::copy_whole(context, sequence, &mut buffer);
     let state = Arc::new(buffer);
-    let asked = !saved || keep(context, sequence, (&state, 0), Some(&state));
+    let asked = !saved || insert(context, sequence, (&state, 0), Some(&state));
     // Else the writer has it.
     let buffer = Arc::try_unwrap(state).unwrap_or_default();
     with_record(context, |record| record.buffer = buffer);
@@ -260,7 +261,7 @@ fn length_of(
 
 /// Stores what is new in the state that a sequence has now, and weighs nothing: with the rows from this position on. `ours`: its bytes, if they
 /// may be handed over. Returns false if another thread has the index.
-pub(super) fn keep(
+pub(super) fn insert(
     context: Context<'_>,
     sequence: i32,
     state: (&[u8], usize),
@@ -286,9 +287,9 @@ pub(super) fn keep(
             return true;
         }
         if let Some(index) = index {
-            keep_new(index, record, sequence, state, ours, of_engine);
+            insert_new(index, record, sequence, state, ours, of_engine);
         }
-        keep_waiting(index, record, sequence);
+        insert_waiting(index, record, sequence);
         index.is_some()
     });
     asked != Some(false)
@@ -296,7 +297,7 @@ pub(super) fn keep(
 
 /// `of_engine`: the size of the part of the state that cannot be cut back, and how many tokens the engine holds, if there is
 /// such a part.
-fn keep_new(
+fn insert_new(
     index: &mut StoreIndex,
     record: &mut ContextStore,
     sequence: i32,
@@ -316,12 +317,12 @@ fn keep_new(
     }
     let part = of_engine.map(|(part, _)| part);
     let of_whom = (fingerprint, conditions, tokens);
-    index.keep_state(record, of_whom, (state, rows_from), ours, part)
+    index.insert_state(record, of_whom, (state, rows_from), ours, part)
 }
 
-/// Keeps the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
+/// Inserts the tails of a sequence that were waiting, if their rows are there now. Those that are not of what the
 /// sequence holds now are dropped.
-fn keep_waiting(index: &mut Option<StoreIndex>, record: &mut ContextStore, sequence: i32) {
+fn insert_waiting(index: &mut Option<StoreIndex>, record: &mut ContextStore, sequence: i32) {
     let (Some(index), Some(tokens)) = (index, record.session.believed(sequence)) else {
         return;
     };
@@ -330,13 +331,13 @@ fn keep_waiting(index: &mut Option<StoreIndex>, record: &mut ContextStore, seque
     }
     let tokens = tokens.to_vec();
     for waiting in record.tails.take_of(sequence) {
-        let kept = tokens.starts_with(&waiting.tokens)
+        let inserted = tokens.starts_with(&waiting.tokens)
             && record
                 .fingerprint(waiting.conditions)
                 .is_some_and(|fingerprint| {
-                    index.keep_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
+                    index.insert_tail(&fingerprint, &waiting.tokens, &waiting.bytes)
                 });
-        if !kept && tokens.starts_with(&waiting.tokens) {
+        if !inserted && tokens.starts_with(&waiting.tokens) {
             record.tails.put_back(waiting);
         }
     }

@@ -27,9 +27,9 @@ pub(crate) unsafe fn saved(context: Context<'_>, sequence: i32, target: *const u
     }
     // SAFETY: the caller's promise.
     let state = unsafe { std::slice::from_raw_parts(target, size) };
-    save::keep(context, sequence, (state, 0), None);
+    save::insert(context, sequence, (state, 0), None);
     with_index(context, |index, record| {
-        hidden::keep(index, record, sequence);
+        hidden::insert(index, record, sequence);
         remember(record, sequence, target, state);
     });
 }

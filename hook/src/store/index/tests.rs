@@ -54,7 +54,7 @@ fn what_is_being_removed_is_not_there_by_what_was_read_before() {
     let (model, tokens) = (Fingerprint([5; 16]), (0..700).collect::<Vec<i32>>());
     let bytes = Engine::dense(2, 64).state(0, &(0..700).collect::<Vec<_>>());
     let state = SequenceState::read(&bytes).expect("a state");
-    index.keep(&model, &tokens, &state, None);
+    index.insert(&model, &tokens, &state, None);
     index.flush(LONG);
     let mut read = Vec::new();
     let watched = Watch::new(index.folder.clone()).look(|header| read.push(header));
@@ -68,7 +68,7 @@ fn what_is_being_removed_is_not_there_by_what_was_read_before() {
         index.share(&read[1..]);
         assert_eq!(index.tree.bytes(), 0, "none of them waits");
         // It is evaluated again, and all of it is kept.
-        index.keep(&model, &tokens, &state, None);
+        index.insert(&model, &tokens, &state, None);
         index.flush(LONG);
         let there = |header: &Header| !index.folder.lacks(&header.chunk.name);
         assert!(read.iter().all(there), "{is_done}");
@@ -89,19 +89,19 @@ fn rows_that_were_not_copied_are_not_kept() {
     for rows_from in [1, 256, 300, 600] {
         let lacking = whole.clone().with_rows_from(rows_from);
         for ours in [None, Some(&ours)] {
-            index.keep(&model, &tokens, &lacking, ours);
-            index.keep_bounded(&model, (&tokens, &[]), Some(&lacking), &[1, 2, 3], ours);
+            index.insert(&model, &tokens, &lacking, ours);
+            index.insert_bounded(&model, (&tokens, &[]), Some(&lacking), &[1, 2, 3], ours);
             assert_eq!(index.length_of(&model, &tokens), 0, "{rows_from}");
         }
     }
     // What is there up to where the rows begin is gone on with.
     let first = SequenceState::read(&bytes).expect("a state");
-    index.keep(&model, &tokens[..256], &first, None);
+    index.insert(&model, &tokens[..256], &first, None);
     assert_eq!(index.length_of(&model, &tokens), 256);
     let lacking = whole.clone().with_rows_from(257);
-    index.keep(&model, &tokens, &lacking, None);
+    index.insert(&model, &tokens, &lacking, None);
     assert_eq!(index.length_of(&model, &tokens), 256);
-    index.keep(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
+    index.insert(&model, &tokens, &whole.with_rows_from(256), Some(&ours));
     assert_eq!(index.length_of(&model, &tokens), 600);
     index.flush(LONG);
 }
@@ -121,7 +121,7 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     let stopped = || drop(GO.lock());
     index.writer = Writer::start(index.folder.clone(), queue, stopped, || false).expect("a thread");
     let [first, second, third] = [5, 6, 7].map(|n| Fingerprint([n; 16]));
-    index.keep_bounded(
+    index.insert_bounded(
         &first,
         (&tokens, &[]),
         Some(&state),
@@ -131,18 +131,18 @@ fn a_sequence_that_is_larger_than_the_queue_is_kept_as_a_whole() {
     assert_eq!(index.length_of(&first, &tokens), 1000);
     assert_eq!(index.last_state_in(&first, &tokens), 1000);
     // While that waits, there is room for no other.
-    index.keep(&second, &tokens, &state, Some(&ours));
+    index.insert(&second, &tokens, &state, Some(&ours));
     assert_eq!(index.length_of(&second, &tokens), 0);
     drop(stop);
     index.flush(LONG);
     // What another process has takes memory beside it.
     let stop = GO.lock().expect("a lock");
     index.writer = Writer::start(index.folder.clone(), queue, stopped, || false).expect("a thread");
-    index.keep(&third, &tokens, &state, None);
+    index.insert(&third, &tokens, &state, None);
     assert_eq!(index.length_of(&third, &tokens), 256);
     drop(stop);
     index.flush(LONG);
-    index.keep(&second, &tokens, &state, Some(&ours));
+    index.insert(&second, &tokens, &state, Some(&ours));
     index.flush(LONG);
     let again = empty_index(home.path());
     assert_eq!(again.length_of(&first, &tokens), 1000);
@@ -159,7 +159,7 @@ fn by_an_index_a_prompt_is_found_before_the_folder_has_been_read() {
     let state = SequenceState::read(&bytes).expect("a state");
     let tokens: Vec<i32> = (0..600).collect();
     let model = Fingerprint([5; 16]);
-    before.keep(
+    before.insert(
         &model,
         &tokens[..300],
         &SequenceState::read(&Engine::dense(2, 64).state(0, &(0..300).collect::<Vec<_>>()))
@@ -181,7 +181,7 @@ fn by_an_index_a_prompt_is_found_before_the_folder_has_been_read() {
     let offer = index.offer(&model, &tokens, 0);
     let mut composed = Vec::new();
     assert!(index.compose(&offer, 300, state.layout(), 0, &mut composed));
-    index.keep(&model, &tokens, &state, None);
+    index.insert(&model, &tokens, &state, None);
     assert_eq!(index.length_of(&model, &tokens), 600);
     // It ends before all was read: nothing that is there is left out.
     assert_eq!(index.must_write_index(), None);

@@ -20,7 +20,7 @@ enum Rows {
     Cut(Arc<Vec<u8>>, Option<Arc<Numbers>>),
 }
 
-/// Why a chunk is not kept.
+/// Why a chunk is not inserted.
 #[derive(PartialEq, Eq)]
 enum Lost {
     /// The writer does not take it.
@@ -30,9 +30,9 @@ enum Lost {
 }
 
 impl StoreIndex {
-    /// Keeps what is new in a state of these tokens, with the rows from a position on. `part`: the size of the part of it that cannot
-    /// be cut back, if there is such a part. `None`: it is a state of something else, and nothing is kept.
-    pub(in crate::store) fn keep_state(
+    /// Inserts what is new in a state of these tokens, with the rows from a position on. `part`: the size of the part of it that cannot
+    /// be cut back, if there is such a part. `None`: it is a state of something else, and nothing is inserted.
+    pub(in crate::store) fn insert_state(
         &mut self,
         record: &ContextStore,
         (fingerprint, conditions, tokens): (Fingerprint, Conditions, &[i32]),
@@ -47,7 +47,7 @@ impl StoreIndex {
                 if state.layout() != layout || !state.is_of(tokens) {
                     return None;
                 }
-                self.keep(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
+                self.insert(&fingerprint, tokens, &state.with_rows_from(rows_from), ours);
             }
             Some(part) => {
                 let (dense, tail) = record.shape()?.divide(state, part, tokens)?;
@@ -57,7 +57,7 @@ impl StoreIndex {
                     Some(_) => record.tails.within(tokens),
                     None => Vec::new(),
                 };
-                self.keep_bounded(&fingerprint, (tokens, &ends), dense.as_ref(), tail, ours);
+                self.insert_bounded(&fingerprint, (tokens, &ends), dense.as_ref(), tail, ours);
             }
         }
         if self.length_of(&fingerprint, tokens) > 0 {
@@ -66,9 +66,9 @@ impl StoreIndex {
         Some(())
     }
 
-    /// Keeps what is new in a state that holds these tokens. `ours`: memory that begins with the bytes of the state, if it
+    /// Inserts what is new in a state that holds these tokens. `ours`: memory that begins with the bytes of the state, if it
     /// may be kept until they are written.
-    pub(super) fn keep(
+    pub(super) fn insert(
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
@@ -79,13 +79,13 @@ impl StoreIndex {
         self.tree.now(clock::time());
         let bytes = state.layout().bytes_per_token();
         let missing = self.tree.missing(fingerprint, tokens, bytes);
-        self.keep_missing(&missing, state, ours);
+        self.insert_missing(&missing, state, ours);
         self.count();
     }
 
-    /// As [`keep`](Self::keep), of a state with a tail, which is kept if all of its rows are. `dense`: the rows, if it has
+    /// As [`insert`](Self::insert), of a state with a tail, which is inserted if all of its rows are. `dense`: the rows, if it has
     /// any. `ends`: a chunk ends behind each of these numbers of tokens.
-    pub(super) fn keep_bounded(
+    pub(super) fn insert_bounded(
         &mut self,
         fingerprint: &Fingerprint,
         (tokens, ends): (&[i32], &[usize]),
@@ -98,19 +98,19 @@ impl StoreIndex {
         let bytes = dense.map_or(0, |state| state.layout().bytes_per_token());
         let missing = self.tree.missing_divided(fingerprint, tokens, bytes, ends);
         let all = match dense {
-            Some(state) => self.keep_missing(&missing, state, ours),
+            Some(state) => self.insert_missing(&missing, state, ours),
             // Chunks of nothing, to which tails are tied.
-            None => self.keep_all(&missing, true, |_| Some(Rows::Cut(Arc::default(), None))),
+            None => self.insert_all(&missing, true, |_| Some(Rows::Cut(Arc::default(), None))),
         };
         if all {
             let tail = Arc::new(tail.to_vec());
-            self.keep_tail_if(fingerprint, tokens, &tail, !missing.is_empty());
+            self.insert_tail_if(fingerprint, tokens, &tail, !missing.is_empty());
         }
         self.count();
     }
 
-    /// Keeps these chunks of a state, one after the other, as far as it goes. Whether that is all of them.
-    fn keep_missing(
+    /// Inserts these chunks of a state, one after the other, as far as it goes. Whether that is all of them.
+    fn insert_missing(
         &mut self,
         missing: &[Chunk],
         state: &SequenceState<'_>,
@@ -131,7 +131,7 @@ impl StoreIndex {
         let takes_all = room && (ours.is_some() || handed.is_some() || !state.has_all_rows());
         let handed = handed.map(|bytes| (bytes, Arc::new(state.map().clone())));
         let numbers = Arc::new(state.layout().numbers());
-        self.keep_all(missing, takes_all, |chunk| {
+        self.insert_all(missing, takes_all, |chunk| {
             if let Some((bytes, map)) = &handed {
                 return Some(Rows::InState(Arc::clone(bytes), Arc::clone(map)));
             }
@@ -142,9 +142,9 @@ impl StoreIndex {
         })
     }
 
-    /// Keeps rows of `size` bytes that are not KV: of these tokens, what is not there yet, as far as there are `rows`. A chunk ends
+    /// Inserts rows of `size` bytes that are not KV: of these tokens, what is not there yet, as far as there are `rows`. A chunk ends
     /// behind each of these numbers of tokens.
-    pub(in crate::store) fn keep_rows(
+    pub(in crate::store) fn insert_rows(
         &mut self,
         fingerprint: &Fingerprint,
         (tokens, ends): (&[i32], &[usize]),
@@ -159,7 +159,7 @@ impl StoreIndex {
                 let rows = rows(from..from + chunk.tokens.len())?;
                 Some(Rows::Cut(Arc::new(rows), None))
             };
-            if self.keep_chunk(&chunk, false, cut).is_err() {
+            if self.insert_chunk(&chunk, false, cut).is_err() {
                 break;
             }
         }
@@ -178,19 +178,19 @@ impl StoreIndex {
         Some(Arc::new(buffer))
     }
 
-    /// Keeps these chunks, one after the other, as far as it goes. Whether that is all of them. `takes_all`: the writer has
+    /// Inserts these chunks, one after the other, as far as it goes. Whether that is all of them. `takes_all`: the writer has
     /// room for all of them together.
-    fn keep_all(
+    fn insert_all(
         &mut self,
         missing: &[Chunk],
         takes_all: bool,
         mut rows: impl FnMut(&Chunk) -> Option<Rows>,
     ) -> bool {
-        let mut kept = 0;
+        let mut inserted = 0;
         let mut all = true;
         for (nth, chunk) in missing.iter().enumerate() {
-            match self.keep_chunk(chunk, takes_all, &mut rows) {
-                Ok(tokens) => kept += tokens,
+            match self.insert_chunk(chunk, takes_all, &mut rows) {
+                Ok(tokens) => inserted += tokens,
                 Err(why) => {
                     if why == Lost::Refused {
                         figures::add(&FIGURES.lost_chunks, missing.len() - nth);
@@ -200,22 +200,22 @@ impl StoreIndex {
                 }
             }
         }
-        if kept > 0 {
+        if inserted > 0 {
             figures::add(&FIGURES.saves, 1);
-            figures::add(&FIGURES.saved_tokens, kept);
+            figures::add(&FIGURES.saved_tokens, inserted);
         }
         all
     }
 
-    /// How many tokens are kept by this.
-    fn keep_chunk(
+    /// How many tokens are inserted by this.
+    fn insert_chunk(
         &mut self,
         chunk: &Chunk,
         is_accepted: bool,
         rows: impl FnOnce(&Chunk) -> Option<Rows>,
     ) -> Result<usize, Lost> {
         if !is_accepted && self.writer.accepts(chunk.bytes).is_err() {
-            // The disk is too slow, or refused something a moment ago: less is kept.
+            // The disk is too slow, or refused something a moment ago: less is stored.
             return Err(Lost::Refused);
         }
         let rows = rows(chunk).ok_or(Lost::Unfit)?;
@@ -240,18 +240,18 @@ impl StoreIndex {
         Ok(chunk.tokens.len())
     }
 
-    /// Keeps the tail of a state that holds these tokens. False: their rows are not there yet, and it has to wait for them.
-    pub(in crate::store) fn keep_tail(
+    /// Inserts the tail of a state that holds these tokens. False: their rows are not there yet, and it has to wait for them.
+    pub(in crate::store) fn insert_tail(
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
         tail: &Arc<Vec<u8>>,
     ) -> bool {
-        self.keep_tail_if(fingerprint, tokens, tail, false)
+        self.insert_tail_if(fingerprint, tokens, tail, false)
     }
 
     /// `is_accepted`: the writer has taken its rows a moment ago, which are of no use without it.
-    fn keep_tail_if(
+    fn insert_tail_if(
         &mut self,
         fingerprint: &Fingerprint,
         tokens: &[i32],
@@ -270,7 +270,7 @@ impl StoreIndex {
             .missing_tail(fingerprint, tokens, tail.len() as u64);
         if let Some(chunk) = chunk {
             let rows = |_: &Chunk| Some(Rows::Cut(Arc::clone(tail), None));
-            if self.keep_chunk(&chunk, is_accepted, rows) == Err(Lost::Refused) {
+            if self.insert_chunk(&chunk, is_accepted, rows) == Err(Lost::Refused) {
                 figures::add(&FIGURES.lost_chunks, 1);
             }
             self.count();
