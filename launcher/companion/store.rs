@@ -1,11 +1,11 @@
 //! `store`: the prefix store's folder, seen from outside.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use contextpilot_kv_files::Folder;
-use contextpilot_settings::{env, read_gigabytes};
+use contextpilot_settings::env;
 use serde_json::json;
 
 mod contents;
@@ -14,6 +14,7 @@ mod import;
 mod size;
 mod sync;
 mod text;
+mod users;
 
 pub(super) use text::remote_text;
 
@@ -166,7 +167,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     match &options.action {
         Some(Action::Export(export)) => done(export::run(export, &contents, json)),
         None | Some(Action::Path | Action::Import(_) | Action::Sync(_)) => {
-            let users = text::users(&running, &path);
+            let users = users::users(&running, &path);
             done(if options.json {
                 print_json(&text::json(&path, &contents, &users))
             } else {
@@ -261,33 +262,4 @@ fn remove(
             bytes(removed.left_bytes)
         ))
     })
-}
-
-/// The budget: as of a server that runs on the folder, else as a server would have it that is started now.
-fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result<u64, String> {
-    if let Some(text) = of_process.text(env::STORE_GB) {
-        return read_gigabytes(&text).ok_or_else(|| {
-            format!(
-                "{} is {}: give a number of 10⁹ bytes",
-                env::STORE_GB,
-                Visible(&text)
-            )
-        });
-    }
-    let of_servers = text::users(running, path)
-        .into_iter()
-        .map(|user| user.limit());
-    if let Some(limit) = of_servers.filter(|limit| *limit > 0).min() {
-        return Ok(limit);
-    }
-    let there = folder.headers();
-    let there = there.map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
-    let own = there.map(|header| header.chunk.cost()).sum();
-    Ok(folder.usual_limit(own).bytes)
-}
-
-/// Whether two paths lead to the same folder.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    one == other || real(one) == real(other)
 }

@@ -13,8 +13,8 @@ use contextpilot_settings::env;
 use serde::Serialize;
 
 use super::contents::{Contents, row_of};
-use super::limit;
 use super::text::with_hidden;
+use super::users::limit;
 use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, counted, print, print_json};

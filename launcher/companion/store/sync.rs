@@ -18,7 +18,7 @@ use serde_json::json;
 use signal_hook::consts::SIGTERM;
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::limit;
+use super::users::limit;
 use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
 use crate::companion::show::{Visible, bytes, count, counted, print, print_json};

@@ -3,40 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use contextpilot_client::control::{PrefixStore, StoreRemote, Timestamp};
+use contextpilot_client::control::{StoreRemote, Timestamp};
 use serde_json::{Value, json};
 
 use super::contents::{Contents, OfModel};
-use super::is_same;
-use crate::companion::servers::Running;
+use super::users::User;
 use crate::companion::show::{Visible, bytes, count, counted, span};
 use crate::companion::table::Table;
 use crate::companion::under_way::not_in_use;
-
-/// A server that uses the folder.
-pub(super) struct User<'a> {
-    process: u32,
-    store: &'a PrefixStore,
-}
-
-impl User<'_> {
-    /// How large it lets the store become, bytes.
-    pub(super) fn limit(&self) -> u64 {
-        self.store.limit_bytes
-    }
-}
-
-/// The servers that use this folder.
-pub(super) fn users<'a>(running: &'a [Running], folder: &Path) -> Vec<User<'a>> {
-    let users = running.iter().filter_map(|one| {
-        let store = one.stats.as_ref().ok()?.store.as_ref()?;
-        is_same(Path::new(&store.folder), folder).then_some(User {
-            process: one.process(),
-            store,
-        })
-    });
-    users.collect()
-}
 
 pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> String {
     let mut text = format!("{}\n", Visible(&folder.to_string_lossy()));
@@ -282,6 +256,7 @@ fn since(nanoseconds: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use contextpilot_client::control::PrefixStore;
     use contextpilot_kv_files::Folder;
 
     use super::*;
