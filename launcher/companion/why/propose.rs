@@ -6,7 +6,7 @@ use contextpilot_client::control::{Diverged, Evaluated, Evaluation};
 use contextpilot_proxy::{Proposal, propose, propose_order};
 use contextpilot_simulate::Difference;
 
-use super::Advisers;
+use super::advisers::Advisers;
 use crate::companion::differs::Differs;
 use crate::companion::show::{Visible, count, counted, duration};
 
