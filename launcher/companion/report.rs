@@ -1,7 +1,6 @@
 //! `report`: the page with the data of a recording, of a running server, or of a log file inside; of a published trace a plot.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -18,7 +17,6 @@ use contextpilot_client::control::{
 };
 use contextpilot_simulate::Setting;
 use contextpilot_traffic::Traffic;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::advise::AdviceOut;
@@ -34,9 +32,12 @@ use super::traffic::import::summary;
 use super::traffic::open::Input;
 use crate::say::say;
 
+mod data;
 mod line;
 mod prefixes;
 mod recording;
+
+use data::Data;
 
 /// Write what the page shows to one HTML file, to pass on
 ///
@@ -78,51 +79,6 @@ pub(super) struct Options {
     /// the largest room, and distance=POINTS of it to the best
     #[arg(long, value_name = "FIGURE=VALUE", value_parser = Limit::from_str)]
     fail_above: Vec<Limit>,
-}
-
-/// What a report says.
-struct Data {
-    values: Value,
-    /// Lists that are long, as text.
-    lists: BTreeMap<&'static str, Vec<u8>>,
-}
-
-impl From<Value> for Data {
-    fn from(values: Value) -> Self {
-        Self {
-            values,
-            lists: BTreeMap::new(),
-        }
-    }
-}
-
-impl Data {
-    fn add(&mut self, name: &'static str, list: &impl Serialize) -> Result<(), String> {
-        self.lists.insert(name, text_of(list)?);
-        Ok(())
-    }
-
-    /// As JSON, in the order of the names.
-    fn text(&self) -> Result<Vec<u8>, String> {
-        let values = self.values.as_object().into_iter().flatten();
-        let values = values.map(|(name, value)| Ok((name.as_str(), Cow::Owned(text_of(value)?))));
-        let mut all = values.collect::<Result<BTreeMap<_, _>, String>>()?;
-        let lists = self.lists.iter();
-        all.extend(lists.map(|(&name, list)| (name, Cow::Borrowed(&**list))));
-        let mut text = Vec::new();
-        for (name, part) in all {
-            text.push(if text.is_empty() { b'{' } else { b',' });
-            text.extend(text_of(&name)?);
-            text.push(b':');
-            text.extend_from_slice(&part);
-        }
-        text.push(b'}');
-        Ok(text)
-    }
-}
-
-fn text_of(value: &impl Serialize) -> Result<Vec<u8>, String> {
-    serde_json::to_vec(value).map_err(|e| e.to_string())
 }
 
 /// So many branches of a running server's tree, and so many of its last requests: as many as it gives.

@@ -8,7 +8,7 @@ use contextpilot_simulate::Seen;
 use contextpilot_traffic::{ChangeKind, Memory, Setup, Tokens, Traffic, TrafficRequest};
 use serde_json::{Value, json};
 
-use super::Data;
+use super::data::Data;
 use super::line::{Account, Diverged, Line, Replaced, Sources, Tree};
 use super::prefixes::{Nearest, Prefixes};
 
