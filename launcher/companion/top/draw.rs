@@ -2,7 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
 
@@ -15,9 +15,10 @@ use crate::companion::under_way;
 use crate::companion::words;
 
 mod causes;
+mod style;
 
-/// Eighths of a cell.
-const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+use style::{bar, bold, colour, gauge_width};
+
 /// Lines for the reason why nothing is followed.
 const REASON: usize = 4;
 /// Lines of the sparklines, title included.
@@ -222,32 +223,6 @@ fn of_host(state: &State, host: &HostCache, width: u16) -> Text<'static> {
     ])
 }
 
-/// A quarter of the screen, at most.
-fn bar_width(width: u16) -> usize {
-    usize::from(width / 4).min(40)
-}
-
-/// How full something is needs no more: what is wider is for what slots work on.
-fn gauge_width(width: u16) -> usize {
-    bar_width(width).min(20)
-}
-
-fn bar(state: &State, fill: f64, width: usize) -> Span<'static> {
-    let eighths = ((fill.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize).min(width * 8);
-    let mut text = "█".repeat(eighths / 8);
-    if eighths % 8 > 0 {
-        text.push(PARTS[eighths % 8 - 1]);
-    }
-    let missing = width - eighths.div_ceil(8);
-    text.push_str(&"·".repeat(missing));
-    let shade = match fill {
-        ..0.75 => Color::Green,
-        0.75..0.95 => Color::Yellow,
-        _ => Color::Red,
-    };
-    Span::styled(text, colour(state, shade))
-}
-
 fn figures(state: &State, frame: &mut Frame, area: Rect) {
     let areas: [Rect; 3] = Layout::horizontal([Constraint::Fill(1); 3])
         .spacing(1)
@@ -354,18 +329,6 @@ fn footer(state: &State, frame: &mut Frame, area: Rect) {
         Text::raw(keys)
     };
     frame.render_widget(Paragraph::new(line), area);
-}
-
-fn bold() -> Style {
-    Style::new().add_modifier(Modifier::BOLD)
-}
-
-fn colour(state: &State, colour: Color) -> Style {
-    if state.colours {
-        Style::new().fg(colour)
-    } else {
-        Style::new()
-    }
 }
 
 #[cfg(test)]

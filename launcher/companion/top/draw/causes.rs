@@ -3,7 +3,7 @@
 use ratatui::style::Color;
 use ratatui::text::{Line as Text, Span};
 
-use super::{bar_width, colour};
+use super::style::{bar_width, colour};
 use crate::companion::differs::Differs;
 use crate::companion::show::percent;
 use crate::companion::top::state::State;
