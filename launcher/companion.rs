@@ -1,11 +1,10 @@
 //! `contextpilot-llama`, the companion command.
 
-use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 
@@ -169,8 +168,8 @@ pub fn main() -> ExitCode {
         Command::Plan(options) => plan::run(&options),
         Command::Advise(options) => done(advise::run(&options)),
         Command::Template(options) => template::run(&options),
-        Command::Completions(options) => done(generate::completions(&options)),
-        Command::Man(options) => done(generate::man(&options)),
+        Command::Completions(options) => done(generate::completions(&options, Cli::command())),
+        Command::Man(options) => done(generate::man(&options, Cli::command())),
     };
     match result {
         Ok(code) => code,
@@ -199,14 +198,8 @@ fn hook_path() -> Result<(), String> {
     show::print_path(&path)
 }
 
-fn cannot_print(error: &io::Error) -> String {
-    format!("standard output cannot be written to ({error}): check where it leads")
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     /// This also runs clap's own checks.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use contextpilot_settings::{Settings, env, idle};
 
+use super::show::cannot_print;
 use crate::hook_lib;
 use crate::misspelt;
 use crate::obstacle::Library;
@@ -171,7 +172,7 @@ fn print(report: report::Report, options: &Options) -> Result<ExitCode, String> 
                 lists: options.verbose,
             }
         })
-        .map_err(|e| super::cannot_print(&e))?;
+        .map_err(|e| cannot_print(&e))?;
     Ok(ExitCode::from(report.grade() as u8))
 }
 

@@ -4,10 +4,9 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::Cli;
 use super::settings;
 use super::show::print;
 
@@ -21,9 +20,8 @@ pub(super) struct Completions {
     shell: Shell,
 }
 
-pub(super) fn completions(options: &Completions) -> Result<(), String> {
+pub(super) fn completions(options: &Completions, mut command: Command) -> Result<(), String> {
     let mut script = Vec::new();
-    let mut command = Cli::command();
     let name = command.get_name().to_owned();
     clap_complete::generate(options.shell, &mut command, &name, &mut script);
     let script = String::from_utf8_lossy(&script);
@@ -50,8 +48,7 @@ pub(super) struct Man {
     folder: Option<PathBuf>,
 }
 
-pub(super) fn man(options: &Man) -> Result<(), String> {
-    let command = Cli::command();
+pub(super) fn man(options: &Man, command: Command) -> Result<(), String> {
     let Some(folder) = &options.folder else {
         let mut page = Vec::new();
         return clap_mangen::Man::new(command)

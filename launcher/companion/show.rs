@@ -71,8 +71,12 @@ fn write(bytes: &[u8]) -> Result<Reader, String> {
     match io::stdout().write_all(bytes) {
         Ok(()) => Ok(Reader::There),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(e) => Err(super::cannot_print(&e)),
+        Err(e) => Err(cannot_print(&e)),
     }
+}
+
+pub(super) fn cannot_print(error: &io::Error) -> String {
+    format!("standard output cannot be written to ({error}): check where it leads")
 }
 
 /// Shows an id without characters that move a terminal's cursor or hide text:

@@ -14,7 +14,7 @@ use signal_hook::low_level::emulate_default_handler;
 use super::bounds::MOST_SECONDS;
 use super::connect::{ControlAt, hook_says};
 use super::progress::keep_off_the_screen;
-use super::show::{print, print_json};
+use super::show::{cannot_print, print, print_json};
 use crate::variables::{Lookup, of_process};
 
 mod draw;
@@ -89,7 +89,7 @@ fn live(control: &Control, mut state: State, interval: Duration) -> Result<(), S
     feed::keys(sender);
     let end = loop {
         if let Err(e) = terminal.draw(|frame| draw::screen(&state, frame)) {
-            break Err(super::cannot_print(&e));
+            break Err(cannot_print(&e));
         }
         match next(&messages, &mut state, None) {
             Next::Again => {}

@@ -4,8 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::json;
 
-use crate::companion::cannot_print;
-use crate::companion::show::{Moment, Visible};
+use crate::companion::show::{Moment, Visible, cannot_print};
 use crate::say::say;
 
 /// Writes evictions to standard output, one line each, whole POSTs at a time.

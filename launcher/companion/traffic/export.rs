@@ -9,7 +9,7 @@ use contextpilot_trace::Trace;
 use serde::Serialize;
 
 use super::open::Input;
-use crate::companion::cannot_print;
+use crate::companion::show::cannot_print;
 use crate::say::say;
 
 /// Write a recording or a trace in Mooncake's format
