@@ -2,14 +2,11 @@
 //! the eviction arrives at an index.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use contextpilot_client::{Completion, LlamaServer, Prompt};
+use contextpilot_client::{Completion, Prompt};
 
 use super::show::{counted, print};
 use crate::error::Error;
@@ -21,7 +18,7 @@ pub(super) mod obtain;
 pub(super) mod running;
 
 use index::EvictPost;
-pub(super) use running::{Running, temporary_folder};
+use running::Running;
 
 /// How long to wait for an eviction after an answer. It is posted while the new prompt is still
 /// being evaluated, so it has already arrived, if there is one.
@@ -189,31 +186,4 @@ fn received(posts: &Receiver<EvictPost>) -> Vec<EvictPost> {
 
 fn line(text: String) -> Result<(), String> {
     print(&format!("{text}\n"))
-}
-
-/// The launcher that was installed beside this command, or else the one on `PATH`.
-pub(super) fn launcher() -> PathBuf {
-    const NAME: &str = "contextpilot-llama-server";
-    let here = std::env::current_exe().ok();
-    let beside = here.and_then(|here| Some(here.parent()?.join(NAME)));
-    let found = beside.filter(|path| path.is_file());
-    found.unwrap_or_else(|| NAME.into())
-}
-
-/// A command without settings that are meant for another server.
-pub(super) fn bare(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        let is_ours = text.starts_with("CONTEXTPILOT_") && text != "CONTEXTPILOT_HOOK_LIB";
-        if is_ours || text.starts_with("LLAMA_ARG_") {
-            command.env_remove(&name);
-        }
-    }
-    command
-}
-
-/// A client of the server at this port.
-fn client(port: u16) -> Result<LlamaServer, String> {
-    LlamaServer::new(&format!("127.0.0.1:{port}")).map_err(|e| e.to_string())
 }

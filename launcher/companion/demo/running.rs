@@ -1,8 +1,9 @@
 //! A real llama-server of our own, with or without the launcher.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -11,8 +12,6 @@ use std::time::{Duration, Instant};
 use contextpilot_client::{Completion, Health, LlamaServer, Prompt};
 use contextpilot_tiny_model::{Arch, Spec, write};
 use tempfile::TempDir;
-
-use super::{bare, client, launcher};
 
 /// Long enough for a cold start on a busy machine.
 const STARTING: Duration = Duration::from_secs(60);
@@ -226,4 +225,31 @@ fn fitting(server: &Path) -> Vec<&'static str> {
         flags.push("--no-kv-unified");
     }
     flags
+}
+
+/// The launcher that was installed beside this command, or else the one on `PATH`.
+pub(in crate::companion) fn launcher() -> PathBuf {
+    const NAME: &str = "contextpilot-llama-server";
+    let here = std::env::current_exe().ok();
+    let beside = here.and_then(|here| Some(here.parent()?.join(NAME)));
+    let found = beside.filter(|path| path.is_file());
+    found.unwrap_or_else(|| NAME.into())
+}
+
+/// A command without settings that are meant for another server.
+pub(in crate::companion) fn bare(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_ours = text.starts_with("CONTEXTPILOT_") && text != "CONTEXTPILOT_HOOK_LIB";
+        if is_ours || text.starts_with("LLAMA_ARG_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// A client of the server at this port.
+fn client(port: u16) -> Result<LlamaServer, String> {
+    LlamaServer::new(&format!("127.0.0.1:{port}")).map_err(|e| e.to_string())
 }

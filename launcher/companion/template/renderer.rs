@@ -10,8 +10,7 @@ use contextpilot_tiny_model::{Arch, Chat, Spec, write_with};
 use serde_json::{Value, json};
 
 use super::conversation::tools;
-use crate::companion::demo::running::{Running, temporary_folder};
-use crate::companion::demo::{bare, launcher};
+use crate::companion::demo::running::{Running, bare, launcher, temporary_folder};
 
 /// Why there is no prompt.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use contextpilot_client::{Error, LlamaServer};
 use contextpilot_trace::read::Text;
 use serde_json::{Value, json};
 
-use crate::companion::demo::{Running, bare, temporary_folder};
+use crate::companion::demo::running::{Running, bare, temporary_folder};
 use crate::{server, variables};
 
 /// Makes tokens of text.

@@ -4,68 +4,26 @@
 use std::path::Path;
 use std::thread::available_parallelism;
 
-use serde::Serialize;
-
 use super::contexts::Contexts;
-use super::figures::Spread;
+use super::options::Options;
 use super::trial::Measured;
-use super::{Options, write};
-use crate::companion::demo::temporary_folder;
+use crate::companion::demo::running::temporary_folder;
 use crate::companion::show::{print, print_json};
 use crate::say::say;
 use crate::server;
 use crate::variables::of_process;
 
+mod compared;
 mod python;
 mod server_run;
 mod show;
 
+use compared::{Plan, Run, Trial};
 use python::Python;
 use server_run::OwnServer;
 
-/// What is the same for all.
-struct Plan<'a> {
-    model: &'a Path,
-    python: &'a Path,
-    /// Room for the longest prompt, in tokens.
-    n_ctx: u32,
-    threads: usize,
-}
-
 /// Two contexts, which no other trial has.
 type Pair = [String; 2];
-
-/// One of the programs that are compared.
-#[derive(Serialize)]
-struct Run {
-    /// `llama-cpp-python` or `llama-server`.
-    program: &'static str,
-    /// Of llama-cpp-python.
-    version: Option<String>,
-    /// With the hook, and a prefix store that was empty.
-    store: bool,
-    trials: Vec<Trial>,
-    #[serde(flatten)]
-    summary: Summary,
-}
-
-#[derive(Serialize)]
-struct Trial {
-    number: u32,
-    /// [A, B] and a question, after [A, B].
-    hit: Measured,
-    /// [B] and the question.
-    miss: Measured,
-    /// The prompt of the hit once more.
-    again: Measured,
-}
-
-#[derive(Serialize)]
-struct Summary {
-    hit: Spread,
-    miss: Spread,
-    again: Spread,
-}
 
 pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
     if !model.is_file() {
@@ -100,8 +58,8 @@ pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
         Err(error) => say(format_args!("There is no server to compare with: {error}")),
     }
 
-    write(options, "csv", &show::csv(&runs))?;
-    write(options, "svg", &show::svg(&runs)?)?;
+    options.write("csv", &show::csv(&runs))?;
+    options.write("svg", &show::svg(&runs)?)?;
     if options.json {
         print_json(&serde_json::json!({
             "context_tokens": options.context_tokens,
@@ -140,39 +98,4 @@ fn trials(
         });
     }
     Ok(trials)
-}
-
-impl Run {
-    fn new(
-        program: &'static str,
-        version: Option<String>,
-        store: bool,
-        trials: Vec<Trial>,
-    ) -> Self {
-        let of = |which: fn(&Trial) -> &Measured| {
-            Spread::of(trials.iter().map(|trial| which(trial).first_token_ms))
-        };
-        Self {
-            program,
-            version,
-            store,
-            summary: Summary {
-                hit: of(|trial| &trial.hit),
-                miss: of(|trial| &trial.miss),
-                again: of(|trial| &trial.again),
-            },
-            trials,
-        }
-    }
-
-    fn name(&self) -> String {
-        let mut name = self.program.to_owned();
-        if let Some(version) = &self.version {
-            name = format!("{name} {version}");
-        }
-        if self.store {
-            name += ", prefix store";
-        }
-        name
-    }
 }

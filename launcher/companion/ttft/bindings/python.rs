@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::trial::Measured;
-use super::Plan;
-use crate::companion::demo::bare;
+use super::compared::Plan;
+use crate::companion::demo::running::bare;
 use crate::companion::run::preloaded;
 use crate::variables::PRELOAD;
 

@@ -7,9 +7,8 @@ use contextpilot_settings::env;
 
 use super::super::hook::Hook;
 use super::super::trial::{Measured, measured};
-use super::Plan;
-use crate::companion::demo::running::{Running, temporary_folder};
-use crate::companion::demo::{bare, launcher};
+use super::compared::Plan;
+use crate::companion::demo::running::{Running, bare, launcher, temporary_folder};
 
 pub(super) struct OwnServer {
     running: Running,

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::super::figures::{Spread, columns, ms};
 use super::super::trial::Measured;
-use super::{Run, Summary, Trial};
+use super::compared::{Run, Summary, Trial};
 use crate::companion::plot::{DrawingError, drawn};
 use crate::companion::show::count;
 use crate::companion::table::Table;
