@@ -164,18 +164,20 @@ fn row(
     }
     let bad = off.abs() > TOLERANCE || prompts != point.prompt_tokens;
     let row = format!(
-        "| {kind} | {course} | {} | {computed} | {} | {:.1} % | {:.1} % | {:+.1} | {exact} of {} |",
+        "| {kind} | {course} | {} | {computed} | {} | {:.1} | {exact} of {} |",
         match budget {
             0 => "none".to_owned(),
             bytes => format!("{} MB", bytes as f64 / 1e6),
         },
         point.evaluated_tokens,
         100.0 * engine,
-        100.0 * point.spared_share(),
-        100.0 * off,
         truth.requests.len(),
     );
-    println!("{}{row}", if bad { "MISSED " } else { "" });
+    println!(
+        "{}{row} {:+.1}",
+        if bad { "MISSED " } else { "" },
+        100.0 * off
+    );
     let _ = writeln!(rows, "{row}");
     usize::from(bad)
 }

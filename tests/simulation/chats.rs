@@ -208,21 +208,20 @@ pub(super) fn real() -> Result<Option<(String, usize)>> {
             let bad = off.abs() > TOLERANCE || unadvised;
             missed += usize::from(bad);
             let row = format!(
-                "| {name} | {} | {} | {} | {} | {} | {:.1} % | {:.1} % | {:+.1} | {} of {} | {advised} |",
+                "| {name} | {} | {} | {} | {} | {} | {:.1} | {} of {} | {advised} |",
                 flags.parallel.unwrap_or("default"),
                 if flags.host_cache { "default" } else { "0" },
                 flags.cache_reuse,
                 compared.evaluated[0],
                 compared.evaluated[1],
                 100.0 * compared.shares[0],
-                100.0 * compared.shares[1],
-                100.0 * off,
                 compared.exact,
                 compared.prompts,
             );
             println!(
-                "{}{row}{}",
+                "{}{row} {:+.1}{}",
                 if bad { "MISSED " } else { "" },
+                100.0 * off,
                 compared.differences
             );
             let _ = writeln!(rows, "{row}");

@@ -15,17 +15,16 @@ pub(super) fn write_grid(rows: &str, missed: usize, requests: usize) {
     let points = rows.lines().count();
     let text = format!(
         "# How right the simulator is\n\n\
-         Written by `scripts/simulate`.\n\n\
+         What `contextpilot-llama simulate` says of a recording, beside what llama-server does with the same requests.\n\
+         *Engine* and *simulated* are percent of the prompt tokens that were reused, or loaded from a prefix store. *Exact*\n\
+         are the prompts of which both say the same, to the token. The models are tiny, but for that of the chats, and so are\n\
+         the caches and stores that are filled. [The limits](tools.md#where-the-simulator-is-wrong).\n\n\
          ## Other settings\n\n\
-         {requests} requests of made-up traffic (agents with tools,\n\
-         subagents, retrieval, chats) were recorded once for each model, by a server with 3 slots and\n\
-         `-c 8192`, its other flags at their defaults, and simulated at the settings below. The same requests were\n\
-         then sent to llama-server itself, started with these flags. *Engine* is what it says it has\n\
-         reused, of all prompt tokens; *exact* counts prompts of which the simulator said the same, to\n\
-         the token. The models are tiny; so is the host cache that is filled.\n\n\
-         Missed by more than two points: {missed} of {points}.\n\n\
-         | model | `--parallel` | `--cache-ram` | `--slot-prompt-similarity` | `--cache-reuse` | engine | simulated | off | exact |\n\
-         |---|---|---|---|---|---|---|---|---|\n{rows}\n"
+         Missed by more than two points: {missed} of {points} (`scripts/simulate grid`).\n\n\
+         Made-up traffic (agents with tools, subagents, retrieval, chats) was recorded once for each model, by a server with\n\
+         3 slots and `-c 8192`, its other flags at their defaults.\n\n\
+         | model | `--parallel` | `--cache-ram` | `--slot-prompt-similarity` | `--cache-reuse` | engine | simulated | exact of {requests} |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|\n{rows}\n"
     );
     let rest = page();
     let rest = rest.find(CHATS).map_or("", |at| &rest[at..]);
@@ -40,14 +39,13 @@ pub(super) fn write_chats(rows: &str, missed: usize) {
     let rest = page.find(SESSIONS).map_or("", |at| &page[at..]);
     write(&format!(
         "{first}\n\n{CHATS}\n\
-         Written by `scripts/simulate chats`. A client talks with SmolLM2-135M-Instruct and sends it its own answers\n\
-         again: six turns; two more, each without the oldest turn; one after a change in an earlier message; a\n\
-         branch from the second turn, and back; and the last answer once more. All of it is recorded and simulated with\n\
-         the same flags. *Evaluated* are tokens of prompts, as the engine counts them and as simulated. The last\n\
-         column is what `advise` says of the recording, and the share of tokens that would be reused then.\n\n\
-         Missed by more than 0.2 points, or without advice that would have helped: {missed} of {chats}.\n\n\
-         | answers | `--parallel` | `--cache-ram` | `--cache-reuse` | evaluated | simulated | engine | simulated | off | exact | `advise` |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|\n{rows}\n{rest}"
+         Missed by more than 0.2 points, or without advice that would have helped: {missed} of {chats} (`scripts/simulate chats`).\n\n\
+         A client talks with SmolLM2-135M-Instruct and sends it its own answers again: six turns; two more, each without the\n\
+         oldest turn; one after a change in an earlier message; a branch from the second turn, and back; and the last answer\n\
+         once more. Recorded and simulated with the same flags. *Evaluated* are tokens of prompts, by the engine and as\n\
+         simulated; `advise` is what it says of the recording, and the share that would be reused then.\n\n\
+         | answers | `--parallel` | `--cache-ram` | `--cache-reuse` | evaluated | simulated | engine | exact | `advise` |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|---|\n{rows}\n{rest}"
     ));
 }
 
@@ -63,10 +61,9 @@ pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorde
         let gap = if rest.is_empty() { "" } else { "\n" };
         return write(&format!(
             "{first}\n\n{RECORDED}\n\
-             Written by `scripts/simulate sessions FILE`. Sessions of Claude Code that were recorded at WEKA\n\
-             (callanjfox/kv-cache-tester, Apache-2.0), a block of 64 tokens played as 4: {of}.\n\
-             The columns are those above, at the recorded settings.\n\n\
-             Missed by more than two points: {missed} of {points}.\n\n{TABLE}{rows}{gap}{rest}"
+             Missed by more than two points: {missed} of {points} (`scripts/simulate sessions FILE`).\n\n\
+             Sessions of Claude Code that were recorded at WEKA (callanjfox/kv-cache-tester, Apache-2.0), a block of 64 tokens\n\
+             played as 4: {of}. At the recorded settings.\n\n{TABLE}{rows}{gap}{rest}"
         ));
     }
     let first = before(&page, SESSIONS);
@@ -74,13 +71,11 @@ pub(super) fn write_sessions(rows: &str, missed: usize, need: &Need, are_recorde
     let gap = if rest.is_empty() { "" } else { "\n" };
     write(&format!(
         "{first}\n\n{SESSIONS}\n\
-         Written by `scripts/simulate sessions`. Made-up sessions of agents:\n\
-         {of}; so many sessions at a time that some requests wait. Each is recorded at one\n\
-         setting, and simulated at that and at the others. *Engine* is the share of prompt tokens that llama-server with\n\
-         these flags did not evaluate: reused, or loaded from a prefix store of that budget. The model is tiny: 3 MiB and\n\
-         4 MB are to it what some gigabytes are to a large one. Who asks first after answers that end together may decide the\n\
-         course of all that follows: the last column has what is simulated in other orders.\n\n\
-         Missed by more than two points, in all orders: {missed} of {points}.\n\n{TABLE}{rows}{gap}{rest}"
+         Missed by more than two points, in all orders: {missed} of {points} (`scripts/simulate sessions`).\n\n\
+         Made-up sessions of agents: {of}; so many sessions at a time that some\n\
+         requests wait. Each is recorded at one setting, and simulated at that and at the others. To this model 3 MiB and 4 MB\n\
+         are what some gigabytes are to a large one. Who asks first after answers that end together may decide the course of\n\
+         all that follows: the last column has the range in other orders.\n\n{TABLE}{rows}{gap}{rest}"
     ));
 }
 
@@ -92,20 +87,19 @@ pub(super) fn write_bounded(rows: &str, missed: usize, requests: usize) {
     let long = requests / 4;
     write(&format!(
         "{first}\n\n{BOUNDED}\n\
-         Written by `scripts/simulate bounded`. Of models with sliding windows (Gemma 2), with a recurrent state (Mamba) and with both\n\
-         kinds of layers (Jamba), each course was recorded once by a server without a store: {requests} requests of made-up traffic on two\n\
-         slots (as in the first table; in the second course with `--cache-ram 1`), and {long} prompts of 3,000 to 7,000 tokens about\n\
-         three texts, in one slot with `-b 512 -ub 128`. From these, stores were simulated, and the same requests were sent to\n\
-         llama-server with a store of that budget. *Evaluated* are tokens of prompts that were neither reused nor loaded; *exact*\n\
-         counts prompts of which the simulator said the same, to the token.\n\n\
-         Missed by more than two points: {missed} of {points}.\n\n\
-         | model | course | store | evaluated | simulated | engine | simulated | off | exact |\n\
-         |---|---|---|---|---|---|---|---|---|\n{rows}"
+         Missed by more than two points: {missed} of {points} (`scripts/simulate bounded`).\n\n\
+         Models with sliding windows (Gemma 2), with a recurrent state (Mamba) and with both kinds of layers (Jamba). Each course\n\
+         was recorded once by a server without a store: {requests} requests of made-up traffic on two slots (as in the first table; in the\n\
+         second course with `--cache-ram 1`), and {long} prompts of 3,000 to 7,000 tokens about three texts, in one slot with\n\
+         `-b 512 -ub 128`. From these, stores were simulated. *Evaluated* are tokens of prompts that were neither reused nor\n\
+         loaded, in truth and as simulated.\n\n\
+         | model | course | store | evaluated | simulated | engine | exact |\n\
+         |---|---|--:|--:|--:|--:|--:|\n{rows}"
     ));
 }
 
 const TABLE: &str = "| sessions at a time | `--parallel` | `--cache-ram` | store | engine | simulated | in other orders |\n\
-     |---|---|---|---|---|---|---|\n";
+     |---|--:|--:|--:|--:|--:|--:|\n";
 
 /// What stands before a part.
 fn before<'a>(page: &'a str, part: &str) -> &'a str {

@@ -175,7 +175,7 @@ fn row(
     let expected = low - TOLERANCE..=high + TOLERANCE;
     let bad = !expected.contains(&truth);
     let row = format!(
-        "| {}{} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} to {:.1} % |",
+        "| {}{} | {} | {} | {} | {:.1} | {:.1} | {:.1} to {:.1} |",
         plan.at_a_time,
         if is_recorded { ", recorded" } else { "" },
         flags.slots,
