@@ -19,6 +19,9 @@ const STARTING: Duration = Duration::from_secs(60);
 /// How long to wait for a line that the server has written.
 const READING: Duration = Duration::from_secs(2);
 
+/// The slots of the server that [`Running::start`] starts: so many prompts cause no eviction.
+pub(super) const SLOTS: usize = 2;
+
 /// What the launcher and the hook say of the hook.
 pub(super) enum Hook {
     Active,
@@ -73,7 +76,8 @@ impl Running {
             .map_err(|e| format!("{} cannot be written: {e}", model.display()))?;
         let mut command = bare(launcher());
         command
-            .args(["--parallel", "2", "--ctx-size", "4096", "--threads", "1"])
+            .args(["--parallel", &SLOTS.to_string()])
+            .args(["--ctx-size", "4096", "--threads", "1"])
             .args(fitting(server))
             .env("LLAMA_SERVER_BIN", server)
             .env("CONTEXTPILOT_INDEX_URL", index)
