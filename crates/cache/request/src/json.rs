@@ -3,6 +3,8 @@
 mod adapters;
 mod collected;
 mod control;
+mod identity;
+mod member;
 mod number;
 mod prompt;
 mod sections;
@@ -12,6 +14,8 @@ use crate::endpoint::Endpoint;
 use crate::scan::{StringSkipper, find, find_quote_or_bracket};
 pub use adapters::Adapters;
 pub(crate) use control::in_header;
+pub use identity::{CacheSalt, Identity, MAX_ID_BYTES, Refusal};
+use member::{Member, NAME_BYTES};
 pub use number::Numbers;
 use number::{Number, Reading};
 use prompt::List;
@@ -19,65 +23,6 @@ pub use prompt::{MOST_PIECES, MOST_TOKENS, Piece};
 pub use sections::Sections;
 use sections::{IN_MESSAGE, Part, Parts};
 pub(crate) use text::Text;
-
-/// The longest request id that is honoured, in bytes of UTF-8.
-pub const MAX_ID_BYTES: usize = 512;
-
-/// Why an id that was given is not used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// A number, object, array, `true` or `false`. (`null` counts as absent:
-    /// clients with typed requests send it for a field that is not set.)
-    NotAString,
-    /// The empty string.
-    Empty,
-    /// More than [`MAX_ID_BYTES`] bytes.
-    TooLong,
-    /// The bytes are not UTF-8.
-    NotUtf8,
-    /// An escape that JSON does not know, half of a surrogate pair, a bare
-    /// control character, or a body that ends inside the id.
-    Malformed,
-    /// The body is compressed, so whether it carries an id is not known.
-    Compressed,
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Refusal::NotAString => "not a string",
-            Refusal::Empty => "empty",
-            Refusal::TooLong => "longer than 512 bytes",
-            Refusal::NotUtf8 => "not UTF-8",
-            Refusal::Malformed => "malformed string",
-            Refusal::Compressed => "compressed body",
-        })
-    }
-}
-
-/// The id of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Identity {
-    /// The id, exactly as given after JSON unescaping.
-    Id(Box<str>),
-    /// The body has no id.
-    Absent,
-    /// The body has an id that cannot be used.
-    Refused(Refusal),
-}
-
-/// The `cache_salt` of a request: only prompts with the same one may share what was stored of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum CacheSalt {
-    /// There is none, or it is empty.
-    #[default]
-    None,
-    /// The salt.
-    Text(Box<str>),
-    /// There is one that is no text of at most [`MAX_ID_BYTES`] bytes, or there may be one in a body that is not read.
-    Unreadable,
-}
 
 /// Streams over one JSON body.
 ///
@@ -197,24 +142,6 @@ enum State {
     Over,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Member {
-    Rid,
-    RequestId,
-    CachePrompt,
-    CacheSalt,
-    CacheControl,
-    Lora,
-    Slot,
-    CacheReuse,
-    Keep,
-    Discard,
-    Prompt,
-    InputPrefix,
-    InputSuffix,
-    InputExtra,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     Absent,
@@ -223,29 +150,6 @@ enum Value {
 }
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
-const RID: &[u8] = b"rid";
-const REQUEST_ID: &[u8] = b"request_id";
-const CACHE_PROMPT: &[u8] = b"cache_prompt";
-const CACHE_SALT: &[u8] = b"cache_salt";
-const CACHE_CONTROL: &[u8] = b"cache_control";
-const LORA: &[u8] = b"lora";
-/// The members that are numbers.
-const NUMBERS: [(&[u8], Member); 4] = [
-    (b"id_slot", Member::Slot),
-    (b"n_cache_reuse", Member::CacheReuse),
-    (b"n_keep", Member::Keep),
-    (b"n_discard", Member::Discard),
-];
-/// The members that prompts come from.
-const PROMPTS: [(&[u8], Member); 4] = [
-    (b"prompt", Member::Prompt),
-    (b"input_prefix", Member::InputPrefix),
-    (b"input_suffix", Member::InputSuffix),
-    (b"input_extra", Member::InputExtra),
-];
-/// Room for the longest name that matters (`n_cache_reuse`).
-const NAME_BYTES: usize = 13;
-
 impl JsonScanner {
     pub(crate) const fn new() -> Self {
         Self {
@@ -364,24 +268,7 @@ impl JsonScanner {
             State::Key => match self.text.feed(bytes) {
                 None => bytes.len(),
                 Some(used) => {
-                    self.member = if self.text.is(RID) {
-                        Some(Member::Rid)
-                    } else if self.text.is(REQUEST_ID) {
-                        Some(Member::RequestId)
-                    } else if self.text.is(CACHE_PROMPT) {
-                        Some(Member::CachePrompt)
-                    } else if self.text.is(CACHE_SALT) {
-                        Some(Member::CacheSalt)
-                    } else if self.text.is(CACHE_CONTROL) {
-                        Some(Member::CacheControl)
-                    } else if self.text.is(LORA) {
-                        Some(Member::Lora)
-                    } else {
-                        let prompts = PROMPTS.iter().filter(|_| self.made_of.is_some());
-                        let mut members = NUMBERS.iter().chain(prompts);
-                        let found = members.find(|(name, _)| self.text.is(name));
-                        found.map(|(_, member)| *member)
-                    };
+                    self.member = Member::named(&self.text, self.made_of.is_some());
                     self.part = Part::named(|name| self.text.is(name));
                     self.state = State::Colon;
                     used

@@ -1,6 +1,6 @@
 //! Reads small whole numbers.
 
-use super::Member;
+use super::member::Member;
 
 /// The members of a body that are whole numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Collects the content of one JSON string and decodes its escapes, as it streams past.
 
-use super::Refusal;
+use super::identity::Refusal;
 use crate::endpoint::hex_digit;
 use crate::scan::{StringSkipper, find};
 
