@@ -16,7 +16,7 @@ use crate::fact::Reason;
 use crate::ids::{Arrival, BufferId, SequenceId, TaskId, UNTIED};
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::Token;
-use open::Open;
+use open::{Open, Prepared};
 use past::{Nth, Past};
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,18 +30,16 @@ mod open;
 mod order;
 mod past;
 mod rules;
-#[cfg(test)]
-mod tests;
 mod types;
 mod watch;
 
 use crate::fact::Asker;
 use losses::Losses;
 pub use losses::{EACH as REMEMBERED_EACH, MOST as MOST_REMEMBERED};
-pub use matching::{Choice, Match, Matched, Occupied};
 pub use rules::Rules;
 pub use types::{
-    Account, Around, Causes, Diverged, Elsewhere, Loss, Sources, Taking, Through, Wishes,
+    Account, Around, Causes, Choice, Diverged, Elsewhere, Loss, Match, Matched, Occupied, Sources,
+    Taking, Through, Wishes,
 };
 
 /// Accounts for prompts. Call [`Self::upcoming`] with all that the [ledger](Ledger::upcoming) says before it
@@ -117,21 +115,6 @@ struct SlotAccount {
     used: u64,
     /// The account of the last prompt in it, for child tasks that take the prompt over.
     last: Option<Account>,
-}
-
-/// What was done to a slot since the first batch of its last prompt.
-#[derive(Clone, Copy, Debug, Default)]
-struct Prepared {
-    /// When the slot was last loaded from the host prompt cache.
-    at: u64,
-    /// The slot was loaded from the host prompt cache.
-    restored: bool,
-    /// How many tokens were moved towards the beginning (`--cache-reuse`).
-    moved: u32,
-    /// The slot was emptied because its next prompt is for other adapters.
-    readapted: bool,
-    /// LoRA adapters were applied in this server at some time.
-    adapted: bool,
 }
 
 /// Bytes of contents that are remembered by default: 32 MiB.
@@ -338,3 +321,6 @@ impl Accounts {
         Some(account)
     }
 }
+
+#[cfg(test)]
+mod tests;

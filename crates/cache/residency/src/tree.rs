@@ -29,20 +29,9 @@ mod node;
 mod path;
 mod shape;
 mod walk;
-use holder::Stand;
-use mark::Flag;
-use node::Node;
 
-pub(crate) use holder::Holder;
-pub(crate) use mark::Mark;
-pub(crate) use shape::Spot;
-
-/// Longest run of one node, tokens. Short under test, so that a few tokens span several nodes.
-const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
-/// The root, a node without tokens.
-const ROOT: Key = 0;
-/// No node, no holder, no mark.
-const NONE: Key = Key::MAX;
+use node::{Flag, NONE, Node, ROOT, RUN, Stand};
+pub(crate) use node::{Holder, Mark, Spot};
 
 /// The tree. `M` labels the marks.
 #[derive(Debug)]
@@ -89,6 +78,46 @@ impl<M> Tree<M> {
             at = self.nodes[at].parent;
         }
         at == node
+    }
+
+    /// Puts a holder on a node's list of holders.
+    fn enter(&mut self, holder: Key, node: Key) {
+        let next = self.nodes[node].holders;
+        if next != NONE {
+            self.holders[next].previous = holder;
+        }
+        let stand = &mut self.holders[holder];
+        stand.node = node;
+        stand.previous = NONE;
+        stand.next = next;
+        self.nodes[node].holders = holder;
+    }
+
+    /// Takes a holder off its node's list of holders and returns the node.
+    fn leave(&mut self, holder: Key) -> Key {
+        let Stand {
+            node,
+            previous,
+            next,
+            ..
+        } = self.holders[holder];
+        if previous == NONE {
+            self.nodes[node].holders = next;
+        } else {
+            self.holders[previous].next = next;
+        }
+        if next != NONE {
+            self.holders[next].previous = previous;
+        }
+        node
+    }
+
+    fn relocate(&mut self, holder: Key, node: Key, depth: u32) {
+        if self.holders[holder].node != node {
+            self.leave(holder);
+            self.enter(holder, node);
+        }
+        self.holders[holder].depth = depth;
     }
 
     /// Hangs a node below another.

@@ -1,12 +1,12 @@
 //! The account of a prompt, once all of it has been evaluated.
 
+use super::Accounts;
 use super::difference::{Difference, difference};
-use super::matching::Choice;
 use super::open::{Begun, Open};
 use super::order::{Shared, block, shared};
 use super::past::{LossId, Nearest, common};
-use super::types::{Account, Around, Cause, Causes, Diverged, Kind, Loss, Sources, Taking};
-use super::{Accounts, Rules};
+use super::rules::Rules;
+use super::types::{Account, Around, Cause, Causes, Choice, Diverged, Kind, Loss, Sources, Taking};
 use crate::ids::SequenceId;
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::{Token, is_unseen};

@@ -1,62 +1,13 @@
 //! What the server would reuse for a prompt, by the server's own rules.
 
+use super::Accounts;
 use super::past::common;
-use super::{Accounts, Rules};
+use super::rules::Rules;
+use super::types::{Choice, Match, Matched, Occupied};
 use crate::ids::{BufferId, SequenceId};
 use crate::ledger::{CacheEntry, Ledger};
 use crate::token::Token;
 use std::cmp::Reverse;
-
-/// A slot or a host entry, compared with a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matched {
-    /// The slot; `None`: it is an entry of the host prompt cache.
-    pub slot: Option<SequenceId>,
-    /// How many tokens it holds.
-    pub tokens: u32,
-    /// How many tokens both have in common from the beginning.
-    pub common: u32,
-    /// How many tokens the server would reuse in that slot: never the last one of the prompt, in a
-    /// bounded context only those that it can go on from, and with `--cache-reuse` also those that
-    /// it would move.
-    pub reusable: u32,
-    /// The slot is at work, so it cannot take the prompt now.
-    pub busy: bool,
-}
-
-/// How a slot is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// The request names it.
-    Pinned,
-    /// It is the most similar to the prompt (`--slot-prompt-similarity`).
-    Similarity,
-    /// It holds nothing, or is the least recently used.
-    LeastRecentlyUsed,
-}
-
-/// What a prompt would find if it came now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Match {
-    /// Slots, ascending, and host entries, oldest first, that hold anything.
-    pub all: Vec<Matched>,
-    /// The slot that would be chosen, and how. `None`: the prompt would have to wait for a slot, or
-    /// the number of slots is not known.
-    pub choice: Option<(SequenceId, Choice)>,
-    /// The host entry that would be loaded into the slot: its index in [`Self::all`].
-    pub loads: Option<usize>,
-    /// How many tokens would be reused.
-    pub reused: u32,
-}
-
-/// What is known of the server, beyond what the ledger sees.
-#[derive(Clone, Debug, Default)]
-pub struct Occupied {
-    /// Slots at work.
-    pub busy: Vec<SequenceId>,
-    /// How many slots there are, if that is known.
-    pub slots: Option<u32>,
-}
 
 impl Accounts {
     /// What the engine would reuse for a prompt if it came now, for a completion: the rules of

@@ -1,8 +1,8 @@
 //! A prompt that is being evaluated, and what was cached when that began.
 
 use super::past::{LossId, Moment, Nearest, Nth, Past, common};
+use super::rules::Rules;
 use super::types::Wishes;
-use super::{Prepared, Rules};
 use crate::adapters::AppliedAdapter;
 use crate::entries::Entry;
 use crate::fact::Asker;
@@ -179,6 +179,21 @@ impl Open {
         let last = self.prompt.as_ref().and_then(|prompt| prompt.last());
         last.is_some_and(|&token| is_unseen(token))
     }
+}
+
+/// What was done to a slot since the first batch of its last prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Prepared {
+    /// When the slot was last loaded from the host prompt cache.
+    pub(super) at: u64,
+    /// The slot was loaded from the host prompt cache.
+    pub(super) restored: bool,
+    /// How many tokens were moved towards the beginning (`--cache-reuse`).
+    pub(super) moved: u32,
+    /// The slot was emptied because its next prompt is for other adapters.
+    pub(super) readapted: bool,
+    /// LoRA adapters were applied in this server at some time.
+    pub(super) adapted: bool,
 }
 
 impl Begun {

@@ -15,22 +15,10 @@ use std::ops::Range;
 
 mod forgotten;
 mod node;
-mod repeats;
+pub(super) mod repeats;
 use forgotten::{Forgotten, Hash};
-use node::{Lost, Node};
-#[cfg(test)]
-pub(super) use repeats::REPEATED;
-
-/// Longest run of one node, tokens. Short under test, as in the ledger's tree.
-const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
-const ROOT: Key = 0;
-const NONE: Key = Key::MAX;
-/// The number of a prompt, in the order in which prompts were launched, from 1 on.
-pub(crate) type Nth = u64;
-/// The number of a loss: see [`Losses`](super::losses::Losses).
-pub(crate) type LossId = u64;
-/// How many times prompts had begun. What was recorded at the moment when a prompt began, or before, was there then.
-pub(crate) type Moment = u64;
+pub(crate) use node::{LossId, Moment, Nth};
+use node::{Lost, NONE, Node, ROOT, RUN};
 
 /// How many tokens of a prompt are known, and the last earlier prompt that begins with these.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -309,6 +297,123 @@ impl Past {
             }
         }
         reached
+    }
+
+    fn touch(&mut self, node: Key, nth: Nth) {
+        let here = &mut self.nodes[node];
+        if here.children == 0 {
+            self.leaves.remove(&(here.latest, node));
+            self.leaves.insert((nth, node));
+        }
+        here.latest = nth;
+        here.first = here.first.min(nth);
+        // A slot holds this run now. A prompt that is evaluated at the same time may still find it lost.
+        if let Some(lost) = &mut here.lost {
+            lost.until.get_or_insert(self.now);
+        }
+    }
+
+    /// Appends tokens to a node's run, or adds a child with them. Not all of them may fit. Returns the
+    /// node that has the first of them.
+    fn append(&mut self, at: Key, tokens: &[Token], nth: Nth) -> Key {
+        let here = &mut self.nodes[at];
+        let room = RUN - here.tokens.len();
+        let is_alike = here.lost.is_none() && here.first == nth && here.since == self.now;
+        if at != ROOT && here.children == 0 && is_alike && room > 0 {
+            let added = &tokens[..room.min(tokens.len())];
+            self.bytes -= here.bytes();
+            let length = here.tokens.len() + added.len();
+            if length > here.tokens.capacity() {
+                let capacity = length.next_power_of_two().min(RUN).max(length);
+                here.tokens.reserve_exact(capacity - here.tokens.len());
+            }
+            here.tokens.extend_from_slice(added);
+            self.bytes += here.bytes();
+            return at;
+        }
+        self.serial += 1;
+        let node = Node {
+            serial: self.serial,
+            parent: at,
+            next: NONE,
+            children: 0,
+            start: here.end(),
+            tokens: tokens[..RUN.min(tokens.len())].to_vec(),
+            latest: nth,
+            first: nth,
+            since: self.now,
+            before: here.before.after(&here.tokens),
+            lost: None,
+        };
+        here.children += 1;
+        if here.children == 1 {
+            let latest = here.latest;
+            self.leaves.remove(&(latest, at));
+        }
+        self.bytes += node.bytes();
+        let key = self.nodes.insert(node);
+        self.edges.insert((at, tokens[0]), key);
+        self.leaves.insert((nth, key));
+        key
+    }
+
+    /// Splits a node's run after `length` tokens. Returns the upper part, a new node; the lower part
+    /// keeps its key. Does nothing if the run is not longer than that.
+    fn split(&mut self, node: Key, length: usize) -> Key {
+        let lower = &mut self.nodes[node];
+        if length >= lower.tokens.len() {
+            return node;
+        }
+        self.bytes -= lower.bytes();
+        let tokens: Vec<Token> = lower.tokens.drain(..length).collect();
+        lower.tokens.shrink_to_fit();
+        self.serial += 1;
+        let upper = Node {
+            serial: self.serial,
+            parent: lower.parent,
+            next: node,
+            children: 1,
+            start: lower.start,
+            latest: lower.latest,
+            first: lower.first,
+            since: lower.since,
+            before: lower.before,
+            lost: lower.lost,
+            tokens,
+        };
+        lower.start += length as u32;
+        lower.before = upper.before.after(&upper.tokens);
+        self.bytes += lower.bytes() + upper.bytes();
+        let (parent, first, second) = (upper.parent, upper.tokens[0], lower.tokens[0]);
+        let key = self.nodes.insert(upper);
+        self.nodes[node].parent = key;
+        self.edges.insert((parent, first), key);
+        self.edges.insert((key, second), node);
+        if self.nodes[parent].next == node {
+            self.nodes[parent].next = key;
+        }
+        key
+    }
+
+    /// Forgets the least recently used runs until the rest fits in the limit.
+    fn shrink(&mut self) {
+        while self.bytes > self.limit {
+            let Some((_, key)) = self.leaves.pop_first() else {
+                return;
+            };
+            let node = self.nodes.remove(key);
+            self.bytes -= node.bytes();
+            self.edges.remove(&(node.parent, node.tokens[0]));
+            self.forgotten.note(node.before, &node.tokens);
+            let parent = &mut self.nodes[node.parent];
+            parent.children -= 1;
+            if parent.next == key {
+                parent.next = NONE;
+            }
+            if parent.children == 0 && node.parent != ROOT {
+                self.leaves.insert((parent.latest, node.parent));
+            }
+        }
     }
 }
 

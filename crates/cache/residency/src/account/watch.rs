@@ -1,8 +1,8 @@
 //! What accounts note of each event, before the ledger applies it and after.
 
-use super::open::Open;
+use super::open::{Open, Prepared};
 use super::types::Through;
-use super::{Accounts, Going, Prepared};
+use super::{Accounts, Going};
 use crate::fact::{Fact, Reason};
 use crate::ids::SequenceId;
 use crate::ledger::{CacheEntry, Ledger, Successor, Upcoming};

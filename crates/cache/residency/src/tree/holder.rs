@@ -2,22 +2,6 @@
 
 use super::*;
 
-/// Names a holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Holder(pub(super) Key);
-
-/// A holder's place in the tree. It stands *in* `node`: at the end of the node's run or inside it,
-/// but below the end of the parent's run (unless `node` is the root).
-#[derive(Debug)]
-pub(super) struct Stand {
-    pub(super) node: Key,
-    pub(super) depth: u32,
-    /// The least depth since the last [`Tree::take_lowest`].
-    pub(super) lowest: u32,
-    pub(super) previous: Key,
-    pub(super) next: Key,
-}
-
 impl<M> Tree<M> {
     /// A new holder at the root: it holds nothing.
     pub(crate) fn hold_root(&mut self) -> Holder {
@@ -78,45 +62,5 @@ impl<M> Tree<M> {
         });
         self.enter(key, node);
         key
-    }
-
-    /// Puts a holder on a node's list of holders.
-    pub(super) fn enter(&mut self, holder: Key, node: Key) {
-        let next = self.nodes[node].holders;
-        if next != NONE {
-            self.holders[next].previous = holder;
-        }
-        let stand = &mut self.holders[holder];
-        stand.node = node;
-        stand.previous = NONE;
-        stand.next = next;
-        self.nodes[node].holders = holder;
-    }
-
-    /// Takes a holder off its node's list of holders and returns the node.
-    pub(super) fn leave(&mut self, holder: Key) -> Key {
-        let Stand {
-            node,
-            previous,
-            next,
-            ..
-        } = self.holders[holder];
-        if previous == NONE {
-            self.nodes[node].holders = next;
-        } else {
-            self.holders[previous].next = next;
-        }
-        if next != NONE {
-            self.holders[next].previous = previous;
-        }
-        node
-    }
-
-    pub(super) fn relocate(&mut self, holder: Key, node: Key, depth: u32) {
-        if self.holders[holder].node != node {
-            self.leave(holder);
-            self.enter(holder, node);
-        }
-        self.holders[holder].depth = depth;
     }
 }

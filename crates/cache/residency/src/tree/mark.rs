@@ -4,19 +4,6 @@ use std::iter;
 
 use super::*;
 
-/// Names a mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(Key);
-
-/// A mark's place in the tree: the end of the run of `node`.
-#[derive(Debug)]
-pub(super) struct Flag<M> {
-    pub(super) node: Key,
-    pub(super) previous: Key,
-    pub(super) next: Key,
-    pub(super) label: M,
-}
-
 impl<M> Tree<M> {
     /// Marks the place at `depth` on the path to a holder, or the holder's own place if `depth` is
     /// beyond it.

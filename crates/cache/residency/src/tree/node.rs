@@ -1,9 +1,16 @@
-//! One node: a run of tokens and its links.
+//! What the tree is made of: runs of tokens with their links, and what stands at them.
 
-use super::{NONE, ROOT, RUN};
 use crate::slab::{Key, Slab};
 use crate::token::Token;
 
+/// Longest run of one node, tokens. Short under test, so that a few tokens span several nodes.
+pub(super) const RUN: usize = if cfg!(any(test, fuzzing)) { 4 } else { 1024 };
+/// The root, a node without tokens.
+pub(super) const ROOT: Key = 0;
+/// No node, no holder, no mark.
+pub(super) const NONE: Key = Key::MAX;
+
+/// A run of tokens and its links.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) parent: Key,
@@ -66,4 +73,41 @@ impl Node {
         let child = self.first_child;
         (child != NONE && nodes[child].next_sibling == NONE).then_some(child)
     }
+}
+
+/// Names a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder(pub(super) Key);
+
+/// A holder's place in the tree. It stands *in* `node`: at the end of the node's run or inside it,
+/// but below the end of the parent's run (unless `node` is the root).
+#[derive(Debug)]
+pub(super) struct Stand {
+    pub(super) node: Key,
+    pub(super) depth: u32,
+    /// The least depth since the last [`Tree::take_lowest`].
+    pub(super) lowest: u32,
+    pub(super) previous: Key,
+    pub(super) next: Key,
+}
+
+/// Names a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(pub(super) Key);
+
+/// A mark's place in the tree: the end of the run of `node`.
+#[derive(Debug)]
+pub(super) struct Flag<M> {
+    pub(super) node: Key,
+    pub(super) previous: Key,
+    pub(super) next: Key,
+    pub(super) label: M,
+}
+
+/// Where some tokens leave the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(super) node: Key,
+    /// How many of the tokens the tree has.
+    pub(crate) depth: u32,
 }

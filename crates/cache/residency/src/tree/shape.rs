@@ -23,14 +23,6 @@ pub(crate) struct Parts<'a, M> {
     by_node: HashMap<Key, usize>,
 }
 
-/// Where some tokens leave the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    node: Key,
-    /// How many of the tokens the tree has.
-    pub(crate) depth: u32,
-}
-
 impl<M> Tree<M> {
     /// Follows these tokens from the root, as far as the tree has them.
     pub(crate) fn spot(&self, tokens: &[Token]) -> Spot {

@@ -4,7 +4,8 @@
 //! Slots and host entries are lists of tokens, and so is all that was ever in a slot.
 
 use super::super::open::MOVABLE;
-use super::super::past::{REPEATED, common};
+use super::super::past::common;
+use super::super::past::repeats::REPEATED;
 use super::*;
 
 const ENGINE: ContextId = ContextId(1);
