@@ -20,15 +20,12 @@ use crate::work::Work;
 
 mod buffers;
 mod contexts;
+mod known;
 mod prompts;
 mod whereabouts;
 
-use buffers::Buffer;
-pub(crate) use buffers::{Context, Kind};
-pub(crate) use contexts::ReuseCounts;
-pub(crate) use prompts::SlotTimes;
-use prompts::{Launch, Unclaimed};
-use whereabouts::Live;
+use known::{Buffer, Launch, Live, Unclaimed};
+pub(crate) use known::{Context, Kind, ReuseCounts, SlotTimes};
 
 /// Watches an [observed](Ledger::observed) ledger. For each event call
 /// [`upcoming`](Self::upcoming) with what it is about to change, let the ledger apply it, then call

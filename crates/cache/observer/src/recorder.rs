@@ -17,6 +17,7 @@ use contextpilot_traffic::{
 
 use crate::note::{Note, Stamp};
 use kept::KeptPrompts;
+pub use kept::MOST_OTHER_TOKENS;
 use slot::{Open, SlotRecord};
 use stage::Stage;
 
@@ -31,10 +32,6 @@ mod stage;
 /// The most tasks that are not launched yet, and the most requests that are not answered yet, of which the
 /// recorder knows something.
 pub const MOST_WAITING: usize = 65_536;
-
-/// Tokens of the tokenizer in place of those of answers, in prompts whose requests are not over. More of them are not
-/// recorded.
-pub const MOST_OTHER_TOKENS: usize = 1 << 20;
 
 /// After this silence, what a slot holds of a request that was answered will not grow any more.
 const OVER: Duration = Duration::from_secs(1);
@@ -387,8 +384,4 @@ fn append(recorded: Recorded, out: &mut Vec<u8>, full: &mut bool) {
 
 fn micros(at: Stamp) -> u64 {
     at.0 / 1000
-}
-
-fn small(tokens: u64) -> u32 {
-    u32::try_from(tokens).unwrap_or(u32::MAX)
 }

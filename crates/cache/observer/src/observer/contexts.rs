@@ -6,14 +6,7 @@ use contextpilot_residency::program::{PROGRAM, sequence_of};
 use contextpilot_residency::{ContextId, Ledger, SequenceId, TokenCounts};
 
 use super::Observer;
-use super::buffers::Context;
-
-/// What the prompts of a context took.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReuseCounts {
-    prompts: u64,
-    taken: TokenCounts,
-}
+use super::known::{Context, ReuseCounts};
 
 impl Observer {
     pub(super) fn count_for_context(&mut self, slot: SequenceId, taken: TokenCounts) {

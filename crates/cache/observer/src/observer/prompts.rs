@@ -1,117 +1,16 @@
 //! Prompts that were evaluated: how many tokens each took and why, for which request, and how long.
 
-use std::sync::Arc;
-
-use contextpilot_control::{Title, UnfinishedPrompt};
 use contextpilot_residency::{
-    Account, Arrival, Asker, EvaluationId, Ledger, SequenceId, TaskId, TokenCounts, Unfinished,
-    Wishes,
+    Account, Arrival, Asker, EvaluationId, Ledger, SequenceId, TokenCounts, Wishes,
 };
 
 use super::Observer;
+use super::known::{Done, Launch, Unclaimed, Untimed};
 use crate::histogram::class_of;
 use crate::note::{Now, Stamp};
 
 /// Prompts with fewer evaluated tokens say nothing of how long others take.
 const TIMED: u64 = 64;
-
-/// The times of a slot's last task.
-#[derive(Debug, Default)]
-pub(crate) struct SlotTimes {
-    launched: Stamp,
-    /// `None`: no task was launched here yet.
-    pub(crate) launched_unix_ms: Option<u64>,
-    /// What the request of its last task is about.
-    pub(crate) title: Option<Arc<Title>>,
-    /// The tokens of the prompt of its last task.
-    tokens: Option<u32>,
-    /// When the last batch of its prompt was evaluated.
-    evaluated: Stamp,
-    /// A prompt that is evaluated, until there is the first token of its answer.
-    untimed: Option<Untimed>,
-}
-
-impl SlotTimes {
-    /// How far the prompt of its last task has come, of which so much is evaluated. `usual`: tokens a second of the
-    /// last prompt.
-    pub(crate) fn so_far(
-        &self,
-        asker: Asker,
-        prompt: Unfinished,
-        usual: Option<f64>,
-        now: Stamp,
-    ) -> UnfinishedPrompt {
-        let TokenCounts {
-            reused, evaluated, ..
-        } = prompt.counts;
-        // The last batch may have been one of the prompt before.
-        let last = self.evaluated.seconds_since(self.launched);
-        let last = last.filter(|seconds| evaluated > 0 && *seconds > 0.0);
-        let seconds = now.seconds_since(self.launched).unwrap_or(0.0);
-        let tokens_per_second = last.map(|seconds| evaluated as f64 / seconds);
-        let tokens = self.tokens.map(u64::from);
-        // Old servers cut prompts that are too long.
-        let left = tokens.and_then(|all| all.checked_sub(reused + evaluated));
-        let takes = left.zip(tokens_per_second.or(usual));
-        UnfinishedPrompt {
-            number: asker.number,
-            id: asker.id.as_deref().map(str::to_owned),
-            reused,
-            evaluated,
-            in_batch: prompt.in_batch,
-            client_left: false,
-            tokens: tokens.filter(|_| left.is_some()),
-            seconds_left: takes.map(|(left, rate)| {
-                let since_batch = seconds - last.unwrap_or(0.0);
-                (left as f64 / rate - since_batch).max(0.0)
-            }),
-            seconds,
-            tokens_per_second,
-        }
-    }
-}
-
-/// A prompt whose evaluation is to be timed.
-#[derive(Debug)]
-struct Untimed {
-    /// When it was launched.
-    since: Stamp,
-    asker: Option<Arrival>,
-    /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
-    entry: Option<u64>,
-}
-
-/// An evaluation of a prompt for which several requests wait. Which of them it belongs to is known
-/// later. Until then it belongs to none of them, as in the ledger.
-#[derive(Debug, Default)]
-pub(super) struct Unclaimed {
-    claimed: bool,
-    /// Its prompts that are evaluated: several if there are several answers.
-    done: Vec<Done>,
-    /// Its entry in [`Evaluations`](crate::evaluations::Evaluations), if it has one.
-    entry: Option<u64>,
-}
-
-/// A prompt that is evaluated: how many tokens it took, and why.
-#[derive(Clone, Debug)]
-struct Done {
-    sequence: SequenceId,
-    counts: TokenCounts,
-    account: Option<Account>,
-    at: Stamp,
-    unix_ms: u64,
-    /// Its client left before it was evaluated to its end, after so many seconds.
-    given_up: Option<f64>,
-}
-
-/// A launch as the ledger tells it.
-pub(super) struct Launch<'a> {
-    pub(super) sequence: SequenceId,
-    pub(super) task: TaskId,
-    pub(super) asker: &'a Asker,
-    pub(super) evaluation: Option<EvaluationId>,
-    pub(super) goes_on: bool,
-}
 
 impl Observer {
     pub(super) fn launched(&mut self, launch: &Launch<'_>, at: Stamp, now: Now) {

@@ -11,13 +11,6 @@ use crate::gone::{Gone, MOST_GONE};
 use crate::names::{place_out, reason_out};
 use crate::note::Now;
 
-#[derive(Debug)]
-pub(super) struct Live {
-    pub(super) since_unix_ms: u64,
-    /// Tokens of the longest prompt with this id; `None`: none is cached yet.
-    pub(super) tokens: Option<u32>,
-}
-
 impl Observer {
     /// Where a request is, or what became of it.
     #[must_use]

@@ -5,9 +5,12 @@ use std::collections::HashMap;
 use contextpilot_kept_tokens::with_others;
 use contextpilot_residency::{Arrival, Token};
 
-use super::MOST_OTHER_TOKENS;
 use super::slot::Open;
 use crate::note::KeptPrompt;
+
+/// Tokens of the tokenizer in place of those of answers, in prompts whose requests are not over. More of them are not
+/// recorded.
+pub const MOST_OTHER_TOKENS: usize = 1 << 20;
 
 /// The prompts that got such tokens and are not evaluated yet, by their requests.
 #[derive(Debug, Default)]

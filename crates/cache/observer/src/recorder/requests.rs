@@ -5,8 +5,8 @@ use contextpilot_residency::{
 };
 use contextpilot_traffic::{ChangeKind, RequestRecord, Wished};
 
-use super::slot::{Open, SlotRecord, count_rows};
-use super::{MOST_WAITING, Posted, Recorder, append, infill, kept, micros, small};
+use super::slot::{Open, SlotRecord, count_rows, small};
+use super::{MOST_WAITING, Posted, Recorder, append, infill, kept, micros};
 use crate::note::Stamp;
 
 impl Recorder {

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use contextpilot_residency::{Arrival, Entry, FILLER, Ledger, SequenceId, Token, TokenCounts};
 use contextpilot_traffic::RequestRecord;
 
-use super::small;
 use super::stage::Exchange;
 use crate::note::{KeptPrompt, Stamp};
 
@@ -177,4 +176,8 @@ pub(super) fn media_in(tokens: &[Token]) -> Vec<(u32, u32)> {
         (run[0] < 0).then_some(place)
     });
     runs.take(MOST_BREAKS).collect()
+}
+
+pub(super) fn small(tokens: u64) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }
