@@ -1,54 +1,14 @@
 //! The state of the index.
 
 use contextpilot_order::{Block, Cached, Frequency};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::block::Blocks;
-use crate::evict::Eviction;
-use crate::metrics;
 use crate::predict::Predictor;
-use crate::query::Query;
 use crate::requests::Requests;
-use crate::status::Listing;
-use crate::stored::StoredTier;
+use crate::tier::StoredTier;
 use crate::turns::Turns;
-use crate::work::Work;
-use crate::{Answer, Endpoint, Errors, Limits};
-
-/// Whether the index keeps a state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Contexts are ordered by what is cached.
-    #[default]
-    Live,
-    /// Each batch is ordered by itself.
-    Stateless,
-}
-
-/// The source of what is cached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Truth {
-    /// A guess: each context counts as cached once it was answered, until `/evict` says
-    /// otherwise or too many others came after it.
-    #[default]
-    Guess,
-    /// The engine's hook was reached, and is being asked for what the index tracks. Nothing counts as cached that
-    /// it has not said yet.
-    Learning,
-    /// The engine's hook, which reports what becomes cached and what is evicted.
-    Engine,
-}
-
-impl Truth {
-    /// In answers.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Guess => "own guess",
-            Self::Learning => "learning",
-            Self::Engine => "engine",
-        }
-    }
-}
+use crate::{Errors, Limits, Mode, Truth};
 
 /// Contexts after which a count halves.
 const HALF_LIFE: f64 = 40.0;
@@ -57,23 +17,6 @@ const HALF_LIFE: f64 = 40.0;
 const WANTED: usize = 1024;
 const WANTED_BYTES: usize = 64 << 10;
 const ALL_WANTED_BYTES: usize = 4 << 20;
-
-/// How a request is answered.
-#[derive(Debug)]
-pub enum Outcome {
-    /// At once.
-    Answer(Answer),
-    /// In some pieces.
-    Work(Box<Work>),
-    /// At once; what was forgotten is left to be dropped, which takes a while, without the state.
-    Emptied(Answer, Forgotten),
-}
-
-/// The content of an index before a `/reset`.
-#[derive(Debug)]
-pub struct Forgotten {
-    _index: Box<Index>,
-}
 
 /// An index.
 #[derive(Debug)]
@@ -165,85 +108,6 @@ impl Index {
     #[must_use]
     pub fn errors(&self) -> &Errors {
         &self.errors
-    }
-
-    /// Answers a request. `new_id` draws unique ids for requests: `req-` and
-    /// 12 hex digits. `now` is the time in seconds since 1970.
-    pub fn answer(
-        &mut self,
-        query: Query,
-        now: f64,
-        new_id: &mut dyn FnMut() -> String,
-    ) -> Outcome {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a time since 1970"
-        )]
-        self.expire((now * 1e3) as u64);
-        let work = |work: Work| Outcome::Work(Box::new(work));
-        let answer = match query {
-            Query::Plain(Endpoint::Root) => self.root(now),
-            Query::Plain(Endpoint::Reset) => return self.reset(),
-            Query::Plain(Endpoint::Health) => self.health(now),
-            Query::Plain(Endpoint::Ready) => Self::ready(self.mode, self.truth),
-            Query::Reorder(reorder) => {
-                return match self.reorder(*reorder) {
-                    Ok(job) => work(job.into()),
-                    Err(answer) => self.refused(*answer),
-                };
-            }
-            // Conversations have a state of their own.
-            Query::Deduplicate(reorder) if self.mode == Mode::Live => {
-                return work(self.deduplicate(*reorder).into());
-            }
-            // The others need an index.
-            _ if self.mode == Mode::Stateless || !self.initialized => Answer::not_initialized(),
-            Query::Plain(Endpoint::Requests) => return work(Listing::default().into()),
-            Query::Plain(_) => self.stats(now),
-            Query::Deduplicate(_) => Answer::not_initialized(),
-            Query::Evict(ids) => return work(Eviction::new(ids).into()),
-            Query::Search(context) => self.search(&context),
-            Query::Insert(context, tokens) => match self.insert(context, tokens, new_id) {
-                Ok(answer) => answer,
-                Err(answer) => return self.refused(*answer),
-            },
-        };
-        Outcome::Answer(answer)
-    }
-
-    fn refused(&mut self, answer: Answer) -> Outcome {
-        self.counters.refused += 1;
-        Outcome::Answer(answer)
-    }
-
-    /// For Prometheus.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        metrics::text(self)
-    }
-
-    fn reset(&mut self) -> Outcome {
-        let message = if self.initialized {
-            "Index reset to initial state"
-        } else {
-            "No index to reset (was not initialized)"
-        };
-        let fresh = Self::new(self.mode, self.limits);
-        let before = std::mem::replace(self, fresh);
-        // Keep what is known of the engine.
-        self.truth = before.truth;
-        self.set_store(before.has_store());
-        self.initialized = before.initialized;
-        self.warning.clone_from(&before.warning);
-        self.errors = before.errors.clone();
-        let answer = Answer::ok(json!({
-            "status": "success",
-            "message": message,
-            "conversation_tracker": "reset",
-        }));
-        let before = Box::new(before);
-        Outcome::Emptied(answer, Forgotten { _index: before })
     }
 
     /// Blocks whose tokens the engine may be asked for; each is given once.

@@ -6,8 +6,16 @@ use crate::{Index, Truth};
 
 const PREFIX: &str = "contextpilot_index_";
 
+impl Index {
+    /// For Prometheus.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        text(self)
+    }
+}
+
 /// In the text format of Prometheus.
-pub(crate) fn text(index: &Index) -> String {
+fn text(index: &Index) -> String {
     let mut text = String::new();
     let mut figure = |name: &str, kind: &str, help: &str, value: u64| {
         // Writing to a string cannot fail.

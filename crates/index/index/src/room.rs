@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use crate::block::Key;
 use crate::context::Context;
-use crate::stored::StoredTier;
+use crate::tier::StoredTier;
 use crate::{Answer, Index, Truth};
 
 /// Bytes of a known block, with its place in every table.
