@@ -61,13 +61,18 @@ fn nearest(name: &str) -> Option<&'static str> {
         let rest = known.strip_prefix(upper.as_str());
         upper.len() > PREFIX.len() && rest.is_some_and(|rest| rest.starts_with('_'))
     };
+    let length = upper.chars().count();
     let near = names.filter_map(|known| {
+        let largest = largest_distance(known);
         let distance = if is_shortened(known) {
             1
+        } else if length.abs_diff(known.len()) > largest {
+            // The distance is not less. To compare one variable, as `CONDA_PREFIX`, with each setting took 0.07 ms.
+            return None;
         } else {
             strsim::osa_distance(&upper, known)
         };
-        (distance <= largest_distance(known)).then_some((distance, known))
+        (distance <= largest).then_some((distance, known))
     });
     // The first of several.
     let nearest = near.min_by_key(|(distance, _)| *distance);
