@@ -1,11 +1,15 @@
-//! Runs a test apart from everything else on this machine.
-//!
-//! What looks for servers of this user finds all of them, and what uses a default port needs it to be free.
-//! So such a test runs again as a process of its own, in namespaces: with all ports free, and with empty
-//! folders where servers put their sockets (`/run`, `/dev/shm`).
+//! What keeps a test apart from everything else on this machine: namespaces, an address at which no process listens, a
+//! private folder, and processes that end with it.
 
+use std::fs::Permissions;
 use std::io::Write;
-use std::process::Command;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tempfile::TempDir;
 
 /// Set in the process that runs apart.
 const INSIDE: &str = "CONTEXTPILOT_TEST_APART";
@@ -27,6 +31,10 @@ pub enum Apart {
     Done,
 }
 
+/// Runs a test again as a process of its own, in namespaces: with all ports free, and with empty folders where servers
+/// put their sockets (`/run`, `/dev/shm`). What looks for servers of this user finds all of them, and what uses a
+/// default port needs it to be free.
+///
 /// Call this first in the test of this name, as `--exact` takes it.
 ///
 /// # Panics
@@ -65,4 +73,62 @@ pub fn apart(test: &str) -> Apart {
         String::from_utf8_lossy(&output.stderr)
     );
     Apart::Done
+}
+
+/// A loopback address with a port at which no process listens. On Linux none will begin to by chance:
+/// other tests and programs use other addresses in 127.0.0.0/8.
+///
+/// # Panics
+/// If no port is free at that address.
+pub fn nowhere() -> SocketAddr {
+    static NUMBER: AtomicU8 = AtomicU8::new(1);
+    let own = match NUMBER.fetch_add(1, Ordering::Relaxed) {
+        number if cfg!(target_os = "linux") => {
+            let [.., high, low] = std::process::id().to_be_bytes();
+            Ipv4Addr::new(127, 1 | high, low, number | 1)
+        }
+        _ => Ipv4Addr::LOCALHOST,
+    };
+    let free = TcpListener::bind((own, 0)).and_then(|free| free.local_addr());
+    match free {
+        Ok(address) => address,
+        Err(error) => panic!("no port at {own}: {error}"),
+    }
+}
+
+/// A new folder that is closed to others, whatever the umask of this process is: the hook and its commands
+/// trust no other.
+///
+/// # Panics
+/// It cannot be made.
+pub fn private_folder() -> TempDir {
+    let private = Permissions::from_mode(0o700);
+    let made = tempfile::Builder::new().permissions(private).tempdir();
+    made.expect("a folder for temporary files")
+}
+
+/// Kills the process when it is dropped, also if the test fails.
+#[derive(Debug)]
+pub struct KillOnDrop(pub Child);
+
+impl Deref for KillOnDrop {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for KillOnDrop {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // Both fail only if the process was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -1,16 +1,18 @@
-//! Finds the real server, and writes the models, adapters and projectors that it serves.
+//! Finds the real server, writes or fetches the models, adapters and projectors that it serves, and runs the
+//! scripts of the repository that fetch what else a test needs.
 
-use std::{
-    collections::HashSet,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use contextpilot_tiny_model::{Adapter, Projector};
 pub use contextpilot_tiny_model::{Arch, ProjectorKind, Spec};
 
-use crate::{Error, Result};
+use crate::{Error, Result, skip_case};
+
+/// The exit code of a script that cannot do its work on this machine.
+const NOT_HERE: i32 = 77;
 
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
@@ -161,4 +163,65 @@ pub fn projector(kind: ProjectorKind) -> PathBuf {
         panic!("cannot write {}: {error}", path.display());
     }
     path
+}
+
+/// SmolLM2-135M-Instruct, by `scripts/model`. `None`, after a line that says why, if the case `what` has to
+/// be skipped: there is no Python to fetch the model with.
+///
+/// # Errors
+/// If the script fails.
+///
+/// # Panics
+/// As [`skip_case`], under CI.
+pub fn real_model(what: &str) -> Result<Option<Model>> {
+    match script("model", &[]) {
+        Ok(path) => Ok(Some(Model::file(PathBuf::from(path), Arch::Llama))),
+        Err(NoScript::NotHere(why)) => {
+            skip_case(what, why);
+            Ok(None)
+        }
+        Err(NoScript::Failed(why)) => Err(Error::new(why)),
+    }
+}
+
+/// Why a script has printed nothing, in its own words.
+#[derive(Clone, Debug)]
+pub enum NoScript {
+    /// It cannot do its work on this machine. What needs it is skipped.
+    NotHere(String),
+    /// It has failed.
+    Failed(String),
+}
+
+impl NoScript {
+    /// Why what needs the script is skipped.
+    ///
+    /// # Panics
+    /// If it is not: the script has failed.
+    #[track_caller]
+    pub fn why_skipped(&self) -> &str {
+        match self {
+            Self::NotHere(why) => why,
+            Self::Failed(why) => panic!("{why}"),
+        }
+    }
+}
+
+/// What `scripts/NAME` prints, without blanks at its ends.
+///
+/// # Errors
+/// It has not done its work.
+pub fn script(name: &str, arguments: &[&str]) -> Result<String, NoScript> {
+    let failed = |why: &str| NoScript::Failed(format!("scripts/{name}: {why}"));
+    let output = Command::new(repository().join("scripts").join(name))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(&error.to_string()))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Ok(text(&output.stdout)),
+        Some(NOT_HERE) => Err(NoScript::NotHere(text(&output.stderr))),
+        _ => Err(failed(&text(&output.stderr))),
+    }
 }

@@ -11,8 +11,7 @@ use serde_json::Value;
 
 use crate::{
     Error, Result,
-    stream::{Endpoint, Stream},
-    tls::Certificate,
+    stream::{Certificate, Endpoint, Stream},
 };
 
 /// The timeout of a read. Most answers take milliseconds; six prompts of 16,000 tokens at once take minutes on

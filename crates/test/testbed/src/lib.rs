@@ -13,26 +13,18 @@
 //! - [`skip()`] says that a test cannot run here, which fails under CI; [`Tally`] counts cases.
 
 mod apart;
-mod chunks;
 mod completion;
 mod engine;
 mod flags;
 mod http;
 mod index;
-mod kill;
-mod nowhere;
-mod private;
-mod real_model;
 mod requests;
 mod router;
 mod score;
-mod script;
 mod server;
 mod sessions;
 mod skip;
 mod stream;
-mod tally;
-mod tls;
 mod trace;
 mod truth;
 mod unseen;
@@ -40,31 +32,27 @@ mod wait;
 
 use std::{fmt, io};
 
-pub use apart::{Apart, apart};
-pub use chunks::{await_written, chunk_files};
+pub use apart::{Apart, KillOnDrop, apart, nowhere, private_folder};
 pub use completion::Completion;
 pub use contextpilot_random::Random;
-pub use engine::{Arch, Model, ProjectorKind, Spec, adapter, llama_server, projector};
+pub use engine::{
+    Arch, Model, NoScript, ProjectorKind, Spec, adapter, llama_server, projector, real_model,
+    script,
+};
 pub use http::{Connection, Response};
 pub use index::{Behaviour, Index, Post};
-pub use kill::KillOnDrop;
-pub use nowhere::nowhere;
-pub use private::private_folder;
-pub use real_model::real_model;
 pub use requests::Request;
 pub use router::{Decision, Gateway, Router};
 pub use score::Score;
-pub use script::{NoScript, script};
-pub use server::{Builder, SILENCE, Server};
+pub use server::builder::Builder;
+pub use server::{SILENCE, Server};
 pub use sessions::{Need, Session, Sessions};
-pub use skip::{skip, skip_case, skip_optional};
-pub use stream::Endpoint;
-pub use tally::Tally;
-pub use tls::Certificate;
+pub use skip::{Tally, skip, skip_case, skip_optional};
+pub use stream::{Certificate, Endpoint};
 pub use trace::{Outcome, Step, Trace};
 pub use truth::{Probe, Residency, Truth, residency, truth, truth_of};
 pub use unseen::{Unseen, unseen_server};
-pub use wait::{try_until, until};
+pub use wait::{await_written, chunk_files, try_until, until};
 
 /// A message that says what went wrong.
 #[derive(Clone, PartialEq, Eq)]

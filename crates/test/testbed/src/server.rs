@@ -1,6 +1,7 @@
-//! A real llama-server as a child process, with or without the hook.
+//! A real llama-server as a child process, with or without the hook: its requests, its logs and its end.
 
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
@@ -10,25 +11,25 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::tls::Certificate;
-use crate::{Arch, Completion, Connection, Endpoint, Error, Model, Request, Response, Result};
+use crate::{
+    Certificate, Completion, Connection, Endpoint, Error, Request, Response, Result, try_until,
+};
 
-mod builder;
-mod command;
-mod end;
-mod rest;
-mod said;
-#[cfg(test)]
-mod tests;
+pub(crate) mod builder;
 
-pub use builder::Builder;
-pub use rest::SILENCE;
-use said::listening;
+/// Longer than the longest silence after which the ledger decides what is lost (a second:
+/// `crates/watch/worker/src/idle_timer.rs`), by enough for the report. A server without a control endpoint has
+/// reported everything when it was silent for so long.
+pub const SILENCE: Duration = Duration::from_millis(1250);
 
 /// How often a condition outside this process is checked.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long a server may take to be ready. It takes 0.1 s on an idle machine.
 const READY: Duration = Duration::from_secs(60);
+/// How long a server may take to end after a signal before it is killed.
+const GRACE: Duration = Duration::from_secs(30);
+const STDOUT: &str = "stdout.log";
+const STDERR: &str = "stderr.log";
 
 /// A running server. Dropping this ends the process.
 #[derive(Debug)]
@@ -48,17 +49,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with a context of 4096 tokens, one thread, and a folder for saved slots. All other
-    /// settings are llama-server's defaults.
-    pub fn builder() -> Builder {
-        Builder::new()
-    }
-
-    /// The same with the tiny llama.
-    pub fn tiny() -> Builder {
-        Self::builder().model(&Model::tiny(Arch::Llama))
-    }
-
     /// Waits until the server is ready.
     ///
     /// # Errors
@@ -116,7 +106,7 @@ impl Server {
         self.certificate.as_deref().map(Certificate::file)
     }
 
-    /// The certificate that it shows, signed by itself, as a PEM file: with [`Builder::tls`].
+    /// The certificate that it shows, signed by itself, as a PEM file: with [`Builder::tls`](builder::Builder::tls).
     pub fn certificate(&self) -> Option<PathBuf> {
         Some(self.certificate.as_ref()?.file())
     }
@@ -200,5 +190,244 @@ impl Server {
             }
             thread::sleep(LOOK);
         }
+    }
+}
+
+/// When all is reported.
+impl Server {
+    /// Waits until all that has happened is decided and reported. Needs [`Builder::observed`](builder::Builder::observed).
+    ///
+    /// # Errors
+    /// If it takes longer than a minute, or the control endpoint does not answer.
+    pub fn come_to_rest(&self) -> Result<()> {
+        let control = self.await_control()?;
+        let mut last = Value::Null;
+        try_until("everything is decided and reported", || {
+            last = Connection::open(control)?
+                .exchange("GET", "/stats", b"")?
+                .json()?;
+            Ok(is_at_rest(&last).then_some(()))
+        })
+        .map_err(|error| Error::new(format!("{error}: {last}")))
+    }
+
+    /// Like [`Server::come_to_rest`], or a wait of [`SILENCE`] if its log names no control endpoint.
+    ///
+    /// # Errors
+    /// As [`Server::come_to_rest`].
+    pub fn settle(&self) -> Result<()> {
+        match self.control() {
+            Some(_) => self.come_to_rest(),
+            None => {
+                thread::sleep(SILENCE);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_at_rest(stats: &Value) -> bool {
+    let requests = &stats["requests"];
+    let delivery = &stats["delivery"];
+    // In a gap, or an internal error of the hook, the ends of requests were not seen.
+    let answered = requests["finished"] == requests["seen"] || stats["losses"]["gaps"] != 0;
+    let decided = stats["mode"] == "stopped" || stats["undecided"] == false && answered;
+    decided && delivery["waiting"] == 0 && delivery["in_flight"] == 0
+}
+
+/// Its end.
+impl Server {
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        if self.exited.is_none() {
+            let pid = self.child.id() as libc::pid_t;
+            // SAFETY: the child has not been waited for, so its id is still its own.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+
+    /// Sends a signal (`libc::SIGTERM`, …) and waits for the end.
+    ///
+    /// # Errors
+    /// If the server does not end within 30 seconds. Then it is killed.
+    pub fn stop(&mut self, signal: i32) -> Result<ExitStatus> {
+        self.signal(signal);
+        self.wait(GRACE)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// If the server does not end in time. Then it is killed.
+    pub fn wait(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                self.exited = Some(self.child.wait()?);
+                return Err(Error::new(format!(
+                    "the server did not end within {patience:?}, so it was killed; its last words:\n{}",
+                    self.last_words()
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// The exit status, if the server has ended.
+    ///
+    /// # Errors
+    /// Those of the system call.
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        if self.exited.is_none() {
+            self.exited = self.child.try_wait()?;
+        }
+        Ok(self.exited)
+    }
+
+    fn until<T>(
+        &mut self,
+        deadline: Instant,
+        what: &str,
+        mut look: impl FnMut(&Self) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            if let Some(seen) = look(self) {
+                return Ok(seen);
+            }
+            let ended = self.try_wait()?;
+            let how = match ended {
+                Some(status) => match (status.code(), status.signal()) {
+                    (Some(code), _) => format!("exited with {code}"),
+                    (_, Some(signal)) => format!("was killed by signal {signal}"),
+                    _ => status.to_string(),
+                },
+                None if Instant::now() > deadline => "ran out of time".to_owned(),
+                None => {
+                    thread::sleep(LOOK);
+                    continue;
+                }
+            };
+            return Err(Error::new(format!(
+                "the server {how} before {what}; its last words:\n{}",
+                self.last_words()
+            )));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The exit status does not matter here: for that there is `stop`.
+        let _ = self.stop(libc::SIGTERM);
+    }
+}
+
+/// Its logs.
+impl Server {
+    /// All of its stderr so far.
+    pub fn stderr(&self) -> String {
+        self.log(STDERR)
+    }
+
+    /// Where the hook's control endpoint listens, if its line is in the log: `127.0.0.1:8890`, or
+    /// `unix:/path`.
+    pub fn control(&self) -> Option<String> {
+        const SAYS: &str = "[ContextPilot] Control endpoint: ";
+        let said = self.stderr();
+        // The server writes a line in pieces: the hook's line may follow the first piece.
+        let at = said
+            .lines()
+            .find_map(|line| Some(line.split_once(SAYS)?.1))?;
+        // Instead of an address the line may have the reason why there is none.
+        let named = at.starts_with("http://") || at.starts_with("unix:");
+        named.then(|| at.trim_start_matches("http://").to_owned())
+    }
+
+    /// Waits until the log says at which TCP address the control endpoint listens.
+    ///
+    /// # Errors
+    /// If it does not within a minute.
+    pub fn await_control(&self) -> Result<SocketAddr> {
+        try_until("the hook says where it listens", || {
+            Ok(self.control().and_then(|at| at.parse().ok()))
+        })
+        .map_err(|error| Error::new(format!("{error}; it says:\n{}", self.stderr())))
+    }
+
+    /// All of its stdout so far.
+    pub fn stdout(&self) -> String {
+        self.log(STDOUT)
+    }
+
+    fn log(&self, name: &str) -> String {
+        let bytes = std::fs::read(self.folder.path().join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn last_words(&self) -> String {
+        let log = self.stderr();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+/// The addresses in lines such as `server is listening on http://127.0.0.1:4711`. Not those of
+/// a router's children. Paths are relative to the server's folder.
+fn listening(log: &str, folder: &Path) -> Vec<Endpoint> {
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("listening") && !line.starts_with('['));
+    lines
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            words.find_map(Endpoint::of_url)
+        })
+        .map(|endpoint| match endpoint {
+            Endpoint::Unix(path) => Endpoint::Unix(folder.join(path)),
+            tcp => tcp,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_in_the_log() {
+        let new = "0.00.432.436 I srv  llama_server: listening on http://127.0.0.1:37185\n\
+                   0.00.432.440 I srv  llama_server: listening on unix://x.sock\n";
+        let old = "main: server is listening on http://127.0.0.1:8080 - starting the main loop";
+        let folder = Path::new("/folder");
+        let tcp = |port: u16| Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], port)));
+        assert_eq!(
+            listening(new, folder),
+            [tcp(37185), Endpoint::Unix("/folder/x.sock".into())]
+        );
+        assert_eq!(listening(old, folder), [tcp(8080)]);
+        for other in [
+            "HTTP server is listening, port: 0",
+            "see http://127.0.0.1:1 for help",
+            "[4711] 0.00.1 I srv  llama_server: listening on http://127.0.0.1:4711",
+        ] {
+            assert_eq!(listening(other, folder), [], "{other}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_start_shows_its_last_words() {
+        let wrong = Server::builder()
+            .program("/bin/sh")
+            .args(["--nonsense"])
+            .spawn();
+        let text = wrong.expect_err("sh serves nothing").to_string();
+        assert!(text.contains("exited with 2"), "{text}");
+        let missing = Server::builder().program("/nonexistent").spawn();
+        let text = missing.expect_err("no such program").to_string();
+        assert!(text.contains("/nonexistent"), "{text}");
     }
 }

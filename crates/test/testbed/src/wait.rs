@@ -1,5 +1,6 @@
-//! Waits for conditions outside this process.
+//! Waits for conditions outside this process: any, and the files of a prefix store.
 
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,4 +37,37 @@ pub fn try_until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> 
         }
         thread::sleep(LOOK);
     }
+}
+
+/// The files of all chunks of a store, in the order of their names.
+///
+/// # Panics
+/// If the folder cannot be listed.
+pub fn chunk_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of a store") {
+            let path = entry.expect("a folder's entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "kv") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Waits until all chunks that a server has stored are in its folder. A server's thread writes them some time after
+/// `stored`, the figure of its `/stats`, has counted them.
+///
+/// # Panics
+/// If they are not all there within a minute.
+#[track_caller]
+pub fn await_written(folder: &Path, stored: impl Fn() -> u64) {
+    until("the chunks are on disk", || {
+        (chunk_files(folder).len() as u64 == stored()).then_some(())
+    });
 }

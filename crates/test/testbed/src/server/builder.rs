@@ -1,34 +1,51 @@
-//! The options of a server, and what follows from them.
+//! The options of a server, what follows from them, and its start.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::READY;
+use super::{READY, STDERR, STDOUT, Server};
 use crate::flags::Flags;
-use crate::tls::Certificate;
-use crate::{Arch, Model, ProjectorKind, Result, Spec, engine, llama_server};
+use crate::{
+    Arch, Certificate, Error, Model, ProjectorKind, Result, Spec, engine, llama_server,
+    private_folder,
+};
 
 /// How to run a server. Clone it to run the same server again.
 #[derive(Clone, Debug)]
 pub struct Builder {
-    pub(super) program: Option<PathBuf>,
-    pub(super) subcommand: Option<OsString>,
-    pub(super) model: Option<Model>,
-    pub(super) args: Vec<OsString>,
-    pub(super) env: Vec<(OsString, Option<OsString>)>,
-    pub(super) launcher: Option<PathBuf>,
-    pub(super) preload: Option<PathBuf>,
-    pub(super) index_url: Option<String>,
-    pub(super) saves_slots: bool,
-    pub(super) certificate: Option<Arc<Certificate>>,
-    pub(super) chooses_address: bool,
-    pub(super) ready: Duration,
+    program: Option<PathBuf>,
+    subcommand: Option<OsString>,
+    model: Option<Model>,
+    args: Vec<OsString>,
+    env: Vec<(OsString, Option<OsString>)>,
+    launcher: Option<PathBuf>,
+    preload: Option<PathBuf>,
+    index_url: Option<String>,
+    saves_slots: bool,
+    certificate: Option<Arc<Certificate>>,
+    chooses_address: bool,
+    ready: Duration,
+}
+
+impl Server {
+    /// A server with a context of 4096 tokens, one thread, and a folder for saved slots. All other
+    /// settings are llama-server's defaults.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// The same with the tiny llama.
+    pub fn tiny() -> Builder {
+        Self::builder().model(&Model::tiny(Arch::Llama))
+    }
 }
 
 impl Builder {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             program: None,
             subcommand: None,
@@ -141,6 +158,11 @@ impl Builder {
         self
     }
 
+    /// With a control endpoint, so that [`Server::come_to_rest`] can be called.
+    pub fn observed(self) -> Self {
+        self.env("CONTEXTPILOT_LISTEN", "127.0.0.1:0")
+    }
+
     /// Sets an environment variable.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), Some(value.into())));
@@ -189,7 +211,7 @@ impl Builder {
     }
 
     /// Whether any of these flags was given.
-    pub(super) fn has(&self, options: &[&str]) -> bool {
+    fn has(&self, options: &[&str]) -> bool {
         let option = |arg: &OsString| options.iter().any(|option| arg == option);
         self.args.iter().any(option)
     }
@@ -200,7 +222,7 @@ impl Builder {
         self.flags().lacking(&self.args)
     }
 
-    pub(super) fn flags(&self) -> Flags {
+    fn flags(&self) -> Flags {
         Flags::of(&self.program.clone().unwrap_or_else(llama_server))
     }
 
@@ -261,9 +283,159 @@ impl Builder {
     }
 
     /// How many addresses it will listen on.
-    pub(super) fn hosts(&self) -> usize {
+    fn hosts(&self) -> usize {
         let mut pairs = self.args.iter().zip(self.args.iter().skip(1));
         let hosts = pairs.find(|(name, _)| *name == "--host");
         hosts.map_or(1, |(_, hosts)| hosts.to_string_lossy().split(',').count())
+    }
+}
+
+impl Builder {
+    fn command(&self, folder: &Path) -> Result<Command> {
+        let server = self.program.clone().unwrap_or_else(llama_server);
+        let mut command = match &self.launcher {
+            Some(launcher) => {
+                let mut command = Command::new(launcher);
+                command.env("LLAMA_SERVER_BIN", &server);
+                command
+            }
+            None => Command::new(&server),
+        };
+        // Variables of the environment of the test run must not change its result.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let meant_for_servers = ["CONTEXTPILOT_", "LLAMA_ARG_", "GGML_", "LD_PRELOAD"];
+            if meant_for_servers
+                .iter()
+                .any(|start| text.starts_with(start))
+            {
+                command.env_remove(&name);
+            }
+        }
+        command.args(&self.subcommand);
+        if let Some(model) = &self.model {
+            command.arg("--model").arg(model.path());
+        }
+        // One thread: if cores are scarce, two threads spin while they wait for each other, and an
+        // evaluation of 1 ms takes 500 ms.
+        let defaults: [(&[&str], &str); 5] = [
+            (&["--host"], "127.0.0.1"),
+            (&["--port"], "0"),
+            (&["--threads", "-t"], "1"),
+            (&["--ctx-size", "-c"], "4096"),
+            (&["--slot-save-path"], "."),
+        ];
+        for (names, value) in defaults {
+            let wanted = match names[0] {
+                "--slot-save-path" => self.saves_slots,
+                "--host" | "--port" => self.chooses_address,
+                _ => true,
+            };
+            if wanted && !self.has(names) {
+                command.arg(names[0]).arg(value);
+            }
+        }
+        let flags = self.flags();
+        // Servers without a host cache do not show their slots unless they are told to.
+        if !flags.has("--cache-ram") {
+            command.arg("--slots");
+        }
+        command.args(flags.fitting(&self.args)).current_dir(folder);
+        // Each server has a journal of its own, unless a test makes two share one.
+        command.env("XDG_STATE_HOME", folder);
+        // What a server says of itself is the truth that tests compare with.
+        if self
+            .env
+            .iter()
+            .any(|(name, _)| name == "CONTEXTPILOT_STORE")
+        {
+            command.env("CONTEXTPILOT_STORE_USAGE", "0");
+        }
+        if let Some(hook) = &self.preload {
+            command.env("LD_PRELOAD", std::path::absolute(hook)?);
+        }
+        if let Some(url) = &self.index_url {
+            command.env("CONTEXTPILOT_INDEX_URL", url);
+        }
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let file = |name| File::create(folder.join(name));
+        command
+            .stdin(Stdio::null())
+            .stdout(file(STDOUT)?)
+            .stderr(file(STDERR)?);
+        Ok(command)
+    }
+
+    /// Starts the server and waits until it is ready to serve.
+    ///
+    /// It listens on a loopback port that it chooses itself (`--port 0`) and
+    /// names in its log; with `--host`, wherever that says.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or is not ready in time: with the end
+    /// of what it said on stderr.
+    pub fn spawn(&self) -> Result<Server> {
+        let mut server = self.start()?;
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    /// Starts the server and does not wait until it is ready. No connection can be made before
+    /// [`Server::await_ready`] has returned.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(&self) -> Result<Server> {
+        // The journal's folder is in it.
+        let folder = private_folder();
+        let mut command = self.command(folder.path())?;
+        let child = command
+            .spawn()
+            .map_err(|error| Error::new(format!("{:?}: {error}", command.get_program())))?;
+        Ok(Server {
+            child,
+            // The endpoints are known when the server listens.
+            endpoints: Vec::new(),
+            chosen: 0,
+            certificate: self.certificate.clone(),
+            folder,
+            exited: None,
+            hosts: self.hosts(),
+            ready: self.ready,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_recognised() {
+        let default = Server::builder();
+        assert!(default.has_host_cache() && !default.has_separate_slots());
+        let bare = Server::builder().bare_slots(2);
+        assert!(!bare.has_host_cache() && bare.has_separate_slots());
+        let small = Server::builder().args(["-cram", "1"]);
+        assert!(small.has_host_cache());
+    }
+
+    #[test]
+    fn a_plain_server_has_nothing_of_ours() {
+        let hooked = Server::builder()
+            .launcher("/launcher")
+            .preload("/hook.so")
+            .index_url("http://localhost:1")
+            .env("CONTEXTPILOT_STRICT", "1")
+            .env("OTHER", "kept");
+        let plain = hooked.plain();
+        assert!(plain.launcher.is_none() && plain.preload.is_none());
+        assert!(plain.index_url.is_none());
+        assert_eq!(plain.env, [("OTHER".into(), Some("kept".into()))]);
     }
 }
