@@ -85,7 +85,7 @@ pub(crate) struct Holder(pub(super) Key);
 pub(super) struct Stand {
     pub(super) node: Key,
     pub(super) depth: u32,
-    /// The least depth since the last [`Tree::take_lowest`].
+    /// The least depth since the last [`take_lowest`](super::Tree::take_lowest).
     pub(super) lowest: u32,
     pub(super) previous: Key,
     pub(super) next: Key,
