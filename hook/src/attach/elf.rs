@@ -10,7 +10,7 @@ mod object;
 mod words;
 
 pub(super) use self::definitions::{Defined, gnu_hash};
-pub(super) use self::object::{Changes, Object, changes, objects, program, visit_objects};
+pub(super) use self::object::{Changes, Object, are_all, changes, objects, program, visit_objects};
 pub(super) use self::words::Word;
 
 #[cfg(test)]

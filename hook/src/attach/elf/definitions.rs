@@ -6,7 +6,7 @@ use super::object::Object;
 
 const STV_INTERNAL: u8 = 1;
 const STV_HIDDEN: u8 = 2;
-const STT_FUNC: u8 = 2;
+pub(super) const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
 /// A function that an object defines.
@@ -15,6 +15,8 @@ pub(in crate::attach) enum Defined {
     At(usize),
     /// At an unknown address: a resolver of the object (IFUNC) chose one of several implementations.
     Chosen,
+    /// By a symbol that does not say that it is a function's.
+    Untyped,
 }
 
 impl Object {
@@ -103,7 +105,7 @@ impl Object {
                 self.bias.wrapping_add(symbol.st_value as usize),
             )),
             STT_GNU_IFUNC => Some(Defined::Chosen),
-            _ => None,
+            _ => Some(Defined::Untyped),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A loaded object: the executable or a library, and where its tables are.
 
 use std::ffi::{CStr, OsStr, c_char};
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::slice;
@@ -90,6 +90,16 @@ pub(in crate::attach) fn objects() -> Vec<Object> {
     let mut objects = Vec::new();
     visit_objects(|object| objects.push(object));
     objects
+}
+
+/// Whether these are all objects, and each function that one of them exports is [found](Object::defined) in its tables.
+pub(in crate::attach) fn are_all(objects: &[Object]) -> bool {
+    let mut count = 0;
+    visit_loaded(|_| {
+        count += 1;
+        ControlFlow::Continue(())
+    });
+    count == objects.len() && objects.iter().all(Object::has_hash)
 }
 
 /// As [`objects`], one after the other. None is unloaded meanwhile. `work` must not panic, and must not load
@@ -211,6 +221,11 @@ impl Object {
         (!object.symbols.is_null() && !object.names.is_null()).then_some(object)
     }
 
+    /// Whether its functions are found by name.
+    pub(super) fn has_hash(&self) -> bool {
+        !self.hash.is_null() || !self.older_hash.is_null()
+    }
+
     /// Identifies the object among all loaded objects.
     pub(in crate::attach) fn key(&self) -> usize {
         self.extent.start
@@ -237,9 +252,10 @@ impl Object {
         self.relro.is_empty() || !writable.may_be(self.relro.start)
     }
 
-    /// The pages that the dynamic linker made read-only after relocation.
-    pub(in crate::attach) fn relro(&self) -> &Range<usize> {
-        &self.relro
+    /// The pages with these words that the dynamic linker made read-only after relocation.
+    pub(in crate::attach) fn relro_with(&self, words: RangeInclusive<usize>) -> Range<usize> {
+        let end = down_to_page(*words.end()).saturating_add(page_size());
+        down_to_page(*words.start())..end.min(self.relro.end)
     }
 
     pub(in crate::attach) fn is_relro(&self, word: &AtomicUsize) -> bool {
@@ -279,9 +295,12 @@ impl Object {
     }
 }
 
+fn page_size() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
 /// The start of the page that the address lies in.
 fn down_to_page(address: usize) -> usize {
-    // SAFETY: no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    address & !(size - 1)
+    address & !(page_size() - 1)
 }

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::definitions::STT_FUNC;
 use super::object::{Object, Relocation, Table};
 
 /// A word that holds, or will hold, the address of a function of some object.
@@ -22,6 +23,15 @@ impl Word<'_> {
     pub(in crate::attach) fn name(&self) -> &CStr {
         // SAFETY: the symbol is one of the object's.
         unsafe { self.object.name(self.symbol) }
+    }
+
+    /// The address of the object's own function of this name, which is [found](Object::defined) in its tables. `None`: there
+    /// may be none.
+    pub(in crate::attach) fn own(&self) -> Option<usize> {
+        let symbol = self.symbol;
+        let is_own = symbol.st_shndx != 0 && symbol.st_info & 0xf == STT_FUNC;
+        let address = self.object.bias.wrapping_add(symbol.st_value as usize);
+        (is_own && self.object.has_hash()).then_some(address)
     }
 }
 

@@ -39,7 +39,7 @@ fn redirect(libraries: &[usize], within: bool, wanted: impl Fn(&Row) -> bool) {
         let hash = gnu_hash(name);
         let defined = |object: &Object| match object.defined(name, hash) {
             Some(Defined::At(address)) => Some(address),
-            Some(Defined::Chosen) | None => None,
+            Some(Defined::Chosen | Defined::Untyped) | None => None,
         };
         let definitions: Vec<usize> = objects.iter().filter_map(defined).collect();
         let definers = objects.iter().filter(|object| {

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
-use crate::attach::elf::{Defined, Object, Word, gnu_hash, objects};
+use crate::attach::elf::{Defined, Object, Word, are_all, gnu_hash, objects};
 use crate::attach::evidence::Counts;
 use crate::attach::original::ROWS;
 use crate::attach::replacement;
@@ -141,10 +141,11 @@ impl Survey {
     }
 
     fn find_definitions(&mut self) {
+        let sees_all = are_all(&self.objects);
         for (row, entry) in ROWS.iter().enumerate() {
             let name = entry.slot.c_name();
             let hash = gnu_hash(name);
-            let mut chosen_elsewhere = false;
+            let (mut chosen_elsewhere, mut untyped) = (false, !sees_all);
             for (object, candidate) in self.objects.iter().enumerate() {
                 match candidate.defined(name, hash) {
                     Some(Defined::At(address)) => self.definitions.push(Definition {
@@ -153,11 +154,13 @@ impl Survey {
                         object,
                     }),
                     Some(Defined::Chosen) => chosen_elsewhere = true,
+                    Some(Defined::Untyped) => untyped = true,
                     None => {}
                 }
             }
             let none = self.definitions.last().is_none_or(|last| last.row != row);
-            if chosen_elsewhere || none {
+            // The dynamic linker takes two microseconds to say that it finds nothing.
+            if chosen_elsewhere || none && untyped {
                 self.definitions.extend(self.resolved(row, name));
             }
         }
@@ -226,6 +229,11 @@ impl Survey {
             return at_address.find(is_named).map(|(_, index)| *index);
         }
         if !word.may_be_lazy || !self.objects[object].contains(now) {
+            return None;
+        }
+        // Of a thousand such words of the C++ runtime nearly all lead to functions of its own. To read their names takes longer
+        // than all else that is asked of a word.
+        if word.own().is_some_and(|own| !known.may_be_at(own)) {
             return None;
         }
         self.lookup(known.row_of(word.name())?, object)
@@ -349,7 +357,7 @@ impl Survey {
         let object = self.definitions[self.chosen[row]?].object;
         match self.objects[object].defined(name, gnu_hash(name))? {
             Defined::At(address) => Some(address),
-            Defined::Chosen => None,
+            Defined::Chosen | Defined::Untyped => None,
         }
     }
 }
