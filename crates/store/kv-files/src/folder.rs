@@ -1,8 +1,8 @@
-//! The folder: where files are, and how they are read.
+//! The folder: where files are, how they are read, how a new one gets its name, and what goes wrong with them.
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use contextpilot_kv_store::{Name, Numbers};
 use contextpilot_private_folder::{self as private_folder, PrivateFolder};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-use crate::Problem;
 use crate::format::{Fault, Head, LONGEST_HEAD};
 
 /// What this version of the program writes into. Another version has another folder.
@@ -22,8 +21,13 @@ const VERSION: &str = "v1";
 pub(crate) const NEW: &str = "new";
 /// The end of a file's name.
 pub(crate) const SUFFIX: &str = ".kv";
+
 /// Read and summed up at once, bytes: it stays in the processor's cache in between.
 pub(crate) const STEP: usize = 256 << 10;
+/// How many names are tried for a new file. Others may have the same process id, in another container.
+const ATTEMPTS: u32 = 1000;
+/// So many bytes are written to see whether the disk takes them.
+const MOST_TRIED: u64 = 4 << 20;
 
 /// The store's folder. Copies are the same folder.
 #[derive(Clone, Debug)]
@@ -383,6 +387,81 @@ pub(crate) fn read_at_most(file: &mut File, buffer: &mut [u8]) -> io::Result<usi
     Ok(count)
 }
 
+/// Writes a file whole, and then gives it its name: a folder, and a name in it.
+pub(crate) fn put(
+    folder: &Folder,
+    count: &mut u64,
+    new: &OwnedFd,
+    content: impl FnOnce(&mut File) -> io::Result<()>,
+    to: &str,
+) -> io::Result<()> {
+    let (mut file, name) = create(count, new)?;
+    let written = content(&mut file).and_then(|()| rename(folder, new, &name, to));
+    if written.is_err() {
+        let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());
+    }
+    written
+}
+
+impl Folder {
+    /// Whether a file of so many bytes can be written here. Nothing of it stays.
+    pub(crate) fn try_file(&self, count: &mut u64, bytes: u64) -> io::Result<()> {
+        let new = self.inner(NEW)?;
+        let (mut file, name) = create(count, &new)?;
+        let zeros = [0; 1 << 12];
+        let mut left = bytes.clamp(1, MOST_TRIED);
+        let mut written = Ok(());
+        while left > 0 && written.is_ok() {
+            let some = left.min(zeros.len() as u64);
+            written = file.write_all(&zeros[..some as usize]);
+            left -= some;
+        }
+        let _ = rustix::fs::unlinkat(&new, &*name, AtFlags::empty());
+        written
+    }
+}
+
+/// A new file, locked so that no process takes it for one of a dead process.
+fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let mode = Mode::RUSR | Mode::WUSR;
+    for _ in 0..ATTEMPTS {
+        *count += 1;
+        let name = format!("{}-{count}", std::process::id());
+        match rustix::fs::openat(new, &*name, flags | OFlags::CLOEXEC, mode) {
+            Ok(file) if is_mine(&file)? => return Ok((file.into(), name)),
+            // It stays until a process sweeps, if it is still there.
+            Ok(_) => {}
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// Locks a new file. False if a process that sweeps ([`Writer`](crate::Writer)) came between, and has taken it for one of a dead
+/// process.
+fn is_mine(file: &OwnedFd) -> io::Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(rustix::fs::fstat(file)?.st_nlink > 0),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        // Where there are no locks, no process removes others' files either.
+        Err(_) => Ok(true),
+    }
+}
+
+fn rename(folder: &Folder, new: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
+    let private = folder.private();
+    match rustix::fs::renameat(new, from, &*private, to) {
+        // The first file of this folder.
+        Err(Errno::NOENT) => {
+            folder.inner(inner_of(to))?;
+            Ok(rustix::fs::renameat(new, from, &*private, to)?)
+        }
+        other => Ok(other?),
+    }
+}
+
 /// Why a folder cannot be used. `Display` says what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderError {
@@ -483,3 +562,51 @@ impl std::error::Error for ReadError {
         }
     }
 }
+
+/// The folder could not be written to. `Display` says what happened and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The store's folder.
+    pub folder: PathBuf,
+    /// What kind of error it was.
+    pub kind: ErrorKind,
+    /// The system's own words.
+    pub text: String,
+}
+
+impl Problem {
+    pub(crate) fn new(folder: PathBuf, error: &io::Error) -> Self {
+        Self {
+            folder,
+            kind: error.kind(),
+            text: error.to_string(),
+        }
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.kind {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room there, or lower CONTEXTPILOT_STORE_GB"
+            }
+            ErrorKind::ReadOnlyFilesystem => "name a folder that can be written to",
+            ErrorKind::PermissionDenied => "let this user write to it",
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                "it was removed; it will be made again if its parent is there"
+            }
+            _ => "look at the folder and its disk",
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, text, .. } = self;
+        write!(
+            f,
+            "the prefix store cannot write to {folder:?} ({text}): {}",
+            self.advice()
+        )
+    }
+}
+
+impl std::error::Error for Problem {}

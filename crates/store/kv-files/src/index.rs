@@ -17,9 +17,7 @@ use contextpilot_kv_store::{Chunk, Fingerprint, MOST_ALIKE, MOST_WAYS, Name, Sto
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::Folder;
-use crate::folder::{NEW, open_to_read};
-use crate::writer::put;
+use crate::folder::{Folder, NEW, open_to_read, put};
 
 /// Where it is.
 const FILE: &str = "index";

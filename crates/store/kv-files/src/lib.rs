@@ -33,7 +33,6 @@
 
 #![forbid(unsafe_code)]
 
-mod answers;
 mod asking;
 mod beside;
 mod budget;
@@ -43,25 +42,16 @@ mod flow;
 mod folder;
 mod format;
 mod index;
-mod kept;
 mod list;
-mod models;
 mod pack;
-mod problem;
-mod tree_hash;
-mod watch;
-mod whole;
 mod writer;
 
 pub use asking::{Answers, AskedChunk, Asker, Door, Wish};
 pub use budget::UsualLimit;
+pub use digests::digest_of;
 pub use flow::{Flow, LeftOut, Lost, Readers, Span};
-pub use folder::{Folder, FolderError, ReadError};
+pub use folder::{Folder, FolderError, Problem, ReadError};
 pub use index::{Child, Index};
-pub use list::{Header, Headers};
-pub use pack::{Pack, PackError, PackWriter};
-pub use problem::Problem;
-pub use tree_hash::digest_of;
-pub use watch::{Listing, Watch};
-pub use whole::{read_header, read_whole};
+pub use list::{Header, Headers, Listing, Watch};
+pub use pack::{Pack, PackError, PackWriter, read_header, read_whole};
 pub use writer::{Done, Refusal, Writer};

@@ -1,4 +1,6 @@
-//! A pack: chunks of one model in one file, to be moved to another folder.
+//! Chunks outside of their folder: one in one piece, as its file has it, for stores elsewhere; and packs.
+//!
+//! A pack has chunks of one model in one file, to be moved to another folder:
 //!
 //! ```text
 //!   0  "CPkvpack"
@@ -20,6 +22,7 @@ use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
 use sha2::{Digest, Sha256};
 
 use crate::format::{Fault, HEAD, Head};
+use crate::{Folder, ReadError};
 
 const MAGIC: &[u8; 8] = b"CPkvpack";
 /// Version 1 has another origin, with the server's flags as they were. It is read, and nothing of that is kept.
@@ -329,3 +332,41 @@ impl fmt::Display for PackError {
 }
 
 impl std::error::Error for PackError {}
+
+impl Folder {
+    /// Header, tokens and rows of a chunk, verified.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn whole(&self, chunk: &Chunk) -> Result<Vec<u8>, ReadError> {
+        let mut rows = Vec::new();
+        self.read(&chunk.name, chunk.bytes, &mut rows)?;
+        let mut whole = Head::write(chunk, rows.len() as u64, crc32fast::hash(&rows));
+        whole.append(&mut rows);
+        Ok(whole)
+    }
+}
+
+/// What the first bytes of a chunk say that it is. Its rows may be others than it says.
+///
+/// # Errors
+/// It is damaged, or another version's.
+pub fn read_header(bytes: &[u8]) -> Result<Chunk, ReadError> {
+    Ok(Head::read(bytes)?.chunk)
+}
+
+/// Takes apart what [`Folder::whole`] has put together: the chunk, and its rows.
+///
+/// # Errors
+/// It is damaged, or another version's.
+pub fn read_whole(mut bytes: Vec<u8>) -> Result<(Chunk, Vec<u8>), ReadError> {
+    let head = Head::read(&bytes)?;
+    let rows = bytes.split_off(Head::size(&head.chunk));
+    if rows.len() as u64 != head.chunk.bytes {
+        return Err(ReadError::Damaged("it has another size than it says"));
+    }
+    if crc32fast::hash(&rows) != head.rows_crc {
+        return Err(ReadError::Damaged("the checksum of its rows is wrong"));
+    }
+    Ok((head.chunk, rows))
+}

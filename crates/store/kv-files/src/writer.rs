@@ -13,12 +13,10 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::Folder;
 
 mod disk;
-mod rest;
 mod rows;
 mod spare;
 mod thread;
 
-pub(crate) use disk::put;
 use rows::{Rows, Waiting};
 use spare::Spares;
 pub use thread::Done;

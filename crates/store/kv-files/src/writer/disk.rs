@@ -10,18 +10,15 @@ use std::sync::Arc;
 use contextpilot_kv_store::{Check, Chunk, Fingerprint, Name, Origin};
 use contextpilot_private_folder::PrivateFolder;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Timespec, UTIME_NOW};
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::rows::Rows;
-use crate::folder::{Folder, NEW, file_name, inner_of};
+use crate::beside::{model_path, origin_path};
+use crate::folder::{Folder, NEW, file_name, put};
 use crate::format::Head;
-use crate::models;
 
 /// So many bytes are written at a time.
 const PIECE: usize = 256 << 10;
-/// How many names are tried for a new file. Others may have the same process id, in another container.
-const ATTEMPTS: u32 = 1000;
 
 pub(super) struct Disk {
     folder: Folder,
@@ -102,7 +99,7 @@ impl Disk {
     /// Says how people call the model with this fingerprint.
     pub(super) fn name_model(&mut self, fingerprint: &Fingerprint, model: &str) -> io::Result<()> {
         let new = self.folder.inner(NEW)?;
-        let to = models::file_name(fingerprint);
+        let to = model_path(fingerprint);
         let content = |file: &mut File| file.write_all(model.as_bytes());
         put(&self.folder, &mut self.written, &new, content, &to)
     }
@@ -110,7 +107,7 @@ impl Disk {
     /// Says of what a fingerprint is made.
     pub(super) fn note_origin(&mut self, origin: &Origin) -> io::Result<()> {
         let new = self.folder.inner(NEW)?;
-        let to = models::origin_name(&origin.fingerprint);
+        let to = origin_path(&origin.fingerprint);
         let content = |file: &mut File| file.write_all(&origin.encode());
         put(&self.folder, &mut self.written, &new, content, &to)
     }
@@ -120,7 +117,7 @@ impl Disk {
     pub(super) fn renew_origins(&mut self) {
         let folder = self.folder.clone();
         for (of, origin, written) in folder.origins_with_secrets() {
-            let to = models::origin_name(&of);
+            let to = origin_path(&of);
             let renewed = origin.is_some_and(|origin| {
                 let content = |file: &mut File| {
                     file.write_all(&origin.encode())?;
@@ -202,84 +199,6 @@ fn may_have(bytes: u64) -> io::Result<()> {
         Err(io::ErrorKind::FileTooLarge.into())
     } else {
         Ok(())
-    }
-}
-
-/// Writes a file whole, and then gives it its name: a folder, and a name in it.
-pub(crate) fn put(
-    folder: &Folder,
-    count: &mut u64,
-    new: &OwnedFd,
-    content: impl FnOnce(&mut File) -> io::Result<()>,
-    to: &str,
-) -> io::Result<()> {
-    let (mut file, name) = create(count, new)?;
-    let written = content(&mut file).and_then(|()| rename(folder, new, &name, to));
-    if written.is_err() {
-        let _ = rustix::fs::unlinkat(new, &*name, AtFlags::empty());
-    }
-    written
-}
-
-impl Folder {
-    /// Whether a file of so many bytes can be written here. Nothing of it stays.
-    pub(crate) fn try_file(&self, count: &mut u64, bytes: u64) -> io::Result<()> {
-        let new = self.inner(NEW)?;
-        let (mut file, name) = create(count, &new)?;
-        let zeros = [0; 1 << 12];
-        let mut left = bytes.clamp(1, MOST_TRIED);
-        let mut written = Ok(());
-        while left > 0 && written.is_ok() {
-            let some = left.min(zeros.len() as u64);
-            written = file.write_all(&zeros[..some as usize]);
-            left -= some;
-        }
-        let _ = rustix::fs::unlinkat(&new, &*name, AtFlags::empty());
-        written
-    }
-}
-
-/// So many bytes are written to see whether the disk takes them.
-const MOST_TRIED: u64 = 4 << 20;
-
-/// A new file, locked so that no process takes it for one of a dead process.
-fn create(count: &mut u64, new: &OwnedFd) -> io::Result<(File, String)> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-    let mode = Mode::RUSR | Mode::WUSR;
-    for _ in 0..ATTEMPTS {
-        *count += 1;
-        let name = format!("{}-{count}", std::process::id());
-        match rustix::fs::openat(new, &*name, flags | OFlags::CLOEXEC, mode) {
-            Ok(file) if is_mine(&file)? => return Ok((file.into(), name)),
-            // It stays until a process sweeps, if it is still there.
-            Ok(_) => {}
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Errno::EXIST.into())
-}
-
-/// Locks a new file. False if a process that [sweeps](Disk::sweep) came between, and has taken it for one of a dead
-/// process.
-fn is_mine(file: &OwnedFd) -> io::Result<bool> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(rustix::fs::fstat(file)?.st_nlink > 0),
-        Err(Errno::WOULDBLOCK) => Ok(false),
-        // Where there are no locks, no process removes others' files either.
-        Err(_) => Ok(true),
-    }
-}
-
-fn rename(folder: &Folder, new: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
-    let private = folder.private();
-    match rustix::fs::renameat(new, from, &*private, to) {
-        // The first file of this folder.
-        Err(Errno::NOENT) => {
-            folder.inner(inner_of(to))?;
-            Ok(rustix::fs::renameat(new, from, &*private, to)?)
-        }
-        other => Ok(other?),
     }
 }
 

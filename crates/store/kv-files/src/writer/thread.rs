@@ -1,4 +1,4 @@
-//! What the writer's thread does.
+//! What the writer's thread does, and when it rests.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use contextpilot_admission::give_way;
+use contextpilot_admission::{give_way, processor_time};
 use contextpilot_kv_store::{Chunk, Fingerprint, Name, Origin};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::disk::{Disk, is_not_finite};
-use super::rest::Rests;
 use super::rows::Rows;
 use super::spare::{IDLE, Spares};
 use crate::{Folder, Problem};
@@ -24,8 +23,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const NOTE_AGAIN: Duration = Duration::from_secs(5);
 /// So many notes wait for it. Further ones are forgotten.
 const MOST_NOTES: usize = 64;
+
 /// How long touched names are collected.
 const COLLECT: Duration = Duration::from_secs(30);
+/// How long the thread waits before it begins: what follows a save is the evaluation for which room was made.
+const FIRST_REST: Duration = Duration::from_millis(20);
+/// How many times as long as it has worked the thread rests.
+const REST: u32 = 3;
+/// And the longest rest.
+const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// What the writer and its thread share.
 #[derive(Debug, Default)]
@@ -345,6 +351,70 @@ impl<'a> Thread<'a> {
     }
 }
 
+/// Spreads the thread's work over time while others compute.
+///
+/// A low priority is not enough. Threads that compute together wait for each other at every step, so a
+/// thread that takes one of their processors for a millisecond keeps all of them waiting. Writing 100 MB
+/// at once made one token take 20 ms more; in small pieces with rests it makes each of a few dozen take a
+/// little more.
+///
+/// Work is the thread's processor time. While it waited for a processor, or for the disk, it has rested already: beside
+/// threads that spin it waits for milliseconds, and would never be done if it rested as often as long as that.
+#[derive(Debug)]
+struct Rests {
+    is_busy: fn() -> bool,
+    since: Instant,
+    /// The thread's processor time then.
+    spent: Duration,
+    /// When the last work ended.
+    until: Option<Instant>,
+}
+
+impl Rests {
+    /// `is_busy`: whether others compute now.
+    fn new(is_busy: fn() -> bool) -> Self {
+        Self {
+            is_busy,
+            since: Instant::now(),
+            spent: Duration::ZERO,
+            until: None,
+        }
+    }
+
+    /// The thread begins to work.
+    fn begin(&mut self, hurry: &AtomicBool) {
+        let rested = self.until.is_none_or(|until| until.elapsed() >= FIRST_REST);
+        if rested && !hurry.load(Ordering::Relaxed) {
+            std::thread::sleep(FIRST_REST);
+        }
+        self.start();
+    }
+
+    /// A piece of the work is done. `hurry`: a caller waits for the rest of it.
+    fn rest(&mut self, hurry: &AtomicBool) {
+        if !hurry.load(Ordering::Relaxed) && (self.is_busy)() {
+            let worked = processor_time().saturating_sub(self.spent);
+            let rest = due(worked, self.since.elapsed());
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+        }
+        self.start();
+        self.until = Some(self.since);
+    }
+
+    fn start(&mut self) {
+        self.since = Instant::now();
+        self.spent = processor_time();
+    }
+}
+
+/// How long to rest after work of so much processor time, and of so much time in all.
+fn due(worked: Duration, elapsed: Duration) -> Duration {
+    let waited = elapsed.saturating_sub(worked);
+    (worked * REST).saturating_sub(waited).min(LONGEST_REST)
+}
+
 #[cfg(test)]
 mod tests {
     use contextpilot_kv_store::Store;
@@ -383,5 +453,19 @@ mod tests {
         // Only that writing goes on again.
         let said: Vec<Over> = done.try_iter().collect();
         assert!(matches!(said[..], [Over::Write(Done::Resumed)]), "{said:?}");
+    }
+
+    #[test]
+    fn who_has_waited_has_rested() {
+        let due = |worked, elapsed| {
+            due(
+                Duration::from_micros(worked),
+                Duration::from_micros(elapsed),
+            )
+        };
+        assert_eq!(due(100, 100), Duration::from_micros(300));
+        assert_eq!(due(100, 150), Duration::from_micros(250));
+        assert_eq!(due(100, 10_000), Duration::ZERO);
+        assert_eq!(due(100_000, 100_000), LONGEST_REST);
     }
 }
