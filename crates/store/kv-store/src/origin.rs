@@ -1,17 +1,106 @@
-//! What is written down of a fingerprint, for a person and for users of the same model elsewhere.
+//! Of what a fingerprint is made, in memory and as it is written down.
 //!
-//! A [`Fingerprint`] is a hash, and two that differ do not say in what. Of what it was made is written down, too, but
-//! without secrets (`shown.rs`).
+//! A [`Fingerprint`] is a hash, and two that differ do not say in what. The [`Facts`] of which it is made have flags of the
+//! server, and with them its secrets. So they stay in memory. An [`Origin`] is written down, for a person and for users of
+//! the same model elsewhere: the same without secrets (`shown.rs`).
 
 mod shown;
+#[cfg(test)]
+mod tests;
 
 use sha2::{Digest, Sha256};
 
 use crate::bytes::Bytes;
-use crate::{Facts, Fingerprint, Layout, What};
+use crate::{Fingerprint, Layout};
 
 /// How the fact begins that [`What::Rows`] are hidden states.
 pub const HIDDEN_STATES: &[u8] = b"hidden states";
+/// In front of an encoded [`Origin`], with its version.
+const MAGIC: &[u8; 8] = b"CPorigi2";
+/// The version before had the flags as they were.
+const WITH_SECRETS: &[u8; 8] = b"CPorigi1";
+/// Bytes of the checksum at the end.
+const SUM: usize = 16;
+
+/// What a part of a fingerprint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum What {
+    /// The flags that matter, each with its length in front of it (8 bytes), and the engine's version; or a digest
+    /// of the engine.
+    Program = 1,
+    /// A digest of the layout of the rows.
+    Layout = 2,
+    /// A digest of the model's file.
+    Model = 3,
+    /// Whether the context is longer than the model was trained for.
+    Context = 4,
+    /// What a program that is no llama-server created its context with.
+    Parameters = 5,
+    /// A digest of an adapter's file.
+    Adapter = 6,
+    /// The scale of the adapter before it.
+    Scale = 7,
+    /// A digest of the salt that a request names: prompts of another one share nothing with it.
+    Salt = 8,
+    /// What the rows are, if they are not KV: hidden states, or what an encoder has made of images.
+    Rows = 9,
+}
+
+const ALL: [What; 9] = [
+    What::Program,
+    What::Layout,
+    What::Model,
+    What::Context,
+    What::Parameters,
+    What::Adapter,
+    What::Scale,
+    What::Salt,
+    What::Rows,
+];
+
+/// The parts of a fingerprint, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts(Vec<(What, Vec<u8>)>);
+
+impl Facts {
+    /// Adds a part.
+    pub fn push(&mut self, what: What, fact: Vec<u8>) {
+        self.0.push((what, fact));
+    }
+
+    /// The fingerprint that is made of them.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let parts: Vec<&[u8]> = self.0.iter().map(|(_, fact)| &**fact).collect();
+        Fingerprint::of(&parts)
+    }
+
+    /// The parts.
+    fn parts(&self) -> &[(What, Vec<u8>)] {
+        &self.0
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.extend((self.0.len() as u32).to_le_bytes());
+        for (what, fact) in &self.0 {
+            into.push(*what as u8);
+            into.extend((fact.len() as u32).to_le_bytes());
+            into.extend(fact);
+        }
+    }
+
+    fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
+        let count = bytes.u32()?;
+        let mut facts = Self::default();
+        for _ in 0..count {
+            let kind = bytes.take(1)?[0];
+            let what = ALL.into_iter().find(|what| *what as u8 == kind)?;
+            let length = bytes.u32()? as usize;
+            facts.push(what, bytes.take(length)?.to_vec());
+        }
+        Some(facts)
+    }
+}
 
 /// Of which model chunks are, and how their rows are laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +114,6 @@ pub struct Origin {
     /// The layout of rows. `None`: the model has none that can be divided.
     pub layout: Option<Layout>,
 }
-
-/// In front of an encoded [`Origin`], with its version.
-const MAGIC: &[u8; 8] = b"CPorigi2";
-/// The version before had the flags as they were.
-const WITH_SECRETS: &[u8; 8] = b"CPorigi1";
-/// Bytes of the checksum at the end.
-const SUM: usize = 16;
 
 impl Origin {
     /// What may be written down of these facts.
@@ -181,6 +263,3 @@ fn sum(bytes: &[u8]) -> [u8; SUM] {
     let whole = Sha256::digest(bytes);
     std::array::from_fn(|i| whole[i])
 }
-
-#[cfg(test)]
-mod tests;
