@@ -31,7 +31,7 @@
 //! **Where states are taken.** Where an answer begins, on the way through a long prompt, when tokens are about to be lost,
 //! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
 //! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons. So do tails
-//! that are taken where other prompts may turn off (`kv-engine/turns.rs`).
+//! that are taken where other prompts may turn off (`kv-engine/pieces.rs`).
 //!
 //! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
 //! own decision, without asking. A load brings the windows only. So of a sequence that was loaded it is known from where on

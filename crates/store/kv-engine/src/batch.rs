@@ -6,7 +6,7 @@ use crate::Refusal;
 use crate::engine::{LOST, NO_ROOM};
 use crate::host::{Host, HostBatch, Part, Record, is_bounded};
 use crate::journal::Journal;
-use crate::{bounded, dense, pieces, turns};
+use crate::{bounded, dense, pieces};
 
 /// A batch that can be evaluated.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ fn prepare_all<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<bool
     for part in parts {
         bounded::prepare(host, part)?;
     }
-    turns::stop_at_turns(host, parts)?;
+    pieces::stop_at_turns(host, parts)?;
     pieces::in_pieces(host, parts, entries)
 }
 

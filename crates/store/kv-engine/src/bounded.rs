@@ -12,8 +12,7 @@
 use contextpilot_kv_store::{Run, media, worth};
 
 use crate::Refusal;
-use crate::change::change_engine;
-use crate::host::{Host, Part, Record, Supply, Wanted};
+use crate::host::{Host, Part, Record, Supply, Wanted, change_engine};
 use crate::journal::{Aside, Journal};
 use crate::plan::{Plan, carry_out, put_back};
 

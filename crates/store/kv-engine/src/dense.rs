@@ -6,8 +6,7 @@
 use contextpilot_kv_store::{Advice, Run, worth};
 
 use crate::Refusal;
-use crate::change::change_engine;
-use crate::host::{Host, Part, Record, Supply, Wanted};
+use crate::host::{Host, Part, Record, Supply, Wanted, change_engine};
 use crate::plan::{Plan, carry_out};
 
 /// Cuts off what a sequence has ahead; a negative sequence stands for all. Returns whether there was anything.

@@ -15,7 +15,7 @@
 //! | [`dense`] | contexts that can go back to any position |
 //! | [`bounded`] | those that cannot |
 //! | [`batch`] | the host's batch: what comes before and after the engine evaluates it |
-//! | `pieces`, `turns` | of bounded contexts: a batch by several calls; tails where other prompts may turn off |
+//! | `pieces` | of bounded contexts: a batch by several calls; tails where other prompts may turn off |
 //! | [`Tails`] | tails that wait in memory for their tokens' rows |
 //! | [`changed`] | how the record and the journal of a sequence are kept alike |
 //! | [`repair`](repair()) | puts a context right after an error of ours |
@@ -27,7 +27,6 @@
 
 pub mod batch;
 pub mod bounded;
-mod change;
 pub mod dense;
 mod engine;
 mod host;
@@ -36,15 +35,15 @@ mod pieces;
 mod plan;
 mod repair;
 mod tails;
-mod turns;
 
-pub use change::changed;
 pub use engine::{Engine, LOST, NO_ROOM, Refusal, STOPPED};
-pub use host::{Bounds, Done, Host, HostBatch, Part, Record, States, Supply, Wanted, is_bounded};
+pub use host::{
+    Bounds, Done, Host, HostBatch, Part, Record, States, Supply, Wanted, changed, is_bounded,
+};
 pub use journal::{Change, Checkpoint, Journal};
+pub use pieces::{keep_checkpoint, last_message};
 pub use repair::repair;
 pub use tails::{Tail, Tails};
-pub use turns::{keep_checkpoint, last_message};
 
 /// Puts the engine at what the host believes of a sequence: what is ahead is cut off, and what is pending is given to it.
 /// Negative: of all. A caller that is about to read or change a sequence calls this first. Returns whether anything was cut off.

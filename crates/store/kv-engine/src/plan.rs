@@ -75,7 +75,7 @@ impl Plan {
     }
 }
 
-/// Carries a plan out. The journal knows of it: see [`change_engine`](crate::change::change_engine).
+/// Carries a plan out. The journal knows of it: see [`change_engine`](crate::host::change_engine).
 ///
 /// `tokens`: at least those that the engine holds, and those that it is to hold. This asks nothing of the record, so it comes
 /// to its end even if the library stops.
