@@ -21,16 +21,13 @@
 mod answers;
 mod ask;
 mod control;
-mod facts;
 mod handover;
 mod log_file;
 mod own_file;
-mod recent;
 mod recording;
 mod setup;
 mod stream;
 mod telemetry;
-mod text;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -44,15 +41,14 @@ use contextpilot_http_server::Limits;
 use contextpilot_kv_publisher::Watch;
 use contextpilot_residency::Accounts;
 use contextpilot_server_flags::ServerFlags;
-use contextpilot_settings::{IndexUrl, Settings};
+use contextpilot_settings::{IndexUrl, Listen, Settings};
 
 use crate::bounds::BODY;
 use crate::commands::Commands;
 use crate::library::Library;
 use answers::Answers;
 use log_file::{LogFile, Written};
-use recent::RecentTraffic;
-use recording::Recording;
+use recording::{RecentTraffic, Recording};
 use stream::Stream;
 use telemetry::Facts;
 
@@ -197,10 +193,10 @@ pub(crate) fn start(
         None => None,
     };
     let reads = settings.listen.is_some() || settings.log_file.is_some();
-    let shows_text = text::is_shown(settings, library);
+    let shows_text = text_is_shown(settings, library);
     let accounts = settings.explain_limit.filter(|_| reads).map(|bytes| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let rules = facts::rules(given, by_prompts);
+        let rules = setup::rules(given, by_prompts);
         if shows_text {
             Accounts::new(rules, bytes).quoting()
         } else {
@@ -209,10 +205,10 @@ pub(crate) fn start(
     });
     let facts = Facts {
         library,
-        model: facts::model(given),
+        model: setup::model(given),
         routed: given.router_port().is_some(),
         flags,
-        host_limit: facts::host_limit(given, library.sees_host_cache()),
+        host_limit: setup::host_limit(given, library.sees_host_cache()),
         started: Instant::now(),
         index,
         index_in_front: settings.index_in_front.as_ref().map(IndexUrl::shown),
@@ -222,14 +218,51 @@ pub(crate) fn start(
     Ok((Some(telemetry), cleanup))
 }
 
-pub use text::shows_text;
-
 /// The limit of the server's host prompt cache by its flags, in bytes; `None` if there is no
 /// limit. `seen`: the host prompt cache is followed.
 #[must_use]
 pub fn host_limit(flags: &ServerFlags, seen: bool) -> Option<u64> {
-    let (limit, _) = facts::host_limit(flags, seen);
+    let (limit, _) = setup::host_limit(flags, seen);
     limit.filter(|bytes| *bytes > 0)
+}
+
+/// Whether text of prompts is kept and shown (`CONTEXTPILOT_EXPLAIN_TEXT`).
+#[must_use]
+pub fn shows_text(settings: &Settings) -> bool {
+    settings.explain_text && obstacle_to_text(settings).is_none()
+}
+
+/// Whether text of prompts is shown. If the setting asks for it, a line says whether it is, and why not. The launcher has said
+/// that without an endpoint it does nothing.
+fn text_is_shown(settings: &Settings, library: &dyn Library) -> bool {
+    if !settings.explain_text || settings.listen.is_none() {
+        return false;
+    }
+    match obstacle_to_text(settings) {
+        None => library.say(format_args!(
+            "CONTEXTPILOT_EXPLAIN_TEXT: the control endpoint shows the first words of requests and, where \
+             a prompt differs from an earlier one, some of the text of both, to this machine only"
+        )),
+        Some(why) => library.say(format_args!(
+            "CONTEXTPILOT_EXPLAIN_TEXT is not followed, no text is shown: {why}"
+        )),
+    }
+    shows_text(settings)
+}
+
+/// Why no text can be shown, and what to do.
+fn obstacle_to_text(settings: &Settings) -> Option<&'static str> {
+    if settings.explain_limit.is_none() {
+        return Some("CONTEXTPILOT_EXPLAIN_MB is 0, so nothing is remembered");
+    }
+    match settings.listen.as_ref().map(Listen::is_local) {
+        Some(true) => None,
+        Some(false) => Some(
+            "other machines can reach the control endpoint; set CONTEXTPILOT_LISTEN to 127.0.0.1, \
+             [::1] or a Unix socket",
+        ),
+        None => Some("it would be shown at the control endpoint; set CONTEXTPILOT_LISTEN"),
+    }
 }
 
 /// The epoch, which differs for each process. `RandomState` is seeded by the system.
@@ -237,4 +270,42 @@ fn epoch(library: &dyn Library) -> String {
     let time = library.now().unix_ms;
     let random = RandomState::new().hash_one((time, std::process::id()));
     format!("{random:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_shown_only_if_no_other_machine_can_reach_the_endpoint() {
+        let of = |listen: &str, megabytes: &str| {
+            let (listen, megabytes) = (listen.to_owned(), megabytes.to_owned());
+            let settings = Settings::from(|name| match name {
+                "CONTEXTPILOT_LISTEN" => Some((&listen).into()),
+                "CONTEXTPILOT_LISTEN_TOKEN" => Some("t0ken".into()),
+                "CONTEXTPILOT_EXPLAIN_MB" => Some((&megabytes).into()),
+                _ => None,
+            });
+            let mut settings = settings.unwrap();
+            assert!(!shows_text(&settings), "nobody asks for it");
+            settings.explain_text = true;
+            assert_eq!(shows_text(&settings), obstacle_to_text(&settings).is_none());
+            obstacle_to_text(&settings)
+        };
+        for local in [
+            "127.0.0.1:1",
+            "127.9.9.9:1",
+            "[::1]:1",
+            "unix:/run/s",
+            "auto",
+        ] {
+            assert_eq!(of(local, "1"), None, "{local}");
+        }
+        for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[::ffff:192.0.2.1]:1"] {
+            let why = of(open, "1").unwrap();
+            assert!(why.starts_with("other machines"), "{open}: {why}");
+        }
+        assert!(of("", "1").unwrap().contains("set CONTEXTPILOT_LISTEN"));
+        assert!(of("127.0.0.1:1", "0").unwrap().contains("EXPLAIN_MB is 0"));
+    }
 }
