@@ -9,10 +9,13 @@
 
 #![forbid(unsafe_code)]
 
-mod report;
-
 pub use contextpilot_http_server::{Request, Response};
-pub use report::report;
+
+/// The page as it was built.
+static PAGE: &str = include_str!("../built/page.html");
+
+/// Where the data of a report stands in the page.
+const DATA: &str = "id=\"data\">";
 
 /// The page, a zlib stream.
 static COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/page.html.z"));
@@ -45,4 +48,12 @@ pub fn answer(request: &Request) -> Option<Response> {
         .with("Vary", "Accept, Accept-Encoding")
         .with("Cache-Control", "no-store");
     Some(page)
+}
+
+/// The page with data inside: one file that needs nothing else. `packed`: JSON in a zlib stream in base64, which
+/// has no character that means anything in HTML.
+#[must_use]
+pub fn report(packed: &str) -> String {
+    let (before, after) = PAGE.split_once(DATA).unwrap_or((PAGE, ""));
+    [before, DATA, packed, after].concat()
 }
