@@ -12,10 +12,8 @@
 
 mod browser;
 mod kv_events;
-mod line;
 mod listen;
 pub mod percent;
-mod remote;
 mod secret;
 mod settings;
 mod store;
@@ -24,14 +22,14 @@ mod url;
 
 pub use browser::{AllowedHosts, BrowserHeaders};
 pub use kv_events::{KvEvents, KvEventsOf, NotPublished};
-pub use line::one_line;
 pub use listen::{LONGEST_PATH, Listen, ListenAddress, ListenAddressError};
-pub use remote::{BUCKET_SCHEME, REDIS_SCHEMES, REMOTE_FORMS, shown_remote};
-pub use secret::Secret;
+pub use secret::{Secret, one_line};
 pub use settings::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_LISTEN_CONNECTIONS, DEFAULT_RECENT_BYTES, DEFAULT_ROUTERS,
     DEFAULT_TIMEOUT, Error, Settings, TrafficFile, Watcher, flag, idle, is_wanted,
 };
-pub use store::{StoreAt, read_gigabytes};
+pub use store::{
+    BUCKET_SCHEME, REDIS_SCHEMES, REMOTE_FORMS, StoreAt, read_gigabytes, shown_remote,
+};
 pub use table::env;
 pub use url::{Credentials, IndexUrl, IndexUrlError, Problem, Scheme};

@@ -1,3 +1,5 @@
+//! Texts that are not shown as they are: secrets, and what comes from outside, in a message.
+
 use std::fmt;
 
 /// A string that is never shown: `Debug` prints `***`, and there is no
@@ -23,4 +25,12 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
+}
+
+/// Text from outside, such as an error of a peer, as part of one line: no control characters, and no more
+/// than `most` characters.
+#[must_use]
+pub fn one_line(text: &str, most: usize) -> String {
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    visible.take(most).collect()
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use crate::kv_events::{At, Given, KvEventsError, KvEventsOf};
 use crate::listen::{Listen, ListenAddressError};
-use crate::remote::{REMOTE_FORMS, is_remote, shown_remote};
 use crate::secret::Secret;
-use crate::store::{LARGEST_GB, StoreAt, read_gigabytes};
+use crate::store::{LARGEST_GB, REMOTE_FORMS, StoreAt, is_remote, read_gigabytes, shown_remote};
 use crate::table::{self, Flag, Number, Setting, env};
 use crate::url::{IndexUrl, IndexUrlError};
 
