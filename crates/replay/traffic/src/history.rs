@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use crate::gram::GramHash;
-use crate::key::{BLOCK, Key};
+use crate::key::{BLOCK, GramHash, Key};
 use crate::row::{Row, Segment};
 use crate::tokens::Run;
 

@@ -59,11 +59,8 @@
 
 #![forbid(unsafe_code)]
 
-mod bound;
 mod bytes;
 mod change;
-mod frame;
-mod gram;
 mod history;
 mod key;
 mod read;
@@ -74,11 +71,10 @@ mod setup;
 mod tokens;
 mod write;
 
+pub use bytes::{MAGIC, VERSION};
 pub use change::{ChangeKind, Refusal, SlotChange};
-pub use frame::{MAGIC, VERSION};
-pub use gram::GRAM;
 pub use history::{History, MOST_TOKENS};
-pub use key::{BLOCK, Key};
+pub use key::{BLOCK, GRAM, Key};
 pub use read::{Damage, DamageKind, Traffic, TrafficChange, TrafficRequest, is_empty, read};
 pub use recent::{Recent, Resumed};
 pub use record::{Applied, RequestRecord, SizeKind, SizeSample, Wished};

@@ -4,17 +4,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::bound::{MOST_TOKENS, Rows};
-use crate::bytes::Bytes;
+use crate::bytes::{self, Bytes, MAGIC, Next, VERSION};
 use crate::change::SlotChange;
-use crate::frame::{self, MAGIC, Next, VERSION};
-use crate::gram::GRAM;
-use crate::key::{BLOCK, Key};
+use crate::key::{BLOCK, GRAM, Key};
 use crate::record::{self, Line, RequestRecord, SizeSample, Wished};
-use crate::row::Row;
-use crate::row::Segment;
-use crate::setup::Setup;
+use crate::row::{Row, Segment};
+use crate::setup::{Memory, Setup};
 use crate::tokens::{Run, Tokens};
+
+/// Tokens of all rows together: a thousand prompts of a million tokens.
+const MOST_TOKENS: u64 = 1 << 30;
+/// Batches in which they were evaluated.
+const MOST_BATCHES: u64 = 1 << 22;
+/// With more slots, each batch takes longer to simulate.
+const SLOTS: u32 = 64;
 
 /// A recording.
 #[derive(Clone, Debug, Default)]
@@ -149,7 +152,7 @@ pub fn is_empty(start: &[u8]) -> bool {
         return false;
     };
     loop {
-        match frame::next(rest) {
+        match bytes::next(rest) {
             Next::Frame(record::KEY | record::SETUP | record::STORE | record::NAMED, _, after) => {
                 rest = after
             }
@@ -188,7 +191,7 @@ fn read_into(traffic: &mut Traffic, bytes: &[u8]) -> Option<Damage> {
     let mut kept: HashMap<u64, u32> = HashMap::new();
     let damage = loop {
         let at = bytes.len() - rest.len();
-        let (kind, body) = match frame::next(rest) {
+        let (kind, body) = match bytes::next(rest) {
             Next::Frame(kind, body, after) => {
                 rest = after;
                 (kind, body)
@@ -455,5 +458,111 @@ fn alias(aliases: &mut BTreeMap<u64, Run>, new: &[(u32, Run)], at: u32, run: Run
             };
             aliases.insert(fresh.first + u64::from(from - begin), meant);
         }
+    }
+}
+
+/// The rows that were read so far, which say how much of a recording is read.
+///
+/// A few bytes of a file can stand for any number of tokens, and a simulation of a recording takes time and memory for
+/// each token and each batch. No server has ever served what is beyond these bounds into one file.
+#[derive(Debug, Default)]
+struct Rows(Vec<Weight>);
+
+/// A row that is beyond the bounds.
+#[derive(Debug, PartialEq, Eq)]
+struct Beyond {
+    /// Where in the file it stands.
+    at: usize,
+    /// The requests before it.
+    requests: usize,
+    /// The changes before it.
+    changes: usize,
+}
+
+#[derive(Debug)]
+struct Weight {
+    /// Where in the file it stands.
+    at: usize,
+    is_change: bool,
+    prompt: u32,
+    /// Tokens after the prompt.
+    generated: u32,
+}
+
+impl Rows {
+    fn request(&mut self, at: usize, prompt: u32, generated: u32) {
+        self.0.push(Weight {
+            at,
+            is_change: false,
+            prompt,
+            generated,
+        });
+    }
+
+    /// `tokens`: what the slot holds after it.
+    fn change(&mut self, at: usize, tokens: u32) {
+        self.0.push(Weight {
+            at,
+            is_change: true,
+            prompt: tokens,
+            generated: 0,
+        });
+    }
+
+    /// The first row that is beyond the bounds.
+    fn beyond(&self, setup: &Setup) -> Option<Beyond> {
+        let batch = u64::from(setup.batch_size.min(setup.ubatch_size).max(1));
+        let of_slots = u64::from((setup.parallel / SLOTS).max(1));
+        let (mut tokens, mut batches) = (0_u64, 0_u64);
+        let is_beyond = |weight: &Weight| {
+            let (prompt, generated) = (u64::from(weight.prompt), u64::from(weight.generated));
+            let alone = match setup.memory {
+                Memory::Window(_) => generated,
+                Memory::Full | Memory::Recurrent => 0,
+            };
+            tokens += prompt + generated;
+            batches += (prompt.div_ceil(batch) + alone) * of_slots;
+            tokens > MOST_TOKENS || batches > MOST_BATCHES
+        };
+        let nth = self.0.iter().position(is_beyond)?;
+        let changes = self.0[..nth]
+            .iter()
+            .filter(|weight| weight.is_change)
+            .count();
+        Some(Beyond {
+            at: self.0[nth].at,
+            requests: nth - changes,
+            changes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_the_bounds_is_left_out_and_what_is_before_stays() {
+        let mut rows = Rows::default();
+        for nth in 0..20 {
+            rows.request(100 * nth, 1 << 26, 0);
+            rows.change(100 * nth + 50, 0);
+        }
+        let usual = Setup::default();
+        let beyond = |at, before| Beyond {
+            at,
+            requests: before,
+            changes: before,
+        };
+        assert_eq!(rows.beyond(&usual), Some(beyond(1600, 16)));
+        let small = Setup {
+            ubatch_size: 8,
+            ..usual.clone()
+        };
+        assert_eq!(rows.beyond(&small), Some(beyond(0, 0)));
+        // A million requests of a conversation.
+        let mut rows = Rows::default();
+        (0..1_000_000).for_each(|nth| rows.request(nth, 700, 300));
+        assert_eq!(rows.beyond(&usual), None);
     }
 }

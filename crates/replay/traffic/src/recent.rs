@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::frame::{self, Next};
+use crate::bytes::{self, Next};
 use crate::record;
 use crate::write::{Progress, Writer};
 
@@ -50,7 +50,7 @@ impl Recent {
     pub fn push(&mut self, written: &[u8]) {
         let mut row = Vec::new();
         let mut rest = written;
-        while let Next::Frame(kind, _, after) = frame::next(rest) {
+        while let Next::Frame(kind, _, after) = bytes::next(rest) {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
             if is_of_row(kind) {
@@ -97,8 +97,8 @@ impl Recent {
         let (mut recent, tokens) = Self::new(limit);
         let (writer, progress) = Writer::resume(tokens, handover)?;
         let mut row = Vec::new();
-        let mut rest = handover.get(frame::header().len()..)?;
-        while let Next::Frame(kind, _, after) = frame::next(rest) {
+        let mut rest = handover.get(bytes::header().len()..)?;
+        while let Next::Frame(kind, _, after) = bytes::next(rest) {
             let frame = &rest[..rest.len() - after.len()];
             rest = after;
             match kind {
@@ -126,7 +126,7 @@ impl Recent {
     /// The bytes of a recording. `open`: what was written of requests that are not over.
     #[must_use]
     pub fn recording(&self, open: &[u8]) -> Vec<u8> {
-        let mut bytes = frame::header();
+        let mut bytes = bytes::header();
         bytes.extend(record::named());
         let server = self.server.iter().map(|(_, frame)| frame);
         for frame in server.chain(&self.rows) {

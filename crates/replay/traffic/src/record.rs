@@ -1,7 +1,6 @@
 //! What the bodies of frames hold.
 
-use crate::bytes::{Bytes, put, put_signed};
-use crate::frame;
+use crate::bytes::{self, Bytes, put, put_signed};
 use crate::row::Row;
 
 /// 36 years in microseconds. What is later is damage: sums of times must fit into 64 bits.
@@ -46,7 +45,7 @@ pub enum SizeKind {
 pub(crate) fn named() -> Vec<u8> {
     let mut body = Vec::new();
     put(&mut body, MOST_NAMED);
-    frame::frame(NAMED, &body).unwrap_or_default()
+    bytes::frame(NAMED, &body).unwrap_or_default()
 }
 
 /// How large a saved sequence or a checkpoint was.

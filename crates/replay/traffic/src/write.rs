@@ -1,11 +1,9 @@
 //! Writes requests and changes as the bytes of a file.
 
-use crate::bytes::{Bytes, put};
+use crate::bytes::{self, Bytes, Next, put};
 use crate::change::SlotChange;
-use crate::frame::{self, Next};
-use crate::gram::GRAM;
 use crate::history::{History, MOST_TOKENS, RecentGrams};
-use crate::key::Key;
+use crate::key::{GRAM, Key};
 use crate::read::read;
 use crate::record::{self, Line, RequestRecord, SizeSample};
 use crate::row::Row;
@@ -99,9 +97,9 @@ impl Writer {
     /// Also returns the beginning of the file.
     #[must_use]
     pub fn new(key: Key, keep_key: bool, limit: u64) -> (Self, Vec<u8>) {
-        let mut begin = frame::header();
+        let mut begin = bytes::header();
         if keep_key {
-            begin.extend(frame::frame(record::KEY, key.bytes()).unwrap_or_default());
+            begin.extend(bytes::frame(record::KEY, key.bytes()).unwrap_or_default());
         }
         let writer = Self {
             key,
@@ -146,7 +144,7 @@ impl Writer {
     /// What another process needs to go on with a file that is [handed on](Self::handed_on).
     #[must_use]
     pub fn handover(&self, progress: &Progress) -> Vec<u8> {
-        let mut bytes = frame::header();
+        let mut bytes = bytes::header();
         bytes.extend(self.identities(progress));
         bytes
     }
@@ -161,8 +159,8 @@ impl Writer {
         }
         let mut writer = Self::recent(traffic.key?, tokens);
         let mut progress = None;
-        let mut rest = handover.get(frame::header().len()..)?;
-        while let Next::Frame(kind, body, after) = frame::next(rest) {
+        let mut rest = handover.get(bytes::header().len()..)?;
+        while let Next::Frame(kind, body, after) = bytes::next(rest) {
             rest = after;
             match kind {
                 record::BEGAN => progress = Progress::decode(body),
@@ -187,8 +185,8 @@ impl Writer {
         let Names::Recent(grams) = &self.names else {
             return Vec::new();
         };
-        let mut bytes = frame::frame(record::BEGAN, &progress.encode()).unwrap_or_default();
-        bytes.extend(frame::frame(record::KEY, self.key.bytes()).unwrap_or_default());
+        let mut bytes = bytes::frame(record::BEGAN, &progress.encode()).unwrap_or_default();
+        bytes.extend(bytes::frame(record::KEY, self.key.bytes()).unwrap_or_default());
         let all: Vec<(u64, u64)> = grams.all().collect();
         for some in all.chunks(GRAMS) {
             let mut body = Vec::with_capacity(16 * some.len());
@@ -196,7 +194,7 @@ impl Writer {
                 body.extend(gram.to_le_bytes());
                 body.extend(identity.to_le_bytes());
             }
-            bytes.extend(frame::frame(record::GRAMS, &body).unwrap_or_default());
+            bytes.extend(bytes::frame(record::GRAMS, &body).unwrap_or_default());
         }
         bytes
     }
@@ -340,7 +338,7 @@ impl Writer {
 
     fn frame(&mut self, kind: u8, body: &[u8]) -> Recorded {
         let room = self.limit.saturating_sub(self.written);
-        let bytes = frame::frame(kind, body).filter(|bytes| bytes.len() as u64 <= room);
+        let bytes = bytes::frame(kind, body).filter(|bytes| bytes.len() as u64 <= room);
         match bytes {
             Some(bytes) if !self.full => {
                 self.written += bytes.len() as u64;
