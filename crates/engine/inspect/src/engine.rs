@@ -3,8 +3,7 @@
 use std::fmt;
 use std::io::{Read, Seek};
 
-use crate::elf::{Elf, Symbol};
-use crate::machine::Machine;
+use crate::elf::{Elf, Machine, Symbol};
 
 /// Version and build of llama.cpp. Each part may be unknown. Only the running program (`--version`)
 /// certainly has them, and old programs have no version.

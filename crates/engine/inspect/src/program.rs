@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::elf::{Dynamic, Elf, Source};
 use crate::mach_o::{self, Slice};
-use crate::{Error, Machine, Obstacle, Privilege, Script, privilege, script};
+use crate::obstacle::privilege_of;
+use crate::{Error, Machine, Obstacle, Privilege, Script, script};
 
 /// A file that is to be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl Program {
         // The bits of a script are without effect.
         let privilege = match format {
             Format::Script(_) => None,
-            _ => privilege::find(path, &metadata),
+            _ => privilege_of(path, &metadata),
         };
         Ok(Self {
             path: path.to_owned(),
