@@ -58,7 +58,6 @@ mod journal;
 mod recent;
 mod record;
 mod relatives;
-mod sweep;
 
 pub use contextpilot_private_folder::{Base, PrivateFolder};
 pub use identity::{Identity, Origin};

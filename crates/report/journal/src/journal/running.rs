@@ -14,7 +14,6 @@ use crate::recent::Map;
 use crate::recent::file::{Ring, Rings};
 use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 use crate::relatives;
-use crate::sweep;
 
 /// How long to wait after a write that failed before the next one. It doubles with each failure, so that a
 /// disk that is now full and now not brings a few lines a minute at most.
@@ -173,7 +172,7 @@ impl Running {
             rings.sweep();
             rings.create(&identity, number)
         });
-        sweep::sweep(&open.folder, &identity, SystemTime::now());
+        relatives::sweep(&open.folder, &identity, SystemTime::now());
         let mut seen = HashSet::new();
         lost.retain(|id| seen.insert(Arc::clone(id)));
         Ok(Some((open, ring, lost)))
