@@ -35,14 +35,12 @@ mod refusal;
 mod router;
 mod session;
 mod subscriber;
-mod subscriptions;
 
 pub use frame::{Frame, LONGEST_FRAME, decode, encode};
 pub use publisher::{Figures, Publisher};
 pub use refusal::Refusal;
 pub use router::Router;
-pub use session::{MOST_PARTS, Role, Session, Step};
-pub use subscriptions::{MOST_SUBSCRIPTION_BYTES, MOST_SUBSCRIPTIONS};
+pub use session::{MOST_PARTS, MOST_SUBSCRIPTION_BYTES, MOST_SUBSCRIPTIONS, Role, Session, Step};
 
 use std::time::Duration;
 
