@@ -92,33 +92,6 @@ impl Credentials {
 }
 
 impl IndexUrl {
-    /// Reads a URL.
-    ///
-    /// The scheme is `http` or `https` in any case; the host a name, an IPv4
-    /// address or a bracketed IPv6 address; the port 1 to 65535. A path is kept
-    /// as a prefix, without the slashes at its end.
-    ///
-    /// After `unix:`, in any case, the path of a socket, from the root on and as it is (nothing is
-    /// percent-decoded), up to the first `:/`.
-    ///
-    /// # Errors
-    /// Anything else, with what is wrong and where. No password is in the error.
-    ///
-    /// ```
-    /// # use contextpilot_settings::IndexUrl;
-    /// let url = IndexUrl::parse("http://127.0.0.1:8765/pilot/")?;
-    /// assert_eq!(url.endpoint("evict"), "http://127.0.0.1:8765/pilot/evict");
-    /// assert!(IndexUrl::parse("localhost:8765").is_err());
-    ///
-    /// let url = IndexUrl::parse("unix:/run/index.sock")?;
-    /// assert_eq!(url.endpoint("evict"), "unix:/run/index.sock:/evict");
-    /// assert_eq!(url.target("evict"), "/evict");
-    /// # Ok::<(), contextpilot_settings::IndexUrlError>(())
-    /// ```
-    pub fn parse(text: &str) -> Result<Self, IndexUrlError> {
-        parse::index_url(text).map_err(|problem| IndexUrlError::new(text, problem))
-    }
-
     /// `http`, `https` or `unix`.
     pub fn scheme(&self) -> Scheme {
         match &self.server {

@@ -13,8 +13,8 @@
 
 use crate::adapters::Blend;
 use crate::fact::Reason;
-use crate::ids::{Arrival, BufferId, SequenceId, TaskId, UNTIED};
-use crate::ledger::{CacheEntry, Ledger};
+use crate::ids::{Arrival, BufferId, CacheEntry, SequenceId, TaskId, UNTIED};
+use crate::ledger::Ledger;
 use crate::token::Token;
 use open::{Open, Prepared};
 use past::{Nth, Past};

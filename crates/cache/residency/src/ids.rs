@@ -29,3 +29,12 @@ pub struct BufferId(pub usize);
 /// carry the same [`RequestId`] are two arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arrival(pub u64);
+
+/// A part of the cache that holds the tokens of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CacheEntry {
+    /// A slot.
+    Slot(SequenceId),
+    /// A buffer of the host prompt cache.
+    Host(BufferId),
+}

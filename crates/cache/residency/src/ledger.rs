@@ -21,23 +21,19 @@ mod evaluate;
 mod evict;
 mod holdings;
 mod idle;
+mod in_force;
 mod memory;
-mod query;
+pub(crate) mod query;
 mod reach;
+mod reaches;
 mod requests;
 mod reusable;
-mod shape;
-mod tails;
+pub(crate) mod shape;
+pub(crate) mod tails;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
-mod upcoming;
-
-pub use query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
-pub use reusable::CacheEntry;
-pub use shape::{Branch, Merged};
-pub use tails::MOST_TAIL_TOKENS;
-pub use upcoming::{Successor, Upcoming};
+pub(crate) mod upcoming;
 
 /// Requests that may be live at once. Beyond that, the oldest request is evicted
 /// ([`Reason::TooMany`]). Without this bound, equal prompts under ever new ids could grow without
@@ -59,8 +55,8 @@ pub struct Ledger {
     requests: Requests,
     /// Evaluations that are not claimed yet.
     evaluations: Evaluations,
-    reaches: reach::Reaches,
-    adapters: adapters::Adapters,
+    reaches: reaches::Reaches,
+    adapters: in_force::Adapters,
     /// `None`: there is no observer.
     jobs: Option<Jobs>,
     batch: Batch,
@@ -90,8 +86,8 @@ impl Ledger {
             buffers: HashMap::new(),
             requests: Requests::new(),
             evaluations: Evaluations::default(),
-            reaches: reach::Reaches::default(),
-            adapters: adapters::Adapters::default(),
+            reaches: reaches::Reaches::default(),
+            adapters: in_force::Adapters::default(),
             jobs: None,
             batch: Batch::default(),
             gap: Gap::default(),

@@ -35,11 +35,14 @@ pub use entries::{Entries, Entry};
 pub use evaluations::Evaluation;
 pub use event::{EngineWork, Event};
 pub use fact::{Asker, Fact, Place, Reason, TokenCounts};
-pub use ids::{Arrival, BufferId, ContextId, EvaluationId, RequestId, SequenceId, TaskId, UNTIED};
-pub use ledger::{
-    Branch, CacheEntry, Contents, Ledger, Likeness, MOST_LIVE, MOST_TAIL_TOKENS, Merged, Saved,
-    Successor, Unfinished, Upcoming, Whereabouts,
+pub use ids::{
+    Arrival, BufferId, CacheEntry, ContextId, EvaluationId, RequestId, SequenceId, TaskId, UNTIED,
 };
+pub use ledger::query::{Contents, Likeness, Saved, Unfinished, Whereabouts};
+pub use ledger::shape::{Branch, Merged};
+pub use ledger::tails::MOST_TAIL_TOKENS;
+pub use ledger::upcoming::{Successor, Upcoming};
+pub use ledger::{Ledger, MOST_LIVE};
 pub use prompts::{MOST_TOKENS as MOST_WAITING_TOKENS, MOST_WAITING, Prompt, Prompts};
 pub use requests::{LIVE_BYTES, MOST_UNCACHED};
 pub use rewinding::{RewindGeneration, Rewinding};

@@ -28,7 +28,8 @@
 use crate::entries::Entry;
 use crate::event::Event;
 use crate::ids::{Arrival, BufferId, ContextId, EvaluationId, SequenceId, TaskId, UNTIED};
-use crate::ledger::{Contents, Ledger, Likeness};
+use crate::ledger::Ledger;
+use crate::ledger::query::{Contents, Likeness};
 use crate::token::{Position, Token};
 use claims::Claims;
 pub use prompt::Prompt;

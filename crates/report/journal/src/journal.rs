@@ -15,14 +15,11 @@ mod running;
 #[cfg(test)]
 mod tests;
 
+pub use running::MAX_CHANGES;
 use running::{Belief, Running};
 
 /// The least time between two writes of [`Journal::flush_if_due`].
 pub const INTERVAL: Duration = Duration::from_millis(250);
-
-/// At this many changes the journal is written even if that is not due, so its memory is
-/// bounded even if the caller never flushes.
-pub const MAX_CHANGES: usize = 1 << 16;
 
 /// The ids that the index believes to be cached, in memory and, a little later, on disk.
 ///

@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use super::error::{LONGEST, LONGEST_SOCKET, looks_like_scheme, shorten};
+use super::error::{IndexUrlError, LONGEST, LONGEST_SOCKET, looks_like_scheme, shorten};
 use super::{Credentials, Host, IndexUrl, NetServer, Problem, Server};
 use crate::percent::{self, Undecodable};
 use crate::secret::Secret;
@@ -13,7 +13,36 @@ const LONGEST_LABEL: usize = 63;
 /// What begins the path of a Unix socket.
 const UNIX: &str = "unix:";
 
-pub(super) fn index_url(text: &str) -> Result<IndexUrl, Problem> {
+impl IndexUrl {
+    /// Reads a URL.
+    ///
+    /// The scheme is `http` or `https` in any case; the host a name, an IPv4
+    /// address or a bracketed IPv6 address; the port 1 to 65535. A path is kept
+    /// as a prefix, without the slashes at its end.
+    ///
+    /// After `unix:`, in any case, the path of a socket, from the root on and as it is (nothing is
+    /// percent-decoded), up to the first `:/`.
+    ///
+    /// # Errors
+    /// Anything else, with what is wrong and where. No password is in the error.
+    ///
+    /// ```
+    /// # use contextpilot_settings::IndexUrl;
+    /// let url = IndexUrl::parse("http://127.0.0.1:8765/pilot/")?;
+    /// assert_eq!(url.endpoint("evict"), "http://127.0.0.1:8765/pilot/evict");
+    /// assert!(IndexUrl::parse("localhost:8765").is_err());
+    ///
+    /// let url = IndexUrl::parse("unix:/run/index.sock")?;
+    /// assert_eq!(url.endpoint("evict"), "unix:/run/index.sock:/evict");
+    /// assert_eq!(url.target("evict"), "/evict");
+    /// # Ok::<(), contextpilot_settings::IndexUrlError>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, IndexUrlError> {
+        index_url(text).map_err(|problem| IndexUrlError::new(text, problem))
+    }
+}
+
+fn index_url(text: &str) -> Result<IndexUrl, Problem> {
     if text.is_empty() {
         return Err(Problem::Empty);
     }

@@ -3,8 +3,8 @@
 use super::Accounts;
 use super::open::Begun;
 use crate::entries::Entry;
-use crate::ids::{BufferId, SequenceId};
-use crate::ledger::{CacheEntry, Ledger};
+use crate::ids::{BufferId, CacheEntry, SequenceId};
+use crate::ledger::Ledger;
 use crate::token::Position;
 use std::collections::HashMap;
 

@@ -7,8 +7,8 @@ use super::order::{Shared, block, shared};
 use super::past::{LossId, Nearest, common};
 use super::rules::Rules;
 use super::types::{Account, Around, Cause, Causes, Choice, Diverged, Kind, Loss, Sources, Taking};
-use crate::ids::SequenceId;
-use crate::ledger::{CacheEntry, Ledger};
+use crate::ids::{CacheEntry, SequenceId};
+use crate::ledger::Ledger;
 use crate::token::{Token, is_unseen};
 use std::ops::Range;
 

@@ -4,8 +4,8 @@ use super::open::Before;
 use super::types::Through;
 use super::{Accounts, Going};
 use crate::fact::Reason;
-use crate::ids::{BufferId, SequenceId};
-use crate::ledger::{CacheEntry, Ledger};
+use crate::ids::{BufferId, CacheEntry, SequenceId};
+use crate::ledger::Ledger;
 use crate::token::{Position, Token};
 
 impl Accounts {

@@ -4,8 +4,8 @@ use super::Accounts;
 use super::past::common;
 use super::rules::Rules;
 use super::types::{Choice, Match, Matched, Occupied};
-use crate::ids::{BufferId, SequenceId};
-use crate::ledger::{CacheEntry, Ledger};
+use crate::ids::{BufferId, CacheEntry, SequenceId};
+use crate::ledger::Ledger;
 use crate::token::Token;
 use std::cmp::Reverse;
 

@@ -6,8 +6,8 @@ use super::types::Wishes;
 use crate::adapters::AppliedAdapter;
 use crate::entries::Entry;
 use crate::fact::Asker;
-use crate::ids::SequenceId;
-use crate::ledger::{CacheEntry, Ledger};
+use crate::ids::{CacheEntry, SequenceId};
+use crate::ledger::Ledger;
 use crate::token::{FILLER, Position, Token, is_unseen};
 use std::ops::Range;
 

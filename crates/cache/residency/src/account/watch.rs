@@ -4,8 +4,9 @@ use super::open::{Open, Prepared};
 use super::types::Through;
 use super::{Accounts, Going};
 use crate::fact::{Fact, Reason};
-use crate::ids::SequenceId;
-use crate::ledger::{CacheEntry, Ledger, Successor, Upcoming};
+use crate::ids::{CacheEntry, SequenceId};
+use crate::ledger::Ledger;
+use crate::ledger::upcoming::{Successor, Upcoming};
 
 impl Accounts {
     /// The ledger is about to apply an event that changes this.

@@ -1,8 +1,8 @@
 //! What slots and host entries hold, for accounts: compared with a prompt, or read out.
 
-use super::{CacheEntry, Ledger};
+use super::Ledger;
 use crate::adapters::Blend;
-use crate::ids::SequenceId;
+use crate::ids::{CacheEntry, SequenceId};
 use crate::token::Token;
 
 /// A slot or a host entry, compared with some tokens.

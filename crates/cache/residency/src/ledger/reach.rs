@@ -12,150 +12,15 @@
 //! A mark is checked again only when its witness has changed, and not while a prompt is being
 //! evaluated in that slot.
 
+use super::Ledger;
 use super::checkpoints::{Bounds, Checkpoint, Reach, enough};
-use super::tails::Tails;
-use super::{CacheEntry, Ledger};
 use crate::fact::{Fact, Place, Reason};
-use crate::ids::{BufferId, ContextId, SequenceId};
+use crate::ids::{BufferId, CacheEntry, SequenceId};
 use crate::requests::{Request, RequestKey, Watched};
-use crate::rewinding::Rewinding;
 use crate::sequence::Sequence;
 use crate::token::{Position, Token};
 use crate::tree::Holder;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// The ways back of all sequences. Empty unless the primary context is bounded.
-#[derive(Debug, Default)]
-pub(super) struct Reaches {
-    /// For each bounded context, the tokens that its layers look back; 0 for a recurrent model.
-    windows: HashMap<ContextId, u32>,
-    /// The rules by which the server goes back in each, if an event gave them.
-    rules: HashMap<ContextId, Rewinding>,
-    slots: BTreeMap<SequenceId, Reach>,
-    hosts: BTreeMap<BufferId, Reach>,
-    /// The slot whose checkpoint a buffer holds.
-    owners: HashMap<BufferId, SequenceId>,
-    /// Marks, by their witness.
-    watched: BTreeMap<CacheEntry, Vec<Watched>>,
-    /// Slots whose reach has changed and whose marks were not checked since.
-    changed: BTreeSet<SequenceId>,
-    tails: Tails,
-}
-
-impl Reaches {
-    pub(super) fn bound(&mut self, context: ContextId, window: u32) {
-        self.windows.insert(context, window);
-    }
-
-    pub(super) fn rewind_by(&mut self, context: ContextId, rules: Rewinding) {
-        self.rules.insert(context, rules);
-    }
-
-    pub(super) fn forget_context(&mut self, context: ContextId) {
-        self.windows.remove(&context);
-        self.rules.remove(&context);
-    }
-
-    /// Forgets everything except which contexts are bounded.
-    pub(super) fn clear(&mut self) {
-        let windows = std::mem::take(&mut self.windows);
-        let rules = std::mem::take(&mut self.rules);
-        *self = Self {
-            windows,
-            rules,
-            ..Self::default()
-        };
-    }
-
-    pub(super) fn of(&self, entry: CacheEntry) -> Option<&Reach> {
-        match entry {
-            CacheEntry::Slot(id) => self.slots.get(&id),
-            CacheEntry::Host(buffer) => self.hosts.get(&buffer),
-        }
-    }
-
-    /// The last point, in tokens, that the server can go back to in a slot or host entry: see
-    /// [`Reach::furthest`].
-    pub(super) fn furthest(&self, entry: CacheEntry, held: u32, bounds: Bounds) -> u32 {
-        let reach = self.of(entry);
-        reach.map_or(0, |reach| reach.furthest(held, bounds))
-    }
-
-    pub(super) fn restored(&mut self, id: SequenceId, buffer: BufferId) {
-        let reach = self.hosts.get(&buffer).map(Reach::copy);
-        self.take_over(id, reach);
-    }
-
-    pub(super) fn copied(&mut self, source: SequenceId, target: SequenceId) {
-        let reach = self.slots.get(&source).map(Reach::copy);
-        self.take_over(target, reach);
-    }
-
-    /// A sequence was replaced by one with this reach; `None`: that one has none.
-    fn take_over(&mut self, id: SequenceId, reach: Option<Reach>) {
-        match reach {
-            Some(reach) => self.put(id, reach),
-            None => self.emptied(id),
-        }
-    }
-
-    pub(super) fn emptied(&mut self, id: SequenceId) {
-        if self.slots.contains_key(&id) {
-            self.put(id, Reach::default());
-        }
-    }
-
-    /// The checkpoints of a slot whose buffers the server has not freed.
-    pub(super) fn own_checkpoints(&self, id: SequenceId) -> Vec<Checkpoint> {
-        let reach = self.slots.get(&id);
-        let all = reach.into_iter().flat_map(|reach| &reach.checkpoints);
-        let own = all.filter(|checkpoint| checkpoint.buffer.is_some() && !checkpoint.freed);
-        own.cloned().collect()
-    }
-
-    /// A slot's content was replaced by that of a state file. Some servers (seen in build 9246) leave the slot's
-    /// checkpoints where they are, and go back to them; others free their buffers, which is seen.
-    pub(super) fn keep(&mut self, id: SequenceId, checkpoints: Vec<Checkpoint>) {
-        if let Some(reach) = self.slots.get_mut(&id) {
-            let buffers = checkpoints
-                .iter()
-                .filter_map(|checkpoint| checkpoint.buffer);
-            self.owners.extend(buffers.map(|buffer| (buffer, id)));
-            reach.checkpoints = checkpoints;
-        }
-    }
-
-    fn put(&mut self, id: SequenceId, reach: Reach) {
-        self.owners.retain(|_, owner| *owner != id);
-        self.slots.insert(id, reach);
-        self.changed.insert(id);
-    }
-
-    /// A sequence works under other adapters, so it may be the witness of other marks than before.
-    pub(super) fn blend_changed(&mut self, id: SequenceId) {
-        if self.slots.contains_key(&id) {
-            self.changed.insert(id);
-        }
-    }
-
-    /// A slot works on another task.
-    pub(super) fn launched(&mut self, id: SequenceId) {
-        if let Some(reach) = self.slots.get_mut(&id) {
-            for checkpoint in &mut reach.checkpoints {
-                checkpoint.current = false;
-            }
-        }
-    }
-
-    /// A sequence was cut at a position.
-    pub(super) fn cut(&mut self, id: SequenceId, from: i64) {
-        if let Some(reach) = self.slots.get_mut(&id) {
-            reach.cut(from);
-            self.changed.insert(id);
-        }
-    }
-}
 
 impl Ledger {
     /// The window of the primary context, if it is bounded.

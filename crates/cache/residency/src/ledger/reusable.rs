@@ -5,20 +5,11 @@
 //! follows a slot reads only what is new in it.
 
 use super::Ledger;
-use super::adapters::InForce;
+use super::in_force::InForce;
 use crate::adapters::{Compared, Wanted};
-use crate::ids::{BufferId, SequenceId};
+use crate::ids::CacheEntry;
 use crate::token::Token;
 use crate::tree::Holder;
-
-/// A part of the cache that holds the tokens of one sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CacheEntry {
-    /// A slot.
-    Slot(SequenceId),
-    /// A buffer of the host prompt cache.
-    Host(BufferId),
-}
 
 impl Ledger {
     /// How many tokens of this entry, from the first on, the server would reuse for a prompt that

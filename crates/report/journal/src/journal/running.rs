@@ -7,13 +7,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use contextpilot_private_folder::PrivateFolder;
 
-use super::MAX_CHANGES;
 use crate::Identity;
 use crate::file::{self, Found, JournalFile, MAX_NUMBER};
 use crate::recent::Map;
 use crate::recent::file::{Ring, Rings};
 use crate::record::{self, HEADER_BYTES, Kind, MAX_ID_BYTES, MAX_IDS, MAX_LIVE_BYTES};
 use crate::relatives;
+
+/// At this many changes the journal is written even if that is not due, so its memory is
+/// bounded even if the caller never flushes.
+pub const MAX_CHANGES: usize = 1 << 16;
 
 /// How long to wait after a write that failed before the next one. It doubles with each failure, so that a
 /// disk that is now full and now not brings a few lines a minute at most.

@@ -2,6 +2,7 @@
 //! like the prompt, and the server would reuse nine tenths of it from there.
 
 use super::*;
+use crate::ids::CacheEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use contextpilot_kv_store::{Fingerprint, Name};
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::remote::LARGEST;
+use crate::remote::holder::LARGEST;
 
 /// A page has a thousand objects, of some ten elements each.
 const MOST_OBJECTS: usize = 1000;
