@@ -492,6 +492,17 @@ fn taken(at: &[String], code: &str, modules: &BTreeMap<Vec<String>, String>) -> 
     paths.iter().filter_map(module_of).collect()
 }
 
+/// A source file without its tests. If they have a file of their own, code may follow; if they stand in line, none does.
+fn without_tests(text: &str) -> String {
+    let mut parts = text.split("#[cfg(test)]\nmod ");
+    let begin = parts.next().unwrap_or_default();
+    let behind = parts.map_while(|part| {
+        let (name, rest) = part.split_once(';')?;
+        (!name.contains('{')).then_some(rest)
+    });
+    std::iter::once(begin).chain(behind).collect()
+}
+
 /// The modules below a folder of sources, without their tests and comments, on one line each.
 fn modules_in(folder: &Path) -> BTreeMap<Vec<String>, String> {
     let files = sources(folder).into_iter();
@@ -500,10 +511,9 @@ fn modules_in(folder: &Path) -> BTreeMap<Vec<String>, String> {
         let name = name.with_extension("");
         let words = name.iter().map(|word| word.to_string_lossy().into_owned());
         let text = std::fs::read_to_string(&file).expect("a source file can be read");
-        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-        let lines = code
-            .lines()
-            .map(|line| line.split("//").next().unwrap_or_default());
+        let code = without_tests(&text);
+        let lines = code.lines();
+        let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
         (words.collect(), lines.collect::<Vec<_>>().join(" "))
     });
     let is_product = |name: &Vec<String>| name.last().is_some_and(|last| last != "tests");
