@@ -216,7 +216,13 @@ impl Said {
         now.reachable || now.sent + now.fetched > 0
     }
 
-    fn note(&self, moved: &Moved, waiting: usize, look: Duration, problem: Option<&str>) {
+    fn note(
+        &self,
+        moved: &Moved,
+        (waiting, known): (usize, usize),
+        look: Duration,
+        problem: Option<&str>,
+    ) {
         let mut now = lock(&self.now);
         let is_reachable = problem.is_none();
         if now.since.is_none() || now.reachable != is_reachable {
@@ -227,6 +233,7 @@ impl Said {
         (now.sent, now.sent_bytes) = (moved.sent, moved.sent_bytes);
         (now.fetched, now.fetched_bytes) = (moved.fetched, moved.fetched_bytes);
         now.waiting = waiting as u64;
+        now.known = known as u64;
         now.look_ms = look.as_millis() as u64;
         now.refused = moved.refused + moved.damaged;
         now.last_refused = match moved.why_refused {
@@ -342,8 +349,8 @@ impl Worker {
             };
             let shown = self.mirror.remote().shown();
             let problem = turn.as_ref().err().map(ToString::to_string);
-            let waiting = self.mirror.waiting();
-            self.said.note(&moved, waiting, look, problem.as_deref());
+            let chunks = (self.mirror.waiting(), self.mirror.known().count());
+            self.said.note(&moved, chunks, look, problem.as_deref());
             if let Some(why) = moved.why_refused.filter(|_| !told_refused) {
                 told_refused = true;
                 say(format_args!(

@@ -77,6 +77,13 @@ fn get_what_only_the_remote_has(arch: Arch, server: &Builder, loaded: usize) {
         let figures = stored.figures();
         (figures.bytes > figures.limit_bytes / 2).then_some(())
     });
+    // The chunks of one model are listed at a look, and those of hidden states are another model's.
+    until("all that was sent is known to be there", || {
+        let remote = stored.figures().remote;
+        remote
+            .is_some_and(|remote| remote.known >= files as u64)
+            .then_some(())
+    });
     let plain = started(&server);
     stored.compare(&plain, &prompt(170));
     for prompt in &sent[..2] {

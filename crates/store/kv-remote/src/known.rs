@@ -37,6 +37,12 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many chunks it is known to have.
+    pub fn count(&self) -> usize {
+        let known = self.names();
+        known.newer.len() + known.older.len()
+    }
+
     pub(crate) fn add(&self, names: impl IntoIterator<Item = Name>) {
         let mut names = names.into_iter().peekable();
         while names.peek().is_some() {

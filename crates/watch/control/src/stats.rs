@@ -251,6 +251,8 @@ pub struct StoreRemote {
     pub fetched_bytes: u64,
     /// Chunks that wait to be sent, if the remote lacks them.
     pub waiting: u64,
+    /// Chunks that the remote is known to have. A prompt gets these at once; what else is there is found at the next look.
+    pub known: u64,
     /// What is there and was not taken: it cannot be what a server sent, or was damaged.
     pub refused: u64,
     /// Why the last of these was not taken; `None`: there was none.
