@@ -142,6 +142,27 @@ fn pure_crates_depend_only_on_what_computes() {
     }
 }
 
+/// A source file without what is there for tests alone. As rustfmt writes it, an item ends with the first line that is
+/// indented as it begins and closes it.
+fn without_tests(text: &str) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut product = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let is_for_tests = ["#[cfg(test)]", "#[cfg(all(test,"];
+        if is_for_tests
+            .iter()
+            .any(|one| line.trim_start().starts_with(one))
+        {
+            lines.find(|end| indent(end) == indent(line) && end.ends_with(['}', ';', ',']));
+        } else {
+            product += line;
+            product.push('\n');
+        }
+    }
+    product
+}
+
 /// The ids of the packages that the hook library is linked from, itself included.
 fn linked_by_the_hook(metadata: &Value) -> Vec<&str> {
     let nodes = metadata["resolve"]["nodes"].as_array().expect("nodes");
@@ -210,8 +231,7 @@ fn what_the_hook_links_does_not_read_the_environment() {
             }
             read += 1;
             let text = std::fs::read_to_string(&file).expect("a source file can be read");
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-            let code = code.split("#[cfg(all(test").next().unwrap_or_default();
+            let code = without_tests(&text);
             let lines = code
                 .lines()
                 .filter(|line| !line.trim_start().starts_with("//"));
@@ -490,17 +510,6 @@ fn taken(at: &[String], code: &str, modules: &BTreeMap<Vec<String>, String>) -> 
         (!from.is_empty() && from != at).then_some(from)
     };
     paths.iter().filter_map(module_of).collect()
-}
-
-/// A source file without its tests. If they have a file of their own, code may follow; if they stand in line, none does.
-fn without_tests(text: &str) -> String {
-    let mut parts = text.split("#[cfg(test)]\nmod ");
-    let begin = parts.next().unwrap_or_default();
-    let behind = parts.map_while(|part| {
-        let (name, rest) = part.split_once(';')?;
-        (!name.contains('{')).then_some(rest)
-    });
-    std::iter::once(begin).chain(behind).collect()
 }
 
 /// The modules below a folder of sources, without their tests and comments, on one line each.

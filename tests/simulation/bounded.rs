@@ -1,13 +1,12 @@
 //! The prefix store below models whose cache cannot go back to any position, simulated from recordings without a store: sliding
 //! windows, a recurrent state, and both kinds of layers.
 
-use std::fmt::Write as _;
-
 use contextpilot_client::Control;
 use contextpilot_simulate::{Outcome, Setting, simulate};
 use contextpilot_testbed::{Arch, Builder, Error, Model, Request, Result, Server, Step, Trace};
 use contextpilot_traffic::{RequestRecord, Traffic};
 
+use crate::page;
 use crate::prompts::text;
 use crate::recorded::record_with;
 use crate::sessions::with_store;
@@ -173,11 +172,6 @@ fn row(
         100.0 * engine,
         truth.requests.len(),
     );
-    println!(
-        "{}{row} {:+.1}",
-        if bad { "MISSED " } else { "" },
-        100.0 * off
-    );
-    let _ = writeln!(rows, "{row}");
+    page::add_row(rows, &row, bad, &format!(" {:+.1}", 100.0 * off));
     usize::from(bad)
 }

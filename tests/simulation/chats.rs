@@ -10,6 +10,7 @@ use contextpilot_simulate::{LEAST_GAIN, Setting, advise};
 use contextpilot_testbed::{Arch, Error, Model, Result, Server, real_model};
 
 use crate::client::{Client, Sampling, phrases};
+use crate::page;
 use crate::prompts::text;
 use crate::recorded::record_with;
 
@@ -218,13 +219,8 @@ pub(super) fn real() -> Result<Option<(String, usize)>> {
                 compared.exact,
                 compared.prompts,
             );
-            println!(
-                "{}{row} {:+.1}{}",
-                if bad { "MISSED " } else { "" },
-                100.0 * off,
-                compared.differences
-            );
-            let _ = writeln!(rows, "{row}");
+            let more = format!(" {:+.1}{}", 100.0 * off, compared.differences);
+            page::add_row(&mut rows, &row, bad, &more);
             if flags.cache_reuse == "0" {
                 without = Some(compared);
             }

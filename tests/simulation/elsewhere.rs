@@ -1,12 +1,11 @@
 //! The simulator at settings other than the recorded one, compared with servers that have these
 //! settings.
 
-use std::fmt::Write as _;
-
 use contextpilot_simulate::{Point, Setting, simulate};
 use contextpilot_testbed::{Arch, Builder, Error, Model, Result, Server, Trace};
 use contextpilot_traffic::{Memory, Traffic};
 
+use crate::page;
 use crate::recorded::record_with;
 use crate::traffic;
 
@@ -156,12 +155,7 @@ pub(super) fn run(requests: usize, step: usize) -> Result<(String, usize)> {
                 100.0 * point.reused_share(),
                 truth.exact,
             );
-            println!(
-                "{}{row} {:+.1}",
-                if bad { "MISSED " } else { "" },
-                100.0 * off
-            );
-            let _ = writeln!(rows, "{row}");
+            page::add_row(&mut rows, &row, bad, &format!(" {:+.1}", 100.0 * off));
         }
     }
     Ok((rows, missed))

@@ -10,6 +10,14 @@ const RECORDED: &str = "## Sessions of agents that others recorded\n";
 /// And the last.
 const BOUNDED: &str = "## Prefix stores below models that cannot go back\n";
 
+/// Adds a row for the page, and prints it with what the page does not have: whether it is missed, and `more`.
+pub(super) fn add_row(rows: &mut String, row: &str, is_missed: bool, more: &str) {
+    let missed = if is_missed { "MISSED " } else { "" };
+    println!("{missed}{row}{more}");
+    rows.push_str(row);
+    rows.push('\n');
+}
+
 /// Writes the first part: made-up traffic at other settings than the recorded one.
 pub(super) fn write_grid(rows: &str, missed: usize, requests: usize) {
     let points = rows.lines().count();

@@ -1,7 +1,6 @@
 //! Sessions of agents, more of them than there are slots: at the recorded setting, and with other slots, host caches
 //! and prefix stores.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use contextpilot_simulate::{Replay, Setting, Spread};
 use contextpilot_testbed::{Arch, Builder, Error, Model, Need, Result, Server, Sessions};
 use contextpilot_traffic::{Traffic, read};
 
+use crate::page;
 use crate::recorded::{LAUNCHER, SIGTERM};
 use crate::store::await_store;
 
@@ -189,8 +189,7 @@ fn row(
         100.0 * low,
         100.0 * high,
     );
-    println!("{}{row}", if bad { "MISSED " } else { "" });
-    let _ = writeln!(rows, "{row}");
+    page::add_row(rows, &row, bad, "");
     usize::from(bad)
 }
 

@@ -18,6 +18,7 @@ const MOST_WANTED: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<Mutex<Names>>);
 
+/// A name is in one of both.
 #[derive(Debug, Default)]
 struct Names {
     newer: HashSet<Name>,
@@ -50,7 +51,10 @@ impl Known {
             if known.newer.len() >= MOST_KNOWN / 2 {
                 known.older = std::mem::take(&mut known.newer);
             }
-            known.newer.extend(names.by_ref().take(AT_A_TIME));
+            for name in names.by_ref().take(AT_A_TIME) {
+                known.older.remove(&name);
+                known.newer.insert(name);
+            }
         }
     }
 
@@ -84,5 +88,27 @@ impl Known {
     ) -> Option<(usize, Name)> {
         let known = self.names();
         names.find(|(_, name)| known.has(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_is_heard_of_again_counts_once() {
+        let name = |nth: usize| Name((nth as u128).to_le_bytes());
+        let known = Known::default();
+        known.add((0..MOST_KNOWN / 2).map(name));
+        // Those are the older ones from now on.
+        known.add([name(MOST_KNOWN)]);
+        known.add([name(0), name(1), name(1)]);
+        assert_eq!(known.count(), MOST_KNOWN / 2 + 1);
+        assert_eq!(
+            known.first([(1, name(2)), (2, name(0))].into_iter()),
+            Some((1, name(2)))
+        );
+        known.remove(&name(0));
+        assert_eq!(known.count(), MOST_KNOWN / 2);
     }
 }
