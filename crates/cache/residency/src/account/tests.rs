@@ -399,42 +399,111 @@ fn what_stood_behind_something_else_is_repeated_and_not_new() {
     );
 }
 
+/// Compares each account with what the simple server knows.
+fn compare(flags: Flags, steps: &[Step]) {
+    // Later prompts are compared with a prompt that was given up half way only once its slot is used
+    // again.
+    let any_leaves = steps.iter().any(|step| {
+        matches!(
+            step,
+            Step::Ask {
+                leaves: Some(_),
+                ..
+            }
+        )
+    });
+    let any_generates = steps.iter().any(|step| matches!(step, Step::Generate(..)));
+    run(flags, steps, usize::MAX, |answer, server| {
+        let account = &answer.account;
+        let any_is_open = any_leaves || answer.overlaps;
+        // What a slot generates, and half-written prompts, are compared with once the slot is used again.
+        let Causes { repeated, new, .. } = account.causes;
+        let truth = answer.causes.repeated;
+        assert!(
+            repeated == truth || (any_is_open || any_generates) && repeated < truth,
+            "{account:?}"
+        );
+        let causes = Causes {
+            repeated: truth,
+            new: new + repeated - truth.min(new + repeated),
+            ..account.causes
+        };
+        assert_eq!(causes, answer.causes, "{account:?}");
+        assert_eq!(account.causes.sum(), account.evaluated);
+        assert_eq!(account.from, answer.from);
+        // How a half-written prompt was lost is not always known, nor what two prompts that begin in one batch take from each other.
+        let lost = account.lost.is_some();
+        assert!(
+            lost == (account.causes.evicted > 0) || any_is_open && !lost,
+            "{account:?}"
+        );
+        if let Some(diverged) = &account.diverged {
+            let at = diverged.at as usize;
+            assert!(
+                at == answer.common || any_is_open && at < answer.common,
+                "{account:?}"
+            );
+            let repeated = diverged.repeated as usize;
+            assert!(repeated <= answer.behind || any_is_open, "{account:?}");
+        }
+        if let Some(lost) = &account.lost {
+            assert!(lost.tokens > 0 && u64::from(lost.tokens) <= account.causes.evicted);
+            let by = lost
+                .by
+                .as_ref()
+                .map(|by| server.taken[by.number as usize - 1]);
+            if let (Some((choice, loaded)), Some(taking)) = (by, lost.taking) {
+                assert_eq!((taking.choice, loaded), (choice, false), "{account:?}");
+            }
+            assert!(
+                lost.taking.is_some()
+                    || by.is_none_or(|(_, loaded)| loaded)
+                    || lost.reason != Reason::Overwritten
+                    || any_is_open
+            );
+        }
+    });
+}
+
+#[test]
+fn what_a_slot_generates_while_a_prompt_is_evaluated_is_beside_it() {
+    let ask = |slot, more: &[Token]| Step::Ask {
+        like: 0,
+        keep: 0,
+        skip: usize::MAX,
+        more: more.to_vec(),
+        slot: Some(slot),
+        uncached: false,
+        batch: 1,
+        leaves: None,
+        stored: 0,
+        waits: true,
+    };
+    let flags = Flags {
+        slots: 2,
+        host: 0,
+        unified: false,
+        rules: Rules::default(),
+    };
+    let steps = [
+        ask(0, &[5]),
+        Step::Batch,
+        ask(1, &[5, 2]),
+        Step::Batch,
+        Step::Batch,
+        Step::Finish(1),
+        // Slot 0 generates the second token of this prompt, of which the first is evaluated.
+        ask(1, &[5, 7, 8]),
+        Step::Batch,
+        Step::Generate(0, 7),
+    ];
+    compare(flags, &steps);
+}
+
 proptest! {
     #[test]
     fn each_evaluated_token_gets_the_cause_that_the_simple_server_finds(flags in flags(), steps in steps()) {
-        // Later prompts are compared with a prompt that was given up half way only once its slot is used
-        // again.
-        let any_leaves = steps.iter().any(|step| matches!(step, Step::Ask { leaves: Some(_), .. }));
-        let any_generates = steps.iter().any(|step| matches!(step, Step::Generate(..)));
-        run(flags, &steps, usize::MAX, |answer, server| {
-            let account = &answer.account;
-            let any_is_open = any_leaves || answer.overlaps;
-            // What a slot generates, and half-written prompts, are compared with once the slot is used again.
-            let Causes { repeated, new, .. } = account.causes;
-            let truth = answer.causes.repeated;
-            assert!(repeated == truth || (any_is_open || any_generates) && repeated < truth, "{account:?}");
-            let causes = Causes { repeated: truth, new: new + repeated - truth.min(new + repeated), ..account.causes };
-            assert_eq!(causes, answer.causes, "{account:?}");
-            assert_eq!(account.causes.sum(), account.evaluated);
-            assert_eq!(account.from, answer.from);
-            // How a half-written prompt was lost is not always known, nor what two prompts that begin in one batch take from each other.
-            let lost = account.lost.is_some();
-            assert!(lost == (account.causes.evicted > 0) || any_is_open && !lost, "{account:?}");
-            if let Some(diverged) = &account.diverged {
-                let at = diverged.at as usize;
-                assert!(at == answer.common || any_is_open && at < answer.common, "{account:?}");
-                let repeated = diverged.repeated as usize;
-                assert!(repeated <= answer.behind || any_is_open, "{account:?}");
-            }
-            if let Some(lost) = &account.lost {
-                assert!(lost.tokens > 0 && u64::from(lost.tokens) <= account.causes.evicted);
-                let by = lost.by.as_ref().map(|by| server.taken[by.number as usize - 1]);
-                if let (Some((choice, loaded)), Some(taking)) = (by, lost.taking) {
-                    assert_eq!((taking.choice, loaded), (choice, false), "{account:?}");
-                }
-                assert!(lost.taking.is_some() || by.is_none_or(|(_, loaded)| loaded) || lost.reason != Reason::Overwritten || any_is_open);
-            }
-        });
+        compare(flags, &steps);
     }
 
     #[test]

@@ -83,7 +83,7 @@ struct Flight {
     batches: usize,
     /// What was cached when its first batch was submitted.
     then: Option<Then>,
-    /// Others were evaluated at the same time.
+    /// Others were evaluated, or generated tokens, at the same time.
     overlaps: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Answer {
     pub(super) common: usize,
     /// The most tokens that anything held behind these when the prompt came.
     pub(super) behind: usize,
-    /// Others were evaluated at the same time.
+    /// Others were evaluated, or generated tokens, at the same time.
     pub(super) overlaps: bool,
 }
 
@@ -613,6 +613,13 @@ impl Server {
 
     pub(super) fn generate(&mut self, slot: usize, token: Token) {
         if self.slots[slot].busy && !self.works_on_prompt(slot) {
+            for flight in self
+                .flights
+                .iter_mut()
+                .filter(|flight| flight.then.is_some())
+            {
+                flight.overlaps = true;
+            }
             self.submit(slot, &[token], true, 0);
         }
     }
