@@ -26,12 +26,12 @@
 //! further cells, which are not put back (seen in 0.7.0, and in the sources of 2026): then the first parts miss some of
 //! their window. That makes a plain server answer wrongly now and then, if slots share a cache that is small beside the
 //! batch. What is stored would be wrong for good. So with a store, such a context evaluates one part at a time
-//! (`kv-engine/pieces.rs`), as a server does whose `--batch-size` is its `--ubatch-size`.
+//! (`kv-engine/bounded.rs`), as a server does whose `--batch-size` is its `--ubatch-size`.
 //!
 //! **Where states are taken.** Where an answer begins, on the way through a long prompt, when tokens are about to be lost,
 //! and whenever the server itself copies a whole sequence. And where the server takes a checkpoint: that has the tail
 //! already, which waits in memory until the rows of the dense part are copied out for one of the other reasons. So do tails
-//! that are taken where other prompts may turn off (`kv-engine/pieces.rs`).
+//! that are taken where other prompts may turn off (`kv-engine/bounded.rs`).
 //!
 //! **Going back.** A plain engine keeps more than the windows for a while, and a program may know that: it goes back by its
 //! own decision, without asking. A load brings the windows only. So of a sequence that was loaded it is known from where on

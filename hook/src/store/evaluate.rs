@@ -211,7 +211,7 @@ fn evaluate_media(
         let is_there = if is_bounded {
             bounded::prepare_media(&context, &all)
         } else {
-            dense::prepare(&context, &all).map(|()| {
+            dense::prepare_part(&context, &all).map(|()| {
                 let there = with_record(context, |record| record.session.there(&all.run));
                 there == Some(tokens.len())
             })

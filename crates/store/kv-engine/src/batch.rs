@@ -6,7 +6,7 @@ use crate::Refusal;
 use crate::engine::{LOST, NO_ROOM};
 use crate::host::{Host, HostBatch, Part, Record, is_bounded};
 use crate::journal::Journal;
-use crate::{bounded, dense, pieces};
+use crate::{bounded, dense};
 
 /// A batch that can be evaluated.
 #[derive(Debug)]
@@ -22,52 +22,29 @@ pub struct Ready {
 /// # Errors
 /// Why that is not possible. What was done of it is undone.
 pub fn prepare<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<Ready, Refusal> {
-    match prepare_all(host, parts, entries) {
+    let is_bounded = is_bounded(host);
+    let prepared = if is_bounded {
+        bounded::prepare_batch(host, parts, entries)
+    } else {
+        let mut all = parts.iter();
+        all.try_for_each(|part| dense::prepare_part(host, part))
+            .map(|()| true)
+    };
+    match prepared {
         Ok(is_whole) => Ok(Ready {
             left_out: left_out(host, parts),
             is_whole,
         }),
         Err(refusal) => {
-            undo(host);
+            // The batch is not evaluated: what was loaded or evaluated of it must not stay.
+            if is_bounded {
+                bounded::undo(host, -1);
+            } else {
+                dense::cut_ahead(host, -1);
+            }
             host.journal(|journal| journal.forget_aside(-1));
             Err(refusal)
         }
-    }
-}
-
-/// See [`Ready::is_whole`].
-fn prepare_all<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<bool, Refusal> {
-    if !is_bounded(host) {
-        for part in parts {
-            dense::prepare(host, part)?;
-        }
-        return Ok(true);
-    }
-    complete_for_room(host, entries);
-    for part in parts {
-        bounded::prepare(host, part)?;
-    }
-    pieces::stop_at_turns(host, parts)?;
-    pieces::in_pieces(host, parts, entries)
-}
-
-/// A batch was not evaluated: what was loaded or evaluated of it must not stay.
-fn undo<H: Host>(host: &H) {
-    if is_bounded(host) {
-        bounded::undo(host, -1);
-    } else {
-        dense::cut_ahead(host, -1);
-    }
-}
-
-/// What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
-fn complete_for_room<H: Host>(host: &H, entries: usize) {
-    let is_short = host.record(|record| {
-        let session = record.session();
-        session.pending_sequences().next().is_some() && session.held() + entries > record.size()
-    });
-    if is_short == Some(true) {
-        bounded::complete(host, -1);
     }
 }
 
@@ -89,12 +66,10 @@ pub fn evaluate<H: Host>(
     host: &H,
     parts: &[Part],
     entries: usize,
-    Ready {
-        mut left_out,
-        is_whole,
-    }: Ready,
+    ready: Ready,
     batch: &mut impl HostBatch<H::Record>,
 ) -> i32 {
+    let mut left_out = ready.left_out;
     let is_bounded = is_bounded(host);
     // After this, nothing is asked of the record until the engine has evaluated.
     if !host.goes_on() {
@@ -120,18 +95,22 @@ pub fn evaluate<H: Host>(
         result = batch.evaluate(&left_out);
     }
     if result == 0 {
-        believe(host, parts);
-    }
-    let count = entries - left_out.len();
-    if result == 0 && count > 0 {
-        host.record(|record| {
-            batch.evaluated(record, count);
-            record.session_mut().updated();
-        });
-    }
-    if result != 0 && is_bounded {
+        // The host believes in the tokens of these parts now. (Those that wait are noted by `end`.)
+        for part in parts.iter().filter(|part| !part.pending.get()) {
+            let first = usize::try_from(part.run.first).unwrap_or(0);
+            let end = first + media::position(&part.run.tokens);
+            host.journal(|journal| journal.evaluated(part.run.sequence, end));
+        }
+        let count = entries - left_out.len();
+        if count > 0 {
+            host.record(|record| {
+                batch.evaluated(record, count);
+                record.session_mut().updated();
+            });
+        }
+    } else if is_bounded {
         bounded::undo(host, -1);
-    } else if result != 0 {
+    } else {
         let was_uncertain = host.journal(|journal| Journal::is_any_uncertain(journal));
         dense::cut_ahead(host, -1);
         host.goes_on();
@@ -148,8 +127,13 @@ pub fn evaluate<H: Host>(
         batch.loaded(&loaded(host, parts));
     }
     end(host, parts, is_bounded, result);
-    if !is_whole {
-        forget(host, parts);
+    if !ready.is_whole {
+        // More was evaluated by one call than may be: what became of it is not for the store.
+        host.record(|record| {
+            for part in parts.iter().filter(|part| !part.pending.get()) {
+                record.session_mut().obscure(part.run.sequence);
+            }
+        });
     }
     result
 }
@@ -167,16 +151,6 @@ impl<H: Host> Drop for Open<'_, H> {
         if !self.ended {
             end(self.host, self.parts, self.is_bounded, -2);
         }
-    }
-}
-
-/// The engine has evaluated the batch, but for what was left out: the host believes in the tokens of these parts now. (Those
-/// that wait are noted by [`end`].)
-fn believe<H: Host>(host: &H, parts: &[Part]) {
-    for part in parts.iter().filter(|part| !part.pending.get()) {
-        let first = usize::try_from(part.run.first).unwrap_or(0);
-        let end = first + media::position(&part.run.tokens);
-        host.journal(|journal| journal.evaluated(part.run.sequence, end));
     }
 }
 
@@ -233,13 +207,4 @@ fn end<H: Host>(host: &H, parts: &[Part], is_bounded: bool, result: i32) {
             host.journal(|journal| journal.left_pending(&part.run));
         }
     }
-}
-
-/// More was evaluated by one call than may be: what became of it is not for the store.
-fn forget<H: Host>(host: &H, parts: &[Part]) {
-    host.record(|record| {
-        for part in parts.iter().filter(|part| !part.pending.get()) {
-            record.session_mut().obscure(part.run.sequence);
-        }
-    });
 }

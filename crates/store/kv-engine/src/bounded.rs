@@ -8,19 +8,48 @@
 //! The rows of an image or a sound are there during one call of the host's, and cannot be evaluated later. So nothing before one is
 //! pending when it is evaluated, and it is left out only if a state was stored right behind it ([`prepare_media`]): no row is
 //! ever pending.
+//!
+//! The beginning of a batch is evaluated by calls of our own: a few tokens at a time, as the engine itself computes them, and
+//! up to where other prompts may turn off, where tails are taken. That is before the last message of a prompt, and where it
+//! leaves what is stored.
+
+use std::sync::Arc;
 
 use contextpilot_kv_store::{Run, media, worth};
 
 use crate::Refusal;
-use crate::host::{Host, Part, Record, Supply, Wanted, change_engine};
-use crate::journal::{Aside, Journal};
-use crate::plan::{Plan, carry_out, put_back};
+use crate::change::{Plan, carry_out, change_engine, put_back};
+use crate::host::{Host, Part, Record, Supply, Wanted};
+use crate::journal::{ANYTHING, Aside};
+use crate::tails::{MOST_BYTES, Tail};
 
-/// Does what is to be done before a part of a batch is evaluated.
+/// Does what is to be done before a batch of so many entries is evaluated. Returns whether no more is left of it than the
+/// context computes at once, if that matters.
 ///
 /// # Errors
 /// Why that is not possible.
-pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
+pub(crate) fn prepare_batch<H: Host>(
+    host: &H,
+    parts: &[Part],
+    entries: usize,
+) -> Result<bool, Refusal> {
+    // What is pending takes room that the server believes to be taken. It is evaluated before other tokens get that room.
+    let is_short = host.record(|record| {
+        let session = record.session();
+        session.pending_sequences().next().is_some() && session.held() + entries > record.size()
+    });
+    if is_short == Some(true) {
+        complete(host, -1);
+    }
+    for part in parts {
+        prepare_part(host, part)?;
+    }
+    stop_at_turns(host, parts)?;
+    in_pieces(host, parts, entries)
+}
+
+/// Loads what a part needs, or leaves it pending.
+fn prepare_part<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
     let run = &part.run;
     let sequence = run.sequence;
     let known = continues(host, part);
@@ -89,9 +118,9 @@ pub fn prepare_media<H: Host>(host: &H, part: &Part) -> Result<bool, Refusal> {
 /// fails, the sequence is lost: the host hears of it at its next evaluation.
 pub fn complete<H: Host>(host: &H, sequence: i32) {
     let all = host.record(|record| {
-        let all = record.session().pending_sequences();
-        let all = all.filter(|id| sequence < 0 || *id == sequence);
-        all.collect::<Vec<_>>()
+        let pending = record.session().pending_sequences();
+        let wanted = pending.filter(|id| sequence < 0 || *id == sequence);
+        wanted.collect::<Vec<_>>()
     });
     for sequence in all.unwrap_or_default() {
         if reach(host, sequence, None, true).is_err() {
@@ -104,9 +133,9 @@ pub fn complete<H: Host>(host: &H, sequence: i32) {
 /// as they cannot be cut, nothing of them does. Negative: of all sequences.
 pub fn undo<H: Host>(host: &H, sequence: i32) {
     let all = host.record(|record| {
-        let all = record.session().ahead().map(|(id, _)| id);
-        let all = all.filter(|id| sequence < 0 || *id == sequence);
-        all.collect::<Vec<_>>()
+        let ahead = record.session().ahead().map(|(id, _)| id);
+        let wanted = ahead.filter(|id| sequence < 0 || *id == sequence);
+        wanted.collect::<Vec<_>>()
     });
     for sequence in all.unwrap_or_default() {
         if !go_back_aside(host, sequence) {
@@ -146,21 +175,6 @@ fn put_aside<H: Host>(host: &H, sequence: i32, tokens: usize) -> bool {
         host.journal(|journal| journal.put_aside(aside));
     }
     is_saved
-}
-
-/// A part of the host's batch is about to be evaluated for this sequence by a call of ours. Should the engine refuse the rest, nothing
-/// of it must stay: whether the engine can then be given again what it holds now.
-pub(crate) fn may_evaluate_ahead<H: Host>(host: &H, sequence: i32) -> bool {
-    let held = host.record(|record| {
-        let session = record.session();
-        let has_rows = session.believed(sequence).is_some_and(media::is_any_row);
-        has_rows.then(|| session.in_engine(sequence))
-    });
-    let is_aside = |journal: &mut Journal| journal.aside_of(sequence).is_some();
-    match held.flatten() {
-        Some(held) => host.journal(is_aside) == Some(true) || put_aside(host, sequence, held),
-        None => true,
-    }
 }
 
 /// The position up to which the host believes in a sequence.
@@ -373,5 +387,275 @@ pub fn check_window<H: Host>(host: &H, sequence: i32) {
     let reaches = host.first(sequence).is_some_and(|first| first <= needed);
     if !reaches {
         host.record(|record| record.session_mut().looks_too_far(sequence));
+    }
+}
+
+/// Evaluates the beginnings of parts, so that no more tokens of the batch are left than are computed at once. They are then
+/// *ahead*, and left out. Returns whether no more are left.
+///
+/// # Errors
+/// The engine refuses.
+fn in_pieces<H: Host>(host: &H, parts: &[Part], entries: usize) -> Result<bool, Refusal> {
+    let begun = host.record(|record| {
+        let there = parts.iter().map(|part| part.left_out(record.session()));
+        Some((record.bounds()?.at_once?, entries - there.sum::<usize>()))
+    });
+    let Some((at_once, mut left)) = begun.flatten() else {
+        return Ok(true);
+    };
+    for part in parts.iter().filter(|part| !part.pending.get()) {
+        if left <= at_once {
+            break;
+        }
+        let run = &part.run;
+        let known = host.record(|record| {
+            let believed = record.session().believed(run.sequence)?.len();
+            let follows = part.follows && usize::try_from(run.first) == Ok(believed);
+            follows.then(|| record.session().there(run))
+        });
+        let Some(there) = known.flatten() else {
+            continue;
+        };
+        // The parts are those that the engine would make.
+        let wanted = (left - at_once).next_multiple_of(at_once);
+        let count = wanted.min(run.leading - there);
+        if evaluate_to(host, parts, part, there + count, at_once)? {
+            left -= count;
+        }
+    }
+    Ok(left <= at_once)
+}
+
+/// Evaluates the beginnings of parts up to where other prompts may turn off, and takes tails there: before the last message
+/// that begins in the batch, and where the prompt leaves what is stored. Not at exactly these places, but where the engine would
+/// divide the batch, which is less than a `--ubatch-size` before: so the engine computes the same parts as without that.
+///
+/// # Errors
+/// The engine refuses.
+fn stop_at_turns<H: Host>(host: &H, parts: &[Part]) -> Result<(), Refusal> {
+    let all = parts.iter();
+    let prompts = all.filter(|part| {
+        part.follows && !part.pending.get() && part.run.leading >= worth::LEAST_GAINED
+    });
+    for part in prompts {
+        let message = host.last_message(&part.run);
+        let Some((most, ends)) = stops(host, &part.run, message) else {
+            continue;
+        };
+        for end in ends {
+            if !evaluate_to(host, parts, part, end, most)? {
+                break;
+            }
+            take_tail(host, &part.run, end);
+        }
+    }
+    Ok(())
+}
+
+/// Where the last message that has its first tokens among these begins: at the last special token with some tokens of text
+/// behind it.
+pub fn last_message(tokens: &[i32], is_special: impl Fn(i32) -> bool) -> Option<usize> {
+    let mut text = 0;
+    for (at, &token) in tokens.iter().enumerate().rev() {
+        if !is_special(token) {
+            text += 1;
+        } else if text >= worth::LEAST_GAINED {
+            return Some(at);
+        } else {
+            text = 0;
+        }
+    }
+    None
+}
+
+/// How many tokens are evaluated by one call, and behind how many entries of the run tails are to be taken, in order.
+/// `message`: where in the run one begins.
+fn stops<H: Host>(host: &H, run: &Run, message: Option<usize>) -> Option<(usize, Vec<usize>)> {
+    let at_once = host.at_once()?;
+    let sequence = run.sequence;
+    host.with_states(sequence, |record, states| {
+        let session = record.session();
+        let believed = session.believed(sequence)?.len();
+        let from = believed + session.there(run);
+        let is_known = usize::try_from(run.first) == Ok(session.position(sequence, believed))
+            && session.in_engine(sequence) == from
+            && (from == 0 || session.under(sequence) == record.conditions(sequence))
+            && session.may_load(sequence);
+        if !is_known {
+            return None;
+        }
+        let wanted = session.wanted(run);
+        let mut places = vec![states.length_of(&wanted)];
+        places.extend(message.map(|at| believed + at));
+        places.retain(|place| (from..wanted.len()).contains(place));
+        places.sort_unstable();
+        let mut stops: Vec<usize> = Vec::new();
+        for place in places {
+            let stop = from + (place - from) / at_once * at_once;
+            let before = &wanted[..place];
+            let waiting = record.tails().last(sequence, before);
+            let stopped = stops.last().copied().unwrap_or(0);
+            let last = states.last_state_in(before).max(waiting).max(stopped);
+            if stop > last && place - last >= at_once {
+                stops.push(stop);
+            }
+        }
+        let ends: Vec<usize> = stops.iter().map(|stop| stop - believed).collect();
+        (!ends.is_empty()).then(|| (record.at_a_time(), ends))
+    })
+}
+
+/// The engine holds the run up to this entry: its tail is kept until the rows are copied out, too.
+fn take_tail<H: Host>(host: &H, run: &Run, end: usize) {
+    let size = host.part_size(run.sequence);
+    if size.is_none_or(|size| size > MOST_BYTES) {
+        return;
+    }
+    let mut part = Vec::new();
+    if host.save_part(run.sequence, &mut part) {
+        host.record(|record| {
+            let tokens = record.session().after(run, end);
+            keep_tail(record, run.sequence, tokens, &part)
+        });
+    }
+}
+
+/// The host has taken a checkpoint. Its tail is kept until the rows are copied out as well, so that the host does not wait for
+/// them now.
+pub fn keep_checkpoint(record: &mut impl Record, sequence: i32, part: &[u8]) {
+    let session = record.session();
+    let Some(tokens) = session.believed(sequence).map(<[_]>::to_vec) else {
+        return;
+    };
+    if session.is_in_prompt(sequence) {
+        keep_tail(record, sequence, tokens, part);
+    }
+}
+
+/// The engine holds these tokens of a sequence, and this is its part that cannot be cut back.
+fn keep_tail(record: &mut impl Record, sequence: i32, tokens: Vec<i32>, part: &[u8]) -> Option<()> {
+    let conditions = record.session().conditions(sequence)?;
+    let tail = record.tail_of(part)?;
+    let (bytes, size) = (tail.to_vec(), record.size_of_tail(tail));
+    record.tails_mut().add(Tail {
+        sequence,
+        tokens,
+        conditions,
+        bytes: Arc::new(bytes),
+        size,
+    });
+    Some(())
+}
+
+/// Evaluates the entries of a part up to `end`, but for those that the engine holds already, by calls of our own. They are
+/// then *ahead*, and left out. Returns whether the engine holds them now. Should it refuse the rest of the batch, nothing of them must
+/// stay: so none is evaluated if the engine could not be given again what it holds before.
+///
+/// # Errors
+/// The engine refuses.
+fn evaluate_to<H: Host>(
+    host: &H,
+    parts: &[Part],
+    part: &Part,
+    end: usize,
+    most: usize,
+) -> Result<bool, Refusal> {
+    let run = &part.run;
+    let sequence = run.sequence;
+    let known = host.record(|record| {
+        let session = record.session();
+        let believed = session.believed(sequence)?;
+        // Those that cannot be evaluated again.
+        let held = media::is_any_row(believed).then(|| session.in_engine(sequence));
+        let first = session.position(sequence, believed.len());
+        Some((first, session.there(run), held))
+    });
+    let Some((first, there, held)) = known.flatten() else {
+        return Ok(false);
+    };
+    if end <= there {
+        return Ok(true);
+    }
+    if let Some(held) = held {
+        let is_aside = host.journal(|journal| journal.aside_of(sequence).is_some());
+        if is_aside != Some(true) && !put_aside(host, sequence, held) {
+            return Ok(false);
+        }
+    }
+    let tokens = &run.tokens[there..end];
+    let evaluate = || {
+        let result = host.evaluate_of_batch(sequence, first + there, tokens, most);
+        let stopped = result == Err(Refusal::Stopped);
+        // The host has stopped it, and asks what was evaluated until then.
+        let length = if stopped { host.length(sequence) } else { None };
+        (result, length)
+    };
+    let (result, _) = change_engine(
+        host,
+        sequence,
+        first,
+        evaluate,
+        |record, (result, length)| {
+            let session = record.session_mut();
+            let there = match result {
+                // Without room, it is not known how much of it there is.
+                Ok(()) | Err(Refusal::NoRoom | Refusal::Failed) => Some(end),
+                Err(Refusal::Stopped) => {
+                    let there = length.and_then(|length| length.checked_sub(first));
+                    there.filter(|there| *there <= end)
+                }
+            };
+            match there {
+                Some(there) => session.loaded(sequence, session.after(run, there)),
+                None => session.obscure(sequence),
+            }
+            if result.is_ok() {
+                session.updated();
+            }
+            match (result, there) {
+                (Ok(()) | Err(Refusal::Stopped), Some(there)) => first + there,
+                _ => ANYTHING,
+            }
+        },
+    );
+    match result {
+        Ok(()) => part.ours.set(part.ours.get() + tokens.len()),
+        Err(Refusal::Stopped) => settle(host, parts),
+        Err(_) => {}
+    }
+    result.map(|()| true)
+}
+
+/// A batch was not evaluated to its end, as the host wanted: it believes in what the engine holds of it.
+fn settle<H: Host>(host: &H, parts: &[Part]) {
+    for part in parts {
+        let sequence = part.run.sequence;
+        let believed = host.record(|record| {
+            record.session_mut().settle(sequence);
+            record.session().believed(sequence).map(media::position)
+        });
+        if let Some(believed) = believed.flatten() {
+            host.journal(|journal| journal.evaluated(sequence, believed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_message_with_text_is_found() {
+        let text = [9; 20];
+        let found = |parts: &[&[i32]]| last_message(&parts.concat(), |token| token < 3);
+        // System, user, and what an answer begins with.
+        assert_eq!(
+            found(&[&[1], &text, &[2, 7, 1], &text, &[2, 7, 1, 8, 7]]),
+            Some(23)
+        );
+        assert_eq!(found(&[&[1], &text[..7], &[2]]), None);
+        assert_eq!(found(&[&text]), None);
+        assert_eq!(found(&[&text, &[1], &text[..8]]), Some(20));
+        assert_eq!(found(&[]), None);
     }
 }

@@ -3,11 +3,11 @@
 //! All of a stored prompt is loaded at once, though the server asks for it batch by batch. What the engine then holds beyond
 //! the server's view is *ahead*, and is cut off before anything but an evaluation meets it.
 
-use contextpilot_kv_store::{Advice, Run, worth};
+use contextpilot_kv_store::{Advice, Conditions, Run, worth};
 
 use crate::Refusal;
-use crate::host::{Host, Part, Record, Supply, Wanted, change_engine};
-use crate::plan::{Plan, carry_out};
+use crate::change::{Plan, carry_out, change_engine};
+use crate::host::{Host, Part, Record, Supply, Wanted};
 
 /// Cuts off what a sequence has ahead; a negative sequence stands for all. Returns whether there was anything.
 pub fn cut_ahead<H: Host>(host: &H, sequence: i32) -> bool {
@@ -41,18 +41,28 @@ fn cut<H: Host>(host: &H, sequence: i32, believed: Option<usize>, held: usize) {
 ///
 /// # Errors
 /// The engine lost a sequence that the host believes in, and it cannot be repaired.
-pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
-    see_again(host, &part.run)?;
-    let sequence = part.run.sequence;
+pub fn prepare_part<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
+    let run = &part.run;
+    let sequence = run.sequence;
+    let known = host.record(|record| {
+        let conditions = record.conditions(sequence);
+        let again = record.session().to_see_again(run, conditions);
+        (conditions, again.filter(|_| record.may_store()))
+    });
+    let Some((conditions, again)) = known else {
+        return Ok(());
+    };
+    if let Some((from, tokens)) = again {
+        see_again(host, sequence, conditions, from, &tokens)?;
+    }
     let is_uncached = host.is_uncached(sequence);
     let advice = host.record_before(part, |record| {
         let cut = record.session().ahead_of(sequence);
         if !part.follows {
             return Advice { cut, search: None };
         }
-        let conditions = record.conditions(sequence);
         let session = record.session_mut();
-        let mut advice = session.advise(&part.run, conditions, worth::LEAST_GAINED);
+        let mut advice = session.advise(run, conditions, worth::LEAST_GAINED);
         if record.has_embeddings() {
             advice = Advice { cut, search: None };
         }
@@ -65,36 +75,31 @@ pub fn prepare<H: Host>(host: &H, part: &Part) -> Result<(), Refusal> {
         return Ok(());
     };
     if let Some(length) = advice.cut {
-        cut(host, sequence, usize::try_from(part.run.first).ok(), length);
+        cut(host, sequence, usize::try_from(run.first).ok(), length);
     }
     if !part.follows {
         host.record(|record| record.session_mut().obscure(sequence));
     }
     match advice.search {
-        Some(held) => load(host, &part.run, held),
+        Some(held) => load(host, run, held),
         None => Ok(()),
     }
 }
 
-/// If few tokens stand between what is known of a sequence and a prompt, they are evaluated again, and the prompt is stored.
-fn see_again<H: Host>(host: &H, run: &Run) -> Result<(), Refusal> {
-    let sequence = run.sequence;
-    let wanted = host.record(|record| {
-        let wanted = record
-            .session()
-            .to_see_again(run, record.conditions(sequence))?;
-        record.may_store().then_some(wanted)
-    });
-    let Some((from, tokens)) = wanted.flatten() else {
-        return Ok(());
-    };
+/// These few tokens stand between what is known of a sequence and a prompt. They are evaluated again, so that the prompt is stored.
+fn see_again<H: Host>(
+    host: &H,
+    sequence: i32,
+    conditions: Conditions,
+    from: usize,
+    tokens: &[i32],
+) -> Result<(), Refusal> {
     let believed = from + tokens.len();
     let evaluate = || {
         host.cut(sequence, from);
-        host.evaluate(sequence, from, &tokens, tokens.len())
+        host.evaluate(sequence, from, tokens, tokens.len())
     };
     let done = change_engine(host, sequence, believed, evaluate, |record, done| {
-        let conditions = record.conditions(sequence);
         let session = record.session_mut();
         if done.is_ok() {
             session.seen_again(sequence, conditions);

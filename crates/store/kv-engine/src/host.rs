@@ -1,12 +1,11 @@
-//! What the decisions of this crate stand on: an engine's context, its record, its journal, and what is stored. And how the
-//! record and the journal are kept alike: each change of a sequence goes through [`change_engine`] or [`changed`].
+//! What the decisions of this crate stand on: an engine's context, its record, its journal, and what is stored.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use contextpilot_kv_store::{Conditions, Run, Session};
 
-use crate::journal::{ANYTHING, Change, Journal};
+use crate::journal::Journal;
 use crate::tails::Tails;
 use crate::{Engine, Refusal};
 
@@ -286,29 +285,4 @@ impl Part {
 /// Whether a context cannot go back to any position.
 pub fn is_bounded<H: Host>(host: &H) -> bool {
     host.record(|record| record.bounds().is_some()) == Some(true)
-}
-
-/// Changes a sequence of the engine in which the host believes up to this position. The journal knows of it before `work`, and
-/// until the record does: `note` tells that what came of it, and returns up to which the engine may hold it now, or [`ANYTHING`].
-///
-/// If the library stops meanwhile, [`repair`](crate::repair()) finds the sequence in the journal.
-pub(crate) fn change_engine<H: Host, D>(
-    host: &H,
-    sequence: i32,
-    believed: usize,
-    work: impl FnOnce() -> D,
-    note: impl FnOnce(&mut H::Record, &D) -> usize,
-) -> D {
-    host.journal(|journal| journal.uncertain(sequence, believed, ANYTHING));
-    let done = work();
-    if let Some(held) = host.record(|record| note(record, &done)) {
-        host.journal(|journal| journal.uncertain(sequence, believed, held));
-    }
-    done
-}
-
-/// The host has changed sequences: `work` notes it in the record.
-pub fn changed<H: Host>(host: &H, change: Change, work: impl FnOnce(&mut H::Record)) {
-    let heard = host.record(work).is_some();
-    host.journal(|journal| journal.changed(change, heard));
 }

@@ -160,18 +160,18 @@ impl Journal {
     /// What was put aside of a sequence is of no use any more; negative: of all.
     pub(crate) fn forget_aside(&mut self, sequence: i32) {
         self.aside
-            .retain(|one| sequence >= 0 && one.sequence != sequence);
+            .retain(|aside| sequence >= 0 && aside.sequence != sequence);
     }
 
     /// What was put aside of a sequence.
     pub(crate) fn aside_of(&self, sequence: i32) -> Option<&Aside> {
-        self.aside.iter().find(|one| one.sequence == sequence)
+        self.aside.iter().find(|aside| aside.sequence == sequence)
     }
 
     /// What was put aside of a sequence; it is not any more.
     pub(crate) fn take_aside(&mut self, sequence: i32) -> Option<Aside> {
         let mut all = self.aside.iter();
-        let place = all.position(|one| one.sequence == sequence)?;
+        let place = all.position(|aside| aside.sequence == sequence)?;
         Some(self.aside.swap_remove(place))
     }
 
@@ -192,19 +192,21 @@ impl Journal {
 
     /// Whether a checkpoint of the sequence is announced.
     pub fn is_announced(&self, sequence: i32) -> bool {
-        self.announced.iter().any(|one| one.sequence == sequence)
+        self.announced
+            .iter()
+            .any(|checkpoint| checkpoint.sequence == sequence)
     }
 
     /// The checkpoint of the sequence that was announced. It is not announced any more.
     pub fn take_announced(&mut self, sequence: i32) -> Option<Checkpoint> {
         let mut all = self.announced.iter();
-        let place = all.position(|one| one.sequence == sequence)?;
+        let place = all.position(|checkpoint| checkpoint.sequence == sequence)?;
         Some(self.announced.swap_remove(place))
     }
 
     fn withdraw(&mut self, sequence: i32) {
         self.announced
-            .retain(|one| sequence >= 0 && one.sequence != sequence);
+            .retain(|checkpoint| sequence >= 0 && checkpoint.sequence != sequence);
     }
 
     /// These sequences could not be put right.
@@ -247,7 +249,7 @@ impl Journal {
     /// Whether the host has changed a sequence while the record did not hear of it.
     pub(crate) fn is_unheard(&self, sequence: i32) -> bool {
         let mut unheard = self.unheard.iter();
-        unheard.any(|one| *one < 0 || *one == sequence)
+        unheard.any(|id| *id < 0 || *id == sequence)
             || self.kept.is_some_and(|kept| kept != sequence)
     }
 }
@@ -258,7 +260,7 @@ mod tests {
 
     fn left(journal: &Journal) -> Vec<(i32, usize, usize)> {
         let all = journal.uncertain.iter();
-        all.map(|one| (one.sequence, one.believed, one.held))
+        all.map(|known| (known.sequence, known.believed, known.held))
             .collect()
     }
 
@@ -289,7 +291,10 @@ mod tests {
                 journal.announce(sequence, Some(checkpoint));
             }
             work(&mut journal);
-            let left = journal.announced.iter().map(|one| one.sequence);
+            let left = journal
+                .announced
+                .iter()
+                .map(|checkpoint| checkpoint.sequence);
             left.collect::<Vec<_>>()
         };
         assert_eq!(left(|_| {}), [1, 2]);
@@ -309,7 +314,11 @@ mod tests {
                 journal.lost.push(sequence);
             }
             journal.changed(change, true);
-            let uncertain: Vec<i32> = journal.uncertain.iter().map(|one| one.sequence).collect();
+            let uncertain: Vec<i32> = journal
+                .uncertain
+                .iter()
+                .map(|known| known.sequence)
+                .collect();
             (uncertain, journal.lost)
         };
         assert_eq!(left(Change::Removed(1)), (vec![0, 2], vec![0, 2]));

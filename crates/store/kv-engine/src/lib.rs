@@ -11,13 +11,11 @@
 //! |---|---|
 //! | [`Engine`] | a context of an engine: what can be asked of it, and what is true afterwards |
 //! | [`Host`] | the same, with what is known of it ([`Record`]), its [`Journal`], and what is stored ([`Supply`]) |
-//! | `plan` | what is done to one sequence, as a list of steps |
+//! | `change` | how one sequence is changed, as a list of steps, and how its record and its journal are kept alike: [`changed`] |
 //! | [`dense`] | contexts that can go back to any position |
-//! | [`bounded`] | those that cannot |
+//! | [`bounded`] | those that cannot: what is pending, a batch by several calls, tails where other prompts may turn off |
 //! | [`batch`] | the host's batch: what comes before and after the engine evaluates it |
-//! | `pieces` | of bounded contexts: a batch by several calls; tails where other prompts may turn off |
 //! | [`Tails`] | tails that wait in memory for their tokens' rows |
-//! | [`changed`] | how the record and the journal of a sequence are kept alike |
 //! | [`repair`](repair()) | puts a context right after an error of ours |
 //!
 //! The hook implements the traits once, by a value that only unsafe code can make: the context is alive, and this thread
@@ -27,21 +25,19 @@
 
 pub mod batch;
 pub mod bounded;
+mod change;
 pub mod dense;
 mod engine;
 mod host;
 mod journal;
-mod pieces;
-mod plan;
 mod repair;
 mod tails;
 
+pub use bounded::{keep_checkpoint, last_message};
+pub use change::changed;
 pub use engine::{Engine, LOST, NO_ROOM, Refusal, STOPPED};
-pub use host::{
-    Bounds, Done, Host, HostBatch, Part, Record, States, Supply, Wanted, changed, is_bounded,
-};
+pub use host::{Bounds, Done, Host, HostBatch, Part, Record, States, Supply, Wanted, is_bounded};
 pub use journal::{Change, Checkpoint, Journal};
-pub use pieces::{keep_checkpoint, last_message};
 pub use repair::repair;
 pub use tails::{Tail, Tails};
 

@@ -20,18 +20,19 @@ pub fn repair<R: Record>(
     guarded: impl FnOnce(&mut dyn FnMut()),
 ) -> Vec<i32> {
     let mut lost = journal.lost.clone();
-    let Some(record) = record.filter(|one| one.bounds().is_some()) else {
-        for one in &journal.uncertain {
-            engine.cut(one.sequence, one.believed);
+    let Some(record) = record.filter(|record| record.bounds().is_some()) else {
+        for uncertain in &journal.uncertain {
+            engine.cut(uncertain.sequence, uncertain.believed);
         }
         return lost;
     };
     let mut all = Vec::new();
     guarded(&mut || all = missing(record, &journal));
     // What was not understood is lost.
-    let unknown = journal.uncertain.iter().map(|one| one.sequence);
-    let unknown = unknown.filter(|id| all.iter().all(|missing| missing.sequence != *id));
-    let mut unknown: Vec<i32> = unknown.collect();
+    let uncertain = journal.uncertain.iter().map(|known| known.sequence);
+    let mut unknown: Vec<i32> = uncertain
+        .filter(|id| all.iter().all(|missing| missing.sequence != *id))
+        .collect();
     for Missing {
         sequence,
         from,
@@ -39,8 +40,11 @@ pub fn repair<R: Record>(
     } in &all
     {
         let mut uncertain = journal.uncertain.iter();
-        let mut aside = journal.aside.iter().filter(|one| one.sequence == *sequence);
-        let is_uncertain = uncertain.any(|one| one.sequence == *sequence);
+        let mut aside = journal
+            .aside
+            .iter()
+            .filter(|aside| aside.sequence == *sequence);
+        let is_uncertain = uncertain.any(|known| known.sequence == *sequence);
         if let Some(aside) = aside.next().filter(|_| is_uncertain) {
             if !engine.load(*sequence, &aside.state) {
                 unknown.push(*sequence);
@@ -79,10 +83,15 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
     sequences.dedup();
     sequences.retain(|id| !journal.is_unheard(*id));
     let of = |sequence: i32| {
-        let mut uncertain = journal.uncertain.iter();
-        let uncertain = uncertain.find(|one| one.sequence == sequence);
+        let mut noted = journal.uncertain.iter();
+        let uncertain = noted.find(|known| known.sequence == sequence);
         let believed = session.believed(sequence);
-        let aside = || journal.aside.iter().find(|one| one.sequence == sequence);
+        let aside = || {
+            journal
+                .aside
+                .iter()
+                .find(|aside| aside.sequence == sequence)
+        };
         let from = match uncertain {
             Some(_) => aside().map_or(0, |aside| aside.tokens),
             None => session.in_engine(sequence),
@@ -113,7 +122,7 @@ fn missing(record: &impl Record, journal: &Journal) -> Vec<Missing> {
             }
             // Else it would be evaluated under other adapters than it was meant for.
             let same = believed.is_empty() || record.is_under_these(sequence);
-            let as_noted = uncertain.is_none_or(|one| one.believed == media::position(&tokens));
+            let as_noted = uncertain.is_none_or(|known| known.believed == media::position(&tokens));
             let rest = tokens.get(from..)?;
             // The rows of images and sounds are gone.
             (same && as_noted && !media::is_any_row(rest)).then(|| rest.to_vec())

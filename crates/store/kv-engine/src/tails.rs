@@ -35,7 +35,7 @@ impl Tails {
             return;
         }
         self.0.push(tail);
-        let mut bytes: usize = self.0.iter().map(|one| one.size).sum();
+        let mut bytes: usize = self.0.iter().map(|tail| tail.size).sum();
         while self.0.len() > MOST || bytes > MOST_BYTES {
             bytes -= self.0.remove(0).size;
         }

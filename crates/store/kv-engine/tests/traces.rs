@@ -135,8 +135,8 @@ impl Traffic {
                         from = end;
                         continue;
                     }
-                    let text = tokens[from..].iter();
-                    let text = text.take_while(|token| !media::is_row(**token)).count();
+                    let rest = tokens[from..].iter();
+                    let text = rest.take_while(|token| !media::is_row(**token)).count();
                     let end = from + text.min(BATCH);
                     let leading = if end == tokens.len() {
                         end - from - 1
@@ -164,15 +164,20 @@ impl Traffic {
                 }
             }
             Act::Two(other, shared, own) => {
-                let (one, other) = (0, other.max(1));
+                let (first, other) = (0, other.max(1));
                 let a = text_of(0, shared, &mut self.own, own);
                 let b = text_of(1, shared + 3, &mut self.own, own);
-                let (mut from, mut behind) = (self.go_back_to(one, &a), self.go_back_to(other, &b));
+                let (mut from, mut behind) =
+                    (self.go_back_to(first, &a), self.go_back_to(other, &b));
                 while from < a.len() || behind < b.len() {
                     let (end, limit) = (a.len().min(from + 9), b.len().min(behind + 7));
                     let mut all = Vec::new();
                     if end > from {
-                        all.push((one, &a[from..end], end - from - usize::from(end == a.len())));
+                        all.push((
+                            first,
+                            &a[from..end],
+                            end - from - usize::from(end == a.len()),
+                        ));
                     }
                     if limit > behind {
                         let last = usize::from(limit == b.len());
@@ -212,8 +217,8 @@ impl Traffic {
                 self.plain[target as usize] = self.plain[source as usize].clone();
                 self.is_moved[target as usize] = self.is_moved[source as usize];
                 self.dropped[target as usize] = self.dropped[source as usize];
-                changed(&self.memory, Change::Replaced(target), |one| {
-                    one.session.copied(source, target, -1, -1);
+                changed(&self.memory, Change::Replaced(target), |known| {
+                    known.session.copied(source, target, -1, -1);
                 });
             }
             Act::Copy(..) => {}
@@ -228,14 +233,14 @@ impl Traffic {
                     self.memory.rows.borrow_mut().remove(&sequence);
                     self.forget(sequence);
                 }
-                changed(&self.memory, Change::Kept(kept), |one| {
-                    one.session.kept(kept)
+                changed(&self.memory, Change::Kept(kept), |known| {
+                    known.session.kept(kept)
                 });
             }
             Act::Clear => self.clear(),
             Act::Save(sequence) => {
                 self.before(sequence);
-                let held = self.memory.record(|one| one.session.copy_out(sequence));
+                let held = self.memory.record(|known| known.session.copy_out(sequence));
                 let rows = self.memory.copy_out(sequence);
                 let plain = self.plain[sequence as usize].clone();
                 let is_moved = self.is_moved[sequence as usize];
@@ -243,7 +248,7 @@ impl Traffic {
                 if self.memory.journal.borrow().is_any_lost() {
                     return;
                 }
-                let lost = self.memory.record(|one| one.session.is_any_lost());
+                let lost = self.memory.record(|known| known.session.is_any_lost());
                 if lost != Some(true) && !is_moved {
                     assert_eq!(rows.all, computed(&plain), "a state that the host saves");
                     let held = held.flatten();
@@ -263,10 +268,14 @@ impl Traffic {
                 self.dropped[sequence as usize] = plain.len();
                 self.plain[sequence as usize] = plain;
                 self.is_moved[sequence as usize] = false;
-                changed(&self.memory, Change::Removed(sequence), |one| match held {
-                    Some(held) => one.session.replaced(sequence, held),
-                    None => one.session.restored(sequence, &[]),
-                });
+                changed(
+                    &self.memory,
+                    Change::Removed(sequence),
+                    |known| match held {
+                        Some(held) => known.session.replaced(sequence, held),
+                        None => known.session.restored(sequence, &[]),
+                    },
+                );
             }
             Act::Rewind(sequence) => {
                 let Some(Saved { plain, rows, held }) = self.saved.clone() else {
@@ -289,13 +298,14 @@ impl Traffic {
                 changed(
                     &self.memory,
                     Change::Shortened(sequence),
-                    |one| match held {
+                    |known| match held {
                         Some(held) => {
                             let (conditions, first) = (held.conditions, held.first);
-                            one.session
+                            known
+                                .session
                                 .rewound(sequence, &held.tokens, conditions, first);
                         }
-                        None => one.session.overwritten(sequence),
+                        None => known.session.overwritten(sequence),
                     },
                 );
                 self.remove(sequence, kept);
@@ -337,11 +347,11 @@ impl Traffic {
                 self.plain[sequence as usize].drain(1..=count);
                 self.is_moved[sequence as usize] = true;
                 let count = i32::try_from(count).unwrap();
-                changed(&self.memory, Change::Shortened(sequence), |one| {
-                    one.session.removed(sequence, 1, count + 1);
+                changed(&self.memory, Change::Shortened(sequence), |known| {
+                    known.session.removed(sequence, 1, count + 1);
                 });
-                changed(&self.memory, Change::Replaced(sequence), |one| {
-                    one.session.moved(sequence, count + 1, -1, -count);
+                changed(&self.memory, Change::Replaced(sequence), |known| {
+                    known.session.moved(sequence, count + 1, -1, -count);
                 });
             }
         }
@@ -352,7 +362,10 @@ impl Traffic {
     fn tokens(&mut self, text: u8, shared: usize, own: usize) -> Vec<i32> {
         let mut tokens = text_of(text, shared, &mut self.own, own);
         let is_windowed = matches!(self.memory.kind, Kind::Window(_));
-        let at_once = self.memory.record(|one| one.bounds()?.at_once).flatten();
+        let at_once = self
+            .memory
+            .record(|known| known.bounds()?.at_once)
+            .flatten();
         let most = at_once.unwrap_or(9);
         let of_prompt = (own % 4 == 1).then(|| media::run(&[self.own as u8; 32], most.min(5)));
         if let Some(image) = of_prompt.flatten() {
@@ -414,8 +427,8 @@ impl Traffic {
                 let there = if is_bounded {
                     bounded::prepare_media(memory, &all)
                 } else {
-                    dense::prepare(memory, &all).map(|()| {
-                        let there = memory.record(|one| one.session.there(&all.run));
+                    dense::prepare_part(memory, &all).map(|()| {
+                        let there = memory.record(|known| known.session.there(&all.run));
                         there == Some(tokens.len())
                     })
                 };
@@ -478,7 +491,7 @@ impl Traffic {
     }
 
     fn is_lost(&self) -> bool {
-        let of_record = self.memory.record(|one| one.session.is_any_lost());
+        let of_record = self.memory.record(|known| known.session.is_any_lost());
         self.memory.journal.borrow().is_any_lost() || of_record == Some(true)
     }
 
@@ -500,9 +513,9 @@ impl Traffic {
         if !self.acts() {
             return;
         }
-        let wanted = self.memory.record(|one| {
-            let under = one.session.conditions(sequence)?;
-            let tokens = one.session.believed(sequence)?;
+        let wanted = self.memory.record(|known| {
+            let under = known.session.conditions(sequence)?;
+            let tokens = known.session.believed(sequence)?;
             (tokens.len() >= kept + 8).then(|| (under, tokens.to_vec()))
         });
         if let Some((under, tokens)) = wanted.flatten() {
@@ -531,7 +544,9 @@ impl Traffic {
 
     /// The rows of these tokens are stored, and so are the tails that wait for them.
     fn store_tails(&self, sequence: i32, tokens: &[i32]) {
-        let waiting = self.memory.record(|one| one.tails_mut().take_of(sequence));
+        let waiting = self
+            .memory
+            .record(|known| known.tails_mut().take_of(sequence));
         for tail in waiting.unwrap_or_default() {
             if !tokens.starts_with(&tail.tokens) {
                 continue;
@@ -568,8 +583,8 @@ impl Traffic {
         }
         {
             let mut rows = self.memory.rows.borrow_mut();
-            if let Some(one) = rows.get_mut(&sequence) {
-                one.remove_from(position);
+            if let Some(held) = rows.get_mut(&sequence) {
+                held.remove_from(position);
                 if from == 0 {
                     rows.remove(&sequence);
                 }
@@ -585,8 +600,8 @@ impl Traffic {
             Change::Shortened(sequence)
         };
         let at = i32::try_from(position).unwrap();
-        changed(&self.memory, change, |one| {
-            one.session.removed(sequence, at, -1)
+        changed(&self.memory, change, |known| {
+            known.session.removed(sequence, at, -1)
         });
         bounded::check_window(&self.memory, sequence);
         if !lacking.is_empty() && self.acts() && self.memory.is_mixed.get() {
@@ -601,8 +616,8 @@ impl Traffic {
         }
         self.memory.goes_on();
         self.memory.rows.borrow_mut().clear();
-        changed(&self.memory, Change::Removed(-1), |one| {
-            one.session.cleared()
+        changed(&self.memory, Change::Removed(-1), |known| {
+            known.session.cleared()
         });
     }
 
@@ -610,9 +625,9 @@ impl Traffic {
     fn go_back_to(&mut self, sequence: i32, tokens: &[i32]) -> usize {
         let under = self.memory.under.get();
         let plain = &self.plain[sequence as usize];
-        let same = plain.iter().zip(tokens);
-        let same = same
-            .take_while(|(one, token)| **one == (**token, under))
+        let pairs = plain.iter().zip(tokens);
+        let same = pairs
+            .take_while(|(held, token)| **held == (**token, under))
             .count();
         let mut kept = media::whole(&tokens[..same.min(tokens.len() - 1)]);
         if kept < plain.len() && self.memory.kind != Kind::Dense {
@@ -673,7 +688,7 @@ impl Traffic {
         }
         match batch::prepare(memory, &parts, entries) {
             Ok(ready) => {
-                let bounds = memory.record(|one| one.bounds()).flatten();
+                let bounds = memory.record(|known| known.bounds()).flatten();
                 if let Some(at_once) = bounds.and_then(|bounds| bounds.at_once) {
                     let left = entries - ready.left_out.len();
                     assert!(left <= at_once || !ready.is_whole, "one call has too many");
@@ -746,8 +761,8 @@ impl Given<'_> {
                 if nth < leading {
                     continue;
                 }
-                let before: Vec<i32> = plain.iter().map(|(token, _)| *token).collect();
-                let before = media::reach(&before[..before.len() - 1]);
+                let tokens: Vec<i32> = plain.iter().map(|(token, _)| *token).collect();
+                let before = media::reach(&tokens[..tokens.len() - 1]);
                 assert_eq!(there, before, "the position of an output");
                 *self.outputs += 1;
                 if !self.is_moved[sequence as usize] {
@@ -763,15 +778,15 @@ impl Given<'_> {
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let sequence = || 0..SEQUENCES;
-    let prompt = (sequence(), 0..3_u8, 0..60_usize, 0..12_usize, 0..4_usize);
-    let prompt = prompt.prop_map(|(sequence, text, shared, own, answer)| Act::Prompt {
+    let drawn = (sequence(), 0..3_u8, 0..60_usize, 0..12_usize, 0..4_usize);
+    let prompt = drawn.prop_map(|(sequence, text, shared, own, answer)| Act::Prompt {
         sequence,
         text,
         shared,
         own,
         answer,
     });
-    let one = prop_oneof![
+    let act = prop_oneof![
         12 => prompt,
         2 => (1..SEQUENCES, 0..50_usize, 0..9_usize).prop_map(|(a, b, c)| Act::Two(a, b, c)),
         3 => sequence().prop_map(Act::Remove),
@@ -786,7 +801,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => (sequence(), 1..20_usize).prop_map(|(a, b)| Act::Move(a, b)),
         1 => sequence().prop_map(Act::MakeWhole),
     ];
-    prop::collection::vec(one, 1..24)
+    prop::collection::vec(act, 1..24)
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {

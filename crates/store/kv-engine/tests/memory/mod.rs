@@ -232,36 +232,36 @@ impl Memory {
     /// The engine evaluates a token behind those of a sequence.
     pub(crate) fn push(&self, sequence: i32, token: i32) -> u64 {
         let mut rows = self.rows.borrow_mut();
-        let one = rows.entry(sequence).or_default();
-        let at = one.all.len();
+        let held = rows.entry(sequence).or_default();
+        let at = held.all.len();
         let mut row = next(
-            one.all.last().copied().unwrap_or(0),
+            held.all.last().copied().unwrap_or(0),
             token,
             self.under.get(),
         );
         match self.kind {
             Kind::Dense => {}
-            Kind::Recurrent => one.first = at,
+            Kind::Recurrent => held.first = at,
             Kind::Window(window) => {
-                if one.first > (at + 1).saturating_sub(window) {
+                if held.first > (at + 1).saturating_sub(window) {
                     // A part of its window is missing.
                     row ^= 1;
                 }
                 // Some more stay for a while.
                 if (at + 1) % DROPS == 0 {
-                    one.first = one.first.max((at + 1).saturating_sub(window));
+                    held.first = held.first.max((at + 1).saturating_sub(window));
                 }
             }
         }
-        one.all.push(row);
-        one.tokens.push(token);
+        held.all.push(row);
+        held.tokens.push(token);
         row
     }
 
     /// The state of these tokens.
     fn state_of(&self, tokens: &[i32], under: Conditions) -> Rows {
-        let all: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
-        let all = computed(&all);
+        let plain: Vec<_> = tokens.iter().map(|token| (*token, under)).collect();
+        let all = computed(&plain);
         let tokens = tokens.to_vec();
         let first = self.first_of(all.len());
         Rows { all, tokens, first }
@@ -309,9 +309,9 @@ impl Engine for Memory {
         let mut rows = self.rows.borrow_mut();
         if from == 0 {
             rows.remove(&sequence);
-        } else if let Some(one) = rows.get_mut(&sequence) {
-            one.remove_from(from);
-            if self.kind == Kind::Recurrent && one.all.len() < one.first + 1 {
+        } else if let Some(held) = rows.get_mut(&sequence) {
+            held.remove_from(from);
+            if self.kind == Kind::Recurrent && held.all.len() < held.first + 1 {
                 panic!("a recurrent state cannot go back");
             }
         }
@@ -352,8 +352,9 @@ impl Engine for Memory {
         }
         let all: Vec<u64> = rows_of(state).collect();
         let words = state[8 * all.len()..].chunks_exact(4);
-        let tokens = words.map(|word| i32::from_le_bytes(word.try_into().unwrap()));
-        let tokens = tokens.collect();
+        let tokens = words
+            .map(|word| i32::from_le_bytes(word.try_into().unwrap()))
+            .collect();
         let first = self.first_of(all.len());
         self.put(sequence, Rows { all, tokens, first });
         true
@@ -474,14 +475,14 @@ impl Host for Memory {
         }
         self.count(2);
         let mut record = self.record.borrow_mut();
-        let one = record.as_mut()?;
-        one.under = self.under.get();
+        let known = record.as_mut()?;
+        known.under = self.under.get();
         let fault = self.fault.get();
         if matches!(fault, Some(Fault::Before(at)) if self.is_due(2, at)) {
             self.is_active.set(false);
             return None;
         }
-        let result = work(one);
+        let result = work(known);
         if matches!(fault, Some(Fault::Behind(at)) if self.is_due(2, at)) {
             self.is_active.set(false);
             return None;
@@ -506,18 +507,18 @@ impl Host for Memory {
 
     fn find<'a>(&'a self, wanted: &Wanted<'a>) -> Option<impl Supply + 'a> {
         let under = self.under.get();
-        let may = self.record(|one| one.session.may_load(wanted.sequence));
+        let may = self.record(|known| known.session.may_load(wanted.sequence));
         if may != Some(true) {
             return None;
         }
         let stored = self.stored.borrow();
-        let stored = stored.iter().filter(|(of, _)| *of == under);
+        let of_these = stored.iter().filter(|(of, _)| *of == under);
         let is_dense = self.kind == Kind::Dense;
         // An image is there as a whole, or not at all.
         let whole = |tokens: &[i32]| media::whole(&tokens[..common(tokens, wanted.tokens)]);
-        let best = stored.map(|(_, tokens)| (whole(tokens), tokens));
-        let best = best.filter(|(count, tokens)| is_dense || *count == tokens.len());
-        let (count, tokens) = best.max_by_key(|(count, _)| *count)?;
+        let counted = of_these.map(|(_, tokens)| (whole(tokens), tokens));
+        let loadable = counted.filter(|(count, tokens)| is_dense || *count == tokens.len());
+        let (count, tokens) = loadable.max_by_key(|(count, _)| *count)?;
         if count < wanted.held + 8 {
             return None;
         }
@@ -533,10 +534,10 @@ impl Host for Memory {
             lengths.push(wanted.held);
         }
         lengths.dedup();
-        let rows = wanted.run.is_some_and(|run| media::is_any_row(&run.tokens));
-        let rows = rows || media::is_any_row(&tokens[..wanted.held]);
+        let in_run = wanted.run.is_some_and(|run| media::is_any_row(&run.tokens));
+        let has_rows = in_run || media::is_any_row(&tokens[..wanted.held]);
         // Every other one is as if it had an image in it.
-        let is_aside = is_dense && (wanted.held % 2 == 1 || rows);
+        let is_aside = is_dense && (wanted.held % 2 == 1 || has_rows);
         let aside = is_aside.then(|| self.get(wanted.sequence));
         Some(Found {
             memory: self,
@@ -556,16 +557,16 @@ impl Host for Memory {
         if run.leading < run.tokens.len() || self.is_mixed.get() {
             return false;
         }
-        let wanted = self.record(|one| one.session.wanted(run));
-        let may = self.record(|one| one.session.may_load(run.sequence));
+        let wanted = self.record(|known| known.session.wanted(run));
+        let may = self.record(|known| known.session.may_load(run.sequence));
         let stored = self.stored.borrow();
-        let mut stored = stored.iter().map(|(_, tokens)| tokens);
-        let mut leads = |wanted: &Vec<i32>| stored.any(|tokens| tokens.starts_with(wanted));
+        let mut texts = stored.iter().map(|(_, tokens)| tokens);
+        let mut leads = |wanted: &Vec<i32>| texts.any(|tokens| tokens.starts_with(wanted));
         may == Some(true) && wanted.is_some_and(|wanted| leads(&wanted))
     }
 
     fn at_once(&self) -> Option<usize> {
-        let bounds = self.record(|one| one.bounds);
+        let bounds = self.record(|known| known.bounds);
         Some(bounds.flatten()?.at_once.unwrap_or(5))
     }
 
@@ -578,7 +579,7 @@ impl Host for Memory {
         let stored = self.stored.borrow();
         let of_these = stored.iter().filter(|(of, _)| *of == under);
         let states = All(of_these.map(|(_, tokens)| &tokens[..]).collect());
-        self.record(|one| work(one, &states)).flatten()
+        self.record(|known| work(known, &states)).flatten()
     }
 
     fn last_message(&self, run: &Run) -> Option<usize> {

@@ -1,9 +1,36 @@
-//! What is done to one sequence of the engine so that it holds certain tokens, as a list of steps.
+//! How one sequence of the engine is changed so that it holds certain tokens: a list of steps. And how the record and the
+//! journal are kept alike meanwhile: each change of a sequence goes through [`change_engine`] or [`changed`].
 
 use contextpilot_kv_store::media;
 
 use crate::host::{Done, Host, Supply, Wanted};
+use crate::journal::{ANYTHING, Change};
 use crate::{Engine, Refusal};
+
+/// Changes a sequence of the engine in which the host believes up to this position. The journal knows of it before `work`, and
+/// until the record does: `note` tells that what came of it, and returns up to which the engine may hold it now, or [`ANYTHING`].
+///
+/// If the library stops meanwhile, [`repair`](crate::repair()) finds the sequence in the journal.
+pub(crate) fn change_engine<H: Host, D>(
+    host: &H,
+    sequence: i32,
+    believed: usize,
+    work: impl FnOnce() -> D,
+    note: impl FnOnce(&mut H::Record, &D) -> usize,
+) -> D {
+    host.journal(|journal| journal.uncertain(sequence, believed, ANYTHING));
+    let done = work();
+    if let Some(held) = host.record(|record| note(record, &done)) {
+        host.journal(|journal| journal.uncertain(sequence, believed, held));
+    }
+    done
+}
+
+/// The host has changed sequences: `work` notes it in the record.
+pub fn changed<H: Host>(host: &H, change: Change, work: impl FnOnce(&mut H::Record)) {
+    let heard = host.record(work).is_some();
+    host.journal(|journal| journal.changed(change, heard));
+}
 
 /// A step of a [`Plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +102,7 @@ impl Plan {
     }
 }
 
-/// Carries a plan out. The journal knows of it: see [`change_engine`](crate::host::change_engine).
+/// Carries a plan out. The journal knows of it: see [`change_engine`].
 ///
 /// `tokens`: at least those that the engine holds, and those that it is to hold. This asks nothing of the record, so it comes
 /// to its end even if the library stops.
@@ -159,8 +186,8 @@ fn evaluate(host: &impl Engine, sequence: i32, tokens: &[i32], most: usize, done
         Ok(()) => Some(tokens.len()),
         // The host has stopped it. What was evaluated until then stays.
         Err(Refusal::Stopped) => {
-            let there = host.length(sequence);
-            let there = there.map(|there| media::index(tokens, there));
+            let length = host.length(sequence);
+            let there = length.map(|length| media::index(tokens, length));
             there.filter(|there| *there < tokens.len())
         }
         Err(_) => None,
