@@ -278,7 +278,10 @@ impl StoreIndex {
         let names: Vec<&Name> = self.tree.names_after(name).take(most).collect();
         let last = names.last().map(|name| **name);
         let chunks = names.into_iter().filter_map(|name| self.tree.chunk(name));
-        (chunks.map(|(chunk, _)| Child::of(chunk)).collect(), last)
+        (
+            chunks.map(|(chunk, _)| Child::from_chunk(chunk)).collect(),
+            last,
+        )
     }
 
     /// The process ends: the next one looks its prompts up by this.
@@ -404,7 +407,7 @@ impl StoreIndex {
         let length = offer.tokens.len();
         let mut composer = Composer::within(layout, sequence, 0..length, &mut state).ok()?;
         composer.place_tokens(&offer.tokens);
-        let mut left_out = LeftOut::of(&self.folder);
+        let mut left_out = LeftOut::new(&self.folder);
         let used = offer.up_to(length);
         if !self.put_all(composer, &used, Some(&mut left_out)) {
             return None;

@@ -279,7 +279,8 @@ impl Contents {
         let gone: HashSet<&Name> = names.iter().collect();
         let there = self.headers.iter().map(|header| &header.chunk);
         let there = there.filter(|chunk| !gone.contains(&chunk.name));
-        self.folder.keep_index(there.map(Child::of).collect())?;
+        self.folder
+            .keep_index(there.map(Child::from_chunk).collect())?;
         // A file that cannot be read may be of any model.
         if self.unreadable == 0 {
             left.extend(tree.models().map(|(of, _)| of));

@@ -428,7 +428,7 @@ impl PrefixStore {
     fn conditions_of(&mut self, adapters: Applied) -> Conditions {
         let known = self.adapters.iter().position(|(one, _)| *one == adapters);
         let nth = known.unwrap_or_else(|| {
-            let fingerprint = Fingerprint::of(&[&adapters.hash.to_le_bytes()]);
+            let fingerprint = Fingerprint::from_facts(&[&adapters.hash.to_le_bytes()]);
             self.adapters.push((adapters, fingerprint));
             self.adapters.len() - 1
         });

@@ -86,7 +86,7 @@ fn loading(home: &Path, rounds: usize) {
     };
     let flow = |threads: usize, cache: &mut [u8]| {
         let mut outline = vec![0; bytes.len()];
-        let mut left_out = LeftOut::of(&folder);
+        let mut left_out = LeftOut::new(&folder);
         let mut composer =
             Composer::within(state.layout(), 0, 0..TOKENS, &mut outline).expect("it can be");
         for piece in &pieces {

@@ -158,11 +158,11 @@ impl Folder {
 
 /// The socket's name. Another machine with the same folder has a socket of its own.
 fn name() -> String {
-    let machine = uname();
-    let machine = machine.nodename().to_string_lossy();
+    let system = uname();
+    let machine = system.nodename().to_string_lossy();
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-.".contains(*letter);
-    let machine = machine.chars().filter(is_plain).take(LONGEST_NAME);
-    SOCKET.chars().chain(machine).collect()
+    let plain = machine.chars().filter(is_plain).take(LONGEST_NAME);
+    SOCKET.chars().chain(plain).collect()
 }
 
 /// A socket that processes which this one starts do not get.
@@ -499,8 +499,8 @@ mod tests {
         too_many[57..61].fill(255);
         let mut too_far = wish(2).write();
         too_far[33..37].copy_from_slice(&(GRID as u32).to_le_bytes());
-        let strangers = [&other_version[..], &too_many, &too_far, b"GET / HTTP/1.1"];
-        let strangers = strangers.map(say);
+        let questions = [&other_version[..], &too_many, &too_far, b"GET / HTTP/1.1"];
+        let strangers = questions.map(say);
         drop(strangers);
         let asks = thread::spawn({
             let folder = folder.clone();

@@ -85,19 +85,23 @@ impl Folder {
 
     /// The origins of all models that servers have used the folder for.
     pub fn origins(&self) -> Vec<Origin> {
-        let of = self.fingerprints_in(ORIGINS);
-        of.iter().filter_map(|one| self.origin(one)).collect()
+        let all = self.fingerprints_in(ORIGINS);
+        all.iter()
+            .filter_map(|fingerprint| self.origin(fingerprint))
+            .collect()
     }
 
     /// Those that were written down within this time, the last one first. Servers do that every few hours for what they
     /// use.
     pub fn origins_within(&self, time: Duration) -> Vec<Origin> {
-        let of = self.fingerprints_in(ORIGINS).into_iter();
-        let of = of.filter_map(|one| Some((self.age(&origin_path(&one))?, one)));
-        let mut of: Vec<_> = of.filter(|(age, _)| *age < time).collect();
-        of.sort_unstable();
-        let of = of.iter();
-        of.filter_map(|(_, one)| self.origin(one)).collect()
+        let all = self.fingerprints_in(ORIGINS).into_iter();
+        let aged = all
+            .filter_map(|fingerprint| Some((self.age(&origin_path(&fingerprint))?, fingerprint)));
+        let mut young: Vec<_> = aged.filter(|(age, _)| *age < time).collect();
+        young.sort_unstable();
+        let all = young.iter();
+        all.filter_map(|(_, fingerprint)| self.origin(fingerprint))
+            .collect()
     }
 
     /// When an origin was last written down or removed. `None`: there is none.
@@ -117,9 +121,9 @@ impl Folder {
             (MODELS, model_path as fn(&Fingerprint) -> String),
             (ORIGINS, origin_path),
         ] {
-            for one in self.fingerprints_in(folder) {
-                let path = path(&one);
-                if !is_used(&one) && self.age(&path).is_some_and(|age| age > LONG) {
+            for fingerprint in self.fingerprints_in(folder) {
+                let path = path(&fingerprint);
+                if !is_used(&fingerprint) && self.age(&path).is_some_and(|age| age > LONG) {
                     let gone = rustix::fs::unlinkat(&*self.private(), path, AtFlags::empty());
                     removed += usize::from(gone.is_ok());
                 }
@@ -265,8 +269,8 @@ impl Folder {
     fn open_log(&self, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let inner = self.inner(ANSWERS)?;
-        let file = rustix::fs::openat(&inner, LOG, flags, Mode::RUSR | Mode::WUSR)?;
-        let file = File::from(file);
+        let opened = rustix::fs::openat(&inner, LOG, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = File::from(opened);
         if file.metadata()?.is_file() {
             Ok(file)
         } else {

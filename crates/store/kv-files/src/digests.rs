@@ -141,7 +141,7 @@ fn sums_of(pieces: &[Piece<'_>], readers: Readers, read: &AtomicU64) -> Option<V
 impl Folder {
     /// The digest of these files together, if it was kept and they are still what they were.
     pub fn kept_digest(&self, parts: &[File]) -> Option<[u8; 16]> {
-        let identity = Identity::of(parts, SystemTime::now())?;
+        let identity = Identity::read(parts, SystemTime::now())?;
         let file = open_to_read(&*self.private(), &identity.path()).ok()?;
         let mut record = [0; RECORD];
         file.read_exact_at(&mut record, 0).ok()?;
@@ -164,7 +164,7 @@ impl Folder {
     ) -> io::Result<()> {
         let identity = began
             .checked_sub(SETTLED)
-            .and_then(|then| Identity::of(parts, then));
+            .and_then(|then| Identity::read(parts, then));
         let (Some(identity), Some(sample)) = (identity, sample(parts, &digest)) else {
             return Ok(());
         };
@@ -198,7 +198,7 @@ struct Identity(blake3::Hash);
 
 impl Identity {
     /// `None`: they changed after this time, or it cannot be relied on.
-    fn of(parts: &[File], before: SystemTime) -> Option<Self> {
+    fn read(parts: &[File], before: SystemTime) -> Option<Self> {
         let before = before.duration_since(UNIX_EPOCH).ok()?;
         let before = (
             i64::try_from(before.as_secs()).ok()?,
@@ -272,8 +272,8 @@ fn sample(parts: &[File], digest: &[u8; 16]) -> Option<[u8; 16]> {
     let sizes = sizes?;
     let whole: u64 = sizes.iter().sum();
     for nth in 0..PLACES {
-        let place = blake3::hash(&[&digest[..], &nth.to_le_bytes()].concat());
-        let place = u64::from_le_bytes(std::array::from_fn(|i| place.as_bytes()[i]));
+        let drawn = blake3::hash(&[&digest[..], &nth.to_le_bytes()].concat());
+        let place = u64::from_le_bytes(std::array::from_fn(|i| drawn.as_bytes()[i]));
         // The end, and the beginning, are always among them.
         let mut at = match nth {
             0 => 0,

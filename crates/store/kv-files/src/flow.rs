@@ -79,7 +79,7 @@ struct Part {
 
 impl LeftOut {
     /// Nothing yet, of this folder.
-    pub fn of(folder: &Folder) -> Self {
+    pub fn new(folder: &Folder) -> Self {
         Self {
             folder: folder.clone(),
             files: Vec::new(),
@@ -109,13 +109,14 @@ impl LeftOut {
         file.read_exact_at(&mut words, begin).map_err(cut)?;
         let mut sum = Hasher::new();
         sum.update(&words);
-        let gaps = composer.leave_out(piece.start, &words, piece.chunk_tokens);
-        let gaps = gaps.map_err(|_| ReadError::DOES_NOT_FIT)?;
+        let gaps = composer
+            .leave_out(piece.start, &words, piece.chunk_tokens)
+            .map_err(|_| ReadError::DOES_NOT_FIT)?;
         let nth = self.files.len();
         for gap in gaps {
             let step = (BLOCK / gap.unit.max(1)).max(1) * gap.unit.max(1);
-            let parts = (0..gap.bytes).step_by(step);
-            let parts = parts.map(|skip| gap.part(skip, step.min(gap.bytes - skip)));
+            let skips = (0..gap.bytes).step_by(step);
+            let parts = skips.map(|skip| gap.part(skip, step.min(gap.bytes - skip)));
             self.parts.extend(parts.map(|gap| Part { file: nth, gap }));
         }
         self.files.push(RowsFile {

@@ -259,8 +259,8 @@ impl Folder {
     pub(crate) fn names_in(&self, inner: &str) -> impl Iterator<Item = Name> + use<> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&*self.private(), inner, flags, Mode::empty());
-        let entries = folder.and_then(Dir::read_from).into_iter();
-        let entries = entries.flatten().flatten();
+        let listing = folder.and_then(Dir::read_from).into_iter();
+        let entries = listing.flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok())
     }
 

@@ -51,8 +51,8 @@ impl Head {
 
     /// How many tokens a header without them says that it has. `None`: it cannot have so many.
     pub(crate) fn tokens(header: &[u8]) -> Option<usize> {
-        let count = header.get(84..88)?;
-        let count = u32::from_le_bytes(std::array::from_fn(|i| count[i])) as usize;
+        let word = header.get(84..88)?;
+        let count = u32::from_le_bytes(std::array::from_fn(|i| word[i])) as usize;
         (1..=GRID).contains(&count).then_some(count)
     }
 

@@ -51,7 +51,7 @@ pub struct Child {
 
 impl Child {
     /// The chunk as a child.
-    pub fn of(chunk: &Chunk) -> Self {
+    pub fn from_chunk(chunk: &Chunk) -> Self {
         let site = match chunk.parent {
             None => Site::Start(chunk.fingerprint),
             Some((name, behind)) => Site::Behind(name, behind),
@@ -165,7 +165,7 @@ impl Index {
                     continue;
                 };
                 let same = chunk.tokens.iter().zip(&tokens[at..]);
-                let take = same.take_while(|(one, other)| one == other).count();
+                let take = same.take_while(|(stored, wanted)| stored == wanted).count();
                 if take > 0 {
                     open.push((Site::Behind(name, take as u32), at + take));
                 }

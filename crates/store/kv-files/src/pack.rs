@@ -55,7 +55,7 @@ impl<W: Write> PackWriter<W> {
     /// Those of writing.
     pub fn begin(to: W, origins: &[Origin], chunks: &[Chunk]) -> io::Result<Self> {
         let (version, block) = match origins {
-            [one] => (OF_ONE, one.encode()),
+            [origin] => (OF_ONE, origin.encode()),
             all => (OF_SEVERAL, all.iter().flat_map(framed).collect()),
         };
         let size = u32::try_from(block.len()).unwrap_or(u32::MAX);
@@ -129,8 +129,8 @@ fn origins(version: u32, mut block: &[u8]) -> Option<Vec<Origin>> {
     }
     let mut all = Vec::new();
     while let Some((size, rest)) = block.split_first_chunk() {
-        let (one, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
-        all.push(Origin::decode(one)?);
+        let (origin, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+        all.push(Origin::decode(origin)?);
         block = rest;
     }
     (block.is_empty() && !all.is_empty()).then_some(all)
@@ -165,12 +165,14 @@ impl<R: Read + Seek> Pack<R> {
         if !(OLDEST..=OF_SEVERAL).contains(&word(8)) {
             return Err(PackError::Version(word(8)));
         }
-        let size = Some(word(12)).filter(|size| *size <= LONGEST_ORIGIN);
-        let size = size.ok_or(DAMAGED)?;
+        let size = word(12);
+        if size > LONGEST_ORIGIN {
+            return Err(DAMAGED);
+        }
         let mut block = vec![0; size as usize];
         from.fill(&mut block)?;
         let origins = origins(word(8), &block).ok_or(DAMAGED)?;
-        let is_of = |of: &Fingerprint| origins.iter().any(|one| one.fingerprint == *of);
+        let is_of = |of: &Fingerprint| origins.iter().any(|origin| origin.fingerprint == *of);
         let (count, mut left) = (long(16), long(24));
         let mut chunks: Vec<Chunk> = Vec::new();
         let mut names: HashSet<(Fingerprint, Name)> = HashSet::new();

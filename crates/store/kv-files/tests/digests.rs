@@ -41,12 +41,12 @@ fn bytes(count: usize) -> Vec<u8> {
 fn it_is_the_same_with_any_number_of_threads_and_in_years() {
     let bytes = bytes(3 * PIECE + 5);
     let of = |threads| digest_of(&[file(&bytes)], with(threads)).unwrap();
-    let one = of(0);
+    let expected = of(0);
     for threads in [1, 3, 64] {
-        assert_eq!(of(threads), one);
+        assert_eq!(of(threads), expected);
     }
     assert_eq!(
-        u128::from_be_bytes(one),
+        u128::from_be_bytes(expected),
         78819473990542319357745123897094083021
     );
     let empty = digest_of(&[file(b"")], with(2)).unwrap();
@@ -134,9 +134,9 @@ fn a_digest_is_there_again_while_the_file_is_what_it_was() {
     let other = path.with_extension("other");
     fs::copy(&path, &other).unwrap();
     assert_eq!(again.kept_digest(&open(&other)), None);
-    let [one] = open(&path);
-    let [two] = open(&other);
-    assert_eq!(again.kept_digest(&[one, two]), None);
+    let [first] = open(&path);
+    let [second] = open(&other);
+    assert_eq!(again.kept_digest(&[first, second]), None);
     // What was written by another version, or is cut off.
     let kept = fs::read_dir(home.path().join("v1/digests")).unwrap();
     for entry in kept {

@@ -180,8 +180,8 @@ fn memory_of_written_rows_is_used_again() {
     let ours = Arc::new(rows);
     writer.write(&chunk, ours.clone()).expect("it is taken");
     assert!(writer.flush(LONG));
-    let again: Vec<_> = places.iter().map(|_| writer.buffer(1)).collect();
-    let mut again: Vec<_> = again.iter().map(|buffer| buffer.as_ptr()).collect();
+    let buffers: Vec<_> = places.iter().map(|_| writer.buffer(1)).collect();
+    let mut again: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr()).collect();
     again.sort_unstable();
     places.sort_unstable();
     assert_eq!(again, places);
@@ -339,7 +339,12 @@ fn uses_in_the_future_become_the_last_ones_in_their_order() {
     folder.bring_back(&mut found, 5_000_000_000_000);
     let names = found.iter().map(|header| header.chunk.name);
     assert!(names.eq([1, 2, 0].map(|nth| three[nth].name)));
-    let times = |found: &[Header]| found.iter().map(|one| one.last_used).collect::<Vec<_>>();
+    let times = |found: &[Header]| {
+        found
+            .iter()
+            .map(|header| header.last_used)
+            .collect::<Vec<_>>()
+    };
     let expected = [3, 2, 1].map(|before| 5_000_000_000_000 - before);
     assert_eq!(times(&found), expected);
     // The files say so, too.
@@ -490,7 +495,7 @@ fn processes_that_start_leave_the_files_of_those_that_write() {
         }
         let done = write(&folder, &all);
         written.store(true, Ordering::Relaxed);
-        let failed = done.iter().filter(|one| matches!(one, Done::Failed(..)));
+        let failed = done.iter().filter(|done| matches!(done, Done::Failed(..)));
         assert_eq!((done.len(), failed.count()), (all.len(), 0));
     });
 }

@@ -66,7 +66,7 @@ impl Stored {
     ) -> Result<(Vec<u8>, LeftOut), ReadError> {
         let tokens = self.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let mut state = vec![0; self.whole.len()];
-        let mut left_out = LeftOut::of(&self.folder);
+        let mut left_out = LeftOut::new(&self.folder);
         let mut composer =
             Composer::within(&self.layout, 0, 0..tokens, &mut state).expect("it can be");
         let mut rows = Vec::new();
@@ -359,8 +359,8 @@ fn threads_read_ahead_and_end() {
             threads: 3,
             on_start: || {
                 let take = |left: usize| left.checked_sub(1);
-                let one = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-                assert!(one.is_err(), "on demand");
+                let taken = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+                assert!(taken.is_err(), "on demand");
             },
         };
         let (state, left_out) = stored.outline(|_| true).expect("it is there");

@@ -50,7 +50,7 @@ fn stored(folder: &Folder) -> Store {
 fn children(all: &Store) -> Vec<Child> {
     let names = all.names_after(None);
     names
-        .map(|name| Child::of(all.chunk(name).unwrap().0))
+        .map(|name| Child::from_chunk(all.chunk(name).unwrap().0))
         .collect()
 }
 
@@ -64,8 +64,8 @@ fn found(folder: &Folder, index: &Index, tokens: &[i32]) -> (usize, Vec<usize>) 
 fn place(tree: &Store, tokens: &[i32]) -> (usize, Vec<usize>) {
     let found = tree.find(&MODEL, tokens);
     let tails = tree.tails(&found);
-    let tails = tails.iter().map(|tail| tail.piece.start).collect();
-    (found.tokens(), tails)
+    let starts = tails.iter().map(|tail| tail.piece.start).collect();
+    (found.tokens(), starts)
 }
 
 fn prompts() -> Vec<Vec<i32>> {
@@ -86,19 +86,19 @@ fn a_prompt_is_found_as_if_all_of_the_folder_had_been_read() {
     let again = Folder::open(home.path()).unwrap();
     let index = again.index().unwrap();
     assert_eq!(index.len(), all.chunks());
-    let mut one = Store::new(u64::MAX);
+    let mut tree = Store::new(u64::MAX);
     for prompt in prompts() {
         let expected = place(&all, &prompt);
         assert_eq!(found(&again, &index, &prompt), expected);
         // In a tree that has something already.
-        index.look_up(&again, &mut one, &MODEL, &prompt, u64::MAX);
-        assert_eq!(place(&one, &prompt), expected);
+        index.look_up(&again, &mut tree, &MODEL, &prompt, u64::MAX);
+        assert_eq!(place(&tree, &prompt), expected);
     }
     assert_eq!(place(&all, &prompts()[0]), (700, vec![280, 700]));
     assert_eq!(place(&all, &prompts()[3]), (800, vec![300]));
     let other = Fingerprint([6; 16]);
-    index.look_up(&again, &mut one, &other, &prompts()[0], u64::MAX);
-    assert_eq!(one.find(&other, &prompts()[0]).tokens(), 0);
+    index.look_up(&again, &mut tree, &other, &prompts()[0], u64::MAX);
+    assert_eq!(tree.find(&other, &prompts()[0]).tokens(), 0);
 }
 
 /// Processes that wrote at the same time for prompts that part within a chunk.

@@ -14,7 +14,7 @@ fn origin() -> Origin {
     Origin::new("tea.gguf".to_owned(), &facts, None)
 }
 
-fn of(fingerprint: &Fingerprint, tokens: i32, bytes: usize) -> Vec<Chunk> {
+fn chunks_of(fingerprint: &Fingerprint, tokens: i32, bytes: usize) -> Vec<Chunk> {
     let tokens: Vec<i32> = (0..tokens).collect();
     Store::new(0).missing(fingerprint, &tokens, bytes)
 }
@@ -29,7 +29,7 @@ fn pack(chunks: &[Chunk]) -> Vec<u8> {
 
 #[test]
 fn a_pack_is_read_as_it_was_written() {
-    let chunks = of(&origin().fingerprint, 600, 10);
+    let chunks = chunks_of(&origin().fingerprint, 600, 10);
     let bytes = pack(&chunks);
     let mut pack = Pack::open(Cursor::new(&bytes)).expect("it is good");
     assert_eq!(pack.origins, [origin()]);
@@ -49,7 +49,7 @@ fn a_pack_is_read_as_it_was_written() {
 
 #[test]
 fn damage_of_every_byte_is_noticed() {
-    let bytes = pack(&of(&origin().fingerprint, 20, 8));
+    let bytes = pack(&chunks_of(&origin().fingerprint, 20, 8));
     for at in 0..bytes.len() {
         for bit in [1, 0x80] {
             let mut damaged = bytes.clone();
@@ -64,7 +64,7 @@ fn damage_of_every_byte_is_noticed() {
 
 #[test]
 fn other_files_and_versions_are_named() {
-    let mut bytes = pack(&of(&origin().fingerprint, 5, 8));
+    let mut bytes = pack(&chunks_of(&origin().fingerprint, 5, 8));
     bytes[8] = 4;
     let why = Pack::open(Cursor::new(&bytes)).map(drop);
     assert!(matches!(why, Err(PackError::Version(4))), "{why:?}");
@@ -83,7 +83,7 @@ fn a_pack_of_two_kinds_is_read_as_it_was_written() {
     assert!(origins[1].is_hidden_of(&origins[0]));
     assert!(!origins[0].is_hidden_of(&origins[1]) && !origins[0].is_hidden_of(&origins[0]));
     let [kv, hidden] =
-        [(0, 10), (1, 4)].map(|(nth, size)| of(&origins[nth].fingerprint, 600, size));
+        [(0, 10), (1, 4)].map(|(nth, size)| chunks_of(&origins[nth].fingerprint, 600, size));
     let written = |origins: &[Origin], chunks: &[Chunk]| {
         let mut pack = PackWriter::begin(Vec::new(), origins, chunks).expect("it is written");
         for chunk in chunks {
@@ -122,7 +122,7 @@ fn a_pack_of_two_kinds_is_read_as_it_was_written() {
 /// Also if the sums are right: a pack may come from a stranger.
 #[test]
 fn chunks_that_do_not_belong_together_are_refused() {
-    let good = of(&origin().fingerprint, 600, 8);
+    let good = chunks_of(&origin().fingerprint, 600, 8);
     let backwards: Vec<Chunk> = good.iter().rev().cloned().collect();
     let without_the_first = good[1..].to_vec();
     let twice = [&good[..], &good[..1]].concat();
@@ -134,7 +134,7 @@ fn chunks_that_do_not_belong_together_are_refused() {
 
 #[test]
 fn what_was_announced_must_follow() {
-    let chunks = of(&origin().fingerprint, 300, 8);
+    let chunks = chunks_of(&origin().fingerprint, 300, 8);
     let begin = || PackWriter::begin(Vec::new(), &[origin()], &chunks).expect("it is written");
     assert!(begin().finish().is_err());
     let mut pack = begin();
@@ -147,7 +147,7 @@ fn what_was_announced_must_follow() {
 /// A file that says that it has much more than it has.
 #[test]
 fn impossible_numbers_take_no_memory() {
-    let bytes = pack(&of(&origin().fingerprint, 5, 8));
+    let bytes = pack(&chunks_of(&origin().fingerprint, 5, 8));
     for (at, width) in [(12, 4), (16, 8), (24, 8)] {
         let mut large = bytes.clone();
         large[at..at + width].fill(0xff);

@@ -165,7 +165,7 @@ fn rows_with_a_value_that_is_no_number_are_neither_written_nor_read() {
         let row = &whole_row[..64];
         let first = whole
             .windows(64)
-            .position(|one| one == row)
+            .position(|window| window == row)
             .expect("it is there");
         whole[first..first + 2].copy_from_slice(&[0x00, 0xfc]);
         let whole = Arc::new(whole);

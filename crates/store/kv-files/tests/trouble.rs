@@ -50,7 +50,7 @@ fn succeeds(mut command: Command) {
     assert!(text.contains("1 passed"), "{text}");
 }
 
-fn one(writer: &Writer, chunk: &Chunk) -> Option<Done> {
+fn write_and_wait(writer: &Writer, chunk: &Chunk) -> Option<Done> {
     writer
         .write(chunk, Arc::new(rows(chunk)))
         .expect("it is taken");
@@ -74,7 +74,10 @@ fn recovers(writer: &Writer, folder: &Folder, chunk: &Chunk) {
         Err(Refusal::Paused)
     );
     until("the pause ends", || writer.accepts(1).is_ok());
-    assert_eq!(one(writer, chunk), Some(Done::Written(chunk.name)));
+    assert_eq!(
+        write_and_wait(writer, chunk),
+        Some(Done::Written(chunk.name))
+    );
     let mut out = Vec::new();
     folder
         .read(&chunk.name, chunk.bytes, &mut out)
@@ -200,10 +203,13 @@ fn a_disk_that_becomes_read_only_fails() {
     let folder = Folder::open(&home).expect("it opens");
     let writer = writer(&folder);
     let both = [chunks(1, 20).remove(0), chunks(2, 20).remove(0)];
-    assert_eq!(one(&writer, &both[0]), Some(Done::Written(both[0].name)));
+    assert_eq!(
+        write_and_wait(&writer, &both[0]),
+        Some(Done::Written(both[0].name))
+    );
     mount("remount,ro");
     assert_eq!(
-        kind(one(&writer, &both[1])),
+        kind(write_and_wait(&writer, &both[1])),
         Some(ErrorKind::ReadOnlyFilesystem)
     );
     // Neither may hurt.
@@ -221,16 +227,25 @@ fn a_folder_that_disappears_is_made_again() {
     let folder = Folder::open(&home.path().join("store")).expect("it is made");
     let writer = writer(&folder);
     let both = [chunks(1, 20).remove(0), chunks(2, 20).remove(0)];
-    assert_eq!(one(&writer, &both[0]), Some(Done::Written(both[0].name)));
+    assert_eq!(
+        write_and_wait(&writer, &both[0]),
+        Some(Done::Written(both[0].name))
+    );
     fs::remove_dir_all(folder.path()).expect("it is ours");
-    assert_eq!(kind(one(&writer, &both[1])), Some(ErrorKind::NotFound));
+    assert_eq!(
+        kind(write_and_wait(&writer, &both[1])),
+        Some(ErrorKind::NotFound)
+    );
     recovers(&writer, &folder, &both[1]);
     assert_eq!(found(&folder), both[1..]);
 
     // A file stands in its way, and leaves.
     fs::remove_dir_all(folder.path()).expect("it is ours");
     fs::write(folder.path(), "").expect("a file");
-    assert_eq!(kind(one(&writer, &both[0])), Some(ErrorKind::NotFound));
+    assert_eq!(
+        kind(write_and_wait(&writer, &both[0])),
+        Some(ErrorKind::NotFound)
+    );
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(
         writer.accepts(1),
@@ -250,7 +265,10 @@ fn what_is_wrong_is_looked_at_again_and_told_as_it_is_now() {
     let writer = writer(&folder);
     let chunk = chunks(1, 20).remove(0);
     fs::remove_dir_all(folder.path()).expect("it is ours");
-    assert_eq!(kind(one(&writer, &chunk)), Some(ErrorKind::NotFound));
+    assert_eq!(
+        kind(write_and_wait(&writer, &chunk)),
+        Some(ErrorKind::NotFound)
+    );
     // It is there again, and others may write to it.
     fs::create_dir(folder.path()).expect("it is made");
     set_mode(folder.path(), 0o777);
@@ -272,7 +290,10 @@ fn what_is_wrong_is_looked_at_again_and_told_as_it_is_now() {
     until("it is over", || {
         writer.done().any(|done| done == Done::Resumed)
     });
-    assert_eq!(one(&writer, &chunk), Some(Done::Written(chunk.name)));
+    assert_eq!(
+        write_and_wait(&writer, &chunk),
+        Some(Done::Written(chunk.name))
+    );
 }
 
 /// What is fetched for the folder depends on it.
@@ -298,13 +319,22 @@ fn an_inner_folder_that_disappears_is_made_again() {
     let folder = Folder::open(home.path()).expect("it opens");
     let writer = writer(&folder);
     let chunk = chunks(1, 20).remove(0);
-    assert_eq!(one(&writer, &chunk), Some(Done::Written(chunk.name)));
+    assert_eq!(
+        write_and_wait(&writer, &chunk),
+        Some(Done::Written(chunk.name))
+    );
     let inner = path(&folder, &chunk.name);
     fs::remove_dir_all(inner.parent().expect("one")).expect("it is ours");
     assert_eq!(found(&folder), []);
-    assert_eq!(one(&writer, &chunk), Some(Done::Written(chunk.name)));
+    assert_eq!(
+        write_and_wait(&writer, &chunk),
+        Some(Done::Written(chunk.name))
+    );
     fs::remove_dir_all(home.path().join("v1/new")).expect("it is ours");
-    assert_eq!(kind(one(&writer, &chunk)), Some(ErrorKind::NotFound));
+    assert_eq!(
+        kind(write_and_wait(&writer, &chunk)),
+        Some(ErrorKind::NotFound)
+    );
     recovers(&writer, &folder, &chunk);
     assert_eq!(found(&folder), [chunk]);
 }
@@ -325,11 +355,14 @@ fn without_permission_it_fails_and_recovers() {
     let folder = Folder::open(&home).expect("it opens");
     let writer = writer(&folder);
     let both = [chunks(1, 20).remove(0), chunks(2, 20).remove(0)];
-    assert_eq!(one(&writer, &both[0]), Some(Done::Written(both[0].name)));
+    assert_eq!(
+        write_and_wait(&writer, &both[0]),
+        Some(Done::Written(both[0].name))
+    );
     let new = home.join("v1/new");
     set_mode(&new, 0o500);
     assert_eq!(
-        kind(one(&writer, &both[1])),
+        kind(write_and_wait(&writer, &both[1])),
         Some(ErrorKind::PermissionDenied)
     );
     set_mode(&new, 0o700);
@@ -364,7 +397,10 @@ fn a_limit_of_file_sizes_is_kept_to() {
     let folder = Folder::open(&home).expect("it opens");
     let writer = writer(&folder);
     let (large, small) = (chunks(1, 200).remove(0), chunks(2, 20).remove(0));
-    assert_eq!(kind(one(&writer, &large)), Some(ErrorKind::FileTooLarge));
+    assert_eq!(
+        kind(write_and_wait(&writer, &large)),
+        Some(ErrorKind::FileTooLarge)
+    );
     recovers(&writer, &folder, &small);
 }
 

@@ -42,7 +42,7 @@ fn what_is_new_is_passed_on_once_and_what_is_gone_is_not_listed() {
     fs::remove_file(path(&folder, &first[0].name)).expect("it is there");
     let (new, changed) = look(&mut watch);
     assert_eq!(new, []);
-    let of_first = changed.iter().find(|one| one.first == first[0].name.0[0]);
+    let of_first = changed.iter().find(|list| list.first == first[0].name.0[0]);
     let listed = &of_first.expect("its folder has changed").names;
     assert!(!listed.contains(&first[0].name));
 
@@ -127,7 +127,7 @@ fn a_folder_that_was_made_again_is_followed() {
     assert_eq!(found, names(&new));
     assert!(watch.is_another());
     for name in names(&all) {
-        let listed = changed.iter().find(|one| one.first == name.0[0]);
+        let listed = changed.iter().find(|list| list.first == name.0[0]);
         let is_there = listed.expect("its folder is listed").names.contains(&name);
         assert_eq!(is_there, name == all[0].name);
     }

@@ -224,8 +224,8 @@ impl Mirror {
     fn look(&mut self) -> Result<(), MirrorError> {
         self.note_failed();
         let mut new = Vec::new();
-        let changed = self.watch.look(|header: Header| new.push(header.chunk));
-        let changed = changed.map_err(MirrorError::Folder)?;
+        let looked = self.watch.look(|header: Header| new.push(header.chunk));
+        let changed = looked.map_err(MirrorError::Folder)?;
         if self.watch.is_another() {
             // What was looked at before is not here any more.
             self.models.forget();
@@ -266,8 +266,9 @@ impl Mirror {
     fn room(&self) -> u64 {
         let most = (self.limit / 10).saturating_mul(BEYOND);
         let kept = self.own_bytes.min(self.limit / 2);
-        let of_fetched = most.saturating_sub(kept);
-        let of_fetched = of_fetched.saturating_sub(self.fetched_bytes());
+        let of_fetched = most
+            .saturating_sub(kept)
+            .saturating_sub(self.fetched_bytes());
         most.saturating_sub(self.bytes).min(of_fetched)
     }
 
@@ -278,9 +279,9 @@ impl Mirror {
         'turn: while let Some((&(of, ..), _)) = self.unsent.range((next, 0, Name([0; 16]))..).next()
         {
             next = of;
-            let some = self.unsent.range((of, 0, Name([0; 16]))..).take(AT_ONCE);
-            let some = some.take_while(|((fingerprint, ..), _)| *fingerprint == of);
-            let some: Vec<_> = some.map(|(key, chunk)| (*key, chunk.clone())).collect();
+            let unsent = self.unsent.range((of, 0, Name([0; 16]))..).take(AT_ONCE);
+            let of_model = unsent.take_while(|((fingerprint, ..), _)| *fingerprint == of);
+            let some: Vec<_> = of_model.map(|(key, chunk)| (*key, chunk.clone())).collect();
             let names: Vec<_> = some
                 .iter()
                 .map(|(_, chunk)| (chunk.name, chunk.cost()))
@@ -341,8 +342,11 @@ impl Mirror {
         if !chunks.is_empty() {
             self.remote.0.put(of, chunks)?;
             moved.sent += chunks.len() as u64;
-            moved.sent_bytes += chunks.iter().map(|one| one.whole.len() as u64).sum::<u64>();
-            self.known.add(chunks.iter().map(|one| one.name));
+            moved.sent_bytes += chunks
+                .iter()
+                .map(|chunk| chunk.whole.len() as u64)
+                .sum::<u64>();
+            self.known.add(chunks.iter().map(|chunk| chunk.name));
         }
         Ok(())
     }

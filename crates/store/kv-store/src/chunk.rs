@@ -73,7 +73,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    pub(crate) fn of(chunk: &Chunk) -> Self {
+    pub(crate) fn from_chunk(chunk: &Chunk) -> Self {
         Self {
             bytes: chunk.cost(),
             memory: CHUNK_MEMORY + 4 * chunk.tokens.len(),

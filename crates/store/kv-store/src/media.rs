@@ -61,8 +61,9 @@ pub fn run(digest: &[u8; 32], rows: usize) -> Option<Vec<i32>> {
 /// As [`run`], of rows that share a position; what is behind them stands so many positions farther. `None`: it has too few rows,
 /// or takes no position, or too many.
 pub fn shared_run(digest: &[u8; 32], rows: usize, takes: usize) -> Option<Vec<i32>> {
-    let takes = u32::try_from(takes).ok();
-    let takes = takes.filter(|takes| (1..=TAKES).contains(takes))?;
+    let takes = u32::try_from(takes)
+        .ok()
+        .filter(|takes| (1..=TAKES).contains(takes))?;
     let mut tokens = run(digest, rows)?;
     for token in &mut tokens {
         *token |= SHARED as i32;
@@ -162,8 +163,8 @@ pub fn is_any_row(tokens: &[i32]) -> bool {
 
 /// How many of these tokens, which begin with the first of a sequence, there are without a run that is not whole.
 pub fn whole(tokens: &[i32]) -> usize {
-    let open = tokens.iter().rev();
-    let open = open.take_while(|token| is_row(**token) && **token as u32 & LAST == 0);
+    let backward = tokens.iter().rev();
+    let open = backward.take_while(|token| is_row(**token) && **token as u32 & LAST == 0);
     tokens.len() - open.count()
 }
 
@@ -211,12 +212,12 @@ mod tests {
 
     #[test]
     fn runs_of_other_rows_have_nothing_in_common() {
-        let one = run(&[7; 32], 300).unwrap();
-        assert_eq!(one.len(), 300);
-        assert!(one.iter().all(|token| is_row(*token)));
-        assert_eq!(run(&[7; 32], 300), Some(one.clone()));
+        let image = run(&[7; 32], 300).unwrap();
+        assert_eq!(image.len(), 300);
+        assert!(image.iter().all(|token| is_row(*token)));
+        assert_eq!(run(&[7; 32], 300), Some(image.clone()));
         let other = run(&[8; 32], 300).unwrap();
-        assert!(one.iter().all(|token| !other.contains(token)));
+        assert!(image.iter().all(|token| !other.contains(token)));
         assert_eq!(run(&[7; 32], LEAST_ROWS - 1), None);
     }
 

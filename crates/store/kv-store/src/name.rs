@@ -23,7 +23,7 @@ pub struct Name(pub [u8; 16]);
 
 impl Fingerprint {
     /// The fingerprint of these facts. Order and division matter: `["ab", "c"]` is not `["a", "bc"]`.
-    pub fn of(facts: &[&[u8]]) -> Self {
+    pub fn from_facts(facts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"fingerprint");
         for fact in facts {
@@ -190,10 +190,10 @@ mod tests {
 
     #[test]
     fn facts_are_told_apart() {
-        let one = Fingerprint::of(&[b"ab", b"c"]);
-        assert_eq!(one, Fingerprint::of(&[b"ab", b"c"]));
+        let fingerprint = Fingerprint::from_facts(&[b"ab", b"c"]);
+        assert_eq!(fingerprint, Fingerprint::from_facts(&[b"ab", b"c"]));
         for other in [&[&b"a"[..], b"bc"][..], &[b"abc"], &[b"c", b"ab"], &[]] {
-            assert_ne!(one, Fingerprint::of(other), "{other:?}");
+            assert_ne!(fingerprint, Fingerprint::from_facts(other), "{other:?}");
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
             link.next(0, &[1, -2]).to_string(),
             "f9f6af2710b80450eee0646fb7b38be5"
         );
-        let fingerprint = Fingerprint::of(&[b"a"]);
+        let fingerprint = Fingerprint::from_facts(&[b"a"]);
         assert_eq!(fingerprint.to_string(), "feb9baa221f6b16eb56d336718ed606b");
         // Messages name files by them, too.
         assert_eq!(format!("{link:?}"), link.to_string());

@@ -25,7 +25,7 @@ const LONGEST: usize = 36;
 
 impl Kind {
     /// By the engine's number for it (`ggml_type`). `None`: no engine keeps keys or values so, as far as is known.
-    pub(crate) fn of(kind: i32) -> Option<Self> {
+    pub(crate) fn from_ggml_type(kind: i32) -> Option<Self> {
         Some(match kind {
             0 => Self::F32,
             1 => Self::F16,
@@ -43,7 +43,7 @@ impl Kind {
 
     /// What the rows of a layer consist of.
     pub(crate) fn of_rows(rows: &Rows) -> Self {
-        Self::of(rows.kind).unwrap_or(Self::Any)
+        Self::from_ggml_type(rows.kind).unwrap_or(Self::Any)
     }
 
     /// The size of what is looked at together, bytes.
@@ -93,7 +93,7 @@ fn no_exponent_is_full(bytes: &[u8], exponents: u64, least: u64, signs: u64) -> 
     last[..steps.remainder().len()].copy_from_slice(steps.remainder());
     steps.for_each(&mut look_at);
     look_at(&last);
-    all.iter().fold(0, |all, one| all | one) & signs == 0
+    all.iter().fold(0, |all, lane| all | lane) & signs == 0
 }
 
 /// The same pattern in each of the values of a word, which have so many bits.
@@ -121,7 +121,7 @@ fn are_finite_16<const EXPONENT: u64>(bytes: &[u8]) -> bool {
 fn are_finite_32(bytes: &[u8]) -> bool {
     let whole = &bytes[..bytes.len() / 4 * 4];
     let [exponents, least, signs] =
-        [0x7f80_0000, 0x0080_0000, 0x8000_0000].map(|one| repeated(one, 32));
+        [0x7f80_0000, 0x0080_0000, 0x8000_0000].map(|pattern| repeated(pattern, 32));
     no_exponent_is_full(whole, exponents, least, signs)
 }
 
@@ -146,7 +146,7 @@ impl Numbers {
     /// Of a chunk of which nothing is known: nothing is looked at.
     pub const ANY: &'static Self = &Self { parts: Vec::new() };
 
-    fn of(layout: &Layout) -> Self {
+    fn from_layout(layout: &Layout) -> Self {
         let mut all = Self { parts: Vec::new() };
         all.add(Kind::Any, layout.words_size(1));
         for rows in layout.layers() {
@@ -178,12 +178,13 @@ impl Numbers {
 impl Layout {
     /// What rows consist of.
     pub fn numbers(&self) -> Numbers {
-        Numbers::of(self)
+        Numbers::from_layout(self)
     }
 
     /// Whether it is known of all layers what their rows consist of.
     pub fn has_known_numbers(&self) -> bool {
-        self.layers().all(|rows| Kind::of(rows.kind).is_some())
+        self.layers()
+            .all(|rows| Kind::from_ggml_type(rows.kind).is_some())
     }
 }
 
@@ -248,7 +249,7 @@ mod tests {
 
     /// Finite values of every kind, whatever its elements are.
     fn good(kind: Kind, elements: usize) -> Vec<u8> {
-        let one: Vec<u8> = match kind {
+        let value: Vec<u8> = match kind {
             Kind::Any => vec![0xff],
             Kind::F32 => f32::MAX.to_le_bytes().to_vec(),
             Kind::F16 => vec![0xff, 0xfb],
@@ -259,7 +260,7 @@ mod tests {
                 block
             }
         };
-        one.repeat(elements)
+        value.repeat(elements)
     }
 
     /// What makes the element that begins here none.
@@ -278,7 +279,7 @@ mod tests {
     }
 
     fn kinds() -> Vec<Kind> {
-        (0..64).filter_map(Kind::of).collect()
+        (0..64).filter_map(Kind::from_ggml_type).collect()
     }
 
     #[test]
@@ -289,10 +290,10 @@ mod tests {
             assert!(kind.are_finite(&all), "{kind:?}");
             for (at, value) in bad(kind) {
                 for element in [0, 1, 31, 63, 98, 99] {
-                    let mut one = all.clone();
+                    let mut damaged = all.clone();
                     let at = element * kind.element() + at;
-                    one[at..at + value.len()].copy_from_slice(&value);
-                    assert!(!kind.are_finite(&one), "{kind:?} {element} {value:?}");
+                    damaged[at..at + value.len()].copy_from_slice(&value);
+                    assert!(!kind.are_finite(&damaged), "{kind:?} {element} {value:?}");
                 }
             }
         }
@@ -327,9 +328,9 @@ mod tests {
         for step in 1..80 {
             assert!(is_finite(&rows, step), "{step}");
             for (at, value) in &places {
-                let mut one = rows.clone();
-                one[*at..at + value.len()].copy_from_slice(value);
-                assert!(!is_finite(&one, step), "{step} {at}");
+                let mut damaged = rows.clone();
+                damaged[*at..at + value.len()].copy_from_slice(value);
+                assert!(!is_finite(&damaged, step), "{step} {at}");
             }
         }
     }

@@ -72,7 +72,7 @@ impl Facts {
     /// The fingerprint that is made of them.
     pub fn fingerprint(&self) -> Fingerprint {
         let parts: Vec<&[u8]> = self.0.iter().map(|(_, fact)| &**fact).collect();
-        Fingerprint::of(&parts)
+        Fingerprint::from_facts(&parts)
     }
 
     /// The parts.
@@ -199,9 +199,9 @@ impl Origin {
     }
 
     fn all(&self, what: What) -> impl Iterator<Item = &[u8]> {
-        let all = self.facts.parts().iter();
-        let all = all.filter(move |(one, _)| *one == what);
-        all.map(|(_, fact)| &**fact)
+        let parts = self.facts.parts().iter();
+        let of_kind = parts.filter(move |(kind, _)| *kind == what);
+        of_kind.map(|(_, fact)| &**fact)
     }
 
     /// As bytes.

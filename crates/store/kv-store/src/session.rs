@@ -209,12 +209,12 @@ impl Session {
 
     /// The tokens of [`Session::to_see_again`] were evaluated under these conditions.
     pub fn seen_again(&mut self, sequence: i32, conditions: Conditions) {
-        if let Some(one) = self.sequences.get_mut(&sequence) {
-            if let Some(rest) = one.rest.take() {
-                one.vouched = one.vouched.min(one.tokens.len());
-                one.tokens.extend(rest.tokens.into_iter().flatten());
-                one.conditions = conditions;
-                one.settle();
+        if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            if let Some(rest) = sequence.rest.take() {
+                sequence.vouched = sequence.vouched.min(sequence.tokens.len());
+                sequence.tokens.extend(rest.tokens.into_iter().flatten());
+                sequence.conditions = conditions;
+                sequence.settle();
             }
         }
     }
@@ -226,13 +226,14 @@ impl Session {
 
     /// What the server saves of a sequence when it takes a copy of its state. `None`: there is nothing to tell.
     pub fn copy_out(&self, sequence: i32) -> Option<Held> {
-        let one = self.sequences.get(&sequence)?;
-        let is_there = !self.lacks_rows(sequence) && one.pending == 0 && !one.lost && !one.ahead();
-        (is_there && (!one.tokens.is_empty() || one.rest.is_some())).then(|| Held {
-            tokens: one.tokens.clone(),
-            conditions: one.conditions,
-            first: one.first,
-            rest: one.rest.clone(),
+        let lacks_rows = self.lacks_rows(sequence);
+        let sequence = self.sequences.get(&sequence)?;
+        let is_there = !lacks_rows && sequence.pending == 0 && !sequence.lost && !sequence.ahead();
+        (is_there && (!sequence.tokens.is_empty() || sequence.rest.is_some())).then(|| Held {
+            tokens: sequence.tokens.clone(),
+            conditions: sequence.conditions,
+            first: sequence.first,
+            rest: sequence.rest.clone(),
         })
     }
 
@@ -286,9 +287,9 @@ impl Session {
 
     /// The engine has evaluated a part of a batch, and the server learns that it has: it believes in what the engine holds.
     pub fn settle(&mut self, sequence: i32) {
-        let one = self.sequences.get_mut(&sequence);
-        if let Some(one) = one.filter(|one| one.is_known()) {
-            one.settle();
+        let found = self.sequences.get_mut(&sequence);
+        if let Some(sequence) = found.filter(|sequence| sequence.is_known()) {
+            sequence.settle();
         }
     }
 
@@ -315,9 +316,9 @@ impl Session {
         are_these: impl Fn(Conditions) -> bool,
     ) -> Vec<i32> {
         let all = self.sequences.iter();
-        let lacking = all.filter(|&(&id, one)| {
-            let is_known = are_these(one.conditions) && !one.beginning().is_empty();
-            (sequence < 0 || id == sequence) && one.first > position && is_known
+        let lacking = all.filter(|&(&id, entry)| {
+            let is_known = are_these(entry.conditions) && !entry.beginning().is_empty();
+            (sequence < 0 || id == sequence) && entry.first > position && is_known
         });
         lacking.map(|(&id, _)| id).collect()
     }
@@ -325,23 +326,23 @@ impl Session {
     /// How many tokens are known from the beginning of a sequence on, also of one that is not known as a whole.
     pub fn known_of(&self, sequence: i32) -> usize {
         let sequence = self.sequences.get(&sequence);
-        sequence.map_or(0, |one| one.beginning().len())
+        sequence.map_or(0, |sequence| sequence.beginning().len())
     }
 
     /// The server is about to remove what is behind the first `kept` tokens, and the engine holds nothing of the sequence any
     /// more: these tokens are [pending](Session::leave_pending).
     pub fn leave_all_pending(&mut self, sequence: i32, kept: usize) {
-        if let Some(one) = self.sequences.get_mut(&sequence) {
-            let mut tokens = one.beginning().to_vec();
+        if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            let mut tokens = sequence.beginning().to_vec();
             tokens.truncate(kept);
-            *one = Sequence {
+            *sequence = Sequence {
                 believed: tokens.len(),
                 pending: tokens.len(),
                 draft: tokens.len(),
                 reused: tokens.len(),
                 tokens,
-                conditions: one.conditions,
-                lost: one.lost,
+                conditions: sequence.conditions,
+                lost: sequence.lost,
                 ..Sequence::default()
             };
         }
@@ -357,7 +358,7 @@ impl Session {
     /// Under what a sequence was evaluated. Of no meaning for an empty one.
     pub fn under(&self, sequence: i32) -> Conditions {
         let sequence = self.sequences.get(&sequence);
-        sequence.map_or(Conditions::default(), |one| one.conditions)
+        sequence.map_or(Conditions::default(), |sequence| sequence.conditions)
     }
 
     /// What a sequence holds counts as evaluated under these conditions from now on: the engine would hold the same.
@@ -367,8 +368,8 @@ impl Session {
 
     /// The model's file is what it was when the engine loaded it: what the engine has evaluated so far is of that.
     pub fn vouch(&mut self) {
-        for one in self.sequences.values_mut() {
-            one.vouched = one.tokens.len() - one.pending;
+        for sequence in self.sequences.values_mut() {
+            sequence.vouched = sequence.tokens.len() - sequence.pending;
         }
     }
 
@@ -376,16 +377,16 @@ impl Session {
     /// `now` gives for its own from now on, and stays known; what was evaluated since is not, and neither is what `now` knows
     /// nothing of.
     pub fn doubt(&mut self, now: impl Fn(Conditions) -> Option<Conditions>) {
-        for one in self.sequences.values_mut() {
-            let is_vouched = one.vouched >= one.tokens.len();
+        for sequence in self.sequences.values_mut() {
+            let is_vouched = sequence.vouched >= sequence.tokens.len();
             // The engine still holds what is ahead, and cannot be cut here; what is pending it will evaluate.
-            let is_cuttable = !self.is_bound && !one.ahead();
-            let is_settled = one.pending == 0 && !one.lost && (is_vouched || is_cuttable);
-            if let Some(now) = now(one.conditions).filter(|_| is_settled) {
+            let is_cuttable = !self.is_bound && !sequence.ahead();
+            let is_settled = sequence.pending == 0 && !sequence.lost && (is_vouched || is_cuttable);
+            if let Some(now) = now(sequence.conditions).filter(|_| is_settled) {
                 if !is_vouched {
-                    one.forget_from(one.vouched, Why::Doubt);
+                    sequence.forget_from(sequence.vouched, Why::Doubt);
                 }
-                one.conditions = now;
+                sequence.conditions = now;
             }
         }
     }
@@ -426,29 +427,30 @@ impl Session {
     /// lose a position each time. Images and sounds cannot be given again.
     pub fn rewound(&mut self, sequence: i32, tokens: &[i32], conditions: Conditions, first: usize) {
         self.obscure_copies(sequence);
-        let Some(one) = self.sequences.get_mut(&sequence) else {
+        let Some(entry) = self.sequences.get_mut(&sequence) else {
             return;
         };
-        let same = one.conditions == conditions && one.tokens.starts_with(tokens);
-        if !one.is_known() || one.pending > 0 || !same {
+        let same = entry.conditions == conditions && entry.tokens.starts_with(tokens);
+        if !entry.is_known() || entry.pending > 0 || !same {
             return self.overwritten(sequence);
         }
-        one.tokens.truncate(tokens.len());
-        one.believed = tokens.len();
-        one.reused = one.reused.min(tokens.len());
-        one.first = if media::is_any_row(tokens) {
+        entry.tokens.truncate(tokens.len());
+        entry.believed = tokens.len();
+        entry.reused = entry.reused.min(tokens.len());
+        entry.first = if media::is_any_row(tokens) {
             first
         } else {
-            first.max(one.first)
+            first.max(entry.first)
         };
-        (one.draft, one.steps) = (tokens.len(), 0);
+        (entry.draft, entry.steps) = (tokens.len(), 0);
     }
 
     /// Whether a prompt is being evaluated: no answer has begun.
     pub fn is_in_prompt(&self, sequence: i32) -> bool {
         let sequence = self.sequences.get(&sequence);
-        sequence
-            .is_some_and(|one| one.is_known() && one.steps == 0 && one.draft == one.tokens.len())
+        sequence.is_some_and(|sequence| {
+            sequence.is_known() && sequence.steps == 0 && sequence.draft == sequence.tokens.len()
+        })
     }
 
     /// The engine has evaluated something, whatever it was: no copy is open any more.
@@ -526,8 +528,9 @@ impl Session {
     pub fn is_milestone(&self, run: &Run, every: usize) -> bool {
         let sequence = self.sequences.get(&run.sequence);
         run.tokens.len() == 1
-            && sequence.is_some_and(|one| {
-                one.is_known() && (one.steps == 1 || one.steps > 0 && one.steps % every == 0)
+            && sequence.is_some_and(|sequence| {
+                sequence.is_known()
+                    && (sequence.steps == 1 || sequence.steps > 0 && sequence.steps % every == 0)
             })
     }
 
@@ -539,16 +542,16 @@ impl Session {
         wanted: &[i32],
         conditions: Conditions,
     ) -> Option<(i32, usize)> {
-        let others = self.sequences.iter().filter(|&(&id, one)| {
+        let others = self.sequences.iter().filter(|&(&id, sequence)| {
             id != run.sequence
-                && one.is_known()
-                && one.conditions == conditions
-                && !one.ahead()
-                && one.pending == 0
-                && !one.lost
+                && sequence.is_known()
+                && sequence.conditions == conditions
+                && !sequence.ahead()
+                && sequence.pending == 0
+                && !sequence.lost
                 && !self.lacks_rows(id)
         });
-        let shared = others.map(|(&id, one)| (id, common(&one.tokens, wanted)));
+        let shared = others.map(|(&id, sequence)| (id, common(&sequence.tokens, wanted)));
         shared.max_by_key(|&(id, shared)| (shared, -id))
     }
 
@@ -589,25 +592,28 @@ impl Session {
     /// The position of what stands behind the first `len` tokens of a sequence.
     pub fn position(&self, sequence: i32, len: usize) -> usize {
         let sequence = self.sequences.get(&sequence);
-        sequence.map_or(len, |one| one.position(len))
+        sequence.map_or(len, |sequence| sequence.position(len))
     }
 
     /// How many of a sequence's known tokens stand before a position.
     pub fn index(&self, sequence: i32, position: usize) -> usize {
         let sequence = self.sequences.get(&sequence);
-        sequence.map_or(position, |one| one.index(position))
+        sequence.map_or(position, |sequence| sequence.index(position))
     }
 
     /// The last position that the server has of a sequence of which the engine holds more; `None` within: it has nothing.
     pub fn last_position_if_ahead(&self, sequence: i32) -> Option<Option<usize>> {
-        let one = self.sequences.get(&sequence).filter(|one| one.ahead())?;
-        Some(one.reach().checked_sub(1))
+        let sequence = self
+            .sequences
+            .get(&sequence)
+            .filter(|sequence| sequence.ahead())?;
+        Some(sequence.reach().checked_sub(1))
     }
 
     /// One more than the last position that the server has of a sequence, if tokens of it are pending.
     pub fn reach_if_pending(&self, sequence: i32) -> Option<usize> {
-        let one = self.sequences.get(&sequence)?;
-        (one.pending > 0).then(|| one.reach())
+        let sequence = self.sequences.get(&sequence)?;
+        (sequence.pending > 0).then(|| sequence.reach())
     }
 
     /// The tokens that the server believes in. `None`: the sequence is not known.
@@ -622,10 +628,11 @@ impl Session {
     /// Under what the sequence was evaluated; `None` if it is empty or not known, or if its rows are still to be
     /// written: nothing of it can be saved then.
     pub fn conditions(&self, sequence: i32) -> Option<Conditions> {
-        let one = self.sequences.get(&sequence)?;
-        let known = one.is_known() && !one.tokens.is_empty() && !self.lacks_rows(sequence);
-        let known = known && one.pending == 0 && !one.lost;
-        known.then_some(one.conditions)
+        let lacks_rows = self.lacks_rows(sequence);
+        let sequence = self.sequences.get(&sequence)?;
+        let is_known = sequence.is_known() && !sequence.tokens.is_empty();
+        let is_there = !lacks_rows && sequence.pending == 0 && !sequence.lost;
+        (is_known && is_there).then_some(sequence.conditions)
     }
 
     /// How many tokens the engine holds of all known sequences.
@@ -653,12 +660,15 @@ impl Session {
         if sequence >= 0 {
             self.sequences.entry(sequence).or_default();
         }
-        self.each(sequence, |one| {
-            if one.first > 0 && one.past.is_empty() {
-                one.past = one.beginning().to_vec();
+        self.each(sequence, |sequence| {
+            if sequence.first > 0 && sequence.past.is_empty() {
+                sequence.past = sequence.beginning().to_vec();
             }
-            one.forget_from(0, why);
-            one.rest.iter_mut().for_each(|rest| rest.tokens.clear());
+            sequence.forget_from(0, why);
+            sequence
+                .rest
+                .iter_mut()
+                .for_each(|rest| rest.tokens.clear());
         });
     }
 
@@ -667,10 +677,10 @@ impl Session {
     pub fn evaluated_media(&mut self, sequence: i32, first: i32) {
         let first = usize::try_from(first).unwrap_or(0);
         let is_bound = self.is_bound;
-        let one = self.sequences.entry(sequence).or_default();
-        one.forget_from(if is_bound { 0 } else { one.index(first) }, Why::Media);
-        let known = one.end();
-        if let Some(rest) = &mut one.rest {
+        let sequence = self.sequences.entry(sequence).or_default();
+        sequence.forget_from(if is_bound { 0 } else { sequence.index(first) }, Why::Media);
+        let known = sequence.end();
+        if let Some(rest) = &mut sequence.rest {
             rest.why = Why::Media;
             // What stands there is no token, and more may follow.
             rest.put(first.saturating_sub(known), &[]);
@@ -688,10 +698,10 @@ impl Session {
             return self.obscure(sequence);
         };
         self.obscure_copies(sequence);
-        self.each(sequence, |one| {
-            one.forget_from(one.index(from.min(target)), Why::Moved);
-            let known = one.end();
-            if let Some(rest) = &mut one.rest {
+        self.each(sequence, |sequence| {
+            sequence.forget_from(sequence.index(from.min(target)), Why::Moved);
+            let known = sequence.end();
+            if let Some(rest) = &mut sequence.rest {
                 rest.why = Why::Moved;
                 rest.shift(from.max(known) - known, to.saturating_sub(known), delta);
             }
@@ -703,8 +713,8 @@ impl Session {
         self.overwritten(sequence);
         let may_be_seen = !self.is_bound && !self.is_open(sequence);
         let tokens = if may_be_seen { tokens } else { &[] };
-        self.each(sequence, |one| {
-            one.rest = Some(Rest {
+        self.each(sequence, |sequence| {
+            sequence.rest = Some(Rest {
                 why: Why::Restored,
                 tokens: tokens.iter().copied().map(Some).collect(),
             });
@@ -717,45 +727,45 @@ impl Session {
         let from = usize::try_from(from).unwrap_or(0);
         let to = usize::try_from(to).unwrap_or(usize::MAX);
         let is_bound = self.is_bound;
-        self.each(sequence, |one| {
+        self.each(sequence, |sequence| {
             // So many tokens are before, and where they end.
-            let (kept, known) = (one.index(from), one.end());
+            let (kept, known) = (sequence.index(from), sequence.end());
             if from == 0 && to == usize::MAX {
-                *one = Sequence::default();
+                *sequence = Sequence::default();
             } else if from >= to {
-            } else if let Some(rest) = &mut one.rest {
+            } else if let Some(rest) = &mut sequence.rest {
                 if to == usize::MAX {
-                    one.past.truncate(from);
+                    sequence.past.truncate(from);
                 }
                 rest.remove(from.max(known) - known, to.saturating_sub(known));
                 if from <= known && to == usize::MAX {
                     // All that was not known is gone.
-                    one.rest = None;
-                    one.tokens.truncate(kept);
-                    one.settle();
+                    sequence.rest = None;
+                    sequence.tokens.truncate(kept);
+                    sequence.settle();
                 } else if from < known {
-                    one.forget_from(kept, Why::Unseen);
-                    if let Some(rest) = &mut one.rest {
+                    sequence.forget_from(kept, Why::Unseen);
+                    if let Some(rest) = &mut sequence.rest {
                         rest.remove(0, to - from);
                     }
                 }
             } else if to >= known {
-                let in_engine = one.tokens.len() - one.pending;
-                one.tokens.truncate(kept);
-                one.believed = one.believed.min(kept);
-                one.reused = one.reused.min(kept);
-                one.pending = one.tokens.len().saturating_sub(in_engine);
+                let in_engine = sequence.tokens.len() - sequence.pending;
+                sequence.tokens.truncate(kept);
+                sequence.believed = sequence.believed.min(kept);
+                sequence.reused = sequence.reused.min(kept);
+                sequence.pending = sequence.tokens.len().saturating_sub(in_engine);
                 if from == 0 {
-                    *one = Sequence::default();
+                    *sequence = Sequence::default();
                 }
             } else if from < known {
-                one.forget_from(if is_bound { 0 } else { kept }, Why::Unseen);
-                let known = one.end();
-                if let Some(rest) = &mut one.rest {
+                sequence.forget_from(if is_bound { 0 } else { kept }, Why::Unseen);
+                let known = sequence.end();
+                if let Some(rest) = &mut sequence.rest {
                     rest.remove(from.saturating_sub(known), to.saturating_sub(known));
                 }
             }
-            one.forget_part_of_media();
+            sequence.forget_part_of_media();
         });
     }
 
@@ -778,7 +788,7 @@ impl Session {
         let was_empty = self
             .sequences
             .get(&target)
-            .is_none_or(|one| one.tokens.is_empty() && one.is_known());
+            .is_none_or(|sequence| sequence.tokens.is_empty() && sequence.is_known());
         let mut is_unseen = from > 0 || !was_empty || copy.pending > 0;
         if let Ok(to) = usize::try_from(to) {
             is_unseen |= self.is_bound && to < copy.end();
@@ -787,7 +797,7 @@ impl Session {
         }
         if is_unseen || self.is_bound && !copy.is_known() {
             copy.forget_from(0, Why::Unseen);
-            copy.rest = Some(Rest::of(Why::Unseen));
+            copy.rest = Some(Rest::new(Why::Unseen));
             copy.past.clear();
             copy.first = 0;
         }
@@ -799,8 +809,7 @@ impl Session {
     pub fn replaced(&mut self, sequence: i32, by: Held) {
         self.obscure_copies(sequence);
         let open = self.is_open(sequence);
-        let one = self.sequences.entry(sequence).or_default();
-        *one = Sequence {
+        let restored = Sequence {
             believed: by.tokens.len(),
             draft: by.tokens.len(),
             conditions: by.conditions,
@@ -810,6 +819,7 @@ impl Session {
             first: by.first,
             ..Sequence::default()
         };
+        self.sequences.insert(sequence, restored);
         // An open copy will overwrite it, or take it for what was to be copied.
         if open {
             self.obscure(sequence);
@@ -819,9 +829,9 @@ impl Session {
     /// A sequence was replaced by something that is not known. Negative: all of them.
     pub fn overwritten(&mut self, sequence: i32) {
         self.obscure_copies(sequence);
-        self.each(sequence, |one| one.first = 0);
+        self.each(sequence, |sequence| sequence.first = 0);
         self.obscure(sequence);
-        self.each(sequence, |one| one.past.clear());
+        self.each(sequence, |sequence| sequence.past.clear());
     }
 
     /// The rows of a sequence were replaced: what is still to be copied from it gets these, not those that it had.
@@ -845,16 +855,18 @@ impl Session {
 
     /// Nothing of it is known, not even that it is empty.
     fn is_obscure(&self, sequence: i32) -> bool {
-        let one = self.sequences.get(&sequence);
+        let sequence = self.sequences.get(&sequence);
         let is_unseen = |rest: &Rest| rest.tokens.is_empty();
-        one.is_some_and(|one| one.tokens.is_empty() && one.rest.as_ref().is_some_and(is_unseen))
+        sequence.is_some_and(|sequence| {
+            sequence.tokens.is_empty() && sequence.rest.as_ref().is_some_and(is_unseen)
+        })
     }
 
     fn each(&mut self, sequence: i32, mut work: impl FnMut(&mut Sequence)) {
         match sequence {
             0.. => {
-                if let Some(one) = self.sequences.get_mut(&sequence) {
-                    work(one);
+                if let Some(sequence) = self.sequences.get_mut(&sequence) {
+                    work(sequence);
                 }
             }
             _ => self.sequences.values_mut().for_each(work),
@@ -988,7 +1000,7 @@ impl Sequence {
 
 impl Rest {
     /// Nothing of it was seen.
-    fn of(why: Why) -> Self {
+    fn new(why: Why) -> Self {
         Self {
             why,
             tokens: Vec::new(),

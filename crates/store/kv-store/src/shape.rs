@@ -176,7 +176,7 @@ fn is_recurrent_finite(bytes: &mut Bytes<'_>) -> Option<bool> {
         let kind = bytes.u32()? as i32;
         let size = usize::try_from(bytes.u64()?).ok()?;
         let rows = bytes.take(size.checked_mul(cells)?)?;
-        is_finite &= Kind::of(kind)?.are_finite(rows);
+        is_finite &= Kind::from_ggml_type(kind)?.are_finite(rows);
         parts += 1;
     }
     (parts <= 2 * layers).then_some(is_finite)

@@ -304,8 +304,8 @@ impl<'a> SequenceState<'a> {
     /// The position of each cell, in the order of the tokens.
     pub(crate) fn cell_positions(&self) -> impl Iterator<Item = u32> + use<'_, 'a> {
         let (at, size) = (self.map.cells_at, self.map.layout.cell_size());
-        let cells = self.map.runs.iter();
-        let cells = cells.flat_map(|run| run.cell..run.cell + run.length);
+        let runs = self.map.runs.iter();
+        let cells = runs.flat_map(|run| run.cell..run.cell + run.length);
         cells.map(move |cell| word(self.bytes, at + cell as usize * size) as u32)
     }
 
@@ -395,7 +395,7 @@ impl StateMap {
     /// A state in which all stands where it stood in that of which this is the map: the same bytes, wherever they are.
     /// What is behind them is not part of it. `None`: they are fewer.
     #[must_use]
-    pub fn of<'a>(&'a self, bytes: &'a [u8]) -> Option<SequenceState<'a>> {
+    pub fn state_in<'a>(&'a self, bytes: &'a [u8]) -> Option<SequenceState<'a>> {
         Some(SequenceState {
             bytes: bytes.get(..self.size)?,
             map: Cow::Borrowed(self),

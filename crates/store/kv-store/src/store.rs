@@ -417,8 +417,9 @@ impl Store {
     /// These tokens and all of their beginnings leave in their turn again. The chunks in which those end that were kept.
     pub fn release(&mut self, fingerprint: &Fingerprint, tokens: &[i32]) -> Vec<Name> {
         let end = self.end_of(fingerprint, tokens);
-        let kept = end.map(|end| self.kept_on_the_way_to(&end));
-        let kept = kept.unwrap_or_default();
+        let kept = end
+            .map(|end| self.kept_on_the_way_to(&end))
+            .unwrap_or_default();
         for name in &kept {
             self.release_to(name);
         }
@@ -428,8 +429,8 @@ impl Store {
     /// The chunks in which kept prompts end, among this one and those that it continues.
     fn kept_on_the_way_to(&self, end: &Name) -> Vec<Name> {
         let path = self.tree.key(end).map(|key| self.path_of(key));
-        let names = path.into_iter().flatten();
-        let names = names.filter_map(|(key, _)| Some(self.tree.get(key)?.chunk.name));
+        let nodes = path.into_iter().flatten();
+        let names = nodes.filter_map(|(key, _)| Some(self.tree.get(key)?.chunk.name));
         names
             .filter(|name| self.kept.until(name).is_some())
             .collect()
@@ -506,9 +507,10 @@ impl Store {
     /// A file is gone or damaged. The chunk leaves, and everything that continues it.
     /// Their names, without those of `name`'s parents; a chunk after those that continue it.
     pub fn remove(&mut self, name: &Name) -> Vec<Name> {
-        let family = self.tree.key(name).map(|key| self.tree.family(key));
-        let family = family.unwrap_or_default();
+        let key = self.tree.key(name);
+        let family = key.map(|key| self.tree.family(key));
         family
+            .unwrap_or_default()
             .iter()
             .rev()
             .filter_map(|key| self.detach(*key))
@@ -533,7 +535,7 @@ impl Store {
                     ready.extend(std::iter::from_fn(|| self.next_waiting(&name)));
                 }
                 Err(Misplaced::NoParent) => {
-                    let size = Size::of(&chunk);
+                    let size = Size::from_chunk(&chunk);
                     if self.waiting.add(chunk, last_used) {
                         self.size = self.size.and(size);
                     }
@@ -569,7 +571,7 @@ impl Store {
 
     fn take_waiting(&mut self, name: &Name) -> Option<(Chunk, u64)> {
         let (chunk, last_used) = self.waiting.take(name)?;
-        self.size = self.size.without(Size::of(&chunk));
+        self.size = self.size.without(Size::from_chunk(&chunk));
         Some((chunk, last_used))
     }
 
@@ -678,7 +680,7 @@ impl Store {
 
     /// Whether the budget has room for a chunk and what it continues.
     fn fits(&self, chunk: &Chunk, parent: Option<Key>) -> bool {
-        let path = self.tree.path(parent).and(Size::of(chunk));
+        let path = self.tree.path(parent).and(Size::from_chunk(chunk));
         path.bytes <= self.limit && path.memory <= self.memory
     }
 
@@ -740,7 +742,7 @@ impl Store {
             let used = node.used;
             self.leaves_with(key).remove(&(used, key));
         }
-        self.size = self.size.and(Size::of(&chunk));
+        self.size = self.size.and(Size::from_chunk(&chunk));
         self.tokens += chunk.tokens.len();
         let model = self.models.entry(chunk.fingerprint).or_default();
         model.chunks += 1;
@@ -775,7 +777,7 @@ impl Store {
         if node.is_encoding {
             self.encoding_bytes -= chunk.cost();
         }
-        self.size = self.size.without(Size::of(&chunk));
+        self.size = self.size.without(Size::from_chunk(&chunk));
         self.tokens -= chunk.tokens.len();
         if let Some(model) = self.models.get_mut(&chunk.fingerprint) {
             model.chunks -= 1;

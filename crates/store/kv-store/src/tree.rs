@@ -248,8 +248,8 @@ impl Tree {
         };
         while let Some(node) = self.nodes.get(key) {
             let branch = self.latest_child(node, from);
-            let to = branch.map_or(node.chunk.tokens.len(), |(_, offset)| offset);
-            let to = to.min(from.saturating_add(most - tokens.len()));
+            let end = branch.map_or(node.chunk.tokens.len(), |(_, offset)| offset);
+            let to = end.min(from.saturating_add(most - tokens.len()));
             tokens.extend(node.chunk.tokens.get(from..to).unwrap_or_default());
             pieces.push(node.piece(to.max(from)));
             let Some((child, _)) = branch.filter(|_| tokens.len() < most) else {
@@ -273,8 +273,8 @@ impl Tree {
                 name,
             };
             let (first, last) = (edge(1, Name::LEAST), edge(piece.take, Name::GREATEST));
-            let here = self.edges.range(first..=last);
-            let here = here.filter(|(edge, _)| edge.token == TAIL);
+            let edges = self.edges.range(first..=last);
+            let here = edges.filter(|(edge, _)| edge.token == TAIL);
             tails.extend(here.filter_map(|(_, tail)| {
                 let node = self.nodes.get(*tail)?;
                 Some(Tail {
@@ -382,7 +382,7 @@ impl Tree {
     pub(crate) fn attach(&mut self, chunk: Chunk, parent: Option<Key>, used: u64) -> Key {
         let (name, site) = (chunk.name, chunk.site(parent));
         let token = chunk.tokens[0];
-        let path = self.path(parent).and(Size::of(&chunk));
+        let path = self.path(parent).and(Size::from_chunk(&chunk));
         let above = parent.and_then(|key| self.nodes.get(key));
         let is_encoding = match above {
             Some(above) => above.is_encoding,

@@ -23,8 +23,8 @@ impl WantedBytes {
         let cells_at = layout.cells_at(layout.stream(sequence)?);
         let count = begun.get(cells_at - 4..cells_at)?;
         let cells = u32::from_le_bytes([0, 1, 2, 3].map(|i| count[i])) as usize;
-        let list = cells.checked_mul(layout.cell_size())?;
-        let list = begun.get(cells_at..cells_at.checked_add(list)?)?;
+        let bytes = cells.checked_mul(layout.cell_size())?;
+        let list = begun.get(cells_at..cells_at.checked_add(bytes)?)?;
         let mut wanted: Vec<Range<usize>> = Vec::new();
         for (nth, cell) in list.chunks_exact(layout.cell_size()).enumerate() {
             if usize::try_from(word(cell, 0)).is_ok_and(|position| position >= from) {

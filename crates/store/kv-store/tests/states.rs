@@ -408,38 +408,38 @@ fn a_digest_depends_on_the_rows_and_not_on_the_slots() {
             .layout()
             .digest()
     };
-    let one = Engine::dense(2, 4);
+    let engine = Engine::dense(2, 4);
     let same = Engine {
         magic: false,
         streams: 4,
-        ..one.clone()
+        ..engine.clone()
     };
-    assert_eq!(digest(&one), digest(&same));
+    assert_eq!(digest(&engine), digest(&same));
     for other in [
         Engine::dense(3, 4),
         Engine::dense(2, 6),
         Engine {
             extra: 2,
-            ..one.clone()
+            ..engine.clone()
         },
         Engine {
             transposed: true,
-            ..one.clone()
+            ..engine.clone()
         },
         Engine {
             v: vec![],
-            ..one.clone()
+            ..engine.clone()
         },
         Engine {
             words: vec![],
-            ..one.clone()
+            ..engine.clone()
         },
         Engine {
             words: vec![0, 1],
-            ..one.clone()
+            ..engine.clone()
         },
     ] {
-        assert_ne!(digest(&one), digest(&other), "{other:?}");
+        assert_ne!(digest(&engine), digest(&other), "{other:?}");
     }
 }
 
@@ -594,8 +594,8 @@ fn rows_of_an_image_that_share_a_position_are_in_their_order() {
     }
     // Two rows at one place.
     let mut bytes = whole.clone();
-    let one = first + 3 * cell;
-    bytes.copy_within(one..one + cell, one + cell);
+    let place = first + 3 * cell;
+    bytes.copy_within(place..place + cell, place + cell);
     let state = SequenceState::read(&bytes).unwrap();
     assert_eq!(state.indexes(), None);
     assert!(!state.is_of(&tokens));

@@ -253,32 +253,32 @@ fn a_lost_file_takes_along_what_continues_it() {
 #[test]
 fn the_continuation_is_what_was_used_last() {
     let mut store = Store::new(u64::MAX);
-    let (one, two) = (run(0, 700), with(run(0, 400), &run(-300, 100)));
-    save(&mut store, &one);
-    save(&mut store, &two);
+    let (trunk, branch) = (run(0, 700), with(run(0, 400), &run(-300, 100)));
+    save(&mut store, &trunk);
+    save(&mut store, &branch);
     let ahead = |store: &Store, begin: usize, most: usize| {
-        let found = store.find(&MODEL, &one[..begin]);
+        let found = store.find(&MODEL, &trunk[..begin]);
         let (tokens, whole) = store.continuation(&found, most);
         assert_eq!(whole.tokens(), begin + tokens.len());
         // The pieces are those of the prompt.
-        let prompt = with(one[..begin].to_vec(), &tokens);
+        let prompt = with(trunk[..begin].to_vec(), &tokens);
         assert_eq!(store.find(&MODEL, &prompt), whole);
         prompt
     };
     for begin in [1, 100, 256, 300, 400] {
-        assert_eq!(ahead(&store, begin, usize::MAX), two, "{begin}");
+        assert_eq!(ahead(&store, begin, usize::MAX), branch, "{begin}");
     }
     // Behind the branch, and after the first prompt was used again.
-    assert_eq!(ahead(&store, 401, usize::MAX), one);
-    store.used(store.find(&MODEL, &one).pieces());
+    assert_eq!(ahead(&store, 401, usize::MAX), trunk);
+    store.used(store.find(&MODEL, &trunk).pieces());
     for begin in [1, 256, 300, 400, 512, 699] {
-        assert_eq!(ahead(&store, begin, usize::MAX), one, "{begin}");
-        assert_eq!(ahead(&store, begin, 150), one[..(begin + 150).min(700)]);
-        assert_eq!(ahead(&store, begin, 0), one[..begin]);
+        assert_eq!(ahead(&store, begin, usize::MAX), trunk, "{begin}");
+        assert_eq!(ahead(&store, begin, 150), trunk[..(begin + 150).min(700)]);
+        assert_eq!(ahead(&store, begin, 0), trunk[..begin]);
     }
-    assert_eq!(ahead(&store, 700, 9), one);
-    store.used(store.find(&MODEL, &two).pieces());
-    assert_eq!(ahead(&store, 100, usize::MAX), two);
+    assert_eq!(ahead(&store, 700, 9), trunk);
+    store.used(store.find(&MODEL, &branch).pieces());
+    assert_eq!(ahead(&store, 100, usize::MAX), branch);
     // Nothing was found: nothing continues it.
     assert_eq!(store.continuation(&store.find(&MODEL, &[77]), 9).0, []);
 }
@@ -428,7 +428,7 @@ fn a_prompt_with_many_ways_is_found_soon() {
                 .missing(&MODEL, &before, ROW)
                 .pop()
                 .expect("the last");
-            chunk.parent = parent.as_ref().map(|one| (one.name, GRID as u32));
+            chunk.parent = parent.as_ref().map(|parent| (parent.name, GRID as u32));
             assert_eq!(store.share([(chunk.clone(), 7)], &[]), []);
             whole = Some(chunk);
         }

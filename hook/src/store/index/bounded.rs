@@ -127,7 +127,7 @@ impl StoreIndex {
         let (dense, tail) = state.split_at_mut_checked(layout.state_size(length))?;
         let mut composer = Composer::within(layout, sequence, 0..length, dense).ok()?;
         composer.place_tokens(&tokens[..length]);
-        let mut left_out = LeftOut::of(&self.folder);
+        let mut left_out = LeftOut::new(&self.folder);
         let pieces = offer.pieces();
         if !self.put_all(composer, &pieces, Some(&mut left_out)) {
             return None;

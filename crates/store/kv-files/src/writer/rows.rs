@@ -42,7 +42,7 @@ impl Rows {
             Self::Cut(rows, _) => Some(Arc::clone(rows)),
             Self::InState(state, map, range) => {
                 let mut rows = Vec::new();
-                let state = map.of(state)?;
+                let state = map.state_in(state)?;
                 state
                     .extract(range.clone(), &mut rows)
                     .then(|| Arc::new(rows))
@@ -58,7 +58,7 @@ impl Rows {
         match self {
             Self::Cut(rows, _) => Some(take(rows)),
             Self::InState(state, map, range) => {
-                let state = map.of(state)?;
+                let state = map.state_in(state)?;
                 state
                     .slices(range.clone())
                     .map(|mut slices| slices.try_for_each(take))

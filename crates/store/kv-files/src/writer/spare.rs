@@ -243,18 +243,18 @@ mod tests {
         for _ in 0..3 {
             ready(&spares);
         }
-        let one = spares.take(10 * MIB);
+        let spare = spares.take(10 * MIB);
         assert!(
-            (10 * MIB..13 * MIB).contains(&one.capacity()),
+            (10 * MIB..13 * MIB).contains(&spare.capacity()),
             "{}",
-            one.capacity()
+            spare.capacity()
         );
-        assert_eq!(one.len(), one.capacity(), "each page was written to");
+        assert_eq!(spare.len(), spare.capacity(), "each page was written to");
         assert_eq!(spares.take(1).capacity(), 0);
         // With the one that is away there would be too much.
         spares.make_ready(19 * MIB as u64, || true);
         assert_eq!(spares.take(1).capacity(), 0);
-        spares.keep(one, u64::MAX);
+        spares.keep(spare, u64::MAX);
         assert!(spares.take(10 * MIB).capacity() >= 10 * MIB);
     }
 

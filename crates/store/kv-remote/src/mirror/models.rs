@@ -64,7 +64,9 @@ impl Models {
         self.read = Some((changed, Instant::now()));
         let mut before = std::mem::take(&mut self.all);
         for origin in folder.origins_within(lately).into_iter().take(MOST) {
-            let known = before.iter().position(|one| one.of == origin.fingerprint);
+            let known = before
+                .iter()
+                .position(|model| model.of == origin.fingerprint);
             self.all.push(match known {
                 Some(at) => before.swap_remove(at),
                 None => Model {
@@ -84,21 +86,21 @@ impl Models {
         if std::mem::take(&mut self.was_new) {
             return None;
         }
-        let is_new = |one: &Model| one.seen.is_none();
-        let is_wanted = |one: &Model| is_new(one) && wanted.contains(&one.of);
-        let found = self.all.iter().position(is_wanted);
-        let found = found.or_else(|| self.all.iter().position(is_new));
+        let is_new = |model: &Model| model.seen.is_none();
+        let is_wanted = |model: &Model| is_new(model) && wanted.contains(&model.of);
+        let wanted = self.all.iter().position(is_wanted);
+        let found = wanted.or_else(|| self.all.iter().position(is_new));
         self.was_new = found.is_some();
         found
     }
 
     pub(super) fn has_new(&self) -> bool {
-        self.all.iter().any(|one| one.seen.is_none())
+        self.all.iter().any(|model| model.seen.is_none())
     }
 
     /// Those that are asked for now.
     pub(super) fn asked(&mut self) -> Vec<Fingerprint> {
-        let all = || self.all.iter().map(|one| one.of);
+        let all = || self.all.iter().map(|model| model.of);
         if self.all.len() <= AT_ONCE {
             return all().collect();
         }
@@ -115,7 +117,7 @@ impl Models {
     /// What the remote said of these.
     pub(super) fn note(&mut self, asked: &[Fingerprint], marks: &[u64]) {
         for (of, mark) in asked.iter().zip(marks) {
-            let model = self.all.iter_mut().find(|one| one.of == *of);
+            let model = self.all.iter_mut().find(|model| model.of == *of);
             if let Some(model) = model.filter(|model| model.seen.is_some()) {
                 model.is_due |= model.mark.replace(*mark) != Some(*mark);
             }
@@ -124,7 +126,7 @@ impl Models {
 
     pub(super) fn due(&self) -> Vec<usize> {
         let all = self.all.iter().enumerate();
-        all.filter(|(_, one)| one.is_due)
+        all.filter(|(_, model)| model.is_due)
             .map(|(at, _)| at)
             .collect()
     }

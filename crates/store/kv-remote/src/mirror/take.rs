@@ -110,9 +110,9 @@ impl Mirror {
         }
         self.check_size(at, &chunk)?;
         let before = self.before(at, &chunk)?;
-        let heads: HashMap<Name, &Chunk> = before.iter().map(|one| (one.name, one)).collect();
+        let heads: HashMap<Name, &Chunk> = before.iter().map(|head| (head.name, head)).collect();
         let all = before.iter().rev().chain([&chunk]);
-        let is_named = |one: &Chunk| self.is_named(one, &heads);
+        let is_named = |chunk: &Chunk| self.is_named(chunk, &heads);
         if !all.clone().all(is_named) {
             return Err(Not::Refused(ODD_NAME));
         }

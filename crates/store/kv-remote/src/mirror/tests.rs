@@ -58,8 +58,8 @@ fn a_folder_without_a_server_stays_within_its_limit_and_a_tenth() {
     assert_eq!(mirror.turn(&mut Moved::default()).unwrap(), Turn::Alike);
     // All of it is sent when this one has begun.
     write(&used(there.path()), 1..=30);
-    let other = Folder::open(there.path()).unwrap();
-    let mut other = Mirror::new(other, bucket.remote(), 1 << 30).unwrap();
+    let folder = Folder::open(there.path()).unwrap();
+    let mut other = Mirror::new(folder, bucket.remote(), 1 << 30).unwrap();
     while other.turn(&mut Moved::default()).unwrap() != Turn::Alike {}
     let fetch = |mirror: &mut Mirror| {
         for _ in 0..3 {
@@ -241,8 +241,8 @@ fn the_last_tail_within_a_prompt_is_supplied_behind_its_chunks() {
     for chunk in &sent {
         store.insert(chunk.clone()).unwrap();
     }
-    let tails = [100, GRID + 20, GRID + 30, all];
-    let tails = tails.map(|end| {
+    let ends = [100, GRID + 20, GRID + 30, all];
+    let tails = ends.map(|end| {
         store
             .missing_tail(&fingerprint, &tokens[..end], 50)
             .unwrap()

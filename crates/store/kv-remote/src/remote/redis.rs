@@ -95,7 +95,7 @@ impl Redis {
             // Bad ones are passed over, too.
             page.end = nth.or(page.end);
             match nth.and_then(|nth| listed(&pair[0], nth)) {
-                Some(one) => page.listed.push(one),
+                Some(chunk) => page.listed.push(chunk),
                 None => page.refused += 1,
             }
         }
@@ -240,7 +240,10 @@ impl Holder for Redis {
         chunks: &[(Name, u64)],
     ) -> Result<Option<Vec<bool>>, RemoteError> {
         let keys: Vec<String> = chunks.iter().map(|(name, _)| chunk_key(name)).collect();
-        let members: Vec<String> = chunks.iter().map(|one| member(&one.0, one.1)).collect();
+        let members: Vec<String> = chunks
+            .iter()
+            .map(|(name, size)| member(name, *size))
+            .collect();
         let list = model_key(of);
         let (there, scores) = self.ask(|wire| {
             let mut exist: Vec<&[u8]> = vec![b"EXISTS"];
@@ -265,7 +268,7 @@ impl Holder for Redis {
                 .iter()
                 .map(|key| [&b"EXISTS"[..], key.as_bytes()])
                 .collect();
-            let each: Vec<&[&[u8]]> = each.iter().map(|one| &one[..]).collect();
+            let each: Vec<&[&[u8]]> = each.iter().map(|words| &words[..]).collect();
             wire.ask(&each)?;
             each.iter().map(|_| Ok(wire.number()? > 0)).collect()
         })?;
@@ -276,14 +279,14 @@ impl Holder for Redis {
     }
 
     fn put(&mut self, of: &Fingerprint, chunks: &[Sending]) -> Result<(), RemoteError> {
-        let keys: Vec<String> = chunks.iter().map(|one| chunk_key(&one.name)).collect();
+        let keys: Vec<String> = chunks.iter().map(|chunk| chunk_key(&chunk.name)).collect();
         let time = self.ask(|wire| {
             let sets: Vec<[&[u8]; 3]> = keys
                 .iter()
                 .zip(chunks)
-                .map(|(key, one)| [&b"SET"[..], key.as_bytes(), &one.whole])
+                .map(|(key, chunk)| [&b"SET"[..], key.as_bytes(), &chunk.whole])
                 .collect();
-            let mut questions: Vec<&[&[u8]]> = sets.iter().map(|one| &one[..]).collect();
+            let mut questions: Vec<&[&[u8]]> = sets.iter().map(|words| &words[..]).collect();
             questions.push(&[b"TIME"]);
             wire.ask(&questions)?;
             sets.iter().try_for_each(|_| wire.ok())?;
@@ -293,7 +296,7 @@ impl Holder for Redis {
         let (list, models, of) = (model_key(of), format!("{PREFIX}:models"), of.to_string());
         let nth = (time..).zip(chunks);
         let members: Vec<_> = nth
-            .map(|(nth, one)| (nth.to_string(), member(&one.name, one.size)))
+            .map(|(nth, chunk)| (nth.to_string(), member(&chunk.name, chunk.size)))
             .collect();
         let last = (time + chunks.len() as u64).to_string();
         self.ask(|wire| {

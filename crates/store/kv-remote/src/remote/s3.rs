@@ -90,8 +90,8 @@ impl S3 {
     fn list(&mut self, of: &Fingerprint) -> Result<(), RemoteError> {
         self.may_list = false;
         let folder = self.folder(of);
-        let others = self.models.iter().filter(|(other, _)| *other != of);
-        let others: usize = others.map(|(_, model)| model.found.len()).sum();
+        let other_models = self.models.iter().filter(|(other, _)| *other != of);
+        let others: usize = other_models.map(|(_, model)| model.found.len()).sum();
         let mut chunks: Vec<(u64, Name, u64)> = Vec::new();
         let mut from: Option<String> = None;
         let begin = Instant::now();
@@ -301,8 +301,8 @@ impl Holder for S3 {
             }
         }
         let found = self.found(of);
-        let end = nth.map_or(found.len() as u64, |nth| nth.saturating_sub(1));
-        let end = usize::try_from(end).unwrap_or(usize::MAX).min(found.len());
+        let last = nth.map_or(found.len() as u64, |nth| nth.saturating_sub(1));
+        let end = usize::try_from(last).unwrap_or(usize::MAX).min(found.len());
         let before = found[..end].iter().rev().zip((1..=end as u64).rev());
         let listed: Vec<_> = before.take(most).map(listed).collect();
         Ok(Page {

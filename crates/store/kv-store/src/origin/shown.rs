@@ -219,12 +219,12 @@ pub(super) fn difference(theirs: &[u8], ours: &[u8]) -> String {
         return format!("the engine is another one: {engine}, here {own_engine}");
     }
     let list = |flags: &[String], without: &[String]| {
-        let flags = flags.iter().filter(|flag| !without.contains(flag));
-        let flags: Vec<&str> = flags.map(String::as_str).collect();
-        if flags.is_empty() {
+        let others = flags.iter().filter(|flag| !without.contains(flag));
+        let shown: Vec<&str> = others.map(String::as_str).collect();
+        if shown.is_empty() {
             "none".to_owned()
         } else {
-            flags.join(" ")
+            shown.join(" ")
         }
     };
     format!(

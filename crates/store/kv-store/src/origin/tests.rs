@@ -19,7 +19,7 @@ fn facts(model: u8, program: Vec<u8>) -> Facts {
     facts
 }
 
-fn of(facts: &Facts) -> Origin {
+fn origin_of(facts: &Facts) -> Origin {
     Origin::new("tea".to_owned(), facts, None)
 }
 
@@ -37,19 +37,19 @@ fn with_secrets(facts: &Facts) -> Vec<u8> {
 
 #[test]
 fn what_differs_is_named() {
-    let plain = of(&facts(1, program(&[], ENGINE)));
+    let plain = origin_of(&facts(1, program(&[], ENGINE)));
     assert_eq!(plain.difference(&plain.clone()), None);
-    let other = of(&facts(2, program(&[], ENGINE)));
+    let other = origin_of(&facts(2, program(&[], ENGINE)));
     assert_eq!(
         plain.difference(&other).as_deref(),
         Some("the model's file is another one")
     );
-    let newer = of(&facts(1, program(&[], b"0.8.0")));
+    let newer = origin_of(&facts(1, program(&[], b"0.8.0")));
     assert_eq!(
         newer.difference(&plain).as_deref(),
         Some("the engine is another one: 0.8.0, here 0.7.0 (build b11669)")
     );
-    let with = |flags: &[&str]| of(&facts(1, program(flags, ENGINE)));
+    let with = |flags: &[&str]| origin_of(&facts(1, program(flags, ENGINE)));
     let five = with(&["--rope-freq-base", "5"]);
     assert_eq!(
         five.difference(&plain).as_deref(),
@@ -65,7 +65,7 @@ fn what_differs_is_named() {
 
 #[test]
 fn an_origin_is_read_as_it_was_written_and_nothing_else_is() {
-    let origin = of(&facts(1, program(&["-fa", "on"], b"0.7.0")));
+    let origin = origin_of(&facts(1, program(&["-fa", "on"], b"0.7.0")));
     let bytes = origin.encode();
     assert_eq!(Origin::decode(&bytes), Some(origin.clone()));
     for end in 0..bytes.len() {
@@ -88,7 +88,7 @@ fn the_fingerprint_of_a_folder_from_before_stays_and_its_secrets_do_not() {
     assert!(Origin::has_secrets(&before));
     let read = Origin::decode(&before).unwrap();
     assert_eq!(read.fingerprint, facts.fingerprint());
-    assert_eq!(read, of(&facts));
+    assert_eq!(read, origin_of(&facts));
     let now = read.encode();
     assert!(!Origin::has_secrets(&now) && !holds(&now, "sesame"));
 }
@@ -124,10 +124,10 @@ fn values_are_told_only_of_flags_that_are_known_to_be_harmless() {
             } else {
                 [engine, &program(flags, b"")].concat()
             };
-            let origin = of(&facts(1, fact));
+            let origin = origin_of(&facts(1, fact));
             let bytes = origin.encode();
             assert!(!holds(&bytes, "sesam"), "{flags:?}");
-            let plain = of(&facts(1, program(&[], ENGINE)));
+            let plain = origin_of(&facts(1, program(&[], ENGINE)));
             let said = origin.difference(&plain).unwrap();
             assert!(!said.contains("sesam"), "{said}");
             if engine == ENGINE && flags[0].starts_with("--") {
@@ -137,19 +137,19 @@ fn values_are_told_only_of_flags_that_are_known_to_be_harmless() {
         }
     }
     // What is none of both says nothing but that it is another one.
-    let odd = of(&facts(1, [&[0xff; 7][..], b"sesame"].concat()));
+    let odd = origin_of(&facts(1, [&[0xff; 7][..], b"sesame"].concat()));
     assert!(!holds(&odd.encode(), "sesame"));
 }
 
 #[test]
 fn which_flag_differs_is_said_and_not_in_what() {
-    let with = |token: &str| of(&facts(1, program(&["--hf-token", token], ENGINE)));
-    let (one, other) = (with("sesame"), with("poppy"));
-    let said = one.difference(&other).unwrap();
+    let with = |token: &str| origin_of(&facts(1, program(&["--hf-token", token], ENGINE)));
+    let (sesame, poppy) = (with("sesame"), with("poppy"));
+    let said = sesame.difference(&poppy).unwrap();
     assert!(
         said.starts_with("flags differ: --hf-token (digest "),
         "{said}"
     );
     assert!(said.contains(", here --hf-token (digest "), "{said}");
-    assert_eq!(one.difference(&with("sesame")), None);
+    assert_eq!(sesame.difference(&with("sesame")), None);
 }

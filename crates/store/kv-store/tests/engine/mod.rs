@@ -53,8 +53,8 @@ impl Engine {
             0 | 1 => 0,
             _ => sequence as u32,
         };
-        for one in 0..self.streams.max(1) {
-            if one != stream {
+        for nth in 0..self.streams.max(1) {
+            if nth != stream {
                 u32(&mut out, 0);
                 continue;
             }

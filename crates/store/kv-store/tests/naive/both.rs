@@ -131,8 +131,8 @@ impl Both {
     }
 
     fn restart(&mut self, seed: u64, without: usize) {
-        let lost = self.naive.kept.get(without % self.naive.kept.len().max(1));
-        let lost = lost.map(|kept| kept.chunk.name);
+        let picked = self.naive.kept.get(without % self.naive.kept.len().max(1));
+        let lost = picked.map(|kept| kept.chunk.name);
         let mut files: Vec<_> = self
             .naive
             .kept
@@ -184,13 +184,13 @@ impl Both {
 
     /// Every token is stored once: two chunks that both have a position differ there or before.
     pub(crate) fn nothing_is_twice(&self) {
-        for (index, one) in self.naive.kept.iter().enumerate() {
-            for two in &self.naive.kept[..index] {
-                let same = one.chunk.fingerprint == two.chunk.fingerprint;
-                let pairs = one.path.iter().zip(&two.path);
+        for (index, later) in self.naive.kept.iter().enumerate() {
+            for earlier in &self.naive.kept[..index] {
+                let same = later.chunk.fingerprint == earlier.chunk.fingerprint;
+                let pairs = later.path.iter().zip(&earlier.path);
                 let common = pairs.take_while(|(a, b)| a == b).count();
-                let begin = one.chunk.start.max(two.chunk.start) as usize;
-                assert!(!same || common <= begin, "{one:?} {two:?}");
+                let begin = later.chunk.start.max(earlier.chunk.start) as usize;
+                assert!(!same || common <= begin, "{later:?} {earlier:?}");
             }
         }
     }

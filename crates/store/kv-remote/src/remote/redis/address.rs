@@ -117,8 +117,8 @@ fn number_of(text: &str) -> Result<u32, &'static str> {
 
 /// `None`: there is nothing.
 fn decoded(text: &str) -> Result<Option<String>, &'static str> {
-    let text = percent_decode_str(text).decode_utf8();
-    let text = text.map_err(|_| "it is no UTF-8")?;
+    let decoded = percent_decode_str(text).decode_utf8();
+    let text = decoded.map_err(|_| "it is no UTF-8")?;
     Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))
 }
 

@@ -198,8 +198,8 @@ impl Wire {
             stream: BufReader::with_capacity(STEP, stream),
         };
         if let Some(password) = &address.password {
-            let words = [Some("AUTH"), address.user.as_deref(), Some(password)];
-            let words = words.into_iter().flatten().map(str::as_bytes);
+            let login = [Some("AUTH"), address.user.as_deref(), Some(password)];
+            let words = login.into_iter().flatten().map(str::as_bytes);
             wire.ask(&[&words.collect::<Vec<_>>()])?;
             wire.ok()?;
         }
@@ -349,7 +349,7 @@ fn tls(name: &str) -> Result<ClientConnection> {
         .and_then(BuilderVerifierExt::with_platform_verifier)
         .map_err(other)?
         .with_no_client_auth();
-    let name = ServerName::try_from(name.to_owned());
-    let name = name.map_err(|_| io::Error::other("no certificate can name its host"))?;
+    let name = ServerName::try_from(name.to_owned())
+        .map_err(|_| io::Error::other("no certificate can name its host"))?;
     ClientConnection::new(Arc::new(config), name).map_err(other)
 }

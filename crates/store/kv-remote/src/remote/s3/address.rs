@@ -51,8 +51,9 @@ impl Address {
             Some(token) => Credentials::new_with_token(key, secret, token),
             None => Credentials::new(key, secret),
         };
-        let region = set("AWS_REGION").or_else(|| set("AWS_DEFAULT_REGION"));
-        let region = region.unwrap_or_else(|| "us-east-1".to_owned());
+        let region = set("AWS_REGION")
+            .or_else(|| set("AWS_DEFAULT_REGION"))
+            .unwrap_or_else(|| "us-east-1".to_owned());
         if !is_word(&region) {
             return Err("AWS_REGION is no name of a region".to_owned());
         }

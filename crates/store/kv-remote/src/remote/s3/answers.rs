@@ -35,11 +35,11 @@ pub(super) fn page(text: &str) -> Option<Page> {
     if list.tag_name().name() != "ListBucketResult" {
         return None;
     }
-    let found = elements(list, "Contents").map(|one| {
+    let found = elements(list, "Contents").map(|entry| {
         Some(Object {
-            key: text_of(one, "Key")?.to_owned(),
-            size: text_of(one, "Size")?.trim().parse().ok()?,
-            written: time(text_of(one, "LastModified").unwrap_or_default()),
+            key: text_of(entry, "Key")?.to_owned(),
+            size: text_of(entry, "Size")?.trim().parse().ok()?,
+            written: time(text_of(entry, "LastModified").unwrap_or_default()),
         })
     });
     let found = found.take(MOST_OBJECTS + 1).collect::<Option<Vec<_>>>()?;

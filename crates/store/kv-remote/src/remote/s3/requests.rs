@@ -89,8 +89,9 @@ impl Requests {
     pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<String, RemoteError> {
         let (bucket, credentials) = self.bucket();
         let url = bucket.put_object(credentials, key).sign(SIGNED);
-        let request = self.agent.put(url.as_str());
-        let request = request
+        let request = self
+            .agent
+            .put(url.as_str())
             .config()
             .timeout_global(time_for(bytes.len() as u64));
         let mut answer = self.answer(request.build().send(bytes))?;
@@ -134,9 +135,12 @@ impl Requests {
         let (bucket, credentials) = self.bucket();
         let url = bucket.get_object(credentials, key).sign(SIGNED);
         let last = bytes.saturating_sub(1);
-        let request = self.agent.get(url.as_str());
-        let request = request.header(header::RANGE, format!("bytes=0-{last}"));
-        let request = request.config().timeout_global(time_for(bytes));
+        let request = self
+            .agent
+            .get(url.as_str())
+            .header(header::RANGE, format!("bytes=0-{last}"))
+            .config()
+            .timeout_global(time_for(bytes));
         let mut answer = self.answer(request.build().call())?;
         match answer.status() {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
@@ -155,8 +159,11 @@ impl Requests {
     pub(super) fn delete(&self, key: &str) -> Result<(), RemoteError> {
         let (bucket, credentials) = self.bucket();
         let url = bucket.delete_object(credentials, key).sign(SIGNED);
-        let request = self.agent.delete(url.as_str());
-        let request = request.config().timeout_global(time_for(0));
+        let request = self
+            .agent
+            .delete(url.as_str())
+            .config()
+            .timeout_global(time_for(0));
         let mut answer = self.answer(request.build().call())?;
         match answer.status() {
             StatusCode::OK | StatusCode::NO_CONTENT => Ok(()),
@@ -178,8 +185,11 @@ impl Requests {
             list.query_mut()
                 .insert("continuation-token", from.to_owned());
         }
-        let request = self.agent.get(list.sign(SIGNED).as_str());
-        let request = request.config().timeout_global(time_for(LARGEST_PAGE));
+        let request = self
+            .agent
+            .get(list.sign(SIGNED).as_str())
+            .config()
+            .timeout_global(time_for(LARGEST_PAGE));
         let mut answer = self.answer(request.build().call())?;
         if answer.status() != StatusCode::OK {
             return Err(self.refusal(&mut answer));
@@ -211,8 +221,8 @@ impl Requests {
 
     /// Each object has one: a server that answers without it is no such server.
     fn version(&self, answer: &Response<Body>) -> Result<String, RemoteError> {
-        let version = answer.headers().get(header::ETAG);
-        let version = version.and_then(|version| version.to_str().ok());
+        let header = answer.headers().get(header::ETAG);
+        let version = header.and_then(|header| header.to_str().ok());
         Ok(version.ok_or_else(|| self.nonsense())?.to_owned())
     }
 
@@ -234,10 +244,11 @@ impl Requests {
 
     fn refusal_with_code(&self, answer: &mut Response<Body>) -> (RemoteError, Option<String>) {
         let status = answer.status();
-        let region = answer.headers().get("x-amz-bucket-region");
-        let region = region.and_then(|region| region.to_str().ok());
-        let region = region.filter(|region| *region != self.address.bucket.region());
-        let region = region.map(str::to_owned);
+        let header = answer.headers().get("x-amz-bucket-region");
+        let region = header
+            .and_then(|header| header.to_str().ok())
+            .filter(|region| *region != self.address.bucket.region())
+            .map(str::to_owned);
         let body = answer.body_mut().with_config().limit(LARGEST_ERROR);
         let code = body.read_to_string().ok().and_then(|text| code(&text));
         let named = code.as_deref().unwrap_or_default();

@@ -247,15 +247,15 @@ fn names(listed: &[Listed]) -> Vec<u8> {
 #[test]
 fn what_is_new_costs_one_get_and_nothing_new_does_too() {
     let bucket = Bucket::start();
-    let (mut one, mut other) = (bucket.client(), bucket.client());
-    send(&mut one, &[5, 4, 3]);
+    let (mut client, mut other) = (bucket.client(), bucket.client());
+    send(&mut client, &[5, 4, 3]);
     let asked = bucket.asked();
     assert_eq!(asked.len(), 6, "{asked:?}");
     assert_eq!(asked[0], "LIST");
     assert_eq!(asked[4..], ["GET news", "PUT news"]);
     // Its own news are nothing new.
-    let nth = last(&mut one, 9)[0].nth;
-    assert!(news(&mut one, nth, 9).is_empty());
+    let nth = last(&mut client, 9)[0].nth;
+    assert!(news(&mut client, nth, 9).is_empty());
     assert_eq!(bucket.asked(), ["GET news"]);
 
     // Three chunks and the news, by pages; the youngest first.
@@ -267,7 +267,7 @@ fn what_is_new_costs_one_get_and_nothing_new_does_too() {
     assert!(news(&mut other, last[0].nth, 9).is_empty());
     assert_eq!(bucket.asked(), ["GET news"]);
 
-    send(&mut one, &[6, 7]);
+    send(&mut client, &[6, 7]);
     bucket.asked();
     let after = news(&mut other, last[0].nth, 1);
     assert_eq!(names(&after), [6]);
@@ -290,8 +290,8 @@ fn what_is_new_costs_one_get_and_nothing_new_does_too() {
 #[test]
 fn what_is_gone_is_not_asked_for_again_while_the_news_tell_it() {
     let bucket = Bucket::start();
-    let (mut one, mut other) = (bucket.client(), bucket.client());
-    send(&mut one, &[3, 4]);
+    let (mut client, mut other) = (bucket.client(), bucket.client());
+    send(&mut client, &[3, 4]);
     let last = last(&mut other, 9);
     assert!(news(&mut other, last[0].nth, 9).is_empty());
     // The one is damaged, the other has expired.
@@ -303,7 +303,7 @@ fn what_is_gone_is_not_asked_for_again_while_the_news_tell_it() {
     other.forget(&OF, &last[1]).unwrap();
     assert!(bucket.asked().is_empty());
 
-    send(&mut one, &[5]);
+    send(&mut client, &[5]);
     assert!(bucket.news().contains(&name(4).to_string()));
     let after = news(&mut other, last[0].nth, 9);
     assert_eq!(names(&after), [5]);
@@ -320,8 +320,8 @@ fn what_is_gone_is_not_asked_for_again_while_the_news_tell_it() {
 #[test]
 fn news_that_another_machine_wrote_over_are_told_once_more() {
     let bucket = Bucket::start();
-    let mut one = bucket.client();
-    send(&mut one, &[3]);
+    let mut client = bucket.client();
+    send(&mut client, &[3]);
     let write_over = |nth: u8| {
         // Of the same bucket.
         let mut news = News::default();
@@ -336,7 +336,7 @@ fn news_that_another_machine_wrote_over_are_told_once_more() {
             .insert(NEWS.to_owned(), text);
     };
     write_over(9);
-    let after = news(&mut one, 1, 9);
+    let after = news(&mut client, 1, 9);
     assert_eq!(names(&after), [9]);
     let text = bucket.news();
     assert!(
@@ -346,15 +346,15 @@ fn news_that_another_machine_wrote_over_are_told_once_more() {
     // If many are told at once, each has room for a while only: it is not told for ever.
     write_over(10);
     bucket.asked();
-    assert_eq!(names(&news(&mut one, 2, 9)), [10]);
+    assert_eq!(names(&news(&mut client, 2, 9)), [10]);
     assert_eq!(bucket.asked(), ["GET news"]);
 }
 
 #[test]
 fn what_the_news_lack_is_found_when_all_is_listed() {
     let bucket = Bucket::start();
-    let (mut one, mut other) = (bucket.client(), bucket.client());
-    send(&mut one, &[3]);
+    let (mut client, mut other) = (bucket.client(), bucket.client());
+    send(&mut client, &[3]);
     let nth = last(&mut other, 9)[0].nth;
     let silent = format!("{}{}", FOLDER, name(4));
     bucket
@@ -363,7 +363,7 @@ fn what_the_news_lack_is_found_when_all_is_listed() {
         .unwrap()
         .objects
         .insert(silent, vec![4; 4]);
-    send(&mut one, &[5]);
+    send(&mut client, &[5]);
     let after = news(&mut other, nth, 9);
     assert_eq!(names(&after), [5]);
     let long_ago = Instant::now().checked_sub(2 * LIST_EVERY).unwrap();
