@@ -19,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
     let mut pair = Pair::default();
     let outcome = pair.run(
         &mut Bytes(&input[..input.len().min(LONGEST)]),
-        &mut Generator::of(input, 1),
+        &mut Generator::from_bytes(input, 1),
         usize::MAX,
         |_| (),
     );

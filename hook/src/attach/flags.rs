@@ -32,5 +32,5 @@ pub(crate) fn flags() -> &'static ServerFlags {
 fn generation() -> Generation {
     let Version { version, build } = version();
     let (version, build) = (version.unwrap_or_default(), build.unwrap_or_default());
-    Generation::of(plain::has(HOST_CACHE), has("llama_process"), version, build)
+    Generation::detect(plain::has(HOST_CACHE), has("llama_process"), version, build)
 }

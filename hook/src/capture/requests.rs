@@ -152,7 +152,7 @@ impl Current {
             }
         };
         let by_prompts = inference && prompts::are_engaged();
-        let prompts = by_prompts.then(|| Assembly::of(&request));
+        let prompts = by_prompts.then(|| Assembly::from_request(&request));
         let id = match request.identity {
             Identity::Id(id) => {
                 counted(&STATUS.with_id);

@@ -604,8 +604,8 @@ impl<'a, V: Vocabulary> Walk<'a, V> {
             .checked_sub(behind.len())
             .filter(|at| *at >= from)?;
         let our = [behind, pieces(&tokens[first..=last])].concat();
-        let rest = text.get(begins..)?;
-        let rest = &rest[..rest.len().min(header::MOST)];
+        let tail = text.get(begins..)?;
+        let rest = &tail[..tail.len().min(header::MOST)];
         let mut ends = rest.windows(header::MESSAGE.len());
         let length = ends.position(|window| window == header::MESSAGE)? + header::MESSAGE.len();
         let [ours, theirs] = [&our, &rest[..length]].map(|whole| {

@@ -11,9 +11,11 @@ pub(crate) const MOST: usize = 512;
 /// `None`: it calls no tool, or has a form that is not known.
 pub(crate) fn callee(header: &[u8]) -> Option<&[u8]> {
     const CHANNEL: &[u8] = b"<|channel|>commentary";
-    let form = header.strip_suffix(MESSAGE)?.strip_suffix(b"json")?;
-    let form = form.strip_suffix(b"<|constrain|>").unwrap_or(form);
-    let form = form.strip_suffix(b" ")?;
+    let before = header.strip_suffix(MESSAGE)?.strip_suffix(b"json")?;
+    let form = before
+        .strip_suffix(b"<|constrain|>")
+        .unwrap_or(before)
+        .strip_suffix(b" ")?;
     let name = match form.strip_prefix(CHANNEL) {
         Some(behind) => behind.strip_prefix(b" to=")?,
         None => form.strip_suffix(CHANNEL)?.strip_prefix(b" to=")?,

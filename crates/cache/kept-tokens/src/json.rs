@@ -29,9 +29,9 @@ fn object(text: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether two objects have the same tokens.
-fn are_equal(mut one: &[u8], mut other: &[u8]) -> bool {
+fn are_equal(mut ours: &[u8], mut theirs: &[u8]) -> bool {
     loop {
-        let (a, b) = (token(&mut one), token(&mut other));
+        let (a, b) = (token(&mut ours), token(&mut theirs));
         let is_same = a == b || a.first() == Some(&b'"') && is_same_string(a, b);
         if a.is_empty() || !is_same {
             return is_same;
@@ -85,9 +85,8 @@ mod tests {
         for letter in text.chars() {
             match letter {
                 _ if random.below(4) == 0 => {
-                    let mut units = [0; 2];
-                    let units = letter.encode_utf16(&mut units);
-                    units
+                    letter
+                        .encode_utf16(&mut [0; 2])
                         .iter()
                         .for_each(|unit| into.push_str(&format!("\\u{unit:04x}")));
                 }
@@ -176,9 +175,9 @@ mod tests {
                     // The first object that differs may be an inner one. It begins at the same place in both.
                     let begins = (0..our.min(their)).find(|&at| {
                         let both = [&ours[at..our], &theirs[at..their]];
-                        let [one, other] = both.map(serde_json::from_slice::<Value>);
+                        let [our, their] = both.map(serde_json::from_slice::<Value>);
                         ours[..at] == theirs[..at]
-                            && matches!((one, other), (Ok(one), Ok(other)) if one == other)
+                            && matches!((our, their), (Ok(our), Ok(their)) if our == their)
                     });
                     assert!(begins.is_some(), "{ours:?} {theirs:?}");
                     found += 1;

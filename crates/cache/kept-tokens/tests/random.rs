@@ -25,7 +25,7 @@ impl Vocabulary for Words {
             .pieces
             .iter()
             .skip(self.specials)
-            .position(|one| one == piece);
+            .position(|known| known == piece);
         found.map(|at| (at + self.specials) as i32)
     }
 
@@ -56,13 +56,13 @@ impl Words {
             let special = (0..self.specials).find(fits);
             // The text before a special token is a text of its own.
             let until = (at + 1..text.len()).find(|end| {
-                (0..self.specials).any(|one| text[*end..].starts_with(&self.pieces[one]))
+                (0..self.specials).any(|special| text[*end..].starts_with(&self.pieces[special]))
             });
             let room = until.unwrap_or(text.len()) - at;
             let longest = || {
-                let all = (self.specials..self.pieces.len()).filter(fits);
-                let all = all.filter(|token| self.pieces[*token].len() <= room);
-                all.max_by_key(|token| self.pieces[*token].len())
+                let fitting = (self.specials..self.pieces.len()).filter(fits);
+                let short = fitting.filter(|token| self.pieces[*token].len() <= room);
+                short.max_by_key(|token| self.pieces[*token].len())
             };
             let token = special.or_else(longest).expect("each letter is a piece");
             at += self.pieces[token].len();
@@ -191,11 +191,11 @@ struct Pairs(Vec<Vec<u8>>);
 
 impl Vocabulary for Pairs {
     fn piece(&self, token: i32) -> &[u8] {
-        usize::try_from(token).map_or(&[], |token| self.0.get(token).map_or(&[], |one| one))
+        usize::try_from(token).map_or(&[], |token| self.0.get(token).map_or(&[], |piece| piece))
     }
 
     fn token_of(&self, piece: &[u8]) -> Option<i32> {
-        Some(self.0.iter().position(|one| one == piece)? as i32)
+        Some(self.0.iter().position(|known| known == piece)? as i32)
     }
 
     fn is_special(&self, token: i32) -> bool {

@@ -78,7 +78,7 @@ fn new_words(text: &DivergedText) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn of(before: &str, new: &str, differs: usize) -> Option<String> {
+    fn new_words_of(before: &str, new: &str, differs: usize) -> Option<String> {
         new_words(&DivergedText {
             before: before.to_owned(),
             new: new.to_owned(),
@@ -91,23 +91,30 @@ mod tests {
     fn what_is_new_is_a_few_whole_words_of_one_line() {
         let words = |text: &str| Some(text.to_owned());
         assert_eq!(
-            of("Today Date: ", "30 Nov 2026\n\nYou", 2),
+            new_words_of("Today Date: ", "30 Nov 2026\n\nYou", 2),
             words("30 Nov 2026")
         );
         assert_eq!(
-            of("Today Date: 2", "9 Nov 2026\n\nYou", 1),
+            new_words_of("Today Date: 2", "9 Nov 2026\n\nYou", 1),
             words("29 Nov 2026")
         );
-        assert_eq!(of("date is 2026-11-", "30<|end|>", 2), words("2026-11-30"));
         assert_eq!(
-            of("date: ", "Monday, 30 November 2026 and more", 2),
+            new_words_of("date is 2026-11-", "30<|end|>", 2),
+            words("2026-11-30")
+        );
+        assert_eq!(
+            new_words_of("date: ", "Monday, 30 November 2026 and more", 2),
             words("Monday, 30 November 2026 ")
         );
-        assert_eq!(of("a", " 30, \"b\": 7", 3), words(" 30, "));
+        assert_eq!(new_words_of("a", " 30, \"b\": 7", 3), words(" 30, "));
         // The rest of the last word is not shown.
-        assert_eq!(of("on ", "30 Nov 20", 2), words("30 Nov "));
-        assert_eq!(of("on ", "30", 2), None);
-        assert_eq!(of("on ", "\n30", 3), None);
-        assert_eq!(of("on ", "30 Nov\n", 0), None, "nothing is new there");
+        assert_eq!(new_words_of("on ", "30 Nov 20", 2), words("30 Nov "));
+        assert_eq!(new_words_of("on ", "30", 2), None);
+        assert_eq!(new_words_of("on ", "\n30", 3), None);
+        assert_eq!(
+            new_words_of("on ", "30 Nov\n", 0),
+            None,
+            "nothing is new there"
+        );
     }
 }

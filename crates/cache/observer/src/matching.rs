@@ -129,8 +129,8 @@ fn loaded(found: &Match, stored: Stored) -> u64 {
     let shared = other >= stored.tokens.max(found.reused) + stored.least;
     let there = if shared { other } else { stored.tokens };
     // The last token is always evaluated.
-    let more = there.min(found.tokens.saturating_sub(1));
-    let more = more.saturating_sub(found.reused);
+    let loadable = there.min(found.tokens.saturating_sub(1));
+    let more = loadable.saturating_sub(found.reused);
     if more < stored.least { 0 } else { more }
 }
 

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     /// Quotes tokens of one byte each: the texts before, old and new.
-    fn of(before: &[u8], old: &[u8], new: &[u8]) -> (String, String, String) {
+    fn quoted(before: &[u8], old: &[u8], new: &[u8]) -> (String, String, String) {
         let tokens = |bytes: &[u8]| bytes.iter().map(|&byte| Token::from(byte)).collect();
         let around = Around {
             before: tokens(before),
@@ -115,8 +115,7 @@ mod tests {
             new: tokens(new),
         };
         let piece = |token| Some(vec![u8::try_from(token).unwrap()]);
-        let text = quote(&around, (0, 0), piece);
-        let text = text.unwrap();
+        let text = quote(&around, (0, 0), piece).unwrap();
         (text.before, text.old, text.new)
     }
 
@@ -127,13 +126,16 @@ mod tests {
     #[test]
     fn a_difference_within_a_character_shows_the_whole_of_it() {
         assert_eq!(
-            of(b"caf\xc3", b"\xa9!", b"\xa8 noir"),
+            quoted(b"caf\xc3", b"\xa9!", b"\xa8 noir"),
             texts("caf", "\u{e9}!", "\u{e8} noir")
         );
         // Only the last of four bytes differs.
         let (old, new) = ("\u{1f600}", "\u{1f601}");
         let [before, last] = [&old.as_bytes()[..3], &old.as_bytes()[3..]];
-        assert_eq!(of(before, last, &new.as_bytes()[3..]), texts("", old, new));
+        assert_eq!(
+            quoted(before, last, &new.as_bytes()[3..]),
+            texts("", old, new)
+        );
     }
 
     #[test]
@@ -142,10 +144,10 @@ mod tests {
         let from = |start: usize, length: usize| &long.as_bytes()[start..start + length];
         let before = from(1, Around::BEFORE);
         // These 16 bytes are 2 of one character, 4 whole ones, and 2 of the next.
-        let (before, old, new) = of(before, b"\xac!", b"\xad");
+        let (before, old, new) = quoted(before, b"\xac!", b"\xad");
         assert_eq!(before, "\u{20ac}".repeat(4));
         assert_eq!((&*old, &*new), ("\u{20ac}!", "\u{20ad}"));
-        let cut = of(b"", from(0, Around::BEHIND - 1), from(0, Around::BEHIND));
+        let cut = quoted(b"", from(0, Around::BEHIND - 1), from(0, Around::BEHIND));
         assert!(cut.1.ends_with('\u{fffd}'), "the prompt ends so: {}", cut.1);
         assert_eq!(cut.2, "\u{20ac}".repeat(8));
     }
@@ -153,7 +155,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_utf_8_are_replaced() {
         assert_eq!(
-            of(b"a", b"\xff", b"\x80b"),
+            quoted(b"a", b"\xff", b"\x80b"),
             texts("a", "\u{fffd}", "\u{fffd}b")
         );
     }

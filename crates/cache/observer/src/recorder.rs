@@ -320,8 +320,8 @@ impl Recorder {
             let open = slot.open.as_ref();
             open.is_some_and(|open| open.over && !open.record.child)
         };
-        let over = self.slots.iter().filter(|(_, slot)| is_over(slot));
-        let over: Vec<SequenceId> = over.map(|(&id, _)| id).collect();
+        let slots = self.slots.iter().filter(|(_, slot)| is_over(slot));
+        let over: Vec<SequenceId> = slots.map(|(&id, _)| id).collect();
         for sequence in over {
             self.close(sequence, ledger);
         }

@@ -53,8 +53,7 @@ impl Ring {
     pub fn since(&self, read: u64, most: usize) -> Since {
         let kept_from = self.last - self.events.len() as u64;
         let missed = kept_from.saturating_sub(read);
-        let skip = read.saturating_sub(kept_from);
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let skip = usize::try_from(read.saturating_sub(kept_from)).unwrap_or(usize::MAX);
         Since {
             missed,
             events: self.events.iter().skip(skip).take(most).cloned().collect(),

@@ -17,8 +17,9 @@ impl Observer {
     #[must_use]
     pub fn tree(&self, most: usize, ledger: Option<&Ledger>, now: Now) -> Tree {
         let accounts = self.accounts.as_ref();
-        let recent = accounts.map(|accounts| accounts.recent(MOST_PROMPTS, MOST_TOKENS));
-        let recent = recent.unwrap_or_default();
+        let recent = accounts
+            .map(|accounts| accounts.recent(MOST_PROMPTS, MOST_TOKENS))
+            .unwrap_or_default();
         let shape = ledger.map(|ledger| ledger.shape(&recent, most));
         Tree {
             at: Timestamp::from_unix_ms(now.unix_ms),

@@ -132,8 +132,10 @@ impl Scene {
 
     fn kinds(self) -> Vec<(u64, u32, ChangeKind)> {
         let changes = self.read().changes.into_iter();
-        let changes = changes.map(|change| change.record);
-        changes.map(|one| (one.order, one.slot, one.kind)).collect()
+        let records = changes.map(|change| change.record);
+        records
+            .map(|change| (change.order, change.slot, change.kind))
+            .collect()
     }
 }
 
@@ -153,7 +155,7 @@ fn an_answered_request_is_written_when_the_engine_has_been_silent() {
     assert_eq!(read(&scene.file).requests.len(), 1);
     scene.ask(0, 7);
     let traffic = scene.read();
-    let prompts = traffic.requests.iter().map(|one| one.record.prompt);
+    let prompts = traffic.requests.iter().map(|request| request.record.prompt);
     assert_eq!(prompts.collect::<Vec<_>>(), [20, 20]);
     assert_eq!(traffic.changes.len(), 1, "the refused one");
 }
@@ -180,7 +182,7 @@ fn erased_and_restored_slots_are_recorded_in_order_with_the_requests() {
     assert_eq!(restored.tokens.common_prefix(first), 12);
     let changes = traffic.changes.iter().map(|change| &change.record);
     let found: Vec<_> = changes
-        .map(|one| (one.order, one.slot, one.at > 0))
+        .map(|change| (change.order, change.slot, change.at > 0))
         .collect();
     assert_eq!(found, [(1, 0, true), (1, 1, true), (2, 1, true)]);
     assert_eq!(traffic.changes[2].record.kind, ChangeKind::Erased);
@@ -270,7 +272,11 @@ fn a_slot_that_is_emptied_because_its_prompt_failed_is_recorded_as_erased() {
     let record = &traffic.requests[0].record;
     let counted = (record.prompt, record.evaluated, record.abandoned);
     assert_eq!(counted, (12, 12, true), "{record:?}");
-    let kinds: Vec<_> = traffic.changes.iter().map(|one| one.record.kind).collect();
+    let kinds: Vec<_> = traffic
+        .changes
+        .iter()
+        .map(|change| change.record.kind)
+        .collect();
     assert_eq!(kinds, [ChangeKind::Erased]);
 }
 
@@ -337,7 +343,7 @@ fn refused_requests_are_recorded_with_what_was_saved_and_loaded_for_them() {
     let orders: Vec<u64> = traffic
         .requests
         .iter()
-        .map(|one| one.record.order)
+        .map(|request| request.record.order)
         .collect();
     assert_eq!(orders, [0, 1, 4], "refused requests are launches too");
 }
@@ -371,8 +377,9 @@ fn what_the_prefix_store_had_of_a_prompt_is_recorded() {
     let parts = [(0..20, false), (20..30, true), (30..31, true)];
     for (positions, ends) in parts {
         let (from, end) = (positions.start, positions.end);
-        let entries = positions.map(|at| entry(at, ends && at + 1 == end));
-        let entries = entries.collect();
+        let entries = positions
+            .map(|at| entry(at, ends && at + 1 == end))
+            .collect();
         scene.apply(Event::Submitted { context, entries });
         scene.apply(loaded(from, (end - 1).min(25)));
         scene.apply(evaluated());
@@ -512,7 +519,7 @@ fn a_further_answer_has_its_parent_s_prompt() {
         let requests = scene.read().requests;
         let told: Vec<_> = requests
             .iter()
-            .map(|one| (one.record.slot, one.record.child))
+            .map(|request| (request.record.slot, request.record.child))
             .collect();
         let expected: &[_] = if has_begun {
             &[(0, false)]

@@ -395,7 +395,7 @@ fn an_evaluation_counts_for_the_request_that_claims_it() {
     let latest = scene.observer.latest(9);
     let named: Vec<_> = latest
         .iter()
-        .map(|(one, _)| (one.number, one.id.as_deref(), one.evaluation.evaluated))
+        .map(|(line, _)| (line.number, line.id.as_deref(), line.evaluation.evaluated))
         .collect();
     assert_eq!(named, [(1, Some("first"), 15), (2, Some("second"), 20)]);
     assert_eq!(scene.request("second").evaluation().unwrap().evaluated, 20);
@@ -405,30 +405,30 @@ fn an_evaluation_counts_for_the_request_that_claims_it() {
 #[test]
 fn an_evaluation_counts_for_its_last_claim_or_else_for_the_most_likely_request() {
     let mut scene = Scene::new();
-    let (_, one) = scene.receive("one");
-    let (_, two) = scene.receive("two");
+    let (_, first) = scene.receive("one");
+    let (_, second) = scene.receive("two");
     let early = EvaluationId(1);
     scene.apply(Event::LaunchedUnclaimed {
         sequence: 0,
         evaluation: early,
-        likely: one,
+        likely: first,
     });
     scene.apply(Event::Claimed {
         evaluation: early,
-        task: two,
+        task: second,
     });
     scene.evaluate(0, 7, 0, 20);
     let name = |scene: &Scene| {
         let latest = scene.observer.latest(9);
         latest
             .iter()
-            .map(|(one, _)| one.id.clone().unwrap())
+            .map(|(line, _)| line.id.clone().unwrap())
             .collect::<Vec<_>>()
     };
     assert_eq!(name(&scene), ["two"]);
     scene.apply(Event::Claimed {
         evaluation: early,
-        task: one,
+        task: first,
     });
     scene.apply(Event::ClaimsClosed { evaluation: early });
     assert_eq!(name(&scene), ["one"]);
@@ -692,7 +692,11 @@ fn an_event_names_the_last_of_many_requests_with_one_prompt() {
 fn last_adapters(scene: &Scene) -> Option<Vec<(Option<u32>, f32)>> {
     let (last, _) = scene.observer.latest(1).remove(0);
     let all = last.evaluation.adapters?;
-    Some(all.iter().map(|one| (one.id, one.scale)).collect())
+    Some(
+        all.iter()
+            .map(|adapter| (adapter.id, adapter.scale))
+            .collect(),
+    )
 }
 
 #[test]
@@ -769,7 +773,11 @@ fn a_prompt_that_is_like_another_one_has_its_first_tokens() {
         (40, Some(0), 15, 15)
     );
     assert_eq!(tea.chosen_by, Some(ChosenBy::Similarity));
-    let common: Vec<_> = tea.slots.iter().map(|one| (one.slot, one.common)).collect();
+    let common: Vec<_> = tea
+        .slots
+        .iter()
+        .map(|slot| (slot.slot, slot.common))
+        .collect();
     assert_eq!(common, [(0, 15), (1, 0)]);
     assert_eq!(like(&scene, "sea", 25, 26, None).slot, Some(1));
     assert_eq!(
@@ -855,7 +863,7 @@ fn each_part_of_the_metrics_has_its_series() {
     assert!(
         empty
             .iter()
-            .all(|name| unknown.iter().any(|one| one == name)),
+            .all(|name| unknown.iter().any(|known| known == name)),
         "{empty:?}"
     );
 }
@@ -911,8 +919,10 @@ fn a_loss_says_how_much_alike_the_prompts_were() {
     scene.branch("sea", 10..20);
     scene.ask(Some("tea again"), 0, 7, 10, 30);
     let line = scene.take_output().lines.pop().expect("a line");
-    let lost = line.evaluation.and_then(|evaluation| evaluation.lost);
-    let lost = lost.expect("a loss");
+    let lost = line
+        .evaluation
+        .and_then(|evaluation| evaluation.lost)
+        .expect("a loss");
     assert_eq!(lost.chosen_by, Some(ChosenBy::Similarity));
     assert_eq!((lost.similarity, lost.kept), (Some(0.5), Some(0.333)));
 }
@@ -995,14 +1005,22 @@ fn the_contexts_of_a_program_are_described_one_by_one() {
         });
     }
     let all = contexts(&mut scene);
-    let tokens: Vec<_> = all.iter().map(|one| (one.context, one.tokens)).collect();
+    let tokens: Vec<_> = all
+        .iter()
+        .map(|context| (context.context, context.tokens))
+        .collect();
     assert_eq!(tokens, [(0, 20), (1, 30)]);
     assert_eq!((all[1].sequences, all[1].capacity), (Some(2), Some(512)));
     scene.note(Note::ContextFreed {
         context: ContextId(0),
     });
     let left = contexts(&mut scene);
-    assert_eq!(left.iter().map(|one| one.context).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        left.iter()
+            .map(|context| context.context)
+            .collect::<Vec<_>>(),
+        [1]
+    );
 }
 
 fn outside() -> contextpilot_observer::Outside {

@@ -22,7 +22,7 @@ use crate::reader::Request;
 /// let Step::Complete(request) = reader.received(bytes.as_bytes()) else {
 ///     panic!("the request is complete");
 /// };
-/// let mut assembly = Assembly::of(&request);
+/// let mut assembly = Assembly::from_request(&request);
 /// assert_eq!(assembly.next(), None);
 /// assembly.text(true, b"ab", &[1, 97, 98], None);
 /// let whole = assembly.next().expect("it is whole");
@@ -51,7 +51,7 @@ enum PromptSource {
 impl Assembly {
     /// For a request that was read [with its prompts](crate::ConnectionReader::with_prompts).
     #[must_use]
-    pub fn of(request: &Request) -> Self {
+    pub fn from_request(request: &Request) -> Self {
         let source = match (request.endpoint, &request.prompts) {
             _ if !request.is_inference() => PromptSource::Unknown,
             (Endpoint::Completion, Some(prompts)) => {
@@ -61,7 +61,7 @@ impl Assembly {
                 PromptSource::Given(prompts.collect(), None)
             }
             (Endpoint::Infill, _) => match &request.infill {
-                Some(parts) => PromptSource::Infill(Box::new(Filling::of(parts.clone()))),
+                Some(parts) => PromptSource::Infill(Box::new(Filling::new(parts.clone()))),
                 None => PromptSource::Unknown,
             },
             // Only the server knows how to compose these from their parts.

@@ -128,7 +128,7 @@ enum Next {
 }
 
 impl Filling {
-    pub(crate) fn of(parts: InfillParts) -> Self {
+    pub(crate) fn new(parts: InfillParts) -> Self {
         Self {
             prefix: parts.prefix.into(),
             suffix: parts.suffix.into(),
@@ -221,11 +221,10 @@ impl Filling {
             extra.extend_from_slice(&rule.texts.file);
         }
         let quarter = rule.batch / 4;
-        let prefix = &self.prefix_tokens;
-        let prefix = &prefix[prefix.len().saturating_sub(3 * quarter)..];
-        let suffix = &self.suffix_tokens;
+        let first = self.prefix_tokens.len().saturating_sub(3 * quarter);
+        let prefix = &self.prefix_tokens[first..];
         let room = quarter.saturating_sub(2 + prompt.len());
-        let suffix = &suffix[..suffix.len().min(room)];
+        let suffix = &self.suffix_tokens[..self.suffix_tokens.len().min(room)];
         let before: [&[i32]; 3] = [&[rule.prefix], prefix, prompt];
         let after: [&[i32]; 2] = [&[rule.suffix], suffix];
         let mut tokens = std::mem::take(extra);

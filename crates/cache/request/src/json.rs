@@ -68,7 +68,7 @@ struct MadeOf {
 }
 
 impl MadeOf {
-    fn of(&mut self, member: Member) -> Option<&mut Contents> {
+    fn contents_of(&mut self, member: Member) -> Option<&mut Contents> {
         match member {
             Member::Prompt => Some(&mut self.prompt),
             Member::InputPrefix => Some(&mut self.input_prefix),
@@ -509,7 +509,7 @@ impl JsonScanner {
 
     /// The number whose value comes next.
     fn number(&mut self) -> Option<&mut Option<Number>> {
-        self.numbers.of(self.member?)
+        self.numbers.number_of(self.member?)
     }
 
     fn set_contents(&mut self, contents: Contents) {
@@ -520,7 +520,7 @@ impl JsonScanner {
 
     /// The content of the member whose value comes next.
     fn contents(&mut self) -> Option<&mut Contents> {
-        self.made_of.as_mut()?.of(self.member?)
+        self.made_of.as_mut()?.contents_of(self.member?)
     }
 }
 

@@ -244,8 +244,8 @@ mod tests {
         let mut reader = SentReader::default();
         reader.feed(text.join("\\n").as_bytes());
         let sent = reader.take();
-        let missing = |nth: u32| sent.may_have(&format!("{nth} Nov 2026")) == Some(false);
-        let missing = (20_000..21_000).filter(|nth| missing(*nth)).count();
+        let is_missing = |nth: u32| sent.may_have(&format!("{nth} Nov 2026")) == Some(false);
+        let missing = (20_000..21_000).filter(|nth| is_missing(*nth)).count();
         assert!(missing > 600, "{missing}");
         assert!((0..10_000).all(|nth| sent.may_have(&format!("line {nth} is")) == Some(true)));
     }

@@ -223,8 +223,8 @@ impl TitleReader {
     fn end_string(&mut self) {
         match std::mem::replace(&mut self.reading, Reading::Structure) {
             Reading::Name => {
-                let name = NAMES.iter().find(|(name, _)| self.text.is(name));
-                let name = name.map_or(Name::Other, |(_, name)| *name);
+                let known = NAMES.iter().find(|(name, _)| self.text.is(name));
+                let name = known.map_or(Name::Other, |(_, name)| *name);
                 if let Some(level) = self.level() {
                     level.name = name;
                     level.names = false;
@@ -249,8 +249,8 @@ fn beginning(bytes: &[u8], most: usize) -> Box<str> {
     let text = String::from_utf8_lossy(bytes);
     // The end may be within a character.
     let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
-    let shown = text.chars().filter(|c| c.is_whitespace() || is_visible(*c));
-    let shown: String = shown.collect();
+    let visible = text.chars().filter(|c| c.is_whitespace() || is_visible(*c));
+    let shown: String = visible.collect();
     let mut words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     if words.len() > most {
         while words.len() + ELLIPSIS.len_utf8() > most {

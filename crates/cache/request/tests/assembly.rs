@@ -19,7 +19,7 @@ fn request(path: &str, body: &Value) -> Request {
 
 /// The prompts that are complete, at once and after each of `texts`.
 fn assemble(path: &str, body: &Value, texts: &[(bool, &[i32])]) -> Vec<Vec<Vec<i32>>> {
-    let mut assembly = Assembly::of(&request(path, body));
+    let mut assembly = Assembly::from_request(&request(path, body));
     let whole = |assembly: &mut Assembly| {
         std::iter::from_fn(|| assembly.next())
             .map(|whole| whole.tokens)
@@ -177,10 +177,10 @@ fn server(body: &Value, rule: &Infill, made: &mut Vec<String>) -> (Assembled, Ve
         match rule.separator {
             Some(separator) => {
                 let name = chunk["filename"].as_str().unwrap_or("tmp");
-                let name = format!("{name}\n");
+                let line = format!("{name}\n");
                 extra.push(separator);
-                extra.extend(tokens(&name));
-                calls.push(name);
+                extra.extend(tokens(&line));
+                calls.push(line);
             }
             None => extra.extend(own("\n\n--- snippet ---\n\n", &mut calls)),
         }
@@ -217,7 +217,7 @@ fn server(body: &Value, rule: &Infill, made: &mut Vec<String>) -> (Assembled, Ve
 
 /// The prompt that is complete at the last call.
 fn infill(body: &Value, rule: &Infill, calls: &[String]) -> Option<Assembled> {
-    let mut assembly = Assembly::of(&request("/infill", body));
+    let mut assembly = Assembly::from_request(&request("/infill", body));
     assert!(assembly.is_infill());
     let mut whole = None;
     for text in calls {
@@ -271,7 +271,7 @@ fn an_infill_prompt_is_composed_as_the_server_does() {
 #[test]
 fn for_infill_without_its_parts_or_the_rule_there_is_no_prompt() {
     let body = json!({"input_prefix": "ab", "input_suffix": "cd"});
-    let mut assembly = Assembly::of(&request("/infill", &body));
+    let mut assembly = Assembly::from_request(&request("/infill", &body));
     for text in ["", "ab", "cd"] {
         assembly.text(false, text.as_bytes(), &tokens(text), None);
         assert_eq!(assembly.next(), None);
@@ -282,7 +282,7 @@ fn for_infill_without_its_parts_or_the_rule_there_is_no_prompt() {
         json!({"input_prefix": 5, "input_suffix": "cd"}),
     ] {
         assert!(
-            !Assembly::of(&request("/infill", &body)).is_infill(),
+            !Assembly::from_request(&request("/infill", &body)).is_infill(),
             "{body}"
         );
     }

@@ -543,11 +543,11 @@ fn after_the_last_request_of_a_connection_the_reader_is_closed() {
         "POST /completion HTTP/1.1\r\nConnection: TE, Close\r\n",
         "POST /completion HTTP/1.0\r\n",
     ] {
-        let one = format!("{head}Content-Length: 13\r\n\r\n{BODY}");
+        let request = format!("{head}Content-Length: 13\r\n\r\n{BODY}");
         let mut reader = ConnectionReader::new();
-        assert_eq!(reader.received(one.as_bytes()), id("r-1"), "{head:?}");
+        assert_eq!(reader.received(request.as_bytes()), id("r-1"), "{head:?}");
         assert_eq!(reader.lost(), Some(Loss::Closed), "{head:?}");
-        assert_eq!(reader.received(one.as_bytes()), Step::More, "{head:?}");
+        assert_eq!(reader.received(request.as_bytes()), Step::More, "{head:?}");
     }
     let kept = format!(
         "POST /completion HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 13\r\n\r\n{BODY}"

@@ -77,7 +77,7 @@ pub struct Blend {
 impl Blend {
     /// The blend of these adapters, each applied at the scale next to it. The adapters' own scales
     /// do not count.
-    pub fn of<'a>(adapters: impl IntoIterator<Item = (&'a Adapter, Scale)>) -> Self {
+    pub fn from_adapters<'a>(adapters: impl IntoIterator<Item = (&'a Adapter, Scale)>) -> Self {
         let mut blend = Self::default();
         let mut ordinary = false;
         for (adapter, scale) in adapters {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn blend(adapters: &[Adapter]) -> Blend {
-        Blend::of(adapters.iter().map(|adapter| (adapter, adapter.scale)))
+        Blend::from_adapters(adapters.iter().map(|adapter| (adapter, adapter.scale)))
     }
 
     #[test]
@@ -208,23 +208,23 @@ mod tests {
     fn a_slot_is_kept_for_other_adapters_only_if_those_are_activated_by_tokens() {
         let ordinary = blend(&[adapter(1, 1.0, &[])]);
         let negative = blend(&[adapter(1, -1.0, &[])]);
-        let (one, other) = (adapter(2, 1.0, &[5]), adapter(3, 1.0, &[6]));
-        let mixed = blend(&[adapter(1, 1.0, &[]), one.clone()]);
-        let (one, other) = (blend(&[one]), blend(&[other]));
+        let by_token = adapter(2, 1.0, &[5]);
+        let mixed = blend(&[adapter(1, 1.0, &[]), by_token.clone()]);
+        let (invoked, other) = (blend(&[by_token]), blend(&[adapter(3, 1.0, &[6])]));
         let none = Blend::default();
         for (before, next, kept) in [
             (ordinary, ordinary, true),
             (ordinary, none, false),
             (none, ordinary, false),
-            (none, one, true),
-            (one, other, true),
-            (one, none, false),
-            (ordinary, one, false),
-            (one, ordinary, false),
-            (mixed, one, false),
+            (none, invoked, true),
+            (invoked, other, true),
+            (invoked, none, false),
+            (ordinary, invoked, false),
+            (invoked, ordinary, false),
+            (mixed, invoked, false),
             (none, mixed, false),
             // A negative scale is applied (it is not 0) but not enabled (it is not above 0).
-            (negative, one, true),
+            (negative, invoked, true),
             (negative, none, false),
         ] {
             assert_eq!(before.keeps_for(next), kept, "{before:?} {next:?}");

@@ -107,16 +107,16 @@ mod tests {
 
     #[test]
     fn one_entry_is_stored_without_an_allocation() {
-        let one = Entries::from(&[entry(3)][..]);
+        let copied = Entries::from(&[entry(3)][..]);
         let given = Entries::from(vec![entry(3)]);
         let only = Entries::from(entry(3));
-        for entries in [&one, &given, &only] {
+        for entries in [&copied, &given, &only] {
             assert!(matches!(entries.0, Repr::One(_)));
         }
-        assert_eq!(one, given);
-        assert_eq!(one, only);
-        assert_eq!(*one, [entry(3)]);
-        assert_eq!(format!("{one:?}"), format!("{:?}", [entry(3)]));
+        assert_eq!(copied, given);
+        assert_eq!(copied, only);
+        assert_eq!(*copied, [entry(3)]);
+        assert_eq!(format!("{copied:?}"), format!("{:?}", [entry(3)]));
     }
 
     #[test]

@@ -248,8 +248,9 @@ impl Jobs {
         let arrival = self.tasks.remove(&task);
         let id = self.id_of(arrival);
         let slot = self.slots.get_mut(&sequence);
-        let job = slot.and_then(|slot| slot.job.as_mut());
-        let job = job.filter(|job| job.evaluation == Some(evaluation));
+        let job = slot
+            .and_then(|slot| slot.job.as_mut())
+            .filter(|job| job.evaluation == Some(evaluation));
         let mut running = None;
         if let Some(job) = job {
             job.arrival = arrival;

@@ -15,7 +15,7 @@ fn the_ledger_agrees_with_the_naive_one_on_sequences_of_many_tree_nodes() {
     let mut longest = 0;
     for seed in 0..120 {
         let mut pair = Pair::default();
-        let mut generator = Generator::of(&[seed as u8], BLOCK);
+        let mut generator = Generator::from_bytes(&[seed as u8], BLOCK);
         let outcome = pair.run(&mut Random(seed), &mut generator, 150, |ledger| {
             longest = longest.max(ledger.held(0));
         });

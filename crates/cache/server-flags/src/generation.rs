@@ -17,7 +17,7 @@ impl Generation {
     /// `version` and `build`: in the engine's own words, such as `0.7.0` and `b11669-Debian`; empty if
     /// it has none. An engine that states neither is older than 0.7.
     #[must_use]
-    pub fn of(has_host_cache: bool, has_process: bool, version: &str, build: &str) -> Self {
+    pub fn detect(has_host_cache: bool, has_process: bool, version: &str, build: &str) -> Self {
         match (has_host_cache, has_process, is_of_0_7(version, build)) {
             (false, ..) => Self::Of2025,
             (true, false, _) => Self::Early2026,
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_does_not_tell_its_version_is_older() {
-        let of = |cache, process, version| Generation::of(cache, process, version, "");
+        let of = |cache, process, version| Generation::detect(cache, process, version, "");
         assert_eq!(of(false, true, "0.7.0"), Generation::Of2025);
         assert_eq!(of(true, false, "0.7.0"), Generation::Early2026);
         assert_eq!(of(true, true, ""), Generation::Mid2026);

@@ -295,7 +295,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(row: &'static str, is_relevant: bool) -> Self {
+    fn new(row: &'static str, is_relevant: bool) -> Self {
         let mut known = Self {
             names: Vec::new(),
             off: Vec::new(),
@@ -337,7 +337,7 @@ fn all() -> &'static [Known] {
         let lists = [(HARMLESS, false), (HARMLESS_OLD, false), (RELEVANT, true)];
         let rows = lists.into_iter().flat_map(|(list, is_relevant)| {
             let rows = list.lines().filter(|row| !row.is_empty());
-            rows.map(move |row| Known::of(row, is_relevant))
+            rows.map(move |row| Known::new(row, is_relevant))
         });
         rows.collect()
     })
@@ -442,8 +442,8 @@ pub fn relevant_flags(
         }
     }
     unknown_variables.sort();
-    let known = given.into_iter();
-    let known = known.flat_map(|(name, values)| [name.into()].into_iter().chain(values));
+    let flags = given.into_iter();
+    let known = flags.flat_map(|(name, values)| [name.into()].into_iter().chain(values));
     known
         .chain(unknown)
         .chain(unknown_variables.into_iter().flatten())
@@ -466,31 +466,31 @@ fn spelled(value: &OsStr) -> OsString {
 mod tests {
     use super::*;
 
-    fn of(arguments: &str, variables: &[(&str, &str)]) -> String {
+    fn flags_of(arguments: &str, variables: &[(&str, &str)]) -> String {
         let arguments = arguments.split_whitespace().map(OsString::from);
         let variables = variables
             .iter()
             .map(|(name, value)| (name.into(), value.into()));
-        let words = relevant_flags(arguments, variables);
-        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        let flags = relevant_flags(arguments, variables);
+        let words: Vec<_> = flags.iter().map(|word| word.to_string_lossy()).collect();
         words.join(" ")
     }
 
     #[test]
     fn harmless_flags_do_not_count_and_unknown_ones_do() {
         assert_eq!(
-            of(
+            flags_of(
                 "--port 1 -np 4 -m a.gguf --cache_ram 9 --no-mmap --temp 1",
                 &[]
             ),
             ""
         );
         assert_eq!(
-            of("--hf-token secret -hf a/b", &[("LLAMA_ARG_HF_FILE", "c")]),
+            flags_of("--hf-token secret -hf a/b", &[("LLAMA_ARG_HF_FILE", "c")]),
             ""
         );
         assert_eq!(
-            of(
+            flags_of(
                 "",
                 &[
                     ("LLAMA_ARG_PORT", "1"),
@@ -500,14 +500,20 @@ mod tests {
             ),
             ""
         );
-        assert_eq!(of("--from-next-year 5 --port 2", &[]), "--from-next-year 5");
-        assert_eq!(of("", &[("LLAMA_ARG_NEW", "1")]), "LLAMA_ARG_NEW 1");
-        assert_eq!(of("--rope-freq-base 5000", &[]), "--rope-freq-base 5000");
+        assert_eq!(
+            flags_of("--from-next-year 5 --port 2", &[]),
+            "--from-next-year 5"
+        );
+        assert_eq!(flags_of("", &[("LLAMA_ARG_NEW", "1")]), "LLAMA_ARG_NEW 1");
+        assert_eq!(
+            flags_of("--rope-freq-base 5000", &[]),
+            "--rope-freq-base 5000"
+        );
     }
 
     #[test]
     fn what_means_the_same_is_the_same_however_it_is_said() {
-        let yarn = of(
+        let yarn = flags_of(
             "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 4096",
             &[],
         );
@@ -516,10 +522,10 @@ mod tests {
             ("LLAMA_ARG_ROPE_SCALE", "4.0"),
             ("LLAMA_ARG_YARN_ORIG_CTX", "4096"),
         ];
-        assert_eq!(of("", &variables), yarn);
-        assert_eq!(of("--yarn_orig_ctx 4096", &variables[..2]), yarn);
+        assert_eq!(flags_of("", &variables), yarn);
+        assert_eq!(flags_of("--yarn_orig_ctx 4096", &variables[..2]), yarn);
         assert_eq!(
-            of(
+            flags_of(
                 "--yarn-orig-ctx 4096 --port 8 --rope-scale 4 --rope-scaling yarn",
                 &[]
             ),
@@ -527,36 +533,36 @@ mod tests {
         );
         // The command line counts more, and the last of several.
         assert_eq!(
-            of(
+            flags_of(
                 "--rope-scale 2 --rope-scale 4",
                 &[variables[0], variables[2], ("LLAMA_ARG_ROPE_SCALE", "9")]
             ),
             yarn
         );
-        assert_ne!(of("--rope-scale 5", &variables), yarn);
+        assert_ne!(flags_of("--rope-scale 5", &variables), yarn);
         assert_eq!(
-            of("-ctk q8_0", &[]),
-            of("", &[("LLAMA_ARG_CACHE_TYPE_K", "q8_0")])
+            flags_of("-ctk q8_0", &[]),
+            flags_of("", &[("LLAMA_ARG_CACHE_TYPE_K", "q8_0")])
         );
         assert_eq!(
-            of("--swa-full", &[]),
-            of("", &[("LLAMA_ARG_SWA_FULL", "true")])
+            flags_of("--swa-full", &[]),
+            flags_of("", &[("LLAMA_ARG_SWA_FULL", "true")])
         );
-        assert_eq!(of("", &[("LLAMA_ARG_SWA_FULL", "off")]), "");
+        assert_eq!(flags_of("", &[("LLAMA_ARG_SWA_FULL", "off")]), "");
         // Several of these count.
         assert_ne!(
-            of("--override-kv a=int:1 --override-kv b=int:2", &[]),
-            of("--override-kv b=int:2", &[])
+            flags_of("--override-kv a=int:1 --override-kv b=int:2", &[]),
+            flags_of("--override-kv b=int:2", &[])
         );
     }
 
     /// Servers of 2025 have flags without a value that have one now.
     #[test]
     fn a_flag_is_not_taken_for_the_value_of_another() {
-        assert_eq!(of("-fa --port 8080", &[]), "--flash-attn");
-        assert_eq!(of("-fa on --port 8080", &[]), "--flash-attn on");
+        assert_eq!(flags_of("-fa --port 8080", &[]), "--flash-attn");
+        assert_eq!(flags_of("-fa on --port 8080", &[]), "--flash-attn on");
         assert_eq!(
-            of("--yarn-ext-factor -1.0 --port 1", &[]),
+            flags_of("--yarn-ext-factor -1.0 --port 1", &[]),
             "--yarn-ext-factor -1"
         );
     }

@@ -138,8 +138,8 @@ impl ServerFlags {
     /// The value of a flag that has one.
     fn accept(&mut self, flag: Flag, kind: Kind, name: &str, text: OsString) -> Option<Value> {
         if flag == Flag::Alias {
-            let names = text.as_bytes().split(|&byte| byte == b',').map(strip);
-            let names = names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec);
+            let parts = text.as_bytes().split(|&byte| byte == b',').map(strip);
+            let names = parts.filter(|name| !name.is_empty()).map(<[u8]>::to_vec);
             self.aliases.extend(names);
         }
         let value = match kind {

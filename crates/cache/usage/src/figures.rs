@@ -48,7 +48,7 @@ pub fn correct(answer: &[u8], account: Account) -> Option<Vec<u8>> {
     }
     // What follows relies on it.
     serde_json::from_slice::<IgnoredAny>(answer).ok()?;
-    let all = Value::of(answer);
+    let all = Value::from_text(answer);
     let mut edits = Vec::new();
     for place in [
         Some(all.clone()),

@@ -47,8 +47,8 @@ impl Sending {
     ) -> Option<Vec<u8>> {
         match self {
             Self::Nothing => {
-                let head = Head::of(bytes);
-                let whole = head.as_ref().and_then(|head| Whole::of(bytes, head));
+                let head = Head::parse(bytes);
+                let whole = head.as_ref().and_then(|head| Whole::parse(bytes, head));
                 *self = match (&head, &whole) {
                     (_, Some(_)) => Self::Whole,
                     (Some(head), _) if head.is_stream => Self::Events,
@@ -56,7 +56,7 @@ impl Sending {
                 };
                 whole?.corrected(account)
             }
-            Self::Events | Self::Chunks => match Chunk::of(bytes) {
+            Self::Events | Self::Chunks => match Chunk::parse(bytes) {
                 Some(chunk) => {
                     *self = Self::Chunks;
                     chunk.corrected(account)
@@ -82,7 +82,7 @@ struct Whole<'a> {
 
 impl<'a> Whole<'a> {
     /// `None`: it is anything else.
-    fn of(bytes: &'a [u8], head: &Head) -> Option<Self> {
+    fn parse(bytes: &'a [u8], head: &Head) -> Option<Self> {
         let length = head.length.clone().filter(|_| head.is_json)?;
         let body = bytes.get(head.end..)?;
         let number: usize = text(bytes.get(length.clone())?)?.parse().ok()?;
@@ -121,7 +121,7 @@ struct Head {
 
 impl Head {
     /// `None`: it is not one, or the content is encoded.
-    fn of(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         const END: &[u8] = b"\r\n\r\n";
         /// More than any head of llama-server.
         const LONGEST_HEAD: usize = 16 << 10;
@@ -166,7 +166,7 @@ struct Chunk<'a> {
 
 impl<'a> Chunk<'a> {
     /// `None`: it is anything else.
-    fn of(bytes: &'a [u8]) -> Option<Self> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
         let size = bytes.iter().take(9).position(|byte| *byte == b'\r')?;
         let count = usize::from_str_radix(text(&bytes[..size])?, 16).ok()?;
         let rest = bytes[size..].strip_prefix(b"\r\n")?;

@@ -29,7 +29,7 @@ pub struct Value<'a> {
 impl<'a> Value<'a> {
     /// The value that the whole text is.
     #[must_use]
-    pub fn of(text: &'a [u8]) -> Self {
+    pub fn from_text(text: &'a [u8]) -> Self {
         let all = Self {
             text,
             at: 0..text.len(),
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn members_and_elements_are_found_where_they_stand() {
         let text = br#" { "a" : [1, "x,]", {"b":2} ,[]], "c":{} , "d\"":null,"a":"\u00e9" } "#;
-        let all = Value::of(text);
+        let all = Value::from_text(text);
         let shown: Vec<_> = all
             .members()
             .map(|(key, value)| [key, value].map(|it| String::from_utf8_lossy(it.bytes())))

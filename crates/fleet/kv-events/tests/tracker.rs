@@ -127,7 +127,7 @@ fn run(seeds: std::ops::Range<u64>, events: usize, block: u32, longest: u32) -> 
     for seed in seeds {
         let mut scene = Scene::new(block);
         let mut choices = Random(seed);
-        let mut generator = Generator::of(&[seed as u8], longest);
+        let mut generator = Generator::from_bytes(&[seed as u8], longest);
         for nth in 0..events {
             let event = generator.next(&mut choices, &scene.pair.naive);
             scene.apply(&event);

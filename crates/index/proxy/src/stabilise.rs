@@ -77,7 +77,7 @@ impl Stabiliser {
     }
 
     fn in_texts(&self, path: &str, body: &[u8], used: &mut [bool]) -> Option<Vec<u8>> {
-        let texts = texts(path, &Value::of(body));
+        let texts = texts(path, &Value::from_text(body));
         let last = texts
             .iter()
             .rposition(|text| text.is_users && text.value.string().is_some());
@@ -123,7 +123,7 @@ impl Stabiliser {
     fn in_order(&self, body: &[u8], used: &mut [bool]) -> Option<Vec<u8>> {
         let sorts = |rule: &Rule| matches!(rule.action, Action::Sort);
         let number = self.rules.iter().position(sorts)?;
-        let tools = Value::of(body).member("tools")?;
+        let tools = Value::from_text(body).member("tools")?;
         let ordered = order::tools(&tools)?;
         used[number] = true;
         Some(apply(body, vec![tools.becomes(ordered)]))

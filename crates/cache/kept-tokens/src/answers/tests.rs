@@ -7,10 +7,10 @@ struct Letters {
 
 impl Letters {
     fn new() -> Self {
-        let two = (0..200u8).map(|n| vec![b'a' + n / 16, b'a' + n % 16]);
-        let one = (0..16).map(|n| vec![b'a' + n]);
+        let double = (0..200u8).map(|n| vec![b'a' + n / 16, b'a' + n % 16]);
+        let single = (0..16).map(|n| vec![b'a' + n]);
         Self {
-            pieces: two.chain(one).collect(),
+            pieces: double.chain(single).collect(),
         }
     }
 
@@ -28,7 +28,7 @@ impl Vocabulary for Letters {
     }
 
     fn token_of(&self, piece: &[u8]) -> Option<i32> {
-        let found = self.pieces.iter().position(|one| one == piece);
+        let found = self.pieces.iter().position(|known| known == piece);
         found.map(|at| at as i32)
     }
 
@@ -80,12 +80,20 @@ fn of_two_answers_with_one_text_the_newest_is_kept() {
 fn an_answer_in_the_tokenizers_tokens_leaves_what_follows_it() {
     let vocabulary = Letters::new();
     // "a" as the tokenizer has it, and a token of two of them.
-    let (one, two) = (200, 0);
+    let (single, double) = (200, 0);
     let mut answers = Answers::new(10_000);
-    answer(&mut answers, &[one; BEFORE + 1], &[one, one, one, two]);
-    answer(&mut answers, &[one; BEFORE + 3], &[one; 10]);
-    answer(&mut answers, &[one; BEFORE + 48], &[one, two, one]);
-    let canonical = [one; 100];
+    answer(
+        &mut answers,
+        &[single; BEFORE + 1],
+        &[single, single, single, double],
+    );
+    answer(&mut answers, &[single; BEFORE + 3], &[single; 10]);
+    answer(
+        &mut answers,
+        &[single; BEFORE + 48],
+        &[single, double, single],
+    );
+    let canonical = [single; 100];
     let text = vocabulary.text(&canonical);
     let kept = answers
         .keep(&text, &canonical, 0, &vocabulary, false)
@@ -148,7 +156,9 @@ impl Vocabulary for Harmony {
 fn harmony(text: &str) -> Vec<i32> {
     let (mut at, mut tokens) = (0, Vec::new());
     while at < text.len() {
-        let marker = MARKERS.iter().position(|one| text[at..].starts_with(one));
+        let marker = MARKERS
+            .iter()
+            .position(|marker| text[at..].starts_with(marker));
         tokens.push(marker.map_or(i32::from(text.as_bytes()[at]), |nth| 256 + nth as i32));
         at += marker.map_or(1, |nth| MARKERS[nth].len());
     }

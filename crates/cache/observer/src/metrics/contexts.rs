@@ -16,13 +16,15 @@ impl Page {
             "Tokens that the sequences of a context hold, in a program that is no llama-server. Slot 1003 is \
              sequence 3 of context 1",
         );
-        self.of_each(stats, "context_tokens", &[], |one| one.tokens);
+        self.of_each(stats, "context_tokens", &[], |context| context.tokens);
         self.family(
             "context_prompts_total",
             "counter",
             "Prompts of a context whose evaluation was completed, since it was created",
         );
-        self.of_each(stats, "context_prompts_total", &[], |one| one.reuse.prompts);
+        self.of_each(stats, "context_prompts_total", &[], |context| {
+            context.reuse.prompts
+        });
         let name = "context_prompt_tokens_total";
         self.family(
             name,

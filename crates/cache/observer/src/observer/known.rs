@@ -39,8 +39,8 @@ impl SlotTimes {
             reused, evaluated, ..
         } = prompt.counts;
         // The last batch may have been one of the prompt before.
-        let last = self.evaluated.seconds_since(self.launched);
-        let last = last.filter(|seconds| evaluated > 0 && *seconds > 0.0);
+        let to_batch = self.evaluated.seconds_since(self.launched);
+        let last = to_batch.filter(|seconds| evaluated > 0 && *seconds > 0.0);
         let seconds = now.seconds_since(self.launched).unwrap_or(0.0);
         let tokens_per_second = last.map(|seconds| evaluated as f64 / seconds);
         let tokens = self.tokens.map(u64::from);

@@ -107,8 +107,8 @@ impl Observer {
         let entry = self.completed(sequence, asker, evaluation, (counts, None), account, now);
         let slot = self.slots.entry(sequence).or_default();
         let seconds = slot.evaluated.seconds_since(slot.launched);
-        let seconds = seconds.filter(|seconds| counts.evaluated >= TIMED && *seconds > 0.0);
-        let rate = seconds.map(|seconds| counts.evaluated as f64 / seconds);
+        let timed = seconds.filter(|seconds| counts.evaluated >= TIMED && *seconds > 0.0);
+        let rate = timed.map(|seconds| counts.evaluated as f64 / seconds);
         self.usual_rate = rate.or(self.usual_rate);
         if answers {
             slot.untimed = Some(Untimed {

@@ -62,8 +62,9 @@ impl Observer {
             let Some(tokens) = live.tokens else {
                 return RequestState::Awaited { id, since };
             };
-            let found = ledger.and_then(|ledger| ledger.whereabouts(&id));
-            let found = found.unwrap_or_default();
+            let found = ledger
+                .and_then(|ledger| ledger.whereabouts(&id))
+                .unwrap_or_default();
             let slots = found.sequences.into_iter();
             return RequestState::Cached {
                 places: slots

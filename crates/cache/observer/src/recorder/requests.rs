@@ -65,8 +65,8 @@ impl Recorder {
             Some(scales) if !self.compares_always => self.named(scales),
             _ => self.applied,
         };
-        let wishes = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
-        let wishes = wishes.copied().unwrap_or_default();
+        let noted = posted.arrival.and_then(|arrival| self.wishes.get(&arrival));
+        let wishes = noted.copied().unwrap_or_default();
         let record = RequestRecord {
             order: self.launches,
             arrived: micros(if posted.at.0 > 0 { posted.at } else { at }),

@@ -14,7 +14,7 @@ impl Recorder {
         let text: Vec<u8> = some
             .flat_map(|adapter| format!("{}:{:?};", adapter.address, adapter.scale).into_bytes())
             .collect();
-        let blend = Blend::of(adapters.iter().map(|adapter| (adapter, adapter.scale)));
+        let blend = Blend::from_adapters(adapters.iter().map(|adapter| (adapter, adapter.scale)));
         Applied {
             hash: if text.is_empty() {
                 0

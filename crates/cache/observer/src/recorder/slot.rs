@@ -115,8 +115,8 @@ impl Open {
     /// draft, or a batch that failed.
     pub(super) fn grow(&mut self, run: &[Entry]) {
         for entry in run {
-            let at = i64::from(entry.position) + self.discarded + self.surplus;
-            let at = usize::try_from(at).unwrap_or(0);
+            let place = i64::from(entry.position) + self.discarded + self.surplus;
+            let at = usize::try_from(place).unwrap_or(0);
             if at >= self.record.prompt as usize && at <= self.tokens.len() {
                 self.tokens.truncate(at);
                 self.tokens.push(entry.token);

@@ -48,8 +48,8 @@ impl Stage {
     pub(super) fn launched(&mut self, sequence: SequenceId, arrival: Option<Arrival>) -> Exchange {
         self.launching = Some(Launch { arrival });
         let exchanged = self.exchanged.take();
-        let exchanged = exchanged.filter(|&(slot, _)| slot == sequence);
-        exchanged.map(|(_, exchange)| exchange).unwrap_or_default()
+        let of_slot = exchanged.filter(|&(slot, _)| slot == sequence);
+        of_slot.map(|(_, exchange)| exchange).unwrap_or_default()
     }
 
     pub(super) fn submitted(&mut self) {

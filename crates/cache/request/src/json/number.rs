@@ -34,7 +34,7 @@ impl Reading {
         }
     }
 
-    pub(super) fn of(&mut self, member: Member) -> Option<&mut Option<Number>> {
+    pub(super) fn number_of(&mut self, member: Member) -> Option<&mut Option<Number>> {
         match member {
             Member::Slot => Some(&mut self.slot),
             Member::CacheReuse => Some(&mut self.cache_reuse),

@@ -222,8 +222,8 @@ fn prompts(body: &str) -> Option<Vec<String>> {
     let bytes = body.as_bytes();
     let whole = shown(&[bytes]);
     for split in 0..=bytes.len() {
-        let (one, two) = bytes.split_at(split);
-        assert_eq!(shown(&[one, two]), whole, "{body} split at {split}");
+        let (front, rest) = bytes.split_at(split);
+        assert_eq!(shown(&[front, rest]), whole, "{body} split at {split}");
     }
     let each: Vec<&[u8]> = bytes.chunks(1).collect();
     assert_eq!(shown(&each), whole, "{body} byte by byte");

@@ -88,8 +88,7 @@ fn play(prompts: usize, make: Make, is_explained: bool) -> f64 {
                 token: prompt[place],
                 output: place + 1 == prompt.len(),
             });
-            let entries: Vec<Entry> = entries.collect();
-            let entries = entries.into();
+            let entries = entries.collect::<Vec<Entry>>().into();
             apply(
                 &mut bench,
                 &mut accounts,

@@ -133,8 +133,8 @@ pub(crate) fn token(sequence: SequenceId, position: Position) -> Token {
     } else {
         sequence + 1
     };
-    let mixed = (own as u64) << 32 | position as u64;
-    let mixed = (mixed ^ mixed >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let both = (own as u64) << 32 | position as u64;
+    let mixed = (both ^ both >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 47) as Token
 }
 

@@ -60,10 +60,10 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
     for nth in 0..samples {
         let sequence = nth % SEQUENCES;
         let held = bench.ledger.held(sequence) as Position;
-        let one = |position| run(sequence, position, 1, true);
+        let output = |position| run(sequence, position, 1, true);
         submitted.add(bench.apply(Event::Submitted {
             context: ENGINE,
-            entries: one(held).into(),
+            entries: output(held).into(),
         }));
         let done = || Event::Evaluated {
             context: ENGINE,
@@ -99,7 +99,7 @@ pub(crate) fn single(bench: &mut Bench, plan: &mut Plan) {
         }));
         bench.apply(Event::Submitted {
             context: ENGINE,
-            entries: one(held + 1).into(),
+            entries: output(held + 1).into(),
         });
         marked.add(bench.apply(done()));
 

@@ -33,9 +33,11 @@ struct Plan {
 impl Plan {
     fn of_arguments() -> Self {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
-        let place = arguments.iter().position(|one| one == "--figures");
+        let place = arguments
+            .iter()
+            .position(|argument| argument == "--figures");
         Self {
-            quick: arguments.iter().any(|one| one == "--quick"),
+            quick: arguments.iter().any(|argument| argument == "--quick"),
             figures: place
                 .and_then(|place| arguments.get(place + 1))
                 .map(PathBuf::from),
@@ -56,7 +58,7 @@ impl Plan {
 
 fn main() {
     let mut plan = Plan::of_arguments();
-    if std::env::args().any(|one| one == "--accounts") {
+    if std::env::args().any(|argument| argument == "--accounts") {
         return accounts::explained(&mut plan);
     }
     println!(

@@ -350,7 +350,7 @@ impl Accounts {
             same_after,
             around: self.quotes.then(|| {
                 let at = nearest.common as usize;
-                Box::new(Around::of(prompt, at, &nearest.rest))
+                Box::new(Around::new(prompt, at, &nearest.rest))
             }),
         })
     }
@@ -427,7 +427,7 @@ fn count(open: &Open, stretches: &Stretches, evaluated: u64) -> Causes {
         ..Causes::default()
     };
     for &(from, to, cause) in &stretches.all {
-        *causes.of(cause) += open.entries(from, to);
+        *causes.count_of(cause) += open.entries(from, to);
     }
     let sum = causes.sum();
     if sum > evaluated {

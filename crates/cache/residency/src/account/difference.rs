@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(ours: &[Token], theirs: &[Token]) -> (u32, u32, u32) {
+    fn counts(ours: &[Token], theirs: &[Token]) -> (u32, u32, u32) {
         let Difference {
             inserted,
             deleted,
@@ -117,20 +117,20 @@ mod tests {
     fn one_edit_is_an_insertion_a_deletion_or_a_replacement() {
         let tail = run(100, 50);
         let with = |head: &[Token]| [head, &tail[..]].concat();
-        assert_eq!(of(&with(&[1, 2, 3]), &tail), (3, 0, 50));
-        assert_eq!(of(&tail, &with(&[1, 2])), (0, 2, 50));
-        assert_eq!(of(&with(&[1, 2, 3]), &with(&[4, 5])), (3, 2, 50));
+        assert_eq!(counts(&with(&[1, 2, 3]), &tail), (3, 0, 50));
+        assert_eq!(counts(&tail, &with(&[1, 2])), (0, 2, 50));
+        assert_eq!(counts(&with(&[1, 2, 3]), &with(&[4, 5])), (3, 2, 50));
         // The earlier one had an answer behind it.
         let answered = [with(&[4]), run(900, 30)].concat();
-        assert_eq!(of(&with(&[1]), &answered), (1, 1, 50));
+        assert_eq!(counts(&with(&[1]), &answered), (1, 1, 50));
     }
 
     #[test]
     fn a_short_common_rest_counts_only_if_both_end_with_it() {
-        assert_eq!(of(&[1, 7, 8], &[2, 7, 8]), (1, 1, 2));
-        assert_eq!(of(&[1, 7, 8], &[2, 7, 8, 9]), (3, 4, 0));
-        assert_eq!(of(&[1], &[]), (1, 0, 0));
-        assert_eq!(of(&[], &[1, 2]), (0, 2, 0));
+        assert_eq!(counts(&[1, 7, 8], &[2, 7, 8]), (1, 1, 2));
+        assert_eq!(counts(&[1, 7, 8], &[2, 7, 8, 9]), (3, 4, 0));
+        assert_eq!(counts(&[1], &[]), (1, 0, 0));
+        assert_eq!(counts(&[], &[1, 2]), (0, 2, 0));
     }
 
     /// The inserted tokens end like a sentence, so they are also alike to the middle of `theirs`.
@@ -141,7 +141,7 @@ mod tests {
         ];
         let theirs = sentence.repeat(3);
         let ours = [&[5, 5, 5, 1, 2][..], &theirs].concat();
-        assert_eq!(of(&ours, &theirs), (5, 0, 54));
+        assert_eq!(counts(&ours, &theirs), (5, 0, 54));
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         let rest = run(100, 40);
         let ours = [&[5, 1, 2, 3, 4, 6][..], &rest].concat();
         let theirs = [&[9, 1, 2, 3, 4, 9, 9, 9][..], &rest].concat();
-        assert_eq!(of(&ours, &theirs), (6, 8, 40));
+        assert_eq!(counts(&ours, &theirs), (6, 8, 40));
     }
 
     /// Does the same by trying all places.
@@ -186,7 +186,7 @@ mod tests {
             ours in prop::collection::vec(0..3_i32, 0..30),
             theirs in prop::collection::vec(0..3_i32, 0..16),
         ) {
-            prop_assert_eq!(of(&ours, &theirs), naive(&ours, &theirs));
+            prop_assert_eq!(counts(&ours, &theirs), naive(&ours, &theirs));
         }
 
         #[test]
@@ -194,7 +194,7 @@ mod tests {
             ours in prop::collection::vec(0..5_i32, 0..60),
             theirs in prop::collection::vec(0..5_i32, 0..60),
         ) {
-            let (inserted, deleted, same) = of(&ours, &theirs);
+            let (inserted, deleted, same) = counts(&ours, &theirs);
             let (inserted, deleted, same) = (inserted as usize, deleted as usize, same as usize);
             prop_assert!(inserted + same <= ours.len() && deleted + same <= theirs.len());
             prop_assert_eq!(

@@ -90,10 +90,10 @@ impl Accounts {
         let held = ledger.tokens_from(CacheEntry::Slot(slot), 0);
         // Either its prompt has been given up, or only its request tells its end (embeddings).
         let open = self.slots.get_mut(&slot).and_then(|it| it.open.as_mut());
-        let open = open.and_then(|open| Some((open.begun.as_ref()?.moment, open)));
-        if let Some((begun, open)) = open {
+        let evaluated = open.and_then(|open| Some((open.begun.as_ref()?.moment, open)));
+        if let Some((begun, open)) = evaluated {
             open.before
-                .get_or_insert_with(|| Before::of(&self.past, &held, open.nth, begun));
+                .get_or_insert_with(|| Before::new(&self.past, &held, open.nth, begun));
         }
         self.keep_anyway(slot, ledger);
         let place = self.slots.get_mut(&slot);

@@ -55,7 +55,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    pub(super) fn of(past: &Past, tokens: &[Token], nth: Nth, begun: Moment) -> Self {
+    pub(super) fn new(past: &Past, tokens: &[Token], nth: Nth, begun: Moment) -> Self {
         let nearest = past.nearest(tokens, nth, begun);
         let (before, earlier) = nearest
             .as_ref()

@@ -73,8 +73,8 @@ pub(super) fn block(ours: &[Token], theirs: &[Token], asked: usize) -> u32 {
     let (front, behind) = (&ours[..place], &theirs[end..]);
     let joints = (0..JOINT).flat_map(|our| (0..JOINT).map(move |their| (our, their)));
     let is_behind = joints.into_iter().any(|(our, their)| {
-        let run = front.get(our..).zip(behind.get(their..));
-        let run = run.map_or(0, |(front, behind)| common(front, behind));
+        let rests = front.get(our..).zip(behind.get(their..));
+        let run = rests.map_or(0, |(front, behind)| common(front, behind));
         run >= SURE && end + their + run + JOINT >= asked
     });
     if is_behind && place + length + JOINT < ours.len() {
@@ -151,7 +151,7 @@ mod tests {
         (0..10).chain(body).collect()
     }
 
-    fn of(ours: &[Token], theirs: &[Token]) -> (u32, u32) {
+    fn counts(ours: &[Token], theirs: &[Token]) -> (u32, u32) {
         let shared = shared(ours, theirs);
         (shared.repeated, shared.reordered)
     }
@@ -160,7 +160,7 @@ mod tests {
     fn tools_in_reversed_order_are_repeated_and_reordered() {
         let theirs: Vec<Token> = (0..12).flat_map(tool).collect();
         let ours: Vec<Token> = (0..12).rev().flat_map(tool).collect();
-        let (repeated, reordered) = of(&ours, &theirs);
+        let (repeated, reordered) = counts(&ours, &theirs);
         assert_eq!(repeated, 480);
         assert!(reordered >= 11 * 27, "{reordered}");
         assert_eq!(shared(&ours, &theirs).unmatched, 0);
@@ -168,7 +168,7 @@ mod tests {
         let long = |tools: &[Token], from: Token| -> Vec<Token> {
             tools.iter().copied().chain(from..from + 2000).collect()
         };
-        let (repeated, reordered) = of(&long(&ours, 50_000), &long(&theirs, 60_000));
+        let (repeated, reordered) = counts(&long(&ours, 50_000), &long(&theirs, 60_000));
         assert_eq!(repeated, 480);
         assert!(reordered >= 11 * 27, "{reordered}");
         // A date came in front of them.
@@ -188,7 +188,7 @@ mod tests {
             [text, name, kind].concat()
         };
         let ours: Vec<Token> = (0..20).flat_map(sorted).collect();
-        let (repeated, reordered) = of(&ours, &theirs);
+        let (repeated, reordered) = counts(&ours, &theirs);
         assert_eq!(repeated, 20 * 21);
         assert!(reordered >= 20 * 4, "{reordered}");
     }
@@ -226,7 +226,7 @@ mod tests {
     fn one_tool_that_moved_is_reordered() {
         let theirs: Vec<Token> = (0..12).flat_map(tool).collect();
         let ours: Vec<Token> = [11].into_iter().chain(0..11).flat_map(tool).collect();
-        let (repeated, reordered) = of(&ours, &theirs);
+        let (repeated, reordered) = counts(&ours, &theirs);
         assert_eq!(repeated, 480);
         assert!((27..60).contains(&reordered), "{reordered}");
     }
@@ -238,18 +238,18 @@ mod tests {
         for place in (5..480).step_by(40) {
             ours[place] = 9;
         }
-        let (repeated, reordered) = of(&ours, &theirs);
+        let (repeated, reordered) = counts(&ours, &theirs);
         assert!(repeated > 400 && reordered == 0, "{repeated} {reordered}");
     }
 
     #[test]
     fn other_text_is_neither() {
         let [ours, theirs] = [0, 1000].map(|from| (from..from + 500).collect::<Vec<_>>());
-        assert_eq!(of(&ours, &theirs), (0, 0));
-        assert_eq!(of(&ours, &[]), (0, 0));
-        assert_eq!(of(&[1, 2], &[2, 1]), (0, 0));
+        assert_eq!(counts(&ours, &theirs), (0, 0));
+        assert_eq!(counts(&ours, &[]), (0, 0));
+        assert_eq!(counts(&[1, 2], &[2, 1]), (0, 0));
         // Text that repeats itself has no order.
         let [ours, theirs] = [[5; 300], [5; 300]];
-        assert_eq!(of(&ours, &theirs), (300, 0));
+        assert_eq!(counts(&ours, &theirs), (300, 0));
     }
 }

@@ -223,8 +223,8 @@ impl Past {
             inside,
             depth,
         } = self.walk(tokens);
-        let earlier = self.end_of(node, |node| node.since <= begun || node.first < nth);
-        let earlier = earlier.min(depth);
+        let is_earlier = |node: &Node| node.since <= begun || node.first < nth;
+        let earlier = self.end_of(node, is_earlier).min(depth);
         if earlier == 0 {
             return None;
         }

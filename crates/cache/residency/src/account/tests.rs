@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::ids::ContextId;
 use crate::token::{Position, media_token};
 use proptest::prelude::*;
-use server::{Ask, Flags, Server};
+use server::{Ask, Flags, SimulatedServer};
 
 mod server;
 
@@ -98,11 +98,11 @@ fn run(
     flags: Flags,
     steps: &[Step],
     bytes: usize,
-    mut check: impl FnMut(&server::Answer, &Server),
+    mut check: impl FnMut(&server::CheckedAccount, &SimulatedServer),
 ) {
-    let mut server = Server::new(flags, bytes);
+    let mut server = SimulatedServer::new(flags, bytes);
     let mut prompts: Vec<Vec<Token>> = vec![vec![9]];
-    let mut tell = |answers: Vec<server::Answer>, server: &Server| {
+    let mut tell = |answers: Vec<server::CheckedAccount>, server: &SimulatedServer| {
         answers.iter().for_each(|answer| check(answer, server));
     };
     for step in steps {
@@ -152,18 +152,18 @@ fn run(
     tell(server.batches(), &server);
 }
 
-fn with_slots(slots: usize) -> Server {
+fn with_slots(slots: usize) -> SimulatedServer {
     let flags = Flags {
         slots,
         host: 0,
         unified: false,
         rules: Rules::default(),
     };
-    Server::new(flags, usize::MAX)
+    SimulatedServer::new(flags, usize::MAX)
 }
 
 /// What took a slot's tokens: a prompt is asked in it, then this happens, it is emptied, and the prompt is asked again.
-fn taken_through(then: impl FnOnce(&mut Server)) -> Option<Through> {
+fn taken_through(then: impl FnOnce(&mut SimulatedServer)) -> Option<Through> {
     let mut server = with_slots(2);
     let ask = Ask {
         prompt: (0..10).collect(),
@@ -277,7 +277,7 @@ fn what_stands_behind_a_difference_is_repeated_or_in_another_order() {
 fn a_difference_in_an_answer_is_told_from_one_in_what_was_sent() {
     let [p, old, result, new] =
         [0..30, 100..140, 200..240, 300..320].map(|all| all.collect::<Vec<Token>>());
-    let ask = |server: &mut Server, parts: &[&[Token]]| {
+    let ask = |server: &mut SimulatedServer, parts: &[&[Token]]| {
         let answer = server.ask(&Ask {
             prompt: parts.concat(),
             wishes: Wishes::default(),
@@ -350,9 +350,9 @@ fn where_two_images_differ_the_difference_is_one_of_media() {
         let account = server.ask_anew(0, &[&same[..], &[second, 50]].concat(), false);
         account.diverged.expect("they differ").media
     };
-    let [one, other] = [7, 8].map(media_token);
-    assert!(of_media(one, other));
-    assert!(!of_media(one, 60) && !of_media(60, one) && !of_media(60, 61));
+    let [row, other] = [7, 8].map(media_token);
+    assert!(of_media(row, other));
+    assert!(!of_media(row, 60) && !of_media(60, row) && !of_media(60, 61));
 }
 
 #[test]

@@ -201,12 +201,12 @@ impl Causes {
         }
     }
 
-    pub(super) fn of(&mut self, cause: Cause) -> &mut u64 {
+    pub(super) fn count_of(&mut self, cause: Cause) -> &mut u64 {
         match cause {
             Cause::New => &mut self.new,
             Cause::Repeated => &mut self.repeated,
             Cause::Evicted => &mut self.evicted,
-            Cause::Elsewhere(kind) => self.elsewhere.of(kind),
+            Cause::Elsewhere(kind) => self.elsewhere.count_of(kind),
             Cause::NoWayBack => &mut self.no_way_back,
             Cause::Uncached => &mut self.uncached,
             Cause::Moved => &mut self.moved,
@@ -254,7 +254,7 @@ impl Elsewhere {
             .fold(0, u64::saturating_add)
     }
 
-    fn of(&mut self, kind: Kind) -> &mut u64 {
+    fn count_of(&mut self, kind: Kind) -> &mut u64 {
         match kind {
             Kind::Pinned => &mut self.pinned,
             Kind::Busy => &mut self.busy,
@@ -345,7 +345,7 @@ impl Around {
     /// The most tokens of each prompt from the difference on.
     pub const BEHIND: usize = 24;
 
-    pub(super) fn of(prompt: &[Token], at: usize, earlier: &[Token]) -> Self {
+    pub(super) fn new(prompt: &[Token], at: usize, earlier: &[Token]) -> Self {
         let (before, new) = prompt.split_at(at);
         let beginning = |tokens: &[Token]| tokens[..tokens.len().min(Self::BEHIND)].to_vec();
         Self {

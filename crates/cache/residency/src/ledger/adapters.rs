@@ -58,7 +58,7 @@ impl Ledger {
     ) {
         let first = !self.adapters.in_force.contains_key(&context);
         let in_force = InForce {
-            blend: Blend::of(adapters.iter().map(|adapter| (adapter, adapter.scale))),
+            blend: Blend::from_adapters(adapters.iter().map(|adapter| (adapter, adapter.scale))),
             adapters,
             compared,
         };
@@ -199,8 +199,8 @@ impl Ledger {
     /// compares adapters always. If it named none, the slot's blend is known only if it is the one
     /// that the server applied last for such a task.
     fn after(&self, blend: Option<Blend>, launch: &Launch) -> Option<Blend> {
-        let always = self.in_force().flatten();
-        let always = always.is_none_or(|in_force| in_force.compared == Compared::Always);
+        let in_force = self.in_force().flatten();
+        let always = in_force.is_none_or(|in_force| in_force.compared == Compared::Always);
         let known = if launch.names_adapters {
             !always
         } else {

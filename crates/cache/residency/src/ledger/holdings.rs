@@ -25,12 +25,13 @@ impl Ledger {
             common: self.tree.common(&path, holder),
             tokens: self.tree.depth(holder),
         };
-        let slots = self.sequences.iter();
-        let slots = slots.map(|(&id, sequence)| compare(CacheEntry::Slot(id), sequence.holder));
-        let hosts = self.buffers.iter();
-        let hosts = hosts.map(|(&id, &holder)| compare(CacheEntry::Host(id), holder));
-        let mut all: Vec<Holding> = slots
-            .chain(hosts)
+        let sequences = self.sequences.iter();
+        let of_slots =
+            sequences.map(|(&id, sequence)| compare(CacheEntry::Slot(id), sequence.holder));
+        let buffers = self.buffers.iter();
+        let of_host = buffers.map(|(&id, &holder)| compare(CacheEntry::Host(id), holder));
+        let mut all: Vec<Holding> = of_slots
+            .chain(of_host)
             .filter(|holding| holding.tokens > 0)
             .collect();
         all.sort_unstable_by_key(|holding| holding.holds);
@@ -85,8 +86,8 @@ impl Ledger {
     }
 
     /// Whether two slots worked under different LoRA adapters last.
-    pub(crate) fn blends_differ(&self, one: SequenceId, other: SequenceId) -> bool {
+    pub(crate) fn blends_differ(&self, slot: SequenceId, other: SequenceId) -> bool {
         let blend = |id| self.sequences.get(&id).map(|sequence| sequence.blend);
-        blend(one) != blend(other)
+        blend(slot) != blend(other)
     }
 }

@@ -35,7 +35,7 @@ impl InForce {
     /// The blend for a request that names one adapter, by its index, at scale 1.
     pub(super) fn blend_of_one(&self, place: usize) -> Option<Blend> {
         let adapter = self.adapters.get(place)?;
-        Some(Blend::of([(adapter, Scale::new(1.0))]))
+        Some(Blend::from_adapters([(adapter, Scale::new(1.0))]))
     }
 
     /// The blend for a request that names these adapters.
@@ -46,7 +46,7 @@ impl InForce {
             found.map_or(Scale::default(), |(_, scale)| *scale)
         };
         let adapters = self.adapters.iter().enumerate();
-        Blend::of(adapters.map(|(index, adapter)| (adapter, scale(index))))
+        Blend::from_adapters(adapters.map(|(index, adapter)| (adapter, scale(index))))
     }
 }
 

@@ -188,9 +188,11 @@ impl Ledger {
         let Some(sequence) = self.sequences.get(&sequence) else {
             return Vec::new();
         };
-        let labels = self.tree.labels_above(sequence.holder);
-        let labels = labels.filter(|label| label.kind != MarkKind::Enough);
-        let labels = labels.take(most);
+        let labels = self
+            .tree
+            .labels_above(sequence.holder)
+            .filter(|label| label.kind != MarkKind::Enough)
+            .take(most);
         let mut ids: Vec<&RequestId> = labels
             .filter_map(|label| self.requests.get(label.request))
             .filter(|request| sequence.suits(request.adapters) && request.evaluation.is_none())

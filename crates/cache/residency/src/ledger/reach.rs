@@ -178,7 +178,7 @@ impl Ledger {
     /// `on`: the prompt goes on behind these tokens. Then the memory need not reach back as far, by
     /// one position (since mid-2026; before that, there was no difference).
     pub(crate) fn way_back_in(&self, entry: CacheEntry, tokens: u32, on: bool) -> u32 {
-        match (self.bounds(), self.reaches.of(entry)) {
+        match (self.bounds(), self.reaches.reach_of(entry)) {
             (Some(bounds), Some(reach)) => {
                 reach.reuse_of(tokens, bounds.needed(tokens + u32::from(on)))
             }
@@ -236,7 +236,10 @@ impl Ledger {
             return;
         };
         // What is held up to here is as it was when the witness was looked at last.
-        let unchanged = self.reaches.of(witness).map_or(0, |reach| reach.unchanged);
+        let unchanged = self
+            .reaches
+            .reach_of(witness)
+            .map_or(0, |reach| reach.unchanged);
         for watched in marks {
             // If there is no request or mark any more, it was lost or superseded already.
             let Some(request) = self.requests.get(watched.request) else {

@@ -50,7 +50,7 @@ impl Reaches {
         };
     }
 
-    pub(super) fn of(&self, entry: CacheEntry) -> Option<&Reach> {
+    pub(super) fn reach_of(&self, entry: CacheEntry) -> Option<&Reach> {
         match entry {
             CacheEntry::Slot(id) => self.slots.get(&id),
             CacheEntry::Host(buffer) => self.hosts.get(&buffer),
@@ -60,7 +60,7 @@ impl Reaches {
     /// The last point, in tokens, that the server can go back to in a slot or host entry: see
     /// [`Reach::furthest`].
     pub(super) fn furthest(&self, entry: CacheEntry, held: u32, bounds: Bounds) -> u32 {
-        let reach = self.of(entry);
+        let reach = self.reach_of(entry);
         reach.map_or(0, |reach| reach.furthest(held, bounds))
     }
 

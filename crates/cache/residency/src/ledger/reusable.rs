@@ -114,8 +114,8 @@ impl Ledger {
         else {
             return false;
         };
-        let wanted = in_force.blend_of_one(adapter);
-        let wanted = wanted.filter(|blend| !blend.is_invoked());
+        let ordered = in_force.blend_of_one(adapter);
+        let wanted = ordered.filter(|blend| !blend.is_invoked());
         in_force.compared() == Compared::WhenNamed
             && !self.has_unsettled_blend(sequence)
             && wanted.is_some_and(|wanted| sequence.suits(Wanted::Blend(wanted)))

@@ -202,8 +202,8 @@ fn merge(mut branches: Vec<Branch>, most: usize) -> Vec<Branch> {
         }
     }
     let size = |branch: &Branch| (branch.is_held(), branch.tokens());
-    let leaves = (0..branches.len()).filter(|&place| children[place] == 0);
-    let mut leaves: BinaryHeap<_> = leaves
+    let childless = (0..branches.len()).filter(|&place| children[place] == 0);
+    let mut leaves: BinaryHeap<_> = childless
         .map(|place| Reverse((size(&branches[place]), place)))
         .collect();
     let mut gone = vec![false; branches.len()];

@@ -85,7 +85,7 @@ proptest! {
         let mut pair = Pair::default();
         let outcome = pair.run(
             &mut Bytes(&bytes),
-            &mut Generator::of(&bytes, 1),
+            &mut Generator::from_bytes(&bytes, 1),
             usize::MAX,
             |ledger| ledger.tree.check(),
         );
@@ -99,15 +99,15 @@ fn equal_events_give_equal_effects_in_equal_order() {
         let mut choices = Random(seed);
         let mut generator = Generator::new(1);
         let mut double = naive::Naive::default();
-        let (mut one, mut other) = (Ledger::new(), Ledger::new());
-        let (mut ones, mut others) = (Vec::new(), Vec::new());
+        let (mut ledger, mut other) = (Ledger::new(), Ledger::new());
+        let (mut facts, mut others) = (Vec::new(), Vec::new());
         assert!(!choices.is_over());
         for _ in 0..LIFE {
             let event = generator.next(&mut choices, &double);
             double.apply(&event);
-            one.apply(event.clone(), &mut ones);
+            ledger.apply(event.clone(), &mut facts);
             other.apply(event, &mut others);
-            assert_eq!(ones, others, "seed {seed}");
+            assert_eq!(facts, others, "seed {seed}");
         }
     }
 }
@@ -118,7 +118,7 @@ fn random_events_lead_to_every_fact_of_the_cache() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..300 {
         let mut choices = Random(seed);
-        let mut generator = Generator::of(&[seed as u8], 1);
+        let mut generator = Generator::from_bytes(&[seed as u8], 1);
         let mut double = naive::Naive::default();
         for _ in 0..LIFE {
             let event = generator.next(&mut choices, &double);
@@ -166,7 +166,7 @@ fn in_a_bounded_context_the_live_ids_follow_from_the_effects() {
     let mut out_of_reach = 0;
     for seed in 0..300 {
         let mut choices = Random(seed);
-        let mut generator = Generator::of(&[seed as u8], 1);
+        let mut generator = Generator::from_bytes(&[seed as u8], 1);
         let mut double = naive::Naive::default();
         let mut ledger = Ledger::new();
         let mut live = std::collections::BTreeSet::new();

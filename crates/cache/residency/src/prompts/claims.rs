@@ -149,8 +149,8 @@ impl Claims {
     /// evaluated prompts are either all still cached or all lost.
     fn certain(&self, ledger: &Ledger) -> Option<Vec<TaskId>> {
         let all = self.open.iter().map(|open| &open.tasks);
-        let certain = all.filter(|tasks| (1..=self.open.len()).contains(&tasks.len()));
-        let mut certain = certain.filter(|tasks| {
+        let few = all.filter(|tasks| (1..=self.open.len()).contains(&tasks.len()));
+        let mut certain = few.filter(|tasks| {
             let members = || self.open.iter().filter(|open| is_within(open, tasks));
             let lost = members().filter(|open| is_lost(open, ledger)).count();
             let count = members().count();

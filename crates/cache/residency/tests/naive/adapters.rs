@@ -1,6 +1,6 @@
 //! LoRA adapters: a request cannot use what a slot has evaluated under other adapters.
 
-use super::{Launch, Naive, Request, Serial, Slot};
+use super::{Launch, Naive, NaiveSlot, Request, Serial};
 use contextpilot_residency::{
     Adapter, Compared, ContextId, Place, Reason, Scale, SequenceId, TaskId, Token,
 };
@@ -15,7 +15,7 @@ pub(super) struct Set {
 }
 
 impl Set {
-    fn of(adapters: &[Adapter], scale: impl Fn(usize) -> Scale) -> Self {
+    fn from_adapters(adapters: &[Adapter], scale: impl Fn(usize) -> Scale) -> Self {
         let mut set = Self::default();
         let mut all = true;
         for (index, adapter) in adapters.iter().enumerate() {
@@ -57,11 +57,11 @@ pub(super) struct Applied {
 
 impl Applied {
     fn set(&self) -> Set {
-        Set::of(&self.adapters, |index| self.adapters[index].scale)
+        Set::from_adapters(&self.adapters, |index| self.adapters[index].scale)
     }
 
     /// The adapter at an index, at scale 1. `None`: there is none, or it is activated by tokens.
-    pub(super) fn one(&self, place: usize) -> Option<Set> {
+    pub(super) fn at_full_scale(&self, place: usize) -> Option<Set> {
         let adapter = self.adapters.get(place)?;
         let named = [(place as i32, Scale::new(1.0))];
         let ordinary = adapter.invocation.is_empty();
@@ -70,7 +70,7 @@ impl Applied {
 
     /// The adapters that a request names.
     fn named(&self, named: &[(i32, Scale)]) -> Set {
-        Set::of(&self.adapters, |index| {
+        Set::from_adapters(&self.adapters, |index| {
             let mut last = Scale::new(0.0);
             for &(name, scale) in named {
                 if name >= 0 && name as usize == index {
@@ -82,7 +82,7 @@ impl Applied {
     }
 }
 
-impl Slot {
+impl NaiveSlot {
     /// Whether the server would use the slot's tokens for a request that wants these adapters.
     pub(super) fn suits(&self, wants: &Wants) -> bool {
         match wants {
@@ -260,7 +260,7 @@ impl Naive {
     }
 
     /// Whether the next batch decides under which adapters a slot goes on.
-    pub(super) fn is_unsettled(&self, slot: &Slot) -> bool {
+    pub(super) fn is_unsettled(&self, slot: &NaiveSlot) -> bool {
         let launch = slot.launch.as_ref();
         let changes = launch.is_some_and(|launch| {
             !launch.set_settled && self.after(slot.set.clone(), launch) != slot.set
@@ -351,8 +351,8 @@ impl Naive {
         let slots = self.slots.iter().filter(|(_, s)| s.suits(&request.wants));
         let mut in_slots = slots.flat_map(|(id, slot)| {
             let left = slot.left.as_ref().map(|left| left.tokens.as_slice());
-            let arriving = self.arriving.as_ref().filter(|(to, _)| to == id);
-            let arriving = arriving.map(|(_, tokens)| tokens.as_slice());
+            let on_the_way = self.arriving.as_ref().filter(|(to, _)| to == id);
+            let arriving = on_the_way.map(|(_, tokens)| tokens.as_slice());
             [Some(slot.tokens.as_slice()), left, arriving]
         });
         let found = in_slots.any(|list| list.is_some_and(|list| list.starts_with(prompt)));

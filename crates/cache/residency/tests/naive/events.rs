@@ -86,7 +86,7 @@ impl Generator {
     }
 
     /// A generator with adapters or without: the first of the bytes decides.
-    pub(crate) fn of(bytes: &[u8], block: u32) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8], block: u32) -> Self {
         match bytes.first().map(|first| first % 4) {
             Some(1) => Self::with_adapters(block, Compared::WhenNamed),
             Some(2) => Self::with_adapters(block, Compared::Always),

@@ -33,7 +33,7 @@ type Serial = usize;
 #[derive(Default)]
 pub(crate) struct Naive {
     contexts: Vec<ContextId>,
-    slots: BTreeMap<SequenceId, Slot>,
+    slots: BTreeMap<SequenceId, NaiveSlot>,
     buffers: BTreeMap<usize, Vec<Token>>,
     /// The content that is about to replace that of a slot.
     arriving: Option<(SequenceId, Vec<Token>)>,
@@ -69,7 +69,7 @@ pub(crate) struct Naive {
 }
 
 #[derive(Default)]
-struct Slot {
+struct NaiveSlot {
     /// The tokens at positions 0, 1, 2… up to the first gap.
     tokens: Vec<Token>,
     /// The tokens beyond that gap, by position.
@@ -158,7 +158,7 @@ struct InBatch {
     unclear: bool,
 }
 
-impl Slot {
+impl NaiveSlot {
     fn is_empty(&self) -> bool {
         self.tokens.is_empty() && self.beyond.is_empty()
     }
@@ -217,13 +217,13 @@ impl Naive {
         std::mem::take(&mut self.facts)
     }
 
-    fn slot(&mut self, id: SequenceId) -> &mut Slot {
+    fn slot(&mut self, id: SequenceId) -> &mut NaiveSlot {
         let unknown = self.unheard;
         let set = self.first_set();
-        self.slots.entry(id).or_insert_with(|| Slot {
+        self.slots.entry(id).or_insert_with(|| NaiveSlot {
             unknown,
             set,
-            ..Slot::default()
+            ..NaiveSlot::default()
         })
     }
 
@@ -261,8 +261,8 @@ impl Naive {
             return Vec::new();
         };
         let requests = self.named_requests();
-        let requests = requests.filter(|request| here.suits(&request.wants));
-        let prompts = requests.flat_map(|r| r.prompts.iter().map(move |p| (&r.id, p)));
+        let suiting = requests.filter(|request| here.suits(&request.wants));
+        let prompts = suiting.flat_map(|r| r.prompts.iter().map(move |p| (&r.id, p)));
         prompts
             .filter(|(_, prompt)| !held.is_empty() && held.starts_with(prompt))
             .map(|(id, _)| id)
@@ -639,8 +639,8 @@ impl Naive {
     }
 
     fn reset(&mut self) {
-        let named = self.requests.iter();
-        let named = named.filter(|(_, request)| request.evaluation.is_none());
+        let requests = self.requests.iter();
+        let named = requests.filter(|(_, request)| request.evaluation.is_none());
         for serial in named.map(|(&serial, _)| serial).collect::<Vec<_>>() {
             let id = self.requests[&serial].id.clone();
             let place = self.whereabouts(&id).unwrap_or_default().place();

@@ -8,9 +8,9 @@ impl Naive {
     /// What the server would reuse for a prompt that names no adapters: the tokens of slots that are not
     /// in the batch being evaluated, and of host entries.
     pub(crate) fn reusable(&self) -> (Vec<&[Token]>, Vec<&[Token]>) {
-        let slots = self.slots.iter();
-        let slots = slots.filter(|&(&id, _)| !self.is_in_flight(id));
-        let slots = slots.filter(|(_, slot)| match self.applied() {
+        let all = self.slots.iter();
+        let idle = all.filter(|&(&id, _)| !self.is_in_flight(id));
+        let slots = idle.filter(|(_, slot)| match self.applied() {
             None => true,
             Some(None) => false,
             Some(Some(applied)) => match applied.compared {
@@ -35,11 +35,11 @@ impl Naive {
         if applied.compared == Compared::Always {
             return Vec::new();
         }
-        let Some(set) = applied.one(place) else {
+        let Some(set) = applied.at_full_scale(place) else {
             return Vec::new();
         };
-        let slots = self.slots.iter();
-        let slots = slots.filter(|&(&id, slot)| {
+        let all = self.slots.iter();
+        let slots = all.filter(|&(&id, slot)| {
             !self.is_in_flight(id)
                 && !self.is_unsettled(slot)
                 && slot.suits(&Wants::Set(set.clone()))
@@ -49,13 +49,13 @@ impl Naive {
 
     /// The tokens of the slots in the batch that is being evaluated.
     pub(crate) fn in_flight(&self) -> Vec<&[Token]> {
-        let slots = self.slots.iter();
-        let slots = slots.filter(|&(&id, _)| self.is_in_flight(id));
-        slots.map(|(_, slot)| slot.tokens.as_slice()).collect()
+        let all = self.slots.iter();
+        let in_flight = all.filter(|&(&id, _)| self.is_in_flight(id));
+        in_flight.map(|(_, slot)| slot.tokens.as_slice()).collect()
     }
 
     fn is_in_flight(&self, id: SequenceId) -> bool {
         let mut batch = self.batch.iter().flatten();
-        batch.any(|one| one.slot == id)
+        batch.any(|entry| entry.slot == id)
     }
 }

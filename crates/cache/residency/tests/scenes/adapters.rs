@@ -1,7 +1,7 @@
 //! LoRA adapters. The server compares tokens only, but it empties a slot that worked under other
 //! adapters than those that a request names (servers of 2026) or gets (servers of 2025).
 
-use crate::server::{ENGINE, Request, Server, text};
+use crate::server::{ENGINE, Request, SceneServer, text};
 use contextpilot_residency::{Adapter, Compared, ContextId, Event, Scale, Token};
 
 /// How strongly each of the server's three adapters is applied.
@@ -16,16 +16,16 @@ const INVOKED: Scales = [0.0, 0.0, 1.0];
 
 fn adapters(scales: Scales) -> Vec<Adapter> {
     let invocations: [&[Token]; 3] = [&[], &[], &[35, 36]];
-    let one = |(address, (scale, invocation)): (usize, (f32, &[Token]))| Adapter {
+    let adapter = |(address, (scale, invocation)): (usize, (f32, &[Token]))| Adapter {
         address,
         scale: Scale::new(scale),
         invocation: invocation.into(),
     };
     let each = scales.into_iter().zip(invocations);
-    (100..).zip(each).map(one).collect()
+    (100..).zip(each).map(adapter).collect()
 }
 
-impl Server {
+impl SceneServer {
     fn apply_adapters(&mut self, scales: Scales, compared: Compared) {
         self.apply_adapters_in(ENGINE, scales, compared);
     }
@@ -115,7 +115,7 @@ impl Server {
 
 #[test]
 fn an_equal_prompt_under_other_adapters_evicts_the_first() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(0, "again", "a prompt", (A, false));
     assert!(server.lost().is_empty());
@@ -133,7 +133,7 @@ fn an_equal_prompt_under_other_adapters_evicts_the_first() {
 
 #[test]
 fn when_a_task_names_other_adapters_its_slot_is_empty_from_the_launch_on() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     let request = server.post_naming("b", 1);
     server.said();
@@ -147,7 +147,7 @@ fn when_a_task_names_other_adapters_its_slot_is_empty_from_the_launch_on() {
 
 #[test]
 fn a_request_that_names_no_adapters_stays_cached_under_any() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.unnamed(0, "none", "a prompt", NONE);
     server.named(0, "a", "a prompt", (A, true));
     // The server would use the KV of "a" for it, as it does not compare.
@@ -163,7 +163,7 @@ fn a_request_that_names_no_adapters_stays_cached_under_any() {
 
 #[test]
 fn when_slots_work_under_different_adapters_each_request_is_cached_in_its_own_slot() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "a prompt", (B, false));
     assert!(server.lost().is_empty());
@@ -179,7 +179,7 @@ fn when_slots_work_under_different_adapters_each_request_is_cached_in_its_own_sl
 
 #[test]
 fn a_host_entry_keeps_a_prompt_cached_for_any_adapters() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.put_by(0, 1);
     server.named(0, "b", "something", (B, true));
@@ -191,7 +191,7 @@ fn a_host_entry_keeps_a_prompt_cached_for_any_adapters() {
 
 #[test]
 fn after_a_load_from_the_host_cache_the_next_batch_decides_the_adapters() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.put_by(0, 1);
     server.named(0, "b", "something", (B, true));
@@ -218,7 +218,7 @@ fn after_a_load_from_the_host_cache_the_next_batch_decides_the_adapters() {
 
 #[test]
 fn if_no_batch_follows_a_load_the_slot_stays_at_its_former_adapters() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.put_by(0, 1);
     server.named(0, "b", "something", (B, true));
@@ -233,7 +233,7 @@ fn if_no_batch_follows_a_load_the_slot_stays_at_its_former_adapters() {
 
 #[test]
 fn a_copy_of_a_slot_works_under_the_same_adapters() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "something", (B, false));
     server.copy(0, 1);
@@ -244,7 +244,7 @@ fn a_copy_of_a_slot_works_under_the_same_adapters() {
 
 #[test]
 fn of_a_prompt_that_activates_an_adapter_only_what_comes_before_counts() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "base", "a prompt", (NONE, false));
     // The server reuses the tokens before the activation, except for the last one.
     server.named(0, "invoked", "a prompt#$ and more", (INVOKED, false));
@@ -266,7 +266,7 @@ fn of_a_prompt_that_activates_an_adapter_only_what_comes_before_counts() {
 
 #[test]
 fn a_prompt_that_activates_an_adapter_at_its_second_token_is_never_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "first", "x#$ and more", (INVOKED, false));
     assert_eq!(server.lost(), ["first evicted: NeverCached, nowhere"]);
     // The server overlooks an activation at the first token.
@@ -276,7 +276,7 @@ fn a_prompt_that_activates_an_adapter_at_its_second_token_is_never_cached() {
 
 #[test]
 fn if_the_prompt_does_not_activate_a_named_adapter_the_slot_works_without() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "base", "a prompt", (NONE, false));
     let request = server.post_naming("invoked", 2);
     server.launch(0, request.task);
@@ -290,7 +290,7 @@ fn if_the_prompt_does_not_activate_a_named_adapter_the_slot_works_without() {
 
 #[test]
 fn if_the_server_has_no_adapters_named_ones_change_nothing() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     for id in ["a", "b"] {
         let request = server.post_naming(id, 0);
         server.launch(0, request.task);
@@ -307,7 +307,7 @@ fn if_the_server_has_no_adapters_named_ones_change_nothing() {
 #[test]
 fn adapters_of_a_draft_models_context_change_nothing() {
     let draft = ContextId(0x2000);
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.apply(Event::ContextCreated { context: draft });
     server.named(0, "a", "a prompt", (A, false));
     server.apply_adapters_in(draft, NONE, Compared::WhenNamed);
@@ -317,7 +317,7 @@ fn adapters_of_a_draft_models_context_change_nothing() {
 
 #[test]
 fn a_batch_with_an_image_only_does_not_change_the_slots_adapters() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "b prompt", (B, false));
     let request = server.post_naming("image", 0);
@@ -335,7 +335,7 @@ fn a_batch_with_an_image_only_does_not_change_the_slots_adapters() {
 
 #[test]
 fn on_servers_of_2025_a_request_is_cached_only_under_the_adapters_of_its_evaluation() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "base", "a prompt");
     server.compared(1, "b", "a prompt", (B, false));
     assert!(server.lost().is_empty());
@@ -349,7 +349,7 @@ fn on_servers_of_2025_a_request_is_cached_only_under_the_adapters_of_its_evaluat
 
 #[test]
 fn after_a_task_that_was_never_evaluated_the_slots_adapters_are_not_known() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     // It names nothing, and what the server applies then was never seen.
     let request = server.post("b");
@@ -378,7 +378,7 @@ fn after_a_task_that_was_never_evaluated_the_slots_adapters_are_not_known() {
 
 #[test]
 fn a_refused_task_leaves_the_slot_at_the_adapters_that_it_names() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "base", "a prompt", (NONE, false));
     let request = server.post_naming("refused", 2);
     server.launch(0, request.task);
@@ -397,11 +397,11 @@ fn a_refused_task_leaves_the_slot_at_the_adapters_that_it_names() {
 
 #[test]
 fn a_task_whose_launch_was_not_seen_may_have_changed_any_slot() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.named(1, "b", "b prompt", (B, false));
     server.unnamed(2, "c", "c prompt", B);
-    let untied = |server: &mut Server, task, named: Option<i32>| {
+    let untied = |server: &mut SceneServer, task, named: Option<i32>| {
         if let Some(index) = named {
             let scales = vec![(index, Scale::new(1.0))];
             server.apply(Event::NamedAdapters { task, scales });
@@ -429,7 +429,7 @@ fn a_task_whose_launch_was_not_seen_may_have_changed_any_slot() {
 
 #[test]
 fn after_lost_events_adapters_are_unknown_until_they_are_reported_again() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.named(0, "a", "a prompt", (A, false));
     server.apply(Event::OutOfStep);
     server.said();

@@ -1,14 +1,14 @@
 //! Evaluations that fail, contexts, and media.
 
 use crate::NOTHING;
-use crate::server::{ENGINE, Server, entries, text};
+use crate::server::{ENGINE, SceneServer, entries, text};
 use contextpilot_residency::{ContextId, Event, media_token};
 
 // ---- evaluations that fail ---------------------------------------------
 
 #[test]
 fn an_evaluation_for_which_there_was_no_room_is_tried_again_in_pieces() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "a long prompt");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -27,7 +27,7 @@ fn an_evaluation_for_which_there_was_no_room_is_tried_again_in_pieces() {
 
 #[test]
 fn an_evaluation_that_ends_half_way_leaves_what_the_engine_has() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "half");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -43,7 +43,7 @@ fn an_evaluation_that_ends_half_way_leaves_what_the_engine_has() {
 
 #[test]
 fn an_engine_that_holds_more_than_the_ledger_knows_evicts_the_slot() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "four");
     server.failed(&[(0, 99)]);
     assert_eq!(server.lost(), ["a evicted: OutOfStep, slot 0"]);
@@ -53,7 +53,7 @@ fn an_engine_that_holds_more_than_the_ledger_knows_evicts_the_slot() {
 
 #[test]
 fn events_of_a_draft_context_are_ignored() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let draft = ContextId(0x2000);
     server.apply(Event::ContextCreated { context: draft });
     server.prompt(0, "a", "the real one");
@@ -68,7 +68,7 @@ fn events_of_a_draft_context_are_ignored() {
 
 #[test]
 fn a_context_that_is_freed_takes_all_along_in_slots_and_in_host_memory() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "in the slot");
     server.prompt(1, "b", "in host memory");
     server.put_by(1, 0xb0);
@@ -90,7 +90,7 @@ fn a_context_that_is_freed_takes_all_along_in_slots_and_in_host_memory() {
 
 #[test]
 fn after_lost_events_every_live_id_is_evicted() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "in the slot");
     server.prompt(1, "b", "in host memory");
     server.put_by(1, 0xb0);
@@ -115,7 +115,7 @@ fn with_image(image: u32) -> Vec<i32> {
 
 #[test]
 fn different_images_never_match() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     for (slot, image, id) in [(0, 1, "a"), (1, 2, "b"), (2, 1, "c")] {
         let request = server.post(id);
         server.launch(slot, request.task);
@@ -150,8 +150,8 @@ fn at_one_position(slot: i32, batches: &[(u32, u32)]) -> Vec<Vec<contextpilot_re
 
 #[test]
 fn rows_of_an_image_that_share_a_position_are_one_token() {
-    let mut server = Server::start();
-    let image = |server: &mut Server, slot, cuts: &[(u32, u32)]| {
+    let mut server = SceneServer::start();
+    let image = |server: &mut SceneServer, slot, cuts: &[(u32, u32)]| {
         server.submit_entries(entries(slot, 0, &text("look: "), false));
         server.done();
         for batch in at_one_position(slot, cuts) {
@@ -181,8 +181,8 @@ fn rows_of_an_image_that_share_a_position_are_one_token() {
 
 #[test]
 fn rows_that_stand_for_the_whole_image_can_be_cut_anywhere() {
-    let mut server = Server::start();
-    let image = |server: &mut Server, rows: &[usize]| {
+    let mut server = SceneServer::start();
+    let image = |server: &mut SceneServer, rows: &[usize]| {
         server.submit_entries(entries(0, 0, &text("look: "), false));
         server.done();
         for &rows in rows {
@@ -205,7 +205,7 @@ fn rows_that_stand_for_the_whole_image_can_be_cut_anywhere() {
 
 #[test]
 fn a_gap_after_text_is_not_believed() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "text");
     server.submit_entries(entries(0, 9, &text("far"), true));
     assert_eq!(server.lost(), ["a evicted: OutOfStep, slot 0"]);
@@ -215,7 +215,7 @@ fn a_gap_after_text_is_not_believed() {
 #[test]
 fn a_gap_after_an_image_is_believed_up_to_a_bound() {
     for (gap, held) in [(1 << 16, 6 + (1 << 16) + 4), ((1 << 16) + 2, 0)] {
-        let mut server = Server::start();
+        let mut server = SceneServer::start();
         server.submit_entries(entries(0, 0, &text("look: "), false));
         server.submit_entries(entries(0, 6, &[media_token(7)], false));
         server.submit_entries(entries(0, 6 + gap, &text("what"), true));

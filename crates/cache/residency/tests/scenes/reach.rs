@@ -1,7 +1,7 @@
 //! Bounded contexts, which can go back to certain positions only: sliding windows and recurrent models.
 
 use crate::NOTHING;
-use crate::server::{ENGINE, Server, text};
+use crate::server::{ENGINE, SceneServer, text};
 use contextpilot_residency::{
     BufferId, CacheEntry, EvaluationId, Event, Position, RequestId, RewindGeneration, Rewinding,
     SequenceId,
@@ -9,8 +9,8 @@ use contextpilot_residency::{
 
 /// A server with a bounded context. `window`: how many tokens its layers look back; 0: a recurrent
 /// model.
-fn bounded(window: u32) -> Server {
-    let mut server = Server::start();
+fn bounded(window: u32) -> SceneServer {
+    let mut server = SceneServer::start();
     server.apply(Event::Bounded {
         context: ENGINE,
         window,
@@ -19,7 +19,7 @@ fn bounded(window: u32) -> Server {
 }
 
 /// Such a server of 0.7.0, with these `--ctx-checkpoints` and `--checkpoint-min-step`.
-fn late(window: u32, (checkpoints, min_step): (u32, u32)) -> Server {
+fn late(window: u32, (checkpoints, min_step): (u32, u32)) -> SceneServer {
     let mut server = bounded(window);
     server.apply(Event::Rewinds {
         context: ENGINE,
@@ -35,7 +35,7 @@ fn late(window: u32, (checkpoints, min_step): (u32, u32)) -> Server {
 /// A prompt in two batches with a checkpoint four tokens before its end, as llama-server does it.
 /// `first`: the first position in memory after each batch.
 fn prompt(
-    server: &mut Server,
+    server: &mut SceneServer,
     slot: SequenceId,
     (id, prompt): (&'static str, &str),
     first: [Position; 2],
@@ -64,7 +64,7 @@ fn prompt(
     server.answer(request);
 }
 
-fn reaches(server: &mut Server, slot: SequenceId, first: Position) {
+fn reaches(server: &mut SceneServer, slot: SequenceId, first: Position) {
     server.apply(Event::Reaches {
         context: ENGINE,
         sequence: slot,
@@ -72,7 +72,7 @@ fn reaches(server: &mut Server, slot: SequenceId, first: Position) {
     });
 }
 
-fn generate(server: &mut Server, slot: SequenceId, token: &str, first: Position) {
+fn generate(server: &mut SceneServer, slot: SequenceId, token: &str, first: Position) {
     server.submit(slot, &text(token), true);
     reaches(server, slot, first);
     server.done();
@@ -197,7 +197,7 @@ fn a_checkpoint_made_during_generation_does_not_keep_the_prompt_cached() {
 
 #[test]
 fn a_context_that_is_not_bounded_needs_no_checkpoints() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "a short prompt");
     reaches(&mut server, 0, 1000);
     generate(&mut server, 0, "x", 1001);
@@ -206,7 +206,7 @@ fn a_context_that_is_not_bounded_needs_no_checkpoints() {
 
 /// The conversation in a slot goes to host memory and into the next slot, so that the checkpoints there
 /// are copies.
-fn move_through_host(server: &mut Server, from: SequenceId, held: &str, checkpoint: usize) {
+fn move_through_host(server: &mut SceneServer, from: SequenceId, held: &str, checkpoint: usize) {
     let entry = 0xb00 + from as usize;
     server.put_by(from, entry);
     server.free(checkpoint);
@@ -220,7 +220,7 @@ fn turns(letters: &str) -> String {
 }
 
 /// Three turns of a conversation. Before each but the first it goes through host memory.
-fn three_turns(server: &mut Server) {
+fn three_turns(server: &mut SceneServer) {
     prompt(server, 0, ("a", &turns("a")), [95, 99], 0xc0);
     move_through_host(server, 0, &turns("a"), 0xc0);
     prompt(server, 1, ("b", &turns("ab")), [195, 199], 0xc1);
@@ -309,7 +309,7 @@ fn a_host_entry_whose_window_begins_early_enough_serves_a_prompt() {
 #[test]
 fn a_checkpoint_at_the_very_end_of_a_prompt_serves_it() {
     // The second prompt begins with the first, and its memory no longer has the window of that.
-    let two = |mut server: Server| {
+    let two = |mut server: SceneServer| {
         prompt(&mut server, 0, ("a", &long('a')), [0, 0], 0xc0);
         let second = format!("{}bbbb", long('a'));
         prompt(&mut server, 0, ("b", &second), [50, 54], 0xc1);
@@ -322,7 +322,7 @@ fn a_checkpoint_at_the_very_end_of_a_prompt_serves_it() {
 }
 
 fn load(
-    server: &mut Server,
+    server: &mut SceneServer,
     held: &str,
     first: Position,
     checkpoints: &[(u32, Position, Position)],
@@ -465,7 +465,7 @@ fn how_much_of_a_prompt_is_held_decides_how_far_memory_must_reach_back() {
 fn a_prompt_that_is_held_in_part_is_shown_as_it_was_sent() {
     let mut server = bounded(50);
     prompt(&mut server, 0, ("a", &like(100, 'a')), [0, 0], 0xc0);
-    let ends = |server: &Server| {
+    let ends = |server: &SceneServer| {
         let branches = server.ledger.shape(&[], 10);
         let ends = branches.iter().filter(|branch| branch.prompts_total > 0);
         ends.map(|branch| (branch.to, branch.prompts_total))

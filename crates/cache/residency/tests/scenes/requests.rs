@@ -1,12 +1,12 @@
 //! Requests: from their arrival to their end, with and without having been cached.
 
 use crate::NOTHING;
-use crate::server::{ENGINE, Server, entries, text};
+use crate::server::{ENGINE, SceneServer, entries, text};
 use contextpilot_residency::{Arrival, Entry, Event, Fact, Ledger, MOST_LIVE};
 
 #[test]
 fn an_id_that_comes_again_takes_the_older_ones_place() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "the first");
     assert_eq!(server.said(), ["a awaited", "a cached in slot 0"]);
     let request = server.post("a");
@@ -25,7 +25,7 @@ fn an_id_that_comes_again_takes_the_older_ones_place() {
 
 #[test]
 fn a_request_that_is_rejected_without_a_task_was_never_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.apply(Event::Answered {
         arrival: contextpilot_residency::Arrival(7),
         id: Some("a".into()),
@@ -35,7 +35,7 @@ fn a_request_that_is_rejected_without_a_task_was_never_cached() {
 
 #[test]
 fn a_rejected_request_leaves_an_older_one_with_its_id_alone() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "cached");
     server.apply(Event::Answered {
         arrival: contextpilot_residency::Arrival(77),
@@ -46,7 +46,7 @@ fn a_rejected_request_leaves_an_older_one_with_its_id_alone() {
 
 #[test]
 fn a_task_that_is_never_launched_was_never_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.quiet(10_000);
     assert_eq!(server.lost(), NOTHING, "it may be waiting for a slot");
@@ -56,7 +56,7 @@ fn a_task_that_is_never_launched_was_never_cached() {
 
 #[test]
 fn a_prompt_that_is_too_long_is_launched_and_answered_and_never_evaluated() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.launch(0, request.task);
     server.answer(request);
@@ -68,7 +68,7 @@ fn a_prompt_that_is_too_long_is_launched_and_answered_and_never_evaluated() {
 
 #[test]
 fn a_prompt_that_is_too_long_is_over_when_its_slot_takes_the_next_task() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.launch(0, request.task);
     server.answer(request);
@@ -79,7 +79,7 @@ fn a_prompt_that_is_too_long_is_over_when_its_slot_takes_the_next_task() {
 
 #[test]
 fn a_request_that_is_cancelled_in_its_prompt_is_over_in_silence() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.launch(0, request.task);
     server.submit(0, &text("the first part"), false);
@@ -94,7 +94,7 @@ fn a_request_that_is_cancelled_in_its_prompt_is_over_in_silence() {
 
 #[test]
 fn what_a_cancelled_request_was_on_its_way_back_to_is_lost_in_silence() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "one and two and three");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -116,7 +116,7 @@ fn what_a_cancelled_request_was_on_its_way_back_to_is_lost_in_silence() {
 
 #[test]
 fn a_task_without_an_id_is_given_a_second() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "one and two");
     server.launch(0, 99);
     server.remove(0, -1, -1);
@@ -130,7 +130,7 @@ fn a_task_without_an_id_is_given_a_second() {
 
 #[test]
 fn an_eviction_is_reported_once() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.launch(0, request.task);
     server.submit(0, &text("a prompt"), true);
@@ -147,7 +147,7 @@ fn an_eviction_is_reported_once() {
 
 #[test]
 fn several_prompts_in_one_request_are_cached_together_and_lost_with_the_first() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let (request, second) = server.post_two("a");
     server.launch(0, request.task);
     server.launch(1, second);
@@ -166,7 +166,7 @@ fn several_prompts_in_one_request_are_cached_together_and_lost_with_the_first() 
 
 #[test]
 fn several_answers_to_one_prompt_are_copies() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let (request, child) = server.post_two("a");
     server.launch(0, request.task);
     server.launch(1, child);
@@ -184,7 +184,7 @@ fn several_answers_to_one_prompt_are_copies() {
 
 #[test]
 fn questions_that_share_the_beginning_of_their_prompts_are_cached_while_each_is() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let (request, child) = server.post_two("a");
     server.launch(1, child);
     server.launch(0, request.task);
@@ -217,7 +217,7 @@ fn embedding(slot: i32, from: i32, tokens: &str) -> Vec<Entry> {
 
 #[test]
 fn an_embedding_prompt_can_take_many_batches() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "embed all of this");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -241,7 +241,7 @@ fn an_embedding_prompt_can_take_many_batches() {
 
 #[test]
 fn a_task_at_work_when_its_context_is_freed_was_never_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.launch(0, request.task);
     server.submit(0, &text("half of"), false);
@@ -253,7 +253,7 @@ fn a_task_at_work_when_its_context_is_freed_was_never_cached() {
 
 #[test]
 fn ids_and_lives_can_be_asked_for() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "one");
     server.post("b");
     let mut ids: Vec<_> = server.ledger.ids().map(|id| id.to_string()).collect();
@@ -291,7 +291,7 @@ fn beyond_what_can_be_tracked_the_oldest_request_is_given_up() {
 /// One request may have any number of prompts, and each stays a mark in the tree.
 #[test]
 fn beyond_as_many_prompts_the_oldest_request_is_given_up() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "old", "x");
     let request = server.post("many");
     for task in request.task..request.task + MOST_LIVE as i32 - 2 {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(crate) const ENGINE: ContextId = ContextId(0x1000);
 
-pub(crate) struct Server {
+pub(crate) struct SceneServer {
     pub(crate) ledger: Ledger,
     /// What the server believes its slots to hold.
     slots: BTreeMap<SequenceId, Vec<Token>>,
@@ -51,7 +51,7 @@ pub(crate) fn entries(
         .collect()
 }
 
-impl Server {
+impl SceneServer {
     pub(crate) fn start() -> Self {
         let mut server = Self {
             ledger: Ledger::new(),

@@ -1,6 +1,6 @@
 //! The shape of what is cached, as it is shown to people.
 
-use crate::server::{Server, text};
+use crate::server::{SceneServer, text};
 use contextpilot_residency::{Asker, Branch, Token};
 
 fn asked(id: &'static str, prompt: &str) -> (Asker, Vec<Token>) {
@@ -9,15 +9,18 @@ fn asked(id: &'static str, prompt: &str) -> (Asker, Vec<Token>) {
 }
 
 fn names(branch: &Branch) -> Vec<&str> {
-    let ids = branch.prompts.iter().filter_map(|one| one.id.as_deref());
+    let ids = branch
+        .prompts
+        .iter()
+        .filter_map(|asker| asker.id.as_deref());
     ids.collect()
 }
 
 /// `from-to slots+host ends`.
 fn drawn(branches: &[Branch]) -> Vec<String> {
-    let line = |one: &Branch| {
-        let names = names(one).join(",");
-        let (from, to, slots, host) = (one.from, one.to, &one.slots, one.host);
+    let line = |branch: &Branch| {
+        let names = names(branch).join(",");
+        let (from, to, slots, host) = (branch.from, branch.to, &branch.slots, branch.host);
         format!("{from}-{to} {slots:?}+{host} [{names}]")
     };
     let mut lines: Vec<String> = branches.iter().map(line).collect();
@@ -27,11 +30,17 @@ fn drawn(branches: &[Branch]) -> Vec<String> {
 
 #[test]
 fn prompts_with_a_common_beginning_share_a_branch() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "system: tea");
     server.prompt(1, "b", "system: sea and more");
     let shape = server.ledger.shape(&[], 100);
-    assert_eq!(shape.iter().filter(|one| one.parent.is_none()).count(), 1);
+    assert_eq!(
+        shape
+            .iter()
+            .filter(|branch| branch.parent.is_none())
+            .count(),
+        1
+    );
     // The last token of a prompt comes behind its end: the server always evaluates it again.
     assert_eq!(
         drawn(&shape),
@@ -47,7 +56,7 @@ fn prompts_with_a_common_beginning_share_a_branch() {
 
 #[test]
 fn what_only_the_host_cache_holds_is_told_apart_from_what_is_lost() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "one two");
     server.put_by(0, 1);
     server.prompt(0, "b", "one three");
@@ -71,14 +80,14 @@ fn what_only_the_host_cache_holds_is_told_apart_from_what_is_lost() {
 
 #[test]
 fn the_smallest_branches_are_merged_the_lost_ones_first() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "the same: short");
     server.prompt(1, "b", "the same: quite a long one");
     let lost = [asked("x", "the same: lost, and longer than any other")];
     let whole = server.ledger.shape(&lost, 100);
     assert_eq!(whole.len(), 6);
     let five = server.ledger.shape(&lost, 5);
-    assert!(five.iter().all(|one| !names(one).contains(&"x")));
+    assert!(five.iter().all(|branch| !names(branch).contains(&"x")));
     let two = server.ledger.shape(&lost, 2);
     assert_eq!(two.len(), 2);
     let merged = two[0].merged;
@@ -113,7 +122,7 @@ fn prompt(numbers: &mut Numbers) -> String {
 fn of_any_prompts_the_branches_add_up_to_what_is_held() {
     let mut numbers = Numbers(7);
     for _ in 0..20 {
-        let mut server = Server::start();
+        let mut server = SceneServer::start();
         let mut prompts = Vec::new();
         for nth in 0..30 {
             let slot = numbers.below(3) as i32;
@@ -132,25 +141,28 @@ fn of_any_prompts_the_branches_add_up_to_what_is_held() {
     }
 }
 
-fn check(server: &Server, prompts: &[(Asker, Vec<Token>)]) {
+fn check(server: &SceneServer, prompts: &[(Asker, Vec<Token>)]) {
     let shape = server.ledger.shape(prompts, usize::MAX);
-    let held = |one: &&Branch| one.host > 0 || !one.slots.is_empty();
-    let tokens = |one: &Branch| (one.to - one.from) as usize;
+    let held = |branch: &&Branch| branch.host > 0 || !branch.slots.is_empty();
+    let tokens = |branch: &Branch| (branch.to - branch.from) as usize;
     let sum: usize = shape.iter().filter(held).map(tokens).sum();
     assert_eq!(sum, server.ledger.tokens());
     for slot in server.ledger.slots() {
-        let of_slot = shape.iter().filter(|one| one.slots.contains(&slot));
-        let deepest = of_slot.map(|one| one.to).max().unwrap_or(0);
+        let of_slot = shape.iter().filter(|branch| branch.slots.contains(&slot));
+        let deepest = of_slot.map(|branch| branch.to).max().unwrap_or(0);
         assert_eq!(deepest, server.ledger.held(slot));
     }
-    for (place, one) in shape.iter().enumerate() {
-        let before = one.parent.map_or(0, |parent| shape[parent].to);
-        assert!(one.parent.is_none_or(|parent| parent < place));
-        assert!(one.from == before && one.from < one.to, "{one:?}");
+    for (place, branch) in shape.iter().enumerate() {
+        let before = branch.parent.map_or(0, |parent| shape[parent].to);
+        assert!(branch.parent.is_none_or(|parent| parent < place));
+        assert!(
+            branch.from == before && branch.from < branch.to,
+            "{branch:?}"
+        );
     }
     for (asker, prompt) in prompts {
-        let ends = shape.iter().find(|one| one.prompts.contains(asker));
-        let ends = ends.unwrap_or_else(|| panic!("{asker:?} ends nowhere"));
+        let found = shape.iter().find(|branch| branch.prompts.contains(asker));
+        let ends = found.unwrap_or_else(|| panic!("{asker:?} ends nowhere"));
         assert_eq!(ends.to as usize, prompt.len() - 1, "{asker:?}");
         // A live request is cached. One that was evicted may be held again, by a later prompt.
         let live = server.ledger.whereabouts(asker.id.as_deref().unwrap_or(""));

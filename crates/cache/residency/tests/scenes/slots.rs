@@ -1,14 +1,14 @@
 //! What slots and the host prompt cache hold, and when it is lost.
 
 use crate::NOTHING;
-use crate::server::{ENGINE, Server, entries, text};
+use crate::server::{ENGINE, SceneServer, entries, text};
 use contextpilot_residency::{BufferId, CacheEntry, Event};
 
 // ---- prompts in slots --------------------------------------------------
 
 #[test]
 fn a_prompt_is_cached_once_it_has_been_evaluated() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     server.launch(0, request.task);
     server.submit(0, &text("hel"), false);
@@ -22,7 +22,7 @@ fn a_prompt_is_cached_once_it_has_been_evaluated() {
 
 #[test]
 fn a_prompt_is_evicted_when_the_first_token_that_disagrees_is_submitted() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "the cat sat");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -38,7 +38,7 @@ fn a_prompt_is_evicted_when_the_first_token_that_disagrees_is_submitted() {
 
 #[test]
 fn a_full_hit_loses_nothing() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "again and again");
     server.generate(0, " and on");
     server.prompt(0, "b", "again and again");
@@ -50,7 +50,7 @@ fn a_full_hit_loses_nothing() {
 
 #[test]
 fn what_has_changed_since_somebody_looked_is_known() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let slot = CacheEntry::Slot(0);
     assert_eq!(server.ledger.take_unchanged(slot), 0, "it holds nothing");
     server.prompt(0, "a", "the cat sat");
@@ -62,7 +62,7 @@ fn what_has_changed_since_somebody_looked_is_known() {
 
 #[test]
 fn an_equal_prompt_evaluated_without_the_cache_evicts_nothing() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "all of it again");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -78,7 +78,7 @@ fn an_equal_prompt_evaluated_without_the_cache_evicts_nothing() {
 
 #[test]
 fn another_prompt_evaluated_without_the_cache_evicts_the_first() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "all of it again");
     server.remove(0, -1, -1);
     server.submit(0, &text("all "), false);
@@ -90,7 +90,7 @@ fn another_prompt_evaluated_without_the_cache_evicts_the_first() {
 
 #[test]
 fn one_prompt_can_have_many_ids() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     for id in ["a", "b", "c"] {
         server.prompt(0, id, "the same prompt");
     }
@@ -104,7 +104,7 @@ fn one_prompt_can_have_many_ids() {
 
 #[test]
 fn prompts_that_differ_in_their_last_token_only_keep_each_other() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "question 1");
     server.prompt(0, "b", "question 2");
     assert_eq!(server.lost(), NOTHING);
@@ -117,7 +117,7 @@ fn prompts_that_differ_in_their_last_token_only_keep_each_other() {
 
 #[test]
 fn a_conversation_grows_without_losing_its_turns() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let (mut talk, ids) = (String::from("you are helpful."), ["a", "b", "c", "d"]);
     for id in ids {
         talk.push_str(" and then?");
@@ -136,7 +136,7 @@ fn a_conversation_grows_without_losing_its_turns() {
 
 #[test]
 fn a_prompt_in_two_slots_is_lost_with_the_last() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "shared");
     server.prompt(1, "b", "shared");
     server.prompt(0, "c", "other 0");
@@ -150,7 +150,7 @@ fn a_prompt_in_two_slots_is_lost_with_the_last() {
 
 #[test]
 fn prompts_of_many_runs_are_lost_and_kept_by_the_token() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let long: String = ('a'..='z').cycle().take(5_000).collect();
     server.prompt(0, "long", &long);
     server.prompt(1, "half", &long[..2_500]);
@@ -166,7 +166,7 @@ fn prompts_of_many_runs_are_lost_and_kept_by_the_token() {
 
 #[test]
 fn an_erased_slot_is_decided_by_ten_milliseconds_of_silence() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "erase me");
     server.remove(0, -1, -1);
     server.quiet(9);
@@ -178,7 +178,7 @@ fn an_erased_slot_is_decided_by_ten_milliseconds_of_silence() {
 
 #[test]
 fn a_slot_that_is_emptied_for_a_task_is_not_decided_by_ten_milliseconds() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "the same again");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -189,7 +189,7 @@ fn a_slot_that_is_emptied_for_a_task_is_not_decided_by_ten_milliseconds() {
 
 #[test]
 fn an_erased_slot_is_decided_by_the_next_batch_of_another() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "erase me");
     server.prompt(1, "b", "busy all the time");
     server.remove(0, -1, -1);
@@ -200,7 +200,7 @@ fn an_erased_slot_is_decided_by_the_next_batch_of_another() {
 
 #[test]
 fn a_slot_whose_tasks_cannot_be_seen_may_be_emptied_for_one() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.submit(0, &text("erase me"), true);
     server.done();
     server.submit(1, &text("busy"), true);
@@ -214,7 +214,7 @@ fn a_slot_whose_tasks_cannot_be_seen_may_be_emptied_for_one() {
 
 #[test]
 fn clearing_everything_is_certain_at_once() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "one");
     server.prompt(1, "b", "two");
     server.apply(Event::Cleared { context: ENGINE });
@@ -226,7 +226,7 @@ fn clearing_everything_is_certain_at_once() {
 
 #[test]
 fn keeping_one_sequence_loses_the_others() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "one");
     server.prompt(1, "b", "two");
     server.apply(Event::Kept {
@@ -240,7 +240,7 @@ fn keeping_one_sequence_loses_the_others() {
 
 #[test]
 fn a_slot_saved_to_host_memory_loses_nothing_until_its_buffer_is_freed() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "put by");
     server.put_by(0, 0xb0);
     server.quiet(1_000);
@@ -253,7 +253,7 @@ fn a_slot_saved_to_host_memory_loses_nothing_until_its_buffer_is_freed() {
 
 #[test]
 fn a_prompt_restored_from_host_memory_is_in_its_new_slot() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "there and back");
     server.put_by(0, 0xb0);
     server.restore(2, 0xb0, "there and back");
@@ -266,7 +266,7 @@ fn a_prompt_restored_from_host_memory_is_in_its_new_slot() {
 
 #[test]
 fn a_buffer_that_a_longer_one_contains_can_go() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "a beginning");
     server.put_by(0, 0xb0);
     server.prompt(1, "b", "a beginning and more");
@@ -280,7 +280,7 @@ fn a_buffer_that_a_longer_one_contains_can_go() {
 
 #[test]
 fn a_buffer_that_is_written_over_holds_the_new_content_only() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "first");
     server.prompt(1, "b", "second");
     server.put_by(0, 0xb0);
@@ -294,7 +294,7 @@ fn a_buffer_that_is_written_over_holds_the_new_content_only() {
 
 #[test]
 fn buffers_that_are_not_known_hold_nothing() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "known");
     server.free(0xdead);
     assert_eq!(server.lost(), NOTHING);
@@ -306,7 +306,7 @@ fn buffers_that_are_not_known_hold_nothing() {
 
 #[test]
 fn a_context_shift_loses_what_goes_beyond_its_cut() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "short", "keep");
     server.prompt(0, "long", "keep this middle");
     // Positions 4 to 9 go, the rest moves down.
@@ -322,7 +322,7 @@ fn a_context_shift_loses_what_goes_beyond_its_cut() {
 
 #[test]
 fn cache_reuse_moves_a_chunk_from_the_middle() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "head OLD chunk");
     let request = server.post("b");
     server.launch(0, request.task);
@@ -340,7 +340,7 @@ fn cache_reuse_moves_a_chunk_from_the_middle() {
 
 #[test]
 fn two_tokens_shifted_to_one_position_evict_what_the_slot_holds() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "abcdef");
     server.shift(0, 3, -1, -1);
     assert_eq!(server.ledger.held(0), 0);
@@ -349,7 +349,7 @@ fn two_tokens_shifted_to_one_position_evict_what_the_slot_holds() {
 
 #[test]
 fn copies_keep_a_prompt_alive() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "n answers");
     server.remove(1, -1, -1);
     server.copy(0, 1);
@@ -361,7 +361,7 @@ fn copies_keep_a_prompt_alive() {
 
 #[test]
 fn a_copy_onto_itself_changes_nothing() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "myself");
     server.copy(0, 0);
     assert_eq!((server.lost(), server.ledger.held(0)), (vec![], 6));
@@ -369,7 +369,7 @@ fn a_copy_onto_itself_changes_nothing() {
 
 #[test]
 fn a_state_file_takes_the_place_of_a_slot() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "before");
     server.prompt(1, "b", "from a file");
     server.apply(Event::Replaced {

@@ -1,10 +1,10 @@
 //! Prompts that are not to be cached, on servers that forget them without a word to the engine:
 //! their tokens stand in the slot, and none of them is found again.
 
-use crate::server::{Server, entries, text};
+use crate::server::{SceneServer, entries, text};
 use contextpilot_residency::Event;
 
-impl Server {
+impl SceneServer {
     /// A request with `"cache_prompt": false` runs through, on the server of May 2025: it removes
     /// all that the slot holds, and remembers nothing of what it writes there.
     fn uncached(&mut self, slot: i32, id: &'static str, prompt: &str) {
@@ -20,7 +20,7 @@ impl Server {
 
 #[test]
 fn an_uncached_request_is_evicted_when_it_is_launched() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.uncached(0, "a", "a prompt");
     assert_eq!(
         server.said(),
@@ -33,7 +33,7 @@ fn an_uncached_request_is_evicted_when_it_is_launched() {
 
 #[test]
 fn an_uncached_request_overwrites_even_an_equal_prompt_in_its_slot() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "a prompt");
     server.said();
     server.uncached(0, "b", "a prompt");
@@ -49,7 +49,7 @@ fn an_uncached_request_overwrites_even_an_equal_prompt_in_its_slot() {
 
 #[test]
 fn an_uncached_prompt_does_not_keep_an_equal_one_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.uncached(0, "a", "a prompt");
     server.prompt(1, "b", "a prompt");
     server.said();
@@ -66,7 +66,7 @@ fn an_uncached_prompt_does_not_keep_an_equal_one_cached() {
 
 #[test]
 fn the_request_after_an_uncached_one_is_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.uncached(0, "a", "a prompt");
     server.said();
     server.prompt(0, "b", "a prompt");
@@ -86,7 +86,7 @@ fn the_request_after_an_uncached_one_is_cached() {
 /// begins with such a token goes on behind it.
 #[test]
 fn what_the_server_goes_on_from_all_the_same_is_known_again() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.uncached(0, "a", "a prompt");
     server.said();
     let request = server.post("b");
@@ -101,7 +101,7 @@ fn what_the_server_goes_on_from_all_the_same_is_known_again() {
 
 #[test]
 fn a_request_with_several_prompts_is_gone_once() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     let request = server.post("a");
     for task in [request.task, request.task + 1] {
         server.apply(Event::Uncached { task });
@@ -122,7 +122,7 @@ fn a_request_with_several_prompts_is_gone_once() {
 
 #[test]
 fn uncached_tasks_that_never_get_a_slot_are_bounded() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     for task in 0..100_000 {
         server.apply(Event::Uncached { task });
     }

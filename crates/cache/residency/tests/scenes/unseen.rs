@@ -1,10 +1,10 @@
 //! Slots whose content was written while the ledger was out of step.
 
 use crate::NOTHING;
-use crate::server::{ENGINE, Server, entries, text};
+use crate::server::{ENGINE, SceneServer, entries, text};
 use contextpilot_residency::{BufferId, Event};
 
-fn restore(server: &mut Server, sequence: i32, buffer: usize) {
+fn restore(server: &mut SceneServer, sequence: i32, buffer: usize) {
     server.apply(Event::Restored {
         context: ENGINE,
         sequence,
@@ -13,7 +13,7 @@ fn restore(server: &mut Server, sequence: i32, buffer: usize) {
 }
 
 /// A prompt that goes on from this position of a slot.
-fn go_on(server: &mut Server, slot: i32, id: &'static str, from: i32, rest: &str) {
+fn go_on(server: &mut SceneServer, slot: i32, id: &'static str, from: i32, rest: &str) {
     let request = server.post(id);
     server.launch(slot, request.task);
     server.remove(slot, from, -1);
@@ -24,7 +24,7 @@ fn go_on(server: &mut Server, slot: i32, id: &'static str, from: i32, rest: &str
 
 #[test]
 fn what_was_written_unseen_is_known_by_its_place() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.prompt(0, "a", "in the slot");
     server.apply(Event::OutOfStep);
     server.said();
@@ -63,7 +63,7 @@ fn what_was_written_unseen_is_known_by_its_place() {
 /// Each slot's is its own, even where they are equal: that is not known.
 #[test]
 fn content_written_unseen_is_equal_to_no_other_slots_content() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.apply(Event::OutOfStep);
     go_on(&mut server, 0, "a", 5, "the same");
     go_on(&mut server, 1, "b", 5, "the same");
@@ -93,7 +93,7 @@ fn content_written_unseen_is_equal_to_no_other_slots_content() {
 /// Where the ways back are not known either, nothing is claimed.
 #[test]
 fn a_prompt_behind_content_written_unseen_in_a_bounded_context_is_not_cached() {
-    let mut server = Server::start();
+    let mut server = SceneServer::start();
     server.apply(Event::Bounded {
         context: ENGINE,
         window: 100,

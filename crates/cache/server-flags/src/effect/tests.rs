@@ -24,8 +24,8 @@ fn each_address_has_the_port_unless_it_is_a_socket() {
     let socket = Address::Unix("/run/a.sock".into());
     let several = late("--host ::1,/run/a.sock --port 1").addresses();
     assert_eq!(several, [tcp("::1", 1), socket]);
-    let one = read("--host a,b", Of2025).addresses();
-    assert_eq!(one, [tcp("a,b", 8080)]);
+    let listed = read("--host a,b", Of2025).addresses();
+    assert_eq!(listed, [tcp("a,b", 8080)]);
 }
 
 #[test]

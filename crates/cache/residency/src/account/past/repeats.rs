@@ -24,7 +24,7 @@ impl Past {
         // A row may begin before the first token that is asked about.
         let start = (from as usize).saturating_sub(REPEATED - 1);
         let end = prompt.len().min(start.saturating_add(FARTHEST));
-        let ours = Rows::of(&prompt[start.min(end)..end]);
+        let ours = Rows::new(&prompt[start.min(end)..end]);
         let mut is_found = vec![false; ours.firsts.len()];
         let mut unfound = ours.different;
         for &(_, leaf) in self.leaves.iter().rev().take(CONTENTS) {
@@ -35,8 +35,8 @@ impl Past {
                 unfound -= usize::from(!std::mem::replace(&mut is_found[first], true));
             });
         }
-        let found = ours.firsts.iter().enumerate();
-        let found = found.filter(|(_, first)| is_found[**first as usize]);
+        let firsts = ours.firsts.iter().enumerate();
+        let found = firsts.filter(|(_, first)| is_found[**first as usize]);
         joined(found.map(|(place, _)| (start + place) as u32))
     }
 
@@ -74,7 +74,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn of(tokens: &'a [Token]) -> Self {
+    fn new(tokens: &'a [Token]) -> Self {
         let mut rows = Self {
             tokens,
             firsts: Vec::with_capacity(tokens.len()),

@@ -161,8 +161,8 @@ proptest! {
             prop_assert_eq!(nearest, naive.nearest(&tokens, nth, begun));
             for from in 0..tokens.len() {
                 for to in from..=tokens.len() {
-                    let known = (from..to).filter_map(|at| naive.lost(&tokens[..=at], begun));
-                    let known: Vec<LossId> = known.collect();
+                    let lost = (from..to).filter_map(|at| naive.lost(&tokens[..=at], begun));
+                    let known: Vec<LossId> = lost.collect();
                     let range = (from as u32, to as u32);
                     let losses = past.losses(&tokens, range, begun).into_iter();
                     let each = losses.flat_map(|(loss, tokens)| tokens.map(move |_| loss));

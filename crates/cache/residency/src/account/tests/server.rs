@@ -11,7 +11,7 @@ use super::*;
 const ENGINE: ContextId = ContextId(1);
 
 #[derive(Default)]
-pub(super) struct Slot {
+pub(super) struct SimulatedSlot {
     pub(super) tokens: Vec<Token>,
     pub(super) busy: bool,
     /// The task that was last launched in it.
@@ -43,9 +43,9 @@ pub(super) struct Ask {
     pub(super) stored: usize,
 }
 
-pub(super) struct Server {
+pub(super) struct SimulatedServer {
     flags: Flags,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<SimulatedSlot>,
     host: Vec<(BufferId, Vec<Token>)>,
     /// All that was ever in a slot, and the task that was last launched in it.
     ever: Vec<(TaskId, Vec<Token>)>,
@@ -95,7 +95,7 @@ struct Then {
 }
 
 /// The account of an evaluated prompt, and the figures that it should have.
-pub(super) struct Answer {
+pub(super) struct CheckedAccount {
     pub(super) account: Account,
     pub(super) causes: Causes,
     /// Of the tokens that the request did not want from the cache, those that were held when it came.
@@ -109,9 +109,9 @@ pub(super) struct Answer {
     pub(super) overlaps: bool,
 }
 
-impl Server {
+impl SimulatedServer {
     pub(super) fn new(flags: Flags, bytes: usize) -> Self {
-        let slots = (0..flags.slots).map(|_| Slot::default()).collect();
+        let slots = (0..flags.slots).map(|_| SimulatedSlot::default()).collect();
         let mut server = Self {
             flags,
             slots,
@@ -192,7 +192,7 @@ impl Server {
             });
         if chosen.is_none() {
             chosen = self.idle().min_by_key(|&slot| {
-                let Slot { tokens, used, .. } = &self.slots[slot];
+                let SimulatedSlot { tokens, used, .. } = &self.slots[slot];
                 (!tokens.is_empty(), *used)
             });
             choice = Choice::LeastRecentlyUsed;
@@ -209,7 +209,7 @@ impl Server {
     /// The server's `server_prompt_cache::alloc`.
     fn save(&mut self, slot: usize) {
         let tokens = self.slots[slot].tokens.clone();
-        let contained = |one: &[Token], other: &[Token]| common(one, other) == one.len();
+        let contained = |inner: &[Token], other: &[Token]| common(inner, other) == inner.len();
         if tokens.is_empty() || self.host.iter().any(|(_, entry)| contained(&tokens, entry)) {
             return;
         }
@@ -264,7 +264,7 @@ impl Server {
     }
 
     /// Evaluates a prompt, and all that was launched before. `None`: no slot is free, or the client has left.
-    pub(super) fn ask(&mut self, ask: &Ask) -> Option<Answer> {
+    pub(super) fn ask(&mut self, ask: &Ask) -> Option<CheckedAccount> {
         let task = self.launch(ask)?;
         let mut answers = self.batches().into_iter();
         answers.find(|answer| answer.account.asker.number == task as u64)
@@ -329,7 +329,7 @@ impl Server {
     }
 
     /// Evaluates all prompts that are launched.
-    pub(super) fn batches(&mut self) -> Vec<Answer> {
+    pub(super) fn batches(&mut self) -> Vec<CheckedAccount> {
         let mut answers = Vec::new();
         while !self.flights.is_empty() {
             answers.extend(self.batch());
@@ -338,7 +338,7 @@ impl Server {
     }
 
     /// A batch with the next tokens of each prompt that is launched. Returns the answers of those that are evaluated.
-    pub(super) fn batch(&mut self) -> Vec<Answer> {
+    pub(super) fn batch(&mut self) -> Vec<CheckedAccount> {
         let mut flights = std::mem::take(&mut self.flights);
         for flight in flights.iter().filter(|flight| flight.then.is_none()) {
             self.remove(flight.slot, flight.from as Position, flight.from);
@@ -396,7 +396,7 @@ impl Server {
         }
     }
 
-    fn answer(&mut self, flight: &Flight) -> Option<Answer> {
+    fn answer(&mut self, flight: &Flight) -> Option<CheckedAccount> {
         let (causes, held_uncached) = self.causes(flight);
         let ask = &flight.ask;
         let (reused, evaluated) = (flight.loaded_end, ask.prompt.len() - flight.loaded_end);
@@ -406,11 +406,11 @@ impl Server {
             .close(slot, counts.0, counts.1, &self.ledger)?;
         assert_eq!(account.asker.number, flight.task as u64);
         let others = self.ever.iter().filter(|(task, _)| *task != flight.task);
-        let most = others.map(|(_, held)| common(held, &ask.prompt)).max();
-        let most = most.unwrap_or(0);
+        let shared = others.map(|(_, held)| common(held, &ask.prompt));
+        let most = shared.max().unwrap_or(0);
         let then = flight.then.iter().flat_map(|then| &then.others);
         let all = flight.all.iter().chain(then.map(|(held, _)| held));
-        let behind = all.filter(|one| common(one, &ask.prompt) == most);
+        let behind = all.filter(|held| common(held, &ask.prompt) == most);
         let mut from = Sources::default();
         if flight.loaded {
             from.host = flight.from as u64
@@ -418,13 +418,13 @@ impl Server {
             from.slot = flight.from as u64
         }
         from.store = (flight.loaded_end - flight.from) as u64;
-        Some(Answer {
+        Some(CheckedAccount {
             account,
             causes,
             held_uncached,
             from,
             common: most,
-            behind: behind.map(|one| one.len() - most).max().unwrap_or(0),
+            behind: behind.map(|held| held.len() - most).max().unwrap_or(0),
             overlaps: flight.overlaps,
         })
     }
@@ -500,8 +500,8 @@ impl Server {
         let (ever, since) = self.ever.split_at(then.ever);
         let repeated = repeated(ever, prompt);
         let earlier = since.iter().filter(|(task, _)| *task < flight.task);
-        let beside = earlier.map(|(_, held)| common(held, prompt)).max();
-        let beside = beside.unwrap_or(0);
+        let shared = earlier.map(|(_, held)| common(held, prompt));
+        let beside = shared.max().unwrap_or(0);
         let is_similar = |common: usize| common as f32 / prompt.len() as f32 > rules.similarity;
         for at in flight.loaded_end..prompt.len() - 1 {
             let upto = &prompt[..=at];
@@ -640,7 +640,7 @@ fn repeated(ever: &[(TaskId, Vec<Token>)], prompt: &[Token]) -> Vec<bool> {
     let mut repeated = vec![false; prompt.len()];
     for (at, row) in prompt.windows(REPEATED).enumerate() {
         let mut ever = ever.iter();
-        if ever.any(|(_, held)| held.windows(REPEATED).any(|one| one == row)) {
+        if ever.any(|(_, held)| held.windows(REPEATED).any(|window| window == row)) {
             repeated[at..at + REPEATED].fill(true);
         }
     }

@@ -196,7 +196,7 @@ impl Scene {
             let common = common(&ledger.tokens_from(entry, 0), prompt);
             let length = prompt.len() as u32;
             let needed = bounds.needed(common + u32::from(common < length));
-            let reach = ledger.reaches.of(entry);
+            let reach = ledger.reaches.reach_of(entry);
             let reused = reach.map_or(common, |reach| reach.reuse_of(common, needed));
             reused * 10 >= length * 9
         })
