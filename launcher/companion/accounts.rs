@@ -142,7 +142,7 @@ impl HookState {
     /// Whether the server itself counts in such an answer what the prefix store has loaded as cached.
     fn has_counted(&self, answer: &Response) -> bool {
         let counted = self.counted;
-        Form::of(answer).is_none_or(|form| match form {
+        Form::from_headers(answer).is_none_or(|form| match form {
             Form::Whole(length) => counted.whole && length <= LONGEST_COUNTED,
             Form::Streamed => counted.streamed,
         })
@@ -158,7 +158,7 @@ impl contextpilot_proxy::Accounts for Accounts {
         super::index::ids::new()
     }
 
-    fn of(&self, id: String, answer: &Response) -> Option<Asked> {
+    fn ask(&self, id: String, answer: &Response) -> Option<Asked> {
         let hook = self.hook();
         let control = hook.control.clone().filter(|_| hook.loads)?;
         let is_needed = !hook.has_counted(answer);

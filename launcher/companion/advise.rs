@@ -47,9 +47,9 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         Some(path) => open(path)?,
         None => of_server(&options.control)?,
     };
-    let advice = Simulations::of(&traffic).advise(&recorded);
+    let advice = Simulations::new(&traffic).advise(&recorded);
     if options.json {
-        print_json(&AdviceOut::of(&advice))
+        print_json(&AdviceOut::new(&advice))
     } else {
         print(&text(&advice))
     }
@@ -59,12 +59,12 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 fn of_models(options: &Options, models: &[OfModel]) -> Result<(), String> {
     let mut texts = Vec::new();
     let mut all = Vec::new();
-    for (one, traffic, recorded) in open_all(models)? {
-        let advice = Simulations::of(&traffic).advise(&recorded);
-        texts.push(format!("{}\n{}", one.title(), text(&advice)));
+    for (recording, traffic, recorded) in open_all(models)? {
+        let advice = Simulations::new(&traffic).advise(&recorded);
+        texts.push(format!("{}\n{}", recording.title(), text(&advice)));
         all.push(OfModelOut {
-            model: one.model.clone(),
-            advice: AdviceOut::of(&advice),
+            model: recording.model.clone(),
+            advice: AdviceOut::new(&advice),
         });
     }
     if options.json {
@@ -77,8 +77,8 @@ fn of_models(options: &Options, models: &[OfModel]) -> Result<(), String> {
 /// The same as JSON, of a running server.
 pub(super) fn json_of(control: &Control) -> Result<String, String> {
     let (traffic, recorded) = of_running(control)?;
-    let advice = Simulations::of(&traffic).advise(&recorded);
-    let advice = AdviceOut::of(&advice);
+    let advice = Simulations::new(&traffic).advise(&recorded);
+    let advice = AdviceOut::new(&advice);
     serde_json::to_string(&advice).map_err(|e| e.to_string())
 }
 
@@ -117,23 +117,23 @@ struct TokensOut {
 }
 
 impl ChangeOut {
-    fn of(change: &Change, recorded: &Setting) -> Self {
+    fn new(change: &Change, recorded: &Setting) -> Self {
         Self {
-            change: ChangeData::of(change, recorded),
+            change: ChangeData::new(change, recorded),
             answers_change: change.changes_answers(),
             store_gb: change.store_limit.map(|limit| limit as f64 / 1e9),
-            point: PointOut::of(&change.point),
+            point: PointOut::new(&change.point),
         }
     }
 }
 
 impl AdviceOut {
-    pub(super) fn of(advice: &Advice) -> Self {
+    pub(super) fn new(advice: &Advice) -> Self {
         let tokens = &advice.tokens;
         let setting = &advice.recorded.setting;
-        let change = |change: &Change| ChangeOut::of(change, setting);
+        let change = |change: &Change| ChangeOut::new(change, setting);
         Self {
-            recorded: PointOut::of(&advice.recorded),
+            recorded: PointOut::new(&advice.recorded),
             changes: advice.changes.iter().map(change).collect(),
             alone: advice.alone.iter().map(change).collect(),
             tokens: TokensOut {
@@ -162,10 +162,11 @@ fn text(advice: &Advice) -> String {
     for change in &advice.changes {
         text += &change_text(change, recorded);
     }
-    let is_said = |one: &&Change| {
-        let same =
-            |other: &Change| (&one.flags, one.store_limit) == (&other.flags, other.store_limit);
-        one.kind == Kind::Client || !advice.changes.iter().any(same)
+    let is_said = |change: &&Change| {
+        let same = |other: &Change| {
+            (&change.flags, change.store_limit) == (&other.flags, other.store_limit)
+        };
+        change.kind == Kind::Client || !advice.changes.iter().any(same)
     };
     let others: Vec<&Change> = advice.alone.iter().filter(is_said).collect();
     if !others.is_empty() {

@@ -76,7 +76,7 @@ impl fmt::Display for NoAdviser {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gain {
     /// Tokens that this request would not have evaluated.
-    pub(super) one: u64,
+    pub(super) own: u64,
     /// Tokens that all of them would have evaluated less, or (negative) more.
     pub(super) all: i64,
     /// Tokens that all of them evaluated.
@@ -125,7 +125,7 @@ impl Adviser {
     /// What was tried by itself.
     pub(super) fn trials(&self) -> &Trials {
         self.trials
-            .get_or_init(|| Simulations::of(&self.traffic).trials(&self.recorded))
+            .get_or_init(|| Simulations::new(&self.traffic).trials(&self.recorded))
     }
 
     /// What would have saved the most evaluation, in a line: `--parallel 2: 61 % reused, not 20 %`.
@@ -162,7 +162,7 @@ impl Adviser {
             gain.all += i64::from(now.evaluated) - i64::from(then.evaluated);
             let more = then.evaluated.saturating_sub(now.evaluated);
             if at == nth {
-                gain.one = u64::from(now.evaluated.saturating_sub(then.evaluated));
+                gain.own = u64::from(now.evaluated.saturating_sub(then.evaluated));
             } else if more >= COSTS {
                 gain.costs.0 += 1;
                 gain.costs.1 += u64::from(more);
@@ -176,17 +176,17 @@ impl Adviser {
         let order = self.traffic.requests.get(nth)?.record.order;
         let swaps = self.traffic.changes.iter().map(|change| &change.record);
         let is_swap = |kind: ChangeKind| matches!(kind, ChangeKind::Swapped { .. });
-        let mut earlier = swaps.filter(|one| is_swap(one.kind) && one.order <= order);
+        let mut earlier = swaps.filter(|change| is_swap(change.kind) && change.order <= order);
         let last = earlier.next_back()?;
         let then = self.without_swaps.get_or_init(|| {
             let loaded = Client::NoUnload.applied(&self.traffic);
             let changed = without_swaps(&loaded).map_or(loaded, |(_, changed)| changed);
-            Replay::of(&changed).simulate(&self.recorded)
+            Replay::new(&changed).simulate(&self.recorded)
         });
         let gain = self.gain(nth, then);
         let asked = &self.traffic.requests[nth].record;
-        (gain.one > 0 && self.is_exact(nth)).then_some(Swap {
-            tokens: gain.one,
+        (gain.own > 0 && self.is_exact(nth)).then_some(Swap {
+            tokens: gain.own,
             before: Duration::from_micros(asked.prompted.saturating_sub(last.at)),
             through: match last.kind {
                 ChangeKind::Swapped { models: 0 } => Through::Unload,
@@ -199,19 +199,21 @@ impl Adviser {
     pub(super) fn continued(&self, nth: usize, more: u64) -> Option<Point> {
         let more = u32::try_from(more).ok()?;
         let traffic = continued(&self.traffic, nth, more)?;
-        Some(Replay::of(&traffic).simulate(&self.recorded))
+        Some(Replay::new(&traffic).simulate(&self.recorded))
     }
 
     /// The replay, had these prompts not left the earlier ones that they share the most with.
     pub(super) fn put_right(&self, prompts: &[usize], difference: Difference) -> Option<Point> {
         let traffic = put_right(&self.traffic, prompts, difference)?;
-        Some(Replay::of(&traffic).simulate(&self.recorded))
+        Some(Replay::new(&traffic).simulate(&self.recorded))
     }
 
     /// Tokens of the media of a request's prompt that begin at this token.
     pub(super) fn media_at(&self, nth: usize, at: u64) -> u64 {
         let request = self.traffic.requests.get(nth);
-        let mut media = request.into_iter().flat_map(|one| &one.record.media);
+        let mut media = request
+            .into_iter()
+            .flat_map(|request| &request.record.media);
         let there = media.find(|(begin, _)| u64::from(*begin) == at);
         there.map_or(0, |(begin, end)| u64::from(end - begin))
     }
@@ -222,15 +224,15 @@ impl Adviser {
             return false;
         };
         // Before they are activated, they are not applied.
-        let applied = |one: &TrafficRequest| {
-            let record = &one.record;
+        let applied = |request: &TrafficRequest| {
+            let record = &request.record;
             (record.activated_at.unwrap_or(0), record.adapters.hash)
         };
         let mut held: Option<&TrafficRequest> = None;
         // Under which adapters each part of what the slot holds was evaluated: up to which token.
         let mut parts: Vec<(u32, u64)> = Vec::new();
         let all = self.traffic.requests[..=nth].iter();
-        for request in all.filter(|one| one.record.slot == asked.record.slot) {
+        for request in all.filter(|request| request.record.slot == asked.record.slot) {
             let reused = request.record.reused;
             let kept = held.map_or(0, |held| held.tokens.common_prefix(&request.tokens));
             if kept < reused {
@@ -262,7 +264,11 @@ impl Adviser {
     /// Whether a request is for `/infill`, whose prompt the server composes.
     pub(super) fn is_infill(&self, nth: usize) -> bool {
         let request = self.traffic.requests.get(nth);
-        request.is_some_and(|one| self.traffic.suffix_first.contains_key(&one.record.order))
+        request.is_some_and(|request| {
+            self.traffic
+                .suffix_first
+                .contains_key(&request.record.order)
+        })
     }
 
     /// The replay of a request does what the engine did with it.
@@ -277,10 +283,10 @@ impl Adviser {
     /// their order.
     pub(super) fn find(&self, latest: &[Evaluated]) -> Vec<Option<usize>> {
         let mut is_taken = vec![false; self.traffic.requests.len()];
-        let find = |one: &Evaluated| {
+        let find = |evaluated: &Evaluated| {
             let is_it = |request: &TrafficRequest| {
-                let (record, evaluation) = (&request.record, &one.evaluation);
-                i64::from(record.slot) == i64::from(one.slot)
+                let (record, evaluation) = (&request.record, &evaluated.evaluation);
+                i64::from(record.slot) == i64::from(evaluated.slot)
                     && u64::from(record.prompt) == evaluation.prompt_tokens
                     && u64::from(recorded(request)) == evaluation.reused
             };
@@ -319,7 +325,7 @@ pub(super) struct ChangeData {
 }
 
 impl ChangeData {
-    pub(super) fn of(change: &Change, recorded: &Setting) -> Self {
+    pub(super) fn new(change: &Change, recorded: &Setting) -> Self {
         let mut setting = Vec::new();
         if let Some(limit) = change.store_limit {
             // Without a folder, the budget turns nothing on.
@@ -373,7 +379,7 @@ fn named(client: Client) -> (&'static str, &'static str) {
 
 /// A change as one would write it.
 pub(super) fn words(change: &Change, recorded: &Setting) -> String {
-    let ChangeData { flags, setting, .. } = ChangeData::of(change, recorded);
+    let ChangeData { flags, setting, .. } = ChangeData::new(change, recorded);
     let client = change.client.map(|client| named(client).1.to_owned());
     let all: Vec<String> = flags.into_iter().chain(setting).chain(client).collect();
     all.join(" ")

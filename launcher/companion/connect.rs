@@ -83,8 +83,8 @@ impl ControlAt {
 pub(super) const START: &str = "CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf";
 
 fn none_runs(instead: &str) -> String {
-    let other = others::instead_of_launcher(of_process);
-    let other = other.map_or(String::new(), |other| format!(". {other}"));
+    let other =
+        others::instead_of_launcher(of_process).map_or(String::new(), |other| format!(". {other}"));
     format!(
         "No server of this user with a control endpoint runs (nothing answers at {CONTROL} either; one \
          in router mode has none until a model is loaded): start it as {START}, or say with --control \

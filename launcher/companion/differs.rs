@@ -54,7 +54,7 @@ impl Differs {
         Self::Prompt,
     ];
 
-    pub(super) fn of(diverged: &Diverged) -> Self {
+    pub(super) fn from_diverged(diverged: &Diverged) -> Self {
         if diverged.media {
             return Self::Media;
         }
@@ -145,7 +145,7 @@ pub(super) fn same_text(text: &DivergedText) -> bool {
 /// Whether the text at a difference is the same but for white space, and is JSON by its look.
 fn same_json(text: &DivergedText) -> bool {
     let [old, new] = [&text.old, &text.new].map(|text| {
-        let shown = text.chars().filter(|one| !one.is_whitespace());
+        let shown = text.chars().filter(|character| !character.is_whitespace());
         shown.collect::<String>()
     });
     let looks_like_json = |text: &String| text.contains(['"', ':', ',', '{']);
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn an_answer_in_other_tokens_is_told_from_json_that_is_spelled_otherwise() {
         let of = |old: &str, new: &str| {
-            Differs::of(&Diverged {
+            Differs::from_diverged(&Diverged {
                 answer: true,
                 inserted: 5,
                 deleted: 5,
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_date_counts_as_the_templates_only_if_no_client_sent_it() {
         let of = |sent| {
-            Differs::of(&Diverged {
+            Differs::from_diverged(&Diverged {
                 at: 100,
                 sent,
                 ..Diverged::default()
@@ -215,14 +215,14 @@ mod tests {
     #[test]
     fn the_words_are_in_the_documentation() {
         let page = include_str!("../../docs/tools.md");
-        for one in Differs::ALL {
-            let colour = one.colour();
+        for kind in Differs::ALL {
+            let colour = kind.colour();
             let name =
                 ["", "red", "green", "yellow", "blue", "magenta", "cyan"][usize::from(colour % 10)];
             let row = match colour {
-                90 => format!("| {} | grey |", one.word()),
-                91.. => format!("| {} | bright {name} |", one.word()),
-                _ => format!("| {} | {name} |", one.word()),
+                90 => format!("| {} | grey |", kind.word()),
+                91.. => format!("| {} | bright {name} |", kind.word()),
+                _ => format!("| {} | {name} |", kind.word()),
             };
             assert!(page.contains(&row), "{row}");
         }
@@ -232,11 +232,11 @@ mod tests {
     fn line(of: Differs) -> String {
         let name = format!("{of:?}");
         let mut key = String::new();
-        for (at, one) in name.char_indices() {
-            if one.is_uppercase() && at > 0 {
+        for (at, letter) in name.char_indices() {
+            if letter.is_uppercase() && at > 0 {
                 key.push('_');
             }
-            key.extend(one.to_lowercase());
+            key.extend(letter.to_lowercase());
         }
         format!(
             "    {key}: {{ word: {:?}, ansi: {} }},\n",
@@ -254,8 +254,8 @@ mod tests {
             "{kinds}"
         );
         let style = include_str!("../../page/src/style.css");
-        for one in Differs::ALL {
-            let class = format!(".ansi-{} {{", one.colour());
+        for kind in Differs::ALL {
+            let class = format!(".ansi-{} {{", kind.colour());
             assert!(style.contains(&class), "{class}");
         }
         let all: std::collections::HashSet<u8> = Differs::ALL.map(Differs::colour).into();

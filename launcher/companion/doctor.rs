@@ -103,9 +103,11 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     });
     let misspelt = misspelt::find(std::env::vars_os());
     // Without any that asks for the hook, that is said once.
-    let idle = idle(of_process).into_iter().filter(|one| !one.lacks_hook());
+    let idle = idle(of_process)
+        .into_iter()
+        .filter(|setting| !setting.lacks_hook());
     let misspelt = misspelt.iter().map(ToString::to_string);
-    for text in misspelt.chain(idle.map(|one| one.to_string())) {
+    for text in misspelt.chain(idle.map(|setting| setting.to_string())) {
         report.add(Finding::new("settings", Grade::Limited, text));
     }
     let settings = Settings::from(of_process);

@@ -52,7 +52,9 @@ impl Engine {
 impl ControlAt {
     /// The hook of the server at this URL, if there is one that is found.
     fn of_server(&self, url: &str) -> Result<Option<Control>, String> {
-        let (here, elsewhere) = running().into_iter().partition(|one| one.listens_at(url));
+        let (here, elsewhere) = running()
+            .into_iter()
+            .partition(|server| server.listens_at(url));
         let model = self.model.as_deref();
         let found = choose(here, self.pid, model).map_err(|why| {
             match choose(elsewhere, self.pid, model) {
@@ -92,7 +94,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A server where llama-server listens if it is told nothing.
 fn guess(flag: &str) -> Result<String, String> {
     let answers = |url: &&&str| {
-        let server = LlamaServer::new(url).map(|one| one.with_timeouts(PATIENCE, PATIENCE));
+        let server = LlamaServer::new(url).map(|server| server.with_timeouts(PATIENCE, PATIENCE));
         let health = server.and_then(|server| server.health());
         matches!(health, Ok(Health::Ready | Health::Loading))
     };

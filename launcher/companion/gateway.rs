@@ -77,8 +77,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let control = control.filter(|_| !options.edits.engine_usage);
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
-    let gateway = Gateway::new(upstream, only.cloned());
-    let gateway = gateway
+    let gateway = Gateway::new(upstream, only.cloned())
         .with_hosts(hosts)
         .with_bodies(options.max_bodies << 20);
     let gateway = gateway.with_limits(options.bounds.limits());
@@ -95,8 +94,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         .local_addr()
         .map_err(|e| format!("the socket has no address ({e}): try again"))?;
     let events = match events {
-        Some(KvEventsOf::Server(one)) => {
-            format!("its KV cache events are at tcp://{}", one.publish)
+        Some(KvEventsOf::Server(events)) => {
+            format!("its KV cache events are at tcp://{}", events.publish)
         }
         // A router asks for the events of one server.
         Some(KvEventsOf::Models(_)) => "the events of its models are not told here".to_owned(),

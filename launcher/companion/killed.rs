@@ -51,13 +51,13 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         ));
     }
     let log = Arc::new(print_line);
-    let config = Config::from_settings(&settings, |name| of_process.text(name), log);
-    let config = config.ok_or_else(|| {
-        format!(
-            "{} is not set: set it as the servers have it",
-            env::INDEX_URL
-        )
-    })?;
+    let config =
+        Config::from_settings(&settings, |name| of_process.text(name), log).ok_or_else(|| {
+            format!(
+                "{} is not set: set it as the servers have it",
+                env::INDEX_URL
+            )
+        })?;
     let config = Config {
         keep_settled: true,
         ..config

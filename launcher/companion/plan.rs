@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let speed = options.store_speed.saturating_mul(1_000_000);
     let given = fleet.given(&opened, options.store_gb, speed)?;
     let trace = &opened.trace;
-    let future = Future::of(trace);
+    let future = Future::new(trace);
     let mut rows = Vec::new();
     for &whose in &fleet.store {
         for &route in &fleet.route {
@@ -58,7 +58,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             match plan(trace, &setting, 0.95, options.p95, options.most_servers) {
                 Some((servers, outcome)) => {
                     let setting = fleet.setting(&given, servers, route, whose);
-                    rows.push(Row::of(trace, Some(&future), setting, whose, outcome));
+                    rows.push(Row::new(trace, Some(&future), setting, whose, outcome));
                 }
                 None => say(format!(
                     "With {route}, p95 within {} s takes more than {}: raise --p95, --prompt-rate or --most-servers",

@@ -125,8 +125,8 @@ pub(super) fn open(path: &Path) -> Result<(Traffic, Setting), String> {
         }
         (None, _) => {}
     }
-    let recorded = Setting::recorded(&traffic);
-    let recorded = recorded.ok_or(format!("{shown} does not say what server it is of"))?;
+    let recorded =
+        Setting::recorded(&traffic).ok_or(format!("{shown} does not say what server it is of"))?;
     Ok((traffic, recorded))
 }
 

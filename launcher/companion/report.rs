@@ -132,13 +132,13 @@ fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<Exi
         return Err("a router's models have a report each: name a file with -o".to_owned());
     }
     let mut worst: f64 = 0.0;
-    for (one, traffic, recorded) in open_all(models)? {
+    for (recording, traffic, recorded) in open_all(models)? {
         let mut data = of_traffic(&traffic, &recorded, !options.no_simulation)?;
         let title = options.title.as_deref().map(|title| format!("{title}, "));
-        data.values["about"]["title"] = (title.unwrap_or_default() + &one.model).into();
+        data.values["about"]["title"] = (title.unwrap_or_default() + &recording.model).into();
         let mut name = output.file_stem().unwrap_or_default().to_owned();
         name.push(".");
-        name.push(&one.model);
+        name.push(&recording.model);
         if let Some(ending) = output.extension() {
             name.push(".");
             name.push(ending);
@@ -157,8 +157,9 @@ fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<Exi
 }
 
 fn write_page(data: &mut Data, output: &Path) -> Result<(), String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_millis() as u64);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64);
     data.values["about"]["made"] = json!(Timestamp::from_unix_ms(now));
     data.values["about"]["version"] = env!("CARGO_PKG_VERSION").into();
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(&data.text()?, 8);
@@ -177,13 +178,14 @@ fn of_trace(options: &Options, output: &Path) -> Result<ExitCode, String> {
 
 /// The share of prompt tokens that were evaluated.
 fn evaluated(data: &Value) -> f64 {
-    let of = |one: &Value| ["reused", "evaluated"].map(|name| one[name].as_f64().unwrap_or(0.0));
+    let of =
+        |reuse: &Value| ["reused", "evaluated"].map(|name| reuse[name].as_f64().unwrap_or(0.0));
     let [reused, evaluated] = match data["stats"]["reuse"].get("total") {
         Some(total) => of(total),
         // A log says it of each request.
         None => {
             let requests = data["requests"].as_array().into_iter().flatten();
-            let all = requests.map(|one| of(&one["evaluation"]));
+            let all = requests.map(|request| of(&request["evaluation"]));
             all.fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
         }
     };
@@ -235,9 +237,9 @@ fn of_traffic(traffic: &Traffic, recorded: &Setting, simulated: bool) -> Result<
 
 /// What other flags would have brought.
 fn add_simulated(data: &mut Value, traffic: &Traffic, recorded: &Setting) {
-    let simulations = Simulations::of(traffic);
+    let simulations = Simulations::new(traffic);
     let advice = simulations.advise(recorded);
-    data["advice"] = json!(AdviceOut::of(&advice));
+    data["advice"] = json!(AdviceOut::new(&advice));
     data["grid"] = json!(grid(&simulations, recorded));
 }
 
@@ -265,7 +267,7 @@ fn grid(simulations: &Simulations<'_>, recorded: &Setting) -> Vec<PointOut> {
         }
     }
     let points = simulations.grid(&settings, recorded);
-    points.iter().map(PointOut::of).collect()
+    points.iter().map(PointOut::new).collect()
 }
 
 fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
@@ -277,17 +279,23 @@ fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
 fn of_server(control: &ControlAt, names: &mut Names, simulated: bool) -> Result<Value, String> {
     let control = control.client_or(ended)?;
     let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
-    let latest = control.latest(MOST_LAST);
-    let latest = latest.map_err(|e| hook_says(&control, &e))?;
+    let latest = control
+        .latest(MOST_LAST)
+        .map_err(|e| hook_says(&control, &e))?;
     let tree = control
         .tree(MOST_BRANCHES)
         .map_err(|e| hook_says(&control, &e))?;
     let mut requests = latest.requests;
     requests.reverse();
-    requests.iter_mut().for_each(|one| names.of_request(one));
+    requests
+        .iter_mut()
+        .for_each(|request| names.of_request(request));
     let mut tree = tree;
     for branch in &mut tree.branches {
-        branch.requests.iter_mut().for_each(|one| names.name(one));
+        branch
+            .requests
+            .iter_mut()
+            .for_each(|request| names.name(request));
     }
     let store = stats
         .store

@@ -89,18 +89,18 @@ pub(super) fn choose(
     process: Option<u32>,
     model: Option<&str>,
 ) -> Result<Option<Running>, String> {
-    all.retain(|one| process.is_none_or(|process| one.process == process));
+    all.retain(|server| process.is_none_or(|process| server.process == process));
     if let Some(name) = model {
-        let is_named = |one: &Running, fits: fn(&str, &str) -> bool| {
-            one.model().is_some_and(|model| fits(model, name))
+        let is_named = |server: &Running, fits: fn(&str, &str) -> bool| {
+            server.model().is_some_and(|model| fits(model, name))
         };
         let whole = |model: &str, name: &str| {
             model.strip_suffix(".gguf").unwrap_or(model) == name || model == name
         };
-        if all.iter().any(|one| is_named(one, whole)) {
-            all.retain(|one| is_named(one, whole))
+        if all.iter().any(|server| is_named(server, whole)) {
+            all.retain(|server| is_named(server, whole))
         } else {
-            all.retain(|one| is_named(one, |model, name| model.contains(name)))
+            all.retain(|server| is_named(server, |model, name| model.contains(name)))
         }
     }
     match (all.len(), process, model) {
@@ -127,19 +127,20 @@ const LOOK: &str = ": contextpilot-llama stats, without that, names those that r
 /// A line for each of them.
 fn listed(running: &[Running]) -> String {
     let mut table = Table::new(&["pid", "model", "address", "since"], &[1, 2, 3]);
-    for one in running {
-        let (address, since) = match &one.stats {
+    for server in running {
+        let (address, since) = match &server.stats {
             Ok(stats) => {
                 let up = seconds_of(stats.uptime_seconds);
-                let start = SystemTime::from(stats.at).checked_sub(up);
-                let start = start.map(|start| Moment::from(Timestamp::from(start)).minute());
+                let start = SystemTime::from(stats.at)
+                    .checked_sub(up)
+                    .map(|start| Moment::from(Timestamp::from(start)).minute());
                 (stats.listening.join(", "), start.unwrap_or_default())
             }
             Err(error) => (String::new(), error.to_string()),
         };
         table.row(vec![
-            one.process.to_string(),
-            Visible(one.model().unwrap_or("?")).to_string(),
+            server.process.to_string(),
+            Visible(server.model().unwrap_or("?")).to_string(),
             Visible(&address).to_string(),
             since,
         ]);

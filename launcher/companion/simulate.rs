@@ -106,7 +106,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         ([file], true) if !of_router(file).is_empty() => {
             let models = of_router(file);
             let all = open_all(&models)?.into_iter();
-            let all = all.map(|(one, traffic, recorded)| (Some(one), (traffic, recorded)));
+            let all =
+                all.map(|(recording, traffic, recorded)| (Some(recording), (traffic, recorded)));
             of_servers(options, all.collect())
         }
         ([], false) => {
@@ -160,16 +161,22 @@ fn of_servers(
             "{flag} is for a fleet: say --servers, too (also if it is 1); of the recorded server say --parallel, --cache-ram, --store-gb"
         ));
     }
-    let all = servers.into_iter();
-    let all: Result<Vec<Simulated>, String> = all
+    let all: Result<Vec<Simulated>, String> = servers
+        .into_iter()
         .map(|(model, (traffic, recorded))| simulate(options, model, &traffic, recorded))
         .collect();
     let all = all?;
-    let texts: Vec<&str> = all.iter().map(|one| one.text.as_str()).collect();
-    let text = texts.join("\n");
-    let points = all
+    let texts: Vec<&str> = all
         .iter()
-        .flat_map(|one| one.points.iter().map(|point| at(one.model, point)));
+        .map(|simulated| simulated.text.as_str())
+        .collect();
+    let text = texts.join("\n");
+    let points = all.iter().flat_map(|simulated| {
+        simulated
+            .points
+            .iter()
+            .map(|point| at(simulated.model, point))
+    });
     let plot = Plot {
         across: "--parallel".to_owned(),
         axis: Axis::Ones,
@@ -185,7 +192,10 @@ fn of_servers(
     }
     Limit::check(&options.shown.fail_above, |name| {
         let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
-        let all = all.iter().flat_map(|one| &one.points).map(evaluated);
+        let all = all
+            .iter()
+            .flat_map(|simulated| &simulated.points)
+            .map(evaluated);
         all.reduce(f64::max).filter(|_| name == "evaluated")
     })
 }
@@ -203,9 +213,9 @@ impl Simulated<'_> {
     fn out(&self) -> Vec<PointOut> {
         let all = self.points.iter().zip(&self.spreads).zip(&self.without);
         let all = all.map(|((point, spread), without)| PointOut {
-            model: self.model.map(|one| one.model.clone()),
+            model: self.model.map(|recording| recording.model.clone()),
             evaluated_tokens_unkept: *without,
-            ..PointOut::of(point).within(*spread)
+            ..PointOut::new(point).within(*spread)
         });
         all.collect()
     }
@@ -230,19 +240,21 @@ fn simulate<'a>(
         }
     }
     let settings = grid(options, &recorded)?;
-    let simulations = Simulations::of(traffic);
+    let simulations = Simulations::new(traffic);
     let points = simulations.grid(&settings, &recorded);
     let spreads = simulations.spreads(&points, &recorded);
-    let without = without_kept_tokens(traffic);
-    let without = without.map(|without| Simulations::of(&without).all(&settings));
+    let without =
+        without_kept_tokens(traffic).map(|without| Simulations::new(&without).all(&settings));
     let without: Vec<Option<u64>> = match &without {
         Some(points) => points
             .iter()
-            .map(|one| Some(one.evaluated_tokens))
+            .map(|point| Some(point.evaluated_tokens))
             .collect(),
         None => vec![None; points.len()],
     };
-    let title = model.map(|one| one.title() + "\n").unwrap_or_default();
+    let title = model
+        .map(|recording| recording.title() + "\n")
+        .unwrap_or_default();
     let text = title + &text(&points, &spreads, &without) + &kept(traffic);
     Ok(Simulated {
         model,
@@ -260,7 +272,7 @@ fn at(model: Option<&OfModel>, point: &Point) -> (String, (f64, f64)) {
     let (similarity, reuse) = (server.slot_prompt_similarity, server.cache_reuse);
     let ram = setting.cache_ram();
     let model = model
-        .map(|one| format!("{}: ", one.model))
+        .map(|recording| format!("{}: ", recording.model))
         .unwrap_or_default();
     let name = format!("{model}cache-ram {ram}, similarity {similarity}, cache-reuse {reuse}");
     let slots = f64::from(server.parallel);
@@ -351,7 +363,7 @@ pub(super) struct PointOut {
 }
 
 impl PointOut {
-    pub(super) fn of(point: &Point) -> Self {
+    pub(super) fn new(point: &Point) -> Self {
         let setting = &point.setting;
         let server = &setting.server;
         Self {
@@ -400,7 +412,7 @@ fn kept(traffic: &Traffic) -> String {
     let kept = traffic
         .requests
         .iter()
-        .map(|one| u64::from(one.record.kept));
+        .map(|request| u64::from(request.record.kept));
     let kept: Vec<u64> = kept.filter(|tokens| *tokens > 0).collect();
     if kept.is_empty() {
         String::new()

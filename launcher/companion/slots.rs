@@ -181,8 +181,8 @@ fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> R
     if health == Health::Ready && !sleeps {
         text.push('\n');
         text += &table(slots.as_deref(), stats.as_ref().ok());
-        for one in stats.as_ref().into_iter().flat_map(under_way::prompts) {
-            text += &format!("slot {}  {}\n", one.0.slot, under_way::line(one));
+        for prompt in stats.as_ref().into_iter().flat_map(under_way::prompts) {
+            text += &format!("slot {}  {}\n", prompt.0.slot, under_way::line(prompt));
         }
     }
     print(&text)

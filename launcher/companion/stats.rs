@@ -55,7 +55,9 @@ pub(super) fn text(stats: &Stats) -> String {
         lines.push(slots(stats));
     }
     let evaluated = under_way::prompts(stats);
-    lines.extend(evaluated.map(|one| line(&format!("slot {}", one.0.slot), &under_way::line(one))));
+    lines.extend(
+        evaluated.map(|prompt| line(&format!("slot {}", prompt.0.slot), &under_way::line(prompt))),
+    );
     lines.extend(contexts(&stats.contexts));
     lines.push(line("host cache", &host(&stats.host)));
     let per_token = match stats.kv.bytes_per_token {
@@ -221,11 +223,11 @@ fn slots(stats: &Stats) -> String {
 /// A line for each context of a program, if there are several.
 fn contexts(contexts: &[ProgramContext]) -> Vec<String> {
     let several = contexts.iter().filter(|_| contexts.len() > 1);
-    let described = several.map(|one| {
-        let model = Visible(one.model.as_deref().unwrap_or("unknown model")).to_string();
-        let reused = reuse(&one.reuse);
+    let described = several.map(|context| {
+        let model = Visible(context.model.as_deref().unwrap_or("unknown model")).to_string();
+        let reused = reuse(&context.reuse);
         line(
-            &format!("context {}", one.context),
+            &format!("context {}", context.context),
             &format!("{model}: {reused}"),
         )
     });
@@ -377,7 +379,7 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
         parts.push(format!("{} in the store", count(events.disk_blocks)));
     }
     parts.push(counted(events.subscribers, "subscriber"));
-    for (number, one, many) in [
+    for (number, singular, plural) in [
         (events.batches, "batch", "batches"),
         (events.replays, "replay", "replays"),
         (events.dropped, "dropped", "dropped"),
@@ -385,7 +387,7 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
         (events.refused, "connection refused", "connections refused"),
         (events.displaced, "displaced", "displaced"),
     ] {
-        parts.extend(some(number, one, many));
+        parts.extend(some(number, singular, plural));
     }
     if let Some(problem) = &events.problem {
         parts.push(format!("PROBLEM: {}", Visible(problem)));
@@ -395,11 +397,11 @@ pub(super) fn kv_events(events: &KvEvents) -> String {
 }
 
 /// A number of things in words; `None`: there are none.
-fn some(number: u64, one: &str, many: &str) -> Option<String> {
+fn some(number: u64, singular: &str, plural: &str) -> Option<String> {
     match number {
         0 => None,
-        1 => Some(format!("1 {one}")),
-        _ => Some(format!("{} {many}", count(number))),
+        1 => Some(format!("1 {singular}")),
+        _ => Some(format!("{} {plural}", count(number))),
     }
 }
 
@@ -431,7 +433,7 @@ fn losses(losses: &Losses) -> String {
         ),
     ]
     .into_iter()
-    .filter_map(|(number, one, many)| some(number, one, many))
+    .filter_map(|(number, singular, plural)| some(number, singular, plural))
     .collect();
     if parts.is_empty() {
         "nothing".to_owned()
@@ -455,10 +457,10 @@ mod tests {
         assert_eq!(host(&of("off", Some(0))), "off");
         let empty = "0 entries, 0 tokens, 0 B of 8.0 GiB";
         assert_eq!(host(&of("default of 0.7", Some(8 << 30))), empty);
-        let one = HostCache {
+        let host_cache = HostCache {
             entries: 1,
             ..of("default of 0.7", Some(8 << 30))
         };
-        assert_eq!(host(&one), empty.replace("0 entries", "1 entry"));
+        assert_eq!(host(&host_cache), empty.replace("0 entries", "1 entry"));
     }
 }

@@ -198,7 +198,7 @@ fn folder(options: &Options, running: &[Running]) -> Result<PathBuf, String> {
     folders.sort_unstable();
     folders.dedup();
     match folders[..] {
-        [one] => Ok(PathBuf::from(one)),
+        [folder] => Ok(PathBuf::from(folder)),
         [] => agent::store_there().ok_or_else(|| {
             format!(
                 "No store is known: set {}, or name the folder with --folder",

@@ -131,8 +131,8 @@ fn each(
             scope.spawn(move || {
                 while signal.load(Ordering::Relaxed) == 0 {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(one) = all.get(nth) else { break };
-                    if sender.send((nth, work(one))).is_err() {
+                    let Some(item) = all.get(nth) else { break };
+                    if sender.send((nth, work(item))).is_err() {
                         break;
                     }
                 }

@@ -40,8 +40,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             slots,
         }));
     }
-    let contexts = Contexts::new(|text| server.count_tokens(text), options.context_tokens);
-    let contexts = contexts.map_err(says)?;
+    let contexts =
+        Contexts::new(|text| server.count_tokens(text), options.context_tokens).map_err(says)?;
     if let Some(room) = props.n_ctx {
         let needed = contexts.longest_prompt();
         if needed > room {
@@ -95,7 +95,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 
     options.write("csv", &figures::csv(&trials))?;
     options.write("svg", &plot::svg(&trials)?)?;
-    let summary = Summary::of(&trials);
+    let summary = Summary::new(&trials);
     if options.json {
         print_json(&json!({
             "trials": trials,

@@ -18,10 +18,12 @@ pub(super) fn prompt_of<'a>(
     stats: &'a Stats,
     request: &str,
 ) -> Option<(&'a Slot, &'a UnfinishedPrompt)> {
-    let number = number(request).or_else(|| request.parse().ok());
-    let number = number.filter(|number| *number > 0);
+    let number = number(request)
+        .or_else(|| request.parse().ok())
+        .filter(|number| *number > 0);
     let of_id = prompts(stats).find(|(_, prompt)| prompt.id.as_deref() == Some(request));
-    let is_numbered = |one: &UnfinishedPrompt| one.id.is_none() && number == Some(one.number);
+    let is_numbered =
+        |prompt: &UnfinishedPrompt| prompt.id.is_none() && number == Some(prompt.number);
     of_id.or_else(|| prompts(stats).find(|(_, prompt)| is_numbered(prompt)))
 }
 

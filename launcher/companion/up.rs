@@ -104,7 +104,7 @@ pub(super) fn must_be_free(flags: &ServerFlags, arguments: &[OsString]) -> Resul
         if tried.is_err_and(|why| why.kind() == ErrorKind::AddrInUse) {
             let url = format!("http://{host}:{port}");
             let running = running();
-            let holder = running.iter().find(|one| one.listens_at(&url));
+            let holder = running.iter().find(|server| server.listens_at(&url));
             let by = match holder {
                 Some(server) => format!("server {}, which runs already", server.process()),
                 None => "another program".to_owned(),

@@ -119,7 +119,7 @@ impl Api {
     }
 
     /// For what a body is.
-    fn of(body: &Map<String, Value>) -> Option<Self> {
+    fn from_body(body: &Map<String, Value>) -> Option<Self> {
         let has = |name: &str| body.contains_key(name);
         match () {
             () if has("input") => Some(Self::Responses),
@@ -170,8 +170,9 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
     };
     let (server, control) = options.server.clients(&options.control)?;
     let start = Instant::now();
-    let answer = server.generate(api.path(), &body.into());
-    let answer = answer.map_err(|error| server_says(&server, &error))?;
+    let answer = server
+        .generate(api.path(), &body.into())
+        .map_err(|error| server_says(&server, &error))?;
     let seconds = start.elapsed().as_secs_f64();
     let account = control.as_ref().and_then(|control| account(control, &id));
     let figures = match &account {
@@ -240,7 +241,7 @@ fn read(file: &Path) -> Result<String, String> {
 /// The request that evaluates a prompt and no more.
 fn request(text: String, api: Option<Api>) -> Result<(Api, Map<String, Value>), String> {
     let (api, mut body) = match serde_json::from_str(&text) {
-        Ok(Value::Object(body)) => match api.or_else(|| Api::of(&body)) {
+        Ok(Value::Object(body)) => match api.or_else(|| Api::from_body(&body)) {
             Some(api) => (api, body),
             None => {
                 return Err(

@@ -174,7 +174,9 @@ fn text(state: &RequestState, now: Timestamp) -> String {
 
 /// What the request is about, if that is known, as a line of its own.
 fn about(state: &RequestState) -> String {
-    let title = state.evaluation().and_then(|one| one.title.as_ref());
+    let title = state
+        .evaluation()
+        .and_then(|evaluation| evaluation.title.as_ref());
     title.map_or(String::new(), |title| {
         format!("    {}\n", words::title(title))
     })

@@ -119,16 +119,16 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         return watch(&control, options);
     }
     if options.propose {
-        print(&propose::rules(&Advisers::of(&control)?))?;
+        print(&propose::rules(&Advisers::ask(&control)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let last = options.last.or(options.ids.is_empty().then_some(1));
-    let advisers = Advisers::of(&control)?;
+    let advisers = Advisers::ask(&control)?;
     if let Some(most) = last {
         let stats = control.stats().ok();
         let evaluating: Vec<String> = (stats.iter().filter(|_| !options.json))
             .flat_map(under_way::prompts)
-            .map(|one| format!("slot {}  {}\n", one.0.slot, under_way::line(one)))
+            .map(|prompt| format!("slot {}  {}\n", prompt.0.slot, under_way::line(prompt)))
             .collect();
         if advisers.latest.is_empty() && evaluating.is_empty() && !options.json {
             let says = stats.as_ref().map_or(NO_PROMPT.to_owned(), |stats| {
@@ -162,7 +162,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         let is_numbered = matches!(state, RequestState::Numbered { .. }) || state.id() != id;
         if let (true, Some(number)) = (is_numbered || !is_known, number(id)) {
             let mut latest = advisers.latest.iter();
-            if let Some(row) = latest.find(|(one, _)| one.number == number) {
+            if let Some(row) = latest.find(|(evaluated, _)| evaluated.number == number) {
                 match show(row, &advisers, options)? {
                     Reader::Gone => break,
                     Reader::There => continue,
@@ -174,7 +174,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             .map(|known| advisers.evaluation(id, known));
         all &= evaluation.is_some();
         if options.json {
-            let advised = evaluation.map(|one| advisers.advised_of(id, one, options.worth));
+            let advised =
+                evaluation.map(|evaluation| advisers.advised_of(id, evaluation, options.worth));
             print_json(&Named {
                 id,
                 evaluation,
@@ -220,25 +221,29 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
 
 fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
     let latest = || control.latest(WATCHED).map_err(|e| hook_says(control, &e));
-    let key = |one: &Evaluated| (one.number, one.at);
+    let key = |evaluated: &Evaluated| (evaluated.number, evaluated.at);
     let mut seen: HashSet<_> = latest()?.requests.iter().map(key).collect();
     loop {
         thread::sleep(PAUSE);
         if latest()?
             .requests
             .iter()
-            .all(|one| seen.contains(&key(one)))
+            .all(|evaluated| seen.contains(&key(evaluated)))
         {
             continue;
         }
-        let advisers = Advisers::of(control)?;
+        let advisers = Advisers::ask(control)?;
         let unseen = advisers.latest.iter().rev();
-        for row in unseen.filter(|(one, _)| !seen.contains(&key(one))) {
+        for row in unseen.filter(|(evaluated, _)| !seen.contains(&key(evaluated))) {
             if show(row, &advisers, options)? == Reader::Gone {
                 return Ok(ExitCode::SUCCESS);
             }
         }
-        seen = advisers.latest.iter().map(|(one, _)| key(one)).collect();
+        seen = advisers
+            .latest
+            .iter()
+            .map(|(evaluated, _)| key(evaluated))
+            .collect();
     }
 }
 
@@ -261,6 +266,6 @@ fn show(row: &Row, advisers: &Advisers, options: &Options) -> Result<Reader, Str
 /// The line that says where the prompt left an earlier one has the colour of what kind of difference it is.
 fn colour_of(evaluation: &Evaluation) -> impl Fn(&str) -> Option<u8> {
     let diverged = evaluation.diverged.as_ref();
-    let colour = diverged.map(|diverged| Differs::of(diverged).colour());
+    let colour = diverged.map(|diverged| Differs::from_diverged(diverged).colour());
     move |line| colour.filter(|_| line.trim_start().starts_with(sentence::LEFT))
 }

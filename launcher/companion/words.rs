@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn the_page_has_each_reason() {
         let text = words().replace('\n', " ");
-        for one in Reason::ALL {
-            let word = reason(one);
+        for why in Reason::ALL {
+            let word = reason(why);
             assert!(text.contains(&word), "{word}");
         }
     }

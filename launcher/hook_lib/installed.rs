@@ -29,11 +29,11 @@ const PAGE: usize = 4096;
 /// The library `name` with this content, if the package that `program` came with has it.
 pub(super) fn beside(program: &Path, name: &str, content: &[u8]) -> Option<PathBuf> {
     let bin = program.parent()?;
-    let allowed = Access::of(&std::fs::metadata(bin).ok()?);
+    let allowed = Access::from_metadata(&std::fs::metadata(bin).ok()?);
     let mut path = bin.parent()?.to_owned();
     for part in FOLDERS.into_iter().chain([name]) {
         path.push(part);
-        let found = Access::of(&std::fs::metadata(&path).ok()?);
+        let found = Access::from_metadata(&std::fs::metadata(&path).ok()?);
         if !found.no_wider_than(allowed, effective_user()) {
             return None;
         }
@@ -73,7 +73,7 @@ struct Access {
 }
 
 impl Access {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         Self {
             owner: metadata.uid(),
             group: metadata.gid(),

@@ -40,7 +40,7 @@ pub(super) fn run() -> Result<String> {
     })?;
     let setting = Setting::recorded(&traffic);
     let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
-    let replay = Replay::of(&traffic);
+    let replay = Replay::new(&traffic);
     let point = replay.simulate(&setting);
     let spread = replay.spread(&point);
     let spread = spread.ok_or_else(|| Error::new("no client asks without a pause"))?;

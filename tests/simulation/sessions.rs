@@ -125,7 +125,7 @@ fn run(sessions: &Sessions, plans: &[Plan]) -> Result<(String, usize)> {
         let recorded = Setting::recorded(&traffic);
         let recorded =
             recorded.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
-        let replay = Replay::of(&traffic);
+        let replay = Replay::new(&traffic);
         missed += row(&mut rows, plan, plan.recorded, truth, &replay, &recorded);
         for &flags in &plan.others {
             let mut setting = recorded

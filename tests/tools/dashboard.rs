@@ -47,7 +47,7 @@ fn every_metric_of_the_dashboard_is_exported() {
     let other = Control::new(&defaults.control).unwrap();
     let names = names();
     assert!(names.len() >= 12, "{names:?}");
-    let has = |metrics: &Metrics, name: &str| metrics.of(name).next().is_some();
+    let has = |metrics: &Metrics, name: &str| metrics.named(name).next().is_some();
     until("everything is exported", || {
         let (metrics, others) = (control.metrics().unwrap(), other.metrics().unwrap());
         let missing: Vec<&String> = names
@@ -75,7 +75,7 @@ fn every_metric_of_the_dashboard_is_exported() {
         ("kv_events_blocks_total", "change"),
     ] {
         let name = format!("{PREFIX}{name}");
-        let sample = metrics.of(&name).next();
+        let sample = metrics.named(&name).next();
         let sample = sample.unwrap_or_else(|| panic!("{name}"));
         assert!(sample.labels.contains_key(label), "{name}: {sample:?}");
     }

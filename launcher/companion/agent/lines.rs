@@ -49,7 +49,7 @@ pub(super) fn start(flags: &ServerFlags, arguments: &[OsString]) -> io::Result<(
     if flags.tls() {
         command.arg("--tls");
     }
-    let is_key = |one: &OsString| one == "--api-key" || one == "--api-key-file";
+    let is_key = |argument: &OsString| argument == "--api-key" || argument == "--api-key-file";
     if arguments.iter().any(is_key) || of_process("LLAMA_API_KEY").is_some() {
         command.arg("--key");
     }
@@ -84,15 +84,15 @@ fn wait(options: &Options) {
 }
 
 fn is_ready(url: &str) -> bool {
-    let server = LlamaServer::new(url).map(|one| one.with_timeouts(LOOK * 10, LOOK * 10));
-    matches!(server.and_then(|one| one.health()), Ok(Health::Ready))
+    let server = LlamaServer::new(url).map(|server| server.with_timeouts(LOOK * 10, LOOK * 10));
+    matches!(server.and_then(|server| server.health()), Ok(Health::Ready))
 }
 
 /// Whether it has no model of its own, as none was named. If it says that only to who has its key, it is taken for
 /// one with a model.
 fn is_router(url: &str) -> bool {
-    let server = LlamaServer::new(url).map(|one| one.with_timeouts(LOOK * 10, LOOK * 10));
-    let props = server.and_then(|one| one.props());
+    let server = LlamaServer::new(url).map(|server| server.with_timeouts(LOOK * 10, LOOK * 10));
+    let props = server.and_then(|server| server.props());
     props.is_ok_and(|props| props.total_slots == 0)
 }
 

@@ -101,7 +101,7 @@ fn preloaded(pid: u32) -> Vec<PathBuf> {
     let variables = String::from_utf8_lossy(&variables).into_owned();
     let values = variables
         .split('\0')
-        .filter_map(|one| one.strip_prefix("LD_PRELOAD="));
+        .filter_map(|variable| variable.strip_prefix("LD_PRELOAD="));
     let is_ours = variables.contains("CONTEXTPILOT_");
     let files = values
         .flat_map(|value| value.split([':', ' ']))

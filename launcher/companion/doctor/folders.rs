@@ -71,7 +71,9 @@ pub(super) fn launcher(lookup: impl Lookup) -> Option<Finding> {
     let mut commands = launchers_in(&path);
     let given = commands.next();
     let behind = commands.find(|command| is_script(command));
-    if let (Some(ours), Some(theirs)) = (given.as_ref().filter(|one| !is_script(one)), behind) {
+    if let (Some(ours), Some(theirs)) =
+        (given.as_ref().filter(|command| !is_script(command)), behind)
+    {
         let text = format!(
             "PATH gives {}, and behind it {}, a script, as the Python package contextpilot has one of this name",
             ours.display(),

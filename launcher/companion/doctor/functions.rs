@@ -121,11 +121,11 @@ impl Functions {
         let verdicts = verdicts(program, &names);
         let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
         let ways = ways.map(|((row, (_, place)), refusal)| (row, way(row, place, refusal)));
-        Self::of(ways, has(located, HOST_CACHE), are_tokens_wanted())
+        Self::from_ways(ways, has(located, HOST_CACHE), are_tokens_wanted())
     }
 
     /// Leaves out functions that the hook does not need in such a server.
-    fn of(
+    fn from_ways(
         ways: impl Iterator<Item = (&'static Row, HookKind)>,
         host_cache: bool,
         tokens_wanted: bool,
@@ -299,7 +299,7 @@ impl Functions {
     }
 
     fn json(&self) -> Value {
-        let one = |(row, way): &(&Row, HookKind)| {
+        let entry = |(row, way): &(&Row, HookKind)| {
             let (how, why) = match way {
                 HookKind::Imported => ("imported", None),
                 HookKind::Inline => ("inline", None),
@@ -320,7 +320,7 @@ impl Functions {
                 },
             })
         };
-        self.ways.iter().map(one).collect()
+        self.ways.iter().map(entry).collect()
     }
 }
 

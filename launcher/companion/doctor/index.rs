@@ -28,8 +28,8 @@ pub(super) fn check(settings: &Settings) -> Finding {
     config.connect_timeout = PATIENCE.min(config.connect_timeout);
     config.timeout = PATIENCE;
     // Shows no credentials.
-    let shown = url.endpoint("");
-    let shown = shown.trim_end_matches('/');
+    let endpoint = url.endpoint("");
+    let shown = endpoint.trim_end_matches('/');
     match ask(&config) {
         Ok(IndexAnswer { status, body }) => {
             let (grade, text) = judge(status, &body);

@@ -52,7 +52,7 @@ pub(in crate::companion) fn lines() -> Vec<String> {
 }
 
 fn owner(process: &Path) -> Option<u32> {
-    fs::metadata(process).ok().map(|one| one.uid())
+    fs::metadata(process).ok().map(|metadata| metadata.uid())
 }
 
 /// The file name of the model on a command line; the outer `None`: it is not that of a llama-server.

@@ -34,7 +34,7 @@ pub(super) fn examine(
 fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> Vec<u32> {
     let running: Vec<_> = running()
         .into_iter()
-        .filter_map(|one| one.stats.ok())
+        .filter_map(|server| server.stats.ok())
         .collect();
     match &*running {
         [stats] => add(stats, program, report),
@@ -62,7 +62,7 @@ fn examine_found(program: Option<&Path>, wanted: bool, report: &mut Report) -> V
 
 /// What the hook in this process says, if it listens where it is found.
 pub(super) fn examine_process(process: u32, report: &mut Report) {
-    let found = running().into_iter().filter_map(|one| one.stats.ok());
+    let found = running().into_iter().filter_map(|server| server.stats.ok());
     for stats in found.filter(|stats| stats.process == process) {
         add(&stats, None, report);
     }
@@ -110,8 +110,8 @@ fn client(settings: &Settings, address: &ListenAddress) -> contextpilot_client::
 fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
     let functions = &stats.engine.functions;
     let patched = || functions.iter().filter(|function| function.patched > 0);
-    let places: u32 = patched().map(|one| one.patched).sum();
-    let called = patched().filter(|one| one.called).count();
+    let places: u32 = patched().map(|function| function.patched).sum();
+    let called = patched().filter(|function| function.called).count();
     let text = format!(
         "process {}: {} patched in {}, {called} of them called so far",
         stats.process,
@@ -150,11 +150,14 @@ fn add(stats: &Stats, program: Option<&Path>, report: &mut Report) {
         let functions = functions.iter().filter(|function| wanted(function));
         functions.map(|function| function.name.clone()).collect()
     };
-    report.list("Called", list(|one| one.called));
+    report.list("Called", list(|function| function.called));
     report.list(
         "Patched, not called yet",
-        list(|one| one.patched > 0 && !one.called),
+        list(|function| function.patched > 0 && !function.called),
     );
-    report.list("Found, not patched", list(|one| one.found > one.patched));
+    report.list(
+        "Found, not patched",
+        list(|function| function.found > function.patched),
+    );
     report.detail("running", json!(stats.engine));
 }

@@ -18,7 +18,7 @@ impl Rooms {
         }
     }
 
-    pub(super) fn of(&self, endpoint: Endpoint) -> &Room {
+    pub(super) fn for_endpoint(&self, endpoint: Endpoint) -> &Room {
         match endpoint {
             Endpoint::Evict => &self.evictions,
             _ => &self.others,

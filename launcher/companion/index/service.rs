@@ -82,7 +82,7 @@ pub(super) fn serve(
 impl Handler for Service {
     fn urgent(&self, method: &str, path: &str) -> bool {
         matches!(
-            Endpoint::of(method, path),
+            Endpoint::find(method, path),
             Ok(Some(
                 Endpoint::Health | Endpoint::Ready | Endpoint::Metrics | Endpoint::Evict
             ))
@@ -90,7 +90,7 @@ impl Handler for Service {
     }
 
     async fn handle(&self, request: Request) -> Response {
-        match Endpoint::of(request.method().as_str(), request.uri().path()) {
+        match Endpoint::find(request.method().as_str(), request.uri().path()) {
             Ok(Some(Endpoint::Metrics)) => self.metrics().await,
             Ok(Some(Endpoint::Ready)) => response(&self.shared.ready()),
             Ok(Some(endpoint)) => self.own(endpoint, request).await,
@@ -121,7 +121,7 @@ impl Service {
     }
 
     async fn own(&self, endpoint: Endpoint, request: Request) -> Response {
-        let mut held = self.rooms.of(endpoint).enter();
+        let mut held = self.rooms.for_endpoint(endpoint).enter();
         let limit = self.limits.body_of(endpoint);
         let body = match request.into_body().collect_in(limit, &mut held).await {
             Ok(body) => body,
@@ -266,7 +266,7 @@ impl Service {
             }
             _ => response,
         };
-        match usage.and_then(|id| self.hook.usage.of(id, &response)) {
+        match usage.and_then(|id| self.hook.usage.ask(id, &response)) {
             Some(ask) => correct_usage(response, ask, self.reading.room().enter()).await,
             None => response,
         }

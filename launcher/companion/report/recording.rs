@@ -226,8 +226,9 @@ fn causes(
         return causes;
     }
     // What its own slot had, and did not go back to.
-    let unused = u64::from(kept).saturating_sub(record.reused.into());
-    let unused = unused.min(again);
+    let unused = u64::from(kept)
+        .saturating_sub(record.reused.into())
+        .min(again);
     match (record.names_adapters, setup.memory) {
         (true, _) => causes.adapter = unused,
         (false, Memory::Full) => causes.not_known = unused,

@@ -181,7 +181,7 @@ pub(in crate::companion) struct Row {
 }
 
 impl Row {
-    pub(in crate::companion) fn of(
+    pub(in crate::companion) fn new(
         trace: &Trace,
         future: Option<&Future>,
         setting: Setting,
@@ -209,7 +209,7 @@ fn room(trace: &Trace, setting: &Setting) -> Option<u64> {
     let largest = trace
         .requests
         .iter()
-        .map(|one| trace.tree.depth(one.end))
+        .map(|request| trace.tree.depth(request.end))
         .max();
     let slots = u64::from(setting.slots).saturating_mul(u64::from(largest.unwrap_or(0)));
     let own = slots.saturating_add(setting.host_tokens / block);
@@ -270,7 +270,7 @@ impl Shown {
         };
         drawn.write(plot, self.html.as_deref())?;
         if json {
-            print_json(&rows.iter().map(RowOut::of).collect::<Vec<_>>())?
+            print_json(&rows.iter().map(RowOut::from_row).collect::<Vec<_>>())?
         } else {
             print(&text)?
         }
@@ -307,7 +307,7 @@ impl Row {
 }
 
 impl RowOut {
-    fn of(row: &Row) -> Self {
+    fn from_row(row: &Row) -> Self {
         let outcome = &row.outcome;
         Self {
             servers: row.setting.servers,
@@ -404,12 +404,12 @@ pub(in crate::companion) fn rows(
     let is_bounded = settings
         .iter()
         .any(|(setting, _)| room(trace, setting).is_some());
-    let future = is_bounded.then(|| Future::of(trace));
+    let future = is_bounded.then(|| Future::new(trace));
     settings
         .into_iter()
         .map(|(setting, whose)| {
             let outcome = fleet(trace, &setting);
-            Row::of(trace, future.as_ref(), setting, whose, outcome)
+            Row::new(trace, future.as_ref(), setting, whose, outcome)
         })
         .collect()
 }

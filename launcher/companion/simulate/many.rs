@@ -18,9 +18,9 @@ pub(in crate::companion) struct Simulations<'a> {
 }
 
 impl<'a> Simulations<'a> {
-    pub(in crate::companion) fn of(traffic: &'a Traffic) -> Self {
+    pub(in crate::companion) fn new(traffic: &'a Traffic) -> Self {
         Self {
-            replay: Replay::of(traffic),
+            replay: Replay::new(traffic),
             progress: Progress::new("simulations done"),
             done: AtomicUsize::new(0),
         }
@@ -92,7 +92,7 @@ impl<'a> Simulations<'a> {
             done
         });
         done.sort_by_key(|(nth, _)| *nth);
-        done.into_iter().map(|(_, one)| one).collect()
+        done.into_iter().map(|(_, result)| result).collect()
     }
 
     /// What other flags would have brought.

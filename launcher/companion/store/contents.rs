@@ -94,18 +94,21 @@ impl Contents {
 
     /// Bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
-        self.headers.iter().map(|one| one.chunk.cost()).sum()
+        self.headers.iter().map(|header| header.chunk.cost()).sum()
     }
 
     pub(super) fn tokens(&self) -> u64 {
-        let tokens = self.headers.iter().map(|one| one.chunk.tokens.len() as u64);
+        let tokens = self
+            .headers
+            .iter()
+            .map(|header| header.chunk.tokens.len() as u64);
         tokens.sum()
     }
 
     /// What servers were asked to keep, what is kept longest last.
     pub(super) fn kept(&self) -> Vec<KeptPrompt> {
         let chunk = |name: &Name| {
-            let mut chunks = self.headers.iter().map(|one| &one.chunk);
+            let mut chunks = self.headers.iter().map(|header| &header.chunk);
             chunks.find(|chunk| chunk.name == *name)
         };
         let kept = self.folder.kept().into_iter();
@@ -131,7 +134,7 @@ impl Contents {
                 })
             })
             .collect();
-        kept.sort_by_key(|one| one.until);
+        kept.sort_by_key(|prompt| prompt.until);
         kept
     }
 
@@ -139,7 +142,9 @@ impl Contents {
     pub(super) fn models(&self) -> Vec<OfModel> {
         let mut models: Vec<(Fingerprint, OfModel)> = Vec::new();
         for Header { chunk, last_used } in &self.headers {
-            let known = models.iter().position(|(one, _)| *one == chunk.fingerprint);
+            let known = models
+                .iter()
+                .position(|(fingerprint, _)| *fingerprint == chunk.fingerprint);
             let at = known.unwrap_or_else(|| {
                 models.push((chunk.fingerprint, self.model(&chunk.fingerprint)));
                 models.len() - 1
@@ -159,7 +164,7 @@ impl Contents {
                 .folder
                 .origin(fingerprint)
                 .zip(self.folder.origin(&latest));
-            model.differs = both.and_then(|(one, latest)| one.difference(&latest));
+            model.differs = both.and_then(|(origin, latest)| origin.difference(&latest));
         }
         models.into_iter().map(|(_, model)| model).collect()
     }
@@ -181,7 +186,7 @@ impl Contents {
         let all: HashSet<Fingerprint> = self
             .headers
             .iter()
-            .map(|one| one.chunk.fingerprint)
+            .map(|header| header.chunk.fingerprint)
             .collect();
         let is_called = |of: &&Fingerprint| {
             self.folder

@@ -117,8 +117,8 @@ fn hidden_of(contents: &Contents, kv: &Origin) -> Vec<Origin> {
     let of_chunks = contents.headers.iter();
     let all: HashSet<Fingerprint> = of_chunks.map(|header| header.chunk.fingerprint).collect();
     let origins = all.iter().filter_map(|of| contents.folder.origin(of));
-    let mut hidden: Vec<Origin> = origins.filter(|one| one.is_hidden_of(kv)).collect();
-    hidden.sort_by_key(|one| one.fingerprint.0);
+    let mut hidden: Vec<Origin> = origins.filter(|origin| origin.is_hidden_of(kv)).collect();
+    hidden.sort_by_key(|origin| origin.fingerprint.0);
     hidden
 }
 
@@ -136,8 +136,8 @@ fn model(export: &Export, contents: &Contents) -> Result<Fingerprint, String> {
     let origins = models.iter().map(|(of, _)| contents.folder.origin(of));
     let origins: Vec<Origin> = origins.flatten().collect();
     let is_hidden = |of: &Fingerprint| {
-        let one = origins.iter().find(|one| one.fingerprint == *of);
-        one.is_some_and(|one| one.is_hidden_among(&origins))
+        let origin = origins.iter().find(|origin| origin.fingerprint == *of);
+        origin.is_some_and(|origin| origin.is_hidden_among(&origins))
     };
     models.retain(|(of, _)| !is_hidden(of));
     if let Some(wanted) = &export.model {
@@ -146,7 +146,7 @@ fn model(export: &Export, contents: &Contents) -> Result<Fingerprint, String> {
         });
     }
     match &models[..] {
-        [(one, _)] => Ok(*one),
+        [(fingerprint, _)] => Ok(*fingerprint),
         [] => Err(match &export.model {
             Some(name) => format!("The store has nothing of a model called {}", Visible(name)),
             None => "The store is empty".to_owned(),

@@ -120,7 +120,7 @@ fn summary(imported: &Imported, is_first: bool) -> String {
 fn check(origin: &Origin, known: &[Origin]) -> Result<(), String> {
     let differences: Vec<(&Origin, String)> = known
         .iter()
-        .filter_map(|one| Some((one, origin.difference(one)?)))
+        .filter_map(|other| Some((other, origin.difference(other)?)))
         .collect();
     if known.len() > differences.len() || known.is_empty() {
         return Ok(());
@@ -128,14 +128,14 @@ fn check(origin: &Origin, known: &[Origin]) -> Result<(), String> {
     // The one that is most like it: that has the same model.
     let nearest = differences
         .iter()
-        .find(|(one, _)| one.model == origin.model)
+        .find(|(other, _)| other.model == origin.model)
         .or(differences.first());
-    let (one, why) = nearest.ok_or("")?;
+    let (other, why) = nearest.ok_or("")?;
     Err(format!(
         "it is of {}, and of what servers have used this folder for, {} is nearest: {why}. Nothing was imported \
          (--unchecked imports it nevertheless)",
         Visible(&origin.model),
-        Visible(&one.model),
+        Visible(&other.model),
     ))
 }
 
@@ -183,7 +183,7 @@ fn copy_chunks(
             return true;
         };
         let mut of = origins.iter();
-        let Some(origin) = of.find(|one| one.fingerprint == chunk.fingerprint) else {
+        let Some(origin) = of.find(|origin| origin.fingerprint == chunk.fingerprint) else {
             return true;
         };
         let is_hidden = origin.is_hidden_among(&origins);

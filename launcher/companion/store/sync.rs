@@ -57,21 +57,23 @@ pub(super) fn run(
     running: &[Running],
     json: bool,
 ) -> Result<(), String> {
-    let url = options.url.clone();
-    let url = url.or_else(|| of_process.text(env::STORE_REMOTE));
-    let url = url.ok_or_else(|| {
-        format!(
-            "No remote is known: give redis://host:6379 or s3://bucket/prefix, or set {}",
-            env::STORE_REMOTE
-        )
-    })?;
+    let url = options
+        .url
+        .clone()
+        .or_else(|| of_process.text(env::STORE_REMOTE))
+        .ok_or_else(|| {
+            format!(
+                "No remote is known: give redis://host:6379 or s3://bucket/prefix, or set {}",
+                env::STORE_REMOTE
+            )
+        })?;
     let connect = move || Remote::new(&url, |name| of_process.text(name));
     let remote = connect().map_err(|error| error.to_string())?;
     let began = SystemTime::now();
     let folder = Folder::open(path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let limit = limit(&folder, path, running)?;
-    let mirror = Mirror::new(folder.clone(), remote, limit);
-    let mut mirror = mirror.map_err(|e| format!("No thread can be had: {e}"))?;
+    let mut mirror = Mirror::new(folder.clone(), remote, limit)
+        .map_err(|e| format!("No thread can be had: {e}"))?;
     if options.once {
         let mut moved = Moved::default();
         mirror
@@ -96,15 +98,15 @@ pub(super) fn run(
             print(&format!("{}\n{}", text(&moved), unused(&folder)))
         };
     }
-    let server = options.of.and_then(WatchedServer::new);
-    let server = server.transpose();
-    let server = server.map_err(|e| format!("SIGTERM cannot be taken: {e}"))?;
-    let server = server.map(Arc::new);
+    let server = options.of.and_then(WatchedServer::new).transpose();
+    let server = server
+        .map_err(|e| format!("SIGTERM cannot be taken: {e}"))?
+        .map(Arc::new);
     let is_over = server.clone();
     mirror.fetch_until(move || {
         is_over
             .as_ref()
-            .is_some_and(|one| one.is_to_end() || one.has_ended())
+            .is_some_and(|server| server.is_to_end() || server.has_ended())
     });
     let said = Arc::new(Said::new(mirror.remote().shown()));
     let asked = Asked {
@@ -122,8 +124,9 @@ pub(super) fn run(
         asked,
     };
     // Nothing that a remote does makes this process wait longer than it is to: so all that waits for it is on another thread.
-    let thread = thread::Builder::new().name("contextpilot-sync".to_owned());
-    let thread = thread.spawn(move || worker.follow());
+    let thread = thread::Builder::new()
+        .name("contextpilot-sync".to_owned())
+        .spawn(move || worker.follow());
     let thread = thread.map_err(|e| format!("No thread can be had: {e}"))?;
     watch(&folder, server.as_deref(), &said, began, || {
         thread.is_finished()

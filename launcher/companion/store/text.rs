@@ -38,19 +38,19 @@ pub(super) fn text(folder: &Path, contents: &Contents, users: &[User<'_>]) -> St
         text += "\n";
         text += &table(&models, users);
     }
-    for one in contents.kept() {
-        let name = one.model.as_deref().unwrap_or_default();
+    for prompt in contents.kept() {
+        let name = prompt.model.as_deref().unwrap_or_default();
         text += &format!(
             "kept: {} of {} ({}){}, for {} more\n",
-            counted(one.tokens, "token"),
+            counted(prompt.tokens, "token"),
             Visible(name),
-            one.fingerprint.get(..12).unwrap_or_default(),
-            if one.is_salted {
+            prompt.fingerprint.get(..12).unwrap_or_default(),
+            if prompt.is_salted {
                 ", for requests with its cache_salt"
             } else {
                 ""
             },
-            span(left(one.until)),
+            span(left(prompt.until)),
         );
     }
     let remote = remote(contents);
@@ -122,7 +122,7 @@ pub(in crate::companion) fn remote_text(remote: &StoreRemote) -> String {
 /// When the chunks were last used.
 fn used(contents: &Contents) -> String {
     let times = match (contents.headers.last(), contents.headers.first()) {
-        (Some(last), Some(first)) => [last, first].map(|one| ago(one.last_used)),
+        (Some(last), Some(first)) => [last, first].map(|header| ago(header.last_used)),
         _ => return String::new(),
     };
     match &times {
@@ -198,9 +198,9 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
         value["last_used_seconds_ago"] = json!(age);
         value
     });
-    let kept = contents.kept().into_iter().map(|one| {
-        let seconds = left(one.until).as_secs_f64();
-        let mut value = json!(one);
+    let kept = contents.kept().into_iter().map(|prompt| {
+        let seconds = left(prompt.until).as_secs_f64();
+        let mut value = json!(prompt);
         value["seconds_left"] = json!(seconds);
         value
     });
@@ -212,8 +212,8 @@ pub(super) fn json(folder: &Path, contents: &Contents, users: &[User<'_>]) -> Va
         "damaged": contents.damaged,
         "foreign": contents.foreign,
         "unreadable": contents.unreadable,
-        "last_used_seconds_ago": contents.headers.last().map(|one| age(one.last_used)),
-        "first_used_seconds_ago": contents.headers.first().map(|one| age(one.last_used)),
+        "last_used_seconds_ago": contents.headers.last().map(|header| age(header.last_used)),
+        "first_used_seconds_ago": contents.headers.first().map(|header| age(header.last_used)),
         "models": models.collect::<Vec<_>>(),
         "kept": kept.collect::<Vec<_>>(),
         "remote": remote(contents),

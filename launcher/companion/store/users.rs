@@ -25,10 +25,10 @@ impl User<'_> {
 
 /// The servers that use this folder.
 pub(super) fn users<'a>(running: &'a [Running], folder: &Path) -> Vec<User<'a>> {
-    let users = running.iter().filter_map(|one| {
-        let store = one.stats.as_ref().ok()?.store.as_ref()?;
+    let users = running.iter().filter_map(|server| {
+        let store = server.stats.as_ref().ok()?.store.as_ref()?;
         is_same(Path::new(&store.folder), folder).then_some(User {
-            process: one.process(),
+            process: server.process(),
             store,
         })
     });
@@ -50,8 +50,9 @@ pub(super) fn limit(folder: &Folder, path: &Path, running: &[Running]) -> Result
     if let Some(limit) = of_servers.filter(|limit| *limit > 0).min() {
         return Ok(limit);
     }
-    let there = folder.headers();
-    let there = there.map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
+    let there = folder
+        .headers()
+        .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
     let own = there.map(|header| header.chunk.cost()).sum();
     Ok(folder.usual_limit(own).bytes)
 }

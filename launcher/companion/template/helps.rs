@@ -168,7 +168,9 @@ fn with_reasoning(
                 continue;
             }
             let outcome = tried(&with, Form::REASONING, sent_back)?;
-            helps.extend(outcome.and_then(|one| Help::seen(kwarg(&kwargs), name, before, &one)));
+            helps.extend(
+                outcome.and_then(|outcome| Help::seen(kwarg(&kwargs), name, before, &outcome)),
+            );
         }
     }
     Ok(())
@@ -193,9 +195,10 @@ fn named(chat: &Chat) -> Vec<Value> {
     ];
     /// More than any template has that was seen.
     const MOST: usize = 12;
-    let names = asked_for(&chat.template);
-    let names = names.into_iter().filter(|name| !GIVEN.contains(&&**name));
-    let names = names.filter(|name| !name.contains("date"));
+    let names = asked_for(&chat.template)
+        .into_iter()
+        .filter(|name| !GIVEN.contains(&&**name))
+        .filter(|name| !name.contains("date"));
     let both = |name: String| [true, false].map(|value| json!({ name.clone(): value }));
     names.take(MOST).flat_map(both).collect()
 }
@@ -255,7 +258,7 @@ fn in_content(open: &str) -> (Conversation, Vec<String>) {
     for message in &mut conversation.messages {
         let Some(reasoning) = message
             .as_object_mut()
-            .and_then(|one| one.remove("reasoning_content"))
+            .and_then(|message| message.remove("reasoning_content"))
         else {
             continue;
         };
@@ -332,7 +335,8 @@ pub(super) fn another_day(
     let words = asked_for(&chat.template);
     for name in words.iter().filter(|name| name.contains("date")) {
         let kwargs = json!({ name.as_str(): "26 Jul 2024" });
-        let [today, tomorrow] = [today, tomorrow].map(|one| one.with_kwargs(kwargs.clone()));
+        let [today, tomorrow] =
+            [today, tomorrow].map(|renderer| renderer.with_kwargs(kwargs.clone()));
         match at_midnight(&today, &tomorrow, tools) {
             Ok(pinned) => {
                 let what = format!("a pinned date ({})", kwarg(&kwargs));

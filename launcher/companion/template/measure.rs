@@ -173,8 +173,7 @@ impl Played {
         let mut outcome = Outcome::default();
         for step in &self.steps {
             let again = step.again(&step.next);
-            let kinds = again.map(|_| step.kinds(conversation));
-            let mut kinds = kinds.unwrap_or_default();
+            let mut kinds = again.map(|_| step.kinds(conversation)).unwrap_or_default();
             kinds.extend(step.left_out(conversation));
             outcome.add(again, step.next.chars().count(), kinds);
         }
@@ -186,7 +185,9 @@ impl Step {
     fn kinds(&self, conversation: &Conversation) -> Vec<Kind> {
         let up_to = &conversation.messages[..=self.said];
         let texts = |name: &str| -> Vec<String> {
-            let texts = up_to.iter().filter(|one| one["role"] == "assistant");
+            let texts = up_to
+                .iter()
+                .filter(|message| message["role"] == "assistant");
             let texts = texts.filter_map(|text| text[name].as_str());
             texts
                 .filter(|text| !text.is_empty())
@@ -254,9 +255,10 @@ pub(super) fn at_midnight(today: &Renderer, tomorrow: &Renderer, tools: bool) ->
     let agent = if tools { Form::TOOLS } else { Form::PLAIN };
     let conversations = [agent, Form::NO_SYSTEM].map(Conversation::new);
     let mut dated = [false; 2];
-    for (dated, one) in dated.iter_mut().zip(&conversations) {
-        let tools = one.form.calls > 0;
-        *dated = today.prompt(&one.messages, tools)? != tomorrow.prompt(&one.messages, tools)?;
+    for (dated, conversation) in dated.iter_mut().zip(&conversations) {
+        let tools = conversation.form.calls > 0;
+        *dated = today.prompt(&conversation.messages, tools)?
+            != tomorrow.prompt(&conversation.messages, tools)?;
     }
     for (conversation, is_dated) in conversations.iter().zip(dated) {
         let tools = conversation.form.calls > 0;

@@ -106,7 +106,7 @@ impl Study {
         let said = chat_of_one
             .messages
             .last()
-            .and_then(|one| one["content"].as_str());
+            .and_then(|message| message["content"].as_str());
         match renderer.prompt(&chat_of_one.messages, false) {
             Ok(prompt) if !prompt.contains(said.unwrap_or_default()) => {
                 let why = "It does not show what the user says, so it is no chat template";
@@ -162,9 +162,9 @@ impl Study {
             return Ok(());
         }
         // Our own servers only: the date of the other cannot be set.
-        let [today, tomorrow] = [today, tomorrow].map(|one| Renderer {
+        let [today, tomorrow] = [today, tomorrow].map(|renderer| Renderer {
             given: None,
-            ..one.clone()
+            ..renderer.clone()
         });
         let with_tools = self.tools.is_some();
         let outcome = at_midnight(&today, &tomorrow, with_tools);
@@ -219,7 +219,7 @@ fn reasoning(renderer: &Renderer) -> Rendered<Reasoning> {
     let first = conversation.sent(conversation.said()[0], true);
     let last = first
         .last()
-        .and_then(|one| one["content"].as_str())
+        .and_then(|message| message["content"].as_str())
         .unwrap_or_default();
     for kwargs in [json!({}), helps::thinking_off()] {
         let prompt = renderer.with_kwargs(kwargs).prompt(&first, true);
@@ -247,7 +247,8 @@ fn reasoning(renderer: &Renderer) -> Rendered<Reasoning> {
 /// If an answer's content is lost as soon as reasoning is sent with it: what that costs.
 fn content_lost(renderer: &Renderer, conversation: &Conversation) -> Rendered<Option<Outcome>> {
     let without = Conversation::new(Form::TOOLS);
-    let [back, out] = [conversation, &without].map(|one| play(renderer, one, true));
+    let [back, out] =
+        [conversation, &without].map(|conversation| play(renderer, conversation, true));
     let (back, out) = (back?, out?);
     let mut lost = Outcome::default();
     for (back, out) in back.steps.iter().zip(&out.steps) {
@@ -294,7 +295,8 @@ fn spelling(renderer: &Renderer, tools: bool) -> Rendered<(Outcome, Option<(Call
                 (usual, other, Kind::WhiteSpaceTrimmed)
             }
         };
-        let [as_usual, as_written] = [&conversation, &written].map(|one| play(renderer, one, true));
+        let [as_usual, as_written] =
+            [&conversation, &written].map(|conversation| play(renderer, conversation, true));
         let (as_usual, as_written) = (as_usual?, as_written?);
         let nth = conversation.said().iter().position(|&said| said == at);
         let nth = nth.unwrap_or_default();

@@ -88,8 +88,8 @@ fn advise(control: &Control, sender: &Sender<Message>) {
                 last = evaluated;
                 if let Ok(latest) = control.latest(LATEST) {
                     let all = latest.requests.iter();
-                    let left = all.filter_map(|one| one.evaluation.diverged.as_ref());
-                    let differences = left.map(Differs::of).collect();
+                    let left = all.filter_map(|request| request.evaluation.diverged.as_ref());
+                    let differences = left.map(Differs::from_diverged).collect();
                     if out.send(Message::Differences(differences)).is_err() {
                         return;
                     }

@@ -233,9 +233,13 @@ impl Point {
             let parts = under_way::prompts(stats).map(|(_, prompt)| of(prompt));
             parts.fold(whole, u64::saturating_add)
         };
-        let reused = |stats: &Stats| so_far(stats, stats.reuse.total.reused, |one| one.reused);
-        let evaluated =
-            |stats: &Stats| so_far(stats, stats.reuse.total.evaluated, |one| one.evaluated);
+        let reused =
+            |stats: &Stats| so_far(stats, stats.reuse.total.reused, |prompt| prompt.reused);
+        let evaluated = |stats: &Stats| {
+            so_far(stats, stats.reuse.total.evaluated, |prompt| {
+                prompt.evaluated
+            })
+        };
         Self {
             hit_ratio,
             reused: rate(reused(before), reused(now)),

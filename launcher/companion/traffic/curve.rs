@@ -117,7 +117,7 @@ struct Shares {
 }
 
 impl Shares {
-    fn of(reuse: &Reuse) -> Self {
+    fn new(reuse: &Reuse) -> Self {
         Self {
             tokens: reuse.of_tokens(),
             blocks: reuse.of_blocks(),
@@ -131,7 +131,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let mut caches = options.policies.clone();
     caches.dedup();
     let limits = &options.fail_above;
-    let curves = Curves::of(&opened, rooms, caches, options.warm_up, limits);
+    let curves = Curves::new(&opened, rooms, caches, options.warm_up, limits);
     let plot = curves.plot("");
     plot.write(options.svg.as_deref(), options.html.as_deref())?;
     if options.json {
@@ -161,10 +161,10 @@ impl<'a> Curves<'a> {
     /// LRU and the best, with rooms of 20 sizes, from cold.
     pub(in crate::companion) fn usual(opened: &'a Opened) -> Self {
         let caches = vec![Cache::Policy(Policy::Lru), Cache::Best];
-        Self::of(opened, usual_rooms(&opened.trace), caches, 0.0, &[])
+        Self::new(opened, usual_rooms(&opened.trace), caches, 0.0, &[])
     }
 
-    fn of(
+    fn new(
         opened: &'a Opened,
         rooms: Vec<u64>,
         caches: Vec<Cache>,
@@ -175,7 +175,7 @@ impl<'a> Curves<'a> {
         let warm = warm_up(warm, trace.requests.len());
         let wants_best =
             caches.contains(&Cache::Best) || limits.iter().any(|limit| limit.name == "distance");
-        let future = wants_best.then(|| Future::of(trace));
+        let future = wants_best.then(|| Future::new(trace));
         let columns = caches
             .iter()
             .map(|cache| of_cache(trace, *cache, future.as_ref(), &rooms, warm))
@@ -295,7 +295,7 @@ impl<'a> Curves<'a> {
                 .caches
                 .iter()
                 .zip(&self.columns)
-                .filter_map(|(cache, column)| Some((cache.name(), Shares::of(column.get(nth)?))))
+                .filter_map(|(cache, column)| Some((cache.name(), Shares::new(column.get(nth)?))))
                 .collect(),
         });
         Out {
@@ -305,7 +305,7 @@ impl<'a> Curves<'a> {
             warm_up_requests: self.warm,
             unique_blocks: trace.tree.blocks(),
             sampled: trace.rate,
-            ceiling: Shares::of(&self.limit),
+            ceiling: Shares::new(&self.limit),
             points: points.collect(),
             notes: &self.opened.notes,
         }

@@ -57,7 +57,7 @@ struct Ceiling {
 }
 
 impl Ceiling {
-    fn of(reuse: &Reuse) -> Self {
+    fn new(reuse: &Reuse) -> Self {
         Self {
             tokens: reuse.of_tokens(),
             blocks: reuse.of_blocks(),
@@ -90,8 +90,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             blocks: cold.blocks,
             unique_blocks: trace.tree.blocks(),
             sampled: trace.rate,
-            cold: Ceiling::of(&cold),
-            warm: Ceiling::of(&warm),
+            cold: Ceiling::new(&cold),
+            warm: Ceiling::new(&warm),
             warm_up_requests: half,
             left_out: &opened.left_out,
             notes: &opened.notes,

@@ -87,7 +87,7 @@ impl Machine {
     ) -> Result<ServerFigures, String> {
         let recorded = match (&self.like, recording) {
             (Some(path), _) => Some(Recorded::at(path)?),
-            (None, Some(traffic)) => Recorded::of(traffic),
+            (None, Some(traffic)) => Recorded::from_traffic(traffic),
             (None, None) => None,
         };
         let of = |pick: fn(&Recorded) -> Option<f64>| recorded.as_ref().and_then(pick);
@@ -145,13 +145,13 @@ impl Machine {
 impl Recorded {
     fn at(path: &Path) -> Result<Self, String> {
         let (traffic, _) = recorded::open(path)?;
-        Self::of(&traffic)
+        Self::from_traffic(&traffic)
             .ok_or_else(|| format!("{} does not say what server it is of", path.display()))
     }
 
-    fn of(traffic: &Traffic) -> Option<Self> {
+    fn from_traffic(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
-        let rates = Rates::of(traffic);
+        let rates = Rates::new(traffic);
         let per_second = |micros: f64| (micros > 0.0).then(|| 1e6 / micros);
         Some(Self {
             slots: setup.parallel.max(1),

@@ -81,8 +81,7 @@ impl Lines {
         into.clear();
         self.number += 1;
         let mut part = self.from.by_ref().take(LONGEST);
-        let read = part.read_until(b'\n', into);
-        let read = read.map_err(|e| self.broken(&e))?;
+        let read = part.read_until(b'\n', into).map_err(|e| self.broken(&e))?;
         if read as u64 == LONGEST {
             return Err(format!(
                 "{}, line {}: it has more than {} bytes, so it is no trace: check the file",
@@ -99,8 +98,7 @@ impl Lines {
     pub(super) fn rest(&mut self, into: &mut Vec<u8>) -> Result<(), String> {
         into.push(b'\n');
         let mut part = self.from.by_ref().take(LONGEST);
-        let read = part.read_to_end(into);
-        let read = read.map_err(|e| self.broken(&e))?;
+        let read = part.read_to_end(into).map_err(|e| self.broken(&e))?;
         if read as u64 == LONGEST {
             Err(format!(
                 "{} is one value of more than {LONGEST} bytes: give a request or a session a line of its own",

@@ -37,7 +37,7 @@ pub(in crate::companion) struct Input {
 }
 
 fn sample(text: &str) -> Result<Sample, String> {
-    let share = text.parse().ok().and_then(Sample::of);
+    let share = text.parse().ok().and_then(Sample::at_rate);
     share.ok_or_else(|| "a share is above 0, and at most 1".to_owned())
 }
 
@@ -65,9 +65,11 @@ impl Input {
         match of_router(file).as_slice() {
             [] if is_recording(file) => self.of_recording(file),
             [] => self.of_traces(&self.files),
-            [one] => self.of_recording(&one.path),
+            [recording] => self.of_recording(&recording.path),
             models => {
-                let names = models.iter().map(|one| one.path.display().to_string());
+                let names = models
+                    .iter()
+                    .map(|recording| recording.path.display().to_string());
                 let names: Vec<String> = names.collect();
                 Err(format!(
                     "Models share no tokens, and {} has a recording of each of a router's: name one of {}",
@@ -219,7 +221,7 @@ impl Reading<'_> {
                     "The trace has text, and nothing says what its tokens are: add --tokenizer with the URL of a \
                      llama-server or a GGUF file, or --tokenizer bytes for a guess",
                 )?;
-                self.tokenizer.insert(Tokenizer::of(named)?)
+                self.tokenizer.insert(Tokenizer::named(named)?)
             }
         };
         let tokens = tokenizer.tokens(&text)?;

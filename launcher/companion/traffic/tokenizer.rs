@@ -23,7 +23,7 @@ const BYTES: usize = 4;
 
 impl Tokenizer {
     /// `named`: the URL of a server, the file of a model, or `bytes`.
-    pub(super) fn of(named: &str) -> Result<Self, String> {
+    pub(super) fn named(named: &str) -> Result<Self, String> {
         if named == "bytes" {
             return Ok(Self::Bytes(BYTES));
         }

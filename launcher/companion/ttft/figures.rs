@@ -14,7 +14,7 @@ pub(super) struct Spread {
 
 impl Spread {
     /// Of at least one number.
-    pub(super) fn of(numbers: impl Iterator<Item = f64>) -> Self {
+    pub(super) fn from_numbers(numbers: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = numbers.collect();
         sorted.sort_by(f64::total_cmp);
         Self {
@@ -44,14 +44,15 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(trials: &[Trial]) -> Self {
+    pub(super) fn new(trials: &[Trial]) -> Self {
         let verdicts: Vec<&Verdict> = trials.iter().flat_map(Trial::verdicts).collect();
         let right = verdicts.iter().filter(|verdict| verdict.right).count();
         Self {
-            hit: Spread::of(trials.iter().map(|trial| trial.hit.first_token_ms)),
-            miss: Spread::of(trials.iter().map(|trial| trial.miss.first_token_ms)),
-            store: (stored(trials).count() > 0)
-                .then(|| Spread::of(stored(trials).map(|one| one.first_token_ms))),
+            hit: Spread::from_numbers(trials.iter().map(|trial| trial.hit.first_token_ms)),
+            miss: Spread::from_numbers(trials.iter().map(|trial| trial.miss.first_token_ms)),
+            store: (stored(trials).count() > 0).then(|| {
+                Spread::from_numbers(stored(trials).map(|measured| measured.first_token_ms))
+            }),
             hook: (!verdicts.is_empty()).then_some((verdicts.len(), right)),
         }
     }
@@ -74,7 +75,7 @@ pub(super) fn text(trials: &[Trial], summary: &Summary) -> String {
     );
     let mut row = |name: &str, spread: Spread, all: Vec<&Measured>| {
         let middle = |of: fn(&Measured) -> u64| {
-            let mut numbers: Vec<u64> = all.iter().map(|one| of(one)).collect();
+            let mut numbers: Vec<u64> = all.iter().map(|measured| of(measured)).collect();
             numbers.sort_unstable();
             let middle = numbers.get(numbers.len() / 2);
             middle.map_or(String::new(), |n| count(*n))
@@ -84,8 +85,8 @@ pub(super) fn text(trials: &[Trial], summary: &Summary) -> String {
             ms(spread.median),
             ms(spread.p10),
             ms(spread.p90),
-            middle(|one| one.cached),
-            middle(|one| one.evaluated),
+            middle(|measured| measured.cached),
+            middle(|measured| measured.evaluated),
         ]);
     };
     row("hit", summary.hit, trials.iter().map(|t| &t.hit).collect());
@@ -216,14 +217,14 @@ mod tests {
 
     #[test]
     fn a_quantile_is_interpolated_between_the_nearest_values() {
-        let spread = Spread::of([5.0, 1.0, 2.0, 4.0, 3.0].into_iter());
+        let spread = Spread::from_numbers([5.0, 1.0, 2.0, 4.0, 3.0].into_iter());
         let expected = Spread {
             median: 3.0,
             p10: 1.4,
             p90: 4.6,
         };
         assert_eq!(spread, expected);
-        assert_eq!(Spread::of([7.0].into_iter()).p90, 7.0);
+        assert_eq!(Spread::from_numbers([7.0].into_iter()).p90, 7.0);
         assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
     }
 }

@@ -16,11 +16,12 @@ pub(super) fn svg(trials: &[Trial]) -> Result<String, String> {
 }
 
 fn draw<'a>(trials: &[Trial], text: &'a mut String) -> Result<(), DrawingError<'a>> {
-    let summary = Summary::of(trials);
+    let summary = Summary::new(trials);
     let times = || {
         trials.iter().flat_map(|trial| {
             let both = [&trial.hit, &trial.miss].into_iter();
-            both.chain(&trial.store).map(|one| one.first_token_ms)
+            both.chain(&trial.store)
+                .map(|measured| measured.first_token_ms)
         })
     };
     let highest = times().fold(0.0, f64::max).max(0.001);

@@ -130,7 +130,9 @@ impl ParentServer {
             Some(control) => vec![(control.clone(), control.stats())],
             None => {
                 let running = running().into_iter();
-                running.map(|one| (one.control, one.stats)).collect()
+                running
+                    .map(|server| (server.control, server.stats))
+                    .collect()
             }
         };
         let answered = all

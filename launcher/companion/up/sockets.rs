@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The address among these at which a llama-server answers.
 pub(in crate::companion) fn of_server(listening: &[String]) -> Option<String> {
     let is_server = |url: &&String| {
-        let server = LlamaServer::new(url).map(|one| one.with_timeouts(PATIENCE, PATIENCE));
+        let server = LlamaServer::new(url).map(|server| server.with_timeouts(PATIENCE, PATIENCE));
         let health = server.and_then(|server| server.health());
         matches!(health, Ok(Health::Ready | Health::Loading))
     };
@@ -73,8 +73,9 @@ fn sockets_of(process: u32, tls: bool) -> Vec<String> {
     let scheme = if tls { "https" } else { "http" };
     let (v4, v6, unix) = (table("tcp"), table("tcp6"), table("unix"));
     let tcp = v4.lines().chain(v6.lines()).filter_map(tcp);
-    let tcp = tcp.filter(|(inode, _)| own.contains(inode));
-    let tcp = tcp.map(|(_, address)| format!("{scheme}://{address}"));
+    let tcp = tcp
+        .filter(|(inode, _)| own.contains(inode))
+        .map(|(_, address)| format!("{scheme}://{address}"));
     let folder = fs::read_link(format!("/proc/{process}/cwd")).unwrap_or_default();
     let unix = unix.lines().filter_map(self::unix);
     let unix = unix.filter(|(inode, _)| own.contains(inode));

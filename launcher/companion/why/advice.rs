@@ -160,14 +160,16 @@ impl Case<'_> {
 
     fn lost_enough(&self) -> bool {
         let differs = self.evaluation.diverged.as_ref();
-        let repeated = differs.filter(|one| change(one, self.is_still_sent).is_some());
-        let repeated = repeated.map_or(0, |one| one.repeated);
+        let repeated = differs
+            .filter(|diverged| change(diverged, self.is_still_sent).is_some())
+            .map_or(0, |diverged| diverged.repeated);
         self.is_enough(self.lost().max(repeated))
     }
 
     fn is_enough(&self, tokens: u64) -> bool {
         let diverged = self.evaluation.diverged.as_ref();
-        let of_answers = |one: &Diverged| one.answer || one.earlier_answer || one.block > 0;
+        let of_answers =
+            |diverged: &Diverged| diverged.answer || diverged.earlier_answer || diverged.block > 0;
         let least = if diverged.is_some_and(of_answers) {
             OF_ANSWERS
         } else {
@@ -188,7 +190,7 @@ impl Case<'_> {
         for (at, change) in helpful.iter().enumerate() {
             let gained = gain(at);
             match best.iter_mut().find(|(kind, ..)| *kind == change.kind) {
-                Some(known) if gained.one > known.2.one => (known.1, known.2) = (at, gained),
+                Some(known) if gained.own > known.2.own => (known.1, known.2) = (at, gained),
                 Some(_) => {}
                 None => best.push((change.kind, at, gained)),
             }
@@ -205,8 +207,8 @@ impl Case<'_> {
                 Some((_, caveat)) => format!("{text} ({caveat})"),
                 None => text,
             };
-            let data = ChangeData::of(change, &adviser.recorded);
-            let memory = Memory::of(&change.point, &adviser.trials().recorded);
+            let data = ChangeData::new(change, &adviser.recorded);
+            let memory = Memory::new(&change.point, &adviser.trials().recorded);
             Advice {
                 answers_change: change.changes_answers(),
                 ..self.advice(gain, text, data, memory)
@@ -253,9 +255,9 @@ impl Case<'_> {
     fn advice(&self, gain: Gain, text: String, change: ChangeData, memory: Memory) -> Advice {
         let evaluation = self.evaluation;
         let seconds = evaluation.seconds;
-        let share = gain.one as f64 / evaluation.evaluated.max(1) as f64;
+        let share = gain.own as f64 / evaluation.evaluated.max(1) as f64;
         Advice {
-            tokens: gain.one,
+            tokens: gain.own,
             seconds: seconds.map(|all| all * share),
             text,
             change,
@@ -290,7 +292,7 @@ impl Advised {
 }
 
 impl Memory {
-    fn of(point: &Point, now: &Point) -> Self {
+    fn new(point: &Point, now: &Point) -> Self {
         let more = |then: u64, now: u64| then as i64 - now as i64;
         Self {
             host_bytes: more(point.host_bytes, now.host_bytes),
@@ -364,7 +366,7 @@ fn is_version_of_claude(text: &DivergedText) -> bool {
     value.is_some_and(|value| {
         value
             .chars()
-            .all(|one| one.is_ascii_alphanumeric() || one == '.')
+            .all(|character| character.is_ascii_alphanumeric() || character == '.')
     })
 }
 
@@ -394,7 +396,7 @@ fn of_date(text: &DivergedText) -> Option<&'static str> {
     let both = [&text.old, &text.new];
     if !both
         .iter()
-        .all(|text| text.starts_with(|one: char| one.is_ascii_alphanumeric()))
+        .all(|text| text.starts_with(|character: char| character.is_ascii_alphanumeric()))
     {
         return None;
     }
@@ -434,7 +436,7 @@ fn change(diverged: &Diverged, is_still_sent: bool) -> Option<(&'static str, Str
     let order =
         "in the same order each time (a list of tools or documents, the keys of a JSON object)";
     let date = diverged.text.as_ref().and_then(of_date);
-    Some(match Differs::of(diverged) {
+    Some(match Differs::from_diverged(diverged) {
         Differs::Prompt => return None,
         Differs::Media => ("same_media", "send media as the same file each time".to_owned()),
         Differs::Retokenized => (
@@ -524,21 +526,21 @@ fn change(diverged: &Diverged, is_still_sent: bool) -> Option<(&'static str, Str
 mod tests {
     use super::*;
 
-    fn of(bytes: u64, tokens: u64) -> Length {
+    fn length(bytes: u64, tokens: u64) -> Length {
         Length { bytes, tokens }
     }
 
     #[test]
     fn a_text_that_a_template_leaves_out_is_still_sent() {
         // A system text of 500 tokens is gone; a call and its result are new, in 1,000 bytes of JSON.
-        assert!(is_still_sent(of(5000, 1000), of(6000, 600), 500));
+        assert!(is_still_sent(length(5000, 1000), length(6000, 600), 500));
         // The client has trimmed a result of 2,000 bytes.
-        assert!(!is_still_sent(of(5000, 1000), of(4000, 700), 500));
+        assert!(!is_still_sent(length(5000, 1000), length(4000, 700), 500));
         // It has trimmed one, and there are as many tokens of another message.
-        assert!(!is_still_sent(of(5000, 1000), of(5100, 1020), 500));
+        assert!(!is_still_sent(length(5000, 1000), length(5100, 1020), 500));
         // Too few to be told from tokens of another length.
-        assert!(!is_still_sent(of(5000, 1000), of(6000, 600), 100));
-        assert!(!is_still_sent(of(0, 0), of(10, 0), 1));
+        assert!(!is_still_sent(length(5000, 1000), length(6000, 600), 100));
+        assert!(!is_still_sent(length(0, 0), length(10, 0), 1));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) struct Advisers {
 }
 
 impl Advisers {
-    pub(super) fn of(control: &Control) -> Result<Self, String> {
+    pub(super) fn ask(control: &Control) -> Result<Self, String> {
         let latest = control.latest(WATCHED);
         let latest = latest.map_err(|e| hook_says(control, &e))?.requests;
         let adviser = Adviser::of_server(control).map_err(|why| why.to_string());
@@ -31,10 +31,10 @@ impl Advisers {
         };
         let mut latest: Vec<_> = latest.into_iter().zip(places).collect();
         if let Ok(adviser) = &adviser {
-            for (one, place) in &mut latest {
+            for (evaluated, place) in &mut latest {
                 let swap = place.and_then(|place| adviser.swap(place));
                 if let Some(swap) = swap {
-                    put_out(one, swap);
+                    put_out(evaluated, swap);
                 }
             }
         }
@@ -44,7 +44,7 @@ impl Advisers {
     /// The request that had this id last.
     fn last_of(&self, id: &str) -> Option<&Row> {
         let mut latest = self.latest.iter();
-        latest.find(|(one, _)| one.id.as_deref() == Some(id))
+        latest.find(|(evaluated, _)| evaluated.id.as_deref() == Some(id))
     }
 
     /// The evaluation of the request that had this id last, with what a router's swap took.
@@ -75,16 +75,16 @@ impl Advisers {
     }
 
     /// Whether a request still has what its prompt lacks of the earlier one. `None`: that is not known.
-    fn is_still_sent(&self, one: &Evaluated) -> Option<bool> {
-        let diverged = one.evaluation.diverged.as_ref()?;
+    fn is_still_sent(&self, evaluated: &Evaluated) -> Option<bool> {
+        let diverged = evaluated.evaluation.diverged.as_ref()?;
         let name = diverged.request.as_ref()?;
         let is_earlier = |other: &Evaluated| match name {
-            RequestName::Id(id) => other.number < one.number && other.id.as_ref() == Some(id),
+            RequestName::Id(id) => other.number < evaluated.number && other.id.as_ref() == Some(id),
             RequestName::Number(number) => other.number == *number,
         };
-        let mut latest = self.latest.iter().map(|(one, _)| one);
+        let mut latest = self.latest.iter().map(|(evaluated, _)| evaluated);
         let earlier = latest.find(|other| is_earlier(other))?;
-        let [earlier, now] = [length(earlier)?, length(one)?];
+        let [earlier, now] = [length(earlier)?, length(evaluated)?];
         Some(is_still_sent(earlier, now, diverged.deleted))
     }
 
@@ -95,11 +95,11 @@ impl Advisers {
 }
 
 /// `None`: it is no request for a chat.
-fn length(one: &Evaluated) -> Option<Length> {
-    let sections = one.sections?;
+fn length(evaluated: &Evaluated) -> Option<Length> {
+    let sections = evaluated.sections?;
     Some(Length {
         bytes: sections.system + sections.tools + sections.messages,
-        tokens: one.evaluation.prompt_tokens,
+        tokens: evaluated.evaluation.prompt_tokens,
     })
 }
 

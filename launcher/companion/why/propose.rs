@@ -30,8 +30,8 @@ pub(super) fn rules(advisers: &Advisers) -> String {
     let latest = &advisers.latest;
     let mut all = BTreeMap::<String, Seen>::new();
     let mut without_text = 0;
-    for (one, place) in latest {
-        let evaluation = &one.evaluation;
+    for (evaluated, place) in latest {
+        let evaluation = &evaluated.evaluation;
         let Some(diverged) = &evaluation.diverged else {
             continue;
         };
@@ -39,16 +39,18 @@ pub(super) fn rules(advisers: &Advisers) -> String {
         if tokens == 0 {
             continue;
         }
-        let (rule, example) = match Differs::of(diverged) {
+        let (rule, example) = match Differs::from_diverged(diverged) {
             Differs::Order => (propose_order(), None),
-            Differs::Text | Differs::Both => match (&diverged.text, proposal(one, diverged)) {
-                (Some(_), Some(proposal)) => (proposal.rule.clone(), Some(proposal)),
-                (Some(_), None) => continue,
-                (None, _) => {
-                    without_text += 1;
-                    continue;
+            Differs::Text | Differs::Both => {
+                match (&diverged.text, proposal(evaluated, diverged)) {
+                    (Some(_), Some(proposal)) => (proposal.rule.clone(), Some(proposal)),
+                    (Some(_), None) => continue,
+                    (None, _) => {
+                        without_text += 1;
+                        continue;
+                    }
                 }
-            },
+            }
             Differs::Dated
             | Differs::Retokenized
             | Differs::Spelled
@@ -101,7 +103,7 @@ pub(super) fn rules(advisers: &Advisers) -> String {
 
 /// Tokens that would not have been evaluated without the difference.
 fn would_save(evaluation: &Evaluation, diverged: &Diverged) -> u64 {
-    let behind = match Differs::of(diverged) {
+    let behind = match Differs::from_diverged(diverged) {
         Differs::Order => diverged.repeated,
         // Up to the next difference, and as far as it was still cached.
         _ => diverged.same_after.min(diverged.repeated),
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn rules_of_one_kind_for_two_places_have_two_names() {
-        let text = rules(&of([100, 200, 450, 600, 700].map(left_at)));
+        let text = rules(&advisers([100, 200, 450, 600, 700].map(left_at)));
         let rules = Stabiliser::read(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let names: Vec<_> = rules.used().map(|(name, _)| name).collect();
         assert_eq!(names, ["uuid", "uuid-1"], "{text}");
@@ -219,18 +221,18 @@ mod tests {
     }
 
     /// Without a recording.
-    fn of<const N: usize>(latest: [Evaluated; N]) -> Advisers {
+    fn advisers<const N: usize>(latest: [Evaluated; N]) -> Advisers {
         Advisers {
-            latest: latest.map(|one| (one, None)).into(),
+            latest: latest.map(|evaluated| (evaluated, None)).into(),
             adviser: Err(String::new()),
         }
     }
 
     fn rules_without_text() -> String {
-        let mut one = left_at(100);
-        if let Some(diverged) = &mut one.evaluation.diverged {
+        let mut evaluated = left_at(100);
+        if let Some(diverged) = &mut evaluated.evaluation.diverged {
             diverged.text = None;
         }
-        rules(&of([one]))
+        rules(&advisers([evaluated]))
     }
 }

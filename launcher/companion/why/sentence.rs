@@ -111,15 +111,15 @@ const NOT_KNOWN: &str = "most causes are not known: what was in the slots is for
 
 /// `0, 1 at 0.5`: each by its id, and how strongly it was applied unless wholly.
 fn applied(adapters: &[AppliedAdapter]) -> String {
-    let one = |one: &AppliedAdapter| {
-        let id = one.id.map_or("?".to_owned(), |id| id.to_string());
-        if one.scale == 1.0 {
+    let shown = |adapter: &AppliedAdapter| {
+        let id = adapter.id.map_or("?".to_owned(), |id| id.to_string());
+        if adapter.scale == 1.0 {
             id
         } else {
-            format!("{id} at {}", one.scale)
+            format!("{id} at {}", adapter.scale)
         }
     };
-    adapters.iter().map(one).collect::<Vec<_>>().join(", ")
+    adapters.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
 /// ` (from the slot)`, or nothing.
@@ -136,8 +136,8 @@ fn sources(from: &Sources) -> String {
         [] => String::new(),
         [(_, place)] => format!(" {place}"),
         several => {
-            let each = several.iter();
-            let each: Vec<String> = each
+            let each: Vec<String> = several
+                .iter()
                 .map(|(n, place)| format!("{} {place}", count(*n)))
                 .collect();
             format!(" ({})", each.join(", "))
@@ -178,7 +178,7 @@ fn left(diverged: &Diverged, tokens: u64, evaluated: u64) -> String {
     } else {
         at
     };
-    let differs = Differs::of(diverged);
+    let differs = Differs::from_diverged(diverged);
     let at = match differs {
         Differs::Dated
         | Differs::Retokenized
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::companion::under_way;
 
-    fn one() -> Evaluation {
+    fn evaluation() -> Evaluation {
         Evaluation {
             prompt_tokens: 9_800,
             reused: 57,
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_change_at_the_beginning_is_described() {
-        let lines = lines(&one());
+        let lines = lines(&evaluation());
         assert_eq!(
             lines[..3],
             [
@@ -360,7 +360,7 @@ mod tests {
                 similarity: None,
                 kept: None,
             }),
-            ..one()
+            ..evaluation()
         });
         assert_eq!(lines[1], "9,740 evicted, 2 in a busy slot, 1 last token");
         assert!(
@@ -381,7 +381,7 @@ mod tests {
         };
         let lines = lines(&Evaluation {
             diverged: Some(reordered.clone()),
-            ..one()
+            ..evaluation()
         });
         let left = "it left an earlier one at token 57 of 9,800: 9,700 tokens from there on are the same \
                     in another order";
@@ -392,7 +392,7 @@ mod tests {
         };
         let lines = self::lines(&Evaluation {
             diverged: Some(dated),
-            ..one()
+            ..evaluation()
         });
         let left = "8 tokens differ, and 9,700 tokens behind are the same in another order";
         assert!(lines[2].ends_with(left), "{lines:?}");
@@ -441,7 +441,7 @@ mod tests {
         }
         for at in [0, 31, 32] {
             for (reordered, unmatched) in [(0, 33), (15, 3), (16, 3), (16, 4), (16, 33), (16, 1)] {
-                let one = Diverged {
+                let diverged = Diverged {
                     at,
                     reordered,
                     unmatched,
@@ -450,12 +450,12 @@ mod tests {
                 let [answer, media] = [true, false].map(|answer| Diverged {
                     answer,
                     media: !answer,
-                    ..one.clone()
+                    ..diverged.clone()
                 });
-                all.extend([one, answer, media]);
+                all.extend([diverged, answer, media]);
             }
             for (inserted, deleted) in [(0, 300), (3, 300), (40, 40)] {
-                let one = Diverged {
+                let diverged = Diverged {
                     at,
                     inserted,
                     deleted,
@@ -464,12 +464,12 @@ mod tests {
                 let [earlier, block] = [true, false].map(|earlier_answer| Diverged {
                     earlier_answer,
                     block: u64::from(!earlier_answer) * 200,
-                    ..one.clone()
+                    ..diverged.clone()
                 });
                 let answer = Diverged {
                     answer: true,
                     block: 200,
-                    ..one
+                    ..diverged
                 };
                 all.extend([earlier, block, answer]);
             }
@@ -501,14 +501,14 @@ mod tests {
         for diverged in all {
             for (tokens, evaluated) in [(3240, 2040), (3201, 2001)] {
                 let says = left(&diverged, tokens, evaluated);
-                let one = json!({"diverged": diverged, "tokens": tokens, "evaluated": evaluated, "says": says});
-                lefts.push(one);
+                let row = json!({"diverged": diverged, "tokens": tokens, "evaluated": evaluated, "says": says});
+                lefts.push(row);
             }
         }
         let when = Timestamp::from_unix_ms(0);
         let mut losses: Vec<Value> = Vec::new();
-        let ways = [Through::Erase, Through::Restore, Through::NoRoom];
-        let ways = ways.map(|way| (Reason::Cleared, Some(way)));
+        let ways = [Through::Erase, Through::Restore, Through::NoRoom]
+            .map(|way| (Reason::Cleared, Some(way)));
         let reasons = Reason::ALL.map(|reason| (reason, None));
         for (reason, through) in reasons.into_iter().chain(ways) {
             for (by, tokens, evicted) in [(None, 1, 1), (Some(7), 1000, 1000), (Some(7), 5, 9000)] {
@@ -523,8 +523,8 @@ mod tests {
                     kept: None,
                 };
                 // The time of day is of another zone elsewhere.
-                let says = how_lost(&lost, evicted);
-                let says = says.replacen(&Moment::from(when).of_day(), "then", 1);
+                let says =
+                    how_lost(&lost, evicted).replacen(&Moment::from(when).of_day(), "then", 1);
                 losses.push(json!({"lost": lost, "evicted": evicted, "says": says}));
             }
         }

@@ -131,8 +131,9 @@ impl PrivateFolder {
         lookup: impl Fn(&str) -> Option<OsString>,
         missing: Missing,
     ) -> impl Iterator<Item = Self> {
-        let given = lookup("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let given = given.filter(|path| path.is_absolute());
+        let given = lookup("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute());
         let usual = PathBuf::from(format!("/run/user/{}", effective_user()));
         let other = (given.as_ref() != Some(&usual)).then_some(usual);
         // These folders are the system's to make.

@@ -327,8 +327,9 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
         let remote = self.remote()?;
         let Some(folder) = self.path(env::STORE) else {
             // What was meant is not known.
-            let mut asking = [env::STORE_REMOTE, env::STORE_GB].into_iter();
-            let asking = asking.find(|name| self.get(name).is_some());
+            let asking = [env::STORE_REMOTE, env::STORE_GB]
+                .into_iter()
+                .find(|name| self.get(name).is_some());
             let strict = self.flag(&table::STRICT)?;
             return match asking.filter(|_| strict) {
                 Some(name) => Err(Error::new(name, Cause::Idle(&[env::STORE]))),

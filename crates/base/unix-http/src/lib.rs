@@ -125,8 +125,9 @@ impl Transport for UnixTransport {
         let deadline = time_of(&timeout).and_then(|time| Instant::now().checked_add(time));
         let input = self.buffers.input_append_buf();
         let amount = loop {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            let left = left.map(|left| left.max(SHORTEST));
+            let left = deadline
+                .map(|at| at.saturating_duration_since(Instant::now()))
+                .map(|left| left.max(SHORTEST));
             self.stream.set_read_timeout(left)?;
             match self.stream.read(input) {
                 // A signal interrupts system calls on a socket with a time limit.

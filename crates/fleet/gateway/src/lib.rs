@@ -175,8 +175,9 @@ impl Handler for Serving {
             METRICS => {
                 let counts = self.tally.counts();
                 let reading = self.passing.as_ref().map(|passing| &passing.reading);
-                let rooms = std::iter::once(&self.renderer.room);
-                let rooms: Vec<_> = rooms.chain(reading.map(Reading::room)).collect();
+                let rooms: Vec<_> = std::iter::once(&self.renderer.room)
+                    .chain(reading.map(Reading::room))
+                    .collect();
                 let mut text = metrics(NAME, counts, &rooms);
                 if let Some(rules) = reading.and_then(Reading::rules) {
                     text.push_str(&rules.metrics(NAME));

@@ -55,7 +55,7 @@ impl Passing {
         };
         let answer = server.forward(request).await;
         let accounts = self.accounts.as_ref().zip(id);
-        match accounts.and_then(|(accounts, id)| accounts.of(id, &answer)) {
+        match accounts.and_then(|(accounts, id)| accounts.ask(id, &answer)) {
             Some(ask) => correct_usage(answer, ask, self.reading.room().enter()).await,
             None => answer,
         }

@@ -62,7 +62,10 @@ fn is_part(part: &Value) -> bool {
 /// Whether the messages of a chat have more than text in them.
 pub(crate) fn has_media(body: &Value) -> bool {
     let messages = body.get("messages").and_then(Value::as_array);
-    let contents = messages.into_iter().flatten().map(|one| &one["content"]);
+    let contents = messages
+        .into_iter()
+        .flatten()
+        .map(|message| &message["content"]);
     let parts = contents.filter_map(Value::as_array).flatten();
     let mut kinds = parts.filter_map(|part| part.get("type")?.as_str());
     kinds.any(|kind| !matches!(kind, "text" | "refusal"))

@@ -203,7 +203,7 @@ impl Accounts for Known {
         "new".to_owned()
     }
 
-    fn of(&self, _: String, _: &Response) -> Option<Asked> {
+    fn ask(&self, _: String, _: &Response) -> Option<Asked> {
         let account = Account {
             reused: 90,
             evaluated: 10,
@@ -215,8 +215,9 @@ impl Accounts for Known {
 
 #[test]
 fn a_request_without_room_passes_as_it_is_and_so_does_its_answer() {
-    let gateway = Gateway::new(Upstream::new(&echo()).expect("an address"), None);
-    let gateway = gateway.with_usage(Arc::new(Known)).with_bodies(1 << 20);
+    let gateway = Gateway::new(Upstream::new(&echo()).expect("an address"), None)
+        .with_usage(Arc::new(Known))
+        .with_bodies(1 << 20);
     let gateway = serving(gateway);
     let body = |bytes| {
         let prompt = "x".repeat(bytes);

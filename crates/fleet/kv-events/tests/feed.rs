@@ -71,7 +71,11 @@ fn a_late_subscriber_gets_all_current_blocks() {
         assert_eq!(events[0], KvEvent::Cleared);
         late.take(&events);
         assert_eq!(late, live);
-        assert!(batches[1..].iter().all(|one| read(&one.payload).is_empty()));
+        assert!(
+            batches[1..]
+                .iter()
+                .all(|batch| read(&batch.payload).is_empty())
+        );
     }
     assert_eq!(feed.replay(11, 2.0).count(), 0);
     assert_eq!(feed.replay(u64::MAX, 2.0).count(), 0);

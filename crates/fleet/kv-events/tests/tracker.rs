@@ -113,7 +113,10 @@ impl Scene {
             "not published {missing:x?} for {adapter:?}: {after}"
         );
         let surplus: Vec<_> = here.difference(&slots).collect();
-        let surplus: Vec<_> = surplus.iter().filter(|one| !coming.contains(one)).collect();
+        let surplus: Vec<_> = surplus
+            .iter()
+            .filter(|block| !coming.contains(block))
+            .collect();
         assert!(
             surplus.is_empty(),
             "not there {surplus:x?} for {adapter:?}: {after}"

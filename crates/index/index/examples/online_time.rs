@@ -28,9 +28,9 @@ fn main() {
         let mut context: Vec<u64> = Vec::new();
         while context.len() < 8 {
             // Zipf, near enough: the rank is the exponential of a uniform number.
-            let one = ((documents as f64).powf(draw()) - 1.0) as u64;
-            if !context.contains(&one) {
-                context.push(one);
+            let document = ((documents as f64).powf(draw()) - 1.0) as u64;
+            if !context.contains(&document) {
+                context.push(document);
             }
         }
         context

@@ -31,10 +31,10 @@ impl Answer {
         let mut place = vec![json!("body")];
         place.extend(path);
         let input = shortened(input);
-        let one = json!({"type": kind, "loc": place, "msg": message, "input": input});
+        let detail = json!({"type": kind, "loc": place, "msg": message, "input": input});
         Self {
             status: 422,
-            body: json!({ "detail": [one] }),
+            body: json!({ "detail": [detail] }),
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) enum Key {
 
 impl Key {
     /// `None` for a value that is not a scalar.
-    pub(crate) fn of(value: &Value) -> Option<Self> {
+    pub(crate) fn from_value(value: &Value) -> Option<Self> {
         Some(match value {
             Value::String(text) => {
                 let half = |salt: u8| {

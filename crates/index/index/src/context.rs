@@ -28,7 +28,7 @@ impl Context {
             return Err(too_many("documents in one context", list.len(), most));
         }
         let keys = list.iter().enumerate().map(|(at, value)| {
-            Key::of(value).ok_or_else(|| {
+            Key::from_value(value).ok_or_else(|| {
                 let mut path = path.to_vec();
                 path.push(json!(at));
                 let message =

@@ -39,7 +39,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// 405.
-    pub fn of(method: &str, path: &str) -> Result<Option<Self>, Answer> {
+    pub fn find(method: &str, path: &str) -> Result<Option<Self>, Answer> {
         let (expected, endpoint) = match path {
             "/" => ("GET", Self::Root),
             "/health" => ("GET", Self::Health),

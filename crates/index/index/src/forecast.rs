@@ -76,8 +76,9 @@ impl Index {
         } else {
             (expected.tokens, ordered.prompt, Some(expected))
         };
-        let from = prompt.and_then(|prompt| self.id_of(prompt));
-        let from = from.map(str::to_owned);
+        let from = prompt
+            .and_then(|prompt| self.id_of(prompt))
+            .map(str::to_owned);
         let matched = self.is_match(job, at, ordered);
         let placed = &mut job.placed[at];
         self.counters.matches = self.counters.matches.saturating_sub(placed.matched.into());

@@ -21,7 +21,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    pub(crate) fn of(contexts: &[Context]) -> Self {
+    pub(crate) fn new(contexts: &[Context]) -> Self {
         let mut keys: Vec<Key> = Vec::new();
         let mut numbers: HashMap<Key, Block, RandomState> = HashMap::default();
         for key in contexts.iter().flat_map(|context| &context.keys) {

@@ -196,7 +196,7 @@ mod tests {
     fn blocks(tokens: &[u32]) -> Blocks {
         let mut blocks = Blocks::default();
         for (id, tokens) in tokens.iter().enumerate() {
-            let key = Key::of(&json!(format!("text {id}"))).expect("a key");
+            let key = Key::from_value(&json!(format!("text {id}"))).expect("a key");
             let block = blocks.block(key, 100);
             blocks.set_tokens(block, *tokens);
         }

@@ -69,16 +69,15 @@ impl Query {
             plain => return Ok(Self::Plain(plain)),
         }
         let mut body = json(body)?;
-        let members = Members::of(&body).map_err(|answer| *answer)?;
-        let query = Self::of_members(endpoint, &members, limits);
-        let mut query = query.map_err(|answer| *answer)?;
+        let members = Members::from_body(&body).map_err(|answer| *answer)?;
+        let mut query = Self::of_members(endpoint, &members, limits).map_err(|answer| *answer)?;
         match &mut query {
             Self::Reorder(reorder) | Self::Deduplicate(reorder) => {
                 let lists = body["contexts"].as_array_mut().into_iter().flatten();
                 for (context, list) in reorder.contexts.iter_mut().zip(lists) {
                     context.take(list);
                 }
-                reorder.numbers = Numbers::of(&reorder.contexts);
+                reorder.numbers = Numbers::new(&reorder.contexts);
             }
             Self::Search(context) | Self::Insert(context, _) => context.take(&mut body["context"]),
             Self::Evict(_) | Self::Plain(_) => {}

@@ -112,8 +112,9 @@ impl Index {
         }
         // It may have left the engine meanwhile.
         let mut prompts = self.stored.iter().flat_map(|tier| &tier.prompts);
-        let found = kept.and_then(|_| prompts.find(|(_, prompt)| prompt.id == id));
-        let found = found.map(|(number, prompt)| (*number, self.all_kept(&prompt.blocks, kept)));
+        let found = kept
+            .and_then(|_| prompts.find(|(_, prompt)| prompt.id == id))
+            .map(|(number, prompt)| (*number, self.all_kept(&prompt.blocks, kept)));
         if let (Some(tier), Some((number, until))) = (&mut self.stored, found) {
             tier.keep(number, until);
         }

@@ -13,7 +13,7 @@ pub(crate) struct Members<'a> {
 type Read<T> = Result<T, Box<Answer>>;
 
 impl<'a> Members<'a> {
-    pub(crate) fn of(body: &'a Value) -> Read<Self> {
+    pub(crate) fn from_body(body: &'a Value) -> Read<Self> {
         match body {
             Value::Object(members) => Ok(Self { body, members }),
             other => Err(Box::new(Answer::invalid(

@@ -52,7 +52,7 @@ fn draw(contexts: usize, blocks: usize) -> Vec<Vec<Block>> {
     };
     let weights: Vec<f64> = (1..=500).map(|rank| 1.0 / f64::from(rank)).collect();
     let total: f64 = weights.iter().sum();
-    let mut one = || {
+    let mut drawn = || {
         let mut left = uniform() * total;
         let found = weights.iter().position(|weight| {
             left -= weight;
@@ -63,7 +63,7 @@ fn draw(contexts: usize, blocks: usize) -> Vec<Vec<Block>> {
     let mut context = || {
         let mut context: Vec<Block> = Vec::with_capacity(blocks);
         while context.len() < blocks {
-            let block = one();
+            let block = drawn();
             if !context.contains(&block) {
                 context.push(block);
             }

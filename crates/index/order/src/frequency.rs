@@ -103,7 +103,7 @@ impl Frequency {
         // By their own frequency, which decides ties. Stable. With their contexts: they are looked at many times.
         let mut rated: Vec<(f64, Block, Contexts)> = blocks
             .iter()
-            .map(|block| (self.of(*block), *block, wanted[block]))
+            .map(|block| (self.how_often(*block), *block, wanted[block]))
             .collect();
         rated.sort_by(|a, b| b.0.total_cmp(&a.0));
         let decay = self.decay();
@@ -136,12 +136,12 @@ impl Frequency {
 
     /// How often a block was requested lately; 0: never.
     #[must_use]
-    pub fn of(&self, block: Block) -> f64 {
+    pub fn how_often(&self, block: Block) -> f64 {
         let count = self.counts.get(&block);
         count.map_or(0.0, |count| count.at_context(self.contexts, self.half_life))
     }
 
-    /// What [`of`](Self::of) says, on a scale that does not change as time goes by: of two blocks, the one with the
+    /// What [`Self::how_often`] says, on a scale that does not change as time goes by: of two blocks, the one with the
     /// lower rank was requested less often, now and later. The lowest: never.
     #[must_use]
     pub fn rank(&self, block: Block) -> f64 {
@@ -165,7 +165,7 @@ impl Frequency {
         let mut values: Vec<(f64, Block)> = self
             .counts
             .keys()
-            .map(|block| (self.of(*block), *block))
+            .map(|block| (self.how_often(*block), *block))
             .collect();
         values.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         for (_, block) in values.drain(self.limit..) {

@@ -85,9 +85,11 @@ impl<'a> Tiers<'a> {
         least: u64,
     ) -> Beginning {
         // A prefix of any prompt is a prefix of one in one of the tiers.
-        let all = self.all();
-        let all = all.map(|tier| tier.best_beginning(first, blocks, &weight, least));
-        let worth = |one: &Beginning| weight_of(&one.blocks[..one.usable], &weight);
+        let all = self
+            .all()
+            .map(|tier| tier.best_beginning(first, blocks, &weight, least));
+        let worth =
+            |beginning: &Beginning| weight_of(&beginning.blocks[..beginning.usable], &weight);
         let better = |a: Beginning, b: Beginning| if worth(&b) > worth(&a) { b } else { a };
         all.reduce(better).unwrap_or_default()
     }

@@ -127,16 +127,18 @@ fn blocks_that_are_requested_together_stand_together() {
 fn counts_decay_and_are_bounded() {
     let mut frequency = Frequency::new(2.0, 10);
     frequency.note(&[1]);
-    assert!((frequency.of(1) - 1.0).abs() < 1e-9);
+    assert!((frequency.how_often(1) - 1.0).abs() < 1e-9);
     frequency.note(&[2]);
     frequency.note(&[2]);
-    assert!((frequency.of(1) - 0.5).abs() < 1e-9);
+    assert!((frequency.how_often(1) - 0.5).abs() < 1e-9);
     for block in 10..200 {
         frequency.note(&[block]);
     }
-    let known = (0..200).filter(|block| frequency.of(*block) > 0.0).count();
+    let known = (0..200)
+        .filter(|block| frequency.how_often(*block) > 0.0)
+        .count();
     assert!(known <= 20, "{known}");
-    assert!(frequency.of(199) > 0.0);
+    assert!(frequency.how_often(199) > 0.0);
 }
 
 #[test]
@@ -254,13 +256,15 @@ fn naive(prompts: &HashMap<u64, Vec<Block>>, blocks: &[Block]) -> usize {
         let mut left = blocks.to_vec();
         prompt
             .iter()
-            .take_while(|block| match left.iter().position(|one| one == *block) {
-                Some(place) => {
-                    left.remove(place);
-                    true
-                }
-                None => false,
-            })
+            .take_while(
+                |block| match left.iter().position(|unused| unused == *block) {
+                    Some(place) => {
+                        left.remove(place);
+                        true
+                    }
+                    None => false,
+                },
+            )
             .count()
     };
     prompts.values().map(fits).max().unwrap_or(0)
@@ -339,8 +343,8 @@ proptest! {
         let [engine, kept, others] = &each;
         let tiers = Tiers::with_store(engine, kept, others);
         let ordered = online(&blocks, tiers, &frequency, |_| 1, &options);
-        let one = online(&blocks, &all, &frequency, |_| 1, &options);
-        prop_assert_eq!(ordered.cached, one.cached);
+        let whole = online(&blocks, &all, &frequency, |_| 1, &options);
+        prop_assert_eq!(ordered.cached, whole.cached);
         prop_assert!(is_permutation(&blocks, &ordered.blocks));
         prop_assert_eq!(all.beginning_of(&ordered.blocks, |_| 1, 0).0, ordered.cached);
         if let Some(prompt) = ordered.prompt {
@@ -385,7 +389,7 @@ fn ranks_order_blocks_as_their_frequencies_do() {
         let by_rank = frequency.rank(a).total_cmp(&frequency.rank(b));
         assert_eq!(
             by_rank,
-            frequency.of(a).total_cmp(&frequency.of(b)),
+            frequency.how_often(a).total_cmp(&frequency.how_often(b)),
             "{a}, {b}"
         );
         by_rank
@@ -394,14 +398,14 @@ fn ranks_order_blocks_as_their_frequencies_do() {
     assert_eq!(orders, [Greater, Less, Less]);
     // Time goes by, and a rank stays.
     let before = frequency.rank(2);
-    let often = frequency.of(2);
+    let often = frequency.how_often(2);
     (0..4).for_each(|_| frequency.note(&[9]));
     assert_eq!(frequency.rank(2), before);
-    assert_eq!(frequency.of(2), often / 4.0);
+    assert_eq!(frequency.how_often(2), often / 4.0);
     assert_eq!(frequency.rank(5), f64::NEG_INFINITY, "never");
     frequency.clear();
     assert_eq!(
-        (frequency.of(2), frequency.rank(2)),
+        (frequency.how_often(2), frequency.rank(2)),
         (0.0, f64::NEG_INFINITY)
     );
 }

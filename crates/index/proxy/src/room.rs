@@ -222,15 +222,15 @@ mod tests {
     #[test]
     fn all_together_hold_no_more_than_there_is_room() {
         let room = Room::new(10 * MIB);
-        let (mut one, mut two) = (room.enter(), room.enter());
-        one.hold(6 * MIB).expect("room");
-        assert_eq!(two.hold(6 * MIB), Err(NoRoom::Now { most: 10 * MIB }));
-        two.hold(4 * MIB).expect("room");
-        two.hold(FREE).expect("what is free");
+        let (mut first, mut second) = (room.enter(), room.enter());
+        first.hold(6 * MIB).expect("room");
+        assert_eq!(second.hold(6 * MIB), Err(NoRoom::Now { most: 10 * MIB }));
+        second.hold(4 * MIB).expect("room");
+        second.hold(FREE).expect("what is free");
         assert_eq!(room.held(), 6 * MIB - FREE);
-        one.hold(10 * MIB).expect("room");
-        one.hold(MIB).expect("less");
-        drop(one);
+        first.hold(10 * MIB).expect("room");
+        first.hold(MIB).expect("less");
+        drop(first);
         assert_eq!((room.held(), room.refused()), (0, 1));
     }
 

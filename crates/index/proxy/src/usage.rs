@@ -32,7 +32,7 @@ pub trait Accounts: Send + Sync {
     fn new_id(&self) -> String;
     /// The account of a request with this answer, asked for when this is polled. `None`: nothing is ever loaded, the server has
     /// counted what was, or no server can be asked.
-    fn of(&self, id: String, answer: &Response) -> Option<Asked>;
+    fn ask(&self, id: String, answer: &Response) -> Option<Asked>;
 }
 
 /// How an answer that may have figures comes.
@@ -47,7 +47,7 @@ pub enum Form {
 impl Form {
     /// `None`: nothing of it is looked at.
     #[must_use]
-    pub fn of(response: &Response) -> Option<Self> {
+    pub fn from_headers(response: &Response) -> Option<Self> {
         let headers = response.headers();
         if response.status() != StatusCode::OK || headers.contains_key(CONTENT_ENCODING) {
             return None;
@@ -69,7 +69,7 @@ pub async fn correct_usage(
     ask: impl Future<Output = Option<Account>> + Send + 'static,
     mut held: Held,
 ) -> Response {
-    let length = match Form::of(&response) {
+    let length = match Form::from_headers(&response) {
         Some(Form::Whole(length)) => length,
         Some(Form::Streamed) => {
             // What follows may have another length.

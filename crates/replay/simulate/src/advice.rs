@@ -56,14 +56,20 @@ impl Trials {
     /// The change that gains most. `None`: nothing would have helped.
     #[must_use]
     pub fn best(&self) -> Option<&Change> {
-        let better = |best: Option<&'_ Change>, one: &Change| {
-            is_better(&one.point, best.map_or(&self.recorded, |best| &best.point))
+        let better = |best: Option<&'_ Change>, change: &Change| {
+            is_better(
+                &change.point,
+                best.map_or(&self.recorded, |best| &best.point),
+            )
         };
         let all = self.helpful.iter();
-        all.fold(
-            None,
-            |best, one| if better(best, one) { Some(one) } else { best },
-        )
+        all.fold(None, |best, change| {
+            if better(best, change) {
+                Some(change)
+            } else {
+                best
+            }
+        })
     }
 }
 
@@ -83,7 +89,7 @@ pub struct Change {
 }
 
 impl Change {
-    fn of((candidate, point): &Tried) -> Self {
+    fn from_tried((candidate, point): &Tried) -> Self {
         Self {
             kind: candidate.kind,
             flags: candidate.flags.clone(),
@@ -132,7 +138,7 @@ pub type Each<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
 /// Tries single changes, and then each of them together with the best one.
 #[must_use]
 pub fn advise(traffic: &Traffic, recorded: &Setting) -> Advice {
-    let replay = Replay::of(traffic);
+    let replay = Replay::new(traffic);
     advise_with(&replay, recorded, &|count, work| (0..count).for_each(work))
 }
 
@@ -148,15 +154,15 @@ pub fn trials_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> T
     let many = &mut |settings: &[Setting]| points_with(replay, settings, each);
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
-    let first = First::of(replay, recorded, many);
+    let first = First::new(replay, recorded, many);
     let base = first.base();
-    let round = Round::of(traffic, recorded, base, &tokens, many, true)
+    let round = Round::new(traffic, recorded, base, &tokens, many, true)
         .with_other_prompts(traffic, recorded);
     let helpful: Vec<&Tried> = round.helpful(base).collect();
     Trials {
         helpful: sure(replay, helpful, base, each, true)
             .into_iter()
-            .map(Change::of)
+            .map(Change::from_tried)
             .collect(),
         tried: round.candidates,
         recorded: first.followed.unwrap_or_else(|| first.simulated.clone()),
@@ -175,10 +181,10 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     };
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
-    let first = First::of(replay, recorded, many);
+    let first = First::new(replay, recorded, many);
     let base = first.base();
-    let round = Round::of(traffic, recorded, base, &tokens, many, is_thrifty);
-    let round = round.with_other_prompts(traffic, recorded);
+    let round = Round::new(traffic, recorded, base, &tokens, many, is_thrifty)
+        .with_other_prompts(traffic, recorded);
     let kinds = [
         Kind::Slots,
         Kind::HostCache,
@@ -191,13 +197,16 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     let alone: Vec<&Tried> = kinds
         .into_iter()
         .filter_map(|kind| {
-            let of_kind = round.tried.iter().filter(|(one, _)| one.kind == kind);
+            let of_kind = round
+                .tried
+                .iter()
+                .filter(|(candidate, _)| candidate.kind == kind);
             best_of(of_kind, base)
         })
         .collect();
     let best = round.best_flags(base);
-    let is_best = |one: &Tried| best.is_some_and(|best| std::ptr::eq(one, best));
-    let other = best.filter(|_| !alone.iter().any(|one| is_best(one)));
+    let is_best = |attempt: &Tried| best.is_some_and(|best| std::ptr::eq(attempt, best));
+    let other = best.filter(|_| !alone.iter().any(|attempt| is_best(attempt)));
     let sure_ones = sure(
         replay,
         alone.into_iter().chain(other).collect(),
@@ -206,19 +215,19 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         is_thrifty,
     );
     let mut changes: Vec<Change> = Vec::new();
-    if let Some(best) = sure_ones.iter().find(|one| is_best(one)) {
-        let best = Change::of(best);
+    if let Some(best) = sure_ones.iter().find(|attempt| is_best(attempt)) {
+        let best = Change::from_tried(best);
         let base = &best.point;
         // With other traffic, or other sizes, what else would help is not known.
         let is_other = best.kind.changes_traffic() || best.kind == Kind::Windows;
         let goes_on = !is_other && (!is_thrifty || may_any_gain(base, &tokens));
         let round =
-            goes_on.then(|| Round::of(traffic, &base.setting, base, &tokens, many, is_thrifty));
+            goes_on.then(|| Round::new(traffic, &base.setting, base, &tokens, many, is_thrifty));
         let second = round.as_ref().and_then(|round| round.best_flags(base));
         let second = second.into_iter().collect();
         let second = sure(replay, second, base, each, is_thrifty);
         let both = second.into_iter().map(|second| {
-            let second = Change::of(second);
+            let second = Change::from_tried(second);
             Change {
                 flags: [best.flags.clone(), second.flags].concat(),
                 store_limit: second.store_limit.or(best.store_limit),
@@ -229,11 +238,11 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         changes.push(best);
         changes.extend(both);
     }
-    let alone = sure_ones.into_iter().filter(|one| match other {
-        Some(other) => !std::ptr::eq(*one, other),
+    let alone = sure_ones.into_iter().filter(|attempt| match other {
+        Some(other) => !std::ptr::eq(*attempt, other),
         None => true,
     });
-    let alone = alone.map(Change::of).collect();
+    let alone = alone.map(Change::from_tried).collect();
     Advice {
         recorded: first.followed.unwrap_or(first.simulated),
         changes,
@@ -250,13 +259,13 @@ struct First {
 }
 
 impl First {
-    fn of(
+    fn new(
         replay: &Replay<'_>,
         recorded: &Setting,
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
     ) -> Self {
         Self {
-            simulated: one(recorded.clone(), many),
+            simulated: simulate_one(recorded.clone(), many),
             followed: replay.is_of_many().then(|| replay.as_recorded(recorded)),
         }
     }
@@ -284,7 +293,7 @@ struct Round {
 impl Round {
     /// Flags and the store, beside a setting whose simulation is `base`. (That may count what a store did that is not
     /// simulated: then its setting is another one.)
-    fn of(
+    fn new(
         traffic: &Traffic,
         setting: &Setting,
         base: &Point,
@@ -295,13 +304,15 @@ impl Round {
         let (mut promising, holds_all) = candidates(setting, traffic, many);
         let holds_all = holds_all.filter(|_| is_thrifty);
         let candidates = promising.len();
-        promising.retain(|one| !is_thrifty || may_gain(&one.setting, base, tokens));
+        promising.retain(|candidate| !is_thrifty || may_gain(&candidate.setting, base, tokens));
         // A store that lets nothing go does what one without a limit does.
-        let known = |one: &Candidate| {
+        let known = |candidate: &Candidate| {
             let all = holds_all.as_ref()?;
-            let limit = one.store_limit.filter(|limit| *limit >= all.store_bytes);
+            let limit = candidate
+                .store_limit
+                .filter(|limit| *limit >= all.store_bytes);
             limit.map(|_| Point {
-                setting: one.setting.clone(),
+                setting: candidate.setting.clone(),
                 ..all.clone()
             })
         };
@@ -342,7 +353,7 @@ impl Round {
         });
         for (candidate, changed) in of_clients.chain(infill).chain(models).chain(whole) {
             self.candidates += 1;
-            let point = Replay::of(&changed).simulate(&candidate.setting);
+            let point = Replay::new(&changed).simulate(&candidate.setting);
             self.tried.push((candidate, point));
         }
         self
@@ -354,7 +365,7 @@ impl Round {
     }
 
     fn best_flags(&self, base: &Point) -> Option<&Tried> {
-        let of_server = |one: &&Tried| one.0.kind != Kind::Client;
+        let of_server = |attempt: &&Tried| attempt.0.kind != Kind::Client;
         best_of(self.tried.iter().filter(of_server), base)
     }
 }
@@ -387,9 +398,8 @@ fn may_reuse(most: u64, base: &Point, tokens: &Repeated) -> bool {
 }
 
 /// Simulates one.
-fn one(setting: Setting, many: &mut dyn FnMut(&[Setting]) -> Vec<Point>) -> Point {
-    let points = many(std::slice::from_ref(&setting));
-    let mut points = points.into_iter();
+fn simulate_one(setting: Setting, many: &mut dyn FnMut(&[Setting]) -> Vec<Point>) -> Point {
+    let mut points = many(std::slice::from_ref(&setting)).into_iter();
     points.next().expect("a point for each setting")
 }
 
@@ -434,7 +444,7 @@ fn try_all(
     }
     let points = candidates.into_iter().zip(points);
     points
-        .filter_map(|(one, point)| Some((one, point?)))
+        .filter_map(|(candidate, point)| Some((candidate, point?)))
         .collect()
 }
 
@@ -456,10 +466,10 @@ fn is_same_cache(one: &Point, other: &Point) -> bool {
 /// more slots come later, so the cheaper ones win.
 fn best_of<'a>(tried: impl Iterator<Item = &'a Tried>, base: &Point) -> Option<&'a Tried> {
     let mut best: Option<&Tried> = None;
-    for one in tried {
+    for attempt in tried {
         let known = best.map_or(base, |(_, point)| point);
-        if one.1.refused <= base.refused && is_better(&one.1, known) {
-            best = Some(one);
+        if attempt.1.refused <= base.refused && is_better(&attempt.1, known) {
+            best = Some(attempt);
         }
     }
     best
@@ -486,22 +496,27 @@ fn sure<'a>(
     let checked: Vec<Checked<'_>> = checked.map(|(_, point)| Checked::new(point)).collect();
     let first = if is_thrifty { FIRST_COURSES } else { 0 };
     each(checked.len() * first, &|nth| {
-        let (one, course) = (&checked[nth / first], nth % first);
-        if !one.fails() {
-            one.note(replay.share(&one.point.setting, course), least);
+        let (candidate, course) = (&checked[nth / first], nth % first);
+        if !candidate.fails() {
+            candidate.note(replay.share(&candidate.point.setting, course), least);
         }
     });
-    let open: Vec<&Checked<'_>> = checked.iter().filter(|one| one.is_open(least)).collect();
+    let open: Vec<&Checked<'_>> = checked
+        .iter()
+        .filter(|candidate| candidate.is_open(least))
+        .collect();
     let others = COURSES - first;
     each(open.len() * others, &|nth| {
-        let (one, course) = (open[nth / others], first + nth % others);
-        if !one.fails() && !replay.spares(&one.point.setting, course, least) {
-            one.fails.store(true, Ordering::Relaxed);
+        let (candidate, course) = (open[nth / others], first + nth % others);
+        if !candidate.fails() && !replay.spares(&candidate.point.setting, course, least) {
+            candidate.fails.store(true, Ordering::Relaxed);
         }
     });
     let mut checked = checked.iter();
     let mut tried = tried;
-    tried.retain(|one| !has_courses(one) || checked.next().is_some_and(|one| !one.fails()));
+    tried.retain(|attempt| {
+        !has_courses(attempt) || checked.next().is_some_and(|candidate| !candidate.fails())
+    });
     tried
 }
 
@@ -560,9 +575,9 @@ impl<'a> Checked<'a> {
 #[must_use]
 pub fn points_with(replay: &Replay<'_>, settings: &[Setting], each: Each<'_>) -> Vec<Point> {
     let is_largest = |nth: &usize| {
-        let one = &settings[*nth];
+        let setting = &settings[*nth];
         let larger = |other: &Setting| {
-            other.cache_ram() > one.cache_ram() && one.differs_by_host_cache(other)
+            other.cache_ram() > setting.cache_ram() && setting.differs_by_host_cache(other)
         };
         !settings.iter().any(larger)
     };
@@ -749,7 +764,7 @@ fn candidates(
             store_limit: u64::MAX,
             ..setting.clone()
         };
-        let endless = one(endless, many);
+        let endless = simulate_one(endless, many);
         for limit in store_limits(endless.store_bytes, setting.store_limit) {
             let mut changed = setting.clone();
             changed.store_limit = limit;
@@ -868,7 +883,7 @@ mod tests {
         for bytes in recordings {
             let traffic = contextpilot_traffic::read(bytes);
             let recorded = Setting::recorded(&traffic).expect("it says what server it is of");
-            let replay = Replay::of(&traffic);
+            let replay = Replay::new(&traffic);
             let by = |is_thrifty| {
                 let count = Cell::new(0);
                 let each = |more: usize, work: &(dyn Fn(usize) + Sync)| {
@@ -914,26 +929,26 @@ mod tests {
 
     #[test]
     fn what_was_loaded_was_sent_before_although_the_recording_has_not_seen_it() {
-        let mut one = request(0, row(&[(0, 100)]));
-        let tokens = |one: &TrafficRequest| {
-            let found = repeated(std::slice::from_ref(one), 1);
+        let mut prompt = request(0, row(&[(0, 100)]));
+        let tokens = |prompt: &TrafficRequest| {
+            let found = repeated(std::slice::from_ref(prompt), 1);
             (found.prefix, found.behind_a_difference, found.never_sent)
         };
-        assert_eq!(tokens(&one), (0, 0, 100));
-        (one.record.reused, one.record.loaded) = (10, 50);
-        assert_eq!(tokens(&one), (60, 0, 40));
+        assert_eq!(tokens(&prompt), (0, 0, 100));
+        (prompt.record.reused, prompt.record.loaded) = (10, 50);
+        assert_eq!(tokens(&prompt), (60, 0, 40));
     }
 
     /// A prompt of 100 tokens.
     fn traffic(memory: Memory) -> Traffic {
-        let one = request(0, row(&[(0, 100)]));
+        let prompt = request(0, row(&[(0, 100)]));
         let setup = Setup {
             memory,
             cache_ram: Some(0),
             ctx_checkpoints: 8,
             ..Setup::default()
         };
-        made::traffic(setup, vec![one])
+        made::traffic(setup, vec![prompt])
     }
 
     #[test]
@@ -941,11 +956,16 @@ mod tests {
         let tried = |memory| {
             let traffic = traffic(memory);
             let recorded = made::recorded(&traffic);
-            let replay = Replay::of(&traffic);
-            let mut many =
-                |settings: &[Setting]| settings.iter().map(|one| replay.simulate(one)).collect();
+            let replay = Replay::new(&traffic);
+            let mut many = |settings: &[Setting]| {
+                settings
+                    .iter()
+                    .map(|setting| replay.simulate(setting))
+                    .collect()
+            };
             let (all, _) = candidates(&recorded, &traffic, &mut many);
-            all.iter().any(|one| one.kind == Kind::Checkpoints)
+            all.iter()
+                .any(|candidate| candidate.kind == Kind::Checkpoints)
         };
         assert!(tried(Memory::Recurrent) && tried(Memory::Window(64)));
         assert!(!tried(Memory::Full));
@@ -957,9 +977,9 @@ mod tests {
         let evaluated = |memory, batch_size, ubatch_size| {
             let talk = |nth: u64| row(&[(0, 1500), (10_000 * (nth % 3 + 1), 900)]);
             let mut requests: Vec<_> = (0..9).map(|nth| request(nth, talk(nth))).collect();
-            for one in &mut requests {
-                one.record.prompted = one.record.launched + 300_000;
-                one.record.ended = one.record.prompted;
+            for request in &mut requests {
+                request.record.prompted = request.record.launched + 300_000;
+                request.record.ended = request.record.prompted;
             }
             let setup = Setup {
                 memory,
@@ -970,7 +990,7 @@ mod tests {
                 ..Setup::default()
             };
             let traffic = made::traffic(setup, requests);
-            let point = Replay::of(&traffic).simulate(&made::recorded(&traffic));
+            let point = Replay::new(&traffic).simulate(&made::recorded(&traffic));
             point.evaluated_tokens
         };
         for memory in [Memory::Full, Memory::Window(64), Memory::Recurrent] {

@@ -21,7 +21,7 @@ pub(crate) struct Alike {
 }
 
 impl Alike {
-    pub(crate) fn of(traffic: &Traffic) -> Self {
+    pub(crate) fn new(traffic: &Traffic) -> Self {
         let requests = traffic.requests.iter().map(|request| &request.tokens);
         let changes = traffic.changes.iter().map(|change| &change.tokens);
         Self {

@@ -199,14 +199,14 @@ fn thin_out(checkpoints: &mut Vec<Checkpoint>, batch: &Batch, setting: &Setting)
     let mut kept: Option<u32> = None;
     let mut at = 0;
     while checkpoints.len() + 1 >= most && at < checkpoints.len() {
-        let one = &checkpoints[at];
+        let checkpoint = &checkpoints[at];
         let close = kept.is_some_and(|last| {
-            one.tokens <= last.saturating_add(setting.server.checkpoint_min_step)
+            checkpoint.tokens <= last.saturating_add(setting.server.checkpoint_min_step)
         });
-        if one.task != batch.task && close {
+        if checkpoint.task != batch.task && close {
             checkpoints.remove(at);
         } else {
-            kept = Some(one.tokens);
+            kept = Some(checkpoint.tokens);
             at += 1;
         }
     }

@@ -29,14 +29,14 @@ impl Client {
     /// Those that change anything of this traffic.
     pub(crate) fn that_apply(traffic: &Traffic) -> impl Iterator<Item = Self> {
         let changes = |kind: ChangeKind| {
-            let is_so = move |one: &TrafficChange| one.record.kind == kind;
+            let is_so = move |change: &TrafficChange| change.record.kind == kind;
             traffic.changes.iter().any(is_so)
         };
-        let mut records = traffic.requests.iter().map(|one| &one.record);
+        let mut records = traffic.requests.iter().map(|request| &request.record);
         let all = [
             (
                 Self::NoSlot,
-                records.clone().any(|one| one.id_slot.is_some()),
+                records.clone().any(|record| record.id_slot.is_some()),
             ),
             (Self::NoErase, changes(ChangeKind::Erased)),
             (Self::NoRestore, changes(ChangeKind::Restored)),
@@ -45,26 +45,29 @@ impl Client {
                 Self::LateRetry,
                 (0..traffic.requests.len()).any(|nth| let_go(traffic, nth).is_some()),
             ),
-            (Self::Cache, records.clone().any(|one| one.uncached)),
+            (Self::Cache, records.clone().any(|record| record.uncached)),
             (
                 Self::FlagsChunks,
-                records.any(|one| one.wished.cache_reuse.is_some()),
+                records.any(|record| record.wished.cache_reuse.is_some()),
             ),
         ];
         all.into_iter()
             .filter(|(_, does)| *does)
-            .map(|(one, _)| one)
+            .map(|(client, _)| client)
     }
 
     /// The traffic, had clients done this.
     #[must_use]
     pub fn applied(self, traffic: &Traffic) -> Traffic {
         let mut traffic = traffic.clone();
-        let records = traffic.requests.iter_mut().map(|one| &mut one.record);
+        let records = traffic
+            .requests
+            .iter_mut()
+            .map(|request| &mut request.record);
         match self {
-            Self::NoSlot => records.for_each(|one| one.id_slot = None),
-            Self::Cache => records.for_each(|one| one.uncached = false),
-            Self::FlagsChunks => records.for_each(|one| one.wished.cache_reuse = None),
+            Self::NoSlot => records.for_each(|record| record.id_slot = None),
+            Self::Cache => records.for_each(|record| record.uncached = false),
+            Self::FlagsChunks => records.for_each(|record| record.wished.cache_reuse = None),
             Self::NoErase => without(&mut traffic, ChangeKind::Erased),
             Self::NoRestore => without(&mut traffic, ChangeKind::Restored),
             Self::NoUnload => without(&mut traffic, UNLOADED),
@@ -98,14 +101,14 @@ const SOON: u64 = 1000;
 /// The traffic, had the router let all models run that it started, and how many these are. `None`: it did.
 #[must_use]
 pub fn without_swaps(traffic: &Traffic) -> Option<(u32, Traffic)> {
-    let models = |one: &TrafficChange| match one.record.kind {
+    let models = |change: &TrafficChange| match change.record.kind {
         ChangeKind::Swapped { models } => models,
         _ => 0,
     };
     let most = traffic.changes.iter().map(models).max();
     let most = most.filter(|&models| models > 0)?;
     let mut traffic = traffic.clone();
-    traffic.changes.retain(|one| models(one) == 0);
+    traffic.changes.retain(|change| models(change) == 0);
     Some((most, traffic))
 }
 
@@ -138,13 +141,13 @@ pub fn given_up(traffic: &Traffic, nth: usize) -> GivenUp {
 fn attempts(traffic: &Traffic, nth: usize) -> impl Iterator<Item = &RequestRecord> {
     let (earlier, rest) = traffic.requests.split_at(nth.min(traffic.requests.len()));
     let asked = rest.first();
-    let is_attempt = move |one: &&TrafficRequest| {
-        let held = one.record.prompt;
-        let begins = |asked: &TrafficRequest| asked.tokens.common_prefix(&one.tokens) >= held;
-        one.record.abandoned && held > 0 && asked.is_some_and(begins)
+    let is_attempt = move |attempt: &&TrafficRequest| {
+        let held = attempt.record.prompt;
+        let begins = |asked: &TrafficRequest| asked.tokens.common_prefix(&attempt.tokens) >= held;
+        attempt.record.abandoned && held > 0 && asked.is_some_and(begins)
     };
     let attempts = earlier.iter().filter(is_attempt);
-    attempts.map(|one| &one.record)
+    attempts.map(|attempt| &attempt.record)
 }
 
 /// When the server let the last attempt go for whose prompt this request asks again, if the request came before that.
@@ -188,7 +191,7 @@ pub fn without_kept_tokens(traffic: &Traffic) -> Option<Traffic> {
 }
 
 fn without(traffic: &mut Traffic, kind: ChangeKind) {
-    traffic.changes.retain(|one| one.record.kind != kind);
+    traffic.changes.retain(|change| change.record.kind != kind);
 }
 
 /// The traffic up to a request, had its prompt gone on like the earlier one that it shares the most tokens with, for so
@@ -197,15 +200,17 @@ fn without(traffic: &mut Traffic, kind: ChangeKind) {
 pub fn continued(traffic: &Traffic, nth: usize, more: u32) -> Option<Traffic> {
     let request = traffic.requests.get(nth)?;
     let shared = |other: &Arc<Tokens>| request.tokens.common_prefix(other);
-    let earlier = traffic.requests[..nth].iter().map(|one| &one.tokens);
+    let earlier = traffic.requests[..nth]
+        .iter()
+        .map(|earlier| &earlier.tokens);
     let earlier = Arc::clone(earlier.max_by_key(|tokens| shared(tokens))?);
     let upto = shared(&earlier).checked_add(more)?;
     let prompt = request.record.prompt;
     let mut tokens = Tokens::new();
     tokens.extend(&earlier, 0, upto.min(prompt));
     // What is left has no identity yet.
-    let rows = traffic.requests.iter().map(|one| &*one.tokens);
-    let rows = rows.chain(traffic.changes.iter().map(|one| &*one.tokens));
+    let rows = traffic.requests.iter().map(|request| &*request.tokens);
+    let rows = rows.chain(traffic.changes.iter().map(|change| &*change.tokens));
     let runs = rows.flat_map(|row| row.runs());
     let fresh = runs.map(|run| run.first + u64::from(run.length)).max()?;
     tokens.push(Run {
@@ -251,12 +256,12 @@ mod tests {
     #[test]
     fn who_asks_again_before_the_server_has_let_go_would_have_waited() {
         let attempt = |order, (arrived, ended), length, abandoned| {
-            let mut one = request(order, row(&[(0, length)]));
-            let record = &mut one.record;
+            let mut asked = request(order, row(&[(0, length)]));
+            let record = &mut asked.record;
             (record.arrived, record.launched) = (arrived, arrived);
             (record.prompted, record.ended) = (ended, ended);
             (record.abandoned, record.evaluated) = (abandoned, length);
-            one
+            asked
         };
         let traffic = Traffic {
             requests: vec![
@@ -277,17 +282,17 @@ mod tests {
         assert_eq!(all[1], of(0, 0, false));
         assert_eq!(all[2], of(2, 96, true));
         assert_eq!(all[3], of(2, 96, false));
-        assert!(Client::that_apply(&traffic).any(|one| one == Client::LateRetry));
+        assert!(Client::that_apply(&traffic).any(|client| client == Client::LateRetry));
         let changed = Client::LateRetry.applied(&traffic);
         let times: Vec<_> = changed
             .requests
             .iter()
-            .map(|one| (one.record.arrived, one.record.ended))
+            .map(|request| (request.record.arrived, request.record.ended))
             .collect();
         assert_eq!(times[..2], [(0, 500_000), (400_000, 900_000)]);
         assert_eq!(times[2], (901_000, 2_451_000));
         assert_eq!(times[3], (3_000_000, 4_000_000));
-        assert!(!Client::that_apply(&changed).any(|one| one == Client::LateRetry));
+        assert!(!Client::that_apply(&changed).any(|client| client == Client::LateRetry));
     }
 
     #[test]

@@ -90,10 +90,10 @@ mod tests {
                 (Arc::new(row), *length)
             }).collect();
             let alike = Alike::of_rows(rows.iter().take(known).map(|(row, _)| row));
-            for (nth, (one, upto)) in rows.iter().enumerate() {
+            for (nth, (row, upto)) in rows.iter().enumerate() {
                 for (there, (other, to)) in rows.iter().enumerate() {
-                    let common = one.common_prefix(other).min(*upto).min(*to);
-                    let a = Content::of_request(&alike, nth, one, *upto);
+                    let common = row.common_prefix(other).min(*upto).min(*to);
+                    let a = Content::of_request(&alike, nth, row, *upto);
                     let b = Content::of_request(&alike, there, other, *to);
                     prop_assert_eq!(a.common_prefix(&b, &alike), common);
                 }

@@ -33,7 +33,7 @@ struct File {
 
 impl Files {
     /// All files that are restored in this recording. None of them is saved yet.
-    pub(crate) fn of(traffic: &Traffic) -> Self {
+    pub(crate) fn new(traffic: &Traffic) -> Self {
         let restored = traffic.changes.iter().enumerate();
         let restored = restored.filter(|(_, change)| change.record.kind == ChangeKind::Restored);
         let mut files: HashMap<Name, Vec<File>> = HashMap::new();

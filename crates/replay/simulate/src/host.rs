@@ -58,7 +58,7 @@ pub(crate) struct HostCache {
 }
 
 impl HostCache {
-    pub(crate) fn of(setting: &Setting) -> Option<Self> {
+    pub(crate) fn with_limit_of(setting: &Setting) -> Option<Self> {
         (setting.cache_ram() != 0).then(|| Self {
             states: VecDeque::new(),
             bytes: 0,
@@ -181,7 +181,9 @@ impl HostCache {
     }
 
     fn has(&self, number: u64) -> bool {
-        let found = self.states.binary_search_by_key(&number, |one| one.number);
+        let found = self
+            .states
+            .binary_search_by_key(&number, |state| state.number);
         found.is_ok()
     }
 

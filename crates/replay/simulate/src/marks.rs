@@ -16,7 +16,7 @@ pub(crate) struct Marks(BTreeSet<(u64, u32)>);
 
 impl Marks {
     /// The marks in a recording. `recorded`: its setting.
-    pub(crate) fn of(traffic: &Traffic, recorded: &Setting) -> Self {
+    pub(crate) fn new(traffic: &Traffic, recorded: &Setting) -> Self {
         let mut marks = BTreeSet::new();
         for request in &traffic.requests {
             for at in breaks_without_cause(request, recorded) {

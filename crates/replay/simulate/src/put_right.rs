@@ -35,12 +35,12 @@ pub enum Difference {
 pub fn put_right(traffic: &Traffic, prompts: &[usize], difference: Difference) -> Option<Traffic> {
     let mut right = traffic.clone();
     let mut is_any = false;
-    for (nth, one) in traffic.requests.iter().enumerate() {
+    for (nth, request) in traffic.requests.iter().enumerate() {
         // What was changed for an earlier prompt counts: another session may differ in the same text.
         if !prompts.contains(&nth) {
             continue;
         }
-        let Some(change) = change(&right, nth, one, difference) else {
+        let Some(change) = change(&right, nth, request, difference) else {
             continue;
         };
         is_any = true;
@@ -56,7 +56,7 @@ pub fn put_right(traffic: &Traffic, prompts: &[usize], difference: Difference) -
 fn change(
     traffic: &Traffic,
     nth: usize,
-    one: &TrafficRequest,
+    request: &TrafficRequest,
     difference: Difference,
 ) -> Option<Change> {
     let ours = &traffic.requests[nth].tokens;
@@ -66,8 +66,8 @@ fn change(
     let theirs = earlier.max_by_key(|tokens| ours.common_prefix(tokens))?;
     let at = ours.common_prefix(theirs);
     let ends = match difference {
-        Difference::Text => behind_text(ours, theirs, at, one.record.prompt),
-        Difference::Order => behind_order(ours, theirs, at, one.record.prompt),
+        Difference::Text => behind_text(ours, theirs, at, request.record.prompt),
+        Difference::Order => behind_order(ours, theirs, at, request.record.prompt),
     };
     let (our_place, their_place) = ends?;
     let first = |tokens: &Tokens, length| {

@@ -16,7 +16,7 @@ pub struct Rates {
 impl Rates {
     /// The average rates of a recording. Prompts that were evaluated in the same batches share the time.
     #[must_use]
-    pub fn of(traffic: &Traffic) -> Self {
+    pub fn new(traffic: &Traffic) -> Self {
         let rate = |time: u64, tokens: u64| match tokens {
             0 => 0.0,
             tokens => time as f64 / tokens as f64,

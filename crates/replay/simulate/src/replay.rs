@@ -29,22 +29,22 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Of a recording.
     #[must_use]
-    pub fn of(traffic: &'a Traffic) -> Self {
-        let recorded = Setting::recorded(traffic);
-        let recorded = recorded.as_ref();
+    pub fn new(traffic: &'a Traffic) -> Self {
+        let setting = Setting::recorded(traffic);
+        let recorded = setting.as_ref();
         let with_checkpoints = recorded.filter(|recorded| recorded.server.memory != Memory::Full);
         Self {
             traffic,
             sizes: Sizes::new(&traffic.sizes),
-            rates: Rates::of(traffic),
-            timeline: Timeline::of(traffic),
-            times: Times::of(
+            rates: Rates::new(traffic),
+            timeline: Timeline::new(traffic),
+            times: Times::new(
                 traffic,
                 recorded.map_or(BATCH, |recorded| recorded.server.batch_size),
             ),
             marks: with_checkpoints
-                .map_or_else(Marks::default, |recorded| Marks::of(traffic, recorded)),
-            alike: Alike::of(traffic),
+                .map_or_else(Marks::default, |recorded| Marks::new(traffic, recorded)),
+            alike: Alike::new(traffic),
             has_projector: traffic.has_projector(),
             begins_alike: begins_alike(&traffic.requests),
         }

@@ -145,8 +145,8 @@ impl<'a> Server<'a> {
                 .map(|_| Slot::default())
                 .collect(),
             positions: Positions::new(setting),
-            host: HostCache::of(setting),
-            store: PrefixStore::of(setting, traffic, sizes, replay.rates),
+            host: HostCache::with_limit_of(setting),
+            store: PrefixStore::new(setting, traffic, sizes, replay.rates),
             queue: VecDeque::new(),
             ahead: BinaryHeap::new(),
             after: vec![Vec::new(); jobs.len()],
@@ -158,7 +158,7 @@ impl<'a> Server<'a> {
             waiting: HashMap::new(),
             fresh: Vec::new(),
             at_work: vec![0; jobs.len()],
-            files: Files::of(traffic),
+            files: Files::new(traffic),
             arrived: vec![0; jobs.len()],
             count: 0,
             releases: 0,
@@ -265,7 +265,10 @@ impl<'a> Server<'a> {
                 self.release(*slot, pause)
             })
             .collect();
-        called.into_iter().rev().for_each(|one| self.offer(one));
+        called
+            .into_iter()
+            .rev()
+            .for_each(|coming| self.offer(coming));
     }
 
     fn plan(&mut self, time: u64, coming: Coming) {

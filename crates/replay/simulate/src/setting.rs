@@ -89,7 +89,7 @@ impl Generation {
 
     /// Found by the functions that the server calls, then by the number of its build, then by its version.
     /// If the recording has none of these, by the slots that requests got.
-    fn of(setup: &Setup, traffic: &Traffic) -> Self {
+    fn from_recording(setup: &Setup, traffic: &Traffic) -> Self {
         if setup.cache_ram.is_none() {
             return Self::Of2025;
         }
@@ -152,8 +152,13 @@ impl Setting {
     #[must_use]
     pub fn recorded(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
-        let mut setting = Self::of(setup, Generation::of(setup, traffic));
-        let has_loaded = || traffic.requests.iter().any(|one| one.record.loaded > 0);
+        let mut setting = Self::from_setup(setup, Generation::from_recording(setup, traffic));
+        let has_loaded = || {
+            traffic
+                .requests
+                .iter()
+                .any(|request| request.record.loaded > 0)
+        };
         if setting.server.memory != Memory::Full && !has_loaded() {
             // It may have refused the model, and a recording does not say so.
             setting.store_limit = 0;
@@ -161,7 +166,7 @@ impl Setting {
         Some(setting)
     }
 
-    fn of(setup: &Setup, generation: Generation) -> Self {
+    fn from_setup(setup: &Setup, generation: Generation) -> Self {
         let mut setting = Self {
             server: Setup {
                 parallel: setup.parallel.max(1),

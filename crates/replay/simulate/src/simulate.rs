@@ -13,7 +13,7 @@ use crate::setting::Setting;
 /// the time.
 #[must_use]
 pub fn simulate(traffic: &Traffic, setting: &Setting) -> Point {
-    Replay::of(traffic).simulate(setting)
+    Replay::new(traffic).simulate(setting)
 }
 
 /// Shares of tokens that are [spared](Point::spared_share), from 0 to 1, in several courses of the same traffic.
@@ -171,16 +171,16 @@ mod tests {
     #[test]
     fn one_client_has_no_spread() {
         let requests = (0..30).map(|nth| {
-            let mut one = request(nth, row(&[(nth * 1000, 100)]));
+            let mut asked = request(nth, row(&[(nth * 1000, 100)]));
             // The next comes 10 ms later.
-            one.record.ended = one.record.arrived + 990_000;
-            one
+            asked.record.ended = asked.record.arrived + 990_000;
+            asked
         });
         let traffic = Traffic {
             requests: requests.collect(),
             ..Traffic::default()
         };
-        let replay = Replay::of(&traffic);
+        let replay = Replay::new(&traffic);
         let haste = &replay.timeline.haste;
         assert!(haste.draw(1, &mut Random(1)).is_some(), "it hurries");
         assert!(!haste.is_known());
@@ -200,12 +200,12 @@ mod tests {
         ];
         let requests = prompts.into_iter().enumerate();
         let requests = requests.map(|(nth, (tokens, (begin, end)))| {
-            let mut one = request(nth as u64, tokens);
-            let record = &mut one.record;
+            let mut asked = request(nth as u64, tokens);
+            let record = &mut asked.record;
             (record.arrived, record.launched) = (begin * 1000, begin * 1000);
             (record.prompted, record.ended) = (end * 1000, end * 1000);
             record.slot = u32::from(nth == 1);
-            one
+            asked
         });
         let setup = Setup {
             parallel: 2,
@@ -213,13 +213,13 @@ mod tests {
             ..Setup::default()
         };
         let traffic = traffic(setup, requests.collect());
-        let replay = Replay::of(&traffic);
+        let replay = Replay::new(&traffic);
         let recorded = recorded(&traffic);
         let times = |setting: &Setting| {
             let outcomes = replay.simulate(setting).outcomes;
             outcomes
                 .into_iter()
-                .map(|one| one.map_or((0, 0), |one| (one.arrived, one.ended)))
+                .map(|outcome| outcome.map_or((0, 0), |outcome| (outcome.arrived, outcome.ended)))
                 .collect::<Vec<(u64, u64)>>()
         };
         let one_slot = times(&recorded.clone().with_slots(1, false));
@@ -235,13 +235,14 @@ mod tests {
     fn whether_a_course_spares_enough_is_what_its_share_says() {
         let traffic = contextpilot_traffic::read(include_bytes!("../tests/recordings/two-clients"));
         let recorded = Setting::recorded(&traffic).expect("it says what server it is of");
-        let replay = Replay::of(&traffic);
+        let replay = Replay::new(&traffic);
         let shares = (0..COURSES).map(|nth| replay.share(&recorded, nth));
         let (lowest, highest) = shares.fold((1.0_f64, 0.0_f64), |(lowest, highest), share| {
             (lowest.min(share), highest.max(share))
         });
-        let spread = replay.spread(&replay.simulate(&recorded));
-        let spread = spread.expect("there are two clients");
+        let spread = replay
+            .spread(&replay.simulate(&recorded))
+            .expect("there are two clients");
         assert!(spread.lowest <= lowest && spread.highest >= highest);
         let spare = |share| {
             (0..COURSES)

@@ -128,8 +128,8 @@ mod tests {
         assert_eq!(sizes.state(150), 1548);
         assert_eq!(sizes.state(1000), 10_048);
         assert_eq!(sizes.checkpoint(5), 0);
-        let one = Sizes::new(&[sample(100, 1000)]);
-        assert_eq!(one.state(250), 2500);
+        let sizes = Sizes::new(&[sample(100, 1000)]);
+        assert_eq!(sizes.state(250), 2500);
         assert!(!Sizes::default().are_known());
     }
 

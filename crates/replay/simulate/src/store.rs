@@ -76,7 +76,7 @@ struct Bound {
 
 impl Bound {
     /// `None`: the model can go back to any position.
-    fn of(setting: &Setting, sizes: &Sizes) -> Option<Self> {
+    fn new(setting: &Setting, sizes: &Sizes) -> Option<Self> {
         let window = match setting.server.memory {
             Memory::Full => return None,
             Memory::Window(window) => window as usize,
@@ -105,7 +105,7 @@ impl Bound {
 
 impl PrefixStore {
     /// `None`: the setting has none, or the model's cache is not for it.
-    pub(crate) fn of(
+    pub(crate) fn new(
         setting: &Setting,
         traffic: &Traffic,
         sizes: &Sizes,
@@ -123,7 +123,7 @@ impl PrefixStore {
                 let prompts = traffic
                     .requests
                     .iter()
-                    .map(|one| u64::from(one.record.prompt));
+                    .map(|request| u64::from(request.record.prompt));
                 let usual = prompts.sum::<u64>() / traffic.requests.len().max(1) as u64;
                 let usual = u32::try_from(usual).unwrap_or(u32::MAX).max(1);
                 token_bytes as f64 + sizes.tail(usual) as f64 / f64::from(usual)
@@ -152,7 +152,7 @@ impl PrefixStore {
             },
             batch: setting.server.batch_size as usize,
             charged: 0,
-            bound: Bound::of(setting, sizes),
+            bound: Bound::new(setting, sizes),
             tails: Tails::default(),
         };
         if store.bound.is_some() {
@@ -161,7 +161,7 @@ impl PrefixStore {
         if traffic
             .setup
             .as_ref()
-            .is_some_and(|one| one.store.is_some())
+            .is_some_and(|setup| setup.store.is_some())
         {
             store.fill(&traffic.requests);
         }
@@ -247,17 +247,17 @@ impl PrefixStore {
     /// Slots evaluate the tokens of prompts, each from a position on, batch by batch. The prompts begin in the same batch: what
     /// is first evaluated there is found by none of them. Returns how many tokens of each are loaded.
     pub(crate) fn evaluate(&mut self, prompts: &[(usize, &TrafficRequest, u32)]) -> Vec<u32> {
-        let begun = prompts.iter();
-        let begun: Vec<Option<Evaluating>> = begun.map(|one| self.begin(*one)).collect();
-        let loaded = begun.into_iter().map(|one| {
-            let mut one = one?;
-            self.session.evaluated(&one.run);
-            while let Some(next) = one.next(self.batch) {
-                one.run = next;
-                self.look(&mut one);
-                self.session.evaluated(&one.run);
+        let begun: Vec<Option<Evaluating>> =
+            prompts.iter().map(|prompt| self.begin(*prompt)).collect();
+        let loaded = begun.into_iter().map(|evaluating| {
+            let mut evaluating = evaluating?;
+            self.session.evaluated(&evaluating.run);
+            while let Some(next) = evaluating.next(self.batch) {
+                evaluating.run = next;
+                self.look(&mut evaluating);
+                self.session.evaluated(&evaluating.run);
             }
-            u32::try_from(one.loaded).ok()
+            u32::try_from(evaluating.loaded).ok()
         });
         loaded.map(Option::unwrap_or_default).collect()
     }
@@ -275,7 +275,7 @@ impl PrefixStore {
         }
         let tokens = tokens_of(&request.tokens, 0, record.prompt);
         let run = run_of(&tokens, sequence, past as usize, self.batch)?;
-        let mut one = Evaluating {
+        let mut evaluating = Evaluating {
             conditions: self.conditions_of(record.adapters),
             tokens,
             run,
@@ -283,8 +283,8 @@ impl PrefixStore {
             may_find: !record.uncached,
             is_cached: !record.uncached,
         };
-        self.look(&mut one);
-        Some(one)
+        self.look(&mut evaluating);
+        Some(evaluating)
     }
 
     fn look(&mut self, evaluating: &mut Evaluating) {
@@ -410,7 +410,7 @@ impl PrefixStore {
     /// Tokens that a sequence has room for that holds `held`.
     fn room_for(&self, held: usize) -> usize {
         match self.room {
-            (one, all) if one < all => one.saturating_sub(held),
+            (own, all) if own < all => own.saturating_sub(held),
             (_, all) => all.saturating_sub(self.session.held()),
         }
     }
@@ -426,7 +426,10 @@ impl PrefixStore {
     }
 
     fn conditions_of(&mut self, adapters: Applied) -> Conditions {
-        let known = self.adapters.iter().position(|(one, _)| *one == adapters);
+        let known = self
+            .adapters
+            .iter()
+            .position(|(applied, _)| *applied == adapters);
         let nth = known.unwrap_or_else(|| {
             let fingerprint = Fingerprint::from_facts(&[&adapters.hash.to_le_bytes()]);
             self.adapters.push((adapters, fingerprint));
@@ -456,7 +459,7 @@ impl StoreIndex {
         let missing = self.tree.missing(fingerprint, tokens, self.token_bytes);
         if missing
             .first()
-            .is_some_and(|one| !self.tree.has_room_for(one))
+            .is_some_and(|chunk| !self.tree.has_room_for(chunk))
         {
             return false;
         }

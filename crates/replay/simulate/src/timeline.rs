@@ -23,7 +23,7 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     /// Of a recording.
-    pub(crate) fn of(traffic: &Traffic) -> Self {
+    pub(crate) fn new(traffic: &Traffic) -> Self {
         let (jobs, haste) = jobs(traffic);
         let changes = changes(traffic, &jobs);
         Self {
@@ -89,7 +89,7 @@ fn jobs(traffic: &Traffic) -> (Vec<Job>, Haste) {
 /// happened. One that was taken on while answers were generated, long after that, has come that late: its time in
 /// `queued` is corrected, and of those that stand behind it in the queue, too.
 fn delays(requests: &[TrafficRequest], jobs: &[Job], queued: &mut [u64]) -> Vec<u64> {
-    let prompts = Prompts::of(requests);
+    let prompts = Prompts::new(requests);
     // Of what happened at the same time, what frees a slot comes last.
     let moments = requests.iter().flat_map(|r| {
         let record = &r.record;
@@ -158,7 +158,7 @@ fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Ve
     let over = |time: u64| ends.partition_point(|&end| end <= time);
     let record = |nth: usize| &requests[jobs[nth].request].record;
     let mut queued: Vec<(u64, usize)> = Vec::with_capacity(jobs.len());
-    let prompts = Prompts::of(requests);
+    let prompts = Prompts::new(requests);
     let mut latest = 0;
     let all: Vec<usize> = (0..jobs.len()).collect();
     for together in all.chunk_by(|&a, &b| over(record(a).launched) == over(record(b).launched)) {
@@ -207,7 +207,7 @@ const SLOTS: usize = 256;
 struct Prompts(Vec<(u64, u64)>);
 
 impl Prompts {
-    fn of(requests: &[TrafficRequest]) -> Self {
+    fn new(requests: &[TrafficRequest]) -> Self {
         let both = requests
             .iter()
             .map(|r| (r.record.launched, r.record.prompted));
@@ -286,7 +286,7 @@ mod tests {
             requests: all.iter().map(request).collect(),
             ..Traffic::default()
         };
-        let jobs = Timeline::of(&traffic).jobs;
+        let jobs = Timeline::new(&traffic).jobs;
         jobs.iter().map(|job| job.delay).collect()
     }
 

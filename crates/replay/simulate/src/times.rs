@@ -65,14 +65,14 @@ struct Period {
 
 impl Times {
     /// `batch`: the most tokens of a batch.
-    pub(crate) fn of(traffic: &Traffic, batch: u32) -> Self {
+    pub(crate) fn new(traffic: &Traffic, batch: u32) -> Self {
         let periods = periods(traffic, batch);
-        let busy = Busy::of(&periods);
-        let costs = Costs::of(&periods, usual_step(traffic, &busy));
-        let scale = |one: &Period| {
-            let modelled = costs.of_period(one);
+        let busy = Busy::new(&periods);
+        let costs = Costs::fit(&periods, usual_step(traffic, &busy));
+        let scale = |period: &Period| {
+            let modelled = costs.of_period(period);
             if modelled > 0.0 {
-                (one.end - one.begin) as f64 / modelled
+                (period.end - period.begin) as f64 / modelled
             } else {
                 1.0
             }
@@ -81,7 +81,7 @@ impl Times {
             let first = record.prompt.saturating_sub(record.computed());
             costs.of_tokens((from.max(first).min(to), to))
         };
-        let mut course = Course::of(&traffic.requests, batch, costs.batch, cost, |time| {
+        let mut course = Course::new(&traffic.requests, batch, costs.batch, cost, |time| {
             at(&periods, time).map_or(1.0, scale)
         });
         course
@@ -100,7 +100,7 @@ impl Times {
             Taken {
                 scale: period.map_or(1.0, scale),
                 computed: record.computed(),
-                together: period.map_or(0, |one| one.tokens as u64),
+                together: period.map_or(0, |period| period.tokens as u64),
                 steps,
                 step: alone / steps.saturating_sub(shared).max(1),
             }
@@ -132,8 +132,8 @@ impl Times {
         let begin = self
             .pieces
             .partition_point(|piece| (piece.request, piece.to) <= (request, from));
-        let pieces = self.pieces[begin..].iter();
-        let mut pieces = pieces
+        let mut pieces = self.pieces[begin..]
+            .iter()
             .take_while(|piece| piece.request == request && piece.from < to)
             .peekable();
         let first = pieces.peek().filter(|piece| piece.from <= from);
@@ -159,7 +159,7 @@ impl Costs {
     /// By least squares, a period as uncertain as it should be long, so that in all they take as long as they took. Where
     /// periods are too much alike to tell the parts from each other, there are fewer. `most`: what a batch takes at most, where
     /// there are only a few: prompts of much the same length do not say what of their time is a batch's, and what their tokens'.
-    fn of(periods: &[Period], most: f64) -> Self {
+    fn fit(periods: &[Period], most: f64) -> Self {
         /// Weights follow from what is found: so often they are found again.
         const ROUNDS: usize = 8;
         const FEW: usize = 32;
@@ -268,8 +268,8 @@ fn least_squares(
 /// The time in which prompts were evaluated, and how many tokens that were.
 pub(crate) fn of_prompts(traffic: &Traffic) -> (u64, u64) {
     let periods = periods(traffic, u32::MAX);
-    let time = periods.iter().map(|one| one.end - one.begin).sum();
-    let tokens = periods.iter().map(|one| one.tokens as u64).sum();
+    let time = periods.iter().map(|period| period.end - period.begin).sum();
+    let tokens = periods.iter().map(|period| period.tokens as u64).sum();
     (time, tokens)
 }
 
@@ -325,7 +325,7 @@ struct Busy<'a> {
 }
 
 impl<'a> Busy<'a> {
-    fn of(periods: &'a [Period]) -> Self {
+    fn new(periods: &'a [Period]) -> Self {
         let before = periods.iter().scan(0, |sum, period| {
             let before = *sum;
             *sum += period.end - period.begin;
@@ -391,7 +391,7 @@ mod tests {
         };
         let (time, tokens) = of_prompts(&traffic);
         assert_eq!((time, tokens), (620_000, 3300));
-        let times = Times::of(&traffic, 4096);
+        let times = Times::new(&traffic, 4096);
         let both = |(tokens, batch): (f64, f64)| tokens + batch;
         let all = both(times.of_tokens(0, (0, 1000), 1000));
         assert!((all - 150_000.0).abs() < 1.0, "as recorded: {all}");
@@ -413,15 +413,15 @@ mod tests {
         let all = (1..40).map(|nth| {
             let tokens = 20 + nth * 7 % 50;
             let (begin, took) = (u64::from(nth) * 100, 5000 + u64::from(tokens) * 10);
-            let mut one = request((begin, begin, begin + 50), 1000, tokens);
-            one.record.prompted = one.record.launched + took;
-            one
+            let mut asked = request((begin, begin, begin + 50), 1000, tokens);
+            asked.record.prompted = asked.record.launched + took;
+            asked
         });
         let traffic = Traffic {
             requests: all.collect(),
             ..Traffic::default()
         };
-        let times = Times::of(&traffic, 2048);
+        let times = Times::new(&traffic, 2048);
         let (tokens, batch) = times.of_tokens(5, (0, 1060), 1060);
         assert!((batch - 5000.0).abs() < 50.0, "{batch}");
         assert!((tokens - 10_600.0).abs() < 100.0, "{tokens}");
@@ -438,17 +438,17 @@ mod tests {
             (30, 169, 1690),
         ];
         let all = all.map(|(begin, tokens, took)| {
-            let mut one = request((begin, begin, begin), 0, tokens);
-            one.record.prompted = one.record.launched + took;
+            let mut asked = request((begin, begin, begin), 0, tokens);
+            asked.record.prompted = asked.record.launched + took;
             // Ten steps.
-            one.record.ended = one.record.prompted + 200;
-            one
+            asked.record.ended = asked.record.prompted + 200;
+            asked
         });
         let traffic = Traffic {
             requests: all.into(),
             ..Traffic::default()
         };
-        let times = Times::of(&traffic, 2048);
+        let times = Times::new(&traffic, 2048);
         assert!(times.costs.batch <= 20.0, "{:?}", times.costs);
         let per_token = (times.costs.of_tokens((0, 169)) + times.costs.batch) / 169.0;
         assert!((9.0..12.0).contains(&per_token), "{:?}", times.costs);

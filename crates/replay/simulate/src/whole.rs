@@ -16,7 +16,7 @@ pub(crate) fn with_whole_windows(
     };
     let mut traffic = traffic.clone();
     let position = Sizes::new(&traffic.sizes).of_position(window);
-    traffic.sizes.retain(|one| one.kind == SizeKind::State);
+    traffic.sizes.retain(|size| size.kind == SizeKind::State);
     for state in &mut traffic.sizes {
         let more = u64::from(state.tokens.saturating_sub(window));
         state.bytes = state.bytes.saturating_add(more.saturating_mul(position));
@@ -62,7 +62,7 @@ mod tests {
         ];
         let setting = recorded(&traffic);
         let reused = |traffic: &Traffic, setting: &Setting| {
-            simulate(traffic, setting).outcomes[1].map(|one| one.reused)
+            simulate(traffic, setting).outcomes[1].map(|outcome| outcome.reused)
         };
         assert_eq!(reused(&traffic, &setting), Some(0));
         let (whole, changed) = with_whole_windows(&traffic, &setting).expect("it has windows");

@@ -28,7 +28,7 @@ impl Positions {
     }
 
     /// The first and the last position of a slot; −1: none.
-    pub(crate) fn of(&self, slot: usize) -> (i64, i64) {
+    pub(crate) fn range(&self, slot: usize) -> (i64, i64) {
         match self {
             Self::Full { lasts } => (lasts[slot].min(0), lasts[slot]),
             Self::Recurrent { lasts } => (lasts[slot], lasts[slot]),

@@ -98,12 +98,12 @@ fn change(traffic: &Traffic, &(before, slot, what, whose): &Changed) -> TrafficC
 }
 
 fn changed() -> impl Strategy<Value = Vec<Changed>> {
-    let one = (any::<usize>(), 0_u32..8, any::<u8>(), any::<usize>());
-    prop::collection::vec(one, 0..20)
+    let change = (any::<usize>(), 0_u32..8, any::<u8>(), any::<usize>());
+    prop::collection::vec(change, 0..20)
 }
 
 fn with_changes(mut traffic: Traffic, changed: &[Changed]) -> Traffic {
-    let changes = changed.iter().map(|one| change(&traffic, one));
+    let changes = changed.iter().map(|drawn| change(&traffic, drawn));
     let mut changes: Vec<TrafficChange> = changes.collect();
     changes.sort_by_key(|change| change.record.order);
     traffic.changes = changes;
@@ -237,14 +237,14 @@ proptest! {
         asked in asked(), setup in setups(), slots in 1_u32..5, ram in 0_i64..3,
     ) {
         let traffic = traffic(&asked, setup);
-        let recorded = traffic.requests.iter().map(|one| (one.record.arrived, one.record.ended));
+        let recorded = traffic.requests.iter().map(|request| (request.record.arrived, request.record.ended));
         let clients = at_once(recorded);
         let setting = Setting::recorded(&traffic).unwrap();
         let other = setting.clone().with_parallel(slots).with_cache_ram(ram).unwrap();
         for setting in [setting, other] {
             let point = simulate(&traffic, &setting);
             prop_assert_eq!(point.outcomes.iter().flatten().count() as u64 + point.refused, asked.len() as u64);
-            let simulated = point.outcomes.iter().flatten().map(|one| (one.arrived, one.ended));
+            let simulated = point.outcomes.iter().flatten().map(|outcome| (outcome.arrived, outcome.ended));
             prop_assert!(at_once(simulated) <= clients);
         }
     }
@@ -315,7 +315,7 @@ proptest! {
         for (nth, outcome) in point.outcomes.iter().enumerate() {
             let this = &traffic.requests[nth];
             let earlier = traffic.requests[..nth].iter();
-            let known = earlier.map(|one| one.tokens.common_prefix(&this.tokens)).max().unwrap_or(0);
+            let known = earlier.map(|request| request.tokens.common_prefix(&this.tokens)).max().unwrap_or(0);
             let known = known.min(this.record.prompt - 1);
             let outcome = outcome.unwrap();
             let spared = outcome.reused + outcome.loaded;
@@ -369,7 +369,9 @@ fn a_server_that_sleeps_loses_what_it_held() {
         let mut setting = Setting::recorded(&traffic).unwrap();
         setting.server.sleep_idle_seconds = seconds;
         let outcomes = simulate(&traffic, &setting).outcomes;
-        let reused = outcomes.into_iter().map(|one| one.unwrap().reused > 0);
+        let reused = outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap().reused > 0);
         reused.collect::<Vec<_>>()
     };
     assert_eq!(reused(None), [false, true, true]);
@@ -433,12 +435,14 @@ fn a_client_that_goes_on_begins_no_other_session_as_well() {
         ..Setup::default()
     };
     let traffic = traffic(&asked, setup);
-    let recorded = traffic.requests.iter().map(|one| &one.record);
+    let recorded = traffic.requests.iter().map(|request| &request.record);
     let recorded = recorded.map(|record| (record.arrived, record.ended));
     assert_eq!(at_once(recorded), 2);
     let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
     let simulated = point.outcomes.iter().flatten();
-    let simulated: Vec<_> = simulated.map(|one| (one.arrived, one.ended)).collect();
+    let simulated: Vec<_> = simulated
+        .map(|outcome| (outcome.arrived, outcome.ended))
+        .collect();
     assert_eq!(simulated.len(), asked.len());
     assert!(at_once(simulated.into_iter()) <= 2);
 }

@@ -27,7 +27,7 @@ fn agree(bytes: &[u8], requests: usize, share: Range<f64>) -> (Traffic, Point) {
     let (engine, simulated) = (1.0 - computed as f64 / prompts as f64, point.spared_share());
     assert_eq!(traffic.requests.len(), requests);
     assert!(share.start < engine && engine < share.end, "{engine}");
-    let replay = Replay::of(&traffic);
+    let replay = Replay::new(&traffic);
     let spread = replay.spread(&point).unwrap();
     let range = spread.lowest - TOLERANCE..spread.highest + TOLERANCE;
     assert!(range.contains(&engine), "{engine} {spread:?}");
@@ -36,7 +36,8 @@ fn agree(bytes: &[u8], requests: usize, share: Range<f64>) -> (Traffic, Point) {
     let share = followed.spared_share();
     let outcomes = followed.outcomes.iter().zip(records());
     let exact = outcomes.filter(|(outcome, record)| {
-        outcome.is_some_and(|one| one.reused + one.loaded == record.reused + record.loaded)
+        outcome
+            .is_some_and(|outcome| outcome.reused + outcome.loaded == record.reused + record.loaded)
     });
     let exact = exact.count();
     println!(
@@ -85,7 +86,7 @@ fn six_clients_on_two_slots_with_a_small_store() {
     let (traffic, _) = agree(include_bytes!("recordings/small-store"), 240, 0.57..0.58);
     // Fourteen such servers had 55.1 to 63.3 %.
     let recorded = Setting::recorded(&traffic).unwrap();
-    let replay = Replay::of(&traffic);
+    let replay = Replay::new(&traffic);
     let simulated = replay.simulate(&recorded);
     let spread = replay.spread(&simulated).unwrap();
     let Spread { lowest, highest } = spread;
@@ -119,11 +120,12 @@ fn six_clients_on_four_slots_without_room() {
     assert_eq!(advice.recorded.reused_tokens, reused);
     // Two more slots for each, or a host cache, is more than any course by chance.
     let least = advice.changes.iter().chain(&advice.alone);
-    let least = least.map(|change| change.point.spared_share());
-    let least = least.fold(f64::INFINITY, f64::min);
+    let least = least
+        .map(|change| change.point.spared_share())
+        .fold(f64::INFINITY, f64::min);
     assert!(least > made_up_share + TOLERANCE, "{least} {made_up_share}");
     // It is in the range that is said of other flags, or near it.
-    let Spread { lowest, highest } = Replay::of(&traffic).spread(&made_up).unwrap();
+    let Spread { lowest, highest } = Replay::new(&traffic).spread(&made_up).unwrap();
     let range = lowest - TOLERANCE..highest + TOLERANCE;
     assert!(range.contains(&engine), "{lowest} {highest}");
 }
@@ -135,7 +137,7 @@ fn six_clients_on_four_slots_without_room() {
 fn with_less_room_the_share_of_other_servers_is_in_the_range() {
     let traffic = read(include_bytes!("recordings/with-room"));
     let recorded = Setting::recorded(&traffic).unwrap();
-    let replay = Replay::of(&traffic);
+    let replay = Replay::new(&traffic);
     let range = |slots: u32, store_limit: u64| {
         let setting = Setting {
             store_limit,

@@ -25,7 +25,7 @@ pub struct Future {
 impl Future {
     /// Reads a trace backwards.
     #[must_use]
-    pub fn of(trace: &Trace) -> Self {
+    pub fn new(trace: &Trace) -> Self {
         let tree = &trace.tree;
         let mut path = Vec::new();
         let mut begins = Vec::with_capacity(trace.requests.len());

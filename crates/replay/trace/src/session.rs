@@ -25,9 +25,9 @@ pub(crate) fn infer(tree: &Tree, requests: &mut [Request], block: u32) -> u32 {
             node => std::mem::replace(&mut open[node as usize], NONE),
         };
         requests[number].session = match requests.get(continued as usize) {
-            Some(one) => {
+            Some(earlier) => {
                 open[node as usize] = before[continued as usize];
-                one.session
+                earlier.session
             }
             None => {
                 sessions += 1;

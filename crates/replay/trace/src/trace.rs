@@ -55,7 +55,7 @@ pub struct Sample {
 impl Sample {
     /// A share of all blocks. `None`: it is not in (0, 1].
     #[must_use]
-    pub fn of(rate: f64) -> Option<Self> {
+    pub fn at_rate(rate: f64) -> Option<Self> {
         let is_share = rate > 0.0 && rate <= 1.0;
         is_share.then_some(Self {
             below: if rate < 1.0 {

@@ -180,7 +180,7 @@ impl Tree {
             }
             _ => {
                 let pooled = &self.pool[run.first as usize..][..length];
-                pooled.iter().zip(ids).position(|(one, id)| one != id)
+                pooled.iter().zip(ids).position(|(pooled, id)| pooled != id)
             }
         };
         same.unwrap_or(length)
@@ -225,13 +225,13 @@ impl Tree {
         });
         let id = self.first_id(node);
         let (nodes, pool) = (&self.nodes, &self.pool);
-        let rehash = |one: &Node| {
-            let run = &nodes[*one as usize];
+        let rehash = |node: &Node| {
+            let run = &nodes[*node as usize];
             hash(run.parent, first_id(run, pool))
         };
         let entry = self
             .children
-            .entry(hash(run.parent, id), |one| *one == node, rehash);
+            .entry(hash(run.parent, id), |child| *child == node, rehash);
         match entry {
             Entry::Occupied(mut entry) => *entry.get_mut() = upper,
             Entry::Vacant(entry) => drop(entry.insert(upper)),
@@ -247,8 +247,8 @@ impl Tree {
     /// Makes a node the child of its parent.
     fn enter(&mut self, node: Node) {
         let (nodes, pool) = (&self.nodes, &self.pool);
-        let rehash = |one: &Node| {
-            let run = &nodes[*one as usize];
+        let rehash = |node: &Node| {
+            let run = &nodes[*node as usize];
             hash(run.parent, first_id(run, pool))
         };
         self.children.insert_unique(rehash(&node), node, rehash);

@@ -66,7 +66,7 @@ fn slow_lru(chains: &[(Vec<u64>, u32)], room: usize, warm_up: usize) -> Reuse {
             count(&mut reuse, chain, found);
         }
         for block in blocks.into_iter().rev() {
-            list.retain(|one| *one != block);
+            list.retain(|listed| *listed != block);
             list.insert(0, block);
         }
         list.truncate(room);
@@ -129,7 +129,7 @@ proptest! {
         }
         let ceiling = ceiling(&trace, warm_up);
         prop_assert_eq!(ceiling, slow_lru(&chains, usize::MAX, warm_up));
-        let future = Future::of(&trace);
+        let future = Future::new(&trace);
         for (room, point) in rooms.iter().zip(&curve) {
             let best = best(&trace, &future, *room, 0);
             prop_assert!(best.reused_blocks <= ceiling.reused_blocks || warm_up > 0);
@@ -144,7 +144,7 @@ proptest! {
         room in 0..5_usize,
     ) {
         let trace = trace(&chains);
-        let future = Future::of(&trace);
+        let future = Future::new(&trace);
         prop_assert_eq!(
             best(&trace, &future, room as u64, 0).reused_blocks,
             most_blocks(&chains, room)
@@ -228,6 +228,11 @@ fn a_user_has_one_session_after_the_other() {
         };
         assert_eq!(builder.push(&new), Ok(0));
     }
-    let times: Vec<u64> = builder.finish().requests.iter().map(|one| one.at).collect();
+    let times: Vec<u64> = builder
+        .finish()
+        .requests
+        .iter()
+        .map(|request| request.at)
+        .collect();
     assert_eq!(times, [5, 100, 157]);
 }

@@ -58,11 +58,11 @@ fn where_everything_is_kept_the_ceiling_is_reached() {
     let trace = sessions(7, 9, 1_000_000);
     let most = ceiling(&trace, 0);
     for route in Route::ALL {
-        let one = Setting {
+        let alone = Setting {
             own: Some(OWN),
             ..setting(1, route)
         };
-        assert_eq!(fleet(&trace, &one).reuse, most, "{route}");
+        assert_eq!(fleet(&trace, &alone).reuse, most, "{route}");
         let many = Setting {
             own: Some(OWN),
             shared: Some(SHARED),

@@ -61,12 +61,12 @@ fn made(block: u32, shared: bool) -> Vec<Made> {
 /// The same without any format.
 fn directly(made: &[Made], block: u32) -> Trace {
     let mut builder = Builder::new(block, Clock::Trace, None);
-    for one in made {
+    for request in made {
         let new = NewRequest {
-            at: one.second * 1_000_000,
-            input: one.input,
-            output: one.output,
-            ids: one.ids.clone(),
+            at: request.second * 1_000_000,
+            input: request.input,
+            output: request.output,
+            ids: request.ids.clone(),
             ..NewRequest::default()
         };
         assert_eq!(builder.push(&new), Ok(0));
@@ -108,9 +108,9 @@ fn assert_same(one: &Trace, other: &Trace) {
 fn mooncakes_format_is_read_back_with_ids_that_are_numbers_or_names() {
     let made = made(512, true);
     let of = |id: &dyn Fn(u64) -> Value| -> Vec<Value> {
-        let line = |one: &Made| {
-            json!({"timestamp": one.second * 1000, "input_length": one.input, "output_length": one.output,
-                "hash_ids": one.ids.iter().map(|id_of| id(*id_of)).collect::<Vec<_>>()})
+        let line = |request: &Made| {
+            json!({"timestamp": request.second * 1000, "input_length": request.input, "output_length": request.output,
+                "hash_ids": request.ids.iter().map(|id_of| id(*id_of)).collect::<Vec<_>>()})
         };
         made.iter().map(line).collect()
     };
@@ -128,11 +128,11 @@ fn mooncakes_format_is_read_back_with_ids_that_are_numbers_or_names() {
 fn a_made_up_trace_is_read_in_the_order_of_its_times() {
     let made = made(512, true);
     let of = |time: &dyn Fn(&Made) -> f64, output: u32| -> Vec<Value> {
-        let line = |one: &Made| json!({"timestamp": time(one), "input_length": one.input, "output_length": output, "hash_ids": one.ids});
+        let line = |request: &Made| json!({"timestamp": time(request), "input_length": request.input, "output_length": output, "hash_ids": request.ids});
         made.iter().map(line).collect()
     };
     let direct = directly(&made, 512);
-    let of_1970 = |one: &Made| 1.7e12 + 1000.0 * one.second as f64 + 0.25;
+    let of_1970 = |request: &Made| 1.7e12 + 1000.0 * request.second as f64 + 0.25;
     let mut lines = of(&of_1970, 0);
     let in_order = read(&lines, Format::Mooncake);
     assert_same(&in_order, &direct);
@@ -172,10 +172,10 @@ fn qwen_bailians_format_is_read_back_with_its_sessions() {
     let lines: Vec<Value> = made
         .iter()
         .enumerate()
-        .map(|(nth, one)| {
-            let parent = last.insert(one.session, nth);
-            json!({"chat_id": nth, "parent_chat_id": parent.map_or(-1, |nth| nth as i64), "timestamp": one.second as f64,
-                "input_length": one.input, "output_length": one.output, "type": "text", "turn": 1, "hash_ids": one.ids})
+        .map(|(nth, request)| {
+            let parent = last.insert(request.session, nth);
+            json!({"chat_id": nth, "parent_chat_id": parent.map_or(-1, |nth| nth as i64), "timestamp": request.second as f64,
+                "input_length": request.input, "output_length": request.output, "type": "text", "turn": 1, "hash_ids": request.ids})
         })
         .collect();
     let trace = read(&lines, Format::QwenBailian);
@@ -190,15 +190,23 @@ fn qwen_bailians_format_is_read_back_with_its_sessions() {
 fn wekas_sessions_are_read_back_with_sub_agents_told_in_either_way() {
     let made = made(64, false);
     let of = |relative: bool| -> Vec<Value> {
-        let sessions = made.iter().map(|one| one.session).max().expect("some");
+        let sessions = made
+            .iter()
+            .map(|request| request.session)
+            .max()
+            .expect("some");
         let session = |session: u64| {
             let mut requests = Vec::new();
-            for (nth, one) in made.iter().filter(|one| one.session == session).enumerate() {
+            for (nth, asked) in made
+                .iter()
+                .filter(|asked| asked.session == session)
+                .enumerate()
+            {
                 let is_nested = nth % 4 == 3;
-                let begin = one.second as f64;
+                let begin = asked.second as f64;
                 let t = if is_nested && relative { 0.0 } else { begin };
-                let request = json!({"t": t, "type": "n", "model": "m", "in": one.input, "out": one.output,
-                    "hash_ids": one.ids, "api_time": 0.5, "think_time": 1.0});
+                let request = json!({"t": t, "type": "n", "model": "m", "in": asked.input, "out": asked.output,
+                    "hash_ids": asked.ids, "api_time": 0.5, "think_time": 1.0});
                 requests.push(if is_nested {
                     json!({"t": begin, "type": "subagent", "agent_id": "a", "requests": [request]})
                 } else {
@@ -219,13 +227,16 @@ fn wekas_sessions_are_read_back_with_sub_agents_told_in_either_way() {
         let waits = trace
             .requests
             .iter()
-            .filter(|one| one.after != contextpilot_trace::NONE);
+            .filter(|request| request.after != contextpilot_trace::NONE);
         let waits: Vec<_> = waits.collect();
         assert!(waits.len() > 300);
-        for one in waits {
-            let other = trace.requests[one.after as usize];
-            assert_eq!(other.session, one.session);
-            assert_eq!(one.at, other.at + 500_000 + u64::from(one.pause) * 1000);
+        for request in waits {
+            let other = trace.requests[request.after as usize];
+            assert_eq!(other.session, request.session);
+            assert_eq!(
+                request.at,
+                other.at + 500_000 + u64::from(request.pause) * 1000
+            );
         }
     }
     // What has no prompt is counted.
@@ -402,19 +413,19 @@ fn absurd_numbers_are_counted_or_refused() {
             ..everything[1]
         }
     );
-    assert_eq!([0.0, -1.0, 1.5, f64::NAN].map(Sample::of), [None; 4]);
+    assert_eq!([0.0, -1.0, 1.5, f64::NAN].map(Sample::at_rate), [None; 4]);
 }
 
 /// Half of the blocks say nearly what all say.
 #[test]
 fn a_sample_estimates_the_curve() {
     let made = made(16, true);
-    let traces = [None, Sample::of(0.5)].map(|sample| {
+    let traces = [None, Sample::at_rate(0.5)].map(|sample| {
         let mut builder = Builder::new(16, Clock::Trace, sample);
-        for one in &made {
+        for request in &made {
             let new = NewRequest {
-                input: one.input,
-                ids: one.ids.clone(),
+                input: request.input,
+                ids: request.ids.clone(),
                 ..NewRequest::default()
             };
             assert_eq!(builder.push(&new), Ok(0));

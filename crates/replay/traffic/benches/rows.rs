@@ -30,8 +30,10 @@ fn turn(conversation: u64, nth: u64) -> impl Iterator<Item = i32> {
 }
 
 fn prompts() -> Vec<Vec<i32>> {
-    let all = (1..=TURNS).flat_map(|turns| (0..CONVERSATIONS).map(move |one| (one, turns)));
-    let prompt = |(one, turns)| (0..turns).flat_map(|nth| turn(one, nth)).collect();
+    let all = (1..=TURNS)
+        .flat_map(|turns| (0..CONVERSATIONS).map(move |conversation| (conversation, turns)));
+    let prompt =
+        |(conversation, turns)| (0..turns).flat_map(|nth| turn(conversation, nth)).collect();
     all.map(prompt).collect()
 }
 
@@ -72,7 +74,7 @@ impl Kept {
 fn main() {
     let wanted: Vec<String> = std::env::args()
         .skip(1)
-        .filter(|one| !one.starts_with("--"))
+        .filter(|argument| !argument.starts_with("--"))
         .collect();
     let is_wanted = |name: &str| wanted.iter().all(|part| name.contains(part.as_str()));
     let prompts = prompts();

@@ -50,7 +50,11 @@ impl Traffic {
     #[must_use]
     pub fn has_projector(&self) -> bool {
         let is_named = self.setup.as_ref().is_some_and(|setup| setup.projector);
-        is_named || self.requests.iter().any(|one| !one.record.media.is_empty())
+        is_named
+            || self
+                .requests
+                .iter()
+                .any(|request| !request.record.media.is_empty())
     }
 }
 

@@ -210,13 +210,13 @@ mod tests {
         let orders: Vec<u64> = traffic
             .requests
             .iter()
-            .map(|one| one.record.order)
+            .map(|request| request.record.order)
             .collect();
         assert_eq!(orders.last(), Some(&500));
         assert!(orders.len() > 20 && orders.len() < 400, "{}", orders.len());
-        for one in &traffic.requests {
-            let wished = one.record.wished.cache_reuse;
-            assert_eq!(wished, Some(one.record.order as u32));
+        for request in &traffic.requests {
+            let wished = request.record.wished.cache_reuse;
+            assert_eq!(wished, Some(request.record.order as u32));
         }
         let first = &traffic.requests[0].tokens;
         for other in &traffic.requests[1..] {
@@ -231,9 +231,14 @@ mod tests {
         let mut writer = Writer::recent(Key::new([4; 16]), tokens);
         recent.push(&bytes(writer.setup(&Setup::default())));
         let first: Vec<i32> = (0..150).collect();
-        let mut one = request(7, 150);
-        (one.arrived, one.launched, one.prompted, one.ended) = (10, 20, 30, 40);
-        recent.push(&bytes(writer.request(one, &first, None)));
+        let mut record = request(7, 150);
+        (
+            record.arrived,
+            record.launched,
+            record.prompted,
+            record.ended,
+        ) = (10, 20, 30, 40);
+        recent.push(&bytes(writer.request(record, &first, None)));
         let progress = Progress {
             launches: 8,
             ended: 55,
@@ -284,7 +289,7 @@ mod tests {
         }
         let handed = recent.handover(&writer, &Progress::default());
         let resumed = Recent::resume(1 << 15, &handed).expect("it is whole");
-        let [before, after] = [&recent, &resumed.recent].map(|one| read(&one.recording(&[])));
+        let [before, after] = [&recent, &resumed.recent].map(|recent| read(&recent.recording(&[])));
         assert_eq!(after.damage, None);
         for (before, after) in before.requests.iter().zip(&after.requests) {
             assert_eq!((before.record.kept, after.record.kept), (3, 3));

@@ -570,7 +570,11 @@ fn a_prompt_with_kept_tokens_has_a_row_with_the_tokenizers_own() {
     file.extend(bytes(writer.request(request(3, &ours), &ours, None)));
     let traffic = read(&file);
     assert_eq!((traffic.damage, traffic.requests.len()), (None, 4));
-    let kept: Vec<u32> = traffic.requests.iter().map(|one| one.record.kept).collect();
+    let kept: Vec<u32> = traffic
+        .requests
+        .iter()
+        .map(|request| request.record.kept)
+        .collect();
     // What would take more than twice as long to simulate is damaged.
     assert_eq!(kept, [41, 41, 0, 0]);
     let [first, second] = [0, 1].map(|order| &traffic.canonical[&order]);

@@ -26,8 +26,8 @@ pub fn from_environment(
 /// Whether a `no_proxy` list names the host: itself, a domain above it (with or
 /// without a dot or `*.` in front), either with a port, or `*`.
 fn names(list: &str, host: &str, port: u16) -> bool {
-    let host = host.to_ascii_lowercase();
-    let host = host.trim_end_matches('.');
+    let lower = host.to_ascii_lowercase();
+    let host = lower.trim_end_matches('.');
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     list.split([',', ' ']).any(|entry| {
         let entry = entry.trim().to_ascii_lowercase();

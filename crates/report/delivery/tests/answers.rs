@@ -430,8 +430,8 @@ fn after_an_answer_that_is_not_http_ids_are_sent_again() {
     let garbage = Behaviour::Raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec());
     let noise = Behaviour::Raw(vec![0xff; 100_000]);
     let half_a_head = Behaviour::Raw(b"HTTP/1.1 20".to_vec());
-    let torn = b"HTTP/1.1 503 X\r\ncontent-length: 99\r\n\r\n{\"detail\":\"Index not initialized. ";
-    let torn = torn.to_vec();
+    let torn = b"HTTP/1.1 503 X\r\ncontent-length: 99\r\n\r\n{\"detail\":\"Index not initialized. "
+        .to_vec();
     let endless_head = Behaviour::Endless(b"HTTP/1.1 200 X\r\nx: ".to_vec());
     for (what, act) in [
         ("nothing", nothing),

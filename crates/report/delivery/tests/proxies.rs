@@ -61,8 +61,8 @@ fn start_with(url: &str, proxy: &str, log: &Log) -> Sender {
     let settings =
         Settings::from(|name| (name == "CONTEXTPILOT_INDEX_URL").then(|| OsString::from(url)));
     let lookup = |name: &str| (name == "http_proxy").then(|| proxy.to_owned());
-    let config = Config::from_settings(&settings.expect("usable"), lookup, log.sink());
-    let mut config = config.expect("an index URL");
+    let mut config = Config::from_settings(&settings.expect("usable"), lookup, log.sink())
+        .expect("an index URL");
     config.retry.cap = std::time::Duration::from_millis(100);
     Sender::start(config, || {}).expect("a sender")
 }

@@ -140,8 +140,9 @@ fn a_ca_file_that_cannot_be_used_is_named_at_the_start() {
     for ca in [&empty.1, &torn.1, &key.1, &missing] {
         let mut config = Config::new("https://127.0.0.1:1/evict", Log::default().sink());
         config.ca = Some(ca.clone());
-        let error = Sender::start(config, || {}).expect_err("nothing to trust");
-        let error = error.to_string();
+        let error = Sender::start(config, || {})
+            .expect_err("nothing to trust")
+            .to_string();
         assert!(error.contains("CONTEXTPILOT_INDEX_CA"), "{error}");
         assert!(error.contains(&ca.display().to_string()), "{error}");
     }

@@ -30,8 +30,8 @@ fn start(url: &str, log: &Log, adjust: impl FnOnce(&mut Config)) -> Sender {
         name.ends_with("_proxy")
             .then(|| "http://127.0.0.1:1".to_owned())
     };
-    let config = Config::from_settings(&settings.expect("usable"), proxy, log.sink());
-    let mut config = config.expect("an index URL");
+    let mut config =
+        Config::from_settings(&settings.expect("usable"), proxy, log.sink()).expect("an index URL");
     config.retry.cap = Duration::from_millis(100);
     adjust(&mut config);
     Sender::start(config, || {}).expect("a sender")
@@ -163,8 +163,8 @@ fn one_that_does_not_accept_costs_no_more_than_its_time() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
     let (_folder, path) = place();
-    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None);
-    let listener = listener.expect("a socket");
+    let listener =
+        rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
     let address = SocketAddrUnix::new(&path).expect("a short path");
     rustix::net::bind(&listener, &address).expect("a free path");
     rustix::net::listen(&listener, 0).expect("a queue of one");

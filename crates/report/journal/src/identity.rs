@@ -108,7 +108,7 @@ impl Identity {
 
     /// Another server with the same index on the same machine, whose identity is shown like this.
     pub(crate) fn relative(&self, shown: &str) -> Option<Self> {
-        let is_shown_so = |one: &Self| one.to_string() == shown;
+        let is_shown_so = |identity: &Self| identity.to_string() == shown;
         let digest = u128::from_str_radix(shown, 16).ok()?.to_be_bytes();
         Some(Self { digest, ..*self }).filter(is_shown_so)
     }

@@ -63,15 +63,14 @@ fn rings(home: &TempDir) -> Vec<PathBuf> {
     let state = home.path().join(".local/state/contextpilot-llama");
     let state = state.canonicalize().unwrap();
     // FNV-1a.
-    let start = state.as_os_str().as_encoded_bytes().iter();
-    let start = start.fold(
+    let start = state.as_os_str().as_encoded_bytes().iter().fold(
         0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128,
         |digest, &byte| (digest ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b),
     );
     let start = format!("{start:032x}-");
     let entries = fs::read_dir(memory()).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    let mut paths: Vec<_> = paths
+    let mut paths: Vec<_> = entries
+        .map(|entry| entry.unwrap().path())
         .filter(|path| {
             path.file_name()
                 .unwrap()

@@ -55,7 +55,7 @@ impl Metrics {
     }
 
     /// The samples of a name.
-    pub fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
+    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
         self.samples
             .iter()
             .filter(move |sample| sample.name == name)
@@ -68,7 +68,7 @@ impl Metrics {
                 .iter()
                 .all(|(name, value)| sample.labels.get(*name).is_some_and(|is| is == value))
         };
-        self.of(name)
+        self.named(name)
             .find(|sample| has(sample))
             .map(|sample| sample.value)
     }

@@ -45,8 +45,8 @@ impl<R: Read> Reader<R> {
                     Ok(None)
                 };
             }
-            let line = String::from_utf8_lossy(&self.line);
-            let line = line.trim_end_matches(['\n', '\r']);
+            let text = String::from_utf8_lossy(&self.line);
+            let line = text.trim_end_matches(['\n', '\r']);
             if line.is_empty() {
                 if has_data {
                     return Ok(Some(event));

@@ -8,10 +8,10 @@ impl Stats {
     /// Whether the server listens at this URL, by which a client calls it.
     #[must_use]
     pub fn listens_at(&self, url: &str) -> bool {
-        let Some(wanted) = Address::of(url) else {
+        let Some(wanted) = Address::parse(url) else {
             return false;
         };
-        let mut places = self.listening.iter().filter_map(|url| Address::of(url));
+        let mut places = self.listening.iter().filter_map(|url| Address::parse(url));
         places.any(|place| place.is_called(&wanted))
     }
 }
@@ -21,7 +21,7 @@ impl Stats {
 /// `None`: it is not known.
 #[must_use]
 pub fn nearest(listening: &[String]) -> Option<String> {
-    let places = listening.iter().filter_map(|url| Address::of(url));
+    let places = listening.iter().filter_map(|url| Address::parse(url));
     let nearest = places.min_by_key(Address::rank);
     nearest.map(|place| place.reachable())
 }
@@ -34,7 +34,7 @@ enum Address<'a> {
 
 impl<'a> Address<'a> {
     /// `None` for a host that is a name other than `localhost`.
-    fn of(url: &'a str) -> Option<Self> {
+    fn parse(url: &'a str) -> Option<Self> {
         if let Some(path) = url.strip_prefix("unix:") {
             // `@` begins a name that is no path.
             return path.starts_with('/').then_some(Self::Unix(path));
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn a_server_is_called_by_each_of_its_names() {
         let called = |here: &str, there: &str| {
-            Address::of(here)
+            Address::parse(here)
                 .unwrap()
-                .is_called(&Address::of(there).unwrap())
+                .is_called(&Address::parse(there).unwrap())
         };
         for name in [
             "http://127.0.0.1:80",
@@ -152,6 +152,6 @@ mod tests {
         ] {
             assert!(!called(here, there), "{here} {there}");
         }
-        assert_eq!(Address::of("http://name.example:80"), None);
+        assert_eq!(Address::parse("http://name.example:80"), None);
     }
 }

@@ -446,7 +446,7 @@ proptest! {
 /// A request of several prompts has their sums, and the causes of the prompt with the most evaluated tokens.
 #[test]
 fn prompts_of_a_request_are_added_up() {
-    let one = Evaluation {
+    let prompt = Evaluation {
         prompt_tokens: 10,
         reused: 7,
         evaluated: 3,
@@ -461,11 +461,11 @@ fn prompts_of_a_request_are_added_up() {
         ..Evaluation::default()
     };
     let mut sum = Evaluation::default();
-    sum.add(one.clone(), true);
-    assert_eq!(sum, one);
+    sum.add(prompt.clone(), true);
+    assert_eq!(sum, prompt);
     let other = Evaluation {
         adapters: None,
-        ..one.clone()
+        ..prompt.clone()
     };
     sum.add(other, false);
     assert_eq!((sum.prompt_tokens, sum.reused, sum.evaluated), (20, 14, 6));
@@ -477,7 +477,7 @@ fn prompts_of_a_request_are_added_up() {
         sum.from.store,
     ];
     assert_eq!(from, [2, 2, 2, 2, 6]);
-    assert_eq!(sum.adapters, one.adapters, "of the largest");
+    assert_eq!(sum.adapters, prompt.adapters, "of the largest");
 }
 
 /// A reader takes a field that is not there for a number of 0, for a no, or for nothing known.

@@ -72,8 +72,9 @@ pub fn place(lookup: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, NoPla
     let name = format!("{BEGINNING}{process}-{random:08x}{END}");
     let mut folders = PrivateFolder::runtime(lookup, Missing::Make);
     let fits = |path: &PathBuf| path.as_os_str().len() <= LONGEST_PATH;
-    let place = folders.find_map(|folder| Some(folder.path().join(&name)).filter(fits));
-    let place = place.ok_or(NoPlace)?;
+    let place = folders
+        .find_map(|folder| Some(folder.path().join(&name)).filter(fits))
+        .ok_or(NoPlace)?;
     place
         .parent()
         .into_iter()

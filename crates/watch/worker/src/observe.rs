@@ -137,7 +137,7 @@ pub(crate) fn start(
     let given = library.flags();
     let setup = setup::setup(given, &library.engine());
     let flags = setup::flags(&setup, given);
-    let place = handover::HandoverFolder::of(library, given);
+    let place = handover::HandoverFolder::new(library, given);
     // Only the control endpoint shows it.
     let recent = match settings.recent_limit.filter(|_| settings.listen.is_some()) {
         Some(limit) => Some(RecentTraffic::new(

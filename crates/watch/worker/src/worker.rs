@@ -80,8 +80,9 @@ pub fn start<S: Source + Send + 'static>(
 ) -> std::io::Result<Handle> {
     let commands = Commands::new(library);
     let index = task.index;
-    let told = index.as_ref();
-    let told = told.map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));
+    let told = index
+        .as_ref()
+        .map(|index| (Arc::clone(&index.sender), index.endpoint.clone()));
     let publication = task.publication;
     let published = publication.as_ref().map(Publication::watch);
     let (settings, by_prompts) = (task.settings, task.by_prompts);

@@ -13,7 +13,7 @@ fn without(generations: &[&str], absent: &[&str]) -> Functions {
         }
     };
     let host_cache = !generations.contains(&"memory");
-    Functions::of(ROWS.iter().map(|row| (row, way(row))), host_cache, false)
+    Functions::from_ways(ROWS.iter().map(|row| (row, way(row))), host_cache, false)
 }
 
 /// A server of 2026.

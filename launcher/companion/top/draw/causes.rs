@@ -56,12 +56,12 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
 
 /// `Left ███████  left out 61 %, tokenized otherwise 39 %`: of the last prompts that left an earlier one.
 pub(super) fn differences(state: &State, width: u16) -> Text<'static> {
-    let parts = Differs::ALL.map(|one| {
-        let of = state.differences.iter().filter(|differs| **differs == one);
+    let parts = Differs::ALL.map(|kind| {
+        let of = state.differences.iter().filter(|differs| **differs == kind);
         Part {
-            word: one.word(),
-            letter: letter(one),
-            colour: terminal(one.colour()),
+            word: kind.word(),
+            letter: letter(kind),
+            colour: terminal(kind.colour()),
             size: of.count() as u64,
         }
     });

@@ -56,7 +56,7 @@ impl Run {
         trials: Vec<Trial>,
     ) -> Self {
         let of = |which: fn(&Trial) -> &Measured| {
-            Spread::of(trials.iter().map(|trial| which(trial).first_token_ms))
+            Spread::from_numbers(trials.iter().map(|trial| which(trial).first_token_ms))
         };
         Self {
             program,

@@ -62,8 +62,7 @@ impl<'a> Python<'a> {
         let errors = tempfile::tempfile().map_err(no_file)?;
         let written = errors.try_clone().map_err(no_file)?;
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let process = pipes.stderr(written).spawn();
-        let mut process = process.map_err(|e| {
+        let mut process = pipes.stderr(written).spawn().map_err(|e| {
             format!("{shown} cannot be started ({e}): name a Python with --python-bin")
         })?;
         let (input, output) = (process.stdin.take(), process.stdout.take());

@@ -39,7 +39,7 @@ impl Subscriber {
                     assert!(!hashes.is_empty());
                     let mut above = *parent;
                     for (&hash, tokens) in hashes.iter().zip(tokens.chunks(self.block)) {
-                        let same = |above| on.get(&above).is_some_and(|one| one.1 == *adapter);
+                        let same = |above| on.get(&above).is_some_and(|block| block.1 == *adapter);
                         assert!(above.is_none_or(same), "a hole");
                         assert_eq!(hash, block_hash(above, tokens, adapter.as_deref()));
                         assert!(hash >= 1 << 32);
@@ -53,7 +53,7 @@ impl Subscriber {
                     assert!(!hashes.is_empty());
                     for hash in hashes {
                         assert!(on.remove(hash).is_some(), "removed twice");
-                        let below = on.values().any(|one| one.0 == Some(*hash));
+                        let below = on.values().any(|block| block.0 == Some(*hash));
                         assert!(!below, "removed before what lies below it");
                     }
                 }
@@ -67,8 +67,9 @@ impl Subscriber {
 
     /// Those that serve requests for an adapter, or for none.
     pub(crate) fn blocks(&self, medium: Medium, adapter: Option<&str>) -> BTreeSet<u64> {
-        let all = self.on[medium as usize].iter();
-        let all = all.filter(|(_, block)| block.1.as_deref() == adapter);
+        let all = self.on[medium as usize]
+            .iter()
+            .filter(|(_, block)| block.1.as_deref() == adapter);
         all.map(|(hash, _)| *hash).collect()
     }
 }
@@ -96,7 +97,9 @@ fn event(bytes: &mut &[u8]) -> KvEvent {
             "type" => kind = text(bytes),
             "medium" => {
                 let name = text(bytes);
-                medium = Medium::ALL.into_iter().find(|one| one.as_str() == name);
+                medium = Medium::ALL
+                    .into_iter()
+                    .find(|medium| medium.as_str() == name);
                 assert!(medium.is_some(), "{name}");
             }
             "block_hashes" => {

@@ -164,7 +164,7 @@ fn no_piece_of_a_large_request_is_large() {
         format!("req-{ids:012x}")
     };
     let mut pieces = |index: &mut Index, path, body: Value| {
-        let endpoint = Endpoint::of(if path == "/requests" { "GET" } else { "POST" }, path);
+        let endpoint = Endpoint::find(if path == "/requests" { "GET" } else { "POST" }, path);
         let endpoint = endpoint.expect("allowed").expect("known");
         let query = Query::parse(endpoint, body.to_string().as_bytes(), index.limits());
         let Outcome::Work(mut work) = index.answer(query.expect("a query"), 0.0, &mut new_id)

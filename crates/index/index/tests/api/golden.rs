@@ -82,10 +82,15 @@ fn renamed(value: &Value, names: &HashMap<String, String>) -> Value {
             let found = names.iter().find(|(name, _)| text.contains(name.as_str()));
             json!(found.map_or(text.clone(), |(name, to)| text.replace(name, to)))
         }
-        Value::Array(list) => list.iter().map(|one| renamed(one, names)).collect(),
+        Value::Array(list) => list.iter().map(|item| renamed(item, names)).collect(),
         Value::Object(members) => members
             .iter()
-            .map(|(name, one)| (names.get(name).unwrap_or(name).clone(), renamed(one, names)))
+            .map(|(name, member)| {
+                (
+                    names.get(name).unwrap_or(name).clone(),
+                    renamed(member, names),
+                )
+            })
             .collect(),
         other => other.clone(),
     }

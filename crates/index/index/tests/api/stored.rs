@@ -494,12 +494,18 @@ impl Double {
     }
 
     fn tokens(documents: &[usize]) -> Vec<Token> {
-        let one = |document: usize| (0..Self::length(document)).map(move |n| (document, n));
-        documents.iter().copied().flat_map(one).collect()
+        let of_document = |document: usize| (0..Self::length(document)).map(move |n| (document, n));
+        documents.iter().copied().flat_map(of_document).collect()
     }
 
     fn most<'a>(all: impl Iterator<Item = &'a Vec<Token>>, prompt: &[Token]) -> usize {
-        let common = |one: &Vec<Token>| one.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let common = |tokens: &Vec<Token>| {
+            tokens
+                .iter()
+                .zip(prompt)
+                .take_while(|(a, b)| a == b)
+                .count()
+        };
         all.map(common).max().unwrap_or(0)
     }
 

@@ -31,7 +31,7 @@ impl Asked {
     }
 
     pub(crate) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
-        let endpoint = match Endpoint::of(method, path) {
+        let endpoint = match Endpoint::find(method, path) {
             Ok(Some(endpoint)) => endpoint,
             Ok(None) => return Answer::error(404, "Not Found"),
             Err(answer) => return answer,

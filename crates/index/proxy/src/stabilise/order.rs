@@ -69,8 +69,9 @@ fn ordered(
             Some(format!("{{{}}}", members.join(",")))
         }
         b'[' => {
-            let all = value.elements();
-            let all = all.map(|value| ordered(&value, depth, false, is_other));
+            let all = value
+                .elements()
+                .map(|value| ordered(&value, depth, false, is_other));
             Some(format!("[{}]", all.collect::<Option<Vec<_>>>()?.join(",")))
         }
         _ => Some(std::str::from_utf8(bytes).ok()?.to_owned()),

@@ -58,17 +58,20 @@ fn only_json_of_a_bounded_length_and_events_are_looked_at() {
         response
     };
     let json = |length| answer("application/json; charset=utf-8", length);
-    assert_eq!(Form::of(&json(12)), Some(Form::Whole(12)));
-    assert_eq!(Form::of(&json(LONGEST)), Some(Form::Whole(LONGEST)));
-    assert_eq!(Form::of(&json(LONGEST + 1)), None);
+    assert_eq!(Form::from_headers(&json(12)), Some(Form::Whole(12)));
     assert_eq!(
-        Form::of(&answer("text/event-stream", 9)),
+        Form::from_headers(&json(LONGEST)),
+        Some(Form::Whole(LONGEST))
+    );
+    assert_eq!(Form::from_headers(&json(LONGEST + 1)), None);
+    assert_eq!(
+        Form::from_headers(&answer("text/event-stream", 9)),
         Some(Form::Streamed)
     );
-    assert_eq!(Form::of(&answer("text/plain", 9)), None);
+    assert_eq!(Form::from_headers(&answer("text/plain", 9)), None);
     let mut error = json(12);
     *error.status_mut() = StatusCode::BAD_REQUEST;
-    assert_eq!(Form::of(&error), None);
+    assert_eq!(Form::from_headers(&error), None);
 }
 
 #[tokio::test]

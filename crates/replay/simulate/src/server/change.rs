@@ -102,8 +102,9 @@ impl Server<'_> {
         let chosen = match asked {
             Some(asked) => Some(asked).filter(is_idle),
             None => {
-                let same = Some(change.record.slot as usize);
-                let same = same.filter(|&slot| slot < self.slots.len()).filter(is_idle);
+                let same = Some(change.record.slot as usize)
+                    .filter(|&slot| slot < self.slots.len())
+                    .filter(is_idle);
                 same.or_else(|| self.first_idle())
             }
         };
@@ -170,7 +171,7 @@ mod tests {
                 generation,
                 ..recorded(&traffic)
             };
-            simulate(&traffic, &setting).outcomes[1].map(|one| one.reused)
+            simulate(&traffic, &setting).outcomes[1].map(|outcome| outcome.reused)
         };
         let saved = reused(Generation::Late2026);
         assert!(saved.is_some_and(|tokens| tokens > 1000), "{saved:?}");

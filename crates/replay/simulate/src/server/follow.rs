@@ -43,7 +43,8 @@ impl Server<'_> {
         self.load();
         for (nth, outcome) in self.outcomes.iter().enumerate() {
             let request = &self.traffic.requests[nth].record;
-            if let Some(outcome) = outcome.filter(|one| one.evaluated > 0 && !request.child) {
+            if let Some(outcome) = outcome.filter(|outcome| outcome.evaluated > 0 && !request.child)
+            {
                 let from = outcome.reused + outcome.loaded;
                 let range = (from, request.prompt);
                 let (tokens, batch) = self.times.of_tokens(nth, range, outcome.evaluated);
@@ -55,9 +56,9 @@ impl Server<'_> {
     /// When, the number of the launch, and what.
     fn moments(&self) -> Vec<(u64, u64, Moment)> {
         let requests = self.traffic.requests.iter().enumerate();
-        let ends = requests.map(|(nth, one)| (one.record.ended, 0, Moment::Ended(nth)));
+        let ends = requests.map(|(nth, request)| (request.record.ended, 0, Moment::Ended(nth)));
         let changes = self.traffic.changes.iter().enumerate();
-        let changes = changes.map(|(nth, one)| (one.record.at, 0, Moment::Change(nth)));
+        let changes = changes.map(|(nth, change)| (change.record.at, 0, Moment::Change(nth)));
         let jobs = self.jobs.iter().enumerate();
         let launches = jobs.map(|(nth, job)| {
             let record = &self.traffic.requests[job.request].record;
@@ -107,7 +108,7 @@ impl Server<'_> {
         };
         let nth = outcome.slot as usize;
         let job = self.slots[nth].job;
-        if job.is_some_and(|job| self.jobs[job].requests().any(|one| one == request)) {
+        if job.is_some_and(|job| self.jobs[job].requests().any(|of_job| of_job == request)) {
             self.let_go(nth);
         }
     }

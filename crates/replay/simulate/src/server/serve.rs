@@ -75,8 +75,9 @@ impl Server<'_> {
             let (together, others) = rest.split_at(self.of_one_batch(rest));
             rest = others;
             // Where the engine has no room for the batch, the server empties idle slots, and the batch is tried again.
-            let new = together.iter();
-            let new = new.map(|(_, request, at)| u64::from(request.record.prompt - at));
+            let new = together
+                .iter()
+                .map(|(_, request, at)| u64::from(request.record.prompt - at));
             self.make_room(None, new.sum());
             if is_bounded {
                 self.evaluate_together(together);
@@ -194,7 +195,7 @@ impl Server<'_> {
             if let Some(at @ 1..) = record.activated_at {
                 past = past.min(at - 1);
             }
-            let first = self.positions.of(nth).0;
+            let first = self.positions.range(nth).0;
             let held = slot.prompt.content.len();
             let reach = checkpoints::reach(
                 &mut slot.prompt.checkpoints,
@@ -266,7 +267,7 @@ impl Server<'_> {
         let mut store = self.store.as_mut().filter(|store| store.is_bounded());
         if checks {
             let ends = store.as_ref().and_then(|store| store.ends(nth));
-            let (first, last) = ends.unwrap_or_else(|| self.positions.of(nth));
+            let (first, last) = ends.unwrap_or_else(|| self.positions.range(nth));
             let batch = Batch {
                 task: record.order,
                 begin,
@@ -430,7 +431,7 @@ mod tests {
     /// What the second of two requests reuses.
     fn reused(setup: Setup, again: TrafficRequest) -> Option<u32> {
         let traffic = traffic(setup, vec![request(0, row(&[(0, 100)])), again]);
-        simulate(&traffic, &recorded(&traffic)).outcomes[1].map(|one| one.reused)
+        simulate(&traffic, &recorded(&traffic)).outcomes[1].map(|outcome| outcome.reused)
     }
 
     /// The same but for what stood behind its first tokens.

@@ -291,13 +291,13 @@ impl Context<'_> {
         let Some(tokens) = store.session.believed(sequence) else {
             return waiting
                 .into_iter()
-                .for_each(|one| store.tails.put_back(one));
+                .for_each(|tail| store.tails.put_back(tail));
         };
-        for one in waiting {
-            let fingerprint = store.fingerprint(one.conditions);
-            let is_of_these = tokens.starts_with(&one.tokens);
-            if is_of_these && !store.index.keep_tail(&fingerprint, &one.tokens, one.size) {
-                store.tails.put_back(one);
+        for tail in waiting {
+            let fingerprint = store.fingerprint(tail.conditions);
+            let is_of_these = tokens.starts_with(&tail.tokens);
+            if is_of_these && !store.index.keep_tail(&fingerprint, &tail.tokens, tail.size) {
+                store.tails.put_back(tail);
             }
         }
     }
@@ -385,12 +385,12 @@ impl Engine for Context<'_> {
     }
 
     fn length(&self, sequence: i32) -> Option<usize> {
-        let (_, last) = self.positions.borrow().of(sequence as usize);
+        let (_, last) = self.positions.borrow().range(sequence as usize);
         usize::try_from(last + 1).ok()
     }
 
     fn first(&self, sequence: i32) -> Option<usize> {
-        let (first, _) = self.positions.borrow().of(sequence as usize);
+        let (first, _) = self.positions.borrow().range(sequence as usize);
         usize::try_from(first).ok()
     }
 

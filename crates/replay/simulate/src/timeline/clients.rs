@@ -249,8 +249,9 @@ fn sessions(
     let mut lasts: Vec<usize> = Vec::new();
     let continued = jobs.iter().enumerate().map(|(nth, job)| {
         let request = &requests[job.request];
-        let session = rows.only(&request.tokens, request.record.prompt, SHARED);
-        let session = session.filter(|&session| ends[lasts[session]] <= queued[nth]);
+        let session = rows
+            .only(&request.tokens, request.record.prompt, SHARED)
+            .filter(|&session| ends[lasts[session]] <= queued[nth]);
         let before = session.map(|session| lasts[session]);
         let session = session.unwrap_or(lasts.len());
         match lasts.get_mut(session) {
@@ -305,7 +306,10 @@ mod tests {
             ends_session: None,
         };
         let jobs: Vec<Job> = (0..requests.len()).map(job).collect();
-        let times: Vec<u64> = requests.iter().map(|one| one.record.arrived).collect();
+        let times: Vec<u64> = requests
+            .iter()
+            .map(|request| request.record.arrived)
+            .collect();
         let (arrivals, haste) = arrivals(requests, &jobs, &times);
         let waits = arrivals
             .into_iter()

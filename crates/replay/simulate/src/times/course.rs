@@ -37,7 +37,7 @@ struct Open {
 impl Course {
     /// `batch`: the most tokens of a batch. `each`: how long a batch takes in any case, and `cost`: tokens of a request,
     /// by the model; `scale`: how many times as long it was about then.
-    pub(super) fn of(
+    pub(super) fn new(
         requests: &[TrafficRequest],
         batch: u32,
         each: f64,
@@ -62,9 +62,11 @@ impl Course {
                 .iter()
                 .filter_map(|nth| Some(cost(&requests[open[*nth].request].record, piece(nth)?)));
             let costs = each + costs.sum::<f64>();
-            let ended = filled.iter().filter(|nth| open[**nth].pieces.len() == 1);
-            let ended = ended.map(|nth| requests[open[*nth].request].record.prompted);
-            let ended = ended.min();
+            let ended = filled
+                .iter()
+                .filter(|nth| open[**nth].pieces.len() == 1)
+                .map(|nth| requests[open[*nth].request].record.prompted)
+                .min();
             let is_first = next.is_some_and(|next| match ended {
                 _ if filled.is_empty() => true,
                 Some(ended) => next < ended,
@@ -79,27 +81,27 @@ impl Course {
                 let Some(request) = coming.next() else { break };
                 let record = &requests[request].record;
                 course.close(&mut stretch, record.launched);
-                let at = open.partition_point(|one| one.slot <= record.slot);
+                let at = open.partition_point(|prompt| prompt.slot <= record.slot);
                 let pieces = pieces(record, batch);
                 let slot = record.slot;
-                let one = Open {
+                let prompt = Open {
                     slot,
                     request,
                     pieces,
                 };
-                open.insert(at, one);
+                open.insert(at, prompt);
                 continue;
             }
             if filled.is_empty() {
                 break;
             }
             for &nth in &filled {
-                let one = &mut open[nth];
-                let Some((from, to)) = one.pieces.pop_front() else {
+                let prompt = &mut open[nth];
+                let Some((from, to)) = prompt.pieces.pop_front() else {
                     continue;
                 };
                 course.pieces.push(Piece {
-                    request: one.request,
+                    request: prompt.request,
                     from,
                     to,
                     scale: scale(stretch.begin),
@@ -110,7 +112,7 @@ impl Course {
             if let Some(ended) = ended {
                 course.close(&mut stretch, ended);
             }
-            open.retain(|one| !one.pieces.is_empty());
+            open.retain(|prompt| !prompt.pieces.is_empty());
         }
         course
     }
@@ -150,8 +152,8 @@ struct Stretch {
 fn fill(open: &[Open], batch: u32) -> Vec<usize> {
     let mut room = batch;
     let mut filled = Vec::new();
-    for (nth, one) in open.iter().enumerate() {
-        let Some(&(from, to)) = one.pieces.front() else {
+    for (nth, prompt) in open.iter().enumerate() {
+        let Some(&(from, to)) = prompt.pieces.front() else {
             continue;
         };
         // Whatever the recording says, one is always next.
@@ -211,7 +213,7 @@ mod tests {
 
     fn course(requests: &[TrafficRequest]) -> Course {
         let cost = |_: &RequestRecord, (from, to): (u32, u32)| f64::from(to - from);
-        Course::of(requests, 100, 0.0, cost, |_| 2.0)
+        Course::new(requests, 100, 0.0, cost, |_| 2.0)
     }
 
     /// A batch of 100 tokens has what the first slot wants, and then of the second what fits. Each stretch has its

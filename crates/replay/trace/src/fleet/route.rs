@@ -144,7 +144,7 @@ impl Router {
         }
         for node in path {
             let holders = self.holders.entry(*node).or_default();
-            match holders.iter().position(|one| *one == server) {
+            match holders.iter().position(|holder| *holder == server) {
                 Some(nth) => holders[nth..].rotate_left(1),
                 None if holders.len() < MOST_HOLDERS => holders.push(server),
                 None => {

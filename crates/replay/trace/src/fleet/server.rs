@@ -197,7 +197,7 @@ fn common(tree: &Tree, end: Node, path: &[Node]) -> u32 {
     let mut node = end;
     while node != ROOT {
         let depth = tree.depth(node);
-        let nth = path.partition_point(|one| tree.depth(*one) < depth);
+        let nth = path.partition_point(|node| tree.depth(*node) < depth);
         if path.get(nth) == Some(&node) {
             return depth;
         }

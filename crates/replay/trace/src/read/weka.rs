@@ -16,7 +16,7 @@ impl Reader {
         let relative = is_relative(&entries);
         let mut empty = 0;
         flatten(entries, 0, relative, 0, &mut flat, &mut empty)?;
-        flat.sort_by_key(|one: &Flat| one.begin);
+        flat.sort_by_key(|request: &Flat| request.begin);
         let is_local = fields.hash_id_scope.as_deref() != Some("global");
         // One per session, however many lines it has.
         let session = match fields.id {
@@ -33,24 +33,24 @@ impl Reader {
         let mut requests: Vec<NewRequest> = Vec::with_capacity(flat.len());
         // The ends of the requests before, in order. A request waited for the last one that had ended when it began.
         let mut ends: Vec<(u64, usize)> = Vec::new();
-        for (nth, one) in flat.into_iter().enumerate() {
-            let over = ends.partition_point(|(end, _)| *end <= one.begin);
+        for (nth, request) in flat.into_iter().enumerate() {
+            let over = ends.partition_point(|(end, _)| *end <= request.begin);
             let waited = over.checked_sub(1).map(|last| {
                 let (end, other) = ends[last];
-                let pause = (one.begin - end) / 1000;
+                let pause = (request.begin - end) / 1000;
                 let back = u32::try_from(nth - other).unwrap_or(u32::MAX);
                 (back, u32::try_from(pause).unwrap_or(u32::MAX))
             });
-            let end = one.begin.saturating_add(one.took.unwrap_or(0));
+            let end = request.begin.saturating_add(request.took.unwrap_or(0));
             let place = ends.partition_point(|(other, _)| *other <= end);
             ends.insert(place, (end, nth));
             requests.push(NewRequest {
-                at: one.begin,
+                at: request.begin,
                 session: Some(session),
-                input: one.input,
-                output: one.output,
-                ids: one.ids.into_iter().map(scoped).collect(),
-                took: one.took,
+                input: request.input,
+                output: request.output,
+                ids: request.ids.into_iter().map(scoped).collect(),
+                took: request.took,
                 after: waited,
             });
         }

@@ -337,8 +337,16 @@ impl Round {
 }
 
 /// What is said of so many.
-fn form<N: PartialEq + From<u8>>(number: N, one: &'static str, more: &'static str) -> &'static str {
-    if number == N::from(1) { one } else { more }
+fn form<N: PartialEq + From<u8>>(
+    number: N,
+    singular: &'static str,
+    plural: &'static str,
+) -> &'static str {
+    if number == N::from(1) {
+        singular
+    } else {
+        plural
+    }
 }
 
 fn request_body(ids: &[Arc<str>]) -> Vec<u8> {

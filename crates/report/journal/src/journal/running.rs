@@ -85,7 +85,7 @@ impl Running {
         log: fn(&str),
     ) -> Start {
         let at_folder = |error| (format!("{:?}", folder.path()), error);
-        let rings = map.and_then(|map| Rings::of(&folder, map));
+        let rings = map.and_then(|map| Rings::new(&folder, map));
         let mut own = None;
         let mut lost = Vec::new();
         let mut dead = Vec::new();

@@ -159,27 +159,27 @@ fn ids_that_cannot_be_kept_are_refused_with_one_log_line() {
 fn an_id_that_comes_again_while_its_eviction_is_reported_stays_live() {
     let home = private_folder();
     let (mut journal, _) = open(&home, quiet);
-    let one = id(1);
-    journal.note_live(&one);
-    journal.note_evicted(&one);
-    journal.note_live(&one);
+    let request = id(1);
+    journal.note_live(&request);
+    journal.note_evicted(&request);
+    journal.note_live(&request);
     // The report was about the first request.
-    journal.note_gone(&one);
+    journal.note_gone(&request);
     journal.flush();
     drop(journal);
 
     let (mut journal, lost) = open(&home, quiet);
-    assert_eq!(lost, std::slice::from_ref(&one));
+    assert_eq!(lost, std::slice::from_ref(&request));
     // The same for an id that the last process left.
-    journal.note_live(&one);
-    journal.note_gone(&one);
+    journal.note_live(&request);
+    journal.note_gone(&request);
     journal.flush();
     drop(journal);
     let (mut journal, lost) = open(&home, quiet);
-    assert_eq!(lost, std::slice::from_ref(&one));
-    journal.note_live(&one);
-    journal.note_evicted(&one);
-    journal.note_gone(&one);
+    assert_eq!(lost, std::slice::from_ref(&request));
+    journal.note_live(&request);
+    journal.note_evicted(&request);
+    journal.note_gone(&request);
     journal.flush();
     drop(journal);
     let (_journal, lost) = open(&home, quiet);

@@ -57,7 +57,7 @@ pub(crate) struct Left {
 
 impl Rings {
     /// `None`: there is no private folder in shared memory.
-    pub(crate) fn of(state: &PrivateFolder, map: Map) -> Option<Self> {
+    pub(crate) fn new(state: &PrivateFolder, map: Map) -> Option<Self> {
         let path = state.path().canonicalize().ok()?;
         let mut digest = Digest::new();
         digest.write(path.as_os_str().as_bytes());

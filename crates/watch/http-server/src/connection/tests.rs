@@ -168,12 +168,12 @@ fn a_request_that_arrives_too_slowly_is_refused() {
 
 #[test]
 fn silence_after_an_answer_is_the_end_of_a_connection_and_silence_before_is_an_error() {
-    let one = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
     for (input, answered, ends) in [
         (&b""[..], false, false),
         (b"", true, true),
         (b"GET", true, false),
-        (&one[..9], false, false),
+        (&request[..9], false, false),
     ] {
         let mut peer = connection(input, usize::MAX);
         peer.stream.silent = true;

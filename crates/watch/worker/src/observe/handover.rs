@@ -49,7 +49,7 @@ pub(crate) struct Left {
 
 impl HandoverFolder {
     /// `None`: this is no child of a router, or there is no folder for it.
-    pub(crate) fn of(library: &dyn Library, flags: &ServerFlags) -> Option<Self> {
+    pub(crate) fn new(library: &dyn Library, flags: &ServerFlags) -> Option<Self> {
         let port = flags.router_port()?;
         let router = getppid()?;
         let mut folders = PrivateFolder::runtime(|name| library.variable(name), Missing::Make);
@@ -88,8 +88,8 @@ impl HandoverFolder {
         let mut started = 1;
         let mut is_swapped = false;
         for other in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = other.file_name();
-            let name = name.to_str().unwrap_or_default();
+            let file_name = other.file_name();
+            let name = file_name.to_str().unwrap_or_default();
             let is_other = name.starts_with(&self.router) && !name.starts_with(&self.model);
             if !is_other || !name.ends_with(STARTED) {
                 continue;

@@ -293,7 +293,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queries.jsonl");
         let aside = folder.path().join("queries.jsonl.1");
-        let one = serde_json::to_string(&line("req-0")).unwrap().len() as u64 + 1;
+        let length = serde_json::to_string(&line("req-0")).unwrap().len() as u64 + 1;
         // Two servers with the same file.
         let (mut first, mut second) = (None, None);
         for nth in 0..4 {
@@ -302,7 +302,7 @@ mod tests {
             } else {
                 &mut second
             };
-            write(&path, 3 * one, file, &line(&format!("req-{nth}"))).unwrap();
+            write(&path, 3 * length, file, &line(&format!("req-{nth}"))).unwrap();
         }
         let ids = |path: &Path| -> Vec<String> {
             let text = fs::read_to_string(path).unwrap();
@@ -313,7 +313,7 @@ mod tests {
         // The second server still had the file open, and noticed that it was renamed.
         assert_eq!(ids(&aside), ["req-0", "req-1", "req-2"]);
         assert_eq!(ids(&path), ["req-3"]);
-        write(&path, 3 * one, &mut second, &line("req-4")).unwrap();
+        write(&path, 3 * length, &mut second, &line("req-4")).unwrap();
         assert_eq!(ids(&path), ["req-3", "req-4"]);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }

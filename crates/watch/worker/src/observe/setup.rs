@@ -149,10 +149,10 @@ mod tests {
     use super::*;
 
     fn line(arguments: &str) -> ServerFlags {
-        of(arguments, Generation::Late2026)
+        of_generation(arguments, Generation::Late2026)
     }
 
-    fn of(arguments: &str, generation: Generation) -> ServerFlags {
+    fn of_generation(arguments: &str, generation: Generation) -> ServerFlags {
         let arguments = arguments.split(' ').map(Into::into);
         ServerFlags::read(arguments, |_| None, generation)
     }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn the_rules_are_those_of_the_generation_and_the_command_line() {
         assert_eq!(rules(&line("x"), false), Rules::default());
-        let of_2025 = of("x", Generation::Of2025);
+        let of_2025 = of_generation("x", Generation::Of2025);
         assert_eq!(rules(&of_2025, false), Rules::of_2025());
         let given = rules(&line("x -sps 0 --cache_reuse 256"), true);
         assert_eq!((given.similarity, given.cache_reuse), (0.0, 256));
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(limit("x -cram 0"), known(0, "off"));
         assert_eq!(limit("x -cram -1"), (None, "unlimited"));
         assert_eq!(host_limit(&line("x"), false), (None, "unknown"));
-        let of_2025 = of("x", Generation::Of2025);
+        let of_2025 = of_generation("x", Generation::Of2025);
         assert_eq!(host_limit(&of_2025, true), (None, "unknown"));
     }
 

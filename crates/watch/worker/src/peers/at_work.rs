@@ -58,8 +58,7 @@ impl AtWork {
     pub(super) fn slots(&self, now: Stamp) -> BTreeSet<SequenceId> {
         let is_recent = |at: Stamp| at.0 > 0 && now.0.saturating_sub(at.0) < AFTER;
         let each = self.contexts.values().flat_map(|work| {
-            let ended = work.ended.iter();
-            let ended = ended.filter(move |(_, at)| is_recent(**at));
+            let ended = work.ended.iter().filter(move |(_, at)| is_recent(**at));
             work.now.iter().chain(ended.map(|(slot, _)| slot))
         });
         each.copied().collect()
