@@ -7,7 +7,7 @@ use contextpilot_settings::{Error as Idle, Settings, env, flag, idle, is_wanted,
 use crate::error::{Error, HookError};
 use crate::hook_lib::Library;
 use crate::say::say;
-use crate::server::{self, Server};
+use crate::server::{self, FoundServer};
 use crate::variables::{Lookup, PRELOAD, of_process};
 use crate::{hook_lib, misspelt, obstacle, others, preload, share, sys, watcher};
 
@@ -81,7 +81,7 @@ fn run() -> Result<Infallible, Error> {
 
 /// Puts the hook library into this process's environment, which exec passes on. `is_other`: it is known to be no server, so
 /// whether it has llama.cpp inside is of no interest.
-fn inject(server: &Server, is_other: bool) -> Result<Library, HookError> {
+fn inject(server: &FoundServer, is_other: bool) -> Result<Library, HookError> {
     if !is_other {
         let given = of_process.non_empty(env::HOOK_LIB);
         let built_for = obstacle::Library::new(given.as_deref().map(Path::new));
@@ -95,7 +95,7 @@ fn inject(server: &Server, is_other: bool) -> Result<Library, HookError> {
     Ok(library)
 }
 
-fn exec(server: &Server, arguments: Vec<OsString>) -> Result<Infallible, Error> {
+fn exec(server: &FoundServer, arguments: Vec<OsString>) -> Result<Infallible, Error> {
     let path: &Path = &server.path;
     let source = sys::exec(path, server.argv0.clone(), arguments);
     Err(Error::Exec {

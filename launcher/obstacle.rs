@@ -107,8 +107,8 @@ pub(crate) fn obstacle(program: &Program, library: &Library) -> Option<String> {
 
 /// Why the dynamic linker would not load the library into this program, whatever it is: as [`obstacle`].
 pub(crate) fn to_loading(program: &Program, library: &Library) -> Option<String> {
-    let found = program.obstacles(library.machine);
-    let found = found.iter().find(|obstacle| match obstacle {
+    let obstacles = program.obstacles(library.machine);
+    let found = obstacles.iter().find(|obstacle| match obstacle {
         Obstacle::Static => is_large(program),
         Obstacle::Musl => !library.musl,
         Obstacle::ForeignLinker(_) => !library.musl,

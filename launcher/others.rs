@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use contextpilot_settings::env;
 
-use crate::server::Server;
+use crate::server::FoundServer;
 use crate::variables::Lookup;
 
 /// Our launcher's command.
@@ -20,7 +20,7 @@ const SHELLS: [&str; 8] = [
 ];
 
 /// What to say of a program that `LLAMA_SERVER_BIN` names and whose name says what else it is.
-pub(crate) fn instead_of_server(server: &Server, lookup: impl Lookup) -> Option<String> {
+pub(crate) fn instead_of_server(server: &FoundServer, lookup: impl Lookup) -> Option<String> {
     let variable = env::LLAMA_SERVER_BIN;
     lookup.non_empty(variable)?;
     let path = &server.path;
@@ -72,8 +72,8 @@ mod tests {
 
     use super::*;
 
-    fn server(path: PathBuf) -> Server {
-        Server {
+    fn server(path: PathBuf) -> FoundServer {
+        FoundServer {
             path,
             argv0: "llama-server".into(),
         }

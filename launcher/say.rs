@@ -9,8 +9,8 @@ use crate::sys;
 /// Not `eprintln!`, which panics when stderr cannot be written: the server must
 /// start all the same. One write, so that lines of several processes do not mix.
 pub(crate) fn say(message: impl Display) {
-    let line = format!("[ContextPilot] {message}\n");
-    let line = plain(&line);
+    let text = format!("[ContextPilot] {message}\n");
+    let line = plain(&text);
     // Nor may the signal of a closed pipe end it.
     sys::without_sigpipe(|| {
         let _ = io::stderr().write_all(line.as_bytes());

@@ -32,7 +32,7 @@ const LARGEST_LAUNCHER: u64 = 64 << 20;
 
 /// A llama-server: its file, and its `argv[0]`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Server {
+pub(crate) struct FoundServer {
     /// With a slash in it, so that exec does not search for it again.
     pub(crate) path: PathBuf,
     /// What a shell would pass: the word that was typed.
@@ -41,7 +41,7 @@ pub(crate) struct Server {
 
 /// The server that `LLAMA_SERVER_BIN` names, or else the first `llama-server`
 /// on `PATH` that is not this launcher.
-pub(crate) fn find(lookup: impl Lookup) -> Result<Server, Error> {
+pub(crate) fn find(lookup: impl Lookup) -> Result<FoundServer, Error> {
     let this = This::executable();
     match lookup.non_empty(env::LLAMA_SERVER_BIN) {
         Some(path) => named(path, this.as_ref()),
@@ -52,7 +52,7 @@ pub(crate) fn find(lookup: impl Lookup) -> Result<Server, Error> {
     }
 }
 
-fn named(argv0: OsString, this: Option<&This>) -> Result<Server, Error> {
+fn named(argv0: OsString, this: Option<&This>) -> Result<FoundServer, Error> {
     let path = with_slash(PathBuf::from(&argv0));
     let metadata = match fs::metadata(&path) {
         Ok(metadata) => metadata,
@@ -76,7 +76,7 @@ fn named(argv0: OsString, this: Option<&This>) -> Result<Server, Error> {
     if this.is_none() && has_mark(&path) {
         return refuse("is this launcher");
     }
-    Ok(Server { path, argv0 })
+    Ok(FoundServer { path, argv0 })
 }
 
 /// Searches `PATH`. Several versions of this launcher may be on it as
@@ -84,7 +84,7 @@ fn named(argv0: OsString, this: Option<&This>) -> Result<Server, Error> {
 /// candidate behind itself. Only if there is none, it looks at those before itself,
 /// and skips every file with the launcher's mark. So it does with all of them if it does not know which file it is itself,
 /// without /proc.
-fn on_path(path: OsString, this: Option<&This>) -> Option<Server> {
+fn on_path(path: OsString, this: Option<&This>) -> Option<FoundServer> {
     let candidates = which::which_in_global(NAME, Some(path)).ok()?;
     let mut before = Vec::new();
     let mut behind = Vec::new();
@@ -103,7 +103,7 @@ fn on_path(path: OsString, this: Option<&This>) -> Option<Server> {
         .into_iter()
         .find(|path| this.is_some() || !has_mark(path))
         .or_else(|| before.into_iter().find(|path| !has_mark(path)))
-        .map(|path| Server {
+        .map(|path| FoundServer {
             path,
             argv0: NAME.into(),
         })

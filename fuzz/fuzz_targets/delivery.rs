@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use contextpilot_delivery::{Answer, Limits, Next, Outbox, Verdict, classify};
+use contextpilot_delivery::{IndexReply, Limits, Next, Outbox, Verdict, classify};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(sent.len(), batch.len(), "an id is twice in one POST");
         let status = STATUSES[usize::from(status) % STATUSES.len()];
         let retry_after = (body.len() % 3 == 0).then_some("7");
-        let answer = Answer {
+        let answer = IndexReply {
             status,
             retry_after,
             body,
@@ -78,7 +78,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// The verdict, compared with what it may be.
-fn judged(answer: &Answer<'_>) -> Verdict {
+fn judged(answer: &IndexReply<'_>) -> Verdict {
     let verdict = classify(answer);
     let json: Option<Value> = serde_json::from_slice(answer.body).ok();
     let says = |name: &str| json.as_ref().and_then(|json| json.get(name)).cloned();
@@ -108,7 +108,7 @@ fn judged(answer: &Answer<'_>) -> Verdict {
         let longer = [answer.body, b"x"].concat();
         let shorter = &answer.body[..answer.body.trim_ascii_end().len() - 1];
         for body in [&longer[..], shorter] {
-            let other = Answer { body, ..*answer };
+            let other = IndexReply { body, ..*answer };
             assert!(matches!(classify(&other), Verdict::Retry(_)), "{other:?}");
         }
     }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use contextpilot_index::{
-    Answer, Endpoint, Found, Index, Limits, Mode, Next, Outcome, Query, Truth, timings,
+    Endpoint, Found, Index, IndexAnswer, Limits, Mode, Next, Outcome, Query, Truth, timings,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -81,9 +81,9 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> Answer {
+fn ask(index: &mut Index, path: &str, body: &[u8], ids: &mut u64) -> IndexAnswer {
     let method = if path == "/stats" { "GET" } else { "POST" };
-    let Ok(Some(endpoint)) = Endpoint::of(method, path) else {
+    let Ok(Some(endpoint)) = Endpoint::find(method, path) else {
         panic!("{path} is the index's");
     };
     let query = match Query::parse(endpoint, body, index.limits()) {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::adviser::{ChangeData, caveat, spared_by, words};
 use super::connect::ControlAt;
 use super::recorded::{OfModel, of_router, of_running, of_server, open, open_all};
-use super::show::{bytes, count, percent, print, print_json};
+use super::show::{bytes, count, percent, print_as};
 use super::simulate::PointOut;
 use super::simulate::many::Simulations;
 
@@ -26,7 +26,7 @@ use super::simulate::many::Simulations;
 #[command(after_help = "Example:
   contextpilot-llama advise
   contextpilot-llama advise traffic --json | jq '.changes[-1].flags'")]
-pub(super) struct Options {
+pub(super) struct AdviseOptions {
     /// The recording [default: the last requests of a running server, see --control; if it keeps none, the recording that it
     /// is making]
     #[arg(value_name = "FILE")]
@@ -38,7 +38,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &AdviseOptions) -> Result<(), String> {
     let models = options.traffic.as_deref().map(of_router);
     if let Some(models) = models.filter(|models| !models.is_empty()) {
         return of_models(options, &models);
@@ -48,15 +48,11 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         None => of_server(&options.control)?,
     };
     let advice = Simulations::new(&traffic).advise(&recorded);
-    if options.json {
-        print_json(&AdviceOut::new(&advice))
-    } else {
-        print(&text(&advice))
-    }
+    print_as(options.json, &AdviceOut::new(&advice), || text(&advice))
 }
 
 /// A router's models: each has a process and a cache of its own.
-fn of_models(options: &Options, models: &[OfModel]) -> Result<(), String> {
+fn of_models(options: &AdviseOptions, models: &[OfModel]) -> Result<(), String> {
     let mut texts = Vec::new();
     let mut all = Vec::new();
     for (recording, traffic, recorded) in open_all(models)? {
@@ -67,11 +63,7 @@ fn of_models(options: &Options, models: &[OfModel]) -> Result<(), String> {
             advice: AdviceOut::new(&advice),
         });
     }
-    if options.json {
-        print_json(&all)
-    } else {
-        print(&texts.join("\n"))
-    }
+    print_as(options.json, &all, || texts.join("\n"))
 }
 
 /// The same as JSON, of a running server.

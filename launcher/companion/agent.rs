@@ -32,7 +32,7 @@ const STORE: &str = "store";
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama agent -m model.gguf")]
-pub(super) struct Options {
+pub(super) struct AgentOptions {
     /// Keep no prefix store
     #[arg(long)]
     no_store: bool,
@@ -49,7 +49,7 @@ pub(super) struct Options {
 }
 
 /// Returns only if there is an error.
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &AgentOptions) -> Result<ExitCode, String> {
     let mut server = Command::new(beside::find("contextpilot-llama-server")?);
     server.args(&options.arguments);
     let flags = up::flags(&options.arguments);

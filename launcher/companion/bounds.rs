@@ -14,6 +14,17 @@ const OTHERS: u64 = 64;
 /// A moment later than this is none that the clock can say.
 pub(super) const MOST_SECONDS: u64 = 365 * 24 * 3600;
 
+/// The number that an argument is. `what`: which numbers fit.
+pub(super) fn number(text: &str, fits: impl Fn(f64) -> bool, what: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| fits(*number));
+    number.ok_or_else(|| what.to_owned())
+}
+
+/// Whether a number can be a speed.
+pub(super) fn is_speed(number: f64) -> bool {
+    number.is_finite() && number > 0.0
+}
+
 /// What clients may take up.
 #[derive(Args, Clone, Copy)]
 pub(super) struct Bounds {
@@ -73,8 +84,8 @@ impl Bounds {
 
 /// A request that is passed on has two connections, the client's and ours.
 fn fitting(connections: usize, reserve: usize, descriptors: u64) -> usize {
-    let fits = descriptors.saturating_sub(OTHERS) / 2;
-    let fits = usize::try_from(fits).unwrap_or(usize::MAX);
+    let half = descriptors.saturating_sub(OTHERS) / 2;
+    let fits = usize::try_from(half).unwrap_or(usize::MAX);
     connections.min(fits.saturating_sub(reserve)).max(1)
 }
 

@@ -49,6 +49,13 @@ impl ControlAt {
         }
     }
 
+    /// The same, and what its hook says.
+    pub(super) fn stats(&self) -> Result<(Control, Stats), String> {
+        let control = self.client()?;
+        let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+        Ok((control, stats))
+    }
+
     /// The endpoint that was given.
     pub(super) fn given(&self) -> Result<Option<Control>, String> {
         let chosen = self.pid.is_some() || self.model.is_some();

@@ -63,9 +63,9 @@ const QUESTIONS: [(&str, &str); 6] = [
 #[derive(Args)]
 #[command(after_help = "Example:
   LLAMA_SERVER_BIN=/opt/llama.cpp/llama-server contextpilot-llama demo")]
-pub(super) struct Options {}
+pub(super) struct DemoOptions {}
 
-pub(super) fn run(_: &Options) -> Result<(), String> {
+pub(super) fn run(_: &DemoOptions) -> Result<(), String> {
     let server = server::find(of_process).map_err(|error| match error {
         Error::NotFound => format!(
             "There is no llama-server on PATH: {}",

@@ -54,7 +54,7 @@ use report::{Finding, Form, Grade};
   All good
 
   Next: contextpilot-llama-server -m model.gguf")]
-pub(super) struct Options {
+pub(super) struct DoctorOptions {
     /// llama-server to look at; or a library, a Python or Node module, or a wheel with llama.cpp inside [default: the one that contextpilot-llama-server would run]
     server: Option<PathBuf>,
     /// Look at the llama.cpp in a running process instead
@@ -74,7 +74,7 @@ pub(super) struct Options {
 ///
 /// # Errors
 /// It cannot be printed.
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &DoctorOptions) -> Result<ExitCode, String> {
     let file = options.server.as_deref();
     let of_program = match options.pid {
         Some(pid) => Some(embedded::of_process_with(pid)),
@@ -165,7 +165,7 @@ fn inserted() -> impl Iterator<Item = Finding> {
     })
 }
 
-fn print(report: report::Report, options: &Options) -> Result<ExitCode, String> {
+fn print(report: report::Report, options: &DoctorOptions) -> Result<ExitCode, String> {
     report
         .print(if options.json {
             Form::Json
@@ -182,7 +182,7 @@ fn print(report: report::Report, options: &Options) -> Result<ExitCode, String> 
 const NOTHING_SET: &str = "none asks for the hook, so the server would run without it; to see what is \
                            in its cache, set CONTEXTPILOT_LISTEN=auto";
 
-fn find(options: &Options) -> Result<PathBuf, String> {
+fn find(options: &DoctorOptions) -> Result<PathBuf, String> {
     match &options.server {
         Some(path) if path.is_file() => Ok(path.clone()),
         Some(path) => Err(format!(

@@ -91,15 +91,17 @@ impl ControlAt {
 /// How long a server may take to say whether it is one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether a llama-server answers at this URL.
+pub(super) fn is_server(url: &str) -> bool {
+    let server = LlamaServer::new(url).map(|server| server.with_timeouts(PATIENCE, PATIENCE));
+    let health = server.and_then(|server| server.health());
+    matches!(health, Ok(Health::Ready | Health::Loading))
+}
+
 /// A server where llama-server listens if it is told nothing.
 fn guess(flag: &str) -> Result<String, String> {
-    let answers = |url: &&&str| {
-        let server = LlamaServer::new(url).map(|server| server.with_timeouts(PATIENCE, PATIENCE));
-        let health = server.and_then(|server| server.health());
-        matches!(health, Ok(Health::Ready | Health::Loading))
-    };
     let tried = SERVERS.join(" and ");
-    match SERVERS.iter().find(answers) {
+    match SERVERS.iter().find(|url| is_server(url)) {
         Some(url) => {
             say(format_args!(
                 "No server says where it listens; {tried} were tried, and one answers at {url}: if \

@@ -18,7 +18,7 @@ use crate::say::say;
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama events --json | jq -r 'select(.change == \"evicted\").id'")]
-pub(super) struct Options {
+pub(super) struct EventsOptions {
     #[command(flatten)]
     control: ControlAt,
     /// End after so many events
@@ -29,7 +29,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &EventsOptions) -> Result<(), String> {
     let control = options.control.client()?;
     let failed = |error| hook_says(&control, &error);
     let events = control.events(None).map_err(failed)?;

@@ -31,7 +31,7 @@ use crate::variables::of_process;
 #[command(after_help = "Example:
   contextpilot-llama gateway --port 8081
   contextpilot-llama gateway --server http://127.0.0.1:9931 --port 8081")]
-pub(super) struct Options {
+pub(super) struct GatewayOptions {
     /// The server: http://host:port, https://host:port, or unix:/path of its
     /// socket. Its certificate is checked against the system's authorities, or
     /// those in the PEM file that SSL_CERT_FILE names
@@ -59,7 +59,7 @@ pub(super) struct Options {
 }
 
 /// Serves until the process is ended.
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &GatewayOptions) -> Result<(), String> {
     sys::return_large_blocks();
     let events = |name: &str| of_process(name).filter(|_| name.starts_with(env::KV_PREFIX));
     let settings = Settings::from(events).map_err(|e| e.to_string())?;
@@ -77,22 +77,17 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     let control = control.filter(|_| !options.edits.engine_usage);
     let upstream = Upstream::new(&server).map_err(|e| format!("--server: {e}"))?;
     let hosts = options.hosts.allowed()?;
-    let gateway = Gateway::new(upstream, only.cloned())
+    let mut gateway = Gateway::new(upstream, only.cloned())
         .with_hosts(hosts)
-        .with_bodies(options.max_bodies << 20);
-    let gateway = gateway.with_limits(options.bounds.limits());
-    let gateway = match control {
-        Some(control) => gateway.with_usage(Arc::new(Accounts::following(control))),
-        None => gateway,
-    };
-    let gateway = match options.edits.stabilise.rules()? {
-        Some(rules) => gateway.with_rules(rules),
-        None => gateway,
-    };
-    let listener = listen::bind(&options.host, options.port, "--port")?;
-    let address = listener
-        .local_addr()
-        .map_err(|e| format!("the socket has no address ({e}): try again"))?;
+        .with_bodies(options.max_bodies << 20)
+        .with_limits(options.bounds.limits());
+    if let Some(control) = control {
+        gateway = gateway.with_usage(Arc::new(Accounts::following(control)));
+    }
+    if let Some(rules) = options.edits.stabilise.rules()? {
+        gateway = gateway.with_rules(rules);
+    }
+    let (listener, address) = listen::bind(&options.host, options.port, "--port")?;
     let events = match events {
         Some(KvEventsOf::Server(events)) => {
             format!("its KV cache events are at tcp://{}", events.publish)

@@ -9,6 +9,7 @@ use super::bounds::Bounds;
 use super::connect::ControlAt;
 use super::engine::Engine;
 use super::hosts::Hosts;
+use super::listen;
 use super::stabilise::Edits;
 use crate::say::say;
 
@@ -36,7 +37,7 @@ use watch::FindHook;
 #[command(after_help = "Example:
   CONTEXTPILOT_LISTEN=auto contextpilot-llama-server -m model.gguf &
   contextpilot-llama index --port 8765")]
-pub(super) struct Options {
+pub(super) struct IndexOptions {
     #[command(flatten)]
     pub(super) serving: Serving,
     /// The server: http://host:port, https://host:port, or unix:/path. Its
@@ -125,21 +126,14 @@ impl Serving {
 
     /// `flag`: the one that chooses the port, for messages.
     pub(super) fn bind(&self, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
-        let listener = super::listen::bind(&self.host, self.port, flag)?;
-        let address = listener.local_addr();
-        let address = address.map_err(|e| format!("The socket has no address ({e}): try again"))?;
-        if !address.ip().is_loopback() {
-            say(format_args!(
-                "{address} can be reached from other machines, and nobody is asked who they \
-                 are; use --host 127.0.0.1 to keep to this one"
-            ));
-        }
+        let (listener, address) = listen::bind(&self.host, self.port, flag)?;
+        listen::say_who_can_reach(address);
         Ok((listener, address))
     }
 }
 
 /// Serves until the process is ended.
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &IndexOptions) -> Result<(), String> {
     let engine = Engine::find(options.engine.as_deref(), &options.control, "--engine")?;
     let behind = Behind::default();
     behind.found(KnownServer::at(&engine.url).map_err(|e| format!("--engine: {e}"))?);

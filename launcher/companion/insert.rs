@@ -26,7 +26,7 @@ use super::show::print;
   sudo contextpilot-llama insert --into ollama
   sudo CONTEXTPILOT_STORE=/var/lib/ollama-store contextpilot-llama insert --into ollama
   sudo contextpilot-llama insert --into ollama --undo")]
-pub(super) struct Options {
+pub(super) struct InsertOptions {
     /// The service: ollama, or the name of any systemd unit
     #[arg(long, value_name = "SERVICE")]
     into: String,
@@ -51,7 +51,7 @@ const FILE: &str = "contextpilot.conf";
 /// Where a library of root's own cache is put for other users.
 const LIBRARIES: &str = "usr/local/lib/contextpilot-llama";
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &InsertOptions) -> Result<(), String> {
     let unit = Unit::named(&options.into, options.user, &options.root)?;
     let drop_in = unit.drop_in();
     let shown = drop_in.display();
@@ -84,8 +84,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             copied(&file, &options.root)
         }
     };
-    let library = hook_lib::load(of_process).map_err(|e| e.to_string())?.path;
-    let library = for_service(library)?;
+    let own = hook_lib::load(of_process).map_err(|e| e.to_string())?.path;
+    let library = for_service(own)?;
     let watcher = match Settings::from(of_process)
         .map_err(|e| e.to_string())?
         .watcher

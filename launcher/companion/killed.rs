@@ -25,7 +25,7 @@ use crate::variables::{Lookup, of_process};
 #[derive(Args)]
 #[command(after_help = "Example:
   CONTEXTPILOT_INDEX_URL=http://127.0.0.1:8765 contextpilot-llama killed")]
-pub(super) struct Options {
+pub(super) struct KilledOptions {
     /// Wait until standard input ends, as it does when the process that has its other end does
     #[arg(long)]
     at_end: bool,
@@ -37,7 +37,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// How long closing files may take. A process that was started by another one waits as long in vain.
 const CLOSING: Duration = Duration::from_millis(500);
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &KilledOptions) -> Result<(), String> {
     if options.at_end {
         // First of all: these are the server's, and its port would stay in use.
         sys::close_inherited();

@@ -1,6 +1,6 @@
 //! `listen`: a receiver of `POST /evict` that prints the ids.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const WAITING: i32 = 4096;
 #[command(after_help = "Example:
   contextpilot-llama listen --port 8765 --json | jq -r .request_id
   contextpilot-llama listen --unix /run/user/1000/index.sock")]
-pub(super) struct Options {
+pub(super) struct ListenOptions {
     /// Unix socket to listen at instead, which this user alone can use
     #[arg(long, value_name = "PATH", conflicts_with_all = ["port", "host"])]
     unix: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub(super) struct Options {
 }
 
 /// Listens until the process is ended, or its output is closed.
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &ListenOptions) -> Result<(), String> {
     let (listener, url) = match &options.unix {
         Some(path) => at_path(path)?,
         None => at_port(&options.host, options.port)?,
@@ -62,11 +62,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     say(format_args!(
         "Listening on {url}; start contextpilot-llama-server with CONTEXTPILOT_INDEX_URL={url}"
     ));
-    if let Some(address) = listener.tcp_address().filter(|at| !at.ip().is_loopback()) {
-        say(format_args!(
-            "{address} can be reached from other machines, and nobody is asked \
-             who they are; use --host 127.0.0.1 to keep to this one"
-        ));
+    if let Some(address) = listener.tcp_address() {
+        say_who_can_reach(address);
     }
     let printer = Arc::new(Printer::new(options.json));
     accept_for_ever(
@@ -88,11 +85,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
 
 /// What accepts connections at a port, and its URL.
 fn at_port(host: &str, port: u16) -> Result<(Listener, String), String> {
-    let listener = Listener::Tcp(bind(host, port, "--port")?);
-    let address = listener
-        .tcp_address()
-        .ok_or("the socket has no address: try again")?;
-    Ok((listener, format!("http://{address}")))
+    let (listener, address) = bind(host, port, "--port")?;
+    Ok((Listener::Tcp(listener), format!("http://{address}")))
 }
 
 /// The same at a path. If the process is killed, the socket stays, and the next process replaces it.
@@ -119,8 +113,18 @@ fn at_path(path: &Path) -> Result<(Listener, String), String> {
     }
 }
 
+/// Warns if others than this machine can reach the address.
+pub(super) fn say_who_can_reach(address: SocketAddr) {
+    if !address.ip().is_loopback() {
+        say(format_args!(
+            "{address} can be reached from other machines, and nobody is asked \
+             who they are; use --host 127.0.0.1 to keep to this one"
+        ));
+    }
+}
+
 /// Listens at a port of an address. `flag`: the one that chooses the port, for messages.
-pub(super) fn bind(host: &str, port: u16, flag: &str) -> Result<TcpListener, String> {
+pub(super) fn bind(host: &str, port: u16, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
     // Accept an IPv6 address in brackets, as it is written before a port.
     let host = host
         .strip_prefix('[')
@@ -128,7 +132,8 @@ pub(super) fn bind(host: &str, port: u16, flag: &str) -> Result<TcpListener, Str
         .unwrap_or(host);
     let bound = TcpListener::bind((host, port)).and_then(|listener| {
         rustix::net::listen(&listener, WAITING)?;
-        Ok(listener)
+        let address = listener.local_addr()?;
+        Ok((listener, address))
     });
     bound.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => format!(
@@ -150,8 +155,7 @@ mod tests {
 
     #[test]
     fn many_may_connect_before_any_of_them_is_accepted() {
-        let listener = bind("127.0.0.1", 0, "--port").expect("a port");
-        let address = listener.local_addr().expect("an address");
+        let (_listener, address) = bind("127.0.0.1", 0, "--port").expect("a port");
         let connect = |_| TcpStream::connect_timeout(&address, Duration::from_millis(900));
         let connected: Result<Vec<TcpStream>, _> = (0..300).map(connect).collect();
         assert_eq!(connected.expect("connections").len(), 300);

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use contextpilot_client::Control;
 
-use super::connect::{ControlAt, hook_says};
+use super::connect::ControlAt;
 use super::show::print;
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
@@ -22,7 +22,7 @@ mod bridge;
 #[command(after_help = "Examples:
   contextpilot-llama open
   contextpilot-llama open --no-browser --port 8891   # and on your own machine: ssh -L 8891:127.0.0.1:8891 host")]
-pub(super) struct Options {
+pub(super) struct OpenOptions {
     #[command(flatten)]
     control: ControlAt,
     /// Start no browser: print the address
@@ -34,10 +34,9 @@ pub(super) struct Options {
     port: Option<u16>,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
-    let control = options.control.client()?;
+pub(super) fn run(options: &OpenOptions) -> Result<(), String> {
     // Ask once at the beginning, so that an error is printed as by other commands.
-    control.stats().map_err(|e| hook_says(&control, &e))?;
+    let (control, _) = options.control.stats()?;
     if let Some(url) = direct(&control).filter(|_| options.port.is_none()) {
         print(&format!("{url}\n"))?;
         if !options.no_browser {

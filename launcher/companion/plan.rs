@@ -19,7 +19,7 @@ use crate::say::say;
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama plan trace.jsonl --p95 5 --route session,load+prefix --store own,shared --model model.gguf")]
-pub(super) struct Options {
+pub(super) struct PlanOptions {
     #[command(flatten)]
     input: Input,
     /// The time, in seconds
@@ -43,7 +43,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &PlanOptions) -> Result<ExitCode, String> {
     let opened = options.input.open()?;
     opened.must_be_whole()?;
     let fleet = &options.fleet;

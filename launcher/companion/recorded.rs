@@ -208,13 +208,12 @@ pub(super) fn under_way(control: &ControlAt) -> Result<PathBuf, String> {
 /// The same; `None`: it records nothing.
 fn recording(control: &Control) -> Result<Option<PathBuf>, String> {
     let stats = control.stats().map_err(|e| hook_says(control, &e))?;
-    let Some(recording) = stats.recording else {
-        return Ok(None);
-    };
-    if let Some(why) = recording.ended {
-        say(format!(
-            "The recording has ended ({why}): the advice is for what came before"
-        ));
-    }
-    Ok(Some(recording.file.into()))
+    Ok(stats.recording.map(|recording| {
+        if let Some(why) = recording.ended {
+            say(format!(
+                "The recording has ended ({why}): the advice is for what came before"
+            ));
+        }
+        recording.file.into()
+    }))
 }

@@ -55,7 +55,7 @@ use data::Data;
   contextpilot-llama report conversation_trace.jsonl --fail-above distance=1 -o report.html
   contextpilot-llama report --log queries.jsonl -o report.html
   contextpilot-llama report -o report.html")]
-pub(super) struct Options {
+pub(super) struct ReportOptions {
     #[command(flatten)]
     input: Input,
     /// A log file
@@ -89,7 +89,7 @@ const MOST_LAST: usize = 1000;
 const USUAL: &str = "report.html";
 const STANDARD_OUTPUT: &str = "-";
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &ReportOptions) -> Result<ExitCode, String> {
     let output = match &options.output {
         Some(given) => given.as_path(),
         None if Path::new(USUAL).symlink_metadata().is_ok() => {
@@ -119,7 +119,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// `share`: of the prompt tokens that were evaluated.
-fn check(options: &Options, share: f64) -> Result<ExitCode, String> {
+fn check(options: &ReportOptions, share: f64) -> Result<ExitCode, String> {
     Limit::check(&options.fail_above, |name| match name {
         "evaluated" => Some(100.0 * share),
         _ => None,
@@ -127,7 +127,11 @@ fn check(options: &Options, share: f64) -> Result<ExitCode, String> {
 }
 
 /// A router's models, each in a file of its own: `report.html` becomes `report.MODEL.html`.
-fn of_models(options: &Options, output: &Path, models: &[OfModel]) -> Result<ExitCode, String> {
+fn of_models(
+    options: &ReportOptions,
+    output: &Path,
+    models: &[OfModel],
+) -> Result<ExitCode, String> {
     if output == Path::new(STANDARD_OUTPUT) {
         return Err("a router's models have a report each: name a file with -o".to_owned());
     }
@@ -167,7 +171,7 @@ fn write_page(data: &mut Data, output: &Path) -> Result<(), String> {
 }
 
 /// A published trace: what it is, and what caches of all sizes reuse.
-fn of_trace(options: &Options, output: &Path) -> Result<ExitCode, String> {
+fn of_trace(options: &ReportOptions, output: &Path) -> Result<ExitCode, String> {
     let opened = options.input.open()?;
     let curves = Curves::usual(&opened);
     let title = options.title.as_deref().map(|title| format!("{title}\n\n"));

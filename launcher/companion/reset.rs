@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::connect::{ControlAt, hook_says};
-use super::show::{counted, print, print_json};
+use super::show::{counted, print_as};
 
 /// Report everything that is tracked as evicted, and forget it
 ///
@@ -12,7 +12,7 @@ use super::show::{counted, print, print_json};
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama reset")]
-pub(super) struct Options {
+pub(super) struct ResetOptions {
     #[command(flatten)]
     control: ControlAt,
     /// Print JSON: {"evicted": number}
@@ -20,15 +20,11 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &ResetOptions) -> Result<(), String> {
     let control = options.control.client()?;
     let reset = control.reset().map_err(|e| hook_says(&control, &e))?;
-    if options.json {
-        print_json(&reset)
-    } else {
-        print(&format!(
-            "{} reported as evicted and forgotten\n",
-            counted(reset.evicted, "request")
-        ))
-    }
+    print_as(options.json, &reset, || {
+        let evicted = counted(reset.evicted, "request");
+        format!("{evicted} reported as evicted and forgotten\n")
+    })
 }

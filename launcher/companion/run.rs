@@ -21,7 +21,7 @@ use crate::{hook_lib, obstacle, preload, sys, watcher};
 #[derive(Args)]
 #[command(after_help = "Example:
   CONTEXTPILOT_STORE=~/llama-store contextpilot-llama run python3 app.py")]
-pub(super) struct Options {
+pub(super) struct RunOptions {
     /// The program, and its arguments
     #[arg(
         required = true,
@@ -40,7 +40,7 @@ const WRONG_SETTING: u8 = 2;
 const STRICT: u8 = 3;
 
 /// Returns only if that failed.
-pub(super) fn run(options: &Options) -> ExitCode {
+pub(super) fn run(options: &RunOptions) -> ExitCode {
     let code = match try_run(options) {
         Ok(never) => match never {},
         Err((code, why)) => {
@@ -51,7 +51,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn try_run(options: &Options) -> Result<std::convert::Infallible, (u8, String)> {
+fn try_run(options: &RunOptions) -> Result<std::convert::Infallible, (u8, String)> {
     let (name, arguments) = options.line.split_first().ok_or_else(|| {
         let why = "there is no program to run: contextpilot-llama run python3 app.py";
         (NOT_FOUND, why.to_owned())

@@ -32,6 +32,19 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), String> {
     offer_json(value).map(|_| ())
 }
 
+/// Prints one of these: `value` as JSON, or the text.
+pub(super) fn print_as(
+    json: bool,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<(), String> {
+    if json {
+        print_json(value)
+    } else {
+        print(&text())
+    }
+}
+
 /// Prints text, and says whether there is a reader.
 pub(super) fn offer(text: &str) -> Result<Reader, String> {
     write(plain(text).as_bytes())

@@ -14,7 +14,7 @@ use super::plot::{Axis, Plot, lines};
 use super::recorded::{
     OfModel, is_recording, of_router, of_server as last_requests, open, open_all, under_way,
 };
-use super::show::{bytes, count, counted, percent, print, print_json};
+use super::show::{bytes, count, counted, percent, print_as};
 use super::table::Table;
 use super::traffic::open::Input;
 use crate::say::say;
@@ -40,7 +40,7 @@ use many::Simulations;
   contextpilot-llama simulate traffic --parallel 2,4,8 --cache-ram 0,2048,8192 --svg reuse.svg
   contextpilot-llama simulate --store-gb 0,10,50
   contextpilot-llama simulate trace.jsonl --servers 8,16 --route session,load+prefix --store shared --link 1000")]
-pub(super) struct Options {
+pub(super) struct SimulateOptions {
     #[command(flatten)]
     input: Input,
     /// The hook's endpoint of the running server, as for advise
@@ -92,7 +92,7 @@ fn share(text: &str) -> Result<f32, String> {
     share.ok_or_else(|| "a share is from 0 to 1".to_owned())
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &SimulateOptions) -> Result<ExitCode, String> {
     let mut input = options.input.clone();
     let control = ControlAt {
         control: options.control.clone(),
@@ -118,7 +118,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     }
 }
 
-fn of_fleet(options: &Options, input: &Input) -> Result<ExitCode, String> {
+fn of_fleet(options: &SimulateOptions, input: &Input) -> Result<ExitCode, String> {
     let flags = [
         (options.parallel.is_empty(), "--parallel"),
         (options.cache_ram.is_empty(), "--cache-ram"),
@@ -153,7 +153,7 @@ fn of_fleet(options: &Options, input: &Input) -> Result<ExitCode, String> {
 
 /// One server, or the models of a router: each has a process and a cache of its own.
 fn of_servers(
-    options: &Options,
+    options: &SimulateOptions,
     servers: Vec<(Option<&OfModel>, (Traffic, Setting))>,
 ) -> Result<ExitCode, String> {
     if let Some(flag) = options.fleet.given_option() {
@@ -184,18 +184,11 @@ fn of_servers(
         text: text.clone(),
     };
     plot.write(options.svg.as_deref(), options.shown.html.as_deref())?;
-    if options.json {
-        let all: Vec<PointOut> = all.iter().flat_map(Simulated::out).collect();
-        print_json(&all)?;
-    } else {
-        print(&text)?
-    }
+    let out: Vec<PointOut> = all.iter().flat_map(Simulated::out).collect();
+    print_as(options.json, &out, || text)?;
     Limit::check(&options.shown.fail_above, |name| {
         let evaluated = |point: &Point| 100.0 * (1.0 - point.spared_share());
-        let all = all
-            .iter()
-            .flat_map(|simulated| &simulated.points)
-            .map(evaluated);
+        let all = all.iter().flat_map(|run| &run.points).map(evaluated);
         all.reduce(f64::max).filter(|_| name == "evaluated")
     })
 }
@@ -222,7 +215,7 @@ impl Simulated<'_> {
 }
 
 fn simulate<'a>(
-    options: &Options,
+    options: &SimulateOptions,
     model: Option<&'a OfModel>,
     traffic: &Traffic,
     mut recorded: Setting,
@@ -280,7 +273,7 @@ fn at(model: Option<&OfModel>, point: &Point) -> (String, (f64, f64)) {
 }
 
 /// All combinations. A flag that is not given stays as it was recorded.
-fn grid(options: &Options, recorded: &Setting) -> Result<Vec<Setting>, String> {
+fn grid(options: &SimulateOptions, recorded: &Setting) -> Result<Vec<Setting>, String> {
     let mut all = vec![recorded.clone()];
     cross(&mut all, &options.parallel, |setting, slots| {
         Ok(setting.with_parallel(slots))

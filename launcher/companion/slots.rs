@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
 use contextpilot_client::control::{self, ModelState, Stats};
-use contextpilot_client::{Control, Error, Health, LlamaServer, Props, Slot};
+use contextpilot_client::{Control, Error, Health, LlamaServer, Props, ServerSlot};
 use serde_json::json;
 
 use super::bounds::MOST_SECONDS;
@@ -25,7 +25,7 @@ use crate::say::say;
   contextpilot-llama slots save 0 tea.bin
   contextpilot-llama slots restore 1 tea.bin --wait 10
   contextpilot-llama slots erase 0")]
-pub(super) struct Options {
+pub(super) struct SlotsOptions {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
@@ -71,7 +71,7 @@ struct WithFile {
     file: String,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &SlotsOptions) -> Result<(), String> {
     let (server, control) = options.server.clients(&options.control)?;
     match &options.action {
         None => show(options, &server, control.as_ref()),
@@ -126,7 +126,11 @@ fn act(action: &Action, server: &LlamaServer, json: bool) -> Result<String, Erro
     })
 }
 
-fn show(options: &Options, server: &LlamaServer, control: Option<&Control>) -> Result<(), String> {
+fn show(
+    options: &SlotsOptions,
+    server: &LlamaServer,
+    control: Option<&Control>,
+) -> Result<(), String> {
     let says = |e| server_says(server, &e);
     let health = server.health().map_err(says)?;
     let known = control.map(|control| (control, control.stats()));
@@ -215,7 +219,7 @@ fn heading(server: &LlamaServer, health: &Health, props: Option<&Props>) -> Stri
 }
 
 /// Every slot that the server or the ledger knows.
-fn table(server: Option<&[Slot]>, stats: Option<&Stats>) -> String {
+fn table(server: Option<&[ServerSlot]>, stats: Option<&Stats>) -> String {
     let theirs = server.unwrap_or_default();
     let ours = stats.map(|stats| &*stats.slots).unwrap_or_default();
     let mut ids: Vec<i64> = theirs.iter().map(|slot| slot.id.into()).collect();
@@ -256,7 +260,7 @@ fn table(server: Option<&[Slot]>, stats: Option<&Stats>) -> String {
     table.text()
 }
 
-fn state(slot: &Slot) -> String {
+fn state(slot: &ServerSlot) -> String {
     match (slot.is_processing, slot.cached, slot.evaluated) {
         (true, Some(cached), Some(evaluated)) => format!(
             "busy, {} cached, {} evaluated",

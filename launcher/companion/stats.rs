@@ -6,8 +6,8 @@ use contextpilot_client::control::{
     Recording, ReuseOver, Stats,
 };
 
-use super::connect::{ControlAt, hook_says};
-use super::show::{Visible, bytes, count, counted, percent, print, print_json, seconds_of, span};
+use super::connect::ControlAt;
+use super::show::{Visible, bytes, count, counted, percent, print_as, seconds_of, span};
 use super::store::remote_text;
 use super::table::Table;
 use super::under_way;
@@ -19,7 +19,7 @@ use super::words::reason;
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama stats --json | jq .reuse.last_minute.hit_ratio")]
-pub(super) struct Options {
+pub(super) struct StatsOptions {
     #[command(flatten)]
     control: ControlAt,
     /// Print JSON, as GET /stats answers
@@ -27,14 +27,9 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
-    let control = options.control.client()?;
-    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
-    if options.json {
-        print_json(&stats)
-    } else {
-        print(&text(&stats))
-    }
+pub(super) fn run(options: &StatsOptions) -> Result<(), String> {
+    let (_, stats) = options.control.stats()?;
+    print_as(options.json, &stats, || text(&stats))
 }
 
 /// The figures as lines of text.

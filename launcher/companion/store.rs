@@ -20,7 +20,7 @@ pub(super) use text::remote_text;
 
 use super::agent;
 use super::servers::{self, Running};
-use super::show::{Visible, bytes, counted, print, print_json, print_path};
+use super::show::{Visible, bytes, counted, print_as, print_json, print_path};
 use crate::say::say;
 use crate::variables::{Lookup, of_process};
 use contents::Contents;
@@ -36,7 +36,7 @@ use size::Size;
   contextpilot-llama store
   contextpilot-llama store verify
   contextpilot-llama store prune --to 10GB")]
-pub(super) struct Options {
+pub(super) struct StoreOptions {
     #[command(subcommand)]
     action: Option<Action>,
     /// The folder [default: CONTEXTPILOT_STORE, else that of the server that runs]
@@ -132,7 +132,7 @@ struct OfModel {
 /// Something was damaged or cannot be read.
 const DAMAGED: u8 = 2;
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &StoreOptions) -> Result<ExitCode, String> {
     let running = servers::running();
     let path = folder(options, &running)?;
     let json = options.json;
@@ -168,11 +168,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
         Some(Action::Export(export)) => done(export::run(export, &contents, json)),
         None | Some(Action::Path | Action::Import(_) | Action::Sync(_)) => {
             let users = users::users(&running, &path);
-            done(if options.json {
-                print_json(&text::json(&path, &contents, &users))
-            } else {
-                print(&text::text(&path, &contents, &users))
-            })
+            let value = text::json(&path, &contents, &users);
+            done(print_as(options.json, &value, || {
+                text::text(&path, &contents, &users)
+            }))
         }
         Some(Action::Verify) => verify(options, contents),
         Some(Action::Prune(Prune { to, of }) | Action::Shrink(Prune { to, of })) => {
@@ -187,7 +186,7 @@ fn done(printed: Result<(), String>) -> Result<ExitCode, String> {
 }
 
 /// The folder that is meant, absolute.
-fn folder(options: &Options, running: &[Running]) -> Result<PathBuf, String> {
+fn folder(options: &StoreOptions, running: &[Running]) -> Result<PathBuf, String> {
     let given = options.folder.clone();
     let given = given.or_else(|| of_process.non_empty(env::STORE).map(PathBuf::from));
     if let Some(given) = given {
@@ -212,28 +211,24 @@ fn folder(options: &Options, running: &[Running]) -> Result<PathBuf, String> {
     }
 }
 
-fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String> {
+fn verify(options: &StoreOptions, mut contents: Contents) -> Result<ExitCode, String> {
     let checked = contents.verify(|name, why| say(format!("The chunk {name} was removed: {why}")));
     let bad = checked.damaged + checked.unreadable;
-    if options.json {
-        print_json(&checked)?
-    } else {
-        print(&match (checked.good, bad) {
-            (0, 0) => "The store is empty: there is nothing to check\n".to_owned(),
-            (good, _) => format!(
-                "{}, {}: {}\n",
-                counted(good as u64, "chunk"),
-                bytes(checked.bytes),
-                match bad {
-                    0 => "all are good".to_owned(),
-                    _ => format!(
-                        "these are good; damaged and removed: {}, not readable: {}",
-                        checked.damaged, checked.unreadable
-                    ),
-                }
-            ),
-        })?
-    }
+    print_as(options.json, &checked, || match (checked.good, bad) {
+        (0, 0) => "The store is empty: there is nothing to check\n".to_owned(),
+        (good, _) => format!(
+            "{}, {}: {}\n",
+            counted(good as u64, "chunk"),
+            bytes(checked.bytes),
+            match bad {
+                0 => "all are good".to_owned(),
+                _ => format!(
+                    "these are good; damaged and removed: {}, not readable: {}",
+                    checked.damaged, checked.unreadable
+                ),
+            }
+        ),
+    })?;
     Ok(match bad {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(DAMAGED),
@@ -241,7 +236,7 @@ fn verify(options: &Options, mut contents: Contents) -> Result<ExitCode, String>
 }
 
 fn remove(
-    options: &Options,
+    options: &StoreOptions,
     mut contents: Contents,
     to: u64,
     of: &OfModel,
@@ -251,15 +246,13 @@ fn remove(
     let removed = contents
         .shrink(to, only.as_ref())
         .map_err(|e| format!("A chunk cannot be removed: {e}"))?;
-    done(if options.json {
-        print_json(&removed)
-    } else {
-        print(&format!(
+    done(print_as(options.json, &removed, || {
+        format!(
             "{} removed, {}; {} stay, {}\n",
             counted(removed.chunks as u64, "chunk"),
             bytes(removed.bytes),
             counted(removed.left_chunks as u64, "chunk"),
             bytes(removed.left_bytes)
-        ))
-    })
+        )
+    }))
 }

@@ -47,7 +47,7 @@ use study::{Subject, study};
   contextpilot-llama template Qwen3-0.6B.gguf
   contextpilot-llama template http://127.0.0.1:8080
   contextpilot-llama template --compare models/templates/*.jinja")]
-pub(super) struct Options {
+pub(super) struct TemplateOptions {
     /// A model's file (.gguf), the file of a template (.jinja), or a server: http://host:port
     #[arg(required = true, value_name = "MODEL.gguf|FILE.jinja|URL")]
     templates: Vec<String>,
@@ -62,7 +62,7 @@ pub(super) struct Options {
 
 /// # Errors
 /// There is no server, or nothing can be printed.
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &TemplateOptions) -> Result<ExitCode, String> {
     let server = server::find(of_process).map_err(|e| e.to_string())?;
     let signal = signals();
     let program = Program::new(server.path, signal.clone());

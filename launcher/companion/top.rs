@@ -12,7 +12,7 @@ use ratatui::backend::TestBackend;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::bounds::MOST_SECONDS;
-use super::connect::{ControlAt, hook_says};
+use super::connect::ControlAt;
 use super::progress::keep_off_the_screen;
 use super::show::{cannot_print, print, print_json};
 use crate::variables::{Lookup, of_process};
@@ -23,7 +23,7 @@ mod picture;
 mod state;
 
 use feed::{Message, start};
-use state::{Key, State};
+use state::{Key, ScreenState};
 
 /// Watch slots, host cache, reuse and evictions live
 ///
@@ -34,7 +34,7 @@ use state::{Key, State};
 #[command(after_help = "Examples:
   contextpilot-llama top
   contextpilot-llama top --picture top.svg --watch 30")]
-pub(super) struct Options {
+pub(super) struct TopOptions {
     #[command(flatten)]
     control: ControlAt,
     /// How often to ask for figures
@@ -57,15 +57,14 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
-    let control = options.control.client()?;
+pub(super) fn run(options: &TopOptions) -> Result<(), String> {
     // Ask once at the beginning, so that an error is printed as by other commands.
-    let stats = control.stats().map_err(|e| hook_says(&control, &e))?;
+    let (control, stats) = options.control.stats()?;
     if options.json {
         return print_json(&stats);
     }
     let colours = of_process.non_empty("NO_COLOR").is_none();
-    let mut state = State::new(colours);
+    let mut state = ScreenState::new(colours);
     let interval = Duration::from_millis(options.interval);
     if let Some(path) = &options.picture {
         state.stats(stats);
@@ -78,7 +77,7 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-fn live(control: &Control, mut state: State, interval: Duration) -> Result<(), String> {
+fn live(control: &Control, mut state: ScreenState, interval: Duration) -> Result<(), String> {
     let (sender, messages) = mpsc::channel();
     keep_off_the_screen();
     feed::signals(&sender).map_err(|e| format!("signals cannot be watched ({e}): try again"))?;
@@ -107,7 +106,7 @@ fn live(control: &Control, mut state: State, interval: Duration) -> Result<(), S
 
 fn watch(
     control: &Control,
-    mut state: State,
+    mut state: ScreenState,
     interval: Duration,
     seconds: u64,
     path: &PathBuf,
@@ -132,7 +131,7 @@ enum Next {
 }
 
 /// Waits for news and takes all that are there.
-fn next(messages: &Receiver<Message>, state: &mut State, deadline: Option<Instant>) -> Next {
+fn next(messages: &Receiver<Message>, state: &mut ScreenState, deadline: Option<Instant>) -> Next {
     let mut message = match deadline {
         None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
         Some(deadline) => messages.recv_timeout(deadline.saturating_duration_since(Instant::now())),

@@ -20,19 +20,19 @@ mod tokenizer;
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama traffic import conversation_trace.jsonl")]
-pub(super) struct Options {
+pub(super) struct TrafficOptions {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    Import(import::Options),
-    Export(export::Options),
-    Curve(Box<curve::Options>),
+    Import(import::ImportOptions),
+    Export(export::ExportOptions),
+    Curve(Box<curve::CurveOptions>),
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
     let done = |result: Result<(), String>| result.map(|()| ExitCode::SUCCESS);
     match &options.command {
         Command::Import(options) => done(import::run(options)),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::connect::hook_says;
 use super::engine::{no_hook, server_says};
-use super::show::{count, print, print_json};
+use super::show::{count, print_as};
 use crate::say::say;
 
 mod bindings;
@@ -21,11 +21,11 @@ mod trial;
 use contexts::Contexts;
 use figures::Summary;
 use hook::Hook;
-pub(super) use options::Options;
+pub(super) use options::TtftOptions;
 use progress::Progress;
 use trial::{Experiment, Trial};
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &TtftOptions) -> Result<(), String> {
     if let Some(model) = &options.python {
         return bindings::run(options, model);
     }
@@ -96,18 +96,15 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
     options.write("csv", &figures::csv(&trials))?;
     options.write("svg", &plot::svg(&trials)?)?;
     let summary = Summary::new(&trials);
-    if options.json {
-        print_json(&json!({
-            "trials": trials,
-            "hit": summary.hit,
-            "miss": summary.miss,
-            "store": summary.store,
-            "ratio": summary.ratio(),
-            "hook": summary.hook.map(|(asked, right)| json!({"asked": asked, "right": right})),
-        }))
-    } else {
-        print(&figures::text(&trials, &summary))
-    }?;
+    let value = json!({
+        "trials": trials,
+        "hit": summary.hit,
+        "miss": summary.miss,
+        "store": summary.store,
+        "ratio": summary.ratio(),
+        "hook": summary.hook.map(|(asked, right)| json!({"asked": asked, "right": right})),
+    });
+    print_as(options.json, &value, || figures::text(&trials, &summary))?;
     // What was measured may have taken hours.
     failed.map_or(Ok(()), |why| {
         Err(format!(

@@ -34,7 +34,7 @@ pub(super) mod sockets;
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama up --index-port 8765 -m model.gguf --parallel 4")]
-pub(super) struct Options {
+pub(super) struct UpOptions {
     /// Port of the index; 0 chooses a free one
     #[arg(long, value_name = "PORT", default_value_t = 8765)]
     index_port: u16,
@@ -55,7 +55,7 @@ pub(super) struct Options {
 }
 
 /// Returns only if there is an error.
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &UpOptions) -> Result<ExitCode, String> {
     let launcher = beside::find("contextpilot-llama-server")?;
     // Before the server starts, so that an error leaves no server behind.
     options.edits.stabilise.check()?;
@@ -124,7 +124,7 @@ pub(super) fn must_be_free(flags: &ServerFlags, arguments: &[OsString]) -> Resul
 
 /// What the hook is told, unless the user has said something else.
 fn settings(
-    options: &Options,
+    options: &UpOptions,
     flags: &ServerFlags,
     index: &str,
     port: u16,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::connect::ControlAt;
 use super::engine::{ServerAt, server_says};
 use super::index::ids;
-use super::show::{count, counted, print, print_json};
+use super::show::{count, counted, print_as};
 
 /// Have a prompt evaluated, or loaded from the prefix store, before it is needed
 ///
@@ -29,7 +29,7 @@ use super::show::{count, counted, print, print_json};
   contextpilot-llama warm prompt.txt
   contextpilot-llama warm body.json --api messages
   curl -s http://wiki/agent.json | contextpilot-llama warm -")]
-pub(super) struct Options {
+pub(super) struct WarmOptions {
     #[command(flatten)]
     sent: Sent,
 }
@@ -140,7 +140,7 @@ fn lifetime(text: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &WarmOptions) -> Result<(), String> {
     send(&options.sent, None)
 }
 
@@ -185,25 +185,20 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
             format!("What the server at {} answers has no usage: is it a llama-server of 2025 or later?", server.address())
         })?,
     };
-    if options.json {
-        print_json(&json!({
-            "prompt_tokens": figures.reused + figures.evaluated,
-            "reused": figures.reused,
-            "loaded": figures.loaded,
-            "evaluated": figures.evaluated,
-            "seconds": seconds,
-        }))
-    } else {
+    let value = json!({
+        "prompt_tokens": figures.reused + figures.evaluated,
+        "reused": figures.reused,
+        "loaded": figures.loaded,
+        "evaluated": figures.evaluated,
+        "seconds": seconds,
+    });
+    print_as(options.json, &value, || {
         let kept = lifetime.map(|lifetime| {
             let stats = control.and_then(|control| control.stats().ok());
             asked(lifetime, stats.map(|stats| stats.store.is_some()))
         });
-        print(&format!(
-            "{}{}",
-            figures.text(seconds),
-            kept.unwrap_or_default()
-        ))
-    }
+        figures.text(seconds) + &kept.unwrap_or_default()
+    })
 }
 
 /// What was asked of the store. `has_store`: whether the server has one. `None`: that is not known.

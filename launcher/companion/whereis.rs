@@ -10,7 +10,7 @@ use contextpilot_client::control::{
 };
 
 use super::connect::{ControlAt, hook_says, request};
-use super::show::{Moment, Visible, count, counted, print, print_json, span};
+use super::show::{Moment, Visible, count, counted, print, print_as, span};
 use super::under_way;
 use super::why::unknown;
 use super::words::{self, NEVER_CACHED, NO_PROMPT, evicted, place};
@@ -21,7 +21,7 @@ use super::words::{self, NEVER_CACHED, NO_PROMPT, evicted, place};
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama where req-1 req-2 && echo both are cached")]
-pub(super) struct Options {
+pub(super) struct WhereOptions {
     /// Ids, as in rid or request_id of the requests, or numbers as in lists: '#17'. Without any: the
     /// last request
     ids: Vec<String>,
@@ -32,7 +32,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &WhereOptions) -> Result<ExitCode, String> {
     let control = options.control.client()?;
     let mut all = true;
     let ids = if options.ids.is_empty() {
@@ -56,17 +56,11 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             print(&format!("{}\n", under_way::line(prompt)))?;
             continue;
         }
-        if options.json {
-            print_json(state)?
-        } else {
-            print(&(text(state, SystemTime::now().into()) + &about(state)))?
-        }
+        print_as(options.json, state, || {
+            text(state, SystemTime::now().into()) + &about(state)
+        })?;
     }
-    Ok(if all {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!all)))
 }
 
 /// The request whose prompt was evaluated last, or is being evaluated now; empty: there is none.

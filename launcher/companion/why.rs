@@ -56,7 +56,7 @@ pub(super) fn unknown(name: &str, hint: &str) -> String {
   contextpilot-llama why --last 5
   contextpilot-llama why --watch
   contextpilot-llama why --propose > rules.toml")]
-pub(super) struct Options {
+pub(super) struct WhyOptions {
     /// Ids, as they stand in rid or request_id of the requests, or numbers as in lists: '#17'.
     /// Without any: the last request
     ids: Vec<String>,
@@ -113,7 +113,7 @@ struct Listed<'a> {
     advised: Advised,
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &WhyOptions) -> Result<ExitCode, String> {
     let control = options.control.client()?;
     if options.watch {
         return watch(&control, options);
@@ -212,14 +212,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
             ))?,
         }
     }
-    Ok(if all {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!all)))
 }
 
-fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
+fn watch(control: &Control, options: &WhyOptions) -> Result<ExitCode, String> {
     let latest = || control.latest(WATCHED).map_err(|e| hook_says(control, &e));
     let key = |evaluated: &Evaluated| (evaluated.number, evaluated.at);
     let mut seen: HashSet<_> = latest()?.requests.iter().map(key).collect();
@@ -247,7 +243,7 @@ fn watch(control: &Control, options: &Options) -> Result<ExitCode, String> {
     }
 }
 
-fn show(row: &Row, advisers: &Advisers, options: &Options) -> Result<Reader, String> {
+fn show(row: &Row, advisers: &Advisers, options: &WhyOptions) -> Result<Reader, String> {
     let (evaluated, _) = row;
     let advised = advisers.advised(&evaluated.evaluation, Some(row), options.worth);
     if options.json {
@@ -258,8 +254,8 @@ fn show(row: &Row, advisers: &Advisers, options: &Options) -> Result<Reader, Str
         None => RequestName::Number(evaluated.number),
     };
     let at = Moment::from(evaluated.at).of_day();
-    let text = sentence::text(&name, &evaluated.evaluation, &advised);
-    let text = format!("{at}  slot {}  {text}", evaluated.slot);
+    let says = sentence::text(&name, &evaluated.evaluation, &advised);
+    let text = format!("{at}  slot {}  {says}", evaluated.slot);
     offer_coloured(&text, colour_of(&evaluated.evaluation))
 }
 

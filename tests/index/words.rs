@@ -1,6 +1,6 @@
 //! The hook's verdicts on real answers of the index: which of them settle ids.
 
-use contextpilot_delivery::{Answer, Verdict, classify};
+use contextpilot_delivery::{IndexReply, Verdict, classify};
 use std::net::SocketAddr;
 
 use crate::python::python;
@@ -14,10 +14,10 @@ fn the_answers_of_the_real_index_give_the_expected_verdicts() {
     let index = IndexServer::start(&python, SocketAddr::from(([127, 0, 0, 1], 9)));
     let verdict = |method: &str, path: &str, body: &str| {
         let answer = index.exchange(method, path, body);
-        let verdict = classify(&Answer {
+        let verdict = classify(&IndexReply {
             status: answer.status,
             body: &answer.body,
-            ..Answer::default()
+            ..IndexReply::default()
         });
         (answer.status, verdict)
     };

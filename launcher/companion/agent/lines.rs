@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama agent -m model.gguf")]
-pub(in crate::companion) struct Options {
+pub(in crate::companion) struct AgentLinesOptions {
     /// The process that becomes the server
     server: i32,
     /// The server was asked to speak TLS
@@ -57,7 +57,7 @@ pub(super) fn start(flags: &ServerFlags, arguments: &[OsString]) -> io::Result<(
     command.status().map(drop)
 }
 
-pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(in crate::companion) fn run(options: &AgentLinesOptions) -> Result<ExitCode, String> {
     if options.wait {
         wait(options);
         return Ok(ExitCode::SUCCESS);
@@ -70,7 +70,7 @@ pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
 }
 
 /// Waits until the server is ready, or has ended.
-fn wait(options: &Options) {
+fn wait(options: &AgentLinesOptions) {
     let Some(process) = Pid::from_raw(options.server) else {
         return;
     };
@@ -83,16 +83,19 @@ fn wait(options: &Options) {
     }
 }
 
+fn server(url: &str) -> contextpilot_client::Result<LlamaServer> {
+    LlamaServer::new(url).map(|server| server.with_timeouts(LOOK * 10, LOOK * 10))
+}
+
 fn is_ready(url: &str) -> bool {
-    let server = LlamaServer::new(url).map(|server| server.with_timeouts(LOOK * 10, LOOK * 10));
-    matches!(server.and_then(|server| server.health()), Ok(Health::Ready))
+    let health = server(url).and_then(|server| server.health());
+    matches!(health, Ok(Health::Ready))
 }
 
 /// Whether it has no model of its own, as none was named. If it says that only to who has its key, it is taken for
 /// one with a model.
 fn is_router(url: &str) -> bool {
-    let server = LlamaServer::new(url).map(|server| server.with_timeouts(LOOK * 10, LOOK * 10));
-    let props = server.and_then(|server| server.props());
+    let props = server(url).and_then(|server| server.props());
     props.is_ok_and(|props| props.total_slots == 0)
 }
 

@@ -216,8 +216,8 @@ fn fitting(server: &Path) -> Vec<&'static str> {
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let help = help.map_or_else(|_| Vec::new(), |output| output.stdout);
-    let help = String::from_utf8_lossy(&help);
+    let bytes = help.map_or_else(|_| Vec::new(), |output| output.stdout);
+    let help = String::from_utf8_lossy(&bytes);
     let mut flags = Vec::new();
     if help.contains("--cache-ram") {
         flags.extend(["--cache-ram", "0"]);

@@ -97,8 +97,8 @@ pub(super) fn of_process_with(pid: u32) -> Report {
 
 /// What was preloaded into a process that has settings of ours. Empty if that cannot be read.
 fn preloaded(pid: u32) -> Vec<PathBuf> {
-    let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let variables = String::from_utf8_lossy(&variables).into_owned();
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let variables = String::from_utf8_lossy(&bytes).into_owned();
     let values = variables
         .split('\0')
         .filter_map(|variable| variable.strip_prefix("LD_PRELOAD="));

@@ -42,22 +42,7 @@ pub(super) fn examine(program: &Program, located: &Located, report: &mut Report)
     functions
         .ways
         .extend(openssl.filter(|_| tls != HookKind::Missing));
-    report.detail("functions", functions.json());
-    report.add(functions.count());
-    functions.say_refused(report);
-    report.list(
-        "Imported",
-        functions.names(|way| *way == HookKind::Imported),
-    );
-    report.list(
-        "Hooked inline",
-        functions.names(|way| *way == HookKind::Inline),
-    );
-    report.list(
-        "There, and not called",
-        functions.names(|way| *way == HookKind::Uncalled),
-    );
-    report.list("Not hooked", functions.consequences());
+    functions.list(report);
     let kv_cache = functions.engine(program, located);
     let follows = kv_cache.grade == Grade::Good;
     report.add(kv_cache);
@@ -75,14 +60,7 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
     functions.ways.retain(|(row, _)| {
         !others.contains(&row.generation) && !row.generation.starts_with("server")
     });
-    report.detail("functions", functions.json());
-    report.add(functions.count());
-    functions.say_refused(report);
-    report.list(
-        "Hooked inline",
-        functions.names(|way| *way == HookKind::Inline),
-    );
-    report.list("Not hooked", functions.consequences());
+    functions.list(report);
     let kv_cache = functions.engine(program, located);
     let follows = kv_cache.grade == Grade::Good;
     // As the hook: a library has all that its version has, and nothing evaluates without this function.
@@ -102,6 +80,21 @@ pub(super) fn examine_engine(program: &Program, located: &Located, report: &mut 
 }
 
 impl Functions {
+    /// All of them, by how they are hooked.
+    fn list(&self, report: &mut Report) {
+        report.detail("functions", self.json());
+        report.add(self.count());
+        self.say_refused(report);
+        for (title, kind) in [
+            ("Imported", HookKind::Imported),
+            ("Hooked inline", HookKind::Inline),
+            ("There, and not called", HookKind::Uncalled),
+        ] {
+            report.list(title, self.names(&kind));
+        }
+        report.list("Not hooked", self.consequences());
+    }
+
     fn say_refused(&self, report: &mut Report) {
         for (row, way) in &self.ways {
             if let HookKind::Refused(why) = way {
@@ -119,8 +112,8 @@ impl Functions {
     fn new(program: &Program, located: &Located) -> Self {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         let verdicts = verdicts(program, &names);
-        let ways = ROWS.iter().zip(&located.functions).zip(verdicts);
-        let ways = ways.map(|((row, (_, place)), refusal)| (row, way(row, place, refusal)));
+        let rows = ROWS.iter().zip(&located.functions).zip(verdicts);
+        let ways = rows.map(|((row, (_, place)), refusal)| (row, way(row, place, refusal)));
         Self::from_ways(ways, has(located, HOST_CACHE), are_tokens_wanted())
     }
 
@@ -293,8 +286,8 @@ impl Functions {
         Finding::new(SUBJECT, Grade::Good, text)
     }
 
-    fn names(&self, wanted: fn(&HookKind) -> bool) -> Vec<String> {
-        let rows = self.ways.iter().filter(|(_, way)| wanted(way));
+    fn names(&self, kind: &HookKind) -> Vec<String> {
+        let rows = self.ways.iter().filter(|(_, way)| way == kind);
         rows.map(|(row, _)| row.name.to_owned()).collect()
     }
 

@@ -42,8 +42,8 @@ pub(super) fn examine(path: PathBuf, library: &Library, report: &mut Report) {
     let rows = ROWS.iter().map(|row| row.name);
     let openssl = OPENSSL.iter().map(|row| row.name);
     let marks = [HOST_CACHE, SESSIONS_SOCKET];
-    let names = rows.chain(openssl).chain(marks).chain(store::functions());
-    let names: Vec<&str> = names.collect();
+    let all = rows.chain(openssl).chain(marks).chain(store::functions());
+    let names: Vec<&str> = all.collect();
     let search = Search {
         library_path: std::env::var_os("LD_LIBRARY_PATH"),
         ..Search::default()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contextpilot_index::{Answer, Next, Work};
+use contextpilot_index::{IndexAnswer, Next, Work};
 use contextpilot_proxy::{Lane, NotDone, Tally, Turn};
 
 use super::ids;
@@ -31,8 +31,8 @@ impl Lanes {
 }
 
 /// The answer to a request for which there was no thread.
-pub(super) fn not_done(why: NotDone) -> Answer {
-    Answer::error(why.status(), &why.to_string())
+pub(super) fn not_done(why: NotDone) -> IndexAnswer {
+    IndexAnswer::error(why.status(), &why.to_string())
 }
 
 /// Does all of a request that takes long, in its turn. Pieces that need the state are short, and done at the usual

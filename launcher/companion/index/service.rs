@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use contextpilot_index::{
-    Answer, Endpoint, Limits, Mode, Next, Outcome, Query, Timings, Work, timings, weight,
+    Endpoint, IndexAnswer, Limits, Mode, Next, Outcome, Query, Timings, Work, timings, weight,
 };
 use contextpilot_proxy::{
     Accounts as _, BoxError, Counts, Handler, Held, Lane, NoRoom, NotDone, Reading, Request,
@@ -100,7 +100,7 @@ impl Handler for Service {
     }
 }
 
-fn response(answer: &Answer) -> Response {
+fn response(answer: &IndexAnswer) -> Response {
     json_response(answer.status, answer.body.to_string())
 }
 
@@ -138,7 +138,7 @@ impl Service {
         endpoint: Endpoint,
         body: Bytes,
         mut held: Held,
-    ) -> Result<Response, Answer> {
+    ) -> Result<Response, IndexAnswer> {
         let (limits, mode) = (self.limits, self.shared.mode());
         let lane = self.lane(endpoint);
         let small = body.len() <= SMALL;
@@ -292,7 +292,7 @@ fn parse(
     limits: &Limits,
     mode: Mode,
     held: &mut Held,
-) -> Result<Query, Answer> {
+) -> Result<Query, IndexAnswer> {
     let weight = weight(endpoint, body);
     held.hold(weight).map_err(refused)?;
     let query = Query::parse(endpoint, body, limits).inspect_err(|answer| {
@@ -336,17 +336,17 @@ fn tell(counts: Counts, stats: &mut serde_json::Value) {
 }
 
 /// Why the body of a request is not there.
-fn not_received(error: &BoxError) -> Answer {
+fn not_received(error: &BoxError) -> IndexAnswer {
     match error.downcast_ref::<NoRoom>() {
         Some(why) => refused(*why),
-        None if error.is::<TooLarge>() => Answer::error(413, &error.to_string()),
-        None if error.is::<TooSlow>() => Answer::error(408, &error.to_string()),
-        None => Answer::error(400, &error.to_string()),
+        None if error.is::<TooLarge>() => IndexAnswer::error(413, &error.to_string()),
+        None if error.is::<TooSlow>() => IndexAnswer::error(408, &error.to_string()),
+        None => IndexAnswer::error(400, &error.to_string()),
     }
 }
 
-fn refused(why: NoRoom) -> Answer {
-    Answer::error(why.status(), &why.to_string())
+fn refused(why: NoRoom) -> IndexAnswer {
+    IndexAnswer::error(why.status(), &why.to_string())
 }
 
 fn now() -> f64 {

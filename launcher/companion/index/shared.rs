@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use contextpilot_index::{Answer, Index, Mode, Truth};
+use contextpilot_index::{Index, IndexAnswer, Mode, Truth};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// The state. Requests get it in the order in which they came, so that the many pieces of a large request delay
@@ -66,7 +66,7 @@ impl SharedIndex {
     }
 
     /// `GET /ready`.
-    pub(super) fn ready(&self) -> Answer {
+    pub(super) fn ready(&self) -> IndexAnswer {
         const ENGINE: u8 = Truth::Engine as u8;
         const LEARNING: u8 = Truth::Learning as u8;
         let truth = match self.truth.load(Ordering::Relaxed) {

@@ -46,13 +46,10 @@ struct Answers {
 
 impl Bridge {
     pub(super) fn listen(control: Control, port: u16) -> Result<Self, String> {
-        let listener = Listener::Tcp(listen::bind("127.0.0.1", port, "--port")?);
-        let address = listener
-            .tcp_address()
-            .ok_or("the socket has no address: try again")?;
+        let (listener, address) = listen::bind("127.0.0.1", port, "--port")?;
         let token = random()?;
         Ok(Self {
-            listener,
+            listener: Listener::Tcp(listener),
             url: format!("http://{address}/#token={token}"),
             answers: Arc::new(Answers { control, token }),
         })

@@ -30,8 +30,8 @@ impl Data {
 
     /// As JSON, in the order of the names.
     pub(super) fn text(&self) -> Result<Vec<u8>, String> {
-        let values = self.values.as_object().into_iter().flatten();
-        let values = values.map(|(name, value)| Ok((name.as_str(), Cow::Owned(text_of(value)?))));
+        let members = self.values.as_object().into_iter().flatten();
+        let values = members.map(|(name, value)| Ok((name.as_str(), Cow::Owned(text_of(value)?))));
         let mut all = values.collect::<Result<BTreeMap<_, _>, String>>()?;
         let lists = self.lists.iter();
         all.extend(lists.map(|(&name, list)| (name, Cow::Borrowed(&**list))));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use contextpilot_client::control::{Causes, Elsewhere, Timestamp};
+use contextpilot_client::control::{Causes, Timestamp};
 use contextpilot_simulate::Seen;
 use contextpilot_traffic::{ChangeKind, Memory, Setup, Tokens, Traffic, TrafficRequest};
 use serde_json::{Value, json};
@@ -86,8 +86,8 @@ pub(super) fn data(traffic: &Traffic) -> Result<Data, String> {
     for (slot, held) in &held {
         prefixes.hold(&held.row, *slot);
     }
-    let end = traffic.requests.iter().map(|request| request.record.ended);
-    let end = end.max().unwrap_or(0);
+    let ends = traffic.requests.iter().map(|request| request.record.ended);
+    let end = ends.max().unwrap_or(0);
     let mut notes = vec![
         "Times are since the recording began. A recording does not say what the host cache held.",
     ];
@@ -242,25 +242,15 @@ fn causes(
     let (common, ended) = best.unwrap_or((0, 0));
     let elsewhere = u64::from(common).saturating_sub(base).min(again - unused);
     let share = common as f32 / record.prompt.max(1) as f32;
-    causes.elsewhere = match () {
-        () if record.id_slot.is_some() => Elsewhere {
-            pinned: elsewhere,
-            ..Elsewhere::default()
-        },
-        () if ended > record.launched => Elsewhere {
-            busy: elsewhere,
-            ..Elsewhere::default()
-        },
-        () if setup.slot_prompt_similarity == 0.0 => Elsewhere {
-            least_recently_used: elsewhere,
-            ..Elsewhere::default()
-        },
-        () if share <= setup.slot_prompt_similarity => Elsewhere {
-            similarity: elsewhere,
-            ..Elsewhere::default()
-        },
-        () => Elsewhere::default(),
-    };
+    match () {
+        () if record.id_slot.is_some() => causes.elsewhere.pinned = elsewhere,
+        () if ended > record.launched => causes.elsewhere.busy = elsewhere,
+        () if setup.slot_prompt_similarity == 0.0 => {
+            causes.elsewhere.least_recently_used = elsewhere
+        }
+        () if share <= setup.slot_prompt_similarity => causes.elsewhere.similarity = elsewhere,
+        () => {}
+    }
     causes.evicted = again - unused - causes.elsewhere.sum();
     causes
 }

@@ -9,9 +9,10 @@ use contextpilot_trace::fleet::{Outcome, Own, Route, Setting, Shared, fleet};
 use contextpilot_trace::{Future, Trace, best, ceiling, warm_up};
 use serde::Serialize;
 
+use crate::companion::bounds::{is_speed, number};
 use crate::companion::limit::{Limit, gigabytes};
 use crate::companion::plot::{Axis, Plot, lines};
-use crate::companion::show::{bytes, count, counted, print, print_json};
+use crate::companion::show::{bytes, count, counted, print_as};
 use crate::companion::table::Table;
 use crate::companion::traffic::curve::share;
 use crate::companion::traffic::known::{Machine, ServerFigures};
@@ -80,15 +81,12 @@ fn route(name: &str) -> Result<Route, String> {
 }
 
 fn megabytes(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok();
-    let rate = rate.filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| "a speed is a number above 0".to_owned())
+    number(text, is_speed, "a speed is a number above 0")
 }
 
 pub(in crate::companion) fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds: &f64| (0.0..=1e6).contains(seconds));
-    seconds.ok_or_else(|| "a time is a number of seconds".to_owned())
+    let fits = |seconds: f64| (0.0..=1e6).contains(&seconds);
+    number(text, fits, "a time is a number of seconds")
 }
 
 /// What is the same for the fleets of one command.
@@ -206,18 +204,14 @@ impl Row {
 fn room(trace: &Trace, setting: &Setting) -> Option<u64> {
     let block = u64::from(trace.block);
     let per_block = block.saturating_mul(setting.token_bytes).max(1);
-    let largest = trace
-        .requests
-        .iter()
-        .map(|request| trace.tree.depth(request.end))
-        .max();
-    let slots = u64::from(setting.slots).saturating_mul(u64::from(largest.unwrap_or(0)));
+    let largest = u64::from(trace.largest().unwrap_or(0));
+    let slots = u64::from(setting.slots).saturating_mul(largest);
     let own = slots.saturating_add(setting.host_tokens / block);
     let servers = u64::from(setting.servers);
     let store = setting.own.map_or(0, |own| own.room / per_block);
     let shared = setting.shared.map_or(0, |shared| shared.room / per_block);
-    let all = own.saturating_add(store).saturating_mul(servers);
-    let all = all.saturating_add(shared);
+    let of_servers = own.saturating_add(store).saturating_mul(servers);
+    let all = of_servers.saturating_add(shared);
     (all < trace.tree.blocks()).then_some(all)
 }
 
@@ -269,11 +263,8 @@ impl Shown {
             text: text.clone(),
         };
         drawn.write(plot, self.html.as_deref())?;
-        if json {
-            print_json(&rows.iter().map(RowOut::from_row).collect::<Vec<_>>())?
-        } else {
-            print(&text)?
-        }
+        let out: Vec<RowOut> = rows.iter().map(RowOut::from_row).collect();
+        print_as(json, &out, || text)?;
         let figure = |name: &str| {
             let of = |row: &Row| row.figure(name);
             let all: Option<Vec<f64>> = rows.iter().map(of).collect();

@@ -40,8 +40,8 @@ impl<'a> Simulations<'a> {
         recorded: &Setting,
     ) -> Vec<Point> {
         let is_followed = |setting: &Setting| self.replay.is_of_many() && setting == recorded;
-        let others = settings.iter().filter(|setting| !is_followed(setting));
-        let others: Vec<Setting> = others.cloned().collect();
+        let unfollowed = settings.iter().filter(|setting| !is_followed(setting));
+        let others: Vec<Setting> = unfollowed.cloned().collect();
         let mut others = self.all(&others).into_iter();
         let point = |setting: &Setting| {
             if is_followed(setting) {

@@ -111,8 +111,8 @@ impl Contents {
             let mut chunks = self.headers.iter().map(|header| &header.chunk);
             chunks.find(|chunk| chunk.name == *name)
         };
-        let kept = self.folder.kept().into_iter();
-        let mut kept: Vec<KeptPrompt> = kept
+        let all = self.folder.kept().into_iter();
+        let mut kept: Vec<KeptPrompt> = all
             .filter(|(_, until)| *until > clock::time())
             .filter_map(|(end, until)| {
                 let chunk = chunk(&end)?;

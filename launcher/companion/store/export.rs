@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::contents::{Contents, row_of};
 use super::text::with_hidden;
 use crate::companion::progress::Progress;
-use crate::companion::show::{Visible, bytes, count, counted, print, print_json};
+use crate::companion::show::{Visible, bytes, count, counted, print_as};
 
 #[derive(Args)]
 pub(super) struct Export {
@@ -81,21 +81,20 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
     let of_one = prompts.filter(|_| export.tokens.is_some());
     let asked = of_one.map(|prompts| prompts[0].len() as u64);
     let size = fs::metadata(&export.file).map_or(0, |file| file.len());
-    if as_json {
-        print_json(&json!({
-            "file": export.file.to_string_lossy(),
-            "model": origin.model,
-            "chunks": chunks.len(),
-            "tokens": tokens,
-            "hidden_tokens": hidden_tokens,
-            "asked_tokens": asked,
-            "bytes": size,
-        }))
-    } else {
+    let value = json!({
+        "file": export.file.to_string_lossy(),
+        "model": origin.model,
+        "chunks": chunks.len(),
+        "tokens": tokens,
+        "hidden_tokens": hidden_tokens,
+        "asked_tokens": asked,
+        "bytes": size,
+    });
+    print_as(as_json, &value, || {
         let of = asked.map_or(String::new(), |asked| {
             format!(" (of {} asked for)", count(asked))
         });
-        print(&format!(
+        format!(
             "{} of {}, {}{of}{}, {}: {}\n",
             counted(chunks.len() as u64, "chunk"),
             Visible(&origin.model),
@@ -103,8 +102,8 @@ pub(super) fn run(export: &Export, contents: &Contents, as_json: bool) -> Result
             with_hidden(hidden_tokens),
             bytes(size),
             Visible(&export.file.to_string_lossy()),
-        ))
-    }
+        )
+    })
 }
 
 fn tokens_of(chunks: &[Chunk]) -> u64 {
@@ -133,8 +132,8 @@ fn model(export: &Export, contents: &Contents) -> Result<Fingerprint, String> {
         }
     }
     // Hidden states come with the KV of their tokens.
-    let origins = models.iter().map(|(of, _)| contents.folder.origin(of));
-    let origins: Vec<Origin> = origins.flatten().collect();
+    let found = models.iter().map(|(of, _)| contents.folder.origin(of));
+    let origins: Vec<Origin> = found.flatten().collect();
     let is_hidden = |of: &Fingerprint| {
         let origin = origins.iter().find(|origin| origin.fingerprint == *of);
         origin.is_some_and(|origin| origin.is_hidden_among(&origins))
@@ -323,7 +322,7 @@ fn write_to(
         read.map_err(|e| format!("a chunk is missing ({e}): try again"))?;
         pack.chunk(chunk, &rows).map_err(text)?;
     }
-    let file = pack.finish().map_err(text)?;
-    let file = file.into_inner().map_err(|e| text(e.into_error()))?;
+    let buffered = pack.finish().map_err(text)?;
+    let file = buffered.into_inner().map_err(|e| text(e.into_error()))?;
     file.sync_all().map_err(text)
 }

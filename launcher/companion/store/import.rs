@@ -17,7 +17,7 @@ use super::text::with_hidden;
 use super::users::limit;
 use crate::companion::progress::Progress;
 use crate::companion::servers::Running;
-use crate::companion::show::{Visible, bytes, counted, print, print_json};
+use crate::companion::show::{Visible, bytes, counted, print_as};
 
 #[derive(Args)]
 pub(super) struct Import {
@@ -86,11 +86,7 @@ pub(super) fn run(
         .map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
     let imported = copy_chunks(&mut pack, &folder, &contents, limit)
         .map_err(|why| format!("{shown}: {why}"))?;
-    if as_json {
-        print_json(&imported)
-    } else {
-        print(&summary(&imported, known.is_empty()))
-    }
+    print_as(as_json, &imported, || summary(&imported, known.is_empty()))
 }
 
 fn summary(imported: &Imported, is_first: bool) -> String {

@@ -96,8 +96,8 @@ fn remote(contents: &Contents) -> Option<StoreRemote> {
 
 /// What is said of a remote, on one line.
 pub(in crate::companion) fn remote_text(remote: &StoreRemote) -> String {
-    let since = remote.since.map_or(0, Timestamp::unix_ms);
-    let since = ago(since.saturating_mul(1_000_000));
+    let moment = remote.since.map_or(0, Timestamp::unix_ms);
+    let since = ago(moment.saturating_mul(1_000_000));
     let mut text = match (&remote.problem, remote.reachable) {
         (None, true) => format!("{}: reachable for {since}", Visible(&remote.address)),
         (problem, _) => format!(

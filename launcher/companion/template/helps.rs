@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::conversation::{Conversation, Form};
 use super::kind::Kind;
-use super::measure::{Outcome, at_midnight, common, play};
-use super::renderer::{Program, Rendered, Renderer, Trouble};
+use super::measure::{Outcome, Played, at_midnight, common, play};
+use super::renderer::{Program, Rendered, Renderer, unless_refused};
 use super::seen::{Help, Reasoning, Study};
 
 /// Of every template that knows of thinking, this is the parameter that turns it off: llama-server sees to that.
@@ -19,11 +19,8 @@ pub(super) fn thinking_off() -> Value {
 /// An outcome, if the server takes the conversation so.
 fn tried(renderer: &Renderer, form: Form, back: bool) -> Rendered<Option<Outcome>> {
     let conversation = Conversation::new(form);
-    match play(renderer, &conversation, back) {
-        Ok(played) => Ok(Some(played.outcome(&conversation))),
-        Err(Trouble::Refused(_)) => Ok(None),
-        Err(broken) => Err(broken),
-    }
+    let played = unless_refused(play(renderer, &conversation, back))?;
+    Ok(played.map(|played| played.outcome(&conversation)))
 }
 
 /// Two prompts of a short conversation with reasoning: at a user message, and at a tool result.
@@ -39,11 +36,8 @@ fn samples(renderer: &Renderer) -> Rendered<[String; 2]> {
 
 /// Whether these parameters change what is rendered. `usual`: the samples without them.
 fn matters(renderer: &Renderer, usual: &[String; 2], kwargs: &Value) -> Rendered<bool> {
-    match samples(&renderer.with_kwargs(kwargs.clone())) {
-        Ok(samples) => Ok(samples != *usual),
-        Err(Trouble::Refused(_)) => Ok(false),
-        Err(broken) => Err(broken),
-    }
+    let samples = unless_refused(samples(&renderer.with_kwargs(kwargs.clone())))?;
+    Ok(samples.is_some_and(|samples| samples != *usual))
 }
 
 pub(super) fn conversations(
@@ -229,10 +223,9 @@ fn reasoning_in_content(renderer: &Renderer) -> Rendered<bool> {
         };
         let mut all = true;
         for (nth, &said) in conversation.said().iter().enumerate() {
-            let prompt = match renderer.prompt(&conversation.sent(said, true), true) {
-                Ok(prompt) => prompt,
-                Err(Trouble::Refused(_)) => return Ok(false),
-                Err(broken) => return Err(broken),
+            let prompt = renderer.prompt(&conversation.sent(said, true), true);
+            let Some(prompt) = unless_refused(prompt)? else {
+                return Ok(false);
             };
             let opened = prompt.trim_end().ends_with("<think>");
             // The tag is generated where the prompt does not have it.
@@ -294,15 +287,10 @@ fn system_in_user_message(renderer: &Renderer, tools: &Outcome) -> Rendered<Opti
     let text = |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
     let first = format!("{}\n\n{}", text(&system), text(&conversation.messages[0]));
     conversation.messages[0]["content"] = first.into();
-    match play(renderer, &conversation, true) {
-        Ok(played) => {
-            let outcome = played.outcome(&conversation);
-            let what = "the system text in the first user message";
-            Ok(Help::seen(what, "tools", tools, &outcome))
-        }
-        Err(Trouble::Refused(_)) => Ok(None),
-        Err(broken) => Err(broken),
-    }
+    let played = unless_refused(play(renderer, &conversation, true))?;
+    let what = "the system text in the first user message";
+    let help = |played: Played| Help::seen(what, "tools", tools, &played.outcome(&conversation));
+    Ok(played.and_then(help))
 }
 
 /// Tokens of a call that are kept. A server that cannot be started with them is no help.
@@ -337,15 +325,10 @@ pub(super) fn another_day(
         let kwargs = json!({ name.as_str(): "26 Jul 2024" });
         let [today, tomorrow] =
             [today, tomorrow].map(|renderer| renderer.with_kwargs(kwargs.clone()));
-        match at_midnight(&today, &tomorrow, tools) {
-            Ok(pinned) => {
-                let what = format!("a pinned date ({})", kwarg(&kwargs));
-                study
-                    .helps
-                    .extend(Help::seen(what, "another_day", before, &pinned));
-            }
-            Err(Trouble::Refused(_)) => {}
-            Err(broken) => return Err(broken),
+        if let Some(pinned) = unless_refused(at_midnight(&today, &tomorrow, tools))? {
+            let what = format!("a pinned date ({})", kwarg(&kwargs));
+            let help = Help::seen(what, "another_day", before, &pinned);
+            study.helps.extend(help);
         }
     }
     Ok(())

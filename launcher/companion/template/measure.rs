@@ -161,8 +161,12 @@ pub(super) fn play(
 
 /// A text without what it has in common with the end of a turn, at its end.
 fn without_end<'a>(text: &'a str, end: &str) -> &'a str {
-    let same = |(a, b): &(char, char)| a == b;
-    let same = text.chars().rev().zip(end.chars().rev()).take_while(same);
+    let is_same = |(a, b): &(char, char)| a == b;
+    let same = text
+        .chars()
+        .rev()
+        .zip(end.chars().rev())
+        .take_while(is_same);
     let bytes: usize = same.map(|(c, _)| c.len_utf8()).sum();
     &text[..text.len() - bytes]
 }

@@ -23,6 +23,23 @@ pub(super) enum Trouble {
 
 pub(super) type Rendered<T> = Result<T, Trouble>;
 
+/// `None`: the server refuses it.
+pub(super) fn unless_refused<T>(rendered: Rendered<T>) -> Rendered<Option<T>> {
+    match rendered {
+        Ok(done) => Ok(Some(done)),
+        Err(Trouble::Refused(_)) => Ok(None),
+        Err(broken) => Err(broken),
+    }
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Refused(why) | Trouble::Broken(why) => why,
+        }
+    }
+}
+
 /// The server's program, and what it has.
 pub(super) struct Program {
     path: PathBuf,

@@ -78,8 +78,8 @@ fn sentence(outcome: &Outcome) -> String {
         Some(_) => " with thinking off",
         None => "",
     };
-    let kinds: Vec<&str> = outcome.kinds.iter().map(|kind| kind.words()).collect();
-    let kinds = kinds.join("; ");
+    let words: Vec<&str> = outcome.kinds.iter().map(|kind| kind.words()).collect();
+    let kinds = words.join("; ");
     match outcome.differ {
         0 if kinds.is_empty() => format!("goes on{off}"),
         0 => format!("goes on{off}, but {kinds}"),
@@ -95,8 +95,8 @@ fn sentence(outcome: &Outcome) -> String {
 /// The first words of a server's message, which may be long.
 fn short(why: &str) -> String {
     let why = why.trim_start_matches("Jinja Exception: ");
-    let line: Vec<&str> = why.split_whitespace().collect();
-    let line = line.join(" ");
+    let words: Vec<&str> = why.split_whitespace().collect();
+    let line = words.join(" ");
     match line.char_indices().nth(160) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,

@@ -7,7 +7,7 @@ use super::conversation::{Conversation, Form, text};
 use super::helps;
 use super::kind::Kind;
 use super::measure::{Outcome, Played, at_midnight, common, play};
-use super::renderer::{Call, Program, Rendered, Renderer, Trouble};
+use super::renderer::{Call, Program, Rendered, Renderer, Trouble, unless_refused};
 use super::seen::{Reasoning, Study};
 use contextpilot_client::LlamaServer;
 
@@ -54,10 +54,8 @@ pub(super) fn agent(program: &Program, subject: &Subject) -> Result<Study, Strin
             None => Ok(()),
         }
     });
-    match tried {
-        Ok(()) => Ok(study),
-        Err(Trouble::Refused(why) | Trouble::Broken(why)) => Err(why),
-    }
+    tried?;
+    Ok(study)
 }
 
 /// Tries everything.
@@ -79,10 +77,8 @@ pub(super) fn study(program: &Program, subject: &Subject) -> Result<Study, Strin
             };
             study.another_day(&renderer, &tomorrow, &subject.chat)
         });
-    match tried {
-        Ok(()) => Ok(study),
-        Err(Trouble::Refused(why) | Trouble::Broken(why)) => Err(why),
-    }
+    tried?;
+    Ok(study)
 }
 
 impl Study {
@@ -188,14 +184,14 @@ fn default_or_without_thinking(renderer: &Renderer, form: Form) -> Rendered<Outc
     }
     let kwargs = helps::thinking_off();
     let off = play(&renderer.with_kwargs(kwargs.clone()), &conversation, true);
-    match off.map(|played| played.outcome(&conversation)) {
-        Ok(mut off) if off.goes_on() => {
+    let off = unless_refused(off)?.map(|played| played.outcome(&conversation));
+    Ok(match off.filter(Outcome::goes_on) {
+        Some(mut off) => {
             off.kwargs = Some(kwargs);
-            Ok(off)
+            off
         }
-        Ok(_) | Err(Trouble::Refused(_)) => Ok(outcome),
-        Err(broken) => Err(broken),
-    }
+        None => outcome,
+    })
 }
 
 fn reasoning(renderer: &Renderer) -> Rendered<Reasoning> {
@@ -237,18 +233,17 @@ fn reasoning(renderer: &Renderer) -> Rendered<Reasoning> {
         json!({"role": "assistant", "content": format!("<think>\n{thought}\n</think>\n\nso")}),
         json!({"role": "user", "content": text("user", 1, 40)}),
     ];
-    match renderer.prompt(&messages, false) {
-        Ok(prompt) if !prompt.contains(&thought) => Ok(Reasoning::NeverRendered),
-        Ok(_) | Err(Trouble::Refused(_)) => Ok(Reasoning::None),
-        Err(broken) => Err(broken),
-    }
+    let prompt = unless_refused(renderer.prompt(&messages, false))?;
+    Ok(match prompt {
+        Some(prompt) if !prompt.contains(&thought) => Reasoning::NeverRendered,
+        _ => Reasoning::None,
+    })
 }
 
 /// If an answer's content is lost as soon as reasoning is sent with it: what that costs.
 fn content_lost(renderer: &Renderer, conversation: &Conversation) -> Rendered<Option<Outcome>> {
     let without = Conversation::new(Form::TOOLS);
-    let [back, out] =
-        [conversation, &without].map(|conversation| play(renderer, conversation, true));
+    let [back, out] = [conversation, &without].map(|chat| play(renderer, chat, true));
     let (back, out) = (back?, out?);
     let mut lost = Outcome::default();
     for (back, out) in back.steps.iter().zip(&out.steps) {
@@ -296,7 +291,7 @@ fn spelling(renderer: &Renderer, tools: bool) -> Rendered<(Outcome, Option<(Call
             }
         };
         let [as_usual, as_written] =
-            [&conversation, &written].map(|conversation| play(renderer, conversation, true));
+            [&conversation, &written].map(|chat| play(renderer, chat, true));
         let (as_usual, as_written) = (as_usual?, as_written?);
         let nth = conversation.said().iter().position(|&said| said == at);
         let nth = nth.unwrap_or_default();
@@ -308,8 +303,8 @@ fn spelling(renderer: &Renderer, tools: bool) -> Rendered<(Outcome, Option<(Call
         let held = format!("{}{other}", &as_usual.next[..from]);
         let same = as_written.next.rfind(&as_written.new).unwrap_or_default();
         let at = common(&held, &as_written.next);
-        let again = || as_written.next[at..same.max(at)].chars().count();
-        let again = (at < held.len()).then(again);
+        let count = || as_written.next[at..same.max(at)].chars().count();
+        let again = (at < held.len()).then(count);
         let kinds = again.map(|_| vec![kind]).unwrap_or_default();
         let all = as_written.next.chars().count();
         if kind == Kind::CallSpelledOtherwise && again.is_some() {

@@ -6,9 +6,9 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
 
-use contextpilot_client::control::{HostCache, KvEvents, PrefixStore, Slot};
+use contextpilot_client::control::{Change, HostCache, KvEvents, PrefixStore, Slot};
 
-use super::state::{Line, Order, Point, State};
+use super::state::{Line, Order, Point, ScreenState};
 use crate::companion::show::{Moment, Visible, bytes, count, counted, percent};
 use crate::companion::stats;
 use crate::companion::under_way;
@@ -24,7 +24,7 @@ const REASON: usize = 4;
 /// Lines of the sparklines, title included.
 const FIGURES: u16 = 4;
 
-pub(super) fn screen(state: &State, frame: &mut Frame) {
+pub(super) fn screen(state: &ScreenState, frame: &mut Frame) {
     let area = frame.area();
     // Slots and host take what they need, the evictions at least a third.
     let is_unfollowed = state
@@ -78,7 +78,7 @@ pub(super) fn screen(state: &State, frame: &mut Frame) {
     self::footer(state, frame, footer);
 }
 
-fn heading(state: &State, frame: &mut Frame, area: Rect) {
+fn heading(state: &ScreenState, frame: &mut Frame, area: Rect) {
     let text = match (&state.trouble, &state.now) {
         (Some(why), _) => Span::styled(why.clone(), colour(state, Color::Red)),
         (None, Some(now)) => Span::styled(stats::heading(now), bold()),
@@ -93,7 +93,7 @@ fn block(title: String) -> Block<'static> {
         .title(Span::styled(title, bold()))
 }
 
-fn slots(state: &State, frame: &mut Frame, area: Rect) {
+fn slots(state: &ScreenState, frame: &mut Frame, area: Rect) {
     let order = match state.order {
         Order::Id => "by id",
         Order::Fill => "by fill",
@@ -161,17 +161,17 @@ fn slots(state: &State, frame: &mut Frame, area: Rect) {
 }
 
 /// The prefix store, if there is one.
-fn stored(state: &State) -> Option<&PrefixStore> {
+fn stored(state: &ScreenState) -> Option<&PrefixStore> {
     state.now.as_ref()?.store.as_ref()
 }
 
 /// What is published for routers, if anything should be.
-fn published(state: &State) -> Option<&KvEvents> {
+fn published(state: &ScreenState) -> Option<&KvEvents> {
     state.now.as_ref()?.kv_events.as_ref()
 }
 
 /// `  0 ███▌        1,204/2,048  59 %  616 KiB  req-a, req-b`
-fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
+fn of_slot(state: &ScreenState, slot: &Slot, width: u16) -> Text<'static> {
     let fill = slot
         .capacity
         .filter(|capacity| *capacity > 0)
@@ -211,7 +211,7 @@ fn of_slot(state: &State, slot: &Slot, width: u16) -> Text<'static> {
     ])
 }
 
-fn of_host(state: &State, host: &HostCache, width: u16) -> Text<'static> {
+fn of_host(state: &ScreenState, host: &HostCache, width: u16) -> Text<'static> {
     let fill = match host.limit_bytes {
         Some(limit) if limit > 0 => host.bytes as f64 / limit as f64,
         _ => 0.0,
@@ -223,7 +223,7 @@ fn of_host(state: &State, host: &HostCache, width: u16) -> Text<'static> {
     ])
 }
 
-fn figures(state: &State, frame: &mut Frame, area: Rect) {
+fn figures(state: &ScreenState, frame: &mut Frame, area: Rect) {
     let areas: [Rect; 3] = Layout::horizontal([Constraint::Fill(1); 3])
         .spacing(1)
         .areas(area);
@@ -270,7 +270,7 @@ fn figures(state: &State, frame: &mut Frame, area: Rect) {
     }
 }
 
-fn evictions(state: &State, frame: &mut Frame, area: Rect) {
+fn evictions(state: &ScreenState, frame: &mut Frame, area: Rect) {
     let total = match &state.now {
         Some(now) => stats::evictions(now),
         None => "none".to_owned(),
@@ -295,30 +295,32 @@ fn evictions(state: &State, frame: &mut Frame, area: Rect) {
     frame.render_widget(Paragraph::new(lines), inside);
 }
 
-fn of_line(state: &State, line: &Line) -> Text<'static> {
-    match line {
-        Line::Evicted {
-            at,
-            id,
-            reason,
-            from,
-            by,
-        } => Text::from(vec![
-            Span::styled(
-                format!("{}  ", Moment::from(*at).of_day()),
-                colour(state, Color::DarkGray),
-            ),
-            Span::styled(format!("{:<20}", Visible(id).to_string()), bold()),
-            Span::raw(format!(
-                "  {}",
-                words::evicted(*reason, by.as_deref(), from)
-            )),
-        ]),
-        Line::Gap(text) => Text::styled(format!("– {text}"), colour(state, Color::Yellow)),
-    }
+fn of_line(state: &ScreenState, line: &Line) -> Text<'static> {
+    let event = match line {
+        Line::Evicted(event) => event,
+        Line::Gap(text) => return Text::styled(format!("– {text}"), colour(state, Color::Yellow)),
+    };
+    let Change::Evicted {
+        id,
+        reason,
+        from,
+        by,
+    } = &event.change
+    else {
+        return Text::default();
+    };
+    let time = format!("{}  ", Moment::from(event.at).of_day());
+    Text::from(vec![
+        Span::styled(time, colour(state, Color::DarkGray)),
+        Span::styled(format!("{:<20}", Visible(id).to_string()), bold()),
+        Span::raw(format!(
+            "  {}",
+            words::evicted(*reason, by.as_deref(), from)
+        )),
+    ])
 }
 
-fn footer(state: &State, frame: &mut Frame, area: Rect) {
+fn footer(state: &ScreenState, frame: &mut Frame, area: Rect) {
     let keys = "q quit  p pause  s sort  ↑↓ scroll";
     let line = if state.paused {
         Text::from(vec![

@@ -4,9 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use contextpilot_client::Update;
-use contextpilot_client::control::{
-    Change, Place, Reason, Slot, Stats, Timestamp, UnfinishedPrompt,
-};
+use contextpilot_client::control::{Change, ResidencyEvent, Slot, Stats, UnfinishedPrompt};
 
 use crate::companion::differs::Differs;
 use crate::companion::under_way;
@@ -37,13 +35,8 @@ pub(super) enum Order {
 /// A line of the list below.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    Evicted {
-        at: Timestamp,
-        id: String,
-        reason: Reason,
-        from: Place,
-        by: Option<String>,
-    },
+    /// An event of an eviction.
+    Evicted(ResidencyEvent),
     /// A text about events that are missing.
     Gap(String),
 }
@@ -60,7 +53,7 @@ pub(super) struct Point {
 
 /// Everything that the screen depends on.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct ScreenState {
     pub(super) colours: bool,
     pub(super) now: Option<Stats>,
     pub(super) trouble: Option<String>,
@@ -86,7 +79,7 @@ enum News {
     Trouble(String),
 }
 
-impl State {
+impl ScreenState {
     pub(super) fn new(colours: bool) -> Self {
         Self {
             colours,
@@ -131,21 +124,8 @@ impl State {
                 self.line(Line::Gap(crate::companion::events::gap(&missed)));
             }
             News::Update(Update::Event(event)) => {
-                if let Change::Evicted {
-                    id,
-                    reason,
-                    from,
-                    by,
-                } = event.change
-                {
-                    let at = event.at;
-                    self.line(Line::Evicted {
-                        at,
-                        id,
-                        reason,
-                        from,
-                        by,
-                    });
+                if matches!(event.change, Change::Evicted { .. }) {
+                    self.line(Line::Evicted(event));
                 }
             }
         }

@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use super::known::Machine;
 use super::open::{Input, Opened};
+use crate::companion::bounds::number;
 use crate::companion::limit::Limit;
 use crate::companion::plot::{Axis, Plot};
-use crate::companion::show::{count, counted, print, print_json};
+use crate::companion::show::{count, counted, print_as};
 use crate::companion::table::Table;
 
 /// Say what a cache of any size would reuse, and what the best possible is with as much room
@@ -25,7 +26,7 @@ use crate::companion::table::Table;
   contextpilot-llama traffic curve trace.jsonl --rooms 128,2048,8192,32768 --warm-up 0.5
   contextpilot-llama traffic curve trace.jsonl --policies lru,lfu,arc,store,best --html curve.html
   contextpilot-llama traffic curve trace.jsonl --rooms 8192 --fail-above evaluated=70")]
-pub(super) struct Options {
+pub(super) struct CurveOptions {
     #[command(flatten)]
     input: Input,
     /// Sizes in blocks [default: 20, each about twice the one before, up to all blocks]
@@ -85,9 +86,8 @@ impl Cache {
 }
 
 pub(in crate::companion) fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok();
-    let share = share.filter(|share: &f64| (0.0..1.0).contains(share));
-    share.ok_or_else(|| "a share is from 0 to below 1".to_owned())
+    let fits = |share: f64| (0.0..1.0).contains(&share);
+    number(text, fits, "a share is from 0 to below 1")
 }
 
 #[derive(Serialize)]
@@ -111,13 +111,13 @@ struct PointOut {
 }
 
 #[derive(Serialize)]
-struct Shares {
+pub(super) struct Shares {
     tokens: f64,
     blocks: f64,
 }
 
 impl Shares {
-    fn new(reuse: &Reuse) -> Self {
+    pub(super) fn new(reuse: &Reuse) -> Self {
         Self {
             tokens: reuse.of_tokens(),
             blocks: reuse.of_blocks(),
@@ -125,7 +125,7 @@ impl Shares {
     }
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(super) fn run(options: &CurveOptions) -> Result<ExitCode, String> {
     let mut opened = options.input.open()?;
     let rooms = rooms(options, &mut opened)?;
     let mut caches = options.policies.clone();
@@ -134,11 +134,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode, String> {
     let curves = Curves::new(&opened, rooms, caches, options.warm_up, limits);
     let plot = curves.plot("");
     plot.write(options.svg.as_deref(), options.html.as_deref())?;
-    if options.json {
-        print_json(&curves.out())?
-    } else {
-        print(&curves.text())?
-    }
+    print_as(options.json, &curves.out(), || curves.text())?;
     curves.check(limits)
 }
 
@@ -197,8 +193,8 @@ impl<'a> Curves<'a> {
             let at = |(room, reuse): (&u64, &Reuse)| (*room as f64, 100.0 * reuse.of_tokens());
             (name, self.rooms.iter().zip(reuse).map(at).collect())
         };
-        let lines = self.caches.iter().zip(&self.columns);
-        let lines = lines.map(|(cache, column)| line(cache.name(), &mut column.iter()));
+        let columns = self.caches.iter().zip(&self.columns);
+        let lines = columns.map(|(cache, column)| line(cache.name(), &mut column.iter()));
         let room_for_all = line(
             "room for all".to_owned(),
             &mut std::iter::repeat(&self.limit),
@@ -261,14 +257,8 @@ impl<'a> Curves<'a> {
             ),
         };
         let _ = writeln!(text, "{from}");
-        let largest = trace
-            .requests
-            .iter()
-            .map(|request| trace.tree.depth(request.end))
-            .max();
-        if let Some(largest) =
-            largest.filter(|blocks| self.rooms.first() < Some(&u64::from(*blocks)))
-        {
+        let is_above = |blocks: &u32| self.rooms.first() < Some(&u64::from(*blocks));
+        if let Some(largest) = trace.largest().filter(is_above) {
             let _ = writeln!(
                 text,
                 "The largest request has {}: of one that is larger than a cache, the first blocks stay, as many as have room.",
@@ -334,7 +324,7 @@ fn of_cache(
 }
 
 /// In order.
-fn rooms(options: &Options, opened: &mut Opened) -> Result<Vec<u64>, String> {
+fn rooms(options: &CurveOptions, opened: &mut Opened) -> Result<Vec<u64>, String> {
     let trace = &opened.trace;
     let mut rooms = options.rooms.clone();
     if !options.rooms_gb.is_empty() {

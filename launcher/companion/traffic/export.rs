@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use contextpilot_trace::Trace;
@@ -19,7 +19,7 @@ use crate::say::say;
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama traffic export traffic --block-size 512 --out trace.jsonl")]
-pub(super) struct Options {
+pub(super) struct ExportOptions {
     #[command(flatten)]
     input: Input,
     /// Where to write it [default: standard output]
@@ -27,21 +27,14 @@ pub(super) struct Options {
     out: Option<PathBuf>,
 }
 
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &ExportOptions) -> Result<(), String> {
     let opened = options.input.open()?;
     opened.must_be_whole()?;
     if !opened.left_out.is_empty() {
         say(format!("Left out: {}", opened.left_out.join(", ")));
     }
     match &options.out {
-        Some(path) => {
-            let shown = path.display();
-            let failed = |e| format!("{shown} cannot be written ({e}): check the folder");
-            let mut into = BufWriter::new(File::create(path).map_err(failed)?);
-            write(&opened.trace, &mut into)
-                .and_then(|()| into.flush())
-                .map_err(failed)
-        }
+        Some(path) => write_file(&opened.trace, path),
         None => {
             let mut into = BufWriter::new(io::stdout().lock());
             match write(&opened.trace, &mut into).and_then(|()| into.flush()) {
@@ -63,8 +56,20 @@ struct Line<'a> {
     session_id: Option<u32>,
 }
 
-/// Writes a trace in Mooncake's format.
-pub(super) fn write(trace: &Trace, into: &mut impl Write) -> io::Result<()> {
+/// Writes a trace in Mooncake's format to a file.
+pub(super) fn write_file(trace: &Trace, path: &Path) -> Result<(), String> {
+    let failed = |e| {
+        let shown = path.display();
+        format!("{shown} cannot be written ({e}): check the folder")
+    };
+    let mut into = BufWriter::new(File::create(path).map_err(failed)?);
+    write(trace, &mut into)
+        .and_then(|()| into.flush())
+        .map_err(failed)
+}
+
+/// The same.
+fn write(trace: &Trace, into: &mut impl Write) -> io::Result<()> {
     let tree = &trace.tree;
     // The number of the first block of each node, in the order in which they come.
     let mut numbers = vec![u64::MAX; tree.len()];

@@ -1,14 +1,13 @@
 //! `traffic import`: what a trace is, and what could be reused of it with room for everything.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 use contextpilot_trace::{Reuse, Trace, ceiling, warm_up};
 use serde::Serialize;
 
-use super::export::write;
+use super::curve::Shares;
+use super::export::write_file;
 use super::open::{Input, Opened};
 use crate::companion::show::{count, counted, print, print_json};
 
@@ -21,7 +20,7 @@ use crate::companion::show::{count, counted, print, print_json};
   contextpilot-llama traffic import conversation_trace.jsonl.gz
   contextpilot-llama traffic import --tokenizer model.gguf requests.jsonl --out trace.jsonl
   xz -dc trace.jsonl.xz | contextpilot-llama traffic import -")]
-pub(super) struct Options {
+pub(super) struct ImportOptions {
     #[command(flatten)]
     input: Input,
     /// Write it in Mooncake's format, with its blocks' size and its sessions
@@ -43,40 +42,19 @@ struct Out<'a> {
     blocks: u64,
     unique_blocks: u64,
     sampled: f64,
-    cold: Ceiling,
-    warm: Ceiling,
+    cold: Shares,
+    warm: Shares,
     warm_up_requests: usize,
     left_out: &'a [String],
     notes: &'a [String],
 }
 
-#[derive(Serialize)]
-struct Ceiling {
-    tokens: f64,
-    blocks: f64,
-}
-
-impl Ceiling {
-    fn new(reuse: &Reuse) -> Self {
-        Self {
-            tokens: reuse.of_tokens(),
-            blocks: reuse.of_blocks(),
-        }
-    }
-}
-
-pub(super) fn run(options: &Options) -> Result<(), String> {
+pub(super) fn run(options: &ImportOptions) -> Result<(), String> {
     let opened = options.input.open()?;
     let trace = &opened.trace;
     if let Some(path) = &options.out {
         opened.must_be_whole()?;
-        let shown = path.display();
-        let failed = |e| format!("{shown} cannot be written ({e}): check the folder");
-        let file = File::create(path).map_err(failed)?;
-        let mut into = BufWriter::new(file);
-        write(trace, &mut into)
-            .and_then(|()| into.flush())
-            .map_err(failed)?;
+        write_file(trace, path)?;
     }
     let (cold, warm, half) = ceilings(trace);
     if options.json {
@@ -90,8 +68,8 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
             blocks: cold.blocks,
             unique_blocks: trace.tree.blocks(),
             sampled: trace.rate,
-            cold: Ceiling::new(&cold),
-            warm: Ceiling::new(&warm),
+            cold: Shares::new(&cold),
+            warm: Shares::new(&warm),
             warm_up_requests: half,
             left_out: &opened.left_out,
             notes: &opened.notes,

@@ -7,6 +7,7 @@ use contextpilot_simulate::{Rates, Sizes};
 use contextpilot_traffic::Traffic;
 
 use super::model;
+use crate::companion::bounds::{is_speed, number};
 use crate::companion::recorded;
 use crate::companion::show::{bytes, count, counted};
 
@@ -37,9 +38,7 @@ pub(in crate::companion) struct Machine {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok();
-    let rate = rate.filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| "a rate is a number above 0".to_owned())
+    number(text, is_speed, "a rate is a number above 0")
 }
 
 /// What is known of a server, and from where.

@@ -67,9 +67,7 @@ impl Input {
             [] => self.of_traces(&self.files),
             [recording] => self.of_recording(&recording.path),
             models => {
-                let names = models
-                    .iter()
-                    .map(|recording| recording.path.display().to_string());
+                let names = models.iter().map(|model| model.path.display().to_string());
                 let names: Vec<String> = names.collect();
                 Err(format!(
                     "Models share no tokens, and {} has a recording of each of a router's: name one of {}",
@@ -260,8 +258,8 @@ impl Reading<'_> {
         let Some(builder) = self.builder else {
             return Err(match self.damaged {
                 0 => {
-                    let files = self.input.files.iter().map(|file| file.to_string_lossy());
-                    let files = files.collect::<Vec<_>>().join(", ");
+                    let names = self.input.files.iter().map(|file| file.to_string_lossy());
+                    let files = names.collect::<Vec<_>>().join(", ");
                     format!(
                         "There are no requests in {}: check the file",
                         Visible(&files)

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::thread::available_parallelism;
 
 use super::contexts::Contexts;
-use super::options::Options;
+use super::options::TtftOptions;
 use super::trial::Measured;
 use crate::companion::demo::running::temporary_folder;
-use crate::companion::show::{print, print_json};
+use crate::companion::show::print_as;
 use crate::say::say;
 use crate::server;
 use crate::variables::of_process;
@@ -25,7 +25,7 @@ use server_run::OwnServer;
 /// Two contexts, which no other trial has.
 type Pair = [String; 2];
 
-pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
+pub(super) fn run(options: &TtftOptions, model: &Path) -> Result<(), String> {
     if !model.is_file() {
         let shown = model.display();
         return Err(format!(
@@ -60,15 +60,12 @@ pub(super) fn run(options: &Options, model: &Path) -> Result<(), String> {
 
     options.write("csv", &show::csv(&runs))?;
     options.write("svg", &show::svg(&runs)?)?;
-    if options.json {
-        print_json(&serde_json::json!({
-            "context_tokens": options.context_tokens,
-            "threads": threads,
-            "runs": runs,
-        }))
-    } else {
-        print(&show::text(&runs))
-    }
+    let value = serde_json::json!({
+        "context_tokens": options.context_tokens,
+        "threads": threads,
+        "runs": runs,
+    });
+    print_as(options.json, &value, || show::text(&runs))
 }
 
 fn server_runs(plan: &Plan, path: &Path, pairs: &[Pair]) -> Result<Vec<Run>, String> {

@@ -30,7 +30,7 @@ use crate::companion::engine::ServerAt;
 #[command(after_help = "Examples:
   contextpilot-llama ttft --trials 20 --context-tokens 800 --out /tmp/ttft
   contextpilot-llama ttft --python model.gguf --python-bin ~/venv/bin/python")]
-pub(in crate::companion) struct Options {
+pub(in crate::companion) struct TtftOptions {
     #[command(flatten)]
     pub(super) server: ServerAt,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(in crate::companion) struct Options {
     pub(super) json: bool,
 }
 
-impl Options {
+impl TtftOptions {
     pub(super) fn write(&self, extension: &str, text: &str) -> Result<(), String> {
         let mut name = self.out.clone().into_os_string();
         name.push(".");

@@ -37,7 +37,7 @@ const SAYS: Duration = Duration::from_secs(1);
 #[derive(Args)]
 #[command(after_help = "Example:
   contextpilot-llama up -m model.gguf")]
-pub(in crate::companion) struct Options {
+pub(in crate::companion) struct UpIndexOptions {
     /// The process that becomes the server
     server: i32,
     /// The server was asked to speak TLS
@@ -68,7 +68,7 @@ pub(super) fn start(
 }
 
 /// Serves until the server ends.
-pub(in crate::companion) fn run(options: &Options) -> Result<ExitCode, String> {
+pub(in crate::companion) fn run(options: &UpIndexOptions) -> Result<ExitCode, String> {
     let process = Pid::from_raw(options.server).filter(|pid| end_with(*pid));
     let Some(process) = process else {
         // The server has ended already.

@@ -5,27 +5,18 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
 
 use contextpilot_client::control::nearest;
-use contextpilot_client::{Health, LlamaServer};
 use rustix::process::Pid;
 
-/// How long a server may take to say whether it is one.
-const PATIENCE: Duration = Duration::from_secs(2);
+use crate::companion::engine::is_server;
 
 /// The address among these at which a llama-server answers.
 pub(in crate::companion) fn of_server(listening: &[String]) -> Option<String> {
-    let is_server = |url: &&String| {
-        let server = LlamaServer::new(url).map(|server| server.with_timeouts(PATIENCE, PATIENCE));
-        let health = server.and_then(|server| server.health());
-        matches!(health, Ok(Health::Ready | Health::Loading))
-    };
     let reachable = listening
         .iter()
         .filter_map(|url| nearest(std::slice::from_ref(url)));
-    let reachable: Vec<String> = reachable.collect();
-    let servers: Vec<String> = reachable.iter().filter(is_server).cloned().collect();
+    let servers: Vec<String> = reachable.filter(|url| is_server(url)).collect();
     nearest(&servers)
 }
 
@@ -51,8 +42,8 @@ pub(in crate::companion) fn listening(process: Pid, tls: bool) -> Vec<String> {
 }
 
 fn children(process: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{process}/task"));
-    let threads = threads.into_iter().flatten().flatten();
+    let folder = fs::read_dir(format!("/proc/{process}/task"));
+    let threads = folder.into_iter().flatten().flatten();
     let lists =
         threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let numbers = lists.flat_map(|list| {
@@ -85,8 +76,8 @@ fn sockets_of(process: u32, tls: bool) -> Vec<String> {
 
 /// The inodes of its sockets.
 fn inodes(process: u32) -> HashSet<u64> {
-    let descriptors = fs::read_dir(format!("/proc/{process}/fd"));
-    let descriptors = descriptors.into_iter().flatten().flatten();
+    let folder = fs::read_dir(format!("/proc/{process}/fd"));
+    let descriptors = folder.into_iter().flatten().flatten();
     let links = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
     let inode = |link: &Path| {
         let link = link.to_str()?.strip_prefix("socket:[")?;

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 /// A status and a JSON body.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct IndexAnswer {
     /// HTTP's.
     pub status: u16,
     /// The body.
     pub body: Value,
 }
 
-impl Answer {
+impl IndexAnswer {
     /// 200.
     pub(crate) fn ok(body: Value) -> Self {
         Self { status: 200, body }

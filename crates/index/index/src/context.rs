@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::block::Key;
 use crate::validate::too_many;
-use crate::{Answer, Limits};
+use crate::{IndexAnswer, Limits};
 
 /// A context as it was sent.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Context {
         list: &[Value],
         path: &[Value],
         limits: &Limits,
-    ) -> Result<Self, Box<Answer>> {
+    ) -> Result<Self, Box<IndexAnswer>> {
         let most = limits.blocks_in_context;
         if list.len() > most {
             return Err(too_many("documents in one context", list.len(), most));
@@ -33,7 +33,7 @@ impl Context {
                 path.push(json!(at));
                 let message =
                     "Input should be a valid string or number: give documents as text or ids";
-                Box::new(Answer::invalid("block_type", path, message, value))
+                Box::new(IndexAnswer::invalid("block_type", path, message, value))
             })
         });
         Ok(Self {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::piece::{Next, Piece, REQUEST};
 use crate::query::Reorder;
-use crate::{Answer, Index};
+use crate::{Index, IndexAnswer};
 
 const HINT: &str = "Please refer to [Doc {doc_id}] from the previous conversation turn.";
 
@@ -40,7 +40,7 @@ pub(crate) struct Deduplication {
     sum: Sum,
     /// Requests that may make room for it came before this number.
     before: u64,
-    refused: Option<Answer>,
+    refused: Option<IndexAnswer>,
 }
 
 impl Deduplication {
@@ -56,7 +56,7 @@ impl Deduplication {
         self.reorder.is_small()
     }
 
-    pub(crate) fn answer(self) -> Answer {
+    pub(crate) fn answer(self) -> IndexAnswer {
         let Self {
             ids, sum, refused, ..
         } = self;
@@ -69,7 +69,7 @@ impl Deduplication {
             "continued_conversations": sum.continued,
             "total_docs_deduplicated": sum.overlapping,
         });
-        Answer::ok(json!({
+        IndexAnswer::ok(json!({
             "status": "success",
             "message": "Contexts deduplicated",
             "request_ids": ids,

@@ -1,6 +1,6 @@
 //! The routes of the index.
 
-use crate::Answer;
+use crate::IndexAnswer;
 
 /// The routes, by method and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// 405.
-    pub fn find(method: &str, path: &str) -> Result<Option<Self>, Answer> {
+    pub fn find(method: &str, path: &str) -> Result<Option<Self>, IndexAnswer> {
         let (expected, endpoint) = match path {
             "/" => ("GET", Self::Root),
             "/health" => ("GET", Self::Health),
@@ -59,7 +59,7 @@ impl Endpoint {
         if method == expected || (expected == "GET" && method == "HEAD") {
             Ok(Some(endpoint))
         } else {
-            Err(Answer::error(405, "Method Not Allowed"))
+            Err(IndexAnswer::error(405, "Method Not Allowed"))
         }
     }
 }

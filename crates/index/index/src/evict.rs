@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::piece::{Next, Piece, REQUEST};
 use crate::requests::Request;
-use crate::{Answer, Index, Timings, Truth};
+use crate::{Index, IndexAnswer, Timings, Truth};
 
 /// A `POST /evict` that is being answered.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl Eviction {
         self.ids.len() <= 16
     }
 
-    pub(crate) fn answer(self) -> Answer {
+    pub(crate) fn answer(self) -> IndexAnswer {
         let (nodes, requests) = self.remaining;
-        Answer::ok(json!({
+        IndexAnswer::ok(json!({
             "status": "success",
             "conversations_cleared": self.turns,
             "normalized_request_ids": self.normalized,

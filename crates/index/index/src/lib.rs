@@ -53,7 +53,7 @@ mod validate;
 mod weight;
 mod work;
 
-pub use answer::Answer;
+pub use answer::IndexAnswer;
 pub use endpoint::Endpoint;
 pub use errors::Errors;
 pub use index::{Index, Wish};

@@ -6,17 +6,17 @@ use crate::evict::Eviction;
 use crate::query::Query;
 use crate::status::Listing;
 use crate::work::Work;
-use crate::{Answer, Endpoint, Index, Mode};
+use crate::{Endpoint, Index, IndexAnswer, Mode};
 
 /// How a request is answered.
 #[derive(Debug)]
 pub enum Outcome {
     /// At once.
-    Answer(Answer),
+    Answer(IndexAnswer),
     /// In some pieces.
     Work(Box<Work>),
     /// At once; what was forgotten is left to be dropped, which takes a while, without the state.
-    Emptied(Answer, Forgotten),
+    Emptied(IndexAnswer, Forgotten),
 }
 
 /// The content of an index before a `/reset`.
@@ -57,10 +57,12 @@ impl Index {
                 return work(self.deduplicate(*reorder).into());
             }
             // The others need an index.
-            _ if self.mode == Mode::Stateless || !self.initialized => Answer::not_initialized(),
+            _ if self.mode == Mode::Stateless || !self.initialized => {
+                IndexAnswer::not_initialized()
+            }
             Query::Plain(Endpoint::Requests) => return work(Listing::default().into()),
             Query::Plain(_) => self.stats(now),
-            Query::Deduplicate(_) => Answer::not_initialized(),
+            Query::Deduplicate(_) => IndexAnswer::not_initialized(),
             Query::Evict(ids) => return work(Eviction::new(ids).into()),
             Query::Search(context) => self.search(&context),
             Query::Insert(context, tokens) => match self.insert(context, tokens, new_id) {
@@ -71,7 +73,7 @@ impl Index {
         Outcome::Answer(answer)
     }
 
-    fn refused(&mut self, answer: Answer) -> Outcome {
+    fn refused(&mut self, answer: IndexAnswer) -> Outcome {
         self.counters.refused += 1;
         Outcome::Answer(answer)
     }
@@ -90,7 +92,7 @@ impl Index {
         self.initialized = before.initialized;
         self.warning.clone_from(&before.warning);
         self.errors = before.errors.clone();
-        let answer = Answer::ok(json!({
+        let answer = IndexAnswer::ok(json!({
             "status": "success",
             "message": message,
             "conversation_tracker": "reset",

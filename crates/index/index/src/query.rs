@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::numbering::Numbers;
 use crate::validate::{Members, not_a_list, not_allowed, too_many};
-use crate::{Answer, Endpoint, Limits, Mode};
+use crate::{Endpoint, IndexAnswer, Limits, Mode};
 
 /// A request that can be answered.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Query {
     ///
     /// # Errors
     /// 422 for what is not understood, 413 beyond the limits.
-    pub fn parse(endpoint: Endpoint, body: &[u8], limits: &Limits) -> Result<Self, Answer> {
+    pub fn parse(endpoint: Endpoint, body: &[u8], limits: &Limits) -> Result<Self, IndexAnswer> {
         match endpoint {
             Endpoint::Reorder
             | Endpoint::Schedule
@@ -89,7 +89,7 @@ impl Query {
         endpoint: Endpoint,
         members: &Members<'_>,
         limits: &Limits,
-    ) -> Result<Self, Box<Answer>> {
+    ) -> Result<Self, Box<IndexAnswer>> {
         let context = || Context::parse(members.list("context")?, &["context".into()], limits);
         Ok(match endpoint {
             Endpoint::Evict => {
@@ -155,10 +155,10 @@ impl Reorder {
     }
 }
 
-fn json(body: &[u8]) -> Result<Value, Answer> {
+fn json(body: &[u8]) -> Result<Value, IndexAnswer> {
     serde_json::from_slice(body).map_err(|error| {
         let message = format!("JSON decode error: {error}");
-        Answer::invalid(
+        IndexAnswer::invalid(
             "json_invalid",
             vec![json!(error.column())],
             &message,
@@ -171,7 +171,7 @@ fn reorder(
     members: &Members<'_>,
     stateless: bool,
     limits: &Limits,
-) -> Result<Reorder, Box<Answer>> {
+) -> Result<Reorder, Box<IndexAnswer>> {
     let lists = members.list("contexts")?;
     if lists.len() > limits.contexts {
         return Err(too_many(

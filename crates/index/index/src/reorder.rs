@@ -14,7 +14,7 @@ use crate::numbering::places;
 use crate::piece::{HALF, Next, Piece, REQUEST};
 use crate::query::{Reorder, Wanted};
 use crate::question::{Question, TRIES};
-use crate::{Answer, Index, Mode, Truth};
+use crate::{Index, IndexAnswer, Mode, Truth};
 
 /// A `/reorder` that is being answered.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Reordering {
     /// Requests that may make room for it came before this number.
     before: u64,
     sum: Sum,
-    refused: Option<Answer>,
+    refused: Option<IndexAnswer>,
     /// A query for the hook before the answer, and how many may still follow.
     pub(crate) question: Option<Question>,
     pub(crate) asks: usize,
@@ -115,7 +115,7 @@ impl Reordering {
     }
 
     /// What it is refused for, if it is.
-    pub(crate) fn refused(&self) -> Option<Answer> {
+    pub(crate) fn refused(&self) -> Option<IndexAnswer> {
         self.refused.clone()
     }
 
@@ -167,7 +167,7 @@ impl Reordering {
         self.kind == Kind::Incremental && self.reorder.contexts.len() == 1
     }
 
-    fn refuse(&mut self, answer: Answer) {
+    fn refuse(&mut self, answer: IndexAnswer) {
         self.refused = Some(answer);
         self.phase = Phase::Undo;
     }
@@ -187,7 +187,7 @@ impl Index {
     ///
     /// # Errors
     /// 429: more is cached than leaves room for it.
-    pub(crate) fn reorder(&self, reorder: Reorder) -> Result<Reordering, Box<Answer>> {
+    pub(crate) fn reorder(&self, reorder: Reorder) -> Result<Reordering, Box<IndexAnswer>> {
         let kind = match self.mode {
             _ if reorder.stateless => Kind::Stateless,
             Mode::Stateless => Kind::Stateless,
@@ -350,7 +350,7 @@ impl Index {
         job: &mut Reordering,
         at: usize,
         new_id: &mut dyn FnMut() -> String,
-    ) -> Result<(), Box<Answer>> {
+    ) -> Result<(), Box<IndexAnswer>> {
         let given = self.admitted(job, at)?;
         let ordered = self.ordered(job, at, &given);
         self.frequency.note(&given);
@@ -410,7 +410,11 @@ impl Index {
 
     /// The blocks of a context, for which there is room. They may be admitted already; if others have taken their room
     /// or their numbers since, they are admitted again.
-    fn admitted(&mut self, job: &mut Reordering, at: usize) -> Result<Vec<Block>, Box<Answer>> {
+    fn admitted(
+        &mut self,
+        job: &mut Reordering,
+        at: usize,
+    ) -> Result<Vec<Block>, Box<IndexAnswer>> {
         let context = &job.reorder.contexts[at];
         if let Some(blocks) = job.admitted.take() {
             self.make_room(1, blocks.len(), 0, job.before)?;

@@ -3,7 +3,7 @@
 use contextpilot_order::{Block, importance_note};
 use serde_json::{Value, json};
 
-use crate::Answer;
+use crate::IndexAnswer;
 use crate::numbering::are_texts;
 use crate::reorder::{Facts, Kind, Placed, Reordering};
 
@@ -36,7 +36,7 @@ impl Reordering {
         }
     }
 
-    fn stateless(mut self) -> Answer {
+    fn stateless(mut self) -> IndexAnswer {
         let schedule: Vec<usize> = self.batch.schedule().collect();
         let input_type = self.input_type();
         let contexts = self.take_contexts(&schedule);
@@ -59,7 +59,7 @@ impl Reordering {
         });
         body["reordered_contexts"] = contexts;
         self.add_notes(&mut body, &schedule);
-        Answer::ok(body)
+        IndexAnswer::ok(body)
     }
 
     fn add_notes(&self, body: &mut Value, schedule: &[usize]) {
@@ -76,18 +76,18 @@ impl Reordering {
         }
     }
 
-    pub(crate) fn answer(mut self) -> Answer {
+    pub(crate) fn answer(mut self) -> IndexAnswer {
         if let Some(refused) = self.refused() {
             return refused;
         }
         match self.facts.take() {
             _ if self.kind == Kind::Stateless => self.stateless(),
             Some(facts) => self.live(facts),
-            None => Answer::error(503, "the batch is not finished: try again"),
+            None => IndexAnswer::error(503, "the batch is not finished: try again"),
         }
     }
 
-    fn live(mut self, facts: Facts) -> Answer {
+    fn live(mut self, facts: Facts) -> IndexAnswer {
         let schedule: Vec<usize> = self.batch.schedule().collect();
         let input_type = self.input_type();
         let contexts = self.take_contexts(&schedule);
@@ -134,6 +134,6 @@ impl Reordering {
         if let Some(deduplication) = facts.deduplication {
             body["deduplication"] = deduplication;
         }
-        Answer::ok(body)
+        IndexAnswer::ok(body)
     }
 }

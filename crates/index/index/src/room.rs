@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use crate::block::Key;
 use crate::context::Context;
 use crate::tier::StoredTier;
-use crate::{Answer, Index, Truth};
+use crate::{Index, IndexAnswer, Truth};
 
 /// Bytes of a known block, with its place in every table.
 const BLOCK: usize = 220;
@@ -25,7 +25,7 @@ impl Index {
     ///
     /// # Errors
     /// 429: they could not.
-    pub(crate) fn could_hold(&self, requests: usize) -> Result<(), Box<Answer>> {
+    pub(crate) fn could_hold(&self, requests: usize) -> Result<(), Box<IndexAnswer>> {
         let limit = self.limits.requests;
         let held = match self.truth {
             Truth::Guess => 0,
@@ -48,7 +48,7 @@ impl Index {
         context: &Context,
         requests: usize,
         before: u64,
-    ) -> Result<Vec<Block>, Box<Answer>> {
+    ) -> Result<Vec<Block>, Box<IndexAnswer>> {
         let (mut known, mut new) = (Vec::new(), HashSet::<Key, RandomState>::default());
         for key in &context.keys {
             match self.blocks.known(*key) {
@@ -128,7 +128,7 @@ impl Index {
         blocks: usize,
         new: usize,
         before: u64,
-    ) -> Result<(), Box<Answer>> {
+    ) -> Result<(), Box<IndexAnswer>> {
         let limits = self.limits;
         while self.requests.len() + self.stored().map_or(0, StoredTier::len) + requests
             > limits.requests
@@ -189,10 +189,10 @@ impl Index {
     }
 }
 
-fn full(what: &str, limit: usize, option: &str) -> Box<Answer> {
+fn full(what: &str, limit: usize, option: &str) -> Box<IndexAnswer> {
     let why = format!(
         "{limit} {what} are kept, and no more are allowed: evict some requests (POST /evict), start \
          anew (POST /reset), or start the index with a larger {option}"
     );
-    Box::new(Answer::error(429, &why))
+    Box::new(IndexAnswer::error(429, &why))
 }

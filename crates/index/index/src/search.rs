@@ -4,11 +4,11 @@ use contextpilot_order::Block;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::{Answer, Index};
+use crate::{Index, IndexAnswer};
 
 impl Index {
     /// Where a context's blocks are cached, in the order in which they come.
-    pub(crate) fn search(&mut self, context: &Context) -> Answer {
+    pub(crate) fn search(&mut self, context: &Context) -> IndexAnswer {
         self.counters.searches += 1;
         let known: Vec<Option<Block>> = context
             .keys
@@ -18,7 +18,7 @@ impl Index {
         let known: Vec<Block> = known.into_iter().map_while(|block| block).collect();
         let (length, prompt) = self.cached.beginning_of(&known, |_| 1, 0);
         let prompt = prompt.filter(|_| length > 0);
-        Answer::ok(json!({
+        IndexAnswer::ok(json!({
             "status": "success",
             // Positions in a tree, which only the index itself could use.
             "search_path": (0..length).map(|_| 0).collect::<Vec<u8>>(),
@@ -35,14 +35,14 @@ impl Index {
         context: Context,
         tokens: u64,
         new_id: &mut dyn FnMut() -> String,
-    ) -> Result<Answer, Box<Answer>> {
+    ) -> Result<IndexAnswer, Box<IndexAnswer>> {
         let before = self.requests.next_number();
         let blocks = self.admit(&context, 1, before)?;
         let (path, _) = self.cached.beginning_of(&blocks, |_| 1, 0);
         let id = self.track(blocks, tokens, new_id);
         self.cached(&id, tokens);
         let number = self.requests.get(&id).map(|request| request.number);
-        Ok(Answer::ok(json!({
+        Ok(IndexAnswer::ok(json!({
             "status": "success",
             "node_id": number,
             "search_path": (0..path).map(|_| 0).collect::<Vec<u8>>(),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::piece::{Next, Piece};
-use crate::{Answer, Index, Mode, Truth};
+use crate::{Index, IndexAnswer, Mode, Truth};
 
 /// A `GET /requests` that is being answered.
 #[derive(Debug, Default)]
@@ -19,8 +19,8 @@ impl Listing {
         if self.done { Next::Answer } else { Next::State }
     }
 
-    pub(crate) fn answer(self) -> Answer {
-        Answer::ok(json!({
+    pub(crate) fn answer(self) -> IndexAnswer {
+        IndexAnswer::ok(json!({
             "status": "success",
             "num_requests": self.ids.len(),
             "request_ids": self.ids,
@@ -29,8 +29,8 @@ impl Listing {
 }
 
 impl Index {
-    pub(crate) fn root(&self, now: f64) -> Answer {
-        Answer::ok(json!({
+    pub(crate) fn root(&self, now: f64) -> IndexAnswer {
+        IndexAnswer::ok(json!({
             "service": "ContextPilot Live Index Server",
             "status": "running",
             "mode": self.mode.as_str(),
@@ -39,9 +39,9 @@ impl Index {
         }))
     }
 
-    pub(crate) fn health(&self, now: f64) -> Answer {
+    pub(crate) fn health(&self, now: f64) -> IndexAnswer {
         if self.mode == Mode::Stateless {
-            return Answer::ok(json!({
+            return IndexAnswer::ok(json!({
                 "status": "ready",
                 "mode": "stateless",
                 "eviction_enabled": false,
@@ -50,7 +50,7 @@ impl Index {
             }));
         }
         if !self.initialized {
-            return Answer {
+            return IndexAnswer {
                 status: 503,
                 body: json!({
                     "status": "not_ready",
@@ -58,7 +58,7 @@ impl Index {
                 }),
             };
         }
-        Answer::ok(json!({
+        IndexAnswer::ok(json!({
             "status": "ready",
             "mode": "live",
             "eviction_enabled": true,
@@ -72,17 +72,17 @@ impl Index {
 
     /// Whether the index can order, which is true from the start.
     #[must_use]
-    pub fn ready(mode: Mode, truth: Truth) -> Answer {
-        Answer::ok(json!({
+    pub fn ready(mode: Mode, truth: Truth) -> IndexAnswer {
+        IndexAnswer::ok(json!({
             "status": "ready",
             "mode": mode.as_str(),
             "cache_truth": truth.as_str(),
         }))
     }
 
-    pub(crate) fn stats(&self, now: f64) -> Answer {
+    pub(crate) fn stats(&self, now: f64) -> IndexAnswer {
         let (expected, reused) = self.errors.tokens();
-        let mut answer = Answer::ok(json!({
+        let mut answer = IndexAnswer::ok(json!({
             "status": "success",
             "index_stats": self.index_stats(),
             "cache_truth": self.truth.as_str(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::Answer;
+use crate::IndexAnswer;
 
 /// The members of a request.
 pub(crate) struct Members<'a> {
@@ -10,13 +10,13 @@ pub(crate) struct Members<'a> {
     members: &'a Map<String, Value>,
 }
 
-type Read<T> = Result<T, Box<Answer>>;
+type Read<T> = Result<T, Box<IndexAnswer>>;
 
 impl<'a> Members<'a> {
     pub(crate) fn from_body(body: &'a Value) -> Read<Self> {
         match body {
             Value::Object(members) => Ok(Self { body, members }),
-            other => Err(Box::new(Answer::invalid(
+            other => Err(Box::new(IndexAnswer::invalid(
                 "model_attributes_type",
                 Vec::new(),
                 "Input should be a valid dictionary: send a JSON object",
@@ -32,7 +32,7 @@ impl<'a> Members<'a> {
 
     pub(crate) fn list(&self, name: &str) -> Read<&'a [Value]> {
         match self.members.get(name) {
-            None => Err(Box::new(Answer::invalid(
+            None => Err(Box::new(IndexAnswer::invalid(
                 "missing",
                 vec![json!(name)],
                 "Field required",
@@ -80,7 +80,7 @@ impl<'a> Members<'a> {
         };
         value.as_f64().ok_or_else(|| {
             let message = "Input should be a valid number";
-            Box::new(Answer::invalid(
+            Box::new(IndexAnswer::invalid(
                 "float_type",
                 vec![json!(name)],
                 message,
@@ -95,7 +95,7 @@ impl<'a> Members<'a> {
         };
         value.as_u64().ok_or_else(|| {
             let message = "Input should be a valid integer, 0 or greater";
-            Box::new(Answer::invalid(
+            Box::new(IndexAnswer::invalid(
                 "int_type",
                 vec![json!(name)],
                 message,
@@ -108,7 +108,7 @@ impl<'a> Members<'a> {
         match self.get(name) {
             None => Ok(false),
             Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(Box::new(Answer::invalid(
+            Some(other) => Err(Box::new(IndexAnswer::invalid(
                 "bool_type",
                 vec![json!(name)],
                 "Input should be a valid boolean",
@@ -118,24 +118,29 @@ impl<'a> Members<'a> {
     }
 }
 
-pub(crate) fn not_a_list(path: Vec<Value>, input: &Value) -> Box<Answer> {
+pub(crate) fn not_a_list(path: Vec<Value>, input: &Value) -> Box<IndexAnswer> {
     let message = "Input should be a valid list";
-    Box::new(Answer::invalid("list_type", path, message, input))
+    Box::new(IndexAnswer::invalid("list_type", path, message, input))
 }
 
-pub(crate) fn not_a_string(path: Vec<Value>, input: &Value) -> Box<Answer> {
+pub(crate) fn not_a_string(path: Vec<Value>, input: &Value) -> Box<IndexAnswer> {
     let message = "Input should be a valid string";
-    Box::new(Answer::invalid("string_type", path, message, input))
+    Box::new(IndexAnswer::invalid("string_type", path, message, input))
 }
 
 /// A value that a field cannot have, though its type is right.
-pub(crate) fn not_allowed(name: &str, message: &str, input: &str) -> Box<Answer> {
+pub(crate) fn not_allowed(name: &str, message: &str, input: &str) -> Box<IndexAnswer> {
     let path = vec![json!(name)];
-    Box::new(Answer::invalid("value_error", path, message, &json!(input)))
+    Box::new(IndexAnswer::invalid(
+        "value_error",
+        path,
+        message,
+        &json!(input),
+    ))
 }
 
 /// More than a call may have.
-pub(crate) fn too_many(what: &str, given: usize, limit: usize) -> Box<Answer> {
+pub(crate) fn too_many(what: &str, given: usize, limit: usize) -> Box<IndexAnswer> {
     let why = format!("{given} {what}, and {limit} are allowed: send less at a time");
-    Box::new(Answer::error(413, &why))
+    Box::new(IndexAnswer::error(413, &why))
 }

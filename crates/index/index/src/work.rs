@@ -9,7 +9,7 @@ use crate::piece::{Next, Piece, REQUEST};
 use crate::question::{Found, Question};
 use crate::reorder::Reordering;
 use crate::status::Listing;
-use crate::{Answer, Index};
+use crate::{Index, IndexAnswer};
 
 /// A request that is being answered.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Work {
 
     /// The answer, once all is done.
     #[must_use]
-    pub fn answer(self) -> Answer {
+    pub fn answer(self) -> IndexAnswer {
         match self.0 {
             Job::Reorder(job) => job.answer(),
             Job::Deduplicate(job) => job.answer(),

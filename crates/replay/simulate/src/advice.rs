@@ -56,20 +56,14 @@ impl Trials {
     /// The change that gains most. `None`: nothing would have helped.
     #[must_use]
     pub fn best(&self) -> Option<&Change> {
-        let better = |best: Option<&'_ Change>, change: &Change| {
-            is_better(
-                &change.point,
-                best.map_or(&self.recorded, |best| &best.point),
-            )
-        };
-        let all = self.helpful.iter();
-        all.fold(None, |best, change| {
-            if better(best, change) {
-                Some(change)
-            } else {
-                best
+        let mut best = None;
+        for change in &self.helpful {
+            let known = best.map_or(&self.recorded, |best: &Change| &best.point);
+            if is_better(&change.point, known) {
+                best = Some(change);
             }
-        })
+        }
+        best
     }
 }
 

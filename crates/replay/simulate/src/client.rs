@@ -60,10 +60,7 @@ impl Client {
     #[must_use]
     pub fn applied(self, traffic: &Traffic) -> Traffic {
         let mut traffic = traffic.clone();
-        let records = traffic
-            .requests
-            .iter_mut()
-            .map(|request| &mut request.record);
+        let records = traffic.requests.iter_mut().map(|asked| &mut asked.record);
         match self {
             Self::NoSlot => records.for_each(|record| record.id_slot = None),
             Self::Cache => records.for_each(|record| record.uncached = false),

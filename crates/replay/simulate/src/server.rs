@@ -76,7 +76,7 @@ enum Pause {
     Grows(u64),
 }
 
-pub(crate) struct Server<'a> {
+pub(crate) struct SimulatedServer<'a> {
     traffic: &'a Traffic,
     jobs: &'a [Job],
     setting: &'a Setting,
@@ -122,7 +122,7 @@ pub(crate) struct Server<'a> {
     pub(crate) outcomes: Vec<Option<Outcome>>,
 }
 
-impl<'a> Server<'a> {
+impl<'a> SimulatedServer<'a> {
     pub(crate) fn new(replay: &'a Replay<'a>, setting: &'a Setting) -> Self {
         let Replay {
             traffic,

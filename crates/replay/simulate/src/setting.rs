@@ -153,12 +153,7 @@ impl Setting {
     pub fn recorded(traffic: &Traffic) -> Option<Self> {
         let setup = traffic.setup.as_ref()?;
         let mut setting = Self::from_setup(setup, Generation::from_recording(setup, traffic));
-        let has_loaded = || {
-            traffic
-                .requests
-                .iter()
-                .any(|request| request.record.loaded > 0)
-        };
+        let has_loaded = || traffic.requests.iter().any(|asked| asked.record.loaded > 0);
         if setting.server.memory != Memory::Full && !has_loaded() {
             // It may have refused the model, and a recording does not say so.
             setting.store_limit = 0;

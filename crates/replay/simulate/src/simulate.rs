@@ -6,7 +6,7 @@ use contextpilot_traffic::Traffic;
 use crate::host::HostCache;
 use crate::point::Point;
 use crate::replay::Replay;
-use crate::server::Server;
+use crate::server::SimulatedServer;
 use crate::setting::Setting;
 
 /// Simulates a server with this setting under the recorded traffic. Of several settings, a [`Replay`] does it in half of
@@ -70,7 +70,7 @@ impl Replay<'_> {
         let asked = self.traffic.requests.iter().map(|request| &request.record);
         let asked = asked.filter(|record| !record.child);
         let all: u64 = asked.map(|record| u64::from(record.prompt)).sum();
-        let mut server = Server::new(self, setting);
+        let mut server = SimulatedServer::new(self, setting);
         server.draw(drawn(nth));
         // What is spared stays so, and what is refused makes all only less.
         let is_enough = |spared: u64| all > 0 && spared as f64 / all as f64 >= share;
@@ -101,7 +101,7 @@ enum Course {
 }
 
 fn point(replay: &Replay<'_>, setting: &Setting, course: Course) -> Point {
-    let mut server = Server::new(replay, setting);
+    let mut server = SimulatedServer::new(replay, setting);
     match course {
         Course::Simulated => server.run(),
         Course::Drawn(random) => {
@@ -114,7 +114,7 @@ fn point(replay: &Replay<'_>, setting: &Setting, course: Course) -> Point {
 }
 
 /// What came of the simulation.
-fn result(replay: &Replay<'_>, setting: &Setting, server: Server<'_>) -> Point {
+fn result(replay: &Replay<'_>, setting: &Setting, server: SimulatedServer<'_>) -> Point {
     let Replay { traffic, sizes, .. } = replay;
     let host_bytes = server.host.as_ref().map_or(0, |host| host.peak);
     let store = server.store.as_ref();

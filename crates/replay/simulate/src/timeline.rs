@@ -153,7 +153,7 @@ fn queued(requests: &[TrafficRequest], ends: &[u64], jobs: &mut [Job]) -> Vec<u6
 /// tokenized after that, so that of several requests at once the first to arrive need not be the first in
 /// the queue. But the order in which they were launched tells: the queue is served in its order, except
 /// that slots which end at once each call one of those that wait, and put it in front of the one before
-/// (see `Server::release_all`). `jobs`: in the order in which they were launched.
+/// (see `SimulatedServer::release_all`). `jobs`: in the order in which they were launched.
 fn order_of_queue(requests: &[TrafficRequest], ends: &[u64], jobs: &[Job]) -> Vec<(u64, usize)> {
     let over = |time: u64| ends.partition_point(|&end| end <= time);
     let record = |nth: usize| &requests[jobs[nth].request].record;

@@ -27,7 +27,7 @@ use blocks::BlockStore;
 use looks::Looks;
 pub use route::Route;
 use route::Router;
-use server::Server;
+use server::FleetServer;
 
 /// What a fleet is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -183,7 +183,7 @@ enum Event {
 struct Fleet<'a> {
     trace: &'a Trace,
     setting: Setting,
-    servers: Vec<Server>,
+    servers: Vec<FleetServer>,
     router: Router,
     /// The store of all, and when each server's machine looks at it.
     shared: BlockStore,
@@ -224,7 +224,7 @@ impl<'a> Fleet<'a> {
             trace,
             setting: *setting,
             servers: (0..servers)
-                .map(|_| Server::new(setting.slots, host, own))
+                .map(|_| FleetServer::new(setting.slots, host, own))
                 .collect(),
             router: Router::new(setting.route, servers),
             shared: BlockStore::new(shared),

@@ -294,6 +294,13 @@ impl Builder {
 }
 
 impl Trace {
+    /// The blocks of the largest request. `None`: there is no request.
+    #[must_use]
+    pub fn largest(&self) -> Option<u32> {
+        let ends = self.requests.iter().map(|request| request.end);
+        ends.map(|end| self.tree.depth(end)).max()
+    }
+
     /// The tokens of the first `blocks` blocks of a request.
     #[must_use]
     pub fn tokens(&self, request: &Request, blocks: u32) -> u64 {

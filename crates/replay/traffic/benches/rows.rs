@@ -30,10 +30,8 @@ fn turn(conversation: u64, nth: u64) -> impl Iterator<Item = i32> {
 }
 
 fn prompts() -> Vec<Vec<i32>> {
-    let all = (1..=TURNS)
-        .flat_map(|turns| (0..CONVERSATIONS).map(move |conversation| (conversation, turns)));
-    let prompt =
-        |(conversation, turns)| (0..turns).flat_map(|nth| turn(conversation, nth)).collect();
+    let all = (1..=TURNS).flat_map(|turns| (0..CONVERSATIONS).map(move |chat| (chat, turns)));
+    let prompt = |(chat, turns)| (0..turns).flat_map(|nth| turn(chat, nth)).collect();
     all.map(prompt).collect()
 }
 

@@ -288,30 +288,26 @@ impl Writer {
 
     /// Records a request's tokens as they would have been with `--spm-infill`. `order`: the number of its launch.
     pub fn suffix_first(&mut self, order: u64, tokens: &[i32]) -> Recorded {
-        if self.full {
-            return Recorded::Full;
-        }
-        let row = self.names.row(&self.key, tokens);
-        let mut body = Vec::new();
-        put(&mut body, order);
-        row.encode(self.next, &mut body);
-        self.next += row.new_tokens();
-        self.frame(record::SUFFIX_FIRST, &body)
+        self.other_tokens(record::SUFFIX_FIRST, &[order], tokens)
     }
 
     /// Records that of a prompt so many tokens were kept as they were generated, and the request's tokens as they would have been
     /// with the tokenizer's own. `order`: the number of its launch.
     pub fn kept(&mut self, order: u64, kept: u32, tokens: &[i32]) -> Recorded {
+        self.other_tokens(record::KEPT, &[order, kept.into()], tokens)
+    }
+
+    /// What else a request's tokens could have been. `numbers`: what stands before them.
+    fn other_tokens(&mut self, kind: u8, numbers: &[u64], tokens: &[i32]) -> Recorded {
         if self.full {
             return Recorded::Full;
         }
         let row = self.names.row(&self.key, tokens);
         let mut body = Vec::new();
-        put(&mut body, order);
-        put(&mut body, u64::from(kept));
+        numbers.iter().for_each(|number| put(&mut body, *number));
         row.encode(self.next, &mut body);
         self.next += row.new_tokens();
-        self.frame(record::KEPT, &body)
+        self.frame(kind, &body)
     }
 
     /// Records the change of a slot. `tokens`: what the slot holds after it; empty after an erase, and

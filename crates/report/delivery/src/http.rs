@@ -15,7 +15,7 @@ use ureq::{Agent, Body, Proxy, ProxyProtocol, RequestBuilder};
 use crate::config::{Config, invalid};
 use crate::redirect;
 use crate::tls;
-use crate::verdict::{Answer, Verdict, classify};
+use crate::verdict::{IndexReply, Verdict, classify};
 
 /// The most bytes that are read of an answer's body, besides what it repeats of the POST.
 const MAX_BODY: u64 = 64 << 10;
@@ -36,7 +36,7 @@ pub(crate) struct Received {
 
 impl Received {
     pub(crate) fn verdict(&self) -> Verdict {
-        classify(&Answer {
+        classify(&IndexReply {
             status: self.status,
             retry_after: self.retry_after.as_deref(),
             body: &self.body,

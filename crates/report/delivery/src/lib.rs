@@ -36,7 +36,7 @@ pub use once_per::OncePer;
 pub use outbox::{Limits, Outbox};
 pub use retry::{Backoff, RetryPolicy};
 pub use sender::{Drained, Sender, Stats};
-pub use verdict::{Answer, Next, Retry, Verdict, classify};
+pub use verdict::{IndexReply, Next, Retry, Verdict, classify};
 
 /// The most ids one POST carries.
 pub const MAX_IDS_PER_POST: usize = 1_000;

@@ -27,7 +27,7 @@ mod tests;
 
 /// The parts of an answer that decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answer<'a> {
+pub struct IndexReply<'a> {
     /// The status code.
     pub status: u16,
     /// `Retry-After`.
@@ -75,7 +75,7 @@ pub enum Next {
 
 /// Judges an answer.
 #[must_use]
-pub fn classify(answer: &Answer<'_>) -> Verdict {
+pub fn classify(answer: &IndexReply<'_>) -> Verdict {
     match answer.status {
         200 if says_evicted(answer.body) => Verdict::Delivered,
         503 if says_not_initialized(answer.body) => Verdict::NothingThere,
@@ -87,7 +87,7 @@ pub fn classify(answer: &Answer<'_>) -> Verdict {
     }
 }
 
-fn retry(answer: &Answer<'_>) -> Verdict {
+fn retry(answer: &IndexReply<'_>) -> Verdict {
     let next = match answer.status {
         413 => Next::HalfAtOnce,
         // These are about the address, permission or time, not about the ids.

@@ -12,7 +12,7 @@ use contextpilot_client::{LlamaServer, Result};
 pub(crate) fn slots(address: &str) -> Result<Vec<String>> {
     let server = LlamaServer::new(address)?;
     server.wait_ready(Duration::from_secs(60))?;
-    let line = |slot: contextpilot_client::Slot| {
+    let line = |slot: contextpilot_client::ServerSlot| {
         let work = if slot.is_processing { "works" } else { "idle" };
         let (tokens, room) = (
             slot.tokens.unwrap_or_default(),

@@ -15,13 +15,13 @@ use crate::{Error, Result};
 const MAX_BODY: u64 = 64 << 20;
 
 /// The head of an answer; the body has not been read yet.
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: StatusCode,
     body: Body,
     address: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     pub(crate) fn new(status: StatusCode, body: Body, address: String) -> Self {
         Self {
             status,

@@ -9,7 +9,7 @@ use ureq::http::{HeaderValue, Uri, header};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use crate::answer::Answer;
+use crate::answer::HttpAnswer;
 use crate::error::one_line;
 use crate::{Error, Result};
 
@@ -116,7 +116,7 @@ impl Http {
         &self.shown
     }
 
-    pub(crate) fn get(&self, path: &str, patience: Patience) -> Result<Answer> {
+    pub(crate) fn get(&self, path: &str, patience: Patience) -> Result<HttpAnswer> {
         self.get_with(path, &[], patience)
     }
 
@@ -125,7 +125,7 @@ impl Http {
         path: &str,
         headers: &[(&str, String)],
         patience: Patience,
-    ) -> Result<Answer> {
+    ) -> Result<HttpAnswer> {
         let once = || {
             let mut request = self.agent.get(format!("{}{path}", self.base));
             for (name, value) in headers {
@@ -141,7 +141,7 @@ impl Http {
         self.exchange(result)
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value, patience: Patience) -> Result<Answer> {
+    pub(crate) fn post(&self, path: &str, body: &Value, patience: Patience) -> Result<HttpAnswer> {
         let request = self
             .agent
             .post(format!("{}{path}", self.base))
@@ -173,11 +173,11 @@ impl Http {
     fn exchange(
         &self,
         result: std::result::Result<ureq::http::Response<Body>, ureq::Error>,
-    ) -> Result<Answer> {
+    ) -> Result<HttpAnswer> {
         match result {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
-                Ok(Answer::new(parts.status, body, self.shown.clone()))
+                Ok(HttpAnswer::new(parts.status, body, self.shown.clone()))
             }
             Err(error) => Err(self.told(&error)),
         }

@@ -54,7 +54,7 @@ pub use control_client::Control;
 pub use error::Error;
 pub use events::{Events, Update};
 pub use metrics::{Metrics, Sample};
-pub use server::{Erased, Health, LlamaServer, Props, Restored, Saved, Slot};
+pub use server::{Erased, Health, LlamaServer, Props, Restored, Saved, ServerSlot};
 
 /// What calls here answer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -67,7 +67,7 @@ fn n_ctx<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
 /// that was never used it gives only a few.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Slot {
+pub struct ServerSlot {
     /// Its id.
     pub id: u32,
     /// Tokens that it can hold.
@@ -86,7 +86,7 @@ pub struct Slot {
     pub generated: Option<u64>,
 }
 
-impl<'de> Deserialize<'de> for Slot {
+impl<'de> Deserialize<'de> for ServerSlot {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let slot = Value::deserialize(deserializer)?;
         let id = slot["id"].as_u64().and_then(|id| u32::try_from(id).ok());
@@ -265,7 +265,7 @@ impl LlamaServer {
     ///
     /// # Errors
     /// As [`LlamaServer::props`]; [`Error::Disabled`] with `--no-slots`.
-    pub fn slots(&self) -> Result<Vec<Slot>> {
+    pub fn slots(&self) -> Result<Vec<ServerSlot>> {
         self.http.get("/slots", Patience::Whole(self.quick))?.json()
     }
 
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn slots_of_every_generation_are_read() {
         let unused = r#"{"id":1,"n_ctx":2048,"speculative":false,"is_processing":false}"#;
-        let slot: Slot = serde_json::from_str(unused).expect("a slot");
+        let slot: ServerSlot = serde_json::from_str(unused).expect("a slot");
         assert_eq!((slot.id, slot.n_ctx), (1, Some(2048)));
         assert_eq!((slot.tokens, slot.generated), (None, None));
         for next in [r#"[{"n_decoded":7}]"#, r#"{"n_decoded":7}"#] {
@@ -469,12 +469,12 @@ mod tests {
                 r#"{{"id":0,"id_task":-1,"is_processing":true,"n_prompt_tokens":25,
                     "n_prompt_tokens_cache":4,"next_token":{next}}}"#
             );
-            let slot: Slot = serde_json::from_str(&used).expect("a slot");
+            let slot: ServerSlot = serde_json::from_str(&used).expect("a slot");
             assert!(slot.is_processing);
             assert_eq!((slot.tokens, slot.cached), (Some(25), Some(4)));
             assert_eq!((slot.generated, slot.task), (Some(7), None));
         }
-        assert!(serde_json::from_str::<Slot>(r#"{"n_ctx":1}"#).is_err());
+        assert!(serde_json::from_str::<ServerSlot>(r#"{"n_ctx":1}"#).is_err());
     }
 
     #[test]

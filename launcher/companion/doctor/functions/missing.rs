@@ -13,8 +13,8 @@ impl Functions {
 
     /// What follows from each function that is not hooked, unless it is another version's.
     pub(super) fn consequences(&self) -> Vec<String> {
-        let rows = self.ways.iter().filter(|way| !self.is_others(way));
-        let rows = rows.filter_map(|(row, way)| {
+        let own = self.ways.iter().filter(|way| !self.is_others(way));
+        let rows = own.filter_map(|(row, way)| {
             let why = match way {
                 HookKind::Imported | HookKind::Inline | HookKind::Uncalled => return None,
                 HookKind::Refused(why) => why,

@@ -117,15 +117,15 @@ fn what_is_missing_has_its_consequence() {
         assert_eq!(host_cache.grade, Grade::Limited);
         assert!(host_cache.text.contains(name), "{}", host_cache.text);
     }
-    let queue = "_ZN12server_queue10get_new_idEv";
-    let queue = functions(&[queue, "llama_tokenize"]).request_ids();
+    let name = "_ZN12server_queue10get_new_idEv";
+    let queue = functions(&[name, "llama_tokenize"]).request_ids();
     assert_eq!(queue.grade, Grade::Fails);
     assert!(queue.text.contains("get_new_id"), "{}", queue.text);
 }
 
 #[test]
 fn prompts_stand_in_for_the_servers_own_functions_and_for_nothing_else() {
-    let name = |functions: &Functions| functions.names(|way| *way == HookKind::Imported);
+    let name = |functions: &Functions| functions.names(&HookKind::Imported);
     let tokenize = "llama_tokenize".to_owned();
     assert!(!name(&functions(&[])).contains(&tokenize));
     for generation in ["server_queue", "server26"] {

@@ -9,8 +9,8 @@ use super::kind::{HookKind, has, verdicts};
 
 /// How OpenSSL's functions are hooked, all alike, and what follows.
 pub(super) fn examine(program: &Program, located: &Located) -> (HookKind, Finding) {
-    let functions = located.functions.iter().skip(ROWS.len());
-    let functions = functions.take(OPENSSL.len());
+    let behind = located.functions.iter().skip(ROWS.len());
+    let functions = behind.take(OPENSSL.len());
     let places: Vec<&FunctionPlace> = functions.map(|(_, place)| place).collect();
     let is_imported = |place: &&FunctionPlace| {
         let calls = Calls::Imported;

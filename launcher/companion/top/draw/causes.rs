@@ -6,7 +6,7 @@ use ratatui::text::{Line as Text, Span};
 use super::style::{bar_width, colour};
 use crate::companion::differs::Differs;
 use crate::companion::show::percent;
-use crate::companion::top::state::State;
+use crate::companion::top::state::ScreenState;
 use crate::companion::words;
 
 /// A part of a bar.
@@ -30,13 +30,13 @@ const PARTS: [(&str, char, Color); 7] = [
 ];
 
 /// Whether there is anything to be shown.
-pub(super) fn are_known(state: &State) -> bool {
+pub(super) fn are_known(state: &ScreenState) -> bool {
     let now = state.now.as_ref();
     now.is_some_and(|now| now.reuse.causes.sum() > 0)
 }
 
 /// `Why ████████  new 61 %, evicted 30 %, elsewhere 9 %`
-pub(super) fn line(state: &State, width: u16) -> Text<'static> {
+pub(super) fn line(state: &ScreenState, width: u16) -> Text<'static> {
     let Some(now) = &state.now else {
         return Text::default();
     };
@@ -55,7 +55,7 @@ pub(super) fn line(state: &State, width: u16) -> Text<'static> {
 }
 
 /// `Left ███████  left out 61 %, tokenized otherwise 39 %`: of the last prompts that left an earlier one.
-pub(super) fn differences(state: &State, width: u16) -> Text<'static> {
+pub(super) fn differences(state: &ScreenState, width: u16) -> Text<'static> {
     let parts = Differs::ALL.map(|kind| {
         let of = state.differences.iter().filter(|differs| **differs == kind);
         Part {
@@ -94,7 +94,7 @@ fn terminal(number: u8) -> Color {
     })
 }
 
-fn bar(state: &State, label: &'static str, width: u16, parts: &[Part]) -> Text<'static> {
+fn bar(state: &ScreenState, label: &'static str, width: u16, parts: &[Part]) -> Text<'static> {
     let all = parts
         .iter()
         .fold(0_u64, |all, part| all.saturating_add(part.size));

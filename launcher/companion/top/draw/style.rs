@@ -3,7 +3,7 @@
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
-use crate::companion::top::state::State;
+use crate::companion::top::state::ScreenState;
 
 /// Eighths of a cell.
 const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
@@ -18,7 +18,7 @@ pub(super) fn gauge_width(width: u16) -> usize {
     bar_width(width).min(20)
 }
 
-pub(super) fn bar(state: &State, fill: f64, width: usize) -> Span<'static> {
+pub(super) fn bar(state: &ScreenState, fill: f64, width: usize) -> Span<'static> {
     let eighths = ((fill.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize).min(width * 8);
     let mut text = "█".repeat(eighths / 8);
     if eighths % 8 > 0 {
@@ -38,7 +38,7 @@ pub(super) fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-pub(super) fn colour(state: &State, colour: Color) -> Style {
+pub(super) fn colour(state: &ScreenState, colour: Color) -> Style {
     if state.colours {
         Style::new().fg(colour)
     } else {

@@ -9,7 +9,7 @@ use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::super::feed::GONE;
-use super::super::state::{Key, State};
+use super::super::state::{Key, ScreenState};
 use super::screen;
 use crate::companion::differs::Differs;
 
@@ -50,13 +50,13 @@ fn eviction(sequence: u64, id: &str) -> Update {
     Update::Event(event)
 }
 
-fn state(colours: bool) -> State {
+fn state(colours: bool) -> ScreenState {
     let slots = json!([
         slot(0, 1204, 5, &["req-tea", "req-sea"]),
         slot(1, 2040, 9, &["req-\u{1b}owl"]),
         slot(2, 0, 7, &[]),
     ]);
-    let mut state = State::new(colours);
+    let mut state = ScreenState::new(colours);
     state.stats(stats("2026-01-02T03:04:05.000Z", slots.clone(), 0, 0));
     state.stats(stats("2026-01-02T03:04:07.000Z", slots, 200, 3000));
     state.update(eviction(1, "req-ash"));
@@ -68,7 +68,7 @@ fn state(colours: bool) -> State {
     state
 }
 
-fn drawn(state: &State, width: u16, height: u16) -> Buffer {
+fn drawn(state: &ScreenState, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     let drawn = terminal.draw(|frame| screen(state, frame));
     drawn.expect("a screen").buffer.clone()
@@ -102,7 +102,7 @@ fn a_prompt_counts_while_it_is_being_evaluated() {
         slot["last_title"] = json!({ "words": "Tea", "agent": "a/1" });
         stats(at, json!([slot]), 0, 0)
     };
-    let mut state = State::new(false);
+    let mut state = ScreenState::new(false);
     state.stats(at("2026-01-02T03:04:05.000Z", 64));
     state.stats(at("2026-01-02T03:04:07.000Z", 164));
     let screen = lines(&drawn(&state, 140, 24)).join("\n");
@@ -131,7 +131,7 @@ fn a_title_has_the_width_that_is_there() {
     let words = "A question of many words ".repeat(8);
     let mut slot = slot(1, 2040, 9, &["req-a"]);
     slot["last_title"] = json!({ "words": words, "agent": "a/1" });
-    let mut state = State::new(false);
+    let mut state = ScreenState::new(false);
     state.stats(stats("2026-01-02T03:04:05.000Z", json!([slot]), 0, 0));
     let of_slot = |width| lines(&drawn(&state, width, 24)).swap_remove(2);
     let whole = of_slot(300);
@@ -220,7 +220,7 @@ fn no_size_is_too_small_or_too_large() {
     let many: Vec<Value> = (0..64).map(|id| slot(id, 7, 1, &["a"])).collect();
     let mut busy = state(true);
     busy.stats(stats("2026-01-02T03:04:09.000Z", many.into(), 1, 1));
-    for state in [&State::new(true), &state(true), &busy] {
+    for state in [&ScreenState::new(true), &state(true), &busy] {
         for width in [0, 1, 2, 5, 20, 79, 300] {
             for height in [0, 1, 2, 3, 5, 8, 12, 100] {
                 drawn(state, width, height);
@@ -246,7 +246,7 @@ fn no_size_is_too_small_or_too_large() {
 #[test]
 fn slots_are_sorted_as_asked() {
     let mut state = state(true);
-    let order = |state: &State| {
+    let order = |state: &ScreenState| {
         state
             .slots()
             .iter()
@@ -289,7 +289,7 @@ fn scrolling_stays_with_what_is_read() {
     for number in 10..60 {
         state.update(eviction(number, &format!("req-{number}")));
     }
-    let first = |state: &State| lines(&drawn(state, 80, 24))[11].clone();
+    let first = |state: &ScreenState| lines(&drawn(state, 80, 24))[11].clone();
     assert!(first(&state).contains("req-59"));
     state.key(Key::Down(2));
     assert!(first(&state).contains("req-57"));
@@ -322,7 +322,7 @@ fn a_server_that_has_ended_is_told_within_80_columns() {
 fn a_server_that_sleeps_is_not_said_to_have_used_no_slot() {
     let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
     now.model_state = ModelState::Asleep;
-    let mut state = State::new(false);
+    let mut state = ScreenState::new(false);
     state.stats(now);
     let shown = lines(&drawn(&state, 80, 24)).join("\n");
     assert!(shown.contains("llama-server sleeps"), "{shown}");
@@ -332,10 +332,10 @@ fn a_server_that_sleeps_is_not_said_to_have_used_no_slot() {
 #[test]
 fn evictions_before_its_start_are_counted_above_a_list_that_says_it_has_none() {
     let none = "none since top was started";
-    let shown = |state: &State| lines(&drawn(state, 80, 24)).join("\n");
+    let shown = |state: &ScreenState| lines(&drawn(state, 80, 24)).join("\n");
     let mut now = stats("2026-01-02T03:04:05.000Z", json!([]), 0, 0);
     now.evictions.clear();
-    let mut state = State::new(false);
+    let mut state = ScreenState::new(false);
     state.stats(now.clone());
     assert!(!shown(&state).contains(none));
     now.evictions.insert(Reason::Overwritten, 2);
@@ -352,7 +352,7 @@ fn a_bar_says_why_tokens_were_evaluated() {
     now.reuse.causes.repeated = 200;
     now.reuse.causes.evicted = 300;
     now.reuse.causes.elsewhere.busy = 100;
-    let mut state = State::new(false);
+    let mut state = ScreenState::new(false);
     state.stats(now);
     let lines = lines(&drawn(&state, 80, 24));
     let bar = format!(
@@ -378,7 +378,7 @@ fn what_was_sent_before_behind_something_else_has_a_colour_of_its_own() {
     now.reuse.causes.new = 400;
     now.reuse.causes.repeated = 300;
     now.reuse.causes.evicted = 300;
-    let mut state = State::new(true);
+    let mut state = ScreenState::new(true);
     state.stats(now);
     let buffer = drawn(&state, 80, 24);
     let line = lines(&buffer)
@@ -393,7 +393,7 @@ fn what_was_sent_before_behind_something_else_has_a_colour_of_its_own() {
 #[test]
 fn a_bar_says_how_prompts_left_earlier_ones() {
     let mut state = state(false);
-    let shown = |state: &State| {
+    let shown = |state: &ScreenState| {
         let lines = lines(&drawn(state, 80, 24));
         lines.into_iter().find(|line| line.starts_with(" Left "))
     };
@@ -433,7 +433,7 @@ fn a_bar_says_how_prompts_left_earlier_ones() {
 #[test]
 fn what_is_loaded_or_read_before_the_first_prompt_is_said() {
     let shown = |now: &Stats| {
-        let mut state = State::new(false);
+        let mut state = ScreenState::new(false);
         state.stats(now.clone());
         lines(&drawn(&state, 220, 24)).join("\n")
     };
@@ -470,7 +470,7 @@ fn a_prefix_store_has_a_line() {
         saved_tokens: 700,
         ..PrefixStore::default()
     });
-    let mut state = State::new(false);
+    let mut state = ScreenState::new(false);
     state.stats(now.clone());
     let shown = lines(&drawn(&state, 100, 24)).join("\n");
     let line = "store 5.0 MiB of 1.0 GiB, 1,234 tokens loaded, 700 stored; /var/lib/llama/store";

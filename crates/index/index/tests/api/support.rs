@@ -1,7 +1,7 @@
 //! An index, and requests to it, in one thread.
 
 use contextpilot_index::{
-    Answer, Endpoint, Found, Index, Limits, Mode, Next, Outcome, Query, Question,
+    Endpoint, Found, Index, IndexAnswer, Limits, Mode, Next, Outcome, Query, Question,
 };
 use serde_json::Value;
 
@@ -30,10 +30,10 @@ impl Asked {
         }
     }
 
-    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> IndexAnswer {
         let endpoint = match Endpoint::find(method, path) {
             Ok(Some(endpoint)) => endpoint,
-            Ok(None) => return Answer::error(404, "Not Found"),
+            Ok(None) => return IndexAnswer::error(404, "Not Found"),
             Err(answer) => return answer,
         };
         let query = match Query::parse(endpoint, body, self.index.limits()) {
@@ -75,7 +75,7 @@ impl Asked {
         }));
     }
 
-    pub(crate) fn post(&mut self, path: &str, body: Value) -> Answer {
+    pub(crate) fn post(&mut self, path: &str, body: Value) -> IndexAnswer {
         self.ask("POST", path, body.to_string().as_bytes())
     }
 }

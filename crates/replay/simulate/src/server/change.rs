@@ -3,11 +3,11 @@
 use contextpilot_traffic::{ChangeKind, Refusal};
 
 use super::serve::keeps_for;
-use super::{Server, Slot};
+use super::{SimulatedServer, Slot};
 use crate::content::Content;
 use crate::window::Positions;
 
-impl Server<'_> {
+impl SimulatedServer<'_> {
     /// Applies a recorded change. Returns false, and does nothing, while the slot is busy.
     pub(super) fn change(&mut self, nth: usize) -> bool {
         let change = &self.traffic.changes[nth];

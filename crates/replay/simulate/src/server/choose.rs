@@ -1,12 +1,12 @@
 //! Which slot a request gets, and what is loaded for it from the host prompt cache.
 
-use super::{Server, Slot};
+use super::{SimulatedServer, Slot};
 use crate::content::Content;
 use crate::host::Prompt;
 use crate::reuse;
 use crate::setting::Generation;
 
-impl Server<'_> {
+impl SimulatedServer<'_> {
     /// `get_available_slot`. `None`: the request has to wait.
     pub(super) fn choose(&mut self, job: usize) -> Option<usize> {
         let record = &self.request(job).record;

@@ -4,7 +4,7 @@
 //! launched and when its last token was evaluated, and in which slot, so at the recorded setting nothing of that needs to
 //! be simulated: what is left are the rules by which content is kept, exchanged with the host prompt cache and reused.
 
-use super::{Coming, Pause, Phase, Server};
+use super::{Coming, Pause, Phase, SimulatedServer};
 
 /// Requests that are launched within so long are launched before the same batch, microseconds: no batch with a prompt is
 /// evaluated faster.
@@ -20,7 +20,7 @@ enum Moment {
     Launched(usize),
 }
 
-impl Server<'_> {
+impl SimulatedServer<'_> {
     /// All that was recorded, in the order in which it happened.
     pub(crate) fn follow(&mut self) {
         self.ahead.clear();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contextpilot_traffic::{Applied, Memory, Run, Tokens, TrafficRequest};
 
-use super::{Phase, Server, Slot};
+use super::{Phase, SimulatedServer, Slot};
 use crate::checkpoints::{self, Batch, Taken};
 use crate::content::Content;
 use crate::point::Outcome;
@@ -12,7 +12,7 @@ use crate::reuse;
 use crate::setting::Generation;
 use crate::store::PrefixStore;
 
-impl Server<'_> {
+impl SimulatedServer<'_> {
     /// Serves a job in a slot, and its children in theirs (`launch_slot_with_task`, `pre_decode`): what the slots hold
     /// when it is done. When that is, the turns of the server say.
     pub(super) fn serve(&mut self, nth: usize, job: usize, children: &[usize]) {

@@ -1,8 +1,8 @@
 //! The turns of the server's loop (`update_slots`): what takes how long.
 
-use super::{Phase, Server};
+use super::{Phase, SimulatedServer};
 
-impl Server<'_> {
+impl SimulatedServer<'_> {
     /// Evaluates a batch of prompts, or generates until something comes. Returns false if there is nothing to do.
     pub(super) fn work(&mut self) -> bool {
         let has =

@@ -306,10 +306,7 @@ mod tests {
             ends_session: None,
         };
         let jobs: Vec<Job> = (0..requests.len()).map(job).collect();
-        let times: Vec<u64> = requests
-            .iter()
-            .map(|request| request.record.arrived)
-            .collect();
+        let times: Vec<u64> = requests.iter().map(|asked| asked.record.arrived).collect();
         let (arrivals, haste) = arrivals(requests, &jobs, &times);
         let waits = arrivals
             .into_iter()

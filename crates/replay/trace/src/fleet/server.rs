@@ -17,7 +17,7 @@ struct Slot {
 }
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct FleetServer {
     slots: Vec<Slot>,
     /// Chains, the oldest first, and whether the shared store has them.
     host: VecDeque<(Node, bool)>,
@@ -42,7 +42,7 @@ pub(super) struct Taken {
     pub(super) was_written: bool,
 }
 
-impl Server {
+impl FleetServer {
     /// With so many slots, and so much room in the host cache and in the store, blocks.
     pub(super) fn new(slots: u32, host_room: u64, store_blocks: u64) -> Self {
         let empty = Slot {

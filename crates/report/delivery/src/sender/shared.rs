@@ -43,7 +43,7 @@ pub struct Stats {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SenderState {
     pub(super) outbox: Outbox,
     /// Everything but the fields that the outbox knows.
     pub(super) counts: Stats,
@@ -58,7 +58,7 @@ pub(super) struct State {
     pub(super) settled: Option<Vec<Arc<str>>>,
 }
 
-impl State {
+impl SenderState {
     /// Moves the outbox's count of dropped ids to the figures.
     pub(super) fn collect_overflow(&mut self) {
         let dropped = self.outbox.take_dropped();
@@ -125,7 +125,7 @@ impl State {
 
 #[derive(Debug)]
 pub(super) struct SenderShared {
-    state: Mutex<State>,
+    state: Mutex<SenderState>,
     /// Signals that there is something to do for the sender thread.
     pub(super) work: Condvar,
     /// Signals that the sender thread settled something.
@@ -135,7 +135,7 @@ pub(super) struct SenderShared {
 impl SenderShared {
     pub(super) fn new(limits: Limits, keep_settled: bool) -> Self {
         SenderShared {
-            state: Mutex::new(State {
+            state: Mutex::new(SenderState {
                 outbox: Outbox::new(limits),
                 counts: Stats::default(),
                 running: true,
@@ -152,7 +152,7 @@ impl SenderShared {
 
     /// Ignores poisoning. After a panic while the lock was held, a count may be
     /// wrong. That is better than to report nothing any more.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SenderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,9 +170,9 @@ impl SenderShared {
 
     pub(super) fn wait_for_progress<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, SenderState>,
         at_most: Duration,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, SenderState> {
         let waited = self.progress.wait_timeout(state, at_most);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -180,9 +180,9 @@ impl SenderShared {
     /// Waits for work. `at_most` `None`: without a limit.
     pub(super) fn wait_for_work<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, SenderState>,
         at_most: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, SenderState> {
         match at_most {
             Some(time) => {
                 let waited = self.work.wait_timeout(state, time);

@@ -1,10 +1,10 @@
 use super::*;
 
 fn judge(status: u16, body: &str) -> Verdict {
-    classify(&Answer {
+    classify(&IndexReply {
         status,
         body: body.as_bytes(),
-        ..Answer::default()
+        ..IndexReply::default()
     })
 }
 
@@ -89,10 +89,10 @@ fn only_the_not_initialized_answer_means_nothing_to_evict() {
         let verdict = judge(status, body);
         assert!(matches!(verdict, Verdict::Retry(_)), "{status} {body}");
     }
-    let noise = classify(&Answer {
+    let noise = classify(&IndexReply {
         status: 503,
         body: &[0xff, 0xfe],
-        ..Answer::default()
+        ..IndexReply::default()
     });
     assert!(matches!(noise, Verdict::Retry(_)));
 }
@@ -186,10 +186,10 @@ fn there_is_advice_where_a_user_can_fix_something() {
 fn retry_after_is_read_in_seconds() {
     let after = |status, text| {
         let retry_after = Some(text);
-        match classify(&Answer {
+        match classify(&IndexReply {
             status,
             retry_after,
-            ..Answer::default()
+            ..IndexReply::default()
         }) {
             Verdict::Retry(retry) => retry.after,
             other => panic!("{other:?}"),
