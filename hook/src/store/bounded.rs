@@ -171,7 +171,8 @@ fn is_on_the_way(context: Context<'_>, run: &Run, is_brought: bool) -> bool {
         if !may || !record.session.may_load(run.sequence) {
             return None;
         }
-        let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
+        let conditions = record.conditions(run.sequence);
+        let fingerprint = record.fingerprint(conditions)?;
         let wanted = record.session.wanted(run);
         let believed = wanted.len() - run.leading;
         index.settle();
@@ -185,7 +186,6 @@ fn is_on_the_way(context: Context<'_>, run: &Run, is_brought: bool) -> bool {
         if !index.leads_to_state(&fingerprint, &wanted) && !may_hope() {
             return None;
         }
-        let conditions = record.conditions(run.sequence);
         if hidden::length(index, record, conditions, &wanted)? < wanted.len() {
             return None;
         }

@@ -176,9 +176,9 @@ fn search_state(
         if record.has_embeddings() || !record.session.may_load(sequence) {
             return None;
         }
-        let fingerprint = record.fingerprint(record.conditions(sequence))?;
-        index.settle();
         let conditions = record.conditions(sequence);
+        let fingerprint = record.fingerprint(conditions)?;
+        index.settle();
         let length = hidden::length(index, record, conditions, tokens)?;
         // The host has had the rows of all that it believes in.
         let tokens = tokens.get(..length.max(believed))?;
@@ -189,7 +189,7 @@ fn search_state(
             if !is_whole || !is_worth_loading(record, position, held, believed) {
                 return None;
             }
-            index.note_origin(fingerprint, || record.origin(record.conditions(sequence)));
+            index.note_origin(fingerprint, || record.origin(conditions));
             if let Some(state) = prepare_state(index, record, &offer, (sequence, tokens), may_flow)
             {
                 return Some((position, state));

@@ -182,7 +182,8 @@ fn search(
     const ATTEMPTS: usize = 4;
     let found = with_index(context, |index, record| {
         let index = index.as_mut()?;
-        let fingerprint = record.fingerprint(record.conditions(run.sequence))?;
+        let conditions = record.conditions(run.sequence);
+        let fingerprint = record.fingerprint(conditions)?;
         let layout = record.layout().cloned()?;
         index.settle();
         let wanted = record.session.wanted(run);
@@ -192,7 +193,6 @@ fn search(
         for _ in 0..ATTEMPTS {
             let more = room.saturating_sub(wanted.len().saturating_sub(held));
             let mut offer = index.offer(&fingerprint, &wanted, if goes_on { more } else { 0 });
-            let conditions = record.conditions(run.sequence);
             let length = hidden::length(index, record, conditions, &offer.tokens)?;
             if length < offer.tokens.len() {
                 offer.cut(length);
@@ -203,9 +203,7 @@ fn search(
             if gained < worth::LEAST_GAINED || gained > room || !is_worth_it {
                 return None;
             }
-            index.note_origin(fingerprint, || {
-                record.origin(record.conditions(run.sequence))
-            });
+            index.note_origin(fingerprint, || record.origin(conditions));
             let region = index.region_for(may_flow && record.flows, &layout, &offer);
             if let Some(region) = region {
                 match index.outline(&offer, &layout, run.sequence, region) {
