@@ -17,10 +17,10 @@
 //! |---|---|
 //! | [`evaluate`] | what comes before and after an evaluation: searching, loading, leaving out |
 //! | [`change`] | what comes after any other change of a sequence |
-//! | [`save`] | what is copied out, and when: what would be lost, if it is worth it (`kv-store`'s `worth`) |
+//! | [`save`] | what is copied out, and when: what would be lost, if it is worth it (`kv-store`'s `worth`); what is kept on request |
 //! | [`bounded`] | contexts that cannot go back to any position |
 //! | [`state`] | states that the server itself saves and restores |
-//! | [`aside`] | what waits until it is known under which name it is stored |
+//! | [`waiting`] | what waits until it is known under which name it is stored |
 //! | [`ahead`] | tokens that the engine holds and the server has not asked for yet |
 //! | [`outputs`] | indexes of outputs |
 //! | [`hidden`], [`hidden_rows`] | hidden states of tokens, for drafts (MTP, EAGLE-3) |
@@ -71,7 +71,6 @@
 
 pub(crate) mod ahead;
 mod announced;
-mod aside;
 pub(crate) mod bounded;
 mod calls;
 pub(crate) mod change;

@@ -120,6 +120,16 @@ pub(crate) struct ContextStore {
     params: Option<Vec<u8>>,
 }
 
+/// What a sequence holds, as far as it can be stored.
+#[derive(Clone, Copy)]
+pub(super) struct Prefix<'a> {
+    pub(super) tokens: &'a [i32],
+    /// Under what they were evaluated.
+    pub(super) conditions: Conditions,
+    /// Under which name they are stored. `None`: it is not known, or not yet.
+    pub(super) fingerprint: Option<Fingerprint>,
+}
+
 /// What the engine says of a context.
 pub(super) struct Facts {
     model: Option<usize>,
@@ -475,7 +485,39 @@ impl ContextStore {
     pub(super) fn fingerprint_of_hidden(&mut self, conditions: Conditions) -> Option<Fingerprint> {
         // Also looks whether the model's file is as it was.
         self.fingerprint(conditions)?;
+        self.hidden_beside_kv(conditions)
+    }
+
+    /// The same, of a caller that has the fingerprint of the KV.
+    pub(super) fn hidden_beside_kv(&self, conditions: Conditions) -> Option<Fingerprint> {
         Some(self.facts_of_hidden(conditions)?.fingerprint())
+    }
+
+    /// The fingerprints of all that a prompt needs: of its KV, and of its hidden states if the host asks for these.
+    pub(super) fn fingerprints(
+        &mut self,
+        conditions: Conditions,
+    ) -> Option<impl Iterator<Item = Fingerprint> + use<>> {
+        let of_kv = self.fingerprint(conditions)?;
+        let of_rows = match self.hidden {
+            Some(_) => Some(self.hidden_beside_kv(conditions)?),
+            None => None,
+        };
+        Some([Some(of_kv), of_rows].into_iter().flatten())
+    }
+
+    /// What a sequence holds, and the record from which that is borrowed. `None`: nothing of it can be stored.
+    pub(super) fn prefix(&mut self, sequence: i32) -> Option<(&Self, Prefix<'_>)> {
+        let conditions = self.session.conditions(sequence)?;
+        let fingerprint = self.fingerprint(conditions);
+        let record = &*self;
+        let prefix = Prefix {
+            tokens: record.session.believed(sequence)?,
+            // If the model's file was in doubt, these have another number now.
+            conditions: record.session.conditions(sequence)?,
+            fingerprint,
+        };
+        Some((record, prefix))
     }
 
     /// What hidden states depend on, of what KV of the same tokens depends on.

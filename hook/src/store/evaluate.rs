@@ -1,35 +1,33 @@
-//! Evaluations: what the store has of a batch is loaded, and left out of it.
+//! Evaluations: what the store has of a batch is loaded, and left out of it. Before the first prompt, and from the first states
+//! that the engine gives, the layout of a context's states is learned.
 
 pub(crate) mod batches;
-mod learn;
 pub(super) mod load;
-mod parts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::batch::{self, Ready};
-use contextpilot_kv_engine::{HostBatch, LOST, Part, bounded, dense, is_bounded, synchronise};
-use contextpilot_kv_store::Run;
+use contextpilot_kv_engine::{
+    Engine as _, HostBatch, LOST, Part, bounded, dense, is_bounded, synchronise,
+};
+use contextpilot_kv_store::{Layout, LayoutError, Run, Shape, prove};
 use contextpilot_residency::{Entry, Event};
 
-use self::learn::{learn_from_warm_up, learn_layout, prove_layout};
-use self::parts::{part_of_media, parts};
 use super::bounded::{SHARED_WINDOWS, UNKNOWN_WINDOWS, WHOLE_WINDOWS};
 use super::calls::{self, hears};
 use super::context::{ContextStore, Facts};
 use super::engine::Context;
 use super::figures::{self, FIGURES};
-use super::index::StoreIndex;
 use super::index::held::with_index;
 use super::media::Media;
 use super::records::{self, PATIENCE, be_patient, be_patient_for, with_record};
 use super::working::Busy;
-use super::{aside, hidden, only_new, outputs, save};
+use super::{hidden, outputs, save};
 use crate::attach::is_embedded;
 use crate::base::guard;
 use crate::capture::contexts::{self, Windows};
-use crate::capture::{hints, salts, usage};
+use crate::capture::{salts, usage};
 use crate::channel::push;
 
 /// A batch of the server's, and how to evaluate it.
@@ -80,7 +78,7 @@ fn evaluate(
     hidden::prepare(context);
     be_patient(context, PATIENCE);
     describe(context);
-    aside::settle(context);
+    save::store_waiting(context);
     take_salts(context, &content);
     match content {
         Content::Plain(entries) if !is_causal(context) => {
@@ -249,6 +247,23 @@ fn evaluate_media(
     result
 }
 
+/// Rows of an image or a sound, behind the first `from`, with these tokens.
+fn part_of_media(media: &Media, from: usize, tokens: &[i32]) -> Part {
+    let from = if media.shares() { 0 } else { from };
+    let from = i32::try_from(from).unwrap_or(i32::MAX);
+    Part {
+        run: Run {
+            sequence: media.sequence,
+            first: media.first.saturating_add(from),
+            tokens: tokens.to_vec(),
+            leading: tokens.len(),
+        },
+        indexes: (0..).take(tokens.len()).collect(),
+        follows: media.first >= 0,
+        ..Part::default()
+    }
+}
+
 fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches) -> i32 {
     let parts = parts(entries);
     match parts.iter().map(|part| part.run.leading).sum() {
@@ -263,6 +278,41 @@ fn evaluate_tokens(context: Context<'_>, entries: &[Entry], batch: &impl Batches
         Ok(ready) => evaluate_ready(context, entries, &parts, ready, batch).0,
         Err(refusal) => refusal.code(),
     }
+}
+
+/// Divides a batch. A generated token is a part of one entry.
+fn parts(entries: &[Entry]) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut last = 0;
+    for (index, entry) in entries.iter().enumerate() {
+        let is_of = |part: &Part| part.run.sequence == entry.sequence;
+        let known = parts.get(last).is_some_and(is_of).then_some(last);
+        let known = known.or_else(|| parts.iter().position(is_of));
+        last = known.unwrap_or(parts.len());
+        if known.is_none() {
+            parts.push(Part {
+                run: Run {
+                    sequence: entry.sequence,
+                    first: entry.position,
+                    tokens: Vec::new(),
+                    leading: 0,
+                },
+                indexes: Vec::new(),
+                follows: entry.position >= 0,
+                ..Part::default()
+            });
+        }
+        let part = &mut parts[last];
+        let nth = part.run.tokens.len();
+        let expected = i64::from(part.run.first) + nth as i64;
+        part.follows &= i64::from(entry.position) == expected;
+        if !entry.output && part.run.leading == nth {
+            part.run.leading += 1;
+        }
+        part.run.tokens.push(entry.token);
+        part.indexes.push(index as u32);
+    }
+    parts
 }
 
 /// Evaluates a batch that is ready. Returns the engine's result, and how many entries were left out.
@@ -288,9 +338,7 @@ fn evaluate_ready(
         with_record(context, ContextStore::look_at_model);
         for part in parts {
             note_submitted(context, &part.run);
-            save::save_early(context, &part.run);
-            see_to_hint(context, &part.run);
-            save::save_midway(context, &part.run);
+            save::save_after(context, &part.run);
         }
     }
     (result, evaluation.left_out.len())
@@ -378,38 +426,6 @@ fn note_submitted(context: Context<'_>, run: &Run) {
     }
 }
 
-/// A prompt was evaluated up to its end. If its request says how long it is worth keeping, it is stored now, and kept.
-fn see_to_hint(context: Context<'_>, run: &Run) {
-    let is_whole = run.leading < run.tokens.len();
-    if !hints::are_any() || !is_whole || !records::is_oldest(context) {
-        return;
-    }
-    let Some(seconds) = hints::take_lifetime(run.sequence) else {
-        return;
-    };
-    if seconds > 0 {
-        save::share(context, run.sequence);
-    }
-    let done = with_index(context, |index, record| {
-        let conditions = record.session.conditions(run.sequence)?;
-        let fingerprint = record.fingerprint(conditions)?;
-        // Without its hidden states, where the server asks for these, a prompt would be evaluated once more.
-        let of_rows = match record.hidden() {
-            Some(_) => Some(record.fingerprint_of_hidden(conditions)?),
-            None => None,
-        };
-        let tokens = record.session.believed(run.sequence)?;
-        let (index, kinds) = (index.as_mut()?, [Some(fingerprint), of_rows]);
-        let mut kinds = kinds.iter().flatten();
-        Some(kinds.all(|kind| index.keep_for(kind, tokens, seconds)))
-    });
-    if done.flatten() == Some(false) {
-        figures::note_refusal(
-            "what is to be kept would take more than a quarter of the budget (cache_control)",
-        );
-    }
-}
-
 /// The first prompt of a process may come before the folder has been read, or before it is known what is in the model's file.
 /// It waits for that, but no longer than evaluating it would take.
 fn await_ready(context: Context<'_>, parts: &[Part]) {
@@ -459,41 +475,13 @@ fn look_up(context: Context<'_>, parts: &[Part]) {
         .filter(|part| part.follows && part.run.leading > 0)
     {
         with_index(context, |index, record| {
+            let index = index.as_mut()?;
             let conditions = record.conditions(part.run.sequence);
-            let of_rows = match record.hidden() {
-                Some(_) => record.fingerprint_of_hidden(conditions),
-                None => None,
-            };
-            if let (Some(index), Some(fingerprint)) = (index, record.fingerprint(conditions)) {
-                let wanted = record.session.wanted(&part.run);
-                index.look_up(&fingerprint, &wanted);
-                if let Some(of_rows) = &of_rows {
-                    index.look_up(of_rows, &wanted);
-                }
-            }
+            let kinds = record.fingerprints(conditions)?;
+            let wanted = record.session.wanted(&part.run);
+            kinds.for_each(|kind| index.look_up(&kind, &wanted));
+            Some(())
         });
-    }
-}
-
-/// The sequence may soon be copied out, with what is evaluated now. While that is evaluated, memory is made ready, unless the
-/// store has most of it.
-pub(super) fn expect(index: Option<&StoreIndex>, record: &mut ContextStore, run: &Run) {
-    let held = record.session.believed(run.sequence).map(<[_]>::len);
-    let (Some(index), Some(held)) = (index, held) else {
-        return;
-    };
-    let tokens = held + run.tokens.len();
-    let size = record.layout().map(|layout| layout.state_size(tokens));
-    let Some(size) = size.filter(|size| !index.expects(*size)) else {
-        return;
-    };
-    let conditions = record.conditions(run.sequence);
-    let there = record.fingerprint(conditions).map_or(0, |fingerprint| {
-        index.length_of(&fingerprint, &record.session.wanted(run))
-    });
-    let layout = record.layout();
-    if !layout.is_some_and(|layout| only_new::is_enough(record.flows, layout, tokens, there)) {
-        index.expect(size);
     }
 }
 
@@ -516,4 +504,140 @@ fn describe(context: Context<'_>) {
             Windows::None | Windows::Bounded => {}
         }
     });
+}
+
+/// Tokens that are enough to see of what the state of a sequence consists.
+const ENOUGH: usize = 2;
+
+/// A server that warms up evaluates two tokens before its first prompt, and so shows the state of a sequence. (If
+/// that is not understood, a prompt's may be.)
+fn learn_from_warm_up(context: Context<'_>, sequence: i32) {
+    if !is_to_learn(context) || context.length(sequence) != Some(ENOUGH) {
+        return;
+    }
+    let proven = prove_one(context, sequence);
+    with_record(context, |record| match proven {
+        Some(Understood::Dense(Err(_)) | Understood::Exact(Err(_))) | None => {}
+        Some(proven) => learn(record, proven),
+    });
+}
+
+/// Before the first prompt of a context whose layout is not known: evaluates its first two tokens, to see
+/// the state of a sequence. They are then removed, and evaluated again with the rest, or loaded.
+fn learn_layout(context: Context<'_>, parts: &[Part]) {
+    if !is_to_learn(context) {
+        return;
+    }
+    let wanted = with_record(context, |record| {
+        let fresh = |part: &Part| {
+            let run = &part.run;
+            let empty = record.session.believed(run.sequence) == Some(&[]);
+            part.follows && run.first == 0 && run.leading > ENOUGH && empty
+        };
+        parts.iter().position(fresh)
+    });
+    let Some(part) = wanted.flatten().map(|at| &parts[at]) else {
+        return;
+    };
+    let sequence = part.run.sequence;
+    let first = &part.run.tokens[..ENOUGH];
+    if context.evaluate(sequence, 0, first, ENOUGH).is_ok() {
+        prove_layout(context, std::slice::from_ref(part));
+    }
+    context.cut(sequence, 0);
+}
+
+/// Whether a context could have a store if its states were understood.
+fn is_to_learn(context: Context<'_>) -> bool {
+    let is = |record: &mut ContextStore| {
+        !record.is_proven() && !record.is_refused() && !record.has_embeddings()
+    };
+    with_record(context, is) == Some(true)
+}
+
+/// Proves that states of this context can be taken apart and put together, as soon as it holds two tokens.
+/// Until then it has no store.
+fn prove_layout(context: Context<'_>, parts: &[Part]) {
+    let wanted = with_record(context, |record| {
+        !record.is_proven() && !record.is_refused()
+    });
+    if wanted != Some(true) {
+        return;
+    }
+    let mut sequences = parts.iter().map(|part| part.run.sequence);
+    if let Some(proven) = sequences.find_map(|sequence| prove_one(context, sequence)) {
+        with_record(context, |record| learn(record, proven));
+    }
+}
+
+/// `None`: this sequence is too short, or the engine does not give its state.
+fn prove_one(context: Context<'_>, sequence: i32) -> Option<Understood> {
+    context
+        .length(sequence)
+        .filter(|&length| length >= ENOUGH)?;
+    let mut state = with_record(context, |record| std::mem::take(&mut record.buffer))?;
+    let saved = context.save(sequence, &mut state);
+    let proven = if !saved {
+        None
+    } else if is_bounded(&context) {
+        let mut partial = Vec::new();
+        let saved = context.save_part(sequence, &mut partial);
+        let prove = || Understood::Exact(Shape::prove(&state, &partial));
+        saved.then(|| guard::compute(prove)).flatten()
+    } else {
+        guard::compute(|| Understood::Dense(prove(&state)))
+    };
+    with_record(context, |record| record.buffer = std::mem::take(&mut state));
+    proven
+}
+
+/// What came of a proof.
+enum Understood {
+    Dense(Result<Layout, LayoutError>),
+    Exact(Result<Shape, LayoutError>),
+}
+
+fn learn(record: &mut ContextStore, proven: Understood) {
+    match proven {
+        Understood::Dense(Ok(layout)) => record.set_layout(layout),
+        Understood::Exact(Ok(shape)) => record.set_shape(shape),
+        Understood::Dense(Err(error)) | Understood::Exact(Err(error)) => {
+            let why = format!("the state of its sequences is not understood ({error})");
+            record.refuse_aloud(&why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(sequence: i32, position: i32, output: bool) -> Entry {
+        Entry {
+            sequence,
+            position,
+            token: 100 + position,
+            output,
+        }
+    }
+
+    #[test]
+    fn a_batch_is_divided_by_sequence() {
+        let batch = [
+            entry(1, 7, true),
+            entry(0, 0, false),
+            entry(0, 1, false),
+            entry(0, 2, true),
+            entry(2, 5, false),
+            entry(2, 7, false),
+        ];
+        let parts = parts(&batch);
+        let seen: Vec<_> = parts
+            .iter()
+            .map(|part| (part.run.sequence, part.run.leading, part.follows))
+            .collect();
+        assert_eq!(seen, [(1, 0, true), (0, 2, true), (2, 2, false)]);
+        assert_eq!(parts[1].indexes, [1, 2, 3]);
+        assert_eq!(parts[1].run.tokens, [100, 101, 102]);
+    }
 }

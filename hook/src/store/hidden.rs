@@ -351,17 +351,16 @@ fn insert_rows(
     rows: &mut Rows,
     size: usize,
 ) -> Option<()> {
-    let conditions = record.session.conditions(sequence)?;
-    let fingerprint = record.fingerprint(conditions)?;
-    let of_rows = record.fingerprint_of_hidden(conditions)?;
-    let tokens = record.session.believed(sequence)?;
+    let (record, held) = record.prefix(sequence)?;
+    let (conditions, of_kv) = (held.conditions, held.fingerprint?);
+    let of_rows = record.hidden_beside_kv(conditions)?;
     if rows.conditions != conditions {
         return None;
     }
-    let end = common(&rows.tokens, tokens).min(rows.end());
-    let tokens = &tokens[..end.min(index.length_of(&fingerprint, tokens))];
+    let end = common(&rows.tokens, held.tokens).min(rows.end());
+    let tokens = &held.tokens[..end.min(index.length_of(&of_kv, held.tokens))];
     // As the KV is divided: another machine asks for both up to where a state of the prompt ends.
-    let kv = index.tree.find(&fingerprint, tokens);
+    let kv = index.tree.find(&of_kv, tokens);
     let ends = kv.pieces().iter().map(|piece| piece.start + piece.take);
     let ends: Vec<usize> = ends.collect();
     index.insert_rows(&of_rows, (tokens, &ends), size, |range| rows.of(range));

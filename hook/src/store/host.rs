@@ -17,7 +17,7 @@ use super::figures;
 use super::index::StoreIndex;
 use super::index::held::with_index;
 use super::records::{self, PATIENCE, be_patient, with_record};
-use super::{bounded, calls, evaluate, own_batch, save};
+use super::{bounded, calls, own_batch, save};
 use crate::attach::original::{self, original};
 use crate::base::{faults, log};
 use crate::capture::{contexts, uncached};
@@ -168,7 +168,7 @@ impl Host for Context<'_> {
     ) -> Option<R> {
         with_index(*self, |index, record| {
             if part.follows {
-                evaluate::expect(index.as_ref(), record, &part.run);
+                save::expect(index.as_ref(), record, &part.run);
             }
             work(record)
         })

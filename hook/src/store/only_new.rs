@@ -9,7 +9,7 @@
 use std::cell::{Cell, OnceCell};
 use std::ptr;
 use std::slice;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use contextpilot_kv_engine::Engine as _;
 use contextpilot_kv_store::{Layout, WantedBytes, worth};
@@ -24,10 +24,10 @@ use crate::base::lent::Lender;
 use crate::base::region::Region;
 use crate::base::{faults, guard};
 
-/// What is to be copied.
-pub(super) enum Copied {
-    /// All of it, to this memory.
-    Whole(Vec<u8>),
+/// How much of a sequence is to be copied.
+pub(super) enum Extent {
+    /// All of it: so many bytes, as far as that is known.
+    Whole(usize),
     /// What is new, of a state with this layout.
     From(NewFrom, Layout),
 }
@@ -114,20 +114,17 @@ pub(super) fn copy_out(
     })
 }
 
-/// Copies the state of a sequence out of the engine, into this memory, and takes note of how long that took. False if
-/// the engine refuses.
-pub(super) fn copy_whole(context: Context<'_>, sequence: i32, state: &mut Vec<u8>) -> bool {
+/// Copies the state of a sequence out of the engine, into this memory. Returns how long that took. `None`: the engine refuses.
+pub(super) fn copy_whole(
+    context: Context<'_>,
+    sequence: i32,
+    state: &mut Vec<u8>,
+) -> Option<Duration> {
     let start = Instant::now();
     let saved = context.save(sequence, state);
     let took = start.elapsed();
     figures::add_time(&FIGURES.save_nanos, took);
-    if saved {
-        with_record(context, |record| {
-            let tokens = record.session.believed(sequence).map_or(0, <[_]>::len);
-            record.rates.saved(tokens, took);
-        });
-    }
-    saved
+    saved.then_some(took)
 }
 
 /// A state that the engine writes on this thread.

@@ -1,4 +1,4 @@
-//! States that wait in memory until it is known under which names they are stored ([`aside`](super::aside)).
+//! States that wait in memory until it is known under which names they are stored ([`save`](super::save)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +25,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Of these tails, those that are of its tokens wait with it.
     pub(super) fn new(
         conditions: Conditions,
         tokens: Vec<i32>,
@@ -32,6 +33,8 @@ impl Waiting {
         partial: Option<usize>,
         tails: Vec<Tail>,
     ) -> Self {
+        let is_beginning = |tail: &Tail| tokens.starts_with(&tail.tokens);
+        let tails = tails.into_iter().filter(is_beginning).collect();
         Self {
             tokens,
             conditions,
