@@ -78,9 +78,9 @@ impl fmt::Display for Doubt {
 fn batch() -> Result<(), Doubt> {
     const TOKENS: usize = 0x7e57_0000;
     const LEN: usize = 7;
-    if let Some(one) = plain::address("llama_batch_get_one") {
+    if let Some(get_one) = plain::address("llama_batch_get_one") {
         // SAFETY: it takes tokens, which it does not read, and numbers.
-        let written = unsafe { Written::by(one, [TOKENS, LEN, 3, 5]) };
+        let written = unsafe { Written::by(get_one, [TOKENS, LEN, 3, 5]) };
         written.within(size_of::<Batch>() - Batch::BEYOND)?;
         let is_known = written.number(0) as u32 == LEN as u32
             && written.number(1) == TOKENS

@@ -107,13 +107,13 @@ fn replace(applied: &mut Vec<Applied>, all: impl Iterator<Item = Applied>) {
 /// # Safety
 /// Our caller's caller uses the context, and the adapter lives.
 pub(crate) unsafe fn set(call: &EngineCall, context: Pointer, adapter: Pointer, scale: f32) {
-    let one = (adapter.addr(), Scale::new(scale));
+    let new = (adapter.addr(), Scale::new(scale));
     // SAFETY: the caller's promise.
     unsafe {
         change(call, context, |applied| {
-            match applied.iter_mut().find(|(address, _)| *address == one.0) {
-                Some(known) => *known = one,
-                None => applied.push(one),
+            match applied.iter_mut().find(|(address, _)| *address == new.0) {
+                Some(known) => *known = new,
+                None => applied.push(new),
             }
         });
     }
@@ -256,7 +256,11 @@ pub(crate) unsafe fn applied(context: Pointer) -> Option<Vec<(usize, f32)>> {
     // SAFETY: the caller's promise.
     let state = unsafe { state(context) }?;
     let applied = state.applied.iter();
-    Some(applied.map(|(one, scale)| (*one, scale.get())).collect())
+    Some(
+        applied
+            .map(|(adapter, scale)| (*adapter, scale.get()))
+            .collect(),
+    )
 }
 
 /// A context is about to be freed.

@@ -499,7 +499,7 @@ pub(crate) fn windows_of(context: Pointer) -> Windows {
         Windows::Unknown,
     ];
     all.into_iter()
-        .find(|one| *one as u8 == kept)
+        .find(|windows| *windows as u8 == kept)
         .unwrap_or(Windows::Unknown)
 }
 

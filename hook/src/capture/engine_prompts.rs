@@ -129,19 +129,19 @@ pub(crate) fn name_next(context: Pointer, sequence: i32, id: RequestId) -> bool 
 /// The positions `[from, to)` of a sequence were removed, as `llama_memory_seq_rm` counts. Call this before the ledger hears
 /// of it: the prompt that was lost is not the one for which it was lost.
 pub(crate) fn removed(context: ContextId, sequence: i32, from: i32, to: i32) {
-    each_of(context, |one| {
-        let is_it = sequence < 0 || one.id == sequence;
-        if is_it && one.loses_prompt(from, to) {
-            one.answer_is_over();
+    each_of(context, |known| {
+        let is_it = sequence < 0 || known.id == sequence;
+        if is_it && known.loses_prompt(from, to) {
+            known.answer_is_over();
         }
     });
 }
 
 /// Only this sequence of the context is left.
 pub(crate) fn kept(context: ContextId, sequence: i32) {
-    each_of(context, |one| {
-        if one.id != sequence {
-            one.answer_is_over();
+    each_of(context, |known| {
+        if known.id != sequence {
+            known.answer_is_over();
         }
     });
 }
@@ -258,7 +258,7 @@ impl Watched {
     /// Notes a part of a batch. Returns whether a prompt begins with it.
     fn add(&mut self, run: &mut [Entry], is_full: bool) -> bool {
         let [first, .., last] = &mut *run else {
-            return run.first().is_some_and(|one| self.add_one(*one));
+            return run.first().is_some_and(|entry| self.add_one(*entry));
         };
         let (id, from, to) = (first.sequence, first.position, last.position);
         let ends = last.output;
@@ -282,16 +282,16 @@ impl Watched {
         begins
     }
 
-    fn add_one(&mut self, one: Entry) -> bool {
-        let at = self.at(one.sequence);
+    fn add_one(&mut self, entry: Entry) -> bool {
+        let at = self.at(entry.sequence);
         let sequence = &mut self.sequences[at];
-        let begins = sequence.next != one.position || sequence.next_id.is_some();
-        sequence.next = one.position.saturating_add(1);
+        let begins = sequence.next != entry.position || sequence.next_id.is_some();
+        sequence.next = entry.position.saturating_add(1);
         if begins || sequence.open {
             sequence.end = sequence.next;
         }
-        if begins || one.output {
-            sequence.open = !one.output;
+        if begins || entry.output {
+            sequence.open = !entry.output;
         }
         begins
     }

@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_salt_is_as_it_was_kept() {
-        for one in [Salt::None, Salt::Unknown, salt("a"), salt("b")] {
-            assert_eq!(Salt::from_numbers(one.to_numbers()), one);
+        for given in [Salt::None, Salt::Unknown, salt("a"), salt("b")] {
+            assert_eq!(Salt::from_numbers(given.to_numbers()), given);
         }
         assert_ne!(salt("a"), salt("b"));
         assert_eq!(Salt::of(&CacheSalt::Unreadable), Salt::Unknown);

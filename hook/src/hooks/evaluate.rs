@@ -340,7 +340,7 @@ impl Sequences {
 /// Whether all entries are of this sequence. Four at a time, as that is what a token of a prompt costs here.
 #[inline(never)]
 fn are_all_of(sequence: i32, entries: &[Entry]) -> bool {
-    let is_of_it = |one: &Entry| one.sequence == sequence;
+    let is_of_it = |entry: &Entry| entry.sequence == sequence;
     let mut rest = entries;
     while let [a, b, c, d, more @ ..] = rest {
         if !(is_of_it(a) && is_of_it(b) && is_of_it(c) && is_of_it(d)) {

@@ -102,9 +102,9 @@ impl AllConditions {
     /// same. Returns the conditions before, and what they are now.
     pub(super) fn begin_anew(&mut self) -> Vec<(Conditions, Conditions)> {
         let mut renamed = Vec::new();
-        for one in &mut self.known {
-            let before = std::mem::replace(&mut one.number, Conditions(self.count));
-            renamed.push((before, one.number));
+        for known in &mut self.known {
+            let before = std::mem::replace(&mut known.number, Conditions(self.count));
+            renamed.push((before, known.number));
             self.count = self.count.saturating_add(1).min(FIRST_SALTED);
         }
         renamed
@@ -112,7 +112,10 @@ impl AllConditions {
 
     /// Those that are applied now, for requests that name no salt.
     fn now(&self) -> Conditions {
-        let number = self.known.last().map_or(NONE_LEFT, |one| one.number);
+        let number = self
+            .known
+            .last()
+            .map_or(NONE_LEFT, |applied| applied.number);
         match number.0 {
             0..FIRST_SALTED => number,
             _ => NONE_LEFT,
@@ -126,8 +129,8 @@ impl AllConditions {
         }
         let under = self.now();
         let mut last_first = self.salted.iter().rev();
-        let known = last_first.find(|one| one.under == under && one.salt == salt);
-        known.map_or(NONE_LEFT, |one| one.number)
+        let known = last_first.find(|salted| salted.under == under && salted.salt == salt);
+        known.map_or(NONE_LEFT, |salted| salted.number)
     }
 
     /// A request names this salt, under what is applied now.
@@ -136,7 +139,7 @@ impl AllConditions {
         if salt == Salt::None || under == NONE_LEFT {
             return;
         }
-        let is_this = |one: &Salted| one.under == under && one.salt == salt;
+        let is_this = |salted: &Salted| salted.under == under && salted.salt == salt;
         if self.salted.last().is_some_and(is_this) {
             return;
         }
@@ -159,20 +162,23 @@ impl AllConditions {
     }
 
     fn salted(&self, conditions: Conditions) -> Option<&Salted> {
-        let is_this = |one: &&Salted| one.number == conditions && conditions != NONE_LEFT;
+        let is_this = |salted: &&Salted| salted.number == conditions && conditions != NONE_LEFT;
         let mut last_first = self.salted.iter().rev();
         last_first.find(is_this)
     }
 
     /// Whether these are the adapters that are applied now, whatever the salt.
     pub(super) fn are_now(&self, conditions: Conditions) -> bool {
-        let under = self.salted(conditions).map_or(conditions, |one| one.under);
+        let under = self
+            .salted(conditions)
+            .map_or(conditions, |salted| salted.under);
         under == self.now()
     }
 
     /// The salt of tokens that were evaluated under these conditions.
     pub(super) fn salt_of(&self, conditions: Conditions) -> Salt {
-        self.salted(conditions).map_or(Salt::None, |one| one.salt)
+        self.salted(conditions)
+            .map_or(Salt::None, |salted| salted.salt)
     }
 
     /// Whether they never changed.
@@ -183,38 +189,38 @@ impl AllConditions {
     /// Whether there never were any adapters.
     pub(super) fn are_always_none(&self) -> bool {
         let mut known = self.known.iter();
-        self.sets == 1 && known.all(|one| one.adapters.is_empty())
+        self.sets == 1 && known.all(|applied| applied.adapters.is_empty())
     }
 
     /// The adapters. `None`: they were forgotten, or the salt of their tokens is not known.
     pub(super) fn get(&self, conditions: Conditions) -> Option<&UnderAdapters> {
         let under = match self.salted(conditions) {
-            Some(one) if one.salt == Salt::Unknown => return None,
-            Some(one) => one.under,
+            Some(salted) if salted.salt == Salt::Unknown => return None,
+            Some(salted) => salted.under,
             None => conditions,
         };
         let mut known = self.known.iter();
-        known.find(|one| one.number == under && under != NONE_LEFT)
+        known.find(|applied| applied.number == under && under != NONE_LEFT)
     }
 
     /// The fingerprint that was made of them, if one was.
     pub(super) fn fingerprint(&self, conditions: Conditions) -> Option<Fingerprint> {
         let under = self.get(conditions)?;
         match self.salted(conditions) {
-            Some(one) => one.fingerprint,
+            Some(salted) => salted.fingerprint,
             None => under.fingerprint,
         }
     }
 
     pub(super) fn set_fingerprint(&mut self, conditions: Conditions, made: Fingerprint) {
         let mut salted = self.salted.iter_mut();
-        if let Some(one) = salted.find(|one| one.number == conditions) {
-            one.fingerprint = Some(made);
+        if let Some(salted) = salted.find(|salted| salted.number == conditions) {
+            salted.fingerprint = Some(made);
             return;
         }
         let mut known = self.known.iter_mut();
-        if let Some(one) = known.find(|one| one.number == conditions) {
-            one.fingerprint = Some(made);
+        if let Some(applied) = known.find(|applied| applied.number == conditions) {
+            applied.fingerprint = Some(made);
         }
     }
 }
@@ -257,7 +263,7 @@ mod tests {
         }
         assert!(!all.are_always_the_same());
         assert_eq!(
-            all.get(half).map(|one| one.adapters.clone()),
+            all.get(half).map(|applied| applied.adapters.clone()),
             Some(scaled(0.5))
         );
         // Forgotten: under its number nothing is found, and it gets another one.
@@ -278,7 +284,7 @@ mod tests {
         assert_ne!(all.now(), before);
         assert!(all.get(before).is_none());
         assert_eq!(
-            all.get(all.now()).map(|one| one.adapters.clone()),
+            all.get(all.now()).map(|applied| applied.adapters.clone()),
             Some(scaled(0.5))
         );
         assert!(!all.apply(Vec::new()), "it is still known");
@@ -296,28 +302,31 @@ mod tests {
         for nth in [1, 2, 1] {
             all.remember(salt(nth));
         }
-        let (one, two) = (all.now_with(salt(1)), all.now_with(salt(2)));
-        assert!(one != two && one != plain && two != plain && one != NONE_LEFT);
-        assert!(all.are_now(one) && all.are_now(plain) && !all.are_now(NONE_LEFT));
+        let (first, second) = (all.now_with(salt(1)), all.now_with(salt(2)));
+        assert!(first != second && first != plain && second != plain && first != NONE_LEFT);
+        assert!(all.are_now(first) && all.are_now(plain) && !all.are_now(NONE_LEFT));
         assert_eq!(
-            (all.salt_of(one), all.salt_of(plain)),
+            (all.salt_of(first), all.salt_of(plain)),
             (salt(1), Salt::None)
         );
         assert!(all.are_always_the_same() && all.are_always_none());
         all.set_fingerprint(plain, Fingerprint([1; 16]));
-        assert_eq!(all.fingerprint(one), None);
-        all.set_fingerprint(one, Fingerprint([2; 16]));
-        assert_eq!(all.fingerprint(one), Some(Fingerprint([2; 16])));
+        assert_eq!(all.fingerprint(first), None);
+        all.set_fingerprint(first, Fingerprint([2; 16]));
+        assert_eq!(all.fingerprint(first), Some(Fingerprint([2; 16])));
         assert_eq!(all.fingerprint(plain), Some(Fingerprint([1; 16])));
         // Other adapters.
         all.apply(scaled(0.5));
-        assert!(!all.are_now(one));
+        assert!(!all.are_now(first));
         all.remember(salt(1));
-        assert_ne!(all.now_with(salt(1)), one);
-        assert!(all.get(one).is_some_and(|one| one.adapters.is_empty()));
+        assert_ne!(all.now_with(salt(1)), first);
+        assert!(
+            all.get(first)
+                .is_some_and(|first| first.adapters.is_empty())
+        );
         // The model's file was in doubt.
         all.begin_anew();
-        assert!(all.get(one).is_none() && all.fingerprint(one).is_none());
+        assert!(all.get(first).is_none() && all.fingerprint(first).is_none());
     }
 
     #[test]

@@ -327,7 +327,7 @@ pub(super) fn being_read() -> Option<FilesRead> {
     let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let unread = files.iter().filter(|file| file.digest.get().is_none());
     let sums = unread.map(|file| (file.read.load(Ordering::Relaxed), file.bytes));
-    sums.reduce(|one, other| (one.0 + other.0, one.1 + other.1))
+    sums.reduce(|sum, other| (sum.0 + other.0, sum.1 + other.1))
         .map(|(bytes_read, bytes)| FilesRead { bytes_read, bytes })
 }
 

@@ -434,11 +434,15 @@ impl ContextStore {
                 renamed.find_map(|&(old, new)| (old == before).then_some(new))
             };
             self.session.doubt(now);
-            for saved in self.saved.values_mut().filter(|one| one.look < self.looks) {
+            for saved in self
+                .saved
+                .values_mut()
+                .filter(|saved| saved.look < self.looks)
+            {
                 saved.held.conditions = now(saved.held.conditions).unwrap_or(saved.held.conditions);
             }
             let taken = self.checkpoints.values_mut();
-            for taken in taken.filter(|one| one.look < self.looks) {
+            for taken in taken.filter(|taken| taken.look < self.looks) {
                 taken.conditions = now(taken.conditions).unwrap_or(taken.conditions);
             }
         }

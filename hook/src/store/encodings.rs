@@ -101,7 +101,7 @@ pub(super) fn note_projector(address: Pointer, model: Pointer, content: Arc<Cont
     };
     guard::compute(|| {
         let mut all = lock(&PROJECTORS);
-        all.retain(|one| one.address != address.addr());
+        all.retain(|projector| projector.address != address.addr());
         if width > 0 && content.is_still_there() {
             all.push(Projector {
                 address: address.addr(),
@@ -279,7 +279,7 @@ pub(crate) fn begin(batch: Pointer, projector: Pointer) {
     }
     guard::compute(|| {
         let mut all = lock(&BATCHES);
-        all.retain(|one| one.address != batch.addr());
+        all.retain(|known| known.address != batch.addr());
         if are_any() {
             all.push(Batch {
                 address: batch.addr(),
@@ -329,7 +329,7 @@ pub(crate) fn refused(batch: Pointer) {
 
 fn with<R>(batch: Pointer, work: impl FnOnce(&mut Batch) -> R) -> Option<R> {
     let mut all = lock(&BATCHES);
-    let found = all.iter_mut().find(|one| one.address == batch.addr());
+    let found = all.iter_mut().find(|known| known.address == batch.addr());
     found.map(work)
 }
 
@@ -363,7 +363,7 @@ pub(crate) fn rows(batch: Pointer, chunk: Pointer) -> Option<Pointer> {
 
 /// The batch is about to be freed.
 pub(crate) fn forget(batch: Pointer) {
-    guard::compute(|| lock(&BATCHES).retain(|one| one.address != batch.addr()));
+    guard::compute(|| lock(&BATCHES).retain(|known| known.address != batch.addr()));
 }
 
 /// The engine has encoded a batch, in this time.
@@ -410,7 +410,7 @@ unsafe fn known(batch: Pointer, chunk: Pointer) -> Option<Known> {
         };
         let projector = with(batch, |batch| batch.projector)?;
         let all = lock(&PROJECTORS);
-        let projector = all.iter().find(|one| one.address == projector)?;
+        let projector = all.iter().find(|known| known.address == projector)?;
         let digest = digest_of(&[
             &image,
             &(rows as u64).to_le_bytes(),

@@ -211,7 +211,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A context has this fingerprint, which is made once for each context and its adapters.
 pub(super) fn used(fingerprint: Fingerprint) {
     let mut used = lock(&USED);
-    used.retain(|one| *one != fingerprint);
+    used.retain(|known| *known != fingerprint);
     if used.len() == MOST_USED {
         used.remove(0);
     }

@@ -51,7 +51,10 @@ impl Batch {
     }
 
     pub(super) fn row_mut(&mut self, source: Source, index: usize) -> Option<&mut [f32]> {
-        let at = self.sources.iter().position(|(one, _)| *one == source)?;
+        let at = self
+            .sources
+            .iter()
+            .position(|(known, _)| *known == source)?;
         let before: usize = self.sources[..at].iter().map(|(_, width)| width).sum();
         let width = self.sources[at].1;
         let from = before * self.entries + index.checked_mul(width)?;
@@ -94,7 +97,7 @@ impl Hidden {
             Source::Layer(layer) => Some(layer.to_le_bytes()),
         });
         fact.extend(layers.flatten());
-        if self.sources.len() > 1 && self.sources.iter().any(|(one, _)| *one == Source::Last) {
+        if self.sources.len() > 1 && self.sources.iter().any(|(known, _)| *known == Source::Last) {
             fact.extend(u32::MAX.to_le_bytes());
         }
         fact

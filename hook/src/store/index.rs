@@ -604,8 +604,8 @@ impl StoreIndex {
     pub(super) fn settle_some(&mut self, most: usize) -> bool {
         let done: Vec<Done> = self.writer.done().take(most).collect();
         let count = done.len();
-        for one in done {
-            match one {
+        for work in done {
+            match work {
                 Done::Written(_) => {}
                 Done::NotFinite(name) => {
                     figures::note_refusal(NOT_FINITE);
@@ -630,9 +630,9 @@ impl StoreIndex {
     /// Takes note of what other processes have written. (The first time, it is all that is in the folder.)
     pub(super) fn share(&mut self, written: &[Header]) {
         self.changed += 1;
-        let there = written.iter().filter(|one| self.is_still_there(one));
+        let there = written.iter().filter(|header| self.is_still_there(header));
         let there: Vec<_> = there
-            .map(|one| (one.chunk.clone(), one.last_used))
+            .map(|header| (header.chunk.clone(), header.last_used))
             .collect();
         self.tree.now(clock::time());
         self.forget(|tree| tree.share(there, &[]));

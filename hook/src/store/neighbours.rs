@@ -147,8 +147,8 @@ fn look_for_life(mut watch: Watch, has_remote: bool) {
             with_index(|index| index.share(some));
         }
         look_at_kept();
-        for one in &changed {
-            let unknown = with_index(|index| index.lose(one));
+        for lost in &changed {
+            let unknown = with_index(|index| index.lose(lost));
             watch.again(&unknown.unwrap_or_default());
         }
     }
@@ -185,7 +185,11 @@ fn note_origin(noted: &mut Option<(Arc<Basis>, Instant)>) {
     }
     let origins = basis.origins();
     if !origins.is_empty() {
-        with_index(|index| origins.into_iter().for_each(|one| index.tell_origin(one)));
+        with_index(|index| {
+            origins
+                .into_iter()
+                .for_each(|origin| index.tell_origin(origin))
+        });
         *noted = Some((basis, Instant::now()));
     }
 }

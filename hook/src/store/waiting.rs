@@ -59,18 +59,18 @@ pub(super) struct Aside(Vec<Waiting>);
 impl Aside {
     fn of(&self, conditions: Conditions) -> impl Iterator<Item = &Waiting> {
         let these = self.0.iter();
-        these.filter(move |one| one.conditions == conditions)
+        these.filter(move |state| state.conditions == conditions)
     }
 
     /// How many of these tokens' rows wait.
     pub(super) fn rows(&self, conditions: Conditions, tokens: &[i32]) -> usize {
-        let shared = |one: &Waiting| common(&one.tokens, tokens);
+        let shared = |state: &Waiting| common(&state.tokens, tokens);
         self.of(conditions).map(shared).max().unwrap_or(0)
     }
 
     /// How many tokens the longest beginning of these has of which a whole state waits.
     pub(super) fn states(&self, conditions: Conditions, tokens: &[i32]) -> usize {
-        let beginnings = self.of(conditions).map(|one| &one.tokens);
+        let beginnings = self.of(conditions).map(|state| &state.tokens);
         let beginnings = beginnings.filter(|of| tokens.starts_with(of));
         beginnings.map(Vec::len).max().unwrap_or(0)
     }
@@ -88,8 +88,8 @@ impl Aside {
     pub(super) fn add(&mut self, mut new: Waiting) {
         if new.partial.is_none() {
             // Its rows are those of the beginnings that wait.
-            self.0.retain(|one| {
-                one.conditions != new.conditions || !new.tokens.starts_with(&one.tokens)
+            self.0.retain(|older| {
+                older.conditions != new.conditions || !new.tokens.starts_with(&older.tokens)
             });
         }
         let tails = new.tails.iter().map(|tail| tail.bytes.len());

@@ -258,8 +258,14 @@ impl Survey {
         if let Some(executable) = servers.first_mut() {
             *executable = true;
         }
-        let defined = self.definitions.iter().map(|one| (one.object, one.row));
-        let imported = self.imports.iter().map(|one| (one.object, one.row));
+        let defined = self
+            .definitions
+            .iter()
+            .map(|definition| (definition.object, definition.row));
+        let imported = self
+            .imports
+            .iter()
+            .map(|import| (import.object, import.row));
         for (object, row) in defined.chain(imported) {
             servers[object] |= ROWS[row].is_engines();
         }
@@ -288,7 +294,7 @@ impl Survey {
         for (row, entry) in ROWS.iter().enumerate() {
             // They stand in the order of their rows.
             let first = behind;
-            let is_of_row = |one: &&Definition| one.row == row;
+            let is_of_row = |definition: &&Definition| definition.row == row;
             behind += self.definitions[first..]
                 .iter()
                 .take_while(is_of_row)
@@ -316,7 +322,8 @@ impl Survey {
     fn callers(&self, name: &str) -> impl Iterator<Item = usize> {
         let has_server = |object: usize| {
             let mut definitions = self.definitions.iter();
-            definitions.any(|one| one.object == object && ROWS[one.row].is_servers())
+            definitions
+                .any(|definition| definition.object == object && ROWS[definition.row].is_servers())
         };
         let of_name = self.imports.iter().filter(move |import| {
             let definer = self.definitions[import.definition].object;
@@ -353,7 +360,7 @@ impl Survey {
 
     /// The function `name` in the object that defines the row's function.
     pub(in crate::attach) fn beside(&self, row: &str, name: &CStr) -> Option<usize> {
-        let row = ROWS.iter().position(|one| one.name == row)?;
+        let row = ROWS.iter().position(|other| other.name == row)?;
         let object = self.definitions[self.chosen[row]?].object;
         match self.objects[object].defined(name, gnu_hash(name))? {
             Defined::At(address) => Some(address),
