@@ -17,6 +17,7 @@
 //! | [`hints`] | how long the prompts of slots are worth keeping there |
 //! | [`usage`] | how much of each prompt the prefix store has loaded, for its answer |
 //! | [`recent`] | ids, where they outlive a crash |
+//! | [`refused_ids`] | why ids could not be used |
 //! | [`measure`], `facts` | a context's size and its model's name, for the control endpoint |
 //! | `pieces` | the bytes of a token, for showing where prompts differ |
 //! | [`model`] | whether the server has a model and answers |
@@ -39,6 +40,7 @@ pub(crate) mod only_server;
 mod pieces;
 pub(crate) mod prompts;
 pub(crate) mod recent;
+pub(crate) mod refused_ids;
 pub(crate) mod requests;
 pub(crate) mod rewinding;
 pub(crate) mod salts;

@@ -19,7 +19,7 @@ use crate::attach::claims::{self, Claim};
 use crate::attach::{self, Attached, original};
 use crate::base::status::STATUS;
 use crate::base::{clock, environment, faults, guard, log, mode};
-use crate::capture::{contexts, host_buffers, kept, listeners, model, recent};
+use crate::capture::{contexts, host_buffers, kept, listeners, model, recent, refused_ids};
 use crate::channel::{self, Channel, Inbox};
 use crate::store;
 
@@ -73,6 +73,13 @@ impl Library for HookLibrary {
 
     fn review_claims(&self) -> Option<Withdrawn> {
         attach::say_evaluated(store::is_on());
+        while let Some(why) = refused_ids::newly_met() {
+            log::line(format_args!(
+                "The id of a request cannot be used ({why}), so its eviction is not reported: {}. This is said once; \
+                 contextpilot-llama stats counts such requests",
+                why.remedy()
+            ));
+        }
         let withdrawn = claims::review(host_buffers::seen())?;
         let lost = match withdrawn.claim {
             Claim::HostCache => {

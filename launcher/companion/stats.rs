@@ -3,7 +3,7 @@
 use clap::Args;
 use contextpilot_client::control::{
     Engine, HostCache, KvEvents, Losses, Mode, ModelState, PrefixStore, ProgramContext, Reason,
-    Recording, ReuseOver, Stats,
+    Recording, Requests, ReuseOver, Stats,
 };
 
 use super::connect::ControlAt;
@@ -68,17 +68,7 @@ pub(super) fn text(stats: &Stats) -> String {
             counted(stats.tokens.live_requests, "live request")
         ),
     ));
-    let requests = &stats.requests;
-    lines.push(line(
-        "requests",
-        &format!(
-            "{} seen, {} with an id, {} without; {} finished",
-            count(requests.seen),
-            count(requests.with_id),
-            count(requests.without_id),
-            count(requests.finished)
-        ),
-    ));
+    lines.push(line("requests", &requests(&stats.requests)));
     lines.push(line("reuse", &reuse(&stats.reuse.total)));
     lines.push(line("last minute", &reuse(&stats.reuse.last_minute)));
     lines.push(line("ids evicted", &evictions(stats)));
@@ -257,6 +247,24 @@ pub(super) fn host(host: &HostCache) -> String {
         "{entries}, {}, {}{limit}{checkpoints}",
         counted(host.tokens, "token"),
         bytes(host.bytes)
+    )
+}
+
+/// The requests by their ids; the parts add up to those that were seen.
+fn requests(requests: &Requests) -> String {
+    let refused = match requests.refused_id {
+        0 => String::new(),
+        refused => format!(
+            ", {} with an id that cannot be used (an id is a string of 1 to 512 bytes)",
+            count(refused)
+        ),
+    };
+    format!(
+        "{} seen, {} with an id, {} without{refused}; {} finished",
+        count(requests.seen),
+        count(requests.with_id),
+        count(requests.without_id),
+        count(requests.finished)
     )
 }
 

@@ -326,3 +326,25 @@ fn a_slot_with_a_limit_of_its_own_has_that_capacity() {
     let stats = watched.json(&["stats"]);
     assert_eq!(stats["slots"][0]["capacity"], 512, "{stats}");
 }
+
+/// A fleet with numbers for ids learns why none of them is known.
+#[test]
+fn ids_that_cannot_be_used_are_counted_and_each_reason_is_said_once() {
+    let watched = Watched::start(two_slots());
+    let sea = || ask(tokens(1, 20));
+    for id in [object!(41), object!(42), object!(""), object!(null)] {
+        watched.complete(sea().with("rid", id));
+    }
+    watched.complete(sea().id("sea"));
+    explained(&watched, 5);
+    let parts = "5 seen, 1 with an id, 1 without, 3 with an id that cannot be used (an id is a string of 1 to 512 bytes); ";
+    has(&watched.text(&["stats"]), parts);
+    let said = until("both reasons are said", || {
+        let said = watched.server.stderr();
+        said.contains("cannot be used (empty)").then_some(said)
+    });
+    let line = "[ContextPilot] The id of a request cannot be used (not a string), so its eviction is not reported: send it \
+                as a string, as in \"rid\": \"41\"";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+    assert_eq!(said.matches("cannot be used (").count(), 2, "{said}");
+}

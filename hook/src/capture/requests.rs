@@ -17,7 +17,9 @@ use crate::attach::claims;
 use crate::base::status::STATUS;
 use crate::base::{clock, faults};
 use crate::capture::salts::{self, Salt};
-use crate::capture::{adapters, contexts, hints, kept, prompts, recent, uncached, usage};
+use crate::capture::{
+    adapters, contexts, hints, kept, prompts, recent, refused_ids, uncached, usage,
+};
 use crate::channel::{introduce, note, push, push_observed, tell_waiting};
 
 /// The server forgets prompts with `"cache_prompt": false` without a call to the engine.
@@ -158,8 +160,11 @@ impl Current {
                 counted(&STATUS.with_id);
                 Some(Arc::from(id))
             }
-            Identity::Refused(_) => {
+            Identity::Refused(why) => {
                 counted(&STATUS.refused_id);
+                if inference {
+                    refused_ids::note(why);
+                }
                 None
             }
             _ => {

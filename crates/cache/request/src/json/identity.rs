@@ -23,6 +23,30 @@ pub enum Refusal {
     Compressed,
 }
 
+impl Refusal {
+    /// All of them, each at its number.
+    pub const ALL: [Self; 6] = [
+        Self::NotAString,
+        Self::Empty,
+        Self::TooLong,
+        Self::NotUtf8,
+        Self::Malformed,
+        Self::Compressed,
+    ];
+
+    /// What a client does to have its id used.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Refusal::NotAString => "send it as a string, as in \"rid\": \"41\"",
+            Refusal::Empty => "send 1 to 512 bytes, or leave it out",
+            Refusal::TooLong => "send at most 512 bytes of UTF-8",
+            Refusal::NotUtf8 | Refusal::Malformed => "send a JSON string in UTF-8",
+            Refusal::Compressed => "send the body as it is",
+        }
+    }
+}
+
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
