@@ -13,10 +13,13 @@ use contextpilot_client::control::Evaluation;
 use contextpilot_settings::env;
 use serde_json::{Map, Value, json};
 
+use self::kept::{Asked, Verdict};
 use super::connect::ControlAt;
 use super::engine::{ServerAt, server_says};
 use super::index::ids;
 use super::show::{count, counted, print_as};
+
+mod kept;
 
 /// Have a prompt evaluated, or loaded from the prefix store, before it is needed
 ///
@@ -37,8 +40,8 @@ pub(super) struct WarmOptions {
 /// Have the prefix store keep a prompt for a while
 ///
 /// As `warm`; and then other prompts leave the store before this one, as long as
-/// all that is kept takes no more than a quarter of its budget. `store` shows what is
-/// kept. A client says the same in its request, with
+/// all that is kept takes no more than a quarter of its budget. The exit code is 1 if
+/// it is not kept. `store` shows what is kept. A client says the same in its request, with
 /// "cache_control": {"type": "ephemeral", "ttl": "1h"}.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -80,7 +83,7 @@ struct Sent {
     #[command(flatten)]
     control: ControlAt,
     /// Print JSON: prompt_tokens, reused, loaded (null without a hook), evaluated,
-    /// seconds
+    /// seconds; of keep: kept (null if that is not known)
     #[arg(long)]
     json: bool,
 }
@@ -131,6 +134,22 @@ impl Api {
     }
 }
 
+/// A time in seconds, as the server understands it: at most 31 days.
+fn seconds(lifetime: &str) -> u64 {
+    let (number, unit) = match lifetime.strip_suffix(['s', 'm', 'h', 'd']) {
+        Some(number) => (number, &lifetime[number.len()..]),
+        None => (lifetime, "s"),
+    };
+    let unit = match unit {
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => 1,
+    };
+    let number: u64 = number.parse().unwrap_or(0);
+    number.saturating_mul(unit).min(31 * 24 * 3600)
+}
+
 /// A time as the server reads it.
 fn lifetime(text: &str) -> Result<String, String> {
     let number = text.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or(text);
@@ -169,6 +188,9 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
         }
     };
     let (server, control) = options.server.clients(&options.control)?;
+    let keeps = lifetime.filter(|lifetime| *lifetime != "0");
+    let before = control.as_ref().and_then(|control| control.stats().ok());
+    let has_salt = body.contains_key("cache_salt") || body.contains_key("lora");
     let start = Instant::now();
     let answer = server
         .generate(api.path(), &body.into())
@@ -185,36 +207,71 @@ fn send(options: &Sent, lifetime: Option<&str>) -> Result<(), String> {
             format!("What the server at {} answers has no usage: is it a llama-server of 2025 or later?", server.address())
         })?,
     };
-    let value = json!({
+    let mut value = json!({
         "prompt_tokens": figures.reused + figures.evaluated,
         "reused": figures.reused,
         "loaded": figures.loaded,
         "evaluated": figures.evaluated,
         "seconds": seconds,
     });
+    let has_store = before.as_ref().map(|stats| stats.store.is_some());
+    let before = before.map(|stats| (stats.at, stats.store));
+    let verdict = match (keeps, control, before) {
+        (Some(lifetime), Some(control), Some((at, Some(before)))) => {
+            let adapters = account
+                .as_ref()
+                .and_then(|account| account.adapters.as_ref());
+            let asked = Asked {
+                id: &id,
+                seconds: self::seconds(lifetime),
+                at,
+                before,
+                is_plain: !has_salt && adapters.is_none_or(Vec::is_empty),
+            };
+            asked.look(&control)
+        }
+        (Some(_), _, Some((_, None))) => Verdict::NotKept(NO_STORE.to_owned()),
+        _ => Verdict::NotKnown,
+    };
+    if keeps.is_some() {
+        value["kept"] = match verdict {
+            Verdict::Kept => true.into(),
+            Verdict::NotKept(_) => false.into(),
+            Verdict::NotKnown => Value::Null,
+        };
+    }
+    let said = lifetime.map(|lifetime| asked(lifetime, has_store, &verdict));
     print_as(options.json, &value, || {
-        let kept = lifetime.map(|lifetime| {
-            let stats = control.and_then(|control| control.stats().ok());
-            asked(lifetime, stats.map(|stats| stats.store.is_some()))
-        });
-        figures.text(seconds) + &kept.unwrap_or_default()
-    })
+        figures.text(seconds) + &said.unwrap_or_default()
+    })?;
+    match verdict {
+        Verdict::NotKept(why) => Err(format!("It is not kept: {why}")),
+        Verdict::Kept | Verdict::NotKnown => Ok(()),
+    }
 }
 
-/// What was asked of the store. `has_store`: whether the server has one. `None`: that is not known.
-fn asked(lifetime: &str, has_store: Option<bool>) -> String {
+const NO_STORE: &str = "this server has no prefix store: start it with CONTEXTPILOT_STORE";
+
+/// What became of what the store was asked, if that is no error. `has_store`: whether the server has one. `None`: that is not
+/// known.
+fn asked(lifetime: &str, has_store: Option<bool>, verdict: &Verdict) -> String {
     let is_number = lifetime.bytes().all(|byte| byte.is_ascii_digit());
     let unit = if is_number { " s" } else { "" };
-    match (has_store, lifetime) {
-        (None, _) => String::new(),
-        (Some(false), _) => format!(
+    match (has_store, lifetime, verdict) {
+        (None, ..) => "No hook says whether it is kept\n".to_owned(),
+        (Some(false), "0", _) => format!(
             "This server has no prefix store, so nothing is kept there: start it with {}\n",
             env::STORE
         ),
-        (Some(true), "0") => "The prefix store was asked to keep it no longer\n".to_owned(),
-        (Some(true), _) => format!(
-            "The prefix store was asked to keep it for {lifetime}{unit}: contextpilot-llama store shows it within seconds\n"
+        (Some(true), "0", _) => "The prefix store was asked to keep it no longer\n".to_owned(),
+        (_, _, Verdict::Kept) => format!(
+            "The prefix store keeps it for {lifetime}{unit}: contextpilot-llama store shows it within seconds\n"
         ),
+        (_, _, Verdict::NotKnown) => format!(
+            "The prefix store was asked to keep it for {lifetime}{unit}; whether it does is not known of a prompt with a salt or \
+             adapters: contextpilot-llama store lists what is kept\n"
+        ),
+        (_, _, Verdict::NotKept(_)) => String::new(),
     }
 }
 
@@ -339,14 +396,21 @@ mod tests {
     }
 
     #[test]
-    fn keeping_says_what_was_asked_for_and_where_nothing_can_be_kept() {
-        assert_eq!(asked("", None), "");
-        let of = |lifetime| asked(lifetime, Some(true));
-        assert!(of("8h").contains("keep it for 8h:"), "{}", of("8h"));
-        assert!(of("90").contains("keep it for 90 s:"), "{}", of("90"));
+    fn keeping_says_what_is_kept_for_how_long_and_what_is_not_known() {
+        let of = |lifetime| asked(lifetime, Some(true), &Verdict::Kept);
+        assert!(of("8h").contains("keeps it for 8h:"), "{}", of("8h"));
+        assert!(of("90").contains("keeps it for 90 s:"), "{}", of("90"));
         assert!(of("0").contains("no longer"), "{}", of("0"));
-        let none = asked("8h", Some(false));
+        let refused = Verdict::NotKept("full".to_owned());
+        assert_eq!(asked("8h", Some(true), &refused), "");
+        let unknown = asked("8h", Some(true), &Verdict::NotKnown);
+        assert!(unknown.contains("not known"), "{unknown}");
+        let none = asked("0", Some(false), &Verdict::NotKnown);
         assert!(none.contains(env::STORE), "{none}");
+        assert_eq!(
+            ["90", "2m", "8h", "99d"].map(seconds),
+            [90, 120, 28_800, 2_678_400]
+        );
     }
 
     #[test]

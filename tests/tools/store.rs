@@ -97,6 +97,7 @@ fn a_prompt_is_kept_and_released_by_hand_and_the_store_shows_it() {
         let file = file.to_str().unwrap();
         let kept = watched.json(&["keep", file, "--for", "2h"]);
         assert_eq!(kept["prompt_tokens"], 600, "{kept}");
+        assert_eq!(kept["kept"], true, "{kept}");
         let shown_as_kept = || {
             shown(folder.path(), &[])["kept"]
                 .as_array()
@@ -125,6 +126,49 @@ fn a_prompt_is_kept_and_released_by_hand_and_the_store_shows_it() {
     let output = watched.command(&["keep", "x", "--for", "soon"]).output();
     let why = String::from_utf8(output.unwrap().stderr).unwrap();
     assert!(why.contains("such as 8h"), "{why}");
+}
+
+#[test]
+fn what_is_refused_is_not_said_to_be_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = two_slots()
+        .env("CONTEXTPILOT_STORE", folder.path())
+        .env("CONTEXTPILOT_STORE_GB", "0.002");
+    let watched = Watched::start(builder);
+    until("the store is in use", || {
+        let ready = &watched.json(&["stats"])["store"]["ready"];
+        (*ready == true).then_some(())
+    });
+    let file = folder.path().join("body.json");
+    let keep = |prompt: Vec<u64>| {
+        fs::write(&file, json!({"prompt": prompt}).to_string()).unwrap();
+        watched.command(&["keep", file.to_str().unwrap()])
+    };
+    // A quarter of the budget has room for some 900 tokens.
+    let mut long = keep((1..=1500).map(|i| 300 + i % 50).collect());
+    let output = long.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(
+        stdout.starts_with("1,500 tokens are cached now"),
+        "{stdout}"
+    );
+    assert!(!stdout.contains("prefix store keeps"), "{stdout}");
+    let todo = "a quarter of the budget, or be more than 1,024 prompts (cache_control): raise CONTEXTPILOT_STORE_GB, or let \
+                something go with contextpilot-llama release";
+    assert!(
+        stderr.contains("It is not kept: ") && stderr.contains(todo),
+        "{stderr}"
+    );
+    let stats = watched.text(&["stats"]);
+    assert!(stats.contains(todo), "{stats}");
+    let kept = good(
+        &keep((1..=300).map(|i| 300 + i % 49).collect())
+            .output()
+            .unwrap(),
+    );
+    assert!(kept.contains("The prefix store keeps it for 1h"), "{kept}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contextpilot_control::KEEPS_NO_MORE;
 use contextpilot_kv_engine::{Engine as _, is_bounded, synchronise};
 use contextpilot_kv_store::{Fingerprint, Layout, Run, media, worth};
 
@@ -150,9 +151,7 @@ fn keep_on_request(context: Context<'_>, sequence: i32) {
         Some(kinds.all(|kind| index.keep_for(&kind, tokens, seconds)))
     });
     if done.flatten() == Some(false) {
-        figures::note_refusal(
-            "what is to be kept would take more than a quarter of the budget (cache_control)",
-        );
+        figures::note_refusal(KEEPS_NO_MORE);
     }
 }
 

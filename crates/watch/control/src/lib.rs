@@ -57,9 +57,9 @@ pub use reason::{Place, Reason};
 pub use request::{RequestState, RequestStates, RequestsQuery};
 pub use stats::{
     ControlEndpoint, CountedAnswers, Delivery, Engine, FilesRead, HookedFunction, HostCache,
-    KeptPrompts, KeptTokens, KvBytes, KvEvents, Losses, Mode, Model, ModelState, PrefixStore,
-    ProgramContext, Recording, Requests, Reuse, ReuseOver, Seen, Slot, Stats, StoreRemote, Tokens,
-    UnfinishedPrompt,
+    KEEPS_NO_MORE, KeptPrompts, KeptTokens, KvBytes, KvEvents, Losses, Mode, Model, ModelState,
+    PrefixStore, ProgramContext, Recording, Requests, Reuse, ReuseOver, Seen, Slot, Stats,
+    StoreRemote, Tokens, UnfinishedPrompt,
 };
 pub use time::{NotATime, Timestamp};
 pub use tree::{Branch, Merged, Tree};

@@ -182,6 +182,11 @@ pub struct PrefixStore {
     pub remote: Option<StoreRemote>,
 }
 
+/// Why the store does not keep what a request asked it to keep, as [`PrefixStore::refused`] has it.
+pub const KEEPS_NO_MORE: &str = "what is to be kept would take more than a quarter of the budget, or be more than 1,024 \
+                                 prompts (cache_control): raise CONTEXTPILOT_STORE_GB, or let something go with \
+                                 contextpilot-llama release";
+
 /// How far files have been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
