@@ -142,6 +142,7 @@ pub(crate) fn start(at: &StoreAt, routers: Option<Stored>, strict: bool) -> Resu
     let opened = opened.and_then(|()| routers.map_or(Ok(()), announced::start));
     if let Err(why) = &opened {
         working::give_up();
+        figures::FOLDER_LOST.store(true, Ordering::Release);
         figures::set_problem(figures::Kind::Start, why);
     }
     opened

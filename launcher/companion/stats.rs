@@ -337,6 +337,13 @@ pub(super) fn index(stats: &Stats) -> String {
 
 /// The prefix store, in words.
 pub(super) fn prefix_store(store: &PrefixStore) -> String {
+    if store.lost {
+        let why = store
+            .problem
+            .as_deref()
+            .unwrap_or("its folder cannot be used");
+        return format!("none, PROBLEM: {}", Visible(why));
+    }
     let mut parts = vec![
         format!("{} of {}", bytes(store.bytes), bytes(store.limit_bytes)),
         format!("{} loaded", counted(store.loaded_tokens, "token")),
@@ -448,6 +455,19 @@ fn losses(losses: &Losses) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_whose_folder_cannot_be_used_is_not_said_to_be_read() {
+        let store = PrefixStore {
+            lost: true,
+            problem: Some("\"/proc/x\" cannot be used".to_owned()),
+            ..PrefixStore::default()
+        };
+        let none = "none, PROBLEM: \"/proc/x\" cannot be used";
+        assert_eq!(prefix_store(&store), none);
+        let reading = PrefixStore::default();
+        assert!(prefix_store(&reading).contains("its folder is still being read"));
+    }
 
     #[test]
     fn a_server_without_a_host_cache_is_not_said_to_have_an_empty_one() {

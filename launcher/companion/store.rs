@@ -1,5 +1,6 @@
 //! `store`: the prefix store's folder, seen from outside.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -148,18 +149,22 @@ pub(super) fn run(options: &StoreOptions) -> Result<ExitCode, String> {
     let shown = || Visible(&path.to_string_lossy()).to_string();
     let folder = Folder::existing(&path).map_err(|e| format!("The store cannot be opened: {e}"))?;
     let Some(folder) = folder else {
-        return Err(if path.exists() && !path.is_dir() {
-            format!(
+        return Err(match Folder::look(&path) {
+            _ if path.exists() && !path.is_dir() => format!(
                 "{} is no folder: name the one that a server has as {}",
                 shown(),
                 env::STORE
-            )
-        } else {
-            format!(
+            ),
+            Err(why) => format!(
+                "There is no prefix store in {}, and none can be made there: {why}; correct {}",
+                shown(),
+                env::STORE
+            ),
+            Ok(_) => format!(
                 "There is no prefix store in {0}: a server with {1}={0} makes one",
                 shown(),
                 env::STORE
-            )
+            ),
         });
     };
     let contents =
@@ -235,6 +240,21 @@ fn verify(options: &StoreOptions, mut contents: Contents) -> Result<ExitCode, St
     })
 }
 
+/// A chunk's file stays where it is: why, and what to do.
+fn not_removed(error: &io::Error) -> String {
+    let todo = match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "let its disk be written to (mount -o remount,rw), and try again"
+        }
+        io::ErrorKind::PermissionDenied => "try again as the user whose folder it is",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on its disk, and try again"
+        }
+        _ => "look at the folder and its disk",
+    };
+    format!("The store cannot be made smaller ({error}): {todo}")
+}
+
 fn remove(
     options: &StoreOptions,
     mut contents: Contents,
@@ -245,7 +265,7 @@ fn remove(
     let only = only.transpose()?;
     let removed = contents
         .shrink(to, only.as_ref())
-        .map_err(|e| format!("A chunk cannot be removed: {e}"))?;
+        .map_err(|error| not_removed(&error))?;
     done(print_as(options.json, &removed, || {
         format!(
             "{} removed, {}; {} stay, {}\n",
@@ -255,4 +275,21 @@ fn remove(
             bytes(removed.left_bytes)
         )
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_can_be_removed_it_says_what_to_do() {
+        for (kind, todo) in [
+            (io::ErrorKind::ReadOnlyFilesystem, "remount"),
+            (io::ErrorKind::PermissionDenied, "as the user"),
+            (io::ErrorKind::StorageFull, "make room"),
+        ] {
+            let said = not_removed(&kind.into());
+            assert!(said.contains(todo), "{said}");
+        }
+    }
 }

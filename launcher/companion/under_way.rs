@@ -135,8 +135,11 @@ fn rate(rate: f64) -> String {
     }
 }
 
-/// Why the prefix store is not in use, if it is not yet.
+/// Why the prefix store is not in use, if it is not yet. If it never will be, its problem says why.
 pub(super) fn not_in_use(store: &PrefixStore) -> Option<String> {
+    if store.lost {
+        return None;
+    }
     let why = match (store.ready, store.reading) {
         (true, _) => return None,
         (false, Some(files)) => {

@@ -125,7 +125,8 @@ function start(report: Report | null): void {
         if (stats?.tokens) figures.push(["held", plural(stats.tokens.resident, "token")]);
         const host = stats?.host;
         if (host && (host.entries > 0 || !report)) figures.push(["host cache", host.limit_bytes ? `${bytes(host.bytes)} of ${bytes(host.limit_bytes)}` : bytes(host.bytes)]);
-        if (!report && stats?.store?.ready === false) figures.push(["prefix store", notInUse(stats.store.reading ?? null)]);
+        if (!report && stats?.store?.lost) figures.push(["prefix store", `none: ${stats.store.problem ?? "its folder cannot be used"}`]);
+        else if (!report && stats?.store?.ready === false) figures.push(["prefix store", notInUse(stats.store.reading ?? null)]);
         if (stats?.store?.loaded_tokens !== undefined) figures.push(["store loaded", plural(stats.store.loaded_tokens, "token")]);
         // Sentences, each in a line of its own behind the figures.
         const few = figures.length;

@@ -200,7 +200,7 @@ export interface Stats {
     reuse: { total: ReuseOver; last_minute: ReuseOver; causes: Partial<Causes>; seconds: number };
     evictions: Record<string, number>;
     undecided: boolean;
-    store: { ready?: boolean; reading?: FilesRead | null; loaded_tokens?: number; tokens?: number; bytes?: number; problem?: string | null } | null;
+    store: { ready?: boolean; lost?: boolean; reading?: FilesRead | null; loaded_tokens?: number; tokens?: number; bytes?: number; problem?: string | null } | null;
     recording: { file: string; bytes: number; ended: string | null } | null;
     control: { refused: number; work_us: number } | null;
 }

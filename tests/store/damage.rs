@@ -64,7 +64,10 @@ fn a_folder_that_others_may_write_to_is_refused_in_one_line_and_the_server_runs(
     let mut stored = Stored::start(&one_slot(), &open);
     let (_, account) = stored.ask(&tokens(1, 100));
     assert_eq!(account.evaluated, 100);
-    assert!(stored.figures().problem.is_some());
+    let figures = stored.figures();
+    assert!(figures.lost && !figures.ready, "{figures:?}");
+    let todo = "; correct CONTEXTPILOT_STORE";
+    assert!(figures.problem.is_some_and(|why| why.ends_with(todo)));
     assert_eq!(chunk_files(&open), [""; 0].map(std::path::PathBuf::from));
     let said = stored.server.stderr();
     assert_eq!(
@@ -72,6 +75,9 @@ fn a_folder_that_others_may_write_to_is_refused_in_one_line_and_the_server_runs(
         1,
         "{said}"
     );
+    let mut lines = said.lines();
+    let line = lines.find(|line| line.contains("There is no prefix store: "));
+    assert!(line.is_some_and(|line| line.ends_with(todo)), "{said}");
     assert!(said.contains("] Active: "), "{said}");
     assert!(!said.contains("with a prefix store"), "{said}");
 }
@@ -191,7 +197,7 @@ fn what_could_not_be_written_is_not_counted_as_stored() {
     });
     // Each figure is read by itself.
     let figures = stored.figures();
-    assert_eq!(figures.bytes, 0, "{figures:?}");
+    assert_eq!((figures.bytes, figures.saved_tokens), (0, 0), "{figures:?}");
     assert!(
         figures
             .problem

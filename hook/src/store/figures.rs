@@ -25,7 +25,7 @@ pub(crate) struct Figures {
     pub(crate) saves: AtomicU64,
     /// Copies for which only what was new was copied out of the engine.
     pub(crate) partial_saves: AtomicU64,
-    /// Tokens that were new to the store.
+    /// Tokens that were new to the store, and are written.
     pub(crate) saved_tokens: AtomicU64,
     /// Time that copying from the engine took, in nanoseconds.
     pub(crate) save_nanos: AtomicU64,
@@ -87,7 +87,7 @@ pub(super) static DIGESTS: AtomicU64 = AtomicU64::new(0);
 /// The folder has been read, or there is an index of it.
 pub(super) static FOLDER_READ: AtomicBool = AtomicBool::new(false);
 
-/// The folder cannot be read.
+/// The folder cannot be used: there is no store.
 pub(super) static FOLDER_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Prompts are looked up by the index, and the folder is being read.
@@ -155,6 +155,7 @@ pub(super) fn all(reading: Option<FilesRead>) -> Option<PrefixStore> {
     Some(PrefixStore {
         folder,
         ready: is_ready(),
+        lost: FOLDER_LOST.load(Ordering::Acquire),
         reading,
         bytes: get(&FIGURES.bytes),
         limit_bytes: get(&FIGURES.limit),

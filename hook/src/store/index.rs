@@ -7,7 +7,7 @@ mod insert;
 pub(super) mod kept;
 pub(super) mod noted;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use contextpilot_admission::{STACK, give_way};
 use contextpilot_kv_files::{
-    Child, Done, Folder, Header, Index, LeftOut, Listing, Problem, ReadError, Watch, Writer, clock,
+    Child, Done, Folder, FolderError, Header, Index, LeftOut, Listing, Problem, ReadError, Watch,
+    Writer, clock,
 };
 use contextpilot_kv_store::{
     Changes, Chunk, Composer, Fingerprint, Found, Layout, Name, Numbers, Origin, Piece, Store,
@@ -50,6 +51,8 @@ pub(super) struct StoreIndex {
     noted: Noted,
     /// Prompts that are to be kept or released, which is not written down yet.
     kept_news: News,
+    /// Tokens of chunks that wait to be written. They count as stored when they are.
+    unwritten: HashMap<Name, usize>,
     /// What is in the folder, by which prompts are looked up until all of it has been read.
     folder_index: Option<Index>,
     /// How often something has changed, and what that was when the folder's index was read or written.
@@ -125,9 +128,9 @@ impl StoreIndex {
         ready: impl FnOnce(Self) + Send + 'static,
         follow: impl FnOnce(Watch, Opened) + Send + 'static,
     ) -> Result<(), String> {
-        let folder = Folder::open(&at.folder).map_err(|e| e.to_string())?;
+        let folder = Folder::open(&at.folder).map_err(no_folder)?;
         if must_write {
-            folder.try_writing().map_err(|e| e.to_string())?;
+            folder.try_writing().map_err(no_folder)?;
         }
         content::keep_in(&folder);
         let limit = at.limit;
@@ -187,6 +190,7 @@ impl StoreIndex {
             rows: Vec::new(),
             noted: Noted::default(),
             kept_news: News::new(),
+            unwritten: HashMap::new(),
             changed: 1,
             indexed: 0,
             folder_index,
@@ -605,8 +609,9 @@ impl StoreIndex {
         let done: Vec<Done> = self.writer.done().take(most).collect();
         let count = done.len();
         for work in done {
+            let waited = work.name().and_then(|name| self.unwritten.remove(&name));
             match work {
-                Done::Written(_) => {}
+                Done::Written(_) => figures::add(&FIGURES.saved_tokens, waited.unwrap_or(0)),
                 Done::NotFinite(name) => {
                     figures::note_refusal(NOT_FINITE);
                     self.drop_chunk(name);
@@ -731,6 +736,11 @@ fn say_removed(chunks: usize, bytes: u64, limit: u64) {
             bytes as f64 / MB,
         ));
     }
+}
+
+/// Why there is no store, and what to do: as `doctor` says it.
+fn no_folder(why: FolderError) -> String {
+    format!("{why}; correct CONTEXTPILOT_STORE")
 }
 
 fn not_written(why: &Problem) -> String {

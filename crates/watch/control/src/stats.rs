@@ -119,6 +119,9 @@ pub struct PrefixStore {
     /// Whether it is in use: its folder was read, and so were the files of the models, which takes some
     /// seconds for a large one. Until then prompts are evaluated as ever.
     pub ready: bool,
+    /// Its folder cannot be used, so there is no store; [`problem`](Self::problem) says why.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
     /// Files of models, adapters and engines that are being read to know what is in them; `None`: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reading: Option<FilesRead>,
@@ -144,7 +147,7 @@ pub struct PrefixStore {
     pub saves: u64,
     /// Copies for which only what was new was copied out of the engine.
     pub partial_saves: u64,
-    /// Tokens that were new.
+    /// Tokens that were new, and are written.
     pub saved_tokens: u64,
     /// Seconds that copying sequences out of the engine took, where the server does not do it itself.
     pub save_seconds: f64,

@@ -186,11 +186,15 @@ impl StoreIndex {
         takes_all: bool,
         mut rows: impl FnMut(&Chunk) -> Option<Rows>,
     ) -> bool {
-        let mut inserted = 0;
+        let mut is_any = false;
         let mut all = true;
         for (nth, chunk) in missing.iter().enumerate() {
             match self.insert_chunk(chunk, takes_all, &mut rows) {
-                Ok(tokens) => inserted += tokens,
+                Ok(0) => {}
+                Ok(tokens) => {
+                    is_any = true;
+                    self.unwritten.insert(chunk.name, tokens);
+                }
                 Err(why) => {
                     if why == Lost::Refused {
                         figures::add(&FIGURES.lost_chunks, missing.len() - nth);
@@ -200,9 +204,8 @@ impl StoreIndex {
                 }
             }
         }
-        if inserted > 0 {
+        if is_any {
             figures::add(&FIGURES.saves, 1);
-            figures::add(&FIGURES.saved_tokens, inserted);
         }
         all
     }

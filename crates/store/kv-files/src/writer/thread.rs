@@ -94,7 +94,8 @@ pub enum Done {
 
 impl Done {
     /// The chunk that it is about.
-    pub(super) fn name(&self) -> Option<Name> {
+    #[must_use]
+    pub fn name(&self) -> Option<Name> {
         match self {
             Self::Written(name) | Self::Failed(name, _) | Self::NotFinite(name) => Some(*name),
             Self::Paused(_) | Self::Resumed => None,
