@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use contextpilot_testbed::Index as Certified;
@@ -277,6 +277,17 @@ fn doctor_says_whether_there_can_be_a_prefix_store() {
     assert_eq!(grade, "limit", "{text}");
     assert!(text.ends_with("; correct CONTEXTPILOT_STORE"), "{text}");
 
+    let mut doctor = home.doctor(&[server]);
+    doctor.env("CONTEXTPILOT_STORE", home.path("store"));
+    let report = json(doctor.env("CONTEXTPILOT_STORE_GB", "1000000"));
+    let store = finding(&report, "prefix store");
+    assert_eq!(store["grade"], "limit", "{store}");
+    let text = store["text"].as_str().unwrap();
+    assert!(
+        text.contains(" of the budget of ") && text.ends_with("lower CONTEXTPILOT_STORE_GB"),
+        "{text}"
+    );
+
     let (grade, text) = about("/bin/true", home.path("store"));
     assert_eq!(grade, "limit", "{text}");
     assert!(text.starts_with("not possible, though "), "{text}");
@@ -545,6 +556,36 @@ fn if_path_gives_another_packages_launcher_doctor_says_which() {
     let line = format!("PATH gives {}, which is not ours", other.display());
     assert!(says(&path).contains(&line));
     assert!(!says("/usr/bin:/bin").contains("which is not ours"));
+}
+
+/// The server would run, and write nothing.
+#[test]
+fn doctor_says_which_files_cannot_be_written() {
+    let home = Home::new();
+    let nowhere = home.path("none/file");
+    let link = home.path("link");
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    let report = |recording: &Path, log: &Path| {
+        let server = contextpilot_testbed::llama_server();
+        let mut doctor = home.doctor(&[server.to_str().unwrap()]);
+        doctor.env("CONTEXTPILOT_TRAFFIC_FILE", recording);
+        json(doctor.env("CONTEXTPILOT_LOG_FILE", log))
+    };
+    let bad = report(&nowhere, &link);
+    for (subject, why) in [
+        ("recording", "there is no folder "),
+        ("log file", "it is a link"),
+    ] {
+        let found = finding(&bad, subject);
+        assert_eq!(found["grade"], "limit", "{found}");
+        assert!(found["text"].as_str().unwrap().contains(why), "{found}");
+    }
+    assert_ne!(bad["exit_code"], 0, "{bad}");
+    let good = report(&home.path("recording"), &home.path("log"));
+    for subject in ["recording", "log file"] {
+        assert_eq!(finding(&good, subject)["grade"], "ok", "{good}");
+    }
+    assert!(!home.path("recording").exists() && !home.path("log").exists());
 }
 
 /// Neither folders that settings name nor its own. A shell that was not asked to leaves `~` as it is.

@@ -21,6 +21,7 @@ mod next;
 pub(super) mod others;
 mod program;
 mod report;
+mod room;
 mod running;
 mod store;
 
@@ -123,6 +124,9 @@ pub(super) fn run(options: &DoctorOptions) -> Result<ExitCode, String> {
             if let Some(finding) = folders::watcher(settings) {
                 report.add(finding);
             }
+            folders::files(settings)
+                .into_iter()
+                .for_each(|file| report.add(file));
             let finding = index::check(settings);
             index = finding.grade;
             report.add(finding);

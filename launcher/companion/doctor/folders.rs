@@ -1,7 +1,10 @@
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use contextpilot_private_folder::{Base, PrivateFolder};
 use contextpilot_settings::{Settings, Watcher, env};
+use rustix::fs::Access;
 
 use crate::others::{LAUNCHER, is_script, launchers_in};
 use crate::variables::Lookup;
@@ -30,6 +33,51 @@ pub(super) fn state(lookup: impl Lookup, journal: bool, index: bool) -> Finding 
         }
     };
     Finding::new("state folder", grade, text)
+}
+
+/// The files that the settings name for the hook to write.
+pub(super) fn files(settings: &Settings) -> Vec<Finding> {
+    let recording = settings.traffic_file.as_ref().map(|file| &*file.path);
+    let files = [
+        ("recording", env::TRAFFIC_FILE, recording),
+        ("log file", env::LOG_FILE, settings.log_file.as_deref()),
+    ];
+    let found = files.into_iter().filter_map(|(subject, variable, path)| {
+        let path = path?;
+        Some(match obstacle(path) {
+            None => Finding::new(subject, Grade::Good, path.display().to_string()),
+            Some(why) => {
+                let text = format!(
+                    "{} cannot be written ({why}), so nothing will be: correct {variable}",
+                    path.display()
+                );
+                Finding::new(subject, Grade::Limited, text)
+            }
+        })
+    });
+    found.collect()
+}
+
+/// Why the hook could not write this file, as far as that can be seen without making it.
+fn obstacle(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    let may = |what: &Path, access| {
+        let refused = rustix::fs::access(what, access).err()?;
+        Some(format!("{}: {}", what.display(), io::Error::from(refused)))
+    };
+    match path.symlink_metadata() {
+        Ok(found) if found.file_type().is_symlink() => Some("it is a link".to_owned()),
+        Ok(found) if found.is_dir() => Some("it is a folder".to_owned()),
+        Ok(found) if !found.is_file() => Some("it is a device, a pipe or a socket".to_owned()),
+        Ok(found) if found.uid() != rustix::process::geteuid().as_raw() => {
+            Some("it is another user's".to_owned())
+        }
+        Ok(_) => may(path, Access::WRITE_OK),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Some(error.to_string()),
+        Err(_) if !folder.exists() => Some(format!("there is no folder {}", folder.display())),
+        Err(_) => may(folder, Access::WRITE_OK | Access::EXEC_OK),
+    }
 }
 
 /// What is started beside the server, to report what it held as soon as it was killed. `None`: nothing is asked for.

@@ -5,10 +5,11 @@ use std::path::Path;
 use contextpilot_inspect::Located;
 use contextpilot_kv_files::Folder;
 use contextpilot_kv_remote::Remote;
-use contextpilot_settings::env;
+use contextpilot_settings::{Settings, env};
 
 use super::functions::has;
 use super::report::{Finding, Grade};
+use super::room::Room;
 use crate::variables::{Lookup, of_process};
 
 const SUBJECT: &str = "prefix store";
@@ -85,13 +86,28 @@ pub(super) fn remote() -> Option<Finding> {
     }
 }
 
+/// The budget that the settings give.
+fn budget() -> Option<u64> {
+    Settings::from(of_process).ok()?.store?.limit
+}
+
 /// Looks at the folder as the hook does, and makes nothing.
 fn grade_of(folder: &Path) -> (Grade, String) {
     if !folder.is_absolute() {
         let text = format!("none: {} is no absolute path", folder.display());
         return (Grade::Limited, text);
     }
-    match Folder::look(folder) {
+    let looked = Folder::look(folder);
+    let problem = Room::of(folder)
+        .ok()
+        .and_then(|room| room.problem(budget()));
+    if let (Ok(_), Some(problem)) = (&looked, problem) {
+        return (
+            Grade::Limited,
+            format!("in {}: {problem}", folder.display()),
+        );
+    }
+    match looked {
         Ok(Some(())) => (
             Grade::Good,
             format!(
