@@ -3,7 +3,7 @@
 use clap::Args;
 use contextpilot_client::control::{RequestState, Stats};
 use contextpilot_client::{Control, Error};
-use contextpilot_settings::{Listen, env};
+use contextpilot_settings::{Listen, ListenAddress, ListenAddressError, env};
 
 use super::doctor::others as other_users;
 use super::servers::{Running, choose, running, with_token};
@@ -61,9 +61,16 @@ impl ControlAt {
         let chosen = self.pid.is_some() || self.model.is_some();
         let from_variable = || of_process.text(env::LISTEN).filter(|_| !chosen);
         let address = self.control.clone().or_else(from_variable);
+        let name = match self.control {
+            Some(_) => "--control",
+            None => env::LISTEN,
+        };
         match address.filter(|address| address.parse() != Ok(Listen::Auto)) {
             Some(address) => {
-                let control = Control::new(&address).map_err(|e| format!("--control: {e}"))?;
+                if let Some(why) = no_address(&address) {
+                    return Err(format!("{name} is {address:?}: {why}"));
+                }
+                let control = Control::new(&address).map_err(|e| format!("{name}: {e}"))?;
                 with_token(control).map(Some)
             }
             None => Ok(None),
@@ -84,6 +91,14 @@ impl ControlAt {
         let stats = control.stats().ok()?;
         Some((control, stats))
     }
+}
+
+/// Why no server can have been started with this address, in the launcher's words. `None`: one can, or it is the address
+/// of something in front of it.
+fn no_address(address: &str) -> Option<ListenAddressError> {
+    let why = address.parse::<ListenAddress>().err()?;
+    let is_none = matches!(why, ListenAddressError::NoPort | ListenAddressError::Switch);
+    (is_none && !address.contains('/')).then_some(why)
 }
 
 /// What to type if no server is found.

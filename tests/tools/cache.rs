@@ -142,7 +142,10 @@ fn a_reset_reports_and_forgets_everything() {
     watched.wait_state("tea", "cached");
     assert_eq!(watched.json(&["reset"])["evicted"], 1);
     let text = watched.text(&["reset"]);
-    assert!(text.starts_with("0 requests reported as evicted"), "{text}");
+    assert!(
+        text.starts_with("0 requests forgotten; no index is told"),
+        "{text}"
+    );
     let said = watched
         .command(&["where", "tea", "--json"])
         .output()
@@ -161,6 +164,13 @@ fn without_a_hook_the_message_says_what_to_do() {
             assert!(said.contains(part), "{part:?} is not in {said}");
         }
     }
+    // Which the launcher would refuse.
+    let said = fails(companion(&["stats", "--control", "foo"]));
+    assert!(
+        said.contains("--control is \"foo\": no port; give one, as in 127.0.0.1:8890"),
+        "{said}"
+    );
+    assert!(!said.contains("CONTEXTPILOT_LISTEN=foo"), "{said}");
     let mut by_variable = companion(&["where", "x"]);
     by_variable.env("CONTEXTPILOT_LISTEN", &nobody);
     assert!(fails(by_variable).contains(&nobody));

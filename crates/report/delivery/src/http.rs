@@ -281,7 +281,13 @@ fn describe(error: &ureq::Error) -> String {
             None => e.to_string(),
         },
         E::Rustls(e) => describe_tls(e),
-        E::Timeout(which) => format!("timed out ({which})"),
+        E::Timeout(ureq::Timeout::Connect) => {
+            "timed out (connect): CONTEXTPILOT_INDEX_CONNECT_TIMEOUT_MS is how long that may take"
+                .to_owned()
+        }
+        E::Timeout(_) => {
+            "timed out: CONTEXTPILOT_INDEX_TIMEOUT_MS is how long an answer may take".to_owned()
+        }
         E::HostNotFound => "its host name is not known".to_owned(),
         E::Protocol(e) => format!("the answer is not HTTP ({e})"),
         other => other.to_string(),

@@ -150,7 +150,10 @@ fn one_that_hangs_costs_no_more_than_its_time() {
     let stats = wait_for(&sender, "confirmation", |s| s.sent == 2);
     assert_eq!(stats.failed_posts, 1);
     let error = stats.last_error.expect("what went wrong");
-    assert!(error.contains("timed out"), "{error}");
+    assert!(
+        error.contains("timed out") && error.contains("CONTEXTPILOT_INDEX_TIMEOUT_MS"),
+        "{error}"
+    );
 }
 
 /// Its queue is full, and nothing takes from it: connecting would take for ever. (Elsewhere than on
