@@ -167,13 +167,7 @@ impl Asked {
 
     /// These chunks are in the folder now.
     fn take_arrived(&self, index: &mut StoreIndex, names: &[Name], is_late: bool) {
-        let folder = index.folder();
-        let headers: Vec<_> = names
-            .iter()
-            .filter_map(|name| folder.header(name))
-            .collect();
-        index.share(&headers);
-        figures::add(&FIGURES.fetched_chunks, headers.len());
+        figures::add(&FIGURES.fetched_chunks, index.share_wanted(names));
         let (found, ..) = index.tree.place(&self.fingerprint, &self.tokens);
         let is_of_use = if self.has_tails {
             let usable = index.last_state_in(&self.fingerprint, &self.tokens);

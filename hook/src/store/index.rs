@@ -225,6 +225,23 @@ impl StoreIndex {
         self.count();
     }
 
+    /// Chunks that a prompt wants now, and that are in the folder: used now, they are not the first to leave again. Those that this
+    /// process was about to remove stay. Returns how many there are.
+    pub(super) fn share_wanted(&mut self, names: &[Name]) -> usize {
+        let now = clock::time();
+        let wanted = names.iter().filter_map(|name| {
+            self.writer.keep(name);
+            let header = self.folder.header(name)?;
+            Some(Header {
+                last_used: now,
+                ..header
+            })
+        });
+        let there: Vec<_> = wanted.collect();
+        self.share(&there);
+        there.len()
+    }
+
     /// Whether the file of a chunk was not removed since its header was read, and this process is not about to remove it.
     fn is_still_there(&self, header: &Header) -> bool {
         let name = &header.chunk.name;

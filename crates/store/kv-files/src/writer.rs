@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -221,13 +221,23 @@ impl Writer {
 
     /// Removes a chunk's file, also if it is still to be written.
     pub fn remove(&self, name: Name) {
-        let queued = Arc::new(());
+        let queued = Arc::new(AtomicBool::new(false));
         let waiting = Waiting::Removal(Arc::downgrade(&queued));
         self.waiting().insert(name, waiting);
         if self.jobs.send(Job::Remove(name, queued)).is_err() {
             // The thread has ended. The next start loads the file, and finds it useless or not.
             self.waiting().remove(&name);
         }
+    }
+
+    /// A chunk's file stays that was still to be removed. False: none was, or it is too late.
+    pub fn keep(&self, name: &Name) -> bool {
+        let mut waiting = self.waiting();
+        let stays = waiting.get(name).is_some_and(Waiting::call_removal_off);
+        if stays {
+            waiting.remove(name);
+        }
+        stays
     }
 
     /// Writes down how people call the model with this fingerprint, for [`Folder::model_name`].

@@ -88,6 +88,26 @@ fn what_is_not_there_is_gone() {
     assert_eq!(found(&folder), []);
 }
 
+/// A prompt may want a chunk that was to leave a moment ago.
+#[test]
+fn a_file_that_is_to_be_removed_stays_if_it_is_wanted_before_that() {
+    let home = private_folder();
+    let folder = Folder::open(home.path()).expect("it opens");
+    let chunk = &chunks(1, 10)[0];
+    let writer = writer(&folder);
+    for _ in 0..100 {
+        write(&folder, std::slice::from_ref(chunk));
+        assert!(!writer.keep(&chunk.name), "it is not to be removed");
+        writer.remove(chunk.name);
+        let stays = writer.keep(&chunk.name);
+        assert!(!stays || !writer.is_leaving(&chunk.name));
+        assert!(writer.flush(LONG));
+        writer.done().for_each(drop);
+        assert_eq!(folder.lacks(&chunk.name), !stays);
+        assert!(!writer.keep(&chunk.name), "it is too late");
+    }
+}
+
 #[test]
 fn rows_are_read_from_memory_until_they_are_written() {
     let home = private_folder();

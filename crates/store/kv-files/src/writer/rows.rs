@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use contextpilot_kv_store::{Chunk, Numbers, StateMap};
@@ -23,7 +24,7 @@ pub(super) enum Rows {
 pub(super) enum Waiting {
     Cut(Weak<Vec<u8>>),
     InState(Weak<Vec<u8>>, Arc<StateMap>, Range<usize>),
-    Removal(Weak<()>),
+    Removal(Weak<AtomicBool>),
 }
 
 impl Rows {
@@ -104,6 +105,17 @@ impl Waiting {
 
     pub(super) fn is_removal(&self) -> bool {
         matches!(self, Self::Removal(_))
+    }
+
+    /// The file stays. False: it was to be written, or its removal has begun.
+    pub(super) fn call_removal_off(&self) -> bool {
+        match self {
+            Self::Removal(queued) => {
+                let begun = queued.upgrade();
+                begun.is_some_and(|begun| !begun.swap(true, Ordering::AcqRel))
+            }
+            Self::Cut(_) | Self::InState(..) => false,
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {

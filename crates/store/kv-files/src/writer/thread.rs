@@ -48,8 +48,8 @@ pub(super) struct WriterShared {
 #[derive(Debug)]
 pub(super) enum Job {
     Write(Chunk, Rows),
-    /// Held until it is done.
-    Remove(Name, Arc<()>),
+    /// Held until it is done. True: it has begun, or was called off.
+    Remove(Name, Arc<AtomicBool>),
     Note(Note),
     /// There are touched names from now on.
     Touched,
@@ -214,8 +214,10 @@ impl<'a> Thread<'a> {
                 self.say(done);
             }
             Ok(Job::Remove(name, queued)) => {
-                // If it cannot be removed, the next start finds it again.
-                let _ = self.disk.remove(&name);
+                if !queued.swap(true, Ordering::AcqRel) {
+                    // If it cannot be removed, the next start finds it again.
+                    let _ = self.disk.remove(&name);
+                }
                 drop(queued);
                 let _ = self.outbox.done.send(Over::Removal(name));
             }
