@@ -32,6 +32,8 @@ struct Row {
     bounded: AtomicBool,
     /// What it keeps for its sliding windows: a [`Windows`].
     windows: AtomicU8,
+    /// It goes back to any position of what it has evaluated, but its saved states have only the windows at their ends.
+    saves_windows: AtomicBool,
     /// Length of the longest sequence whose size the engine was asked for, in tokens.
     measured: AtomicU32,
     /// The server is of 2025, and its rule for going back in a sliding window is looser than that of 2026.
@@ -57,6 +59,7 @@ const FREE: Row = Row {
     memory: AtomicUsize::new(0),
     bounded: AtomicBool::new(false),
     windows: AtomicU8::new(Windows::None as u8),
+    saves_windows: AtomicBool::new(false),
     measured: AtomicU32::new(0),
     looks_back_far: AtomicBool::new(false),
     in_use: AtomicBool::new(false),
@@ -144,6 +147,13 @@ impl Answers {
         }
     }
 
+    /// The window of a server's context that keeps every position of it. Other programs go back by their own rules.
+    fn whole_window(&self) -> Option<u32> {
+        let is_whole = self.windows == Windows::Whole && self.reach().is_none();
+        let window = u32::try_from(self.window).ok()?;
+        (is_whole && !attach::is_embedded()).then_some(window)
+    }
+
     /// How far the layers of a bounded context look back, in tokens: 0 for a recurrent state.
     /// `None` for a context that keeps every position.
     fn reach(&self) -> Option<u32> {
@@ -192,6 +202,8 @@ fn add(context: Pointer, answers: &Answers) {
             let window = answers.reach();
             row.bounded.store(window.is_some(), Ordering::Release);
             row.windows.store(answers.windows as u8, Ordering::Release);
+            let whole = answers.whole_window();
+            row.saves_windows.store(whole.is_some(), Ordering::Release);
             row.measured.store(0, Ordering::Relaxed);
             // A server that never calls `llama_get_memory` creates only contexts that it uses.
             let asks = original::llama_get_memory().is_some();
@@ -218,6 +230,13 @@ fn add(context: Pointer, answers: &Answers) {
             push(Event::ContextCreated { context: id });
             if let Some(window) = window {
                 push(Event::Bounded {
+                    context: id,
+                    window,
+                });
+                let rules = rewinding::rules();
+                push(Event::Rewinds { context: id, rules });
+            } else if let Some(window) = whole {
+                push(Event::WholeWindows {
                     context: id,
                     window,
                 });
@@ -484,6 +503,11 @@ pub(crate) fn memory_of(context: Pointer) -> Option<Pointer> {
 /// Whether the context can go back to certain positions only.
 pub(crate) fn is_bounded(context: Pointer) -> bool {
     find(context.addr()).is_some_and(|row| row.bounded.load(Ordering::Acquire))
+}
+
+/// Whether a saved state has of the layers with a sliding window only the window, although the context keeps every position.
+pub(crate) fn saves_windows(context: Pointer) -> bool {
+    find(context.addr()).is_some_and(|row| row.saves_windows.load(Ordering::Acquire))
 }
 
 /// What the context keeps for the layers with a sliding window.

@@ -189,7 +189,7 @@ pub(crate) unsafe fn llama_state_seq_load_file(
         (
             // SAFETY: a living context that is not evaluating: the engine has just written to it.
             unsafe { contexts::last_position(context, sequence) },
-            ask_reach(used, sequence),
+            ask_reach_after(used, sequence),
         )
     };
     call.guarded(|| {
@@ -277,10 +277,13 @@ impl Ends {
 
 /// The first position of a sequence that has just been restored.
 fn ask_reach_after(context: Context<'_>, sequence: i32) -> Option<i32> {
-    if context.call().counts() {
-        ask_reach(context, sequence)
-    } else {
+    if !context.call().counts() {
         None
+    } else if contexts::saves_windows(context.pointer()) {
+        // SAFETY: a living context that is not evaluating: the engine has just written to it.
+        unsafe { contexts::first_in_engine(context.pointer(), sequence) }
+    } else {
+        ask_reach(context, sequence)
     }
 }
 

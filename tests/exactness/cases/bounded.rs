@@ -4,7 +4,7 @@ use super::{Case, ask, text};
 use contextpilot_testbed::{Arch, Builder, Model, Request, Server, Step, Trace};
 
 pub(super) fn cases() -> Vec<Case> {
-    [through_host(), ends(), restored(), nine_tenths()]
+    [through_host(), ends(), restored(), whole(), nine_tenths()]
         .into_iter()
         .flatten()
         .collect()
@@ -113,6 +113,55 @@ fn restored() -> Vec<Case> {
             "0",
         )
         .gone_at_least(1),
+    ]
+}
+
+/// Windows that keep every position. Saved states have only the window at their ends, and there are no checkpoints.
+fn whole() -> Vec<Case> {
+    let server = |flags: &[&str]| of(Arch::Gemma2).args(["--swa-full"]).args(flags);
+    let one = || server(&["--parallel", "1", "-c", "2048", "--cache-ram", "8"]);
+    let brief = |trace: Trace, id: &str, prompt: String| {
+        trace.ask(Request::completion(prompt).id(id.to_owned()).predict(1))
+    };
+    // In its slot a prompt is left at any place. In host memory, only within the window at its end.
+    let branch = |common: usize| text(3, 400)[..common].to_owned() + &text(40, 30);
+    let back = brief(Trace::new(), "req-trunk", text(3, 400));
+    let back = brief(back, "req-slot", branch(100));
+    let back = brief(back, "req-again", text(3, 400));
+    let back = brief(other(back, 10), "req-far", branch(100));
+    let back = brief(other(back, 11), "req-whole", text(3, 400));
+    let back = brief(other(back, 12), "req-near", branch(380));
+    let back = brief(back, "req-on", branch(380) + &text(50, 40));
+    let back = brief(back, "req-end", branch(20));
+    let long = Request::completion(text(1, 200))
+        .id("req-long")
+        .predict(200);
+    let files = server(&["-c", "2048"]).bare_slots(1);
+    let restored = ask(ask(Trace::new(), 1, text(3, 100)), 2, text(3, 300));
+    let restored = restored.then(Step::Save(0, "conversation".to_owned()));
+    let restored = restored.then(Step::Restore(0, "conversation".to_owned()));
+    let after = brief(restored.clone(), "req-3", text(3, 150));
+    vec![
+        Case::new(
+            "whole windows: back to any place, host prompt cache",
+            one(),
+            back,
+        )
+        .host_cache()
+        .prompts_return(),
+        Case::new(
+            "whole windows: a long answer goes to the host prompt cache",
+            one(),
+            other(Trace::new().ask(long), 2),
+        )
+        .host_cache()
+        .gone_at_least(1),
+        Case::new("whole windows: a slot is restored", files.clone(), restored).gone_at_least(1),
+        Case::new(
+            "whole windows: back in a slot that was restored",
+            files,
+            after,
+        ),
     ]
 }
 

@@ -298,6 +298,8 @@ impl Observer {
             Fact::Bounded { context, window } => {
                 self.contexts.entry(context).or_default().memory = kept_positions(window);
             }
+            // For the recorder: to `/stats` it is a context that keeps all.
+            Fact::WholeWindows { .. } => {}
             Fact::ContextFreed { context, primary } => {
                 self.contexts.remove(&context);
                 if primary {

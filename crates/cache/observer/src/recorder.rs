@@ -294,6 +294,11 @@ impl Recorder {
                 let recorded = self.writer.setup(&self.setup);
                 append(recorded, &mut self.out, &mut self.full);
             }
+            Fact::WholeWindows { context, window } if ledger.primary() == Some(context) => {
+                self.setup.whole_window = window;
+                let recorded = self.writer.setup(&self.setup);
+                append(recorded, &mut self.out, &mut self.full);
+            }
             Fact::ContextFreed { primary: true, .. } => {
                 self.lost.get_or_insert((ChangeKind::Slept, None));
             }

@@ -27,8 +27,17 @@ pub enum Event {
         /// model.
         window: u32,
     },
-    /// The rules by which the server goes back in a bounded context. Sent after [`Event::Bounded`]. Without
-    /// it, the rules are the [default](Rewinding::default).
+    /// The sliding-window layers of a context keep every position (`--swa-full`). A saved state of a sequence has of them
+    /// the window at its end only, so a slot that got its content from one cannot go back before that, and there are no
+    /// checkpoints. Sent once, after the context was created.
+    WholeWindows {
+        /// The context.
+        context: ContextId,
+        /// Tokens that these layers look back (`llama_model_n_swa`).
+        window: u32,
+    },
+    /// The rules by which the server goes back in a bounded context, or in one with whole windows. Sent after
+    /// [`Event::Bounded`] or [`Event::WholeWindows`]. Without it, the rules are the [default](Rewinding::default).
     Rewinds {
         /// The context.
         context: ContextId,
@@ -320,6 +329,7 @@ impl Event {
         match *self {
             Self::ContextCreated { context }
             | Self::Bounded { context, .. }
+            | Self::WholeWindows { context, .. }
             | Self::Rewinds { context, .. }
             | Self::ContextFreed { context }
             | Self::Adapters { context, .. }

@@ -196,6 +196,13 @@ pub enum Fact {
         /// Tokens that the sliding-window layers look back; 0 for a recurrent model.
         window: u32,
     },
+    /// A context keeps every position of its sliding windows: see [`Event::WholeWindows`](crate::Event::WholeWindows).
+    WholeWindows {
+        /// The context, of any kind.
+        context: ContextId,
+        /// Tokens that the sliding-window layers look back.
+        window: u32,
+    },
     /// A context, of any kind, was freed.
     ContextFreed {
         /// The context.

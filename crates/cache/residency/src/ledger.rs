@@ -12,6 +12,7 @@ use crate::requests::{Label, Requests};
 use crate::sequence::Sequence;
 use crate::token::Token;
 use crate::tree::{Holder, Tree};
+use checkpoints::Window;
 use std::collections::{BTreeMap, HashMap};
 
 mod adapters;
@@ -150,8 +151,12 @@ impl Ledger {
         match event {
             Event::ContextCreated { context } => self.contexts.created(context),
             Event::Bounded { context, window } => {
-                self.reaches.bound(context, window);
+                self.reaches.bound(context, Window::of_bounded(window));
                 self.tell(facts, || Fact::Bounded { context, window });
+            }
+            Event::WholeWindows { context, window } => {
+                self.reaches.bound(context, Window::whole(window));
+                self.tell(facts, || Fact::WholeWindows { context, window });
             }
             Event::Rewinds { context, rules } => self.reaches.rewind_by(context, rules),
             Event::ContextFreed { context } => self.context_freed(context, facts),

@@ -71,6 +71,7 @@ pub fn told_of_program(mut event: Event) -> Event {
     match &mut event {
         Event::ContextCreated { context }
         | Event::Bounded { context, .. }
+        | Event::WholeWindows { context, .. }
         | Event::Rewinds { context, .. }
         | Event::ContextFreed { context }
         | Event::Adapters { context, .. }

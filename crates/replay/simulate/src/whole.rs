@@ -5,8 +5,9 @@ use contextpilot_traffic::{Memory, SizeKind, Traffic};
 use crate::setting::Setting;
 use crate::sizes::Sizes;
 
-/// The recording and the setting, had the server been started with `--swa-full`: it goes back to any position, and each saved
-/// state has all positions of the layers with windows, too. `None`: the model has no windows.
+/// The recording and the setting, had the server been started with `--swa-full`: a slot goes back to any position of what it
+/// evaluated itself. A saved state has no more of the layers with windows than before, except from servers that saved all of
+/// their positions. `None`: the model has no windows.
 pub(crate) fn with_whole_windows(
     traffic: &Traffic,
     setting: &Setting,
@@ -17,13 +18,15 @@ pub(crate) fn with_whole_windows(
     let mut traffic = traffic.clone();
     let position = Sizes::new(&traffic.sizes).of_position(window);
     traffic.sizes.retain(|size| size.kind == SizeKind::State);
-    for state in &mut traffic.sizes {
+    let saves_all = setting.generation.kept_beyond_window().is_none();
+    for state in traffic.sizes.iter_mut().filter(|_| saves_all) {
         let more = u64::from(state.tokens.saturating_sub(window));
         state.bytes = state.bytes.saturating_add(more.saturating_mul(position));
     }
     let mut setting = setting.clone();
     for server in traffic.setup.iter_mut().chain([&mut setting.server]) {
         (server.memory, server.whole_windows) = (Memory::Full, true);
+        server.whole_window = window;
     }
     Some((setting, traffic))
 }
@@ -34,10 +37,11 @@ mod tests {
 
     use super::*;
     use crate::made::{recorded, request, row, traffic};
+    use crate::setting::Generation;
     use crate::simulate;
 
     #[test]
-    fn whole_windows_go_back_anywhere_and_their_states_are_larger() {
+    fn whole_windows_go_back_anywhere_and_their_states_are_no_larger() {
         let setup = Setup {
             memory: Memory::Window(64),
             parallel: 1,
@@ -67,6 +71,17 @@ mod tests {
         assert_eq!(reused(&traffic, &setting), Some(0));
         let (whole, changed) = with_whole_windows(&traffic, &setting).expect("it has windows");
         assert_eq!(reused(&changed, &whole), Some(700));
+        let sizes = Sizes::new(&changed.sizes);
+        assert_eq!(
+            [500, 1000, 4000].map(|tokens| sizes.state(tokens)),
+            [6280, 11_280, 41_280]
+        );
+        // A server of early 2026 saves all positions.
+        let early = Setting {
+            generation: Generation::Early2026,
+            ..setting
+        };
+        let (_, changed) = with_whole_windows(&traffic, &early).expect("it has windows");
         let sizes = Sizes::new(&changed.sizes);
         assert_eq!(
             [500, 1000, 4000].map(|tokens| sizes.state(tokens)),

@@ -11,6 +11,8 @@ use crate::setting::Setting;
 pub(crate) enum Positions {
     /// A context that has all positions up to the last.
     Full { lasts: Vec<i64> },
+    /// Sliding-window layers that keep all positions.
+    Whole(WholeWindows),
     /// A recurrent context, which has the last position only.
     Recurrent { lasts: Vec<i64> },
     /// A context with sliding-window layers: the positions that are not overwritten yet.
@@ -21,6 +23,13 @@ impl Positions {
     pub(crate) fn new(setting: &Setting) -> Self {
         let lasts = vec![-1; setting.server.parallel as usize];
         match setting.server.memory {
+            Memory::Full if setting.server.whole_windows && setting.server.whole_window > 0 => {
+                Self::Whole(WholeWindows {
+                    window: i64::from(setting.server.whole_window),
+                    beyond: setting.generation.kept_beyond_window(),
+                    slots: vec![(-1, -1); setting.server.parallel as usize],
+                })
+            }
             Memory::Full => Self::Full { lasts },
             Memory::Recurrent => Self::Recurrent { lasts },
             Memory::Window(window) => Self::Window(Windows::new(window, setting)),
@@ -31,6 +40,7 @@ impl Positions {
     pub(crate) fn range(&self, slot: usize) -> (i64, i64) {
         match self {
             Self::Full { lasts } => (lasts[slot].min(0), lasts[slot]),
+            Self::Whole(windows) => windows.slots[slot],
             Self::Recurrent { lasts } => (lasts[slot], lasts[slot]),
             Self::Window(windows) => windows.slots[slot].ends(),
         }
@@ -42,6 +52,7 @@ impl Positions {
             Self::Full { lasts } | Self::Recurrent { lasts } => {
                 lasts[slot] = lasts[slot].min(i64::from(from) - 1);
             }
+            Self::Whole(windows) => windows.cut(slot, i64::from(from)),
             Self::Window(windows) => windows.cut(slot, i64::from(from)),
         }
     }
@@ -52,6 +63,15 @@ impl Positions {
             Self::Full { lasts } | Self::Recurrent { lasts } => {
                 if from < to {
                     lasts[slot] = i64::from(to) - 1;
+                }
+            }
+            Self::Whole(windows) => {
+                if from < to {
+                    let (first, last) = &mut windows.slots[slot];
+                    if *last < 0 {
+                        *first = i64::from(from);
+                    }
+                    *last = i64::from(to) - 1;
                 }
             }
             Self::Window(windows) => {
@@ -72,6 +92,10 @@ impl Positions {
                 last: lasts[slot],
                 runs: Vec::new(),
             },
+            Self::Whole(windows) => {
+                let (first, last) = windows.slots[slot];
+                windows.kept(first, last)
+            }
             Self::Window(windows) => windows.keep(slot),
         }
     }
@@ -80,6 +104,10 @@ impl Positions {
     pub(crate) fn restore(&mut self, slot: usize, kept: &Kept) {
         match self {
             Self::Full { lasts } | Self::Recurrent { lasts } => lasts[slot] = kept.last,
+            Self::Whole(windows) => {
+                let first = kept.runs.first().map_or(-1, |&(first, _)| first);
+                windows.slots[slot] = (first, kept.last);
+            }
             Self::Window(windows) => {
                 windows.cut(slot, 0);
                 let runs = kept.runs.iter();
@@ -93,6 +121,7 @@ impl Positions {
     pub(crate) fn guess(&self, tokens: u32) -> Kept {
         let last = i64::from(tokens) - 1;
         let least = match self {
+            Self::Whole(windows) => return windows.kept(last.min(0), last),
             Self::Window(windows) => (last + 1 - windows.window).max(0),
             Self::Full { .. } | Self::Recurrent { .. } => last.max(0),
         };
@@ -100,6 +129,46 @@ impl Positions {
         Kept {
             last,
             runs: vec![(least, length)],
+        }
+    }
+}
+
+/// The layers with sliding windows keep all positions (`--swa-full`), but a saved state has only the window at its end.
+#[derive(Debug)]
+pub(crate) struct WholeWindows {
+    /// Tokens that the layers look back.
+    window: i64,
+    /// How many positions beyond the window a saved state has; `None`: all that the cells have.
+    beyond: Option<i64>,
+    /// The first and the last position of each slot; −1: none.
+    slots: Vec<(i64, i64)>,
+}
+
+impl WholeWindows {
+    /// `seq_rm`
+    fn cut(&mut self, slot: usize, from: i64) {
+        let (first, last) = self.slots[slot];
+        self.slots[slot] = if from <= first {
+            (-1, -1)
+        } else {
+            (first, last.min(from - 1))
+        };
+    }
+
+    /// What a saved state of these positions has.
+    fn kept(&self, first: i64, last: i64) -> Kept {
+        let least = self
+            .beyond
+            .map_or(0, |beyond| last + 1 - self.window - beyond);
+        let first = first.max(least);
+        let length = u32::try_from(last + 1 - first).unwrap_or(0);
+        Kept {
+            last,
+            runs: if last < 0 {
+                Vec::new()
+            } else {
+                vec![(first, length)]
+            },
         }
     }
 }
@@ -323,6 +392,32 @@ mod tests {
         assert_eq!(runs(Memory::Window(8), 100), [(92, 8)]);
         assert_eq!(runs(Memory::Window(8), 5), [(0, 5)]);
         assert_eq!(runs(Memory::Full, 100), [(99, 1)]);
+    }
+
+    #[test]
+    fn whole_windows_go_back_anywhere_but_not_in_a_restored_state() {
+        let setup = Setup {
+            memory: Memory::Full,
+            whole_windows: true,
+            whole_window: 8,
+            parallel: 1,
+            ..Setup::default()
+        };
+        let mut all = Positions::new(&recorded(&traffic(setup, Vec::new())));
+        all.write(0, (0, 100), 100);
+        assert_eq!(all.range(0), (0, 99));
+        let kept = all.keep(0);
+        all.cut(0, 50);
+        assert_eq!(all.range(0), (0, 49));
+        all.cut(0, 0);
+        assert_eq!(all.range(0), (-1, -1));
+        all.restore(0, &kept);
+        assert_eq!(all.range(0), (92, 99));
+        all.write(0, (100, 110), 10);
+        assert_eq!(all.range(0), (92, 109), "what follows stays");
+        all.cut(0, 0);
+        all.write(0, (0, 10), 10);
+        assert_eq!(all.range(0), (0, 9), "evaluated again");
     }
 
     #[test]

@@ -77,6 +77,9 @@ pub struct Setup {
     pub sleep_idle_seconds: Option<u32>,
     /// `--swa-full`: sliding windows keep all positions, and the prefix store keeps nothing. Older recordings do not say.
     pub whole_windows: bool,
+    /// The sliding window of a model whose windows keep all positions (`llama_model_n_swa`): a saved state has no more of them.
+    /// 0: the model has none, or the recording is older and does not say.
+    pub whole_window: u32,
     /// How large its prefix store may become, bytes. `None`: it has none. A frame of its own has it.
     pub store: Option<u64>,
 }
@@ -106,6 +109,7 @@ impl Default for Setup {
             projector: false,
             sleep_idle_seconds: None,
             whole_windows: false,
+            whole_window: 0,
             store: None,
         }
     }
@@ -116,7 +120,8 @@ impl Setup {
         let mut into = Vec::new();
         put_text(&mut into, &self.engine);
         let (memory, window) = match self.memory {
-            Memory::Full => (0, 0),
+            // Older programs read no window here.
+            Memory::Full => (0, self.whole_window),
             Memory::Window(window) => (1, window),
             Memory::Recurrent => (2, 0),
         };
@@ -170,10 +175,10 @@ impl Setup {
         let checkpoint_min_step = number()?;
         let batch_size = number()?;
         let ubatch_size = number()?;
-        let memory = match (number()?, number()?) {
-            (0, _) => Memory::Full,
-            (1, window) => Memory::Window(window),
-            (2, _) => Memory::Recurrent,
+        let (memory, whole_window) = match (number()?, number()?) {
+            (0, window) => (Memory::Full, window),
+            (1, window) => (Memory::Window(window), 0),
+            (2, _) => (Memory::Recurrent, 0),
             _ => return None,
         };
         let cache_ram = bytes.signed()?;
@@ -214,6 +219,7 @@ impl Setup {
             projector,
             sleep_idle_seconds,
             whole_windows,
+            whole_window,
             store: None,
         };
         setup.is_possible().then_some(setup)
@@ -244,6 +250,16 @@ const MOST_SLOTS: u32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_window_of_a_model_whose_windows_keep_all_positions_comes_back() {
+        let whole = Setup {
+            whole_windows: true,
+            whole_window: 512,
+            ..Setup::default()
+        };
+        assert_eq!(Setup::decode(&whole.encode()), Some(whole));
+    }
 
     /// As it was written before: without the exact value at the end.
     #[test]

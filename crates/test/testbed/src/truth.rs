@@ -324,7 +324,7 @@ impl<'a> Engine<'a> {
         if self.server.has_host_cache() {
             // If only checkpoints lead back, a continuation that goes on from the end of an entry
             // proves nothing of a way back to the prompt.
-            let asked = if self.server.keeps_any_prefix() {
+            let asked = if self.server.saves_any_prefix() {
                 &continuations[..]
             } else {
                 &continuations[..1]

@@ -186,7 +186,7 @@ impl Accounts {
         let own = match uncached {
             Some(cause) => cause,
             None if begun.prepared.readapted => Cause::Adapter,
-            None if begun.bounded => Cause::NoWayBack,
+            None if begun.no_way_back => Cause::NoWayBack,
             None if begun.prepared.adapted => Cause::Adapter,
             None => Cause::NotKnown,
         };

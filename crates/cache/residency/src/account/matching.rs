@@ -87,7 +87,8 @@ impl Accounts {
                 cached += 1;
             }
         }
-        place as u32
+        let place = place as u32;
+        ledger.way_back_in(holds, place, (place as usize) < prompt.len())
     }
 
     fn choose(

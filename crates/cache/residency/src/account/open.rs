@@ -83,6 +83,8 @@ pub(super) struct Begun {
     /// The reused tokens are not known.
     pub(super) blind: bool,
     pub(super) bounded: bool,
+    /// What the slot held and did not reuse, the server could not go back to.
+    pub(super) no_way_back: bool,
     /// The slot went back to a checkpoint.
     pub(super) checkpoint: bool,
     pub(super) prepared: Prepared,
@@ -261,6 +263,7 @@ impl Begun {
             others,
             blind,
             bounded,
+            no_way_back: bounded || ledger.gave_up(slot),
             checkpoint: bounded && from > 0 && !ledger.reaches(slot, from),
             prepared,
             adapters: ledger.applied_adapters(),

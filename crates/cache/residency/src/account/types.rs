@@ -115,7 +115,7 @@ pub struct Causes {
     /// Tokens that are cached, but not where the engine looked.
     pub elsewhere: Elsewhere,
     /// Tokens in the slot that its bounded context (sliding windows, recurrent) cannot go back to, as there was no
-    /// checkpoint.
+    /// checkpoint; with `--swa-full`, as the slot's content came from a saved state.
     pub no_way_back: u64,
     /// Tokens that are cached, but that the request must not reuse. All tokens of a prompt that the
     /// server forgets.

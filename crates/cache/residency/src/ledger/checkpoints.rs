@@ -10,29 +10,63 @@ pub(super) fn enough(prompt: u32) -> u32 {
     tenths.min(prompt - 1).max(1)
 }
 
-/// How far the layers of a bounded context look back, and by which rules the server goes back in it.
+/// How far the layers of a context look back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// In tokens; 0 for a recurrent model.
+    pub(super) tokens: u32,
+    /// All positions are kept (`--swa-full`), but a saved state has only the window at its end.
+    pub(super) is_whole: bool,
+}
+
+impl Window {
+    pub(super) fn of_bounded(tokens: u32) -> Self {
+        Self {
+            tokens,
+            is_whole: false,
+        }
+    }
+
+    pub(super) fn whole(tokens: u32) -> Self {
+        Self {
+            tokens,
+            is_whole: true,
+        }
+    }
+}
+
+/// How far the layers of a context look back, and by which rules the server goes back in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// In tokens; 0 for a recurrent model.
-    pub(super) window: u32,
+    pub(super) window: Window,
     pub(super) rules: Rewinding,
 }
 
 impl Bounds {
+    /// How far the server takes the layers to look back: with `--swa-full`, not at all.
+    fn looks_back(self) -> u32 {
+        if self.window.is_whole {
+            0
+        } else {
+            self.window.tokens
+        }
+    }
+
     /// For a sequence to go on behind `tokens` tokens, the first position in memory must be below this
     /// one. In a sliding window, servers before 0.7.0 ask for two positions more than the model looks at.
     pub(super) fn needed(self, tokens: u32) -> i64 {
-        let is_exact = self.rules.generation == RewindGeneration::Late2026 && self.window > 0;
+        let window = self.looks_back();
+        let is_exact = self.rules.generation == RewindGeneration::Late2026 && window > 0;
         let spare = if is_exact { 1 } else { -1 };
-        (i64::from(tokens) - i64::from(self.window) + spare).max(0)
+        (i64::from(tokens) - i64::from(window) + spare).max(0)
     }
 
     /// The first position in a saved state of a sequence that holds `held` tokens from position `first`
     /// on: the server does not save what has left the window.
     pub(super) fn first_saved(self, first: i64, held: u32) -> i64 {
         match self.rules.generation {
-            RewindGeneration::Mid2026 | RewindGeneration::Late2026 if self.window > 0 => {
-                first.max(i64::from(held) - i64::from(self.window))
+            RewindGeneration::Mid2026 | RewindGeneration::Late2026 if self.window.tokens > 0 => {
+                first.max(i64::from(held) - i64::from(self.window.tokens))
             }
             _ => first,
         }
@@ -75,9 +109,19 @@ pub(super) struct Reach {
     pub(super) checkpoints: Vec<Checkpoint>,
     /// How many tokens at the beginning are those that were there when the marks of this slot were checked last.
     pub(super) unchanged: u32,
+    /// Of whole windows: with the last removal the server gave up what the slot held, since it could not go back.
+    pub(super) given_up: bool,
 }
 
 impl Reach {
+    /// With nothing before this position.
+    pub(super) fn from(first: i64) -> Self {
+        Self {
+            first,
+            ..Self::default()
+        }
+    }
+
     /// How many of the first `prompt` tokens of a sequence the engine would reuse for a prompt that begins with them,
     /// if the first position in memory must be below `needed`.
     pub(super) fn reuse_of(&self, prompt: u32, needed: i64) -> u32 {
@@ -102,7 +146,7 @@ impl Reach {
     /// sequence that holds `held` tokens. Tokens that were generated since the last checkpoint do
     /// not count, although a prompt that begins with all of them could go on behind them.
     pub(super) fn furthest(&self, held: u32, bounds: Bounds) -> u32 {
-        if self.first == 0 && bounds.needed(held) > 0 {
+        if bounds.window.is_whole || self.first == 0 && bounds.needed(held) > 0 {
             return held;
         }
         let back = self.there().map(Checkpoint::goes_on_behind);
@@ -120,6 +164,29 @@ impl Reach {
             first: self.first,
             checkpoints: copies.collect(),
             unchanged: 0,
+            given_up: false,
+        }
+    }
+
+    /// Of whole windows: positions `[from, to)` were removed, of `held`.
+    pub(super) fn remove(&mut self, (from, to): (i64, i64), held: i64) {
+        self.given_up = false;
+        if from > self.first {
+            return;
+        }
+        if to >= held {
+            // What is evaluated next begins there.
+            self.given_up = self.first > 0;
+            self.first = from;
+        } else {
+            self.first = self.first.max(to);
+        }
+    }
+
+    /// Of whole windows: positions `[from, to)` were moved.
+    pub(super) fn shift(&mut self, (from, to): (i64, i64), delta: i64) {
+        if (from..to).contains(&self.first) {
+            self.first = (self.first + delta).max(0);
         }
     }
 

@@ -190,7 +190,7 @@ impl Ledger {
     /// this position. Does nothing in a bounded context, where the ways back are unknown too.
     fn begin_unseen(&mut self, holder: Holder, position: Position) {
         let held = self.tree.depth(holder);
-        if held > 0 || !(1..=LONGEST_UNSEEN).contains(&position) || self.window().is_some() {
+        if held > 0 || !(1..=LONGEST_UNSEEN).contains(&position) || self.is_bounded() {
             return;
         }
         let nth = self.gap.next_unseen();

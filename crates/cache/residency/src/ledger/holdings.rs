@@ -77,7 +77,7 @@ impl Ledger {
     /// Whether the primary context is bounded: it cannot go back to every position that it has been
     /// at.
     pub(crate) fn is_bounded(&self) -> bool {
-        self.window().is_some()
+        self.window().is_some_and(|window| !window.is_whole)
     }
 
     /// The LoRA adapters that a slot worked under last; `None`: not known.

@@ -28,6 +28,7 @@ impl Ledger {
                     self.heard(sequence);
                 }
                 for id in self.named(sequence) {
+                    self.reach_removed(id, (from, to));
                     self.remove(id, from, to, facts);
                 }
             }
@@ -138,6 +139,7 @@ impl Ledger {
                 self.replacing(true);
                 self.replace(sequence, holder, facts);
                 self.replacing(false);
+                self.reach_loaded(sequence);
                 self.reaches.keep(sequence, checkpoints);
             }
             _ => {}
@@ -256,6 +258,7 @@ impl Ledger {
         if to <= from || delta == 0 {
             return;
         }
+        self.reach_shifted(id, (from, to), delta);
         let sequence = self.sequence(id);
         let holder = sequence.holder;
         let mut fragments = std::mem::take(&mut sequence.tail);

@@ -5,6 +5,10 @@
 //! reach back far enough (its first position, and the model's window)? If not, is there a
 //! *checkpoint* to go on from? If not, it evaluates the whole prompt. [`Reach::reuse`] is that rule.
 //!
+//! With `--swa-full`, a slot holds every position of what it evaluated, and the server goes back to any. But a saved state has
+//! of the windows only the one at its end, and there are no checkpoints. So a slot that was restored from host memory or from
+//! a file cannot go back before that.
+//!
 //! A prompt counts as resident while the engine would reuse [enough] of it. So a mark stands where
 //! that much of the prompt ends, and it needs more than a holder at it or below it. It needs a
 //! *witness*: a slot or host entry from which the engine would reuse enough. How much that is depends
@@ -13,7 +17,7 @@
 //! evaluated in that slot.
 
 use super::Ledger;
-use super::checkpoints::{Bounds, Checkpoint, Reach, enough};
+use super::checkpoints::{Bounds, Checkpoint, Reach, Window, enough};
 use crate::fact::{Fact, Place, Reason};
 use crate::ids::{BufferId, CacheEntry, SequenceId};
 use crate::requests::{Request, RequestKey, Watched};
@@ -23,9 +27,14 @@ use crate::tree::Holder;
 use std::sync::Arc;
 
 impl Ledger {
-    /// The window of the primary context, if it is bounded.
-    pub(super) fn window(&self) -> Option<u32> {
+    /// The window of the primary context, if it is bounded or has whole windows.
+    pub(super) fn window(&self) -> Option<Window> {
         self.reaches.windows.get(&self.contexts.primary()?).copied()
+    }
+
+    /// Whether the primary context keeps every position of its sliding windows.
+    pub(super) fn has_whole_windows(&self) -> bool {
+        self.window().is_some_and(|window| window.is_whole)
     }
 
     /// Its window and the rules by which the server goes back in it.
@@ -40,12 +49,49 @@ impl Ledger {
 
     /// A sequence was saved to a host entry.
     pub(super) fn reach_saved(&mut self, id: SequenceId, buffer: BufferId) {
-        let (Some(bounds), Some(reach)) = (self.bounds(), self.reaches.slots.get(&id)) else {
-            return;
+        let Some(bounds) = self.bounds() else { return };
+        let mut copy = match self.reaches.slots.get(&id) {
+            Some(reach) => reach.copy(),
+            None if bounds.window.is_whole => Reach::default(),
+            None => return,
         };
-        let mut copy = reach.copy();
-        copy.first = bounds.first_saved(reach.first, self.held(id));
+        copy.first = bounds.first_saved(copy.first, self.held(id));
         self.reaches.hosts.insert(buffer, copy);
+    }
+
+    /// A sequence got its content from a state file.
+    pub(super) fn reach_loaded(&mut self, id: SequenceId) {
+        if let Some(bounds) = self.bounds().filter(|bounds| bounds.window.is_whole) {
+            let first = bounds.first_saved(0, self.held(id));
+            self.reaches.put(id, Reach::from(first));
+        }
+    }
+
+    /// Positions `[from, to)` of a sequence are about to be removed.
+    pub(super) fn reach_removed(&mut self, id: SequenceId, range: (i64, i64)) {
+        let held = i64::from(self.held(id));
+        if self.has_whole_windows()
+            && range.0 < held
+            && let Some(reach) = self.reaches.slots.get_mut(&id)
+        {
+            reach.remove(range, held);
+        }
+    }
+
+    /// Positions `[from, to)` of a sequence are about to be moved.
+    pub(super) fn reach_shifted(&mut self, id: SequenceId, range: (i64, i64), delta: i64) {
+        if self.has_whole_windows()
+            && let Some(reach) = self.reaches.slots.get_mut(&id)
+        {
+            reach.shift(range, delta);
+        }
+    }
+
+    /// Whether the server could not go back in a slot with whole windows whose content came from a saved state, and has removed it
+    /// for another prompt.
+    pub(crate) fn gave_up(&self, id: SequenceId) -> bool {
+        let reach = self.reaches.slots.get(&id);
+        reach.is_some_and(|reach| reach.given_up)
     }
 
     pub(super) fn reached(&mut self, id: SequenceId, first: Position) {
@@ -132,7 +178,8 @@ impl Ledger {
         holder: Holder,
         prompt: u32,
     ) -> Option<(u32, Arc<[Token]>)> {
-        self.window()?;
+        // Whole windows go back to any position, if they go back at all.
+        self.window().filter(|window| !window.is_whole)?;
         let enough = enough(prompt);
         if enough + 1 >= prompt {
             return None;
@@ -144,8 +191,10 @@ impl Ledger {
 
     /// A slot holds a prompt of a request.
     pub(super) fn watch(&mut self, id: SequenceId, request: RequestKey, nth: usize, prompt: u32) {
-        if self.window().is_none() {
-            return;
+        let Some(window) = self.window() else { return };
+        if window.is_whole {
+            // Its changes count from now on.
+            self.reaches.slots.entry(id).or_default();
         }
         let entry = CacheEntry::Slot(id);
         let watched = self.reaches.watched.entry(entry).or_default();

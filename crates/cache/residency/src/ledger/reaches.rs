@@ -1,17 +1,17 @@
 //! The ways back of all sequences, with their checkpoints.
 
-use super::checkpoints::{Bounds, Checkpoint, Reach};
+use super::checkpoints::{Bounds, Checkpoint, Reach, Window};
 use super::tails::Tails;
 use crate::ids::{BufferId, CacheEntry, ContextId, SequenceId};
 use crate::requests::Watched;
 use crate::rewinding::Rewinding;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The ways back of all sequences. Empty unless the primary context is bounded.
+/// The ways back of all sequences. Empty unless the primary context is bounded, or has whole windows.
 #[derive(Debug, Default)]
 pub(super) struct Reaches {
-    /// For each bounded context, the tokens that its layers look back; 0 for a recurrent model.
-    pub(super) windows: HashMap<ContextId, u32>,
+    /// How far the layers of each context look back that is bounded or has whole windows.
+    pub(super) windows: HashMap<ContextId, Window>,
     /// The rules by which the server goes back in each, if an event gave them.
     pub(super) rules: HashMap<ContextId, Rewinding>,
     pub(super) slots: BTreeMap<SequenceId, Reach>,
@@ -26,7 +26,7 @@ pub(super) struct Reaches {
 }
 
 impl Reaches {
-    pub(super) fn bound(&mut self, context: ContextId, window: u32) {
+    pub(super) fn bound(&mut self, context: ContextId, window: Window) {
         self.windows.insert(context, window);
     }
 
@@ -39,7 +39,7 @@ impl Reaches {
         self.rules.remove(&context);
     }
 
-    /// Forgets everything except which contexts are bounded.
+    /// Forgets everything except how far contexts look back.
     pub(super) fn clear(&mut self) {
         let windows = std::mem::take(&mut self.windows);
         let rules = std::mem::take(&mut self.rules);
@@ -60,8 +60,11 @@ impl Reaches {
     /// The last point, in tokens, that the server can go back to in a slot or host entry: see
     /// [`Reach::furthest`].
     pub(super) fn furthest(&self, entry: CacheEntry, held: u32, bounds: Bounds) -> u32 {
-        let reach = self.reach_of(entry);
-        reach.map_or(0, |reach| reach.furthest(held, bounds))
+        match self.reach_of(entry) {
+            Some(reach) => reach.furthest(held, bounds),
+            None if bounds.window.is_whole => held,
+            None => 0,
+        }
     }
 
     pub(super) fn restored(&mut self, id: SequenceId, buffer: BufferId) {

@@ -516,3 +516,68 @@ fn a_prompt_whose_evaluation_is_claimed_later_needs_its_checkpoint_as_well() {
     server.quiet(10);
     assert_eq!(server.lost(), ["a evicted: OutOfReach, slot 0"]);
 }
+
+/// A server of 0.7.0 with `--swa-full`, whose model has windows of 16 tokens.
+fn whole() -> SceneServer {
+    let mut server = SceneServer::start();
+    server.apply(Event::WholeWindows {
+        context: ENGINE,
+        window: 16,
+    });
+    server.apply(Event::Rewinds {
+        context: ENGINE,
+        rules: Rewinding {
+            generation: RewindGeneration::Late2026,
+            checkpoints: 32,
+            min_step: 8192,
+        },
+    });
+    server
+}
+
+#[test]
+fn whole_windows_go_back_to_any_position_that_the_slot_evaluated() {
+    let mut server = whole();
+    server.prompt(0, "short", "a short one");
+    server.prompt(0, "long", &format!("a short one{}", long('a')));
+    server.generate(0, "an answer");
+    server.quiet(10);
+    assert_eq!(server.lost(), NOTHING);
+    server.prompt(0, "branch", "a short one again");
+    server.quiet(10);
+    assert_eq!(server.lost(), ["long evicted: Overwritten, slot 0"]);
+}
+
+/// Of what was saved, the server has only the window at the end: 16 of 100 tokens.
+#[test]
+fn whole_windows_that_were_saved_have_only_the_last_window() {
+    let mut server = whole();
+    let head = "a".repeat(50);
+    let all = format!("{head}{}", "b".repeat(50));
+    server.prompt(0, "head", &head);
+    server.prompt(0, "all", &all);
+    server.save(0, 0xb0);
+    server.quiet(10);
+    assert_eq!(server.lost(), NOTHING, "the slot goes back to both");
+    server.remove(0, 0, -1);
+    server.prompt(0, "other", "another prompt");
+    server.quiet(10);
+    assert_eq!(server.lost(), ["head evicted: OutOfReach, slot 0"]);
+    // So it is with the slot that it was restored into.
+    server.restore(0, 0xb0, &all);
+    server.free(0xb0);
+    server.quiet(10);
+    assert_eq!(server.lost(), ["other evicted: Overwritten, slot 0"]);
+    // What is evaluated from the beginning on can go back again.
+    server.remove(0, 0, -1);
+    server.prompt(0, "again", &all);
+    server.prompt(0, "begin", &head);
+    server.quiet(10);
+    assert_eq!(
+        server.lost(),
+        [
+            "again evicted: Overwritten, slot 0",
+            "all evicted: Overwritten, slot 0"
+        ]
+    );
+}

@@ -261,6 +261,11 @@ impl Builder {
         model.is_none_or(Model::keeps_any_prefix) || self.has(&["--swa-full"])
     }
 
+    /// Whether a state of it goes back to any prefix: with `--swa-full`, only what a slot has evaluated itself does.
+    pub(crate) fn saves_any_prefix(&self) -> bool {
+        self.model.as_ref().is_none_or(Model::keeps_any_prefix)
+    }
+
     /// Whether this is its model.
     pub fn serves(&self, model: &Model) -> bool {
         let own = self.model.as_ref();
