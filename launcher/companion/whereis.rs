@@ -83,15 +83,16 @@ fn last(control: &Control, stats: &Stats) -> Result<Vec<String>, String> {
     Ok(latest.requests.iter().map(name).collect())
 }
 
-/// Whether nothing but the last token of its prompt would be evaluated again.
+/// Whether nothing but the last token of its (last) prompt would be evaluated again.
 fn is_cached(state: &RequestState) -> bool {
     match state {
         RequestState::Cached { .. } => true,
         RequestState::Numbered {
-            cached_tokens: Some(tokens),
+            cached_tokens: Some(cached),
+            tokens,
             evaluation,
             ..
-        } => u64::from(*tokens) + 1 >= evaluation.prompt_tokens,
+        } => u64::from(*cached) + 1 >= tokens.unwrap_or(evaluation.prompt_tokens),
         _ => false,
     }
 }
@@ -140,6 +141,8 @@ fn text(state: &RequestState, now: Timestamp) -> String {
         RequestState::Numbered {
             at,
             slot,
+            prompts,
+            tokens,
             cached_tokens,
             evaluation,
             ..
@@ -149,13 +152,18 @@ fn text(state: &RequestState, now: Timestamp) -> String {
             } else {
                 "not cached"
             };
-            let tokens = counted(evaluation.prompt_tokens, "token");
+            let whole = evaluation.prompt_tokens;
             let now = match cached_tokens {
                 Some(cached) => {
                     let cached = count((*cached).into());
-                    format!("{cached} of {tokens} could be reused now")
+                    let tokens = counted(tokens.unwrap_or(whole), "token");
+                    let of_last = match prompts {
+                        0 | 1 => String::new(),
+                        2.. => format!(" of the last of its {} prompts", count((*prompts).into())),
+                    };
+                    format!("{cached} of {tokens}{of_last} could be reused now")
                 }
-                None => format!("{tokens}, no longer remembered"),
+                None => format!("{}, no longer remembered", counted(whole, "token")),
             };
             format!(
                 "{id}  {word}  {now}; evaluated in slot {slot}, {}\n",
@@ -178,7 +186,7 @@ fn about(state: &RequestState) -> String {
 
 #[cfg(test)]
 mod tests {
-    use contextpilot_client::control::Place;
+    use contextpilot_client::control::{Evaluation, Place};
 
     use super::*;
 
@@ -212,6 +220,33 @@ mod tests {
         let start = "a  evicted  dropped from host by b; it was in the host cache, 5 tokens; ";
         let evicted = text(evicted);
         assert!(evicted.starts_with(start), "{evicted}");
+    }
+
+    #[test]
+    fn of_several_prompts_the_last_is_spoken_of() {
+        let evaluation = |prompt_tokens| {
+            Box::new(Evaluation {
+                prompt_tokens,
+                ..Evaluation::default()
+            })
+        };
+        let numbered = |prompts, cached, whole| RequestState::Numbered {
+            id: "#3".to_owned(),
+            at: Timestamp::from_unix_ms(1_000),
+            slot: 0,
+            prompts,
+            tokens: Some(20),
+            cached_tokens: Some(cached),
+            evaluation: evaluation(whole),
+        };
+        let text = |state| text(&state, Timestamp::from_unix_ms(3_000));
+        let one = text(numbered(1, 19, 20));
+        let start = "#3  cached  19 of 20 tokens could be reused now; evaluated in slot 0, 2 s ago";
+        assert!(one.starts_with(start), "{one}");
+        let last = text(numbered(3, 4, 90));
+        let start =
+            "#3  not cached  4 of 20 tokens of the last of its 3 prompts could be reused now; ";
+        assert!(last.starts_with(start), "{last}");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub const MOST_SENT: usize = 256;
 struct Known {
     /// The number of its last prompt.
     nth: u64,
+    /// How many prompts it has.
+    prompts: u32,
     /// The most tokens that were evaluated of one of its prompts.
     most: u64,
     evaluated: Evaluated,
@@ -150,6 +152,7 @@ impl Evaluations {
                 known.difference = difference(account);
             }
             known.nth = account.nth;
+            known.prompts = known.prompts.saturating_add(1);
             known.evaluated.at = at;
             known.evaluated.slot = slot;
             known.evaluated.evaluation.add(evaluation, is_largest);
@@ -162,6 +165,7 @@ impl Evaluations {
         }
         self.all.push_back(Known {
             nth: account.nth,
+            prompts: 1,
             most: account.evaluated,
             difference: difference(account),
             evaluated: Evaluated {
@@ -192,11 +196,11 @@ impl Evaluations {
         Some((known.nth, &known.evaluated.evaluation))
     }
 
-    /// The last evaluation of the request with this number, and the number of its prompt.
-    pub(crate) fn numbered(&self, number: u64) -> Option<(u64, &Evaluated)> {
+    /// The last evaluation of the request with this number, the number of its (last) prompt, and how many it has.
+    pub(crate) fn numbered(&self, number: u64) -> Option<(u64, u32, &Evaluated)> {
         let mut latest = self.all.iter().rev();
         let known = latest.find(|known| known.evaluated.number == number)?;
-        Some((known.nth, &known.evaluated))
+        Some((known.nth, known.prompts, &known.evaluated))
     }
 
     /// The place where the prompt of the last request with this id differs from an earlier one.

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asked;
 mod difference;
 mod evaluations;
 mod gone;
@@ -47,11 +48,11 @@ mod stats;
 mod tree;
 mod work;
 
+pub use asked::{AskStore, Asked, Stored};
 pub use contextpilot_traffic::MOST_TOKENS as MOST_RECORDED_TOKENS;
 pub use difference::Difference;
 pub use evaluations::{MOST_EVALUATIONS, MOST_SENT};
 pub use gone::MOST_GONE;
-pub use matching::Stored;
 pub use names::{MOST_MOVED, MOST_NAMED};
 pub use note::{KeptPrompt, Note, Now, Stamp};
 pub use observer::{Observer, Output};

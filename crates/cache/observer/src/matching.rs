@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-use contextpilot_control::{HostMatch, KeptBeginning, Like, Match, MatchRequest, SlotMatch};
+use contextpilot_control::{HostMatch, Like, Match, MatchRequest, SlotMatch};
 use contextpilot_residency::{Ledger, Occupied, Token};
 
+use crate::asked::Stored;
 use crate::names::choice_out;
 use crate::observer::Observer;
 
@@ -14,19 +15,6 @@ const NO_TOKEN: Token = Token::MAX;
 /// The most tokens of a prompt that is described as being like another one. It bounds the memory that a
 /// query can ask for.
 const LONGEST: u32 = 1 << 20;
-
-/// What the prefix store has of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// Tokens at its beginning.
-    pub tokens: u64,
-    /// Fewer tokens than these are not loaded.
-    pub least: u64,
-    /// What another slot holds is of use only if all of it is the beginning of the prompt, for it cannot be cut back.
-    pub whole: bool,
-    /// What is kept of them on request.
-    pub kept: Option<KeptBeginning>,
-}
 
 impl Observer {
     /// What the engine would reuse for a prompt. `None`: this observer has no accounts. `store` says what the prefix

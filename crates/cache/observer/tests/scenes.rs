@@ -4,7 +4,9 @@ use contextpilot_control::{
     Change, ChosenBy, HookedFunction, Like, Match, MatchRequest, Outcome, Place, Reason,
     RequestState, Stats, UnfinishedPrompt,
 };
-use contextpilot_observer::{MOST_MOVED, MOST_NAMED, Note, Now, Observer, Output, Stamp, Stored};
+use contextpilot_observer::{
+    Asked, MOST_MOVED, MOST_NAMED, Note, Now, Observer, Output, Stamp, Stored,
+};
 use contextpilot_residency::program::{PROGRAM, slot_of};
 use contextpilot_residency::{
     Accounts, Adapter, Arrival, BufferId, Compared, ContextId, Entry, EvaluationId, Event, Fact,
@@ -169,7 +171,11 @@ impl Scene {
     }
 
     fn request(&self, id: &str) -> RequestState {
-        self.observer.request(id, Some(&self.ledger))
+        let asked = Asked {
+            ledger: Some(&self.ledger),
+            store: None,
+        };
+        self.observer.request(id, asked)
     }
 }
 
@@ -276,6 +282,65 @@ fn of_a_prompt_whose_tokens_were_counted_it_is_known_how_many_remain_and_how_lon
     scene.batch(1, 8, 0..3001, false);
     let more = prompt(&mut scene, 1);
     assert_eq!((more.tokens, more.seconds_left), (None, None));
+}
+
+/// What the prefix store would load counts, too.
+#[test]
+fn a_request_without_an_id_could_be_loaded_from_the_store() {
+    let mut scene = Scene::new();
+    scene.ask(None, 0, 7, 0, 20);
+    scene.ask(None, 0, 8, 0, 30);
+    let store = |tokens: &[i32]| {
+        Some(Stored {
+            tokens: if tokens[0] == 7 { 16 } else { 0 },
+            least: 8,
+            whole: false,
+            kept: None,
+        })
+    };
+    let cached = |name| {
+        let asked = Asked {
+            ledger: Some(&scene.ledger),
+            store: Some(&store),
+        };
+        match scene.observer.request(name, asked) {
+            RequestState::Numbered {
+                prompts,
+                tokens,
+                cached_tokens,
+                ..
+            } => (prompts, tokens, cached_tokens),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(cached("#1"), (1, Some(20), Some(16)));
+    assert_eq!(cached("#2"), (1, Some(30), Some(29)));
+}
+
+#[test]
+fn of_a_request_with_several_prompts_the_last_is_looked_at() {
+    let mut scene = Scene::new();
+    let arrival = scene.begin(None, 0, 7, 0, 20);
+    scene.apply(Event::Posted {
+        arrival,
+        task: 50,
+        id: None,
+    });
+    scene.launch(1, 50);
+    scene.evaluate(1, 8, 0, 30);
+    scene.end(arrival, None);
+    let RequestState::Numbered {
+        prompts,
+        tokens,
+        cached_tokens,
+        evaluation,
+        ..
+    } = scene.request("#1")
+    else {
+        panic!("{:?}", scene.request("#1"));
+    };
+    assert_eq!((prompts, tokens, cached_tokens), (2, Some(30), Some(29)));
+    assert_eq!(evaluation.prompt_tokens, 50);
 }
 
 #[test]

@@ -181,21 +181,6 @@ impl Accounts {
         self.last = nth;
     }
 
-    /// How many of the first tokens of an evaluated prompt could be reused now. `None`: the prompt is
-    /// not remembered.
-    #[must_use]
-    pub fn cached_tokens(&self, nth: u64, ledger: &Ledger) -> Option<u32> {
-        let prompt = self.prompt(nth)?;
-        let most = (prompt.len() as u32).saturating_sub(1);
-        let all = ledger.holdings(&prompt).into_iter();
-        let best = all.map(|holding| {
-            let goes_on = (holding.common as usize) < prompt.len();
-            let reusable = ledger.way_back_in(holding.holds, holding.common, goes_on);
-            reusable.min(most)
-        });
-        Some(best.max().unwrap_or(0))
-    }
-
     /// The tokens of an evaluated prompt. `None`: it is not remembered.
     #[must_use]
     pub fn prompt(&self, nth: u64) -> Option<Vec<Token>> {

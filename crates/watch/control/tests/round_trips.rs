@@ -334,6 +334,8 @@ fn requests_come_back_whole() {
             id: id(),
             at: moment(),
             slot: 1,
+            prompts: 2,
+            tokens: Some(70),
             cached_tokens: Some(64),
             evaluation: Box::default(),
         },
@@ -542,6 +544,8 @@ fn only_what_was_evaluated_has_an_evaluation() {
         id: "#8".to_owned(),
         at: moment(),
         slot: 1,
+        prompts: 2,
+        tokens: Some(70),
         cached_tokens: None,
         evaluation: Box::new(evaluation()),
     };

@@ -1,11 +1,13 @@
 //! Where a request is, or what became of it.
 
 use contextpilot_control::{
-    Change, Evaluated, Evaluation, Evicted, Place as PlaceOut, RequestName, RequestState, Timestamp,
+    Change, Evaluated, Evaluation, Evicted, Match, MatchRequest, Place as PlaceOut, RequestName,
+    RequestState, Timestamp,
 };
 use contextpilot_residency::{Asker, Ledger, Place, Reason, RequestId, SequenceId};
 
 use super::Observer;
+use crate::asked::Asked;
 use crate::difference::Difference;
 use crate::gone::{Gone, MOST_GONE};
 use crate::names::{place_out, reason_out};
@@ -14,39 +16,50 @@ use crate::note::Now;
 impl Observer {
     /// Where a request is, or what became of it.
     #[must_use]
-    pub fn request(&self, id: &str, ledger: Option<&Ledger>) -> RequestState {
-        let state = self.state(id.to_owned(), self.evaluations.get(id), ledger);
+    pub fn request(&self, id: &str, asked: Asked<'_>) -> RequestState {
+        let state = self.state(id.to_owned(), self.evaluations.get(id), asked);
         match state {
-            RequestState::Unknown { .. } => self.numbered(id, ledger).unwrap_or(state),
+            RequestState::Unknown { .. } => self.numbered(id, asked).unwrap_or(state),
             _ => state,
         }
     }
 
     /// The same for a name as `#17`. `None`: it is none, or that request is not remembered.
-    fn numbered(&self, name: &str, ledger: Option<&Ledger>) -> Option<RequestState> {
+    fn numbered(&self, name: &str, asked: Asked<'_>) -> Option<RequestState> {
         let number = RequestName::number(name).filter(|number| *number > 0)?;
-        let (nth, evaluated) = self.evaluations.numbered(number)?;
+        let (nth, prompts, evaluated) = self.evaluations.numbered(number)?;
         if let Some(id) = &evaluated.id {
-            return Some(self.state(id.clone(), self.evaluations.get(id), ledger));
+            return Some(self.state(id.clone(), self.evaluations.get(id), asked));
         }
+        let found = self.match_now(nth, asked);
         Some(RequestState::Numbered {
             id: name.to_owned(),
             at: evaluated.at,
             slot: evaluated.slot,
-            cached_tokens: self.cached_tokens(nth, ledger),
+            prompts,
+            tokens: found.as_ref().map(|found| found.tokens),
+            cached_tokens: found.as_ref().map(spared),
             evaluation: Box::new(evaluated.evaluation.clone()),
         })
     }
 
-    /// How many tokens of this prompt could be reused now.
-    fn cached_tokens(&self, nth: u64, ledger: Option<&Ledger>) -> Option<u32> {
-        self.accounts.as_ref()?.cached_tokens(nth, ledger?)
+    /// What the engine would reuse for this prompt, if it came again now. `None`: it is not remembered.
+    fn match_now(&self, nth: u64, asked: Asked<'_>) -> Option<Match> {
+        let again = MatchRequest {
+            tokens: self.accounts.as_ref()?.prompt(nth)?,
+            ..MatchRequest::default()
+        };
+        self.matching(&again, asked.ledger?, asked.store)
     }
 
     /// The same for many, without their evaluations.
     #[must_use]
     pub fn requests(&self, ids: Vec<String>, ledger: Option<&Ledger>) -> Vec<RequestState> {
-        let states = ids.into_iter().map(|id| self.state(id, None, ledger));
+        let asked = Asked {
+            ledger,
+            store: None,
+        };
+        let states = ids.into_iter().map(|id| self.state(id, None, asked));
         states.collect()
     }
 
@@ -54,7 +67,7 @@ impl Observer {
         &self,
         id: String,
         evaluated: Option<(u64, &Evaluation)>,
-        ledger: Option<&Ledger>,
+        asked: Asked<'_>,
     ) -> RequestState {
         let evaluation = evaluated.map(|(_, evaluation)| Box::new(evaluation.clone()));
         if let Some(live) = self.live.get(&*id) {
@@ -62,7 +75,8 @@ impl Observer {
             let Some(tokens) = live.tokens else {
                 return RequestState::Awaited { id, since };
             };
-            let found = ledger
+            let found = asked
+                .ledger
                 .and_then(|ledger| ledger.whereabouts(&id))
                 .unwrap_or_default();
             let slots = found.sequences.into_iter();
@@ -86,7 +100,9 @@ impl Observer {
                 from: gone.from,
                 by: gone.by.as_deref().map(str::to_owned),
                 tokens: gone.tokens,
-                cached_tokens: evaluated.and_then(|(nth, _)| self.cached_tokens(nth, ledger)),
+                cached_tokens: evaluated
+                    .and_then(|(nth, _)| self.match_now(nth, asked))
+                    .map(|found| spared(&found)),
                 kept: None,
                 evaluation,
             },
@@ -158,4 +174,15 @@ impl Observer {
         self.gone.remember(id, gone);
         self.change(change, now);
     }
+}
+
+/// How many tokens would be reused, or loaded from the store.
+fn spared(found: &Match) -> u32 {
+    let loaded = found.loaded.unwrap_or(0);
+    let spared = match found.slot {
+        Some(_) => found.reused + loaded,
+        // All slots are at work. Which one is free first is not known.
+        None => found.best.max(loaded),
+    };
+    u32::try_from(spared).unwrap_or(u32::MAX)
 }

@@ -10,7 +10,7 @@ use contextpilot_control::{
 };
 use contextpilot_delivery::Sender;
 use contextpilot_kv_publisher::Watch;
-use contextpilot_observer::{Note, Now, Observer, Outside, Recorder, Stamp};
+use contextpilot_observer::{Asked, Note, Now, Observer, Outside, Recorder, Stamp};
 use contextpilot_residency::{Accounts, Fact, Ledger, Token, Upcoming};
 
 use super::ask::{Question, Questions};
@@ -193,7 +193,16 @@ impl Telemetry {
                 let _ = to.send(observer.metrics(&stats));
             }
             Question::Request(id, to) => {
-                let mut state = observer.request(&id, ledger);
+                let stored = |tokens: &[Token]| library.stored(tokens);
+                let asked = Asked {
+                    ledger,
+                    store: if library.has_store() {
+                        Some(&stored)
+                    } else {
+                        None
+                    },
+                };
+                let mut state = observer.request(&id, asked);
                 if let (RequestState::Unknown { hint, .. }, true) = (&mut state, routed) {
                     *hint += &format!(
                         "; the router started it {} s ago, and what the model's processes before it had cached went with them",
