@@ -74,11 +74,13 @@ fn a_changed_word_near_the_beginning_is_found() {
         .output()
         .unwrap();
     let gone = json(&String::from_utf8_lossy(&gone.stdout));
-    assert_eq!(gone["cached_tokens"], second.cache_n);
     let named = watched.json(&["why", "monday"]);
     assert_eq!(named["id"], "monday");
     assert_eq!(named["evaluation"]["evaluated"], first.prompt_n);
     assert_eq!(named["evaluation"], gone["evaluation"]);
+    // What it would reuse without a slot of its choice: it gets the empty one.
+    let again = watched.complete(Request::completion(SYSTEM).predict(2));
+    assert_eq!(gone["cached_tokens"], again.cache_n);
 }
 
 #[test]

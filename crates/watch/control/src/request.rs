@@ -52,7 +52,7 @@ pub enum RequestState {
         by: Option<String>,
         /// Tokens of its (longest) prompt; `None` if it never was cached.
         tokens: Option<u32>,
-        /// How many tokens of (the last of) its prompts would be reused if it came again now, or loaded from the prefix store;
+        /// How many tokens of (the last of) its prompts would be reused if it came again now and named no slot, or loaded from the prefix store;
         /// `None`: its prompt is not remembered.
         #[serde(default)]
         cached_tokens: Option<u32>,
@@ -78,7 +78,7 @@ pub enum RequestState {
         /// Tokens of (the last of) its prompts; `None`: it is not remembered, or the hook is older.
         #[serde(default)]
         tokens: Option<u64>,
-        /// How many tokens of (the last of) its prompts would be reused if it came again now, or loaded from the prefix store;
+        /// How many tokens of (the last of) its prompts would be reused if it came again now and named no slot, or loaded from the prefix store;
         /// `None`: its prompt is not remembered.
         cached_tokens: Option<u32>,
         /// Why its prompt was evaluated.
