@@ -52,8 +52,8 @@ pub enum RequestState {
         by: Option<String>,
         /// Tokens of its (longest) prompt; `None` if it never was cached.
         tokens: Option<u32>,
-        /// How many tokens of (the last of) its prompts would be reused if it came again now and named no slot, or loaded from the prefix store;
-        /// `None`: its prompt is not remembered.
+        /// How many tokens of (the last of) its prompts would be reused if it came again now and named no slot, or
+        /// loaded from the prefix store; `None`: its prompt is not remembered.
         #[serde(default)]
         cached_tokens: Option<u32>,
         /// What the prefix store keeps of its prompt because a client has asked for it; `None`: nothing, or that is not
@@ -78,8 +78,8 @@ pub enum RequestState {
         /// Tokens of (the last of) its prompts; `None`: it is not remembered, or the hook is older.
         #[serde(default)]
         tokens: Option<u64>,
-        /// How many tokens of (the last of) its prompts would be reused if it came again now and named no slot, or loaded from the prefix store;
-        /// `None`: its prompt is not remembered.
+        /// How many tokens of (the last of) its prompts would be reused if it came again now and named no slot, or
+        /// loaded from the prefix store; `None`: its prompt is not remembered.
         cached_tokens: Option<u32>,
         /// Why its prompt was evaluated.
         evaluation: Box<Evaluation>,
