@@ -8,10 +8,10 @@ use contextpilot_client::Control;
 use contextpilot_simulate::{Advice, Change, Kind, Point, Setting};
 use serde::Serialize;
 
-use super::adviser::{ChangeData, caveat, spared_by, words};
+use super::adviser::{ChangeData, caveat, estimates, spared_by, words};
 use super::connect::ControlAt;
 use super::recorded::{OfModel, of_router, of_running, of_server, open, open_all};
-use super::show::{bytes, count, percent, print_as};
+use super::show::{bytes, count, duration, percent, print_as};
 use super::simulate::PointOut;
 use super::simulate::many::Simulations;
 
@@ -33,7 +33,7 @@ pub(super) struct AdviseOptions {
     traffic: Option<PathBuf>,
     #[command(flatten)]
     control: ControlAt,
-    /// Print JSON: recorded, changes (flags, point) and tokens; of a router's models a list of that, each with its model
+    /// Print JSON: recorded (what the engine did), replayed, changes (flags, point) and tokens; of a router's models a list of that, each with its model
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +76,10 @@ pub(super) fn json_of(control: &Control) -> Result<String, String> {
 
 #[derive(Serialize)]
 pub(super) struct AdviceOut {
+    /// What the engine did.
     recorded: PointOut,
+    /// What a replay of the recorded flags does.
+    replayed: PointOut,
     changes: Vec<ChangeOut>,
     alone: Vec<ChangeOut>,
     tokens: TokensOut,
@@ -126,6 +129,7 @@ impl AdviceOut {
         let change = |change: &Change| ChangeOut::new(change, setting);
         Self {
             recorded: PointOut::new(&advice.recorded),
+            replayed: PointOut::new(&advice.replayed),
             changes: advice.changes.iter().map(change).collect(),
             alone: advice.alone.iter().map(change).collect(),
             tokens: TokensOut {
@@ -148,6 +152,7 @@ fn text(advice: &Advice) -> String {
         spared_by(recorded),
         recorded.prompt_seconds,
     );
+    text += &estimates(recorded, &advice.replayed);
     if advice.changes.is_empty() {
         text += "No flag would have helped.\n";
     }
@@ -207,6 +212,15 @@ fn text(advice: &Advice) -> String {
     text
 }
 
+/// What a change saves. Empty: no time is known, or less than a millisecond.
+fn time_saved(seconds: f64) -> String {
+    match seconds {
+        0.05.. => format!(", {seconds:.1} s less for prompts"),
+        0.0005.. => format!(", {} less for prompts", duration(seconds)),
+        _ => String::new(),
+    }
+}
+
 fn change_text(change: &Change, recorded: &Point) -> String {
     let point = &change.point;
     let more = |now: u64, then: u64| match now.cmp(&then) {
@@ -215,11 +229,11 @@ fn change_text(change: &Change, recorded: &Point) -> String {
         std::cmp::Ordering::Equal => "no more".to_owned(),
     };
     let mut text = format!(
-        "{}: {} {}, {:.1} s less for prompts; {} host memory, {} for the context",
+        "{}: {} {}{}; {} host memory, {} for the context",
         words(change, &recorded.setting),
         percent(Some(point.spared_share())),
         spared_by(point),
-        recorded.prompt_seconds - point.prompt_seconds,
+        time_saved(recorded.prompt_seconds - point.prompt_seconds),
         more(point.host_bytes, recorded.host_bytes),
         more(point.context_bytes, recorded.context_bytes),
     );
@@ -231,4 +245,23 @@ fn change_text(change: &Change, recorded: &Point) -> String {
         );
     }
     text + ".\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time_saved;
+
+    #[test]
+    fn a_time_is_said_only_if_it_is_saved() {
+        let said = [12.34, 0.05, 0.0312, 0.0004, 0.0, -1.6].map(time_saved);
+        let expected = [
+            ", 12.3 s less for prompts",
+            ", 0.1 s less for prompts",
+            ", 31 ms less for prompts",
+            "",
+            "",
+            "",
+        ];
+        assert_eq!(said, expected);
+    }
 }

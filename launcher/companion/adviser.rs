@@ -11,7 +11,7 @@ use contextpilot_client::Control;
 use contextpilot_client::control::{Evaluated, Through};
 use contextpilot_simulate::{
     Change, Client, Difference, Kind, Outcome, Point, Replay, Setting, Trials, continued,
-    put_right, without_swaps,
+    error_of_replay, put_right, without_swaps,
 };
 use contextpilot_traffic::{ChangeKind, Traffic, TrafficRequest, read};
 use serde::Serialize;
@@ -304,6 +304,21 @@ pub(super) fn spared_by(point: &Point) -> &'static str {
     match point.loaded_tokens {
         0 => "reused",
         _ => "reused or loaded",
+    }
+}
+
+/// A line, where a replay of the recorded flags does not do what the engine did. Empty: it does.
+pub(super) fn estimates(engine: &Point, replayed: &Point) -> String {
+    let share = |point: &Point| format!("{:.1} %", 100.0 * point.spared_share());
+    match error_of_replay(engine, replayed) {
+        Some(_) => format!(
+            "A replay of these requests, with the server as it is, has {} {} where the engine had {}: what is said of changes is \
+             an estimate.\n",
+            share(replayed),
+            spared_by(replayed),
+            share(engine),
+        ),
+        None => String::new(),
     }
 }
 

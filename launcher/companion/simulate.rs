@@ -8,6 +8,7 @@ use contextpilot_simulate::{Point, STORE_SPEED, Setting, Sizes, Spread, without_
 use contextpilot_traffic::Traffic;
 use serde::Serialize;
 
+use super::adviser::estimates;
 use super::connect::ControlAt;
 use super::limit::{Limit, gigabytes};
 use super::plot::{Axis, Plot, lines};
@@ -78,7 +79,7 @@ pub(super) struct SimulateOptions {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print JSON: a list of points with their flags, reused_share, spared_share (with what is loaded; its lowest and
-    /// highest if clients asked in another order), evaluated_tokens (and evaluated_tokens_unkept, had none been kept as they were
+    /// highest if clients asked in another order; at the recorded flags what the engine spared, as spared_share_recorded), evaluated_tokens (and evaluated_tokens_unkept, had none been kept as they were
     /// generated) and prompt_seconds
     #[arg(long)]
     json: bool,
@@ -196,6 +197,8 @@ fn of_servers(
 /// What was simulated of one server.
 struct Simulated<'a> {
     model: Option<&'a OfModel>,
+    /// What the engine did.
+    engine: Point,
     points: Vec<Point>,
     spreads: Vec<Option<Spread>>,
     without: Vec<Option<u64>>,
@@ -208,6 +211,8 @@ impl Simulated<'_> {
         let all = all.map(|((point, spread), without)| PointOut {
             model: self.model.map(|recording| recording.model.clone()),
             evaluated_tokens_unkept: *without,
+            spared_share_recorded: (point.setting == self.engine.setting)
+                .then(|| self.engine.spared_share()),
             ..PointOut::new(point).within(*spread)
         });
         all.collect()
@@ -235,6 +240,7 @@ fn simulate<'a>(
     let settings = grid(options, &recorded)?;
     let simulations = Simulations::new(traffic);
     let points = simulations.grid(&settings, &recorded);
+    let (engine, replayed) = simulations.recorded(&points, &recorded);
     let spreads = simulations.spreads(&points, &recorded);
     let without =
         without_kept_tokens(traffic).map(|without| Simulations::new(&without).all(&settings));
@@ -248,9 +254,11 @@ fn simulate<'a>(
     let title = model
         .map(|recording| recording.title() + "\n")
         .unwrap_or_default();
-    let text = title + &text(&points, &spreads, &without) + &kept(traffic);
+    let estimates = estimates(&engine, &replayed);
+    let text = title + &text(&points, &spreads, &without) + &estimates + &kept(traffic);
     Ok(Simulated {
         model,
+        engine,
         points,
         spreads,
         without,
@@ -335,6 +343,9 @@ pub(super) struct PointOut {
     store_gb: f64,
     reused_share: f64,
     spared_share: f64,
+    /// Of the recorded flags in a list of points: what the engine spared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spared_share_recorded: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spared_share_lowest: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -369,6 +380,7 @@ impl PointOut {
             store_gb: setting.store_limit as f64 / 1e9,
             reused_share: point.reused_share(),
             spared_share: point.spared_share(),
+            spared_share_recorded: None,
             spared_share_lowest: None,
             spared_share_highest: None,
             prompt_tokens: point.prompt_tokens,

@@ -80,7 +80,7 @@ fn compare(
     let setting = Setting::recorded(&traffic);
     let setting = setting.ok_or_else(|| Error::new("the recording says nothing of the server"))?;
     let advice = advise(&traffic, &setting);
-    let point = advice.recorded;
+    let point = advice.replayed;
     let mut differences = String::new();
     let mut exact = 0;
     let simulated = point.outcomes.iter();

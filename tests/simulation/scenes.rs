@@ -178,7 +178,7 @@ pub(super) fn with_store() -> Result<String> {
         let records = || traffic.requests.iter().map(|request| &request.record);
         let loaded: u64 = records().map(|record| u64::from(record.loaded)).sum();
         let computed: u64 = records().map(|record| u64::from(record.computed())).sum();
-        let point = advise(&traffic, &setting).recorded;
+        let point = advise(&traffic, &setting).replayed;
         let said = format!(
             "{arch:?}: engine {computed} evaluated, {loaded} loaded, simulated {}, {}",
             point.evaluated_tokens, point.loaded_tokens

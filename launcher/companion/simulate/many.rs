@@ -53,6 +53,17 @@ impl<'a> Simulations<'a> {
         settings.iter().filter_map(point).collect()
     }
 
+    /// What the engine did, and what a replay of the recorded flags does, which may be one of these points.
+    pub(super) fn recorded(&self, points: &[Point], recorded: &Setting) -> (Point, Point) {
+        let known = points.iter().find(|point| point.setting == *recorded);
+        let replayed = known.cloned().or_else(|| {
+            let mut points = self.grid(std::slice::from_ref(recorded), recorded);
+            points.pop()
+        });
+        let replayed = replayed.unwrap_or_else(|| self.replay.simulate(recorded));
+        (self.replay.engine(&replayed), replayed)
+    }
+
     /// How far each simulation may be off, if clients ask in other orders ([`Replay::spread`]). `None`: at the
     /// recorded setting it is known how they did, or none hurries.
     pub(super) fn spreads(&self, points: &[Point], recorded: &Setting) -> Vec<Option<Spread>> {

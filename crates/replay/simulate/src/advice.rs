@@ -25,14 +25,16 @@ const MOST_SLOTS: u32 = 32;
 /// What other flags would have brought.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// What the recorded server did ([`Replay::as_recorded`] if several clients asked).
+    /// What the engine did, by its own figures ([`Replay::engine`]).
     pub recorded: Point,
+    /// A replay of the recorded flags ([`Replay::as_recorded`] if several clients asked).
+    pub replayed: Point,
     /// At most two: one change of flags, and that one together with another. Each gains at least
     /// [`LEAST_GAIN`] over the setting before it, also if clients ask in another order ([`Replay::spread`]). Empty: no
-    /// change would have helped for sure.
+    /// change would have helped for sure. Where times are known, each takes less time than the engine took.
     pub changes: Vec<Change>,
-    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store, the
-    /// order of infill prompts, and what clients can do.
+    /// The best of each kind by itself, if it gains [`LEAST_GAIN`]: slots, the host prompt cache, the prefix store, the context,
+    /// windows, the order of infill prompts, and what clients can do. What saves most comes first.
     pub alone: Vec<Change>,
     /// The tokens of all prompts, by whether they were sent before.
     pub tokens: Repeated,
@@ -43,6 +45,8 @@ pub struct Advice {
 pub struct Trials {
     /// As in [`Advice::recorded`].
     pub recorded: Point,
+    /// As in [`Advice::replayed`].
+    pub replayed: Point,
     /// The simulation of the recorded setting: what changes are compared with, request by request.
     pub simulated: Point,
     /// The changes that gain at least [`LEAST_GAIN`] over that, all requests together, also if clients ask in another
@@ -56,10 +60,9 @@ impl Trials {
     /// The change that gains most. `None`: nothing would have helped.
     #[must_use]
     pub fn best(&self) -> Option<&Change> {
-        let mut best = None;
+        let mut best: Option<&Change> = None;
         for change in &self.helpful {
-            let known = best.map_or(&self.recorded, |best: &Change| &best.point);
-            if is_better(&change.point, known) {
+            if best.is_none_or(|best| Bar::of(&best.point).is_cleared(&change.point)) {
                 best = Some(change);
             }
         }
@@ -149,17 +152,18 @@ pub fn trials_with(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>) -> T
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = First::new(replay, recorded, many);
-    let base = first.base();
-    let round = Round::new(traffic, recorded, base, &tokens, many, true)
+    let bar = first.bar();
+    let round = Round::new(traffic, recorded, bar, &tokens, many, true)
         .with_other_prompts(traffic, recorded);
-    let helpful: Vec<&Tried> = round.helpful(base).collect();
+    let helpful: Vec<&Tried> = round.helpful(bar).collect();
     Trials {
-        helpful: sure(replay, helpful, base, each, true)
+        helpful: sure(replay, helpful, bar, each, true)
             .into_iter()
             .map(Change::from_tried)
             .collect(),
         tried: round.candidates,
-        recorded: first.followed.unwrap_or_else(|| first.simulated.clone()),
+        replayed: first.replayed().clone(),
+        recorded: first.recorded,
         simulated: first.simulated,
     }
 }
@@ -176,13 +180,14 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     let traffic = replay.traffic;
     let tokens = repeated(&traffic.requests, traffic.gram.max(1));
     let first = First::new(replay, recorded, many);
-    let base = first.base();
-    let round = Round::new(traffic, recorded, base, &tokens, many, is_thrifty)
+    let bar = first.bar();
+    let round = Round::new(traffic, recorded, bar, &tokens, many, is_thrifty)
         .with_other_prompts(traffic, recorded);
     let kinds = [
         Kind::Slots,
         Kind::HostCache,
         Kind::Store,
+        Kind::Context,
         Kind::Windows,
         Kind::Infill,
         Kind::Models,
@@ -195,16 +200,16 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
                 .tried
                 .iter()
                 .filter(|(candidate, _)| candidate.kind == kind);
-            best_of(of_kind, base)
+            best_of(of_kind, bar)
         })
         .collect();
-    let best = round.best_flags(base);
+    let best = round.best_flags(bar);
     let is_best = |attempt: &Tried| best.is_some_and(|best| std::ptr::eq(attempt, best));
     let other = best.filter(|_| !alone.iter().any(|attempt| is_best(attempt)));
     let sure_ones = sure(
         replay,
         alone.into_iter().chain(other).collect(),
-        base,
+        bar,
         each,
         is_thrifty,
     );
@@ -212,14 +217,15 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
     if let Some(best) = sure_ones.iter().find(|attempt| is_best(attempt)) {
         let best = Change::from_tried(best);
         let base = &best.point;
+        let bar = Bar::of(base);
         // With other traffic, or other sizes, what else would help is not known.
         let is_other = best.kind.changes_traffic() || best.kind == Kind::Windows;
-        let goes_on = !is_other && (!is_thrifty || may_any_gain(base, &tokens));
+        let goes_on = !is_other && (!is_thrifty || may_any_gain(bar, &tokens));
         let round =
-            goes_on.then(|| Round::new(traffic, &base.setting, base, &tokens, many, is_thrifty));
-        let second = round.as_ref().and_then(|round| round.best_flags(base));
+            goes_on.then(|| Round::new(traffic, &base.setting, bar, &tokens, many, is_thrifty));
+        let second = round.as_ref().and_then(|round| round.best_flags(bar));
         let second = second.into_iter().collect();
-        let second = sure(replay, second, base, each, is_thrifty);
+        let second = sure(replay, second, bar, each, is_thrifty);
         let both = second.into_iter().map(|second| {
             let second = Change::from_tried(second);
             Change {
@@ -236,9 +242,11 @@ fn advise_by(replay: &Replay<'_>, recorded: &Setting, each: Each<'_>, is_thrifty
         Some(other) => !std::ptr::eq(*attempt, other),
         None => true,
     });
-    let alone = alone.map(Change::from_tried).collect();
+    let mut alone: Vec<Change> = alone.map(Change::from_tried).collect();
+    alone.sort_by(|one, other| taken(&one.point).total_cmp(&taken(&other.point)));
     Advice {
-        recorded: first.followed.unwrap_or(first.simulated),
+        replayed: first.replayed().clone(),
+        recorded: first.recorded,
         changes,
         alone,
         tokens,
@@ -250,6 +258,8 @@ struct First {
     simulated: Point,
     /// Of several clients: what the server did, in the order in which they asked.
     followed: Option<Point>,
+    /// What the engine did.
+    recorded: Point,
 }
 
 impl First {
@@ -258,20 +268,85 @@ impl First {
         recorded: &Setting,
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
     ) -> Self {
+        let simulated = simulate_one(recorded.clone(), many);
+        let followed = replay.is_of_many().then(|| replay.as_recorded(recorded));
         Self {
-            simulated: simulate_one(recorded.clone(), many),
-            followed: replay.is_of_many().then(|| replay.as_recorded(recorded)),
+            recorded: replay.engine(followed.as_ref().unwrap_or(&simulated)),
+            simulated,
+            followed,
         }
     }
 
-    /// What changes must beat. Their courses are simulated, and a course of several clients may by chance spare more than
-    /// theirs did: so it is the better of both.
-    fn base(&self) -> &Point {
-        match &self.followed {
-            Some(followed) if gain(followed) > gain(&self.simulated) => followed,
-            _ => &self.simulated,
+    fn replayed(&self) -> &Point {
+        self.followed.as_ref().unwrap_or(&self.simulated)
+    }
+
+    /// What changes must beat: what the engine did, and its replay. The courses of changes are simulated, and a course of several
+    /// clients may by chance spare more than theirs did: so it is the better of both. Where the replay does not do what the engine
+    /// did, a change may be as far off as it is.
+    fn bar(&self) -> Bar {
+        let replayed = Bar::of(self.replayed());
+        let simulated = Bar::of(&self.simulated);
+        let base = if replayed.gain > simulated.gain {
+            replayed
+        } else {
+            simulated
+        };
+        let engine = self.recorded.spared_share();
+        let least = engine + error_of_replay(&self.recorded, self.replayed()).unwrap_or(0.0);
+        let copies = replayed.spared - replayed.gain;
+        Bar {
+            gain: base.gain.max(least - copies),
+            spared: base.spared.max(least),
+            taken: taken(&self.recorded),
+            ..base
         }
     }
+}
+
+/// How far the share that a replay spares is from that which the engine spared. `None`: no further than a simulation is off
+/// anyway.
+#[must_use]
+pub fn error_of_replay(engine: &Point, replayed: &Point) -> Option<f64> {
+    let error = (engine.spared_share() - replayed.spared_share()).abs();
+    Some(error).filter(|error| *error > LEAST_GAIN)
+}
+
+/// What a change must beat.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    /// As [`gain`] says.
+    gain: f64,
+    /// The share of tokens that is spared.
+    spared: f64,
+    /// As [`taken`] says.
+    taken: f64,
+    refused: u64,
+    prompt_tokens: u64,
+}
+
+impl Bar {
+    /// What another change must beat beside the one that was simulated as `point`.
+    fn of(point: &Point) -> Self {
+        Self {
+            gain: gain(point),
+            spared: point.spared_share(),
+            taken: taken(point),
+            refused: point.refused,
+            prompt_tokens: point.prompt_tokens,
+        }
+    }
+
+    /// The change gains enough and, where times are known, saves some.
+    fn is_cleared(&self, point: &Point) -> bool {
+        let is_timed = self.taken > 0.0;
+        gain(point) >= self.gain + LEAST_GAIN && (!is_timed || taken(point) < self.taken)
+    }
+}
+
+/// The time that evaluating prompts takes, with copies for the prefix store, seconds.
+fn taken(point: &Point) -> f64 {
+    point.prompt_seconds + point.store_seconds
 }
 
 /// A candidate with its simulation.
@@ -285,12 +360,11 @@ struct Round {
 }
 
 impl Round {
-    /// Flags and the store, beside a setting whose simulation is `base`. (That may count what a store did that is not
-    /// simulated: then its setting is another one.)
+    /// Flags and the store, beside a setting.
     fn new(
         traffic: &Traffic,
         setting: &Setting,
-        base: &Point,
+        bar: Bar,
         tokens: &Repeated,
         many: &mut dyn FnMut(&[Setting]) -> Vec<Point>,
         is_thrifty: bool,
@@ -298,7 +372,7 @@ impl Round {
         let (mut promising, holds_all) = candidates(setting, traffic, many);
         let holds_all = holds_all.filter(|_| is_thrifty);
         let candidates = promising.len();
-        promising.retain(|candidate| !is_thrifty || may_gain(&candidate.setting, base, tokens));
+        promising.retain(|candidate| !is_thrifty || may_gain(&candidate.setting, bar, tokens));
         // A store that lets nothing go does what one without a limit does.
         let known = |candidate: &Candidate| {
             let all = holds_all.as_ref()?;
@@ -353,42 +427,43 @@ impl Round {
         self
     }
 
-    fn helpful(&self, base: &Point) -> impl Iterator<Item = &Tried> {
-        let helps = |(_, point): &&Tried| point.refused <= base.refused && is_better(point, base);
+    fn helpful(&self, bar: Bar) -> impl Iterator<Item = &Tried> {
+        let helps =
+            move |(_, point): &&Tried| point.refused <= bar.refused && bar.is_cleared(point);
         self.tried.iter().filter(helps)
     }
 
-    fn best_flags(&self, base: &Point) -> Option<&Tried> {
+    fn best_flags(&self, bar: Bar) -> Option<&Tried> {
         let of_server = |attempt: &&Tried| attempt.0.kind != Kind::Client;
-        best_of(self.tried.iter().filter(of_server), base)
+        best_of(self.tried.iter().filter(of_server), bar)
     }
 }
 
 /// Whether a change can gain enough, with all that it could reuse at best. What is no prefix of an earlier request is reused
 /// only if it is moved.
-fn may_gain(setting: &Setting, base: &Point, tokens: &Repeated) -> bool {
+fn may_gain(setting: &Setting, bar: Bar, tokens: &Repeated) -> bool {
     match setting.server.cache_reuse {
-        0 => may_reuse(tokens.prefix, base, tokens),
-        _ => may_any_gain(base, tokens),
+        0 => may_reuse(tokens.prefix, bar, tokens),
+        _ => may_any_gain(bar, tokens),
     }
 }
 
 /// The same, if chunks are moved: more cannot be reused.
-fn may_any_gain(base: &Point, tokens: &Repeated) -> bool {
-    may_reuse(tokens.prefix + tokens.behind_a_difference, base, tokens)
+fn may_any_gain(bar: Bar, tokens: &Repeated) -> bool {
+    may_reuse(tokens.prefix + tokens.behind_a_difference, bar, tokens)
 }
 
 /// The same, if so many tokens could be reused at best.
-fn may_reuse(most: u64, base: &Point, tokens: &Repeated) -> bool {
+fn may_reuse(most: u64, bar: Bar, tokens: &Repeated) -> bool {
     /// In what order requests come differs a little between settings, and so does what comes first.
     const SLACK: f64 = LEAST_GAIN / 4.0;
     let repeated = tokens.prefix + tokens.behind_a_difference + tokens.not_wanted;
     let all = repeated + tokens.never_sent;
     // With other requests refused, shares are of other tokens.
-    if base.refused > 0 || base.prompt_tokens != all || all == 0 {
+    if bar.refused > 0 || bar.prompt_tokens != all || all == 0 {
         return true;
     }
-    most as f64 / all as f64 + SLACK >= gain(base) + LEAST_GAIN
+    most as f64 / all as f64 + SLACK >= bar.gain + LEAST_GAIN
 }
 
 /// Simulates one.
@@ -458,19 +533,15 @@ fn is_same_cache(one: &Point, other: &Point) -> bool {
 
 /// The best of these. A later one must be better by [`LEAST_GAIN`] than the best so far. Those that take more memory or
 /// more slots come later, so the cheaper ones win.
-fn best_of<'a>(tried: impl Iterator<Item = &'a Tried>, base: &Point) -> Option<&'a Tried> {
+fn best_of<'a>(tried: impl Iterator<Item = &'a Tried>, bar: Bar) -> Option<&'a Tried> {
     let mut best: Option<&Tried> = None;
     for attempt in tried {
-        let known = best.map_or(base, |(_, point)| point);
-        if attempt.1.refused <= base.refused && is_better(&attempt.1, known) {
+        let known = best.map_or(bar, |(_, point)| Bar::of(point));
+        if attempt.1.refused <= bar.refused && known.is_cleared(&attempt.1) {
             best = Some(attempt);
         }
     }
     best
-}
-
-fn is_better(point: &Point, than: &Point) -> bool {
-    gain(point) >= gain(than) + LEAST_GAIN
 }
 
 /// Those that gain enough whichever client asks first: in all courses that [`Replay::spread`] looks at. `is_thrifty`: where
@@ -478,11 +549,11 @@ fn is_better(point: &Point, than: &Point) -> bool {
 fn sure<'a>(
     replay: &Replay<'_>,
     tried: Vec<&'a Tried>,
-    base: &Point,
+    bar: Bar,
     each: Each<'_>,
     is_thrifty: bool,
 ) -> Vec<&'a Tried> {
-    let least = base.spared_share() + LEAST_GAIN;
+    let least = bar.spared + LEAST_GAIN;
     // Other traffic has courses of its own.
     let has_courses =
         |(candidate, _): &&Tried| replay.is_of_many() && !candidate.kind.changes_traffic();
@@ -766,8 +837,12 @@ fn candidates(
         }
         holds_all = Some(endless);
     }
-    // Slots that share a context may have no room in it together.
-    if server.kv_unified && server.parallel > 1 {
+    // Slots that share a context may have no room in it together. Where a slot's part was full, tokens were shifted out.
+    let was_full = traffic
+        .requests
+        .iter()
+        .any(|request| request.record.gone > 0);
+    if server.kv_unified && server.parallel > 1 || was_full {
         for times in [2, 4] {
             let changed = setting
                 .clone()
@@ -943,6 +1018,30 @@ mod tests {
             ..Setup::default()
         };
         made::traffic(setup, vec![prompt])
+    }
+
+    /// Two prompts in turn, in one slot.
+    #[test]
+    fn where_the_replay_is_wrong_a_change_must_help_more_than_it_is_wrong() {
+        let prompt = |order| request(order, row(&[(1000 * (order % 2), 100)]));
+        let setup = Setup {
+            parallel: 1,
+            cache_ram: Some(0),
+            ..Setup::default()
+        };
+        let mut traffic = made::traffic(setup, (0..4).map(prompt).collect());
+        let advised = |traffic: &Traffic| advise(traffic, &made::recorded(traffic));
+        let right = advised(&traffic);
+        assert_eq!(right.recorded.spared_share(), 0.0);
+        assert!(!right.changes.is_empty());
+        // The engine had it, whatever from: half of what two slots would bring.
+        for request in &mut traffic.requests[2..] {
+            (request.record.reused, request.record.evaluated) = (60, 40);
+        }
+        let wrong = advised(&traffic);
+        let shares = [&wrong.recorded, &wrong.replayed].map(Point::spared_share);
+        assert_eq!(shares, [0.3, 0.0]);
+        assert!(wrong.changes.is_empty() && wrong.alone.is_empty());
     }
 
     #[test]

@@ -77,8 +77,8 @@ mod whole;
 mod window;
 
 pub use advice::{
-    Advice, Change, Each, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, points_with,
-    trials_with,
+    Advice, Change, Each, Kind, LEAST_GAIN, Repeated, Trials, advise, advise_with, error_of_replay,
+    points_with, trials_with,
 };
 pub use client::{Client, GivenUp, continued, given_up, without_kept_tokens, without_swaps};
 pub use point::{Outcome, Point};

@@ -115,8 +115,6 @@ pub(crate) struct SimulatedServer<'a> {
     count: u64,
     releases: i64,
     now: u64,
-    /// How long prompts were evaluated, microseconds.
-    pub(crate) evaluating: f64,
     /// Tokens of prompts that were reused or loaded.
     spared: u64,
     pub(crate) outcomes: Vec<Option<Outcome>>,
@@ -163,7 +161,6 @@ impl<'a> SimulatedServer<'a> {
             count: 0,
             releases: 0,
             now: 0,
-            evaluating: 0.0,
             spared: 0,
             outcomes: vec![None; traffic.requests.len()],
         };
@@ -316,18 +313,31 @@ impl<'a> SimulatedServer<'a> {
         if self.setting.generation != Generation::Late2026 {
             free.sort_unstable();
         }
+        if self.forced.is_some() {
+            let recorded = self.recorded_slots(job);
+            free.sort_by_key(|other| !recorded.contains(other));
+        }
         free.truncate(children);
         if free.len() < children {
             return false;
         }
         self.slots[slot].job = Some(job);
+        // Those for further answers are idle until the prompt is launched, and saved as the others are.
+        self.save_idle();
         for &other in &free {
             self.slots[other].job = Some(job);
         }
-        self.save_idle();
         self.now = self.now.saturating_add(self.jobs[job].delay);
         self.serve(slot, job, &free);
         true
+    }
+
+    /// The slots that further answers got in the recording.
+    fn recorded_slots(&self, job: usize) -> Vec<usize> {
+        let children = self.jobs[job].children.iter();
+        children
+            .map(|&answer| self.traffic.requests[answer].record.slot as usize)
+            .collect()
     }
 
     /// `server_slot::release`; returns what waited longest, or for this slot. `haste`: of a client that does not think.

@@ -1,10 +1,10 @@
 //! The simulation of one setting.
 
 use contextpilot_random::Random;
-use contextpilot_traffic::Traffic;
+use contextpilot_traffic::{RequestRecord, Traffic};
 
 use crate::host::HostCache;
-use crate::point::Point;
+use crate::point::{Outcome, Point};
 use crate::replay::Replay;
 use crate::server::SimulatedServer;
 use crate::setting::Setting;
@@ -37,6 +37,57 @@ impl Replay<'_> {
     #[must_use]
     pub fn as_recorded(&self, setting: &Setting) -> Point {
         point(self, setting, Course::Recorded)
+    }
+
+    /// What the engine did by its own figures, which the recording has. The bytes are those of a replay of the recorded flags.
+    #[must_use]
+    pub fn engine(&self, replayed: &Point) -> Point {
+        let records = || self.traffic.requests.iter().map(|request| &request.record);
+        let outcome = |record: &RequestRecord| Outcome {
+            slot: record.slot,
+            reused: record.reused,
+            loaded: record.loaded,
+            evaluated: record.computed(),
+            arrived: record.arrived,
+            launched: record.launched,
+            ended: record.ended,
+        };
+        let outcomes: Vec<_> = records().map(|record| Some(outcome(record))).collect();
+        let prompt_seconds = self.prompt_seconds(replayed.setting.server.batch_size, &outcomes);
+        let mut point = Point {
+            prompt_tokens: 0,
+            reused_tokens: 0,
+            loaded_tokens: 0,
+            evaluated_tokens: 0,
+            prompt_seconds,
+            waited_seconds: 0.0,
+            refused: 0,
+            too_many_answers: 0,
+            outcomes,
+            ..replayed.clone()
+        };
+        for record in records().filter(|record| !record.child) {
+            point.prompt_tokens += u64::from(record.prompt);
+            point.reused_tokens += u64::from(record.reused);
+            point.loaded_tokens += u64::from(record.loaded);
+            point.evaluated_tokens += u64::from(record.computed());
+            let waited = record.launched.saturating_sub(record.arrived);
+            point.waited_seconds += waited as f64 / 1e6;
+        }
+        point
+    }
+
+    /// The time that evaluating takes what was evaluated, at the recorded speed: each token costs the same in all replays, so
+    /// that less to evaluate never takes longer. (What a token took in the recording depends on what else the machine did then.)
+    /// What the engine evaluated takes as long as it took.
+    fn prompt_seconds(&self, batch: u32, outcomes: &[Option<Outcome>]) -> f64 {
+        let requests = self.traffic.requests.iter().zip(outcomes);
+        let evaluated = requests.filter_map(|(request, outcome)| {
+            let record = &request.record;
+            let evaluated = outcome.filter(|_| !record.child)?.evaluated;
+            Some(self.times.of_prompt(record.prompt, evaluated, batch))
+        });
+        evaluated.sum::<f64>() / 1e6
     }
 
     /// Simulates a setting again, several times, each time with other pauses of the clients that do not think. Which of them asks first
@@ -120,8 +171,8 @@ fn result(replay: &Replay<'_>, setting: &Setting, server: SimulatedServer<'_>) -
     let store = server.store.as_ref();
     let (store_bytes, store_seconds) =
         store.map_or((0, 0.0), |store| (store.peak(), store.seconds()));
-    let prompt_seconds = server.evaluating / 1e6;
     let outcomes = server.outcomes;
+    let prompt_seconds = replay.prompt_seconds(setting.server.batch_size, &outcomes);
     let mut point = Point {
         setting: setting.clone(),
         prompt_tokens: 0,

@@ -21,6 +21,8 @@ const ENOUGH: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Times {
     costs: Costs,
+    /// How many times as long as by the costs all prompts took that the engine evaluated, each with batches of its own.
+    pace: f64,
     /// For each request of the recording.
     requests: Vec<Taken>,
     /// By request, and then by position.
@@ -105,8 +107,16 @@ impl Times {
                 step: alone / steps.saturating_sub(shared).max(1),
             }
         });
+        let served = traffic.requests.iter().map(|request| &request.record);
+        let modelled: f64 = served
+            .filter(|record| !record.child)
+            .map(|record| costs.of_prompt(record.prompt, record.computed(), batch))
+            .sum();
+        let took = periods.iter().map(|period| period.end - period.begin);
+        let took = took.sum::<u64>() as f64;
         Self {
             costs,
+            pace: if modelled > 0.0 { took / modelled } else { 1.0 },
             requests: requests.collect(),
             pieces: course.pieces,
         }
@@ -146,6 +156,11 @@ impl Times {
             at = end;
         }
         (time + taken.scale * costs.of_tokens((at, to)), batch)
+    }
+
+    /// The time to evaluate the last tokens of a prompt, as many as `computed`, microseconds, whatever else the machine does.
+    pub(crate) fn of_prompt(&self, prompt: u32, computed: u32, batch: u32) -> f64 {
+        self.pace * self.costs.of_prompt(prompt, computed, batch)
     }
 
     /// How many steps a request's answer takes, and how long each takes in a batch without prompts: microseconds.
@@ -205,6 +220,13 @@ impl Costs {
         let (from, to) = (f64::from(from), f64::from(to));
         let tokens = (to - from).max(0.0);
         self.token * tokens + self.position * tokens * (from + to - 1.0).max(0.0) / 2.0
+    }
+
+    /// The last tokens of a prompt, as many as `computed`, in batches of its own.
+    fn of_prompt(&self, prompt: u32, computed: u32, batch: u32) -> f64 {
+        let batches = computed.div_ceil(batch.max(1));
+        let tokens = (prompt.saturating_sub(computed), prompt);
+        self.batch * f64::from(batches) + self.of_tokens(tokens)
     }
 
     fn of_period(&self, period: &Period) -> f64 {

@@ -3,13 +3,13 @@
 //! `recordings/` has requests of agents' sessions from callanjfox/kv-cache-tester (Apache-2.0, recorded at WEKA), a
 //! block of 64 tokens played as one (`scripts/lib/play_sessions.py`), to llama-server 0.7.0 with a tiny model on a busy
 //! machine. It has what all recordings have: lengths, times and which prompts begin alike, and no text. The sessions of
-//! `small-store`, `without-room` and `with-room` are made up.
+//! `small-store`, `without-room` and `with-room` are made up, and so is what clients sent in `slow-store`, `further-answers` and `shifted`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::ops::Range;
 
-use contextpilot_simulate::{Point, Replay, Setting, Spread, advise, simulate};
+use contextpilot_simulate::{Change, Kind, Point, Replay, Setting, Spread, advise, simulate};
 use contextpilot_traffic::{Traffic, read};
 
 /// How far the share of reused tokens may be off.
@@ -117,6 +117,7 @@ fn six_clients_on_four_slots_without_room() {
     let made_up_share = made_up.reused_share();
     assert!(made_up_share > engine + 2.0 * TOLERANCE, "{made_up_share}");
     let advice = advise(&traffic, &recorded);
+    assert_eq!(advice.replayed.reused_tokens, reused);
     assert_eq!(advice.recorded.reused_tokens, reused);
     // Two more slots for each, or a host cache, is more than any course by chance.
     let least = advice.changes.iter().chain(&advice.alone);
@@ -161,4 +162,83 @@ fn with_less_room_the_share_of_other_servers_is_in_the_range() {
         let middle = (lowest + highest) / 2.0;
         assert!((middle - mean).abs() < 2.0 * TOLERANCE, "{middle} {mean}");
     }
+}
+
+/// Changes and what each saves: all of them save time.
+fn all_save_time(traffic: &Traffic) -> Vec<Change> {
+    let advice = advise(traffic, &Setting::recorded(traffic).unwrap());
+    let takes = |point: &Point| point.prompt_seconds + point.store_seconds;
+    let now = takes(&advice.recorded);
+    assert!(now > 0.0);
+    let seconds: Vec<f64> = advice
+        .alone
+        .iter()
+        .map(|change| takes(&change.point))
+        .collect();
+    assert!(
+        seconds.is_sorted(),
+        "what saves most comes first: {seconds:?}"
+    );
+    let all: Vec<Change> = [advice.changes, advice.alone].concat();
+    for Change { flags, point, .. } in &all {
+        assert!(takes(point) < now, "{flags:?}: {} of {now} s", takes(point));
+    }
+    all
+}
+
+/// Five clients on a machine that was busy with other things now and then. A store spares a quarter of what was evaluated, and
+/// was said to take longer, as other tokens were evaluated in those moments.
+#[test]
+fn what_is_not_evaluated_takes_no_time() {
+    let traffic = read(include_bytes!("recordings/slow-store"));
+    all_save_time(&traffic);
+    let recorded = Setting::recorded(&traffic).unwrap();
+    let store = Setting {
+        store_limit: 1 << 30,
+        ..recorded.clone()
+    };
+    let points = [&recorded, &store].map(|setting| simulate(&traffic, setting));
+    let ratio = |of: fn(&Point) -> f64| of(&points[1]) / of(&points[0]);
+    let tokens = ratio(|point| point.evaluated_tokens as f64);
+    let time = ratio(|point| point.prompt_seconds);
+    // Most of the time is the batches', of which no prompt has fewer.
+    assert!(tokens < 0.8 && time < 0.95, "{tokens} {time}");
+}
+
+/// Three and four clients that ask for two answers (`n`) now and then. The slots of further answers are idle when the prompt is
+/// launched, and go to the host prompt cache as other idle ones do: 40 and 42 % were replayed without that.
+#[test]
+fn what_the_slots_of_further_answers_held_is_saved_as_that_of_idle_slots() {
+    for (bytes, share) in [
+        (&include_bytes!("recordings/further-answers")[..], 0.519),
+        (
+            &include_bytes!("recordings/further-answers-of-four")[..],
+            0.513,
+        ),
+    ] {
+        let traffic = read(bytes);
+        let recorded = Setting::recorded(&traffic).unwrap();
+        let replay = Replay::new(&traffic);
+        let replayed = replay.as_recorded(&recorded);
+        let engine = replay.engine(&replayed);
+        let engine_share = engine.spared_share();
+        assert!((engine_share - share).abs() < 0.001, "{engine_share}");
+        assert_eq!(replayed.reused_tokens, engine.reused_tokens);
+        all_save_time(&traffic);
+    }
+}
+
+/// A prompt whose answer was longer than the slot, and the same prompt again.
+#[test]
+fn a_larger_context_or_a_store_has_what_was_shifted_out() {
+    let traffic = read(include_bytes!("recordings/shifted"));
+    let all = all_save_time(&traffic);
+    let change = all.iter().find(|change| change.kind == Kind::Context);
+    let again = change.and_then(|change| change.point.outcomes[1]);
+    assert_eq!(again.map(|again| again.evaluated), Some(1));
+
+    let traffic = read(include_bytes!("recordings/shifted-store"));
+    let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
+    let again = point.outcomes[1].map(|again| (again.loaded, again.evaluated));
+    assert_eq!(again, Some((229, 1)));
 }

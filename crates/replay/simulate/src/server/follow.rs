@@ -41,16 +41,6 @@ impl SimulatedServer<'_> {
             }
         }
         self.load();
-        for (nth, outcome) in self.outcomes.iter().enumerate() {
-            let request = &self.traffic.requests[nth].record;
-            if let Some(outcome) = outcome.filter(|outcome| outcome.evaluated > 0 && !request.child)
-            {
-                let from = outcome.reused + outcome.loaded;
-                let range = (from, request.prompt);
-                let (tokens, batch) = self.times.of_tokens(nth, range, outcome.evaluated);
-                self.evaluating += tokens + batch;
-            }
-        }
     }
 
     /// When, the number of the launch, and what.

@@ -321,12 +321,19 @@ impl SimulatedServer<'_> {
             return;
         }
         let keep = match record.keep {
-            0 => {
+            // It was not shifted, or the recording is of a format that does not say so.
+            0 if record.gone == 0 => {
                 let wished = u32::try_from(record.wished.keep).unwrap_or(record.prompt);
                 wished.saturating_add(u32::from(self.begins_alike))
             }
             keep => keep,
         };
+        let full = self.content(job, most);
+        if let Some(store) = self.store.as_mut().filter(|store| !store.is_bounded()) {
+            // It stores what the slot holds before tokens of that are shifted out.
+            store.answered(nth, request, &full, &mut self.positions);
+            store.cut(nth, keep.min(most), &mut self.positions);
+        }
         let row = Arc::new(shifted(request, most, keep, self.traffic.gram));
         let slot = &mut self.slots[nth];
         if self.setting.generation.clears_checkpoints() {

@@ -62,7 +62,6 @@ impl SimulatedServer<'_> {
             }
         }
         time += whole.unwrap_or(0.0);
-        self.evaluating += time;
         self.now = self.now.saturating_add(time.round() as u64);
         for (nth, job) in evaluated {
             self.begin_answer(nth, self.jobs[job].request);
