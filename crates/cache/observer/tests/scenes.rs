@@ -542,6 +542,69 @@ fn an_evaluation_is_timed_from_its_launch_to_its_first_token() {
     assert!((stats.reuse.seconds - 0.111).abs() < 1e-9, "{stats:?}");
 }
 
+/// Two prompts of one request, in two slots: each would have the whole time of the batches that they share.
+#[test]
+fn what_the_prompts_of_a_request_take_side_by_side_counts_once() {
+    let mut scene = Scene::new();
+    scene.arrivals += 1;
+    let (arrival, id) = (Arrival(1), RequestId::from("list"));
+    scene.note(Note::Received { arrival });
+    for task in 1..3 {
+        scene.apply(Event::Posted {
+            arrival,
+            task,
+            id: Some(id.clone()),
+        });
+    }
+    scene.launch(0, 1);
+    let launched = scene.clock;
+    scene.launch(1, 2);
+    scene.evaluate(0, 1, 0, 50);
+    scene.evaluate(1, 2, 0, 50);
+    scene.clock += 500;
+    scene.evaluate(0, 1, 50, 51);
+    scene.evaluate(1, 2, 50, 51);
+    let seconds = scene.request("list").evaluation().and_then(|it| it.seconds);
+    let passed = (scene.clock - launched) as f64 / 1000.0;
+    assert!(
+        seconds.is_some_and(|it| 0.5 < it && it <= passed),
+        "{seconds:?} {passed}"
+    );
+}
+
+/// The answer is longer than the slot: a part of its prompt is moved out.
+#[test]
+fn what_a_context_shift_took_is_said_to_be_shifted_as_the_eviction_is() {
+    let mut scene = Scene::new();
+    let first = scene.begin(Some("long"), 0, 1, 0, 50);
+    scene.apply(Event::Removed {
+        context: CONTEXT,
+        sequence: 0,
+        from: 10,
+        to: 30,
+    });
+    scene.apply(Event::Shifted {
+        context: CONTEXT,
+        sequence: 0,
+        from: 30,
+        to: 50,
+        delta: -20,
+    });
+    scene.batch(0, 7, 30..31, true);
+    scene.end(first, Some("long"));
+    scene.begin(Some("again"), 0, 1, 10, 50);
+    let RequestState::Evicted { reason, .. } = scene.request("long") else {
+        panic!("{:?}", scene.request("long"));
+    };
+    let lost = scene
+        .request("again")
+        .evaluation()
+        .and_then(|it| it.lost.clone());
+    let lost = lost.expect("it was lost");
+    assert_eq!([reason, lost.reason], [Reason::Shifted; 2]);
+    assert_eq!(lost.by.map(|by| by.to_string()).as_deref(), Some("long"));
+}
+
 #[test]
 fn a_further_answer_is_copied_and_nothing_is_evaluated_for_it() {
     let mut scene = Scene::new();

@@ -101,6 +101,8 @@ struct SlotAccount {
     dirty: bool,
     /// The tokens of its undecided branch, which it may come back to.
     left: Option<Vec<Token>>,
+    /// Some of these were moved, or cut out of their middle: a context shift.
+    shifted: bool,
     /// What the slot held before tokens were removed to make room for its next prompt.
     own: Option<Vec<Token>>,
     prepared: Prepared,

@@ -83,7 +83,7 @@ impl Accounts {
                 let by = place.open.as_ref().map(|open| open.nth);
                 self.going.push(Going {
                     tokens: left,
-                    reason: Reason::Overwritten,
+                    reason: overwritten(std::mem::take(&mut place.shifted)),
                     by,
                     through: None,
                 });
@@ -138,15 +138,18 @@ impl Accounts {
             }
         }
         for (&slot, place) in &mut self.slots {
-            if place.left.is_some() && !ledger.has_left(slot) {
+            if ledger.has_left(slot) {
+                place.shifted = ledger.has_shifted(slot);
+            } else if place.left.is_some() {
+                let shifted = std::mem::take(&mut place.shifted);
                 let reason = if ledger.is_slot_empty(slot) {
                     Reason::Cleared
                 } else {
-                    Reason::Overwritten
+                    overwritten(shifted)
                 };
                 // Room may be made for a prompt, and be lost, before its first batch.
                 let taker = place.open.as_ref().map_or(place.owner, |open| open.nth);
-                let by = (reason == Reason::Overwritten).then_some(taker);
+                let by = (reason != Reason::Cleared).then_some(taker);
                 let left = place.left.take().unwrap_or_default();
                 self.going.push(Going {
                     tokens: left,
@@ -176,5 +179,14 @@ impl Accounts {
             self.past.lose(&tokens, held, loss);
         }
         self.clock += 1;
+    }
+}
+
+/// Why tokens are lost that a slot had, and for which it holds others: the words of the ledger.
+fn overwritten(shifted: bool) -> Reason {
+    if shifted {
+        Reason::Shifted
+    } else {
+        Reason::Overwritten
     }
 }

@@ -50,6 +50,15 @@ impl Ledger {
         sequence.is_some_and(|sequence| sequence.ghost.is_some())
     }
 
+    /// Whether tokens of that branch were moved, or cut out of its middle.
+    pub(crate) fn has_shifted(&self, id: SequenceId) -> bool {
+        let ghost = self
+            .sequences
+            .get(&id)
+            .and_then(|sequence| sequence.ghost.as_ref());
+        ghost.is_some_and(|ghost| ghost.shifted)
+    }
+
     /// Whether a slot holds nothing.
     pub(crate) fn is_slot_empty(&self, id: SequenceId) -> bool {
         let sequence = self.sequences.get(&id);
