@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use contextpilot_client::Control;
 use contextpilot_private_folder::{Base, PrivateFolder};
@@ -12,7 +14,7 @@ use contextpilot_traffic::{DamageKind, MAGIC, Traffic, read};
 
 use super::adviser::{Adviser, NoAdviser};
 use super::connect::{ControlAt, hook_says};
-use super::show::counted;
+use super::show::{count, counted};
 use crate::say::say;
 use crate::variables::of_process;
 
@@ -171,14 +173,21 @@ pub(super) fn ended() -> String {
 /// The last requests, which `why`, `top` and `report` replay, too, so that all say the same. If the server keeps none, what it
 /// is recording.
 pub(super) fn of_running(control: &Control) -> Result<(Traffic, Setting), String> {
-    let why = match Adviser::of_server(control) {
+    let (why, answered) = match await_requests(control)? {
         Ok(adviser) => return Ok((adviser.traffic, adviser.recorded)),
-        Err(why) => why,
+        Err(none) => none,
     };
     let recording = recording(control)?;
     match (recording, why) {
         // A file has no more than these, but for one that was too large for the memory of them.
         (Some(file), _) if has_requests(&file) => open(&file),
+        (_, NoAdviser::NoRequest) if answered > 0 => Err(format!(
+            "{} evaluated, and not kept yet: ask again in some seconds",
+            match answered {
+                1 => "1 prompt was".to_owned(),
+                many => format!("{} prompts were", count(many)),
+            }
+        )),
         (_, NoAdviser::NoRequest) => Err(
             "No prompt was evaluated yet: ask again when the server has answered one".to_owned(),
         ),
@@ -188,6 +197,33 @@ pub(super) fn of_running(control: &Control) -> Result<(Traffic, Setting), String
         )),
     }
 }
+
+/// The last requests. One is kept when it is certain that nothing of it follows, which of some (embeddings) is known only when the
+/// server has been silent for a while. `Err`: why there are none, and how many prompts have been evaluated.
+fn await_requests(control: &Control) -> Result<Result<Adviser, (NoAdviser, u64)>, String> {
+    let begun = Instant::now();
+    loop {
+        let why = match Adviser::of_server(control) {
+            Ok(adviser) => return Ok(Ok(adviser)),
+            Err(why) => why,
+        };
+        let answered = match why {
+            NoAdviser::NoRequest => {
+                let stats = control.stats().map_err(|e| hook_says(control, &e))?;
+                stats.reuse.total.prompts
+            }
+            NoAdviser::NotKept | NoAdviser::NoFlags => 0,
+        };
+        if answered == 0 || begun.elapsed() >= KEPT_WITHIN {
+            return Ok(Err((why, answered)));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// How long the hook takes at most to keep what was answered, on a machine that is not too busy.
+const KEPT_WITHIN: Duration = Duration::from_secs(4);
+const PAUSE: Duration = Duration::from_millis(100);
 
 fn has_requests(path: &Path) -> bool {
     bytes_of(path).is_ok_and(|bytes| !read(&bytes).requests.is_empty())

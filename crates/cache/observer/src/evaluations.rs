@@ -12,6 +12,7 @@ use contextpilot_residency::{self as residency, Account, Asker, RequestId, Takin
 
 use crate::difference::Difference;
 use crate::names::{choice_out, reason_out, through_out};
+use crate::note::{Stamp, Took};
 
 /// The evaluations of this many requests are remembered.
 pub const MOST_EVALUATIONS: usize = 10_000;
@@ -28,6 +29,7 @@ struct Known {
     /// The most tokens that were evaluated of one of its prompts.
     most: u64,
     evaluated: Evaluated,
+    took: Took,
     /// The place where its prompt differs from an earlier one.
     difference: Option<Difference>,
 }
@@ -67,10 +69,10 @@ impl Evaluations {
         usize::try_from(entry.checked_sub(self.before)?).ok()
     }
 
-    /// The evaluation of a prompt of the request at this entry took so long.
-    pub(crate) fn took(&mut self, entry: u64, seconds: f64) {
+    /// A prompt of the request at this entry was launched, and had been evaluated, then.
+    pub(crate) fn took(&mut self, entry: u64, since: Stamp, until: Stamp) {
         if let Some(known) = self.known_at(entry) {
-            *known.evaluated.evaluation.seconds.get_or_insert(0.0) += seconds;
+            known.evaluated.evaluation.seconds = known.took.add(since, until);
         }
     }
 
@@ -167,6 +169,7 @@ impl Evaluations {
             nth: account.nth,
             prompts: 1,
             most: account.evaluated,
+            took: Took::default(),
             difference: difference(account),
             evaluated: Evaluated {
                 number: *number,

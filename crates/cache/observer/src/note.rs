@@ -19,6 +19,26 @@ impl Stamp {
     }
 }
 
+/// How long the prompts of a request took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    /// When the first of them was launched.
+    since: Stamp,
+    until: Stamp,
+}
+
+impl Took {
+    /// Another prompt was launched and evaluated then. Returns the seconds from the launch of the first prompt to the end of the
+    /// last: slots evaluate several side by side.
+    pub(crate) fn add(&mut self, since: Stamp, until: Stamp) -> Option<f64> {
+        if self.since == Stamp(0) || since < self.since {
+            self.since = since;
+        }
+        self.until = self.until.max(until);
+        self.until.seconds_since(self.since)
+    }
+}
+
 /// The time of a call, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {

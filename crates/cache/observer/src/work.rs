@@ -8,7 +8,7 @@ use contextpilot_residency::{Account, RequestId, TokenCounts, Wishes};
 
 use crate::evaluations::evaluation;
 use crate::names::MOST_NAMED;
-use crate::note::{Now, Stamp};
+use crate::note::{Now, Stamp, Took};
 
 /// A request for inference that is not answered yet.
 #[derive(Debug, Default)]
@@ -33,6 +33,7 @@ pub(crate) struct Work {
     /// Its entry in [`Evaluations`](crate::evaluations::Evaluations).
     pub(crate) entry: Option<u64>,
     evaluation: Option<Box<Evaluation>>,
+    took: Took,
     /// The largest number of evaluated tokens of one of its prompts.
     most: u64,
     prompts: u32,
@@ -68,10 +69,11 @@ impl Work {
         self.first_token
     }
 
-    /// The evaluation of one of its prompts took so long.
-    pub(crate) fn took(&mut self, seconds: f64) {
+    /// One of its prompts was launched, and had been evaluated, then.
+    pub(crate) fn took(&mut self, since: Stamp, until: Stamp) {
+        let seconds = self.took.add(since, until);
         if let Some(evaluation) = &mut self.evaluation {
-            *evaluation.seconds.get_or_insert(0.0) += seconds;
+            evaluation.seconds = seconds;
         }
     }
 

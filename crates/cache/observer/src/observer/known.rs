@@ -94,8 +94,8 @@ pub(super) struct Done {
     pub(super) account: Option<Account>,
     pub(super) at: Stamp,
     pub(super) unix_ms: u64,
-    /// Its client left before it was evaluated to its end, after so many seconds.
-    pub(super) given_up: Option<f64>,
+    /// Its client left before it was evaluated to its end: when it was launched.
+    pub(super) given_up: Option<Stamp>,
 }
 
 /// A launch as the ledger tells it.

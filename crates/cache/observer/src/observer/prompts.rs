@@ -136,9 +136,9 @@ impl Observer {
             accounts.give_up(sequence, counts.reused, counts.evaluated, ledger)
         });
         let slot = self.slots.entry(sequence).or_default();
-        let seconds = slot.evaluated.seconds_since(slot.launched).unwrap_or(0.0);
-        self.counts.seconds += seconds;
-        let counts = (counts, Some(seconds));
+        let since = slot.launched;
+        self.counts.seconds += slot.evaluated.seconds_since(since).unwrap_or(0.0);
+        let counts = (counts, Some(since));
         self.completed(sequence, asker, evaluation, counts, account, now);
     }
 
@@ -181,11 +181,11 @@ impl Observer {
         };
         self.counts.seconds += seconds;
         if let Some(entry) = prompt.entry {
-            self.evaluations.took(entry, seconds);
+            self.evaluations.took(entry, prompt.since, at);
         }
         let work = prompt.asker.and_then(|asker| self.works.get_mut(&asker));
         if let Some(work) = work {
-            work.took(seconds);
+            work.took(prompt.since, at);
         }
     }
 
@@ -200,7 +200,7 @@ impl Observer {
         sequence: SequenceId,
         asker: &Asker,
         evaluation: Option<EvaluationId>,
-        (counts, given_up): (TokenCounts, Option<f64>),
+        (counts, given_up): (TokenCounts, Option<Stamp>),
         account: Option<Account>,
         now: Now,
     ) -> Option<u64> {
@@ -278,12 +278,12 @@ impl Observer {
                 }
             }
         }
-        if let Some(seconds) = given_up {
+        if let Some(since) = given_up {
             if let Some(entry) = remembered {
-                self.evaluations.took(entry, seconds);
+                self.evaluations.took(entry, since, at);
             }
             if let Some(work) = work {
-                work.took(seconds);
+                work.took(since, at);
                 work.gave_up(counts);
             }
             return remembered;
