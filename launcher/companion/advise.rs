@@ -152,9 +152,14 @@ fn text(advice: &Advice) -> String {
         spared_by(recorded),
         recorded.prompt_seconds,
     );
-    text += &estimates(recorded, &advice.replayed);
+    let estimates = estimates(recorded, &advice.replayed);
+    text += &estimates;
     if advice.changes.is_empty() {
-        text += "No flag would have helped.\n";
+        text += if estimates.is_empty() {
+            "No flag would have helped.\n"
+        } else {
+            "No flag is known to help: none brings more than the replay is off.\n"
+        };
     }
     for change in &advice.changes {
         text += &change_text(change, recorded);

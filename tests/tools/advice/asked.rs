@@ -68,6 +68,23 @@ fn before_the_first_prompt_they_wait_for_one_and_after_it_they_have_it() {
     });
 }
 
+/// Their prompts are kept when the server has been silent for a while: right after them, none is.
+#[test]
+fn right_after_embeddings_advise_waits_for_them() {
+    let builder = Server::builder().model(&Model::tiny(Arch::Llama));
+    let watched = Watched::start(builder.args(["--embeddings", "--pooling", "mean"]));
+    let body = object!({"input": "a prompt of which an embedding is made"});
+    for _ in 0..3 {
+        let answer = watched.server.post("/v1/embeddings", &body).unwrap();
+        assert_eq!(answer.status, 200);
+    }
+    let advised = watched.json(&["advise"]);
+    assert!(
+        advised["recorded"]["prompt_tokens"].as_u64() > Some(0),
+        "{advised}"
+    );
+}
+
 fn say_the_same(recording: Option<&Path>) {
     let mut builder = Server::builder().model(&Model::tiny(Arch::Llama));
     if let Some(file) = recording {

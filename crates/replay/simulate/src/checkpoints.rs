@@ -88,8 +88,13 @@ pub(crate) fn reach(
             }
         }
     }
-    checkpoints.retain(|checkpoint| checkpoint.last <= next);
+    drop_beyond(checkpoints, next);
     reach
+}
+
+/// Removes the checkpoints that end beyond this position, from which a prompt is evaluated.
+pub(crate) fn drop_beyond(checkpoints: &mut Vec<Checkpoint>, next: i64) {
+    checkpoints.retain(|checkpoint| checkpoint.last <= next);
 }
 
 /// A batch of a prompt that is about to be evaluated.

@@ -3,7 +3,8 @@
 //! `recordings/` has requests of agents' sessions from callanjfox/kv-cache-tester (Apache-2.0, recorded at WEKA), a
 //! block of 64 tokens played as one (`scripts/lib/play_sessions.py`), to llama-server 0.7.0 with a tiny model on a busy
 //! machine. It has what all recordings have: lengths, times and which prompts begin alike, and no text. The sessions of
-//! `small-store`, `without-room` and `with-room` are made up, and so is what clients sent in `slow-store`, `further-answers` and `shifted`.
+//! `small-store`, `without-room` and `with-room` are made up, and so is what clients sent in `slow-store`, `further-answers`,
+//! `shifted` and `checkpoints`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -241,4 +242,17 @@ fn a_larger_context_or_a_store_has_what_was_shifted_out() {
     let point = simulate(&traffic, &Setting::recorded(&traffic).unwrap());
     let again = point.outcomes[1].map(|again| (again.loaded, again.evaluated));
     assert_eq!(again, Some((229, 1)));
+}
+
+/// A recurrent model, and prompts that want nothing from the cache: the server drops a slot's checkpoints for these. One that was
+/// kept, and went to the host prompt cache, made it 11.4 %.
+#[test]
+fn a_prompt_without_the_cache_leaves_no_earlier_checkpoints() {
+    let traffic = read(include_bytes!("recordings/checkpoints"));
+    let recorded = Setting::recorded(&traffic).unwrap();
+    let replay = Replay::new(&traffic);
+    let replayed = replay.simulate(&recorded);
+    let engine = replay.engine(&replayed);
+    assert_eq!(engine.reused_tokens, 620);
+    assert_eq!(replayed.reused_tokens, engine.reused_tokens);
 }

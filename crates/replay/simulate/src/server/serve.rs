@@ -207,6 +207,8 @@ impl SimulatedServer<'_> {
             if let Some(taken) = reach.restored {
                 self.rewind(nth, &taken);
             }
+        } else {
+            checkpoints::drop_beyond(&mut self.slots[nth].prompt.checkpoints, 0);
         }
         if past == record.prompt && past > 0 {
             past -= 1;
